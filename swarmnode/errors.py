@@ -1,0 +1,170 @@
+"""Every error that swarmnode raises on purpose.
+
+::
+
+    SwarmNodeError                    .exit_code
+    ├ ConfigError(ValueError)         a setting, link, manifest or file is wrong
+    ├ NotRunning                      no daemon answers on this home
+    ├ Refused                         trust or a limit says no
+    ├ ProtocolError                   .peer
+    │ ├ LocalProtocolError            we misused a core: a bug in swarmnode
+    │ └ RemoteProtocolError           the peer broke a rule: penalise, maybe close
+    │   ├ MalformedMessage
+    │   ├ LimitExceeded
+    │   ├ AuthenticationFailed
+    │   └ VersionMismatch
+    ├ TransportError
+    │ ├ DialFailed                    .address
+    │ ├ ChannelClosed                 we closed it
+    │ └ ChannelBroken                 they, or the network, broke it
+    ├ DeadlineExceeded(TimeoutError)  .operation .limit_s
+    ├ Overloaded                      load was shed: try again later, elsewhere
+    ├ StorageError
+    │ ├ CorruptRecord                 .path
+    │ └ StorageFull
+    └ WorkerError
+      ├ WorkerCrashed                 .signal_number
+      ├ WorkerHung
+      └ SpecMismatch                  model or codec differs from what was agreed
+    InvariantViolation(AssertionError)  never caught: the daemon exits
+
+A message says what was expected, what came, and what to do about it: the
+command line prints it as its only line.
+"""
+
+from __future__ import annotations
+
+
+class SwarmNodeError(Exception):
+    """Root of the tree. ``exit_code`` is what a command line that ends on it returns."""
+
+    exit_code = 1
+
+
+class ConfigError(SwarmNodeError, ValueError):
+    """A setting, a link, a manifest or a file that the user named is wrong."""
+
+    exit_code = 2
+
+
+class NotRunning(SwarmNodeError):
+    """No daemon answers for this home."""
+
+    exit_code = 3
+
+
+class Refused(SwarmNodeError):
+    """A rule of trust or a limit says no."""
+
+    exit_code = 4
+
+
+class ProtocolError(SwarmNodeError):
+    """A rule of a protocol was broken; ``peer`` names the other side where known."""
+
+    def __init__(self, message: str, *, peer: str | None = None) -> None:
+        super().__init__(message)
+        self.peer = peer
+
+
+class LocalProtocolError(ProtocolError):
+    """We misused a protocol core: a bug in swarmnode."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke a rule."""
+
+
+class MalformedMessage(RemoteProtocolError):
+    """Bytes that are no message of ours, or a field out of its range."""
+
+
+class LimitExceeded(RemoteProtocolError):
+    """The peer sent more than a limit allows."""
+
+
+class AuthenticationFailed(RemoteProtocolError):
+    """The peer is not who it should be, or could not prove it."""
+
+    exit_code = 4
+
+
+class VersionMismatch(RemoteProtocolError):
+    """The peer speaks another version, or belongs to another network."""
+
+    exit_code = 4
+
+
+class TransportError(SwarmNodeError):
+    """Bytes could not be moved."""
+
+
+class DialFailed(TransportError):
+    """Nobody could be reached at ``address``."""
+
+    def __init__(self, message: str, *, address: str = "") -> None:
+        super().__init__(message)
+        self.address = address
+
+
+class ChannelClosed(TransportError):
+    """We closed this channel, session or stream."""
+
+
+class ChannelBroken(TransportError):
+    """The peer or the network broke this channel, session or stream."""
+
+
+class DeadlineExceeded(SwarmNodeError, TimeoutError):
+    """Something took longer than its limit; the message says what was waited for."""
+
+    def __init__(self, operation: str, limit_s: float) -> None:
+        super().__init__(f"{operation}: no result within {limit_s:g} s")
+        self.operation = operation
+        self.limit_s = limit_s
+
+
+class Overloaded(SwarmNodeError):
+    """Load was shed; the same request may work later or elsewhere."""
+
+    exit_code = 4
+
+
+class StorageError(SwarmNodeError):
+    """The disk did not do what was asked."""
+
+
+class CorruptRecord(StorageError):
+    """Stored bytes are not what was written."""
+
+    def __init__(self, message: str, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class StorageFull(StorageError):
+    """No space is left where we write."""
+
+
+class WorkerError(SwarmNodeError):
+    """The worker process failed."""
+
+
+class WorkerCrashed(WorkerError):
+    """The worker process ended by itself; ``signal_number`` is set if a signal ended it."""
+
+    def __init__(self, message: str, *, signal_number: int | None = None) -> None:
+        super().__init__(message)
+        self.signal_number = signal_number
+
+
+class WorkerHung(WorkerError):
+    """The worker process stopped answering."""
+
+
+class SpecMismatch(WorkerError):
+    """A model, layout or codec differs from what the swarm agreed on."""
+
+
+class InvariantViolation(AssertionError):
+    """A promise that swarmnode makes to itself is broken; never caught."""
