@@ -1,0 +1,169 @@
+"""Control messages between the daemon and its torch worker, both ways one-way.
+
+They travel over a socketpair, each as a 4-byte little-endian length and a
+msgpack map. Tensors never do: they lie in slots of the shared segment
+(``ipc/segment.py``), and a message moves the ownership of a slot::
+
+    worker owns slot --SlotReady--> daemon owns slot --Apply|Release--> worker owns slot
+
+Nothing here asks a question that the other side must answer before it can
+go on: a training step never waits for the daemon, nor the daemon for a step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from swarmnode.wire.packing import decode_record, encode_record
+from swarmnode.wire.records import Count, ExchangeId, ShortText
+
+
+class Message(msgspec.Struct, frozen=True, tag_field="t"):
+    """Base of every control message."""
+
+
+# --- daemon to worker --------------------------------------------------------------------
+
+
+class Configure(Message, tag="configure"):
+    """First message to a worker: what to train, with what, and where to keep it."""
+
+    task: str
+    task_config: dict[str, Any]
+    strategy: str
+    strategy_settings: dict[str, Any]
+    swarm_seed: Count
+    shard_seed: Count  # this node's own stream of batches
+    snapshot_dir: str
+    resume: bool = True
+    device: str = "auto"
+    steps_max: Count = 0  # 0: until told to stop
+    data_dir: str = ""
+    layout_hash: bytes = b""  # expected; empty: any
+
+
+class Apply(Message, tag="apply"):
+    """A committed exchange: the slot holds its result, merge it at the next step boundary."""
+
+    slot: Count
+    generation: Count
+    xid: ExchangeId
+
+
+class Release(Message, tag="release"):
+    """The slot was not used, or its exchange was aborted: it is the worker's again."""
+
+    slot: Count
+    generation: Count
+
+
+class SaveSnapshot(Message, tag="save"):
+    """Write a snapshot at the next step boundary; answered by SnapshotSaved with this id."""
+
+    request: Count
+
+
+class Pause(Message, tag="pause"):
+    """Stop stepping, keep everything."""
+
+
+class Resume(Message, tag="resume"):
+    """Go on stepping."""
+
+
+class Stop(Message, tag="stop"):
+    """Save a snapshot and exit with status 0."""
+
+
+# --- worker to daemon --------------------------------------------------------------------
+
+
+class WorkerReady(Message, tag="ready"):
+    """The model is built and the segment has its final size."""
+
+    layout_hash: bytes
+    numel: Count
+    slots: Count
+    step: Count  # > 0 after resuming from a snapshot
+    tokens: Count
+    device: str
+    torch_version: str
+    threads: Count
+
+
+class SlotReady(Message, tag="slot"):
+    """A slot holds a snapshot of the parameters taken at ``step``; it is the daemon's now.
+
+    ``applied`` counts the exchanges merged before it was taken: a snapshot that lacks an
+    exchange which has committed since is out of date, and is only good for Release.
+    """
+
+    slot: Count
+    generation: Count
+    round: Count
+    step: Count
+    tokens: Count
+    applied: Count
+
+
+class Applied(Message, tag="applied"):
+    """The exchange was merged into the parameters at ``step``."""
+
+    xid: ExchangeId
+    step: Count
+    staleness_steps: Count
+
+
+class Progress(Message, tag="progress"):
+    """Heartbeat, at least once a second, also while paused."""
+
+    step: Count
+    tokens: Count
+    loss: float  # training loss, exponential mean; NaN before the first step
+    eval_loss: float  # on the task's held-out probe; NaN before the first evaluation
+    step_time_s: float  # exponential mean of one step, without waiting
+    paused: bool = False
+    finished: bool = False
+
+
+class SnapshotSaved(Message, tag="saved"):
+    """A snapshot is on disk, durable; ``request`` 0 means that the worker chose the moment."""
+
+    request: Count
+    step: Count
+    path: str
+
+
+class WorkerFailed(Message, tag="failed"):
+    """The worker is about to exit; ``kind`` is one of FAILURE_KINDS, ``message`` one line."""
+
+    kind: ShortText
+    message: str
+
+
+# Kinds that a restart cannot mend end the node with the message; the others are restarted.
+FATAL_KINDS = frozenset({"torch-missing", "task-unknown", "config", "layout", "data"})
+FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "crash"}
+
+ToWorker = Configure | Apply | Release | SaveSnapshot | Pause | Resume | Stop
+FromWorker = (
+    WorkerReady | SlotReady | Applied | Progress | SnapshotSaved | WorkerFailed
+)
+
+
+def encode_message(message: Message) -> bytes:
+    """Return the length-prefixed bytes of one message."""
+    body = encode_record(message)
+    return len(body).to_bytes(4, "little") + body
+
+
+def decode_to_worker(body: bytes) -> ToWorker:
+    """Read what the daemon sent. Raises MalformedMessage."""
+    return decode_record(body, ToWorker)  # type: ignore[arg-type]
+
+
+def decode_from_worker(body: bytes) -> FromWorker:
+    """Read what the worker sent. Raises MalformedMessage."""
+    return decode_record(body, FromWorker)  # type: ignore[arg-type]
