@@ -1,0 +1,156 @@
+"""Swarms: links that name one, manifests that define one, and their signatures."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+
+from swarmnode.errors import AuthenticationFailed, ConfigError, MalformedMessage, Refused
+from swarmnode.ids import PUBLIC_KEY_BYTES, PeerId, decode_base32, encode_base32
+from swarmnode.limits import BOOTSTRAP_HINTS_MAX, LINK_CHARACTERS_MAX, MANIFEST_CLOCK_SKEW_S
+from swarmnode.protocol.identity import Identity, verify
+from swarmnode.wire.packing import decode_record, encode_record
+from swarmnode.wire.records import Name
+from swarmnode.wire.swarm import Manifest, Signed
+
+_SCHEME = "swarm:"
+_DOMAIN = "manifest/1"
+
+
+@dataclass(frozen=True)
+class Hint:
+    """Where a peer may be found: only ever a hint, the id is checked on the connection."""
+
+    peer: PeerId
+    address: str
+
+    def __str__(self) -> str:
+        return f"{self.peer}@{self.address}"
+
+    @classmethod
+    def parse(cls, text: str) -> Hint:
+        """Read ``sn1…@HOST:PORT``. Raises ConfigError."""
+        peer, at, address = text.partition("@")
+        if not at or not address:
+            raise ConfigError(f"expected a hint like sn1…@HOST:PORT, got {text[:120]!r}")
+        return cls(PeerId.parse(peer), address)
+
+
+@dataclass(frozen=True)
+class SwarmLink:
+    """``swarm:NAME?k=<swarm public key>&b=<hint>…``: all that a volunteer needs."""
+
+    name: str
+    swarm_key: bytes
+    hints: tuple[Hint, ...] = ()
+
+    def __str__(self) -> str:
+        query = [("k", encode_base32(self.swarm_key))]
+        query += [("b", str(hint)) for hint in self.hints]
+        return f"{_SCHEME}{self.name}?{urlencode(query, safe='@:[]')}"
+
+    @property
+    def network_id(self) -> bytes:
+        """The 32 bytes that both ends of a connection must agree on."""
+        return network_id(self.swarm_key)
+
+
+def network_id(swarm_key: bytes) -> bytes:
+    """Two swarms never merge: a session is refused unless both sides name the same one."""
+    return hashlib.sha256(b"swarmnode/network/1\0" + swarm_key).digest()
+
+
+def parse_link(text: str) -> SwarmLink:
+    """Read a link. Raises ConfigError that says which part is wrong and what it should be."""
+    text = text.strip()
+    if len(text) > LINK_CHARACTERS_MAX:
+        raise ConfigError(f"a link has at most {LINK_CHARACTERS_MAX} characters, not {len(text)}")
+    if not text.startswith(_SCHEME):
+        raise ConfigError(f"expected a link like swarm:NAME?k=…&b=…, got {text[:60]!r}")
+    name, question, query = text[len(_SCHEME) :].partition("?")
+    check_name(name)
+    if not question:
+        raise ConfigError("the link has no ?k=…: copy it whole, as `swarmnode create` printed it")
+    key = b""
+    hints: list[Hint] = []
+    for field, value in parse_qsl(query, keep_blank_values=True):
+        if field == "k":
+            key = decode_base32(value, what="the swarm key (k=) in the link")
+        elif field == "b":
+            hints.append(Hint.parse(value))
+    if len(key) != PUBLIC_KEY_BYTES:
+        raise ConfigError(
+            f"the swarm key (k=) in the link must have {PUBLIC_KEY_BYTES} bytes, it has {len(key)}:"
+            " copy the link whole, as `swarmnode create` printed it"
+        )
+    if len(hints) > BOOTSTRAP_HINTS_MAX:
+        raise ConfigError(
+            f"a link names at most {BOOTSTRAP_HINTS_MAX} peers (b=), not {len(hints)}"
+        )
+    return SwarmLink(name, key, tuple(hints))
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if a swarm may be called so, else raise ConfigError."""
+    try:
+        return msgspec.convert(name, Name)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"a swarm's name has 1-64 of a-z 0-9 . _ - and starts with a letter or digit,"
+            f" not {name[:80]!r}"
+        ) from error
+
+
+def sign_manifest(manifest: Manifest, swarm_identity: Identity) -> Signed:
+    """Sign with the swarm's own key, whose public half must be in the manifest."""
+    if manifest.swarm_key != swarm_identity.public_key:
+        raise ConfigError("a manifest is signed by the swarm key that it names")
+    body = encode_record(manifest)
+    return Signed(body, swarm_identity.public_key, swarm_identity.sign(_DOMAIN, body))
+
+
+def open_manifest(signed: Signed, *, swarm_key: bytes, now_unix_s: float) -> Manifest:
+    """Verify and read a manifest.
+
+    Raises:
+        AuthenticationFailed: it is not signed by ``swarm_key``, or names another.
+        MalformedMessage: the signed bytes are no manifest.
+        Refused: it has expired, or says it was made in the future.
+    """
+    if signed.public_key != swarm_key:
+        raise AuthenticationFailed(
+            f"manifest: signed by {encode_base32(signed.public_key)[:12]}…,"
+            f" the link names the swarm key {encode_base32(swarm_key)[:12]}…"
+        )
+    verify(swarm_key, _DOMAIN, signed.body, signed.signature, what="manifest")
+    manifest = decode_record(signed.body, Manifest)
+    if manifest.swarm_key != swarm_key:
+        raise MalformedMessage("manifest: it names another swarm key than the one that signed it")
+    if manifest.expires_at and now_unix_s >= manifest.expires_at:
+        days = (now_unix_s - manifest.expires_at) / 86400
+        raise Refused(
+            f"the manifest of swarm {manifest.name!r} expired {days:.1f} days ago:"
+            " ask its creator for a new link"
+        )
+    if manifest.created_at > now_unix_s + MANIFEST_CLOCK_SKEW_S:
+        raise Refused(
+            f"the manifest of swarm {manifest.name!r} was made in the future:"
+            " check this machine's clock"
+        )
+    return manifest
+
+
+def compatibility_key(manifest: Manifest) -> bytes:
+    """Digest of all that two peers must share before they mix their parameters."""
+    what = [
+        manifest.task,
+        manifest.task_version,
+        manifest.layout_hash,
+        manifest.strategy,
+        manifest.strategy_settings,
+        manifest.codec,
+    ]
+    return hashlib.sha256(b"swarmnode/compatibility/1\0" + msgspec.msgpack.encode(what)).digest()

@@ -1,0 +1,59 @@
+"""Records of a swarm: the signed manifest, and how a newcomer asks for it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from swarmnode.wire.records import Count, Digest, Name, PublicKeyBytes, ShortText, SignatureBytes
+
+
+class Signed(msgspec.Struct, frozen=True):
+    """The exact bytes that were signed, whose key signed them, and the signature.
+
+    ``body`` is kept as bytes so that a signature never depends on how a
+    record is encoded again.
+    """
+
+    body: Annotated[bytes, Meta(max_length=64 * 1024)]
+    public_key: PublicKeyBytes
+    signature: SignatureBytes
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a swarm trains and by which rules; signed by the swarm's own key.
+
+    It names code (``task``, ``strategy``, ``codec``), it never carries any. Tensor shapes
+    are not in it either: both sides build the model and compare ``layout_hash``.
+    """
+
+    name: Name
+    swarm_key: PublicKeyBytes
+    task: Name
+    task_version: Annotated[int, Meta(ge=1, le=10_000)]
+    task_config: dict[str, Any]
+    numel: Annotated[int, Meta(ge=1, le=2**40)]
+    layout_hash: Digest
+    data_hash: Annotated[bytes, Meta(max_length=32)]
+    strategy: Name
+    strategy_settings: dict[str, Any]
+    codec: Annotated[str, Meta(min_length=1, max_length=16, pattern=r"^[A-Z0-9]+$")]
+    seed: Annotated[int, Meta(ge=0, le=2**32 - 1)]
+    admission: Literal["open"]
+    min_version: ShortText
+    created_at: Count  # Unix seconds
+    expires_at: Count  # Unix seconds; 0: never
+
+
+class ManifestRequest(msgspec.Struct, frozen=True):
+    """Ask a peer for the manifest of the swarm whose public key this is."""
+
+    swarm_key: PublicKeyBytes
+
+
+class ManifestReply(msgspec.Struct, frozen=True):
+    """The signed manifest; the asker verifies it against the key in its link."""
+
+    manifest: Signed

@@ -1,0 +1,151 @@
+"""The peer book: news spreads, forged records do not, silent peers are forgotten."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.ids import PeerId
+from swarmnode.protocol.identity import Identity
+from swarmnode.protocol.membership.peerbook import (
+    Dial,
+    DialEnded,
+    ExchangeLists,
+    HintsGiven,
+    PeerBook,
+    RecordsReceived,
+    SessionClosed,
+    SessionOpened,
+    sign_peer_record,
+)
+from swarmnode.protocol.swarm import Hint
+from swarmnode.wire.membership import PeerRecord, PeerState, PeerStatus
+from swarmnode.wire.swarm import Signed
+
+NETWORK = b"n" * 32
+ALL = [Identity.from_seed(bytes([i]) * 32) for i in range(12)]
+
+
+def make_record(
+    who: Identity,
+    *,
+    epoch: int = 1,
+    sequence: int = 1,
+    state: PeerState = "training",
+    network: bytes = NETWORK,
+) -> Signed:
+    record = PeerRecord(
+        network_id=network,
+        public_key=who.public_key,
+        addresses=(f"mem:{who.peer_id.short}",),
+        role="trainer",
+        version="0.1.0",
+        boot_epoch=epoch,
+        sequence=sequence,
+        status=PeerStatus(state),
+    )
+    return sign_peer_record(record, who)
+
+
+@pytest.fixture
+def book() -> PeerBook:
+    return PeerBook(ALL[0].peer_id, NETWORK, random.Random(1))
+
+
+def dialled(book: PeerBook, now: float) -> list[PeerId]:
+    book.handle_deadline(now)
+    return [e.peer for e in book.poll_effects() if isinstance(e, Dial)]
+
+
+def test_hint_is_dialled_and_lists_are_exchanged(book: PeerBook) -> None:
+    book.handle(HintsGiven((Hint(ALL[1].peer_id, "mem:1"), Hint(ALL[0].peer_id, "mem:0"))), 0.0)
+    assert dialled(book, 0.0) == [ALL[1].peer_id], "the hint, and never ourselves"
+    book.handle(SessionOpened(ALL[1].peer_id), 0.1)
+    book.handle(DialEnded(ALL[1].peer_id), 0.1)
+    assert book.poll_effects() == [ExchangeLists(ALL[1].peer_id)]
+    assert book.statistics().connected == 1
+
+
+def test_news_reaches_everybody_by_gossip() -> None:
+    books = [PeerBook(who.peer_id, NETWORK, random.Random(i)) for i, who in enumerate(ALL)]
+    for own, who in zip(books, ALL, strict=True):
+        own.own = make_record(who)
+    for other in books[1:]:
+        other.handle(RecordsReceived(books[0].list_for_peers(0.0)), 0.0)
+        books[0].handle(RecordsReceived(other.list_for_peers(0.0)), 0.0)
+    for other in books[1:]:
+        other.handle(RecordsReceived(books[0].list_for_peers(1.0)), 1.0)
+    expected = tuple(sorted(who.peer_id for who in ALL))
+    assert all(book.members(1.0) == expected for book in books)
+
+
+def test_only_newer_records_count(book: PeerBook) -> None:
+    peer = ALL[1].peer_id
+    book.handle(RecordsReceived((make_record(ALL[1], epoch=2, sequence=1),)), 0.0)
+    book.handle(RecordsReceived((make_record(ALL[1], epoch=1, sequence=9, state="left"),)), 1.0)
+    assert not book.entries[peer].has_left(), "an older boot epoch says nothing"
+    book.handle(RecordsReceived((make_record(ALL[1], epoch=2, sequence=2, state="left"),)), 2.0)
+    assert book.entries[peer].has_left()
+    assert book.members(2.0) == (ALL[0].peer_id,)
+    assert dialled(book, 2.0) == []
+
+
+def test_forged_and_foreign_records_are_rejected(book: PeerBook) -> None:
+    good = make_record(ALL[1])
+    forged = Signed(good.body.replace(b"training", b"starting"), good.public_key, good.signature)
+    foreign = make_record(ALL[2], network=b"x" * 32)
+    stolen = Signed(good.body, ALL[3].public_key, ALL[3].sign("peer-record/1", good.body))
+    junk = Signed(b"\xff\x00", ALL[4].public_key, good.signature)
+    book.handle(RecordsReceived((forged, foreign, stolen, junk)), 0.0)
+    assert book.statistics().records_rejected == 4
+    assert book.statistics().known == 0
+    book.handle(RecordsReceived((good,)), 0.0)
+    assert book.statistics().known == 1
+
+
+def test_failed_dials_back_off_with_a_bound(book: PeerBook) -> None:
+    book.handle(HintsGiven((Hint(ALL[1].peer_id, "mem:1"),)), 0.0)
+    now, pauses = 0.0, []
+    for _ in range(12):
+        assert dialled(book, now) == [ALL[1].peer_id]
+        book.handle(DialEnded(ALL[1].peer_id), now)
+        deadline = book.next_deadline()
+        assert deadline is not None
+        assert deadline > now
+        pauses.append(deadline - now)
+        now = deadline
+    assert max(pauses) <= limits.REDIAL_BACKOFF_S_MAX
+    assert book.statistics().dial_failures == 12
+
+
+def test_dials_at_once_are_bounded(book: PeerBook) -> None:
+    book.handle(HintsGiven(tuple(Hint(who.peer_id, "mem:x") for who in ALL)), 0.0)
+    assert len(dialled(book, 0.0)) == limits.DIALS_CONCURRENT_MAX
+
+
+def test_silent_peer_expires_and_comes_back(book: PeerBook) -> None:
+    peer = ALL[1].peer_id
+    book.handle(RecordsReceived((make_record(ALL[1]),)), 0.0)
+    book.handle(SessionOpened(peer), 0.0)
+    late = limits.PEER_RECORD_TTL_S + 1
+    assert peer in book.members(late), "connected peers do not expire"
+    book.handle(SessionClosed(peer), late)
+    assert peer not in book.members(2 * late)
+    assert dialled(book, 2 * late) == []
+    assert book.next_deadline() is None or book.next_deadline() > 2 * late
+    book.handle(RecordsReceived((make_record(ALL[1], epoch=2),)), 3 * late)
+    assert peer in book.members(3 * late)
+    assert dialled(book, 3 * late) == [peer]
+
+
+def test_book_is_bounded(book: PeerBook) -> None:
+    for i in range(limits.PEERS_KNOWN_MAX + 50):
+        who = Identity.from_seed(i.to_bytes(32, "big"))
+        book.handle(RecordsReceived((make_record(who),)), 0.0)
+    assert len(book.entries) == limits.PEERS_KNOWN_MAX - 1
+    assert len(book.list_for_peers(0.0)) <= limits.PEERS_KNOWN_MAX
+    newcomer = Identity.from_seed(b"z" * 32)
+    book.handle(RecordsReceived((make_record(newcomer),)), limits.PEER_RECORD_TTL_S + 1)
+    assert newcomer.peer_id in book.entries, "an expired peer makes room"
