@@ -21,6 +21,26 @@ ARRAY_ENTRIES_MAX = 1024
 # --- session (protocol.session, net) ------------------------------------------------------
 
 # --- gossip ------------------------------------------------------------------------------
+# A partner answers an offer from memory: one round trip, and a slow relay takes a second or two.
+EXCHANGE_OFFER_S = 5.0
+# The upper bound of the adaptive limit: 60 MB at a home router's 1 Mbit/s upstream.
+EXCHANGE_TRANSFER_S_MAX = 600.0
+# More attempts than this and the snapshot is out of date before anybody takes it.
+EXCHANGE_CANDIDATES_MAX = 3
+# 64 GiB of payload in chunks of 1 MiB; the set of those received stays small.
+EXCHANGE_CHUNKS_MAX = 65_536
+# COMMIT normally follows READY within the time of the slower transfer's last chunk.
+EXCHANGE_STATUS_AFTER_S = 2.0
+# Full jitter over this: about forty questions fit into the bound below, so that even a
+# network that loses every fifth message leaves no doubt (0.36^40).
+EXCHANGE_STATUS_RETRY_S = 1.0
+# Silence of the initiator after READY. Longer than a reconnect through a relay, short
+# enough that a dead partner costs one exchange and not a minute of gossip.
+EXCHANGE_IN_DOUBT_S = 20.0
+# Outcomes are kept thirty times longer than anybody asks for them.
+EXCHANGE_OUTCOME_KEEP_S = 600.0
+# Per kind of outcome: 13 commits a second for the time above; about 1 MiB each.
+EXCHANGE_OUTCOMES_MAX = 8192
 
 # --- membership --------------------------------------------------------------------------
 # A link must fit into a chat message or a QR code (version 40 holds 2,953 bytes).
@@ -48,7 +68,45 @@ DIAL_DEADLINE_S = 10.0
 PEER_REQUEST_DEADLINE_S = 10.0
 
 # --- ipc, worker -------------------------------------------------------------------------
+# Text that a task reads into memory at once; more is a job for a streaming task.
+CORPUS_BYTES_MAX = 1024 * MIB
 
 # --- tensor ------------------------------------------------------------------------------
 
 # --- daemon, http ------------------------------------------------------------------------
+# What browsers and proxies send fits into 8 KiB; h11's own default is the double.
+HTTP_HEADER_BYTES_MAX = 16 * KIB
+# The largest request is a manifest or task settings, each one wire message at most.
+HTTP_BODY_BYTES_MAX = MIB
+# The largest answer is the whole peer book as JSON, well below a MiB.
+HTTP_ANSWER_BYTES_MAX = 16 * MIB
+# A person, a dashboard, Prometheus and a few scripts; each costs a file descriptor.
+HTTP_CONNECTIONS_MAX = 64
+HTTP_QUERY_FIELDS_MAX = 32
+# From the first byte of a request to its last: a slow client may not hold a connection.
+HTTP_RECEIVE_DEADLINE_S = 10.0
+# A handler reads memory; verbs that wait for a snapshot bring their own deadline.
+HTTP_HANDLER_DEADLINE_S = 10.0
+# One write: a client that reads nothing for this long is gone.
+HTTP_SEND_DEADLINE_S = 10.0
+# Longer than the usual scrape interval of 60 s, so that a scraper keeps its connection.
+HTTP_IDLE_S = 75.0
+# After a refusal, read this long and this much so that the refusal is not lost in a reset.
+HTTP_LINGER_S = 1.0
+HTTP_LINGER_BYTES_MAX = 256 * KIB
+HTTP_RECEIVE_CHUNK_BYTES = 16 * KIB
+# A Unix socket address holds 108 bytes on Linux and 104 elsewhere, with the closing zero.
+UNIX_PATH_BYTES_MAX = 103
+
+# --- store, telemetry ---------------------------------------------------------------------
+# A settings file is a page of text, a key file is four lines.
+CONFIG_FILE_BYTES_MAX = 64 * KIB
+KEY_FILE_BYTES_MAX = 4 * KIB
+# One exchange is about 300 bytes: 16 MiB is a day of one exchange every 1.5 s, and a second
+# such file is kept.
+HISTORY_FILE_BYTES_MAX = 16 * MIB
+HISTORY_LINE_BYTES_MAX = 64 * KIB
+# A temporary file this old was left by a crash: nothing that we write takes an hour.
+STALE_TEMPORARY_S = 3600.0
+# One value in a log line: text from a peer may not fill the log.
+LOG_VALUE_CHARACTERS_MAX = 1024
