@@ -1,0 +1,268 @@
+/* AVX2: a block is eight registers. Bit-equal to ref.c. */
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include "sn_kernels.h"
+
+/* An attribute, not a compiler flag: one command builds every file, and the rest of the extension
+ * still runs on a processor without these instructions. Without "fma" none can slip in. */
+#define SN_AVX2 __attribute__((target("avx2")))
+#define SN_INLINE static inline __attribute__((always_inline))
+
+typedef struct {
+    __m256 part[8];
+} sn_block;
+
+SN_AVX2 SN_INLINE sn_block block_load(const uint8_t *at)
+{
+    sn_block block;
+    for (int i = 0; i < 8; i++) {
+        block.part[i] = _mm256_loadu_ps((const float *)(at + i * 32));
+    }
+    return block;
+}
+
+SN_AVX2 SN_INLINE void prefetch_block(const uint8_t *at)
+{
+    for (int line = 0; line < SN_BLOCK_BYTES; line += 64) {
+        _mm_prefetch(sn_ahead(at + line), _MM_HINT_T0);
+    }
+}
+
+SN_AVX2 SN_INLINE uint32_t amax_bits_of(const sn_block *block)
+{
+    const __m256i mask = _mm256_set1_epi32((int)SN_ABS_MASK);
+    __m256i magnitudes[8];
+    for (int i = 0; i < 8; i++) {
+        magnitudes[i] = _mm256_and_si256(_mm256_castps_si256(block->part[i]), mask);
+    }
+    for (int n = 4; n > 0; n /= 2) {
+        for (int i = 0; i < n; i++) {
+            magnitudes[i] = _mm256_max_epu32(magnitudes[i], magnitudes[i + n]);
+        }
+    }
+    __m128i lanes = _mm_max_epu32(_mm256_castsi256_si128(magnitudes[0]),
+                                  _mm256_extracti128_si256(magnitudes[0], 1));
+    lanes = _mm_max_epu32(lanes, _mm_shuffle_epi32(lanes, _MM_SHUFFLE(1, 0, 3, 2)));
+    lanes = _mm_max_epu32(lanes, _mm_shuffle_epi32(lanes, _MM_SHUFFLE(2, 3, 0, 1)));
+    return (uint32_t)_mm_cvtsi128_si32(lanes);
+}
+
+SN_AVX2 SN_INLINE __m256i codes_of(__m256 values, __m256 inverse_scale)
+{
+    const __m256 sign = _mm256_castsi256_ps(_mm256_set1_epi32((int)~SN_ABS_MASK));
+    const __m256 half = _mm256_set1_ps(0.5f);
+    const __m256 t = _mm256_mul_ps(values, inverse_scale);
+    const __m256 signed_half = _mm256_or_ps(_mm256_and_ps(t, sign), half);
+    return _mm256_cvttps_epi32(_mm256_add_ps(t, signed_half));
+}
+
+/* 32 codes of 32 bits in four registers to 32 bytes in order. The packs work in each half of a
+ * register, so groups of four bytes come out interleaved; the permute undoes that. */
+SN_AVX2 SN_INLINE __m256i packed_bytes(__m256i a, __m256i b, __m256i c, __m256i d)
+{
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m256i bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    return _mm256_permutevar8x32_epi32(bytes, order);
+}
+
+SN_AVX2 SN_INLINE __m256i codes_of_half(const sn_block *block, int half, __m256 inverse_scale)
+{
+    const __m256 *part = block->part + half * 4;
+    return packed_bytes(codes_of(part[0], inverse_scale), codes_of(part[1], inverse_scale),
+                        codes_of(part[2], inverse_scale), codes_of(part[3], inverse_scale));
+}
+
+SN_AVX2 SN_INLINE __m256 merged(__m256 own, __m256 decoded, __m256 own_weight,
+                                __m256 peer_weight)
+{
+    return _mm256_add_ps(_mm256_mul_ps(own_weight, own), _mm256_mul_ps(peer_weight, decoded));
+}
+
+/* Eight signed bytes to eight scaled floats. */
+SN_AVX2 SN_INLINE __m256 scaled(__m128i bytes, __m256 scale)
+{
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), scale);
+}
+
+/* Q8B64 */
+
+SN_AVX2 static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
+                                size_t n_blocks)
+{
+    for (size_t b = 0; b < n_blocks; b++) {
+        const uint8_t *at = values + b * SN_BLOCK_BYTES;
+        prefetch_block(at);
+        const sn_block block = block_load(at);
+        const uint32_t amax_bits = amax_bits_of(&block);
+        if (amax_bits >= SN_INFINITY_BITS) {
+            return b;
+        }
+        const uint32_t scale_bits = sn_scale_bits(amax_bits, SN_Q8_LEVELS, SN_Q8_SCALE_BITS_MAX);
+        const __m256 inverse_scale = _mm256_set1_ps(sn_inverse_scale(scale_bits));
+        sn_scale_store(scales, b, scale_bits);
+        for (int half = 0; half < 2; half++) {
+            uint8_t *to = codes + b * SN_Q8_CODE_BYTES + half * 32;
+            _mm256_storeu_si256((__m256i *)to, codes_of_half(&block, half, inverse_scale));
+        }
+    }
+    return n_blocks;
+}
+
+SN_AVX2 SN_INLINE sn_block q8_block(const uint8_t *scales, const uint8_t *codes, size_t b)
+{
+    const __m256 scale = _mm256_set1_ps(sn_scale_load(scales, b));
+    sn_block block;
+    for (int i = 0; i < 8; i++) {
+        const uint8_t *at = codes + b * SN_Q8_CODE_BYTES + i * 8;
+        block.part[i] = scaled(_mm_loadl_epi64((const __m128i *)at), scale);
+    }
+    return block;
+}
+
+SN_AVX2 static int q8_has_invalid_code(const uint8_t *codes, size_t n_blocks)
+{
+    const __m256i invalid = _mm256_set1_epi8((char)SN_INVALID_Q8_BYTE);
+    __m256i found = _mm256_setzero_si256();
+    for (size_t i = 0; i < n_blocks * SN_Q8_CODE_BYTES; i += 32) {
+        const __m256i packed = _mm256_loadu_si256((const __m256i *)(codes + i));
+        found = _mm256_or_si256(found, _mm256_cmpeq_epi8(packed, invalid));
+    }
+    return _mm256_movemask_epi8(found) != 0;
+}
+
+/* Q4B64 */
+
+SN_AVX2 static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
+                                size_t n_blocks)
+{
+    const __m256i offset = _mm256_set1_epi8(SN_Q4_OFFSET);
+    for (size_t b = 0; b < n_blocks; b++) {
+        const uint8_t *at = values + b * SN_BLOCK_BYTES;
+        prefetch_block(at);
+        const sn_block block = block_load(at);
+        const uint32_t amax_bits = amax_bits_of(&block);
+        if (amax_bits >= SN_INFINITY_BITS) {
+            return b;
+        }
+        const uint32_t scale_bits = sn_scale_bits(amax_bits, SN_Q4_LEVELS, SN_Q4_SCALE_BITS_MAX);
+        const __m256 inverse_scale = _mm256_set1_ps(sn_inverse_scale(scale_bits));
+        sn_scale_store(scales, b, scale_bits);
+        const __m256i low = _mm256_add_epi8(codes_of_half(&block, 0, inverse_scale), offset);
+        const __m256i high = _mm256_add_epi8(codes_of_half(&block, 1, inverse_scale), offset);
+        /* Nibbles are below 16, so a shift of 16-bit lanes carries nothing across bytes. */
+        const __m256i pairs = _mm256_or_si256(low, _mm256_slli_epi16(high, 4));
+        _mm256_storeu_si256((__m256i *)(codes + b * SN_Q4_CODE_BYTES), pairs);
+    }
+    return n_blocks;
+}
+
+SN_AVX2 SN_INLINE sn_block q4_block(const uint8_t *scales, const uint8_t *codes, size_t b)
+{
+    const __m256 scale = _mm256_set1_ps(sn_scale_load(scales, b));
+    const __m128i mask = _mm_set1_epi8(0x0F);
+    const __m128i offset = _mm_set1_epi8(SN_Q4_OFFSET);
+    sn_block block;
+    for (int i = 0; i < 2; i++) {
+        const uint8_t *at = codes + b * SN_Q4_CODE_BYTES + i * 16;
+        const __m128i pairs = _mm_loadu_si128((const __m128i *)at);
+        const __m128i low = _mm_sub_epi8(_mm_and_si128(pairs, mask), offset);
+        const __m128i high =
+            _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16(pairs, 4), mask), offset);
+        block.part[2 * i] = scaled(low, scale);
+        block.part[2 * i + 1] = scaled(_mm_srli_si128(low, 8), scale);
+        block.part[2 * i + 4] = scaled(high, scale);
+        block.part[2 * i + 5] = scaled(_mm_srli_si128(high, 8), scale);
+    }
+    return block;
+}
+
+SN_AVX2 static int q4_has_invalid_code(const uint8_t *codes, size_t n_blocks)
+{
+    const __m256i mask = _mm256_set1_epi8(0x0F);
+    __m256i smallest = mask;
+    for (size_t b = 0; b < n_blocks; b++) {
+        const __m256i pairs =
+            _mm256_loadu_si256((const __m256i *)(codes + b * SN_Q4_CODE_BYTES));
+        const __m256i high = _mm256_and_si256(_mm256_srli_epi16(pairs, 4), mask);
+        smallest = _mm256_min_epu8(smallest, _mm256_and_si256(pairs, mask));
+        smallest = _mm256_min_epu8(smallest, high);
+    }
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(smallest, _mm256_setzero_si256())) != 0;
+}
+
+/* Decode and merge differ between the codecs only in how a block is unpacked. */
+
+typedef sn_block (*sn_unpack)(const uint8_t *scales, const uint8_t *codes, size_t b);
+
+SN_AVX2 SN_INLINE void decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out,
+                              size_t n_blocks, sn_unpack unpack)
+{
+    if (n_blocks >= SN_STREAM_BLOCKS && (uintptr_t)out % sizeof(__m256) == 0) {
+        for (size_t b = 0; b < n_blocks; b++) {
+            const sn_block block = unpack(scales, codes, b);
+            for (int i = 0; i < 8; i++) {
+                _mm256_stream_ps((float *)(out + b * SN_BLOCK_BYTES + i * 32), block.part[i]);
+            }
+        }
+        _mm_sfence();
+        return;
+    }
+    for (size_t b = 0; b < n_blocks; b++) {
+        const sn_block block = unpack(scales, codes, b);
+        for (int i = 0; i < 8; i++) {
+            _mm256_storeu_ps((float *)(out + b * SN_BLOCK_BYTES + i * 32), block.part[i]);
+        }
+    }
+}
+
+SN_AVX2 SN_INLINE void merge(const uint8_t *scales, const uint8_t *codes, uint8_t *target,
+                             size_t n_blocks, float own_weight, float peer_weight,
+                             sn_unpack unpack)
+{
+    const __m256 own_weights = _mm256_set1_ps(own_weight);
+    const __m256 peer_weights = _mm256_set1_ps(peer_weight);
+    for (size_t b = 0; b < n_blocks; b++) {
+        uint8_t *at = target + b * SN_BLOCK_BYTES;
+        prefetch_block(at);
+        const sn_block own = block_load(at);
+        const sn_block peer = unpack(scales, codes, b);
+        for (int i = 0; i < 8; i++) {
+            const __m256 result = merged(own.part[i], peer.part[i], own_weights, peer_weights);
+            _mm256_storeu_ps((float *)(at + i * 32), result);
+        }
+    }
+}
+
+SN_AVX2 static void q8_decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out,
+                              size_t n_blocks)
+{
+    decode(scales, codes, out, n_blocks, q8_block);
+}
+
+SN_AVX2 static void q8_merge(const uint8_t *scales, const uint8_t *codes, uint8_t *target,
+                             size_t n_blocks, float own_weight, float peer_weight)
+{
+    merge(scales, codes, target, n_blocks, own_weight, peer_weight, q8_block);
+}
+
+SN_AVX2 static void q4_decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out,
+                              size_t n_blocks)
+{
+    decode(scales, codes, out, n_blocks, q4_block);
+}
+
+SN_AVX2 static void q4_merge(const uint8_t *scales, const uint8_t *codes, uint8_t *target,
+                             size_t n_blocks, float own_weight, float peer_weight)
+{
+    merge(scales, codes, target, n_blocks, own_weight, peer_weight, q4_block);
+}
+
+const sn_kernels sn_q8_avx2 = {q8_encode, q8_decode, q8_merge, q8_has_invalid_code};
+const sn_kernels sn_q4_avx2 = {q4_encode, q4_decode, q4_merge, q4_has_invalid_code};
+
+#else
+typedef int sn_avx2_is_for_x86_64; /* ISO C wants at least one declaration */
+#endif

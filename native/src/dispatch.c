@@ -1,0 +1,45 @@
+/* Which instruction sets this machine can run, best first; the scalar reference is always there.
+ *
+ * A processor that has AVX is not enough: the operating system must save the wide registers at a
+ * context switch, or they change under us. __builtin_cpu_supports (gcc and clang) answers for
+ * both: it clears every AVX and AVX-512 feature unless OSXSAVE is set and XGETBV shows that XCR0
+ * covers the state (bits 1-2 for AVX, 5-7 too for AVX-512).
+ */
+#include "sn_kernels.h"
+
+static int always(void)
+{
+    return 1;
+}
+
+#if defined(__x86_64__)
+static int has_avx512(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
+}
+
+static int has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2");
+}
+#endif
+
+static const sn_isa isas[] = {
+#if defined(__x86_64__)
+    {"avx512", has_avx512, &sn_q8_avx512, &sn_q4_avx512},
+    {"avx2", has_avx2, &sn_q8_avx2, &sn_q4_avx2},
+#elif defined(__aarch64__)
+    {"neon", always, &sn_q8_neon, &sn_q4_neon}, /* part of every 64-bit ARM */
+#endif
+    {"ref", always, &sn_q8_ref, &sn_q4_ref},
+};
+
+const sn_isa *sn_isa_at(size_t index)
+{
+    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
+        if (isas[i].is_supported() && index-- == 0) {
+            return &isas[i];
+        }
+    }
+    return NULL;
+}
