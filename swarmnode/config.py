@@ -1,0 +1,360 @@
+"""Settings of one node, and where its files are.
+
+A setting comes from the first of these that has it::
+
+    flag of the command line  >  SWARMNODE_<NAME>  >  config.toml in the home  >  default
+
+The file is strict: a key that no setting has is an error that names it. An
+environment variable is an error only where it looks like a misspelt setting,
+because container platforms make names of their own (``SWARMNODE_SERVICE_HOST``).
+
+This module is imported by every command: it loads nothing but msgspec.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from swarmnode import limits
+from swarmnode.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "SWARMNODE_"
+HOME_VARIABLE = "SWARMNODE_HOME"
+CONFIG_FILE_NAME = "config.toml"
+ANY_INTERFACE = "*"
+OFF = "off"
+
+_SWARM_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the owner of a node can choose. Field names are the names of the settings."""
+
+    home: Path
+    # Where peers reach us: "*" is every interface, IPv4 and IPv6; port 0 picks a free one.
+    listen: str = "*:7337"
+    # Addresses that we tell peers besides those we find out, for a port forwarded by hand.
+    advertise: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
+    # Where /metrics answers, or "off".
+    metrics: str = "127.0.0.1:7338"
+    metrics_allow_remote: bool = False
+    device: Annotated[str, Meta(pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$")] = "auto"
+    # Torch threads; 0 leaves one core to everything else.
+    threads: Annotated[int, Meta(ge=0, le=1024)] = 0
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    dial_concurrency: Annotated[int, Meta(ge=1, le=64)] = limits.DIALS_CONCURRENT_MAX
+    peers_max: Annotated[int, Meta(ge=1, le=limits.PEERS_KNOWN_MAX)] = limits.PEERS_CONNECTED_MAX
+
+    @property
+    def paths(self) -> Paths:
+        """Where this node keeps what it owns."""
+        return Paths(self.home)
+
+    @property
+    def listen_address(self) -> HostPort:
+        """``listen``, taken apart."""
+        return parse_host_port(self.listen, setting="listen")
+
+    @property
+    def metrics_address(self) -> HostPort | None:
+        """``metrics``, taken apart; None if it is off."""
+        return None if self.metrics == OFF else parse_host_port(self.metrics, setting="metrics")
+
+
+class HostPort(NamedTuple):
+    """A parsed address; ``host`` None is every interface."""
+
+    host: str | None
+    port: int
+
+
+class Setting(NamedTuple):
+    """One setting, its value and where that came from, for people to look at."""
+
+    name: str
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class SwarmPaths:
+    """What a node keeps about one swarm."""
+
+    directory: Path
+
+    @property
+    def manifest(self) -> Path:
+        """The signed manifest."""
+        return self.directory / "manifest"
+
+    @property
+    def swarm_key(self) -> Path:
+        """The private key of the swarm, only on the machine that created it."""
+        return self.directory / "swarm.key"
+
+    @property
+    def snapshots(self) -> Path:
+        """Model snapshots, written by the worker."""
+        return self.directory / "snapshots"
+
+    @property
+    def worker_log(self) -> Path:
+        """What the worker process prints."""
+        return self.directory / "worker.log"
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Everything that one node owns, in one directory."""
+
+    home: Path
+
+    @property
+    def config_file(self) -> Path:
+        """The settings file; it need not exist."""
+        return self.home / CONFIG_FILE_NAME
+
+    @property
+    def node_key(self) -> Path:
+        """The private key that this node is known by."""
+        return self.home / "node.key"
+
+    @property
+    def boot_epoch(self) -> Path:
+        """How often this node was started."""
+        return self.home / "boot_epoch"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one daemon that runs on this home."""
+        return self.home / "home.lock"
+
+    @property
+    def history(self) -> Path:
+        """One line for each exchange."""
+        return self.home / "exchanges.jsonl"
+
+    @property
+    def control_socket(self) -> Path:
+        """Where the daemon answers the command line.
+
+        It lies in a directory of its own, which is private whatever the mode of the home.
+        A socket address is short: a home with a long path gets a directory under the
+        system's temporary one instead, named after the home.
+        """
+        socket_path = self.home / "run" / "control.sock"
+        if len(os.fsencode(socket_path)) <= limits.UNIX_PATH_BYTES_MAX:
+            return socket_path
+        from tempfile import gettempdir  # 7 ms, for long homes only
+
+        digest = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:16]
+        return Path(gettempdir()) / f"swarmnode-{digest}" / "control.sock"
+
+    def swarm(self, name: str) -> SwarmPaths:
+        """Return the files of one swarm. Raises ConfigError if ``name`` is no swarm's name."""
+        if not _SWARM_NAME.fullmatch(name):
+            raise ConfigError(
+                "expected a swarm name of 1 to 64 characters out of a-z, 0-9, '.', '_' and '-', "
+                f"the first a letter or digit, got {name[:80]!r}"
+            )
+        return SwarmPaths(self.home / "swarms" / name)
+
+
+def resolve_home(flag: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
+    """Return the absolute home: the flag, ``SWARMNODE_HOME``, or the user's data directory."""
+    chosen = flag or environ.get(HOME_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    from platformdirs import user_data_path  # 14 ms, for people without SWARMNODE_HOME only
+
+    return user_data_path("swarmnode", appauthor=False)
+
+
+def load_config(flags: Mapping[str, Any], environ: Mapping[str, str]) -> NodeConfig:
+    """Return the settings of a node.
+
+    Args:
+        flags: By setting name; None means that the flag was not given.
+        environ: Usually ``os.environ``; an empty variable counts as absent.
+
+    Raises:
+        ConfigError: A key is unknown, a value is out of its range, the file is no TOML, or
+            metrics would be open to other machines without ``metrics_allow_remote``.
+    """
+    settings = explain_config(flags, environ)
+    return NodeConfig(**{setting.name: setting.value for setting in settings})
+
+
+def explain_config(flags: Mapping[str, Any], environ: Mapping[str, str]) -> list[Setting]:
+    """Like :func:`load_config`, with the origin of each value, in the order of the fields."""
+    home = _home_setting(flags.get("home"), environ)
+    found = {
+        **_from_file(home.value / CONFIG_FILE_NAME),
+        **_from_environment(environ),
+        **_from_flags(flags),
+    }
+    settings = {"home": home}
+    for name, default in _DEFAULTS.items():
+        settings[name] = found.get(name) or Setting(name, default, "default")
+    _check_addresses(settings)
+    return list(settings.values())
+
+
+def parse_host_port(text: str, *, setting: str) -> HostPort:
+    """Take ``HOST:PORT``, ``[IPV6]:PORT`` or ``*:PORT`` apart.
+
+    Raises:
+        ConfigError: It is none of these; ``setting`` says where the text stands.
+    """
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    well_formed = colon and host and (bracketed or ":" not in host)
+    if not well_formed or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise ConfigError(
+            f"{setting}: expected HOST:PORT, [IPV6]:PORT or *:PORT with a port of 0 to 65535, "
+            f"got {text[:80]!r}"
+        )
+    return HostPort(None if host == ANY_INTERFACE else host.strip("[]"), int(port))
+
+
+def is_loopback(host: str | None) -> bool:
+    """Return whether only this machine reaches ``host``: localhost, 127.0.0.0/8 or ::1."""
+    if host is None or host.lower() == "localhost":
+        return host is not None
+    import ipaddress  # 3 ms that the command line does not need
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # another name: whatever it resolves to, it is not known to be ours
+        return False
+
+
+_TYPES: dict[str, Any] = {
+    field.name: field.type for field in msgspec.structs.fields(NodeConfig) if field.name != "home"
+}
+_DEFAULTS: dict[str, Any] = {
+    field.name: field.default
+    for field in msgspec.structs.fields(NodeConfig)
+    if field.name != "home"
+}
+
+
+def _home_setting(flag: str | None, environ: Mapping[str, str]) -> Setting:
+    origin = "--home" if flag else HOME_VARIABLE if environ.get(HOME_VARIABLE) else "default"
+    return Setting("home", resolve_home(flag, environ), origin)
+
+
+def _from_file(path: Path) -> dict[str, Setting]:
+    text = _read_config_file(path)
+    if text is None:
+        return {}
+    import tomllib  # 10 ms, only where there is a file
+
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: expected TOML: {error}") from error
+    for key in table:
+        if key not in _TYPES:
+            raise ConfigError(f"{path}: unknown setting {key!r}{_suggestion(key)}")
+    return {
+        key: Setting(key, _convert(value, key, f"{path}: {key}", strict=True), str(path))
+        for key, value in table.items()
+    }
+
+
+def _read_config_file(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(limits.CONFIG_FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    if len(raw) > limits.CONFIG_FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: expected at most {limits.CONFIG_FILE_BYTES_MAX} bytes")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: expected UTF-8 text: {error}") from error
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Setting]:
+    settings = {}
+    for variable, value in environ.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or not value or variable == HOME_VARIABLE:
+            continue
+        name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+        if name in _TYPES:
+            converted = _convert(value, name, variable, strict=False)
+            settings[name] = Setting(name, converted, variable)
+        elif close := _close_setting(name):
+            raise ConfigError(
+                f"unknown environment variable {variable}: "
+                f"did you mean {ENVIRONMENT_PREFIX}{close.upper()}?"
+            )
+    return settings
+
+
+def _from_flags(flags: Mapping[str, Any]) -> dict[str, Setting]:
+    settings = {}
+    for name, value in flags.items():
+        if value is None or name == "home":
+            continue
+        if name not in _TYPES:
+            raise ConfigError(f"unknown setting {name!r}{_suggestion(name)}")
+        flag = "--" + name.replace("_", "-")
+        settings[name] = Setting(name, _convert(value, name, flag, strict=False), flag)
+    return settings
+
+
+def _convert(value: Any, name: str, origin: str, *, strict: bool) -> Any:
+    """Check one value against its field; text from outside a file may spell any type."""
+    wanted = _TYPES[name]
+    plain = value
+    if not strict and isinstance(value, str) and isinstance(_DEFAULTS[name], tuple):
+        plain = [item.strip() for item in value.split(",") if item.strip()]
+    try:
+        return msgspec.convert(plain, wanted, strict=strict)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{origin}: {error}; got {str(value)[:80]!r}") from error
+
+
+def _check_addresses(settings: Mapping[str, Setting]) -> None:
+    for name in ("listen", "advertise", "metrics"):
+        _, value, origin = settings[name]
+        for address in value if isinstance(value, tuple) else [value]:
+            if (name, address) != ("metrics", OFF):
+                host, _ = parse_host_port(address, setting=f"{name} ({origin})")
+            if name == "advertise" and host is None:
+                raise ConfigError(f"advertise ({origin}): expected a host, not {ANY_INTERFACE!r}")
+    metrics = settings["metrics"]
+    if metrics.value == OFF or settings["metrics_allow_remote"].value:
+        return
+    if not is_loopback(parse_host_port(metrics.value, setting="metrics").host):
+        raise ConfigError(
+            f"metrics ({metrics.origin}): {metrics.value} can be reached from other machines and "
+            "asks nobody who they are: use 127.0.0.1:PORT, or set metrics_allow_remote = true"
+        )
+
+
+def _suggestion(name: str) -> str:
+    close = _close_setting(name)
+    return f": did you mean {close!r}?" if close else f"; known are {', '.join(_TYPES)}"
+
+
+def _close_setting(name: str) -> str | None:
+    from difflib import get_close_matches  # only ever needed for an error
+
+    matches = get_close_matches(name, _TYPES, n=1, cutoff=0.75)
+    return matches[0] if matches else None
