@@ -19,6 +19,43 @@ MAP_ENTRIES_MAX = 256
 ARRAY_ENTRIES_MAX = 1024
 
 # --- session (protocol.session, net) ------------------------------------------------------
+# From the first byte to both HELLOs: several round trips over a slow relayed path.
+HANDSHAKE_S = 10.0
+# RFC 8446, 5.2: 2^14 bytes and at most 256 of expansion.
+TLS_RECORD_BYTES_MAX = 16 * KIB + 256
+# Nine are enough for both flights with a one-kilobyte certificate each.
+TLS_HANDSHAKE_RECORDS_MAX = 32
+TLS_CONTEXTS_CACHED_MAX = 64  # one node has one; a simulation has many
+# Larger records saved under 3 % of CPU and double what a request waits behind.
+RECORD_PLAINTEXT_BYTES_MAX = 256 * KIB
+# GCM's bound is 2^20 records of this size under one key; a change of key costs microseconds.
+REKEY_RECORDS = 64 * KIB
+FRAME_CONTROL_BYTES_MAX = 512  # the longest is HELLO, about 200
+FRAME_DATA_BYTES_MAX = RECORD_PLAINTEXT_BYTES_MAX
+# Below it, copying frames into one record is cheaper than a record for each.
+DATA_INLINE_BYTES_MAX = 16 * KIB
+RECORD_HEAD_BYTES_MAX = 32 * KIB  # small frames that travel in one record
+REASON_BYTES_MAX = 256  # one line for a person
+SERVICE_NAME_BYTES_MAX = 64
+# What a peer may send before anybody reads: bounds memory at 64 unattended streams to 16 MiB.
+STREAM_WINDOW_BYTES = 256 * KIB
+# Bandwidth times round trip: 160 MB/s at 50 ms. Granted once a bulk stream is being read.
+BULK_WINDOW_BYTES = 8 * MIB
+CREDIT_BYTES_MAX = 1024 * MIB  # more than any window: a sum beyond it is an attack
+STREAMS_PER_SIDE_MAX = 64
+BULK_STREAMS_PER_SIDE_MAX = 16
+HANDLERS_PER_SESSION_MAX = 32
+# A peer that opens and resets leaves running handlers behind; the next streams wait here.
+ACCEPT_BACKLOG_MAX = 32
+REQUEST_BYTES_MAX = MESSAGE_BYTES_MAX  # a request and its answer are one message each
+PING_INTERVAL_S = 5.0
+SILENCE_S = 15.0  # three lost pings
+# A peer that talks but never answers has stopped reading; slow links queue seconds of bulk.
+PONG_WAIT_S = 30.0
+GOODBYE_LINGER_S = 0.25  # twice at most: to send the last record, then to see it read
+MEMORY_LINK_BUFFER_BYTES = 1 * MIB  # like a socket's two buffers
+TCP_UNSENT_BYTES_MAX = 256 * KIB  # what a control frame can find queued before it
+TCP_BACKLOG_MAX = 128
 
 # --- gossip ------------------------------------------------------------------------------
 # A partner answers an offer from memory: one round trip, and a slow relay takes a second or two.
@@ -64,14 +101,68 @@ REDIAL_BACKOFF_S_MAX = 30.0
 # Home routers fall over when a client opens many connections at once.
 DIALS_CONCURRENT_MAX = 8
 DIAL_DEADLINE_S = 10.0
+# Two nodes that dial each other at once see both sessions open within this time.
+SESSION_CROSSING_S = 5.0
+# Leaving takes less than 2 s in all: a neighbour that does not answer is not waited for.
+GOODBYE_DEADLINE_S = 0.4
+# A newcomer gives up when no peer of its link gave the manifest within a minute.
+MANIFEST_FETCH_DEADLINE_S = 60.0
+MANIFEST_RETRY_S = 0.25
 # A peer list or manifest is a few KiB: more than this is a dead or hostile peer.
 PEER_REQUEST_DEADLINE_S = 10.0
 
 # --- ipc, worker -------------------------------------------------------------------------
 # Text that a task reads into memory at once; more is a job for a streaming task.
 CORPUS_BYTES_MAX = 1024 * MIB
+# One header page names at most this many slots; two are used: one travels, one is filled.
+SEGMENT_SLOTS_MAX = 32
+SLOTS_PER_WORKER = 2
+# 64 GiB of float32: more parameters than one machine trains today, and no overflow.
+SEGMENT_NUMEL_MAX = 16 * 1024 * MIB
+# What the worker may still owe a daemon that reads slowly: a message per slot, answers to
+# a few requests; past this, heartbeats are left out, and past twice this the daemon is dead.
+WORKER_OUTBOX_BYTES_MAX = 64 * KIB
+# Importing torch, reading data and building a model from a slow disk.
+WORKER_START_S = 300.0
+# A training worker reports every second; one that is silent this long is stuck in a driver.
+WORKER_SILENCE_S = 60.0
+# ... except that its steps may be slow: so many times the reported time of a step.
+WORKER_SILENCE_STEPS = 10.0
+WORKER_PROGRESS_S = 1.0
+# A paused or finished worker looks at its messages this often at the latest.
+WORKER_IDLE_POLL_S = 0.25
+# Between SIGTERM and SIGKILL for a worker that hangs.
+WORKER_TERMINATE_S = 10.0
+# A node leaves in under two seconds: so long may its worker take to save and exit.
+WORKER_STOP_S = 1.5
+# A worker that dies this often in this time will die again: give up and say so.
+WORKER_RESTARTS_MAX = 5
+WORKER_RESTARTS_WINDOW_S = 600.0
+WORKER_BACKOFF_S_MIN = 0.5
+WORKER_BACKOFF_S_MAX = 30.0
+# The worker's output: enough for several tracebacks, nothing that fills a disk.
+WORKER_LOG_BYTES_MAX = MIB
+WORKER_LOG_KEPT_BYTES = 128 * KIB
+# Snapshots: never more often than this, never rarer, and at most this share of the time
+# goes into writing them, whatever the size of the model and the speed of the disk.
+SNAPSHOT_PERIOD_S_MIN = 10.0
+SNAPSHOT_PERIOD_S_MAX = 300.0
+SNAPSHOT_TIME_SHARE_MAX = 0.02
+# The newest may be torn by a dying disk: the one before it is the way back.
+SNAPSHOTS_KEPT = 2
+# One bad batch may overflow; this many in a row mean that the model is lost.
+DIVERGED_STEPS = 5
 
 # --- tensor ------------------------------------------------------------------------------
+# 1 MiB of float32 stays in a core's L2 cache from the encoder through encryption to the socket;
+# a multiple of the 64 elements of a codec's block.
+CODEC_CHUNK_ELEMS = 262_144
+# A transformer has about ten tensors a layer; mixtures of experts a few thousand in all.
+LAYOUT_TENSORS_MAX = 65_536
+LAYOUT_DIMS_MAX = 8
+LAYOUT_NAME_BYTES_MAX = 512
+# 64 GiB of float32: far more than a volunteer's machine averages as one vector.
+LAYOUT_ELEMS_MAX = 2**34
 
 # --- daemon, http ------------------------------------------------------------------------
 # What browsers and proxies send fits into 8 KiB; h11's own default is the double.

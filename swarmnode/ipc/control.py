@@ -27,7 +27,7 @@ class Message(msgspec.Struct, frozen=True, tag_field="t"):
 # --- daemon to worker --------------------------------------------------------------------
 
 
-class Configure(Message, tag="configure"):
+class Configure(Message, frozen=True, tag="configure"):
     """First message to a worker: what to train, with what, and where to keep it."""
 
     task: str
@@ -44,7 +44,7 @@ class Configure(Message, tag="configure"):
     layout_hash: bytes = b""  # expected; empty: any
 
 
-class Apply(Message, tag="apply"):
+class Apply(Message, frozen=True, tag="apply"):
     """A committed exchange: the slot holds its result, merge it at the next step boundary."""
 
     slot: Count
@@ -52,35 +52,35 @@ class Apply(Message, tag="apply"):
     xid: ExchangeId
 
 
-class Release(Message, tag="release"):
+class Release(Message, frozen=True, tag="release"):
     """The slot was not used, or its exchange was aborted: it is the worker's again."""
 
     slot: Count
     generation: Count
 
 
-class SaveSnapshot(Message, tag="save"):
+class SaveSnapshot(Message, frozen=True, tag="save"):
     """Write a snapshot at the next step boundary; answered by SnapshotSaved with this id."""
 
     request: Count
 
 
-class Pause(Message, tag="pause"):
+class Pause(Message, frozen=True, tag="pause"):
     """Stop stepping, keep everything."""
 
 
-class Resume(Message, tag="resume"):
+class Resume(Message, frozen=True, tag="resume"):
     """Go on stepping."""
 
 
-class Stop(Message, tag="stop"):
+class Stop(Message, frozen=True, tag="stop"):
     """Save a snapshot and exit with status 0."""
 
 
 # --- worker to daemon --------------------------------------------------------------------
 
 
-class WorkerReady(Message, tag="ready"):
+class WorkerReady(Message, frozen=True, tag="ready"):
     """The model is built and the segment has its final size."""
 
     layout_hash: bytes
@@ -93,7 +93,7 @@ class WorkerReady(Message, tag="ready"):
     threads: Count
 
 
-class SlotReady(Message, tag="slot"):
+class SlotReady(Message, frozen=True, tag="slot"):
     """A slot holds a snapshot of the parameters taken at ``step``; it is the daemon's now.
 
     ``applied`` counts the exchanges merged before it was taken: a snapshot that lacks an
@@ -108,7 +108,7 @@ class SlotReady(Message, tag="slot"):
     applied: Count
 
 
-class Applied(Message, tag="applied"):
+class Applied(Message, frozen=True, tag="applied"):
     """The exchange was merged into the parameters at ``step``."""
 
     xid: ExchangeId
@@ -116,7 +116,7 @@ class Applied(Message, tag="applied"):
     staleness_steps: Count
 
 
-class Progress(Message, tag="progress"):
+class Progress(Message, frozen=True, tag="progress"):
     """Heartbeat, at least once a second, also while paused."""
 
     step: Count
@@ -128,7 +128,7 @@ class Progress(Message, tag="progress"):
     finished: bool = False
 
 
-class SnapshotSaved(Message, tag="saved"):
+class SnapshotSaved(Message, frozen=True, tag="saved"):
     """A snapshot is on disk, durable; ``request`` 0 means that the worker chose the moment."""
 
     request: Count
@@ -136,7 +136,7 @@ class SnapshotSaved(Message, tag="saved"):
     path: str
 
 
-class WorkerFailed(Message, tag="failed"):
+class WorkerFailed(Message, frozen=True, tag="failed"):
     """The worker is about to exit; ``kind`` is one of FAILURE_KINDS, ``message`` one line."""
 
     kind: ShortText
@@ -148,9 +148,7 @@ FATAL_KINDS = frozenset({"torch-missing", "task-unknown", "config", "layout", "d
 FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "crash"}
 
 ToWorker = Configure | Apply | Release | SaveSnapshot | Pause | Resume | Stop
-FromWorker = (
-    WorkerReady | SlotReady | Applied | Progress | SnapshotSaved | WorkerFailed
-)
+FromWorker = WorkerReady | SlotReady | Applied | Progress | SnapshotSaved | WorkerFailed
 
 
 def encode_message(message: Message) -> bytes:

@@ -1,0 +1,1 @@
+"""What a swarm trains: the Task base class, a registry, and the built-in tasks."""
