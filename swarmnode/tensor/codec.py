@@ -1,0 +1,243 @@
+"""Encode, decode and merge float32 vectors as Q8B64 or Q4B64 (proto/codecs.md).
+
+The work is done by the C extension, on the best instruction set that this
+machine runs; ``SWARMNODE_NATIVE`` forces another by name. Without the
+extension the numpy reference does it, and one warning says so. numpy is not
+imported otherwise. Every way gives the same bits.
+
+Buffers are anything that exports contiguous bytes or float32: bytes,
+bytearray, memoryview, mmap, numpy. Alignment does not matter. The GIL is
+released meanwhile: callers must not write to a buffer that is in use here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Final, Protocol
+
+from swarmnode.errors import ConfigError, LocalProtocolError, MalformedMessage, WorkerError
+from swarmnode.tensor.formats import BLOCK_ELEMS, FORMATS, Format, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from typing_extensions import Buffer
+
+CODEC_NAMES: Final = tuple(FORMATS)
+
+_FLOAT_BYTES = 4
+_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+_FLOAT_FORMATS = frozenset({"f", "<f", "=f", "@f"})
+_BYTE_FORMATS = frozenset({"B", "b", "c"})
+_FAULTS = {
+    Verdict.INVALID_SCALE: "a scale is negative, not finite or too large",
+    Verdict.INVALID_CODE: "a code is outside the range of the codec",
+    Verdict.INVALID_PADDING: "the padding of the last block is not zero",
+}
+_logger = logging.getLogger(__name__)
+
+
+class Kernels(Protocol):
+    """What does the work: :mod:`swarmnode.tensor.reference`, or the extension on one ISA."""
+
+    def encode(self, fmt: Format, values: Buffer, payload: Buffer, /) -> int: ...
+    def validate(self, fmt: Format, payload: Buffer, n_elems: int, /) -> int: ...
+    def decode(self, fmt: Format, payload: Buffer, out: Buffer, /) -> int: ...
+    def merge(
+        self, fmt: Format, payload: Buffer, target: Buffer, own: float, peer: float, /
+    ) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """One codec on one instruction set; stateless, free to share between threads.
+
+    Attributes:
+        name: one of ``CODEC_NAMES``.
+        isa: who does the work, one of :func:`available_isas`.
+        bits_per_elem: on the wire, scales included.
+    """
+
+    name: str
+    isa: str
+    bits_per_elem: float
+    _format: Format = field(repr=False)
+    _kernels: Kernels = field(repr=False)
+
+    def payload_bytes(self, n_elems: int) -> int:
+        """Return the exact size of the payload of ``n_elems`` elements."""
+        return self._format.payload_bytes(n_elems)
+
+    def encode(self, values: Buffer, payload: Buffer) -> None:
+        """Quantize.
+
+        Args:
+            values: float32 [n_elems].
+            payload: writable, exactly ``payload_bytes(n_elems)`` bytes.
+
+        Raises:
+            WorkerError: a value is NaN or infinite; ``payload`` then holds bytes that no
+                decoder accepts.
+            LocalProtocolError: a buffer has the wrong size, type or layout.
+        """
+        n_elems = self._count_elems(values)
+        self._check_own_payload(payload, n_elems)
+        refused = self._kernels.encode(self._format, values, payload)
+        if refused >= 0:
+            first = refused * BLOCK_ELEMS
+            last = min(first + BLOCK_ELEMS, n_elems) - 1
+            raise WorkerError(
+                f"{self.name}: expected finite values, elements {first} to {last} hold NaN or "
+                "infinity; nothing is sent: lower the learning rate or resume from a snapshot"
+            )
+
+    def decode(self, payload: Buffer, out: Buffer) -> None:
+        """Check a foreign payload, then write every value of ``out``: float32 [n_elems].
+
+        Every value written is finite.
+
+        Raises:
+            MalformedMessage: the payload breaks a rule; ``out`` is as it was.
+            LocalProtocolError: ``out`` is not writable contiguous float32.
+        """
+        self._check_size(payload, self._count_elems(out, writable=True))
+        self._judge(self._kernels.decode(self._format, payload, out))
+
+    def merge(self, payload: Buffer, target: Buffer, own_weight: float, peer_weight: float) -> None:
+        """Check a foreign payload, then set ``target`` to own * target + peer * decoded, in place.
+
+        Both weights are rounded to float32; each element takes two products and one sum, each
+        rounded, on every machine. With weights (-1, 1) that is the rounded difference decoded -
+        target, so the two sides of a pair get exact negatives.
+
+        Args:
+            payload: bytes from a peer.
+            target: float32 [n_elems].
+            own_weight, peer_weight: finite as float32.
+
+        Raises:
+            MalformedMessage: the payload breaks a rule; ``target`` is as it was.
+            LocalProtocolError: ``target`` is not writable contiguous float32, or a weight is
+                not finite.
+        """
+        if not (_is_finite_float32(own_weight) and _is_finite_float32(peer_weight)):
+            raise LocalProtocolError(
+                f"expected finite float32 weights, got {own_weight} and {peer_weight}"
+            )
+        self._check_size(payload, self._count_elems(target, writable=True))
+        self._judge(self._kernels.merge(self._format, payload, target, own_weight, peer_weight))
+
+    def validate(self, payload: Buffer, n_elems: int) -> None:
+        """Check a foreign payload of ``n_elems`` elements.
+
+        Raises:
+            MalformedMessage: its size, a scale, a code or the padding breaks a rule.
+        """
+        self._check_size(payload, n_elems)
+        self._judge(self._kernels.validate(self._format, payload, n_elems))
+
+    def _judge(self, verdict: int) -> None:
+        if verdict != Verdict.VALID:
+            raise MalformedMessage(f"{self.name} payload: {_FAULTS[Verdict(verdict)]}")
+
+    def _check_size(self, payload: Buffer, n_elems: int) -> None:
+        size_bytes = memoryview(payload).nbytes
+        if size_bytes != self.payload_bytes(n_elems):
+            raise MalformedMessage(
+                f"{self.name} payload of {n_elems} elements: expected "
+                f"{self.payload_bytes(n_elems)} bytes, got {size_bytes}"
+            )
+
+    def _check_own_payload(self, payload: Buffer, n_elems: int) -> None:
+        view = memoryview(payload)
+        expected_bytes = self.payload_bytes(n_elems)
+        if view.readonly or not view.c_contiguous or view.nbytes != expected_bytes:
+            raise LocalProtocolError(
+                f"{self.name}: expected a writable buffer of {expected_bytes} bytes, got "
+                f"{view.nbytes} bytes (readonly={view.readonly})"
+            )
+
+    def _count_elems(self, floats: Buffer, *, writable: bool = False) -> int:
+        view = memoryview(floats)
+        is_float32 = view.format in _FLOAT_FORMATS or (
+            view.format in _BYTE_FORMATS and view.nbytes % _FLOAT_BYTES == 0
+        )
+        if not is_float32 or not view.c_contiguous or (writable and view.readonly):
+            raise LocalProtocolError(
+                f"{self.name}: expected a contiguous {'writable ' if writable else ''}buffer of "
+                f"float32, got format {view.format!r}, {view.nbytes} bytes, "
+                f"contiguous={view.c_contiguous}, readonly={view.readonly}"
+            )
+        return view.nbytes // _FLOAT_BYTES
+
+
+@cache
+def get_codec(name: str, isa: str | None = None) -> Codec:
+    """Return the codec ``name`` on the active instruction set, or on ``isa``.
+
+    Raises:
+        ConfigError: no such codec, or this machine cannot run ``isa``.
+    """
+    if name not in FORMATS:
+        raise ConfigError(f"no codec {name!r}: choose {_or(CODEC_NAMES)}")
+    fmt = FORMATS[name]
+    isa = active_isa() if isa is None else isa
+    if isa not in available_isas():
+        raise ConfigError(f"no instruction set {isa!r} here: choose {_or(available_isas())}")
+    kernels = _native_kernels().get(isa) or _reference_kernels()
+    return Codec(name, isa, fmt.bits_per_elem, fmt, kernels)
+
+
+@cache
+def active_isa() -> str:
+    """Return the name of the instruction set that encodes and decodes in this process.
+
+    Raises:
+        ConfigError: ``SWARMNODE_NATIVE`` names one that this machine cannot run.
+    """
+    forced = os.environ.get("SWARMNODE_NATIVE", "")
+    if forced and forced not in available_isas():
+        raise ConfigError(
+            f"SWARMNODE_NATIVE={forced!r} cannot run here: "
+            f"choose {_or(available_isas())}, or unset it"
+        )
+    return forced or available_isas()[0]
+
+
+@cache
+def available_isas() -> tuple[str, ...]:
+    """Return what this machine can run, fastest first; ``numpy`` is always the last."""
+    return (*_native_kernels(), "numpy")
+
+
+@cache
+def _native_kernels() -> Mapping[str, Kernels]:
+    """Return the extension's instruction sets, best first; none, and one warning, without it."""
+    try:
+        from swarmnode.tensor import native
+    except ImportError as error:
+        _logger.warning(
+            "the C extension is missing (%s): tensors are encoded in numpy, ten to thirty times "
+            "slower; install a wheel, or a C compiler and reinstall",
+            error,
+        )
+        return {}
+    return native.kernels_by_isa()
+
+
+@cache
+def _reference_kernels() -> Kernels:
+    from swarmnode.tensor import reference  # imports numpy, 25 MB that an idle daemon saves
+
+    return reference
+
+
+def _is_finite_float32(number: float) -> bool:
+    return abs(number) <= _FLOAT32_MAX  # false for NaN, too
+
+
+def _or(names: tuple[str, ...]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -1,0 +1,45 @@
+"""The C extension, one object for each instruction set; the import fails where it is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from swarmnode.tensor import _native
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from swarmnode.tensor.formats import Format
+
+
+@dataclass(frozen=True, slots=True)
+class NativeKernels:
+    """The kernels of one instruction set: ``isa`` is an index into ``_native.isas()``.
+
+    Results are those of :mod:`swarmnode.tensor.reference`. The extension checks sizes again,
+    as memory safety must not rest on its callers.
+    """
+
+    isa: int
+
+    def encode(self, fmt: Format, values: Buffer, payload: Buffer) -> int:
+        """Return -1, or the index of the first block that is not finite."""
+        return _native.encode(self.isa, fmt.bits, values, payload)
+
+    def validate(self, fmt: Format, payload: Buffer, n_elems: int) -> int:
+        """Return a Verdict."""
+        return _native.validate(self.isa, fmt.bits, payload, n_elems)
+
+    def decode(self, fmt: Format, payload: Buffer, out: Buffer) -> int:
+        """Return a Verdict; ``out`` is written if it is VALID."""
+        return _native.decode(self.isa, fmt.bits, payload, out)
+
+    def merge(self, fmt: Format, payload: Buffer, target: Buffer, own: float, peer: float) -> int:
+        """Return a Verdict; ``target`` is written if it is VALID."""
+        return _native.merge(self.isa, fmt.bits, payload, target, own, peer)
+
+
+def kernels_by_isa() -> dict[str, NativeKernels]:
+    """Return what processor and operating system support here, best first."""
+    return {name: NativeKernels(index) for index, name in enumerate(_native.isas())}
