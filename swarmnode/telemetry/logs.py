@@ -1,0 +1,134 @@
+"""Logs on the standard library: one event a line, as text for people or as JSON.
+
+An event is a fixed sentence plus named fields. Layers below this one log with
+``logging.getLogger(__name__).warning("peer refused", extra={"fields": {"peer": peer}})``;
+above it, :func:`get_logger` spares the nesting. Text from peers ends up in fields only, and
+there it cannot forge a line or a terminal sequence: whatever is not plain is quoted.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+import time
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Literal, TextIO
+
+from swarmnode import limits
+
+ROOT_LOGGER = "swarmnode"
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_PLAIN_CHARACTERS = frozenset(
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+@%*,[]~…"
+)
+_LOGGING_KEYWORDS = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
+
+
+class EventLogger(logging.LoggerAdapter[logging.Logger]):
+    """``log.info("peer joined", peer=peer_id, rtt_s=0.03)``."""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        """Move what is no keyword of ``logging`` into the fields of the event."""
+        fields = {key: value for key, value in kwargs.items() if key not in _LOGGING_KEYWORDS}
+        passed_on = {key: value for key, value in kwargs.items() if key in _LOGGING_KEYWORDS}
+        passed_on["extra"] = {"fields": fields}
+        return msg, passed_on
+
+
+def get_logger(name: str) -> EventLogger:
+    """Return a logger whose calls take fields as keywords; ``name`` is usually ``__name__``."""
+    return EventLogger(logging.getLogger(name), None)
+
+
+def configure_logging(
+    log_format: LogFormat = "text", level: LogLevel = "info", stream: TextIO | None = None
+) -> None:
+    """Send the events of this process to ``stream`` (standard error); the last call counts."""
+    handler = _OurHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    logger = logging.getLogger(ROOT_LOGGER)
+    for earlier in [known for known in logger.handlers if isinstance(known, _OurHandler)]:
+        logger.removeHandler(earlier)
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-03-01T12:00:00Z info    net.http: request failed path=/peers status=500``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line, followed by the traceback if there is one."""
+        name = record.name.removeprefix(ROOT_LOGGER + ".")
+        parts = [
+            f"{_timestamp(record)} {record.levelname.lower():<7} {name}: {_event(record)}",
+            *(f"{key}={_quoted(value)}" for key, value in _fields(record).items()),
+        ]
+        line = " ".join(parts)
+        return f"{line}\n{_traceback(record)}" if record.exc_info else line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, event, and the fields beside them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line; a field cannot replace one of the fixed keys."""
+        event = {
+            **{key: _json_value(value) for key, value in _fields(record).items()},
+            "time": _timestamp(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": _event(record),
+        }
+        if record.exc_info:
+            event["traceback"] = _traceback(record)
+        return json.dumps(event)
+
+
+class _OurHandler(logging.StreamHandler[TextIO]):
+    """Told apart from handlers that others (a test runner) put on our logger."""
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
+    fields: Mapping[str, Any] = getattr(record, "fields", {})
+    return fields
+
+
+def _event(record: logging.LogRecord) -> str:
+    return record.getMessage().replace("\n", " ")
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
+
+
+def _traceback(record: logging.LogRecord) -> str:
+    assert record.exc_info is not None
+    return logging.Formatter().formatException(record.exc_info)
+
+
+def _json_value(value: Any) -> Any:
+    """Keep what JSON has a type for; NaN and infinity are not JSON."""
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return _bounded(value)
+
+
+def _quoted(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else _bounded(value)
+    return text if text and _PLAIN_CHARACTERS.issuperset(text) else json.dumps(text)
+
+
+def _bounded(value: Any) -> str:
+    text = value.hex() if type(value) is bytes else str(value)
+    if len(text) <= limits.LOG_VALUE_CHARACTERS_MAX:
+        return text
+    return text[: limits.LOG_VALUE_CHARACTERS_MAX] + "…"
