@@ -62,6 +62,12 @@ TCP_BACKLOG_MAX = 128
 EXCHANGE_OFFER_S = 5.0
 # The upper bound of the adaptive limit: 60 MB at a home router's 1 Mbit/s upstream.
 EXCHANGE_TRANSFER_S_MAX = 600.0
+# The lower bound of the adaptive limit: a partner whose cores are all busy for seconds.
+EXCHANGE_TRANSFER_S_MIN = 10.0
+# Before anything was measured: 1 Mbit/s, a home router's upstream.
+EXCHANGE_RATE_BYTES_PER_S_MIN = 125_000
+# The largest message is a chunk of RAW32: 1 MiB and its header.
+EXCHANGE_MESSAGE_BYTES_MAX = 2 * MIB
 # More attempts than this and the snapshot is out of date before anybody takes it.
 EXCHANGE_CANDIDATES_MAX = 3
 # 64 GiB of payload in chunks of 1 MiB; the set of those received stays small.

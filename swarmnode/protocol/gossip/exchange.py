@@ -1,0 +1,485 @@
+"""Atomic exchange between two peers: it counts on both sides or on neither.
+
+::
+
+    initiator   idle -Begin-> OFFERED -ACCEPT-> TRANSFER -READY & LocalDone-> committed
+    responder   idle -OFFER-> TRANSFER -LocalDone-> READY -COMMIT-> committed
+
+The initiator decides; up to then either side aborts freely. A responder that
+has sent READY gave that freedom away: it waits for COMMIT, asks STATUS, and
+gives up only when the initiator is silent for EXCHANGE_IN_DOUBT_S or has lost
+its memory. No protocol can do better over a network that may stay cut (two
+generals), so those cases are counted: ``in_doubt_total``, and where we learn
+that it went wrong, ``half_applied_total``.
+
+Invariants, under loss, duplication and reordering of any message:
+at most one exchange in flight on a node, and an offer to a busy node is
+refused at once, so no wait can form a cycle; every slot ends in exactly one
+Commit or Abort; whatever a peer sends either changes the state as the table
+below says, or is dropped, or raises RemoteProtocolError with nothing changed.
+
+Messages, state tables and timeouts for other implementations: proto/gossip.md.
+Source: presumed abort two-phase commit, Mohan and Lindsay, "Efficient commit
+protocols for the tree of processes model", 1983; averaging with try-lock, Lian
+et al., "Asynchronous decentralized parallel SGD", 2018.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from swarmnode import limits
+from swarmnode.errors import LocalProtocolError, RemoteProtocolError
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip import events
+from swarmnode.protocol.gossip.events import (
+    Effect,
+    Event,
+    Finished,
+    MergeChunk,
+    Role,
+    Send,
+    Snapshot,
+    StartTransfer,
+)
+from swarmnode.protocol.gossip.flight import Flight, State, acceptance_of, offer_of, refusal
+from swarmnode.protocol.gossip.outcomes import Outcome, OutcomeTable
+from swarmnode.protocol.gossip.tally import ExchangeStatistics, Tally
+from swarmnode.wire import gossip as wire
+
+_REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
+
+
+class Chance(Protocol):
+    """The part of ``random.Random`` that the core uses."""
+
+    def random(self) -> float:
+        """Return a number in [0, 1)."""
+
+    def randbytes(self, n: int, /) -> bytes:
+        """Return ``n`` bytes."""
+
+
+class ExchangeCore:
+    """Sans-IO core of one node's exchanges; see the module for what it promises."""
+
+    def __init__(self, self_id: PeerId, rng: Chance) -> None:
+        self._self_id = self_id
+        self._rng = rng
+        self._flight: Flight | None = None
+        self._available: events.Available | None = None
+        self._outcomes = OutcomeTable()
+        self._effects: list[Effect] = []
+        self._tally = Tally()
+
+    # --- the five methods ----------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> None:
+        """Take in one event.
+
+        Raises:
+            LocalProtocolError: the shell broke the order of events: a bug.
+            RemoteProtocolError: the peer broke a rule; nothing has changed.
+        """
+        match event:
+            case events.Received(peer, message):
+                self._receive(peer, message, now)
+            case events.Available(snapshot, transfer_limit_s):
+                _check_local(0 < snapshot.n_chunks <= limits.EXCHANGE_CHUNKS_MAX, "chunk count")
+                _check_local(transfer_limit_s > 0, "transfer limit")
+                self._available = event
+            case events.Unavailable():
+                self._available = None
+            case events.Begin():
+                self._begin(event, now)
+            case events.LocalDone(xid):
+                self._local_done(xid, now)
+            case events.LocalFailed(xid, why):
+                self._local_failed(xid, why, now)
+            case events.PeerLost(peer):
+                self._peer_lost(peer, now)
+
+    def poll_effects(self) -> list[Effect]:
+        """Return what is to be done, in order, and forget it."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """Return when :meth:`handle_deadline` wants to be called, or None."""
+        return None if self._flight is None else self._flight.deadline
+
+    def handle_deadline(self, now: float) -> None:
+        """Give up, or ask again, if it is time to."""
+        flight = self._flight
+        if flight is None or flight.deadline > now:
+            return
+        if flight.state is State.OFFERED:
+            self._send(flight, wire.Abort(xid=flight.xid, reason="timeout"))
+            self._try_next(flight, "timeout", now)
+        elif flight.state is State.TRANSFER:
+            self._abort(flight, "timeout", now)
+        elif flight.doubt_at <= now:
+            self._abort(flight, "in-doubt: no answer", now, in_doubt=True)
+        else:
+            self._send(flight, wire.StatusQuery(xid=flight.xid))
+            flight.ask_at = now + self._jitter_s()
+
+    def statistics(self) -> ExchangeStatistics:
+        """Return a frozen record of counters."""
+        return self._tally.statistics(
+            is_busy=self._flight is not None,
+            has_snapshot=self._available is not None,
+            outcomes_kept=len(self._outcomes),
+        )
+
+    @property
+    def is_ready_to_begin(self) -> bool:
+        """Whether Begin is allowed now: idle, with a snapshot."""
+        return self._flight is None and self._available is not None
+
+    # --- what our own side says ----------------------------------------------------------
+
+    def _begin(self, event: events.Begin, now: float) -> None:
+        available = self._available
+        if self._flight is not None or available is None:
+            raise LocalProtocolError("Begin needs an idle core with a snapshot")
+        candidates = tuple(dict.fromkeys(event.candidates))[: limits.EXCHANGE_CANDIDATES_MAX]
+        _check_local(bool(candidates) and self._self_id not in candidates, "candidates")
+        _check_local(event.transfer_limit_s > 0, "transfer limit")
+        self._available = None
+        self._offer(available.snapshot, candidates, event.transfer_limit_s, now)
+
+    def _local_done(self, xid: bytes, now: float) -> None:
+        flight = self._flight
+        if flight is None or flight.xid != xid:
+            return  # it was aborted while the shell was finishing it
+        if flight.state is not State.TRANSFER or not flight.has_all_chunks or flight.local_done:
+            raise LocalProtocolError(
+                f"LocalDone after {len(flight.seen)} of {flight.snapshot.n_chunks} chunks "
+                f"in state {flight.state}"
+            )
+        flight.local_done = True
+        if flight.role is Role.RESPONDER:
+            self._become_ready(flight, now)
+        elif flight.peer_ready:
+            self._commit(flight, now)
+
+    def _become_ready(self, flight: Flight, now: float) -> None:
+        self._send(flight, wire.Ready(xid=flight.xid, n_chunks=flight.snapshot.n_chunks))
+        ask_at = now + limits.EXCHANGE_STATUS_AFTER_S + self._jitter_s()
+        flight.become_ready(now, ask_at)
+
+    def _local_failed(self, xid: bytes, why: str, now: float) -> None:
+        flight = self._flight
+        if flight is None or flight.xid != xid:
+            return
+        if flight.state is not State.READY:  # READY: not ours to decide any more
+            self._abort(flight, f"local: {why}", now)
+
+    def _peer_lost(self, peer: PeerId, now: float) -> None:
+        flight = self._flight
+        if flight is None or flight.peer != peer:
+            return
+        if flight.state is State.OFFERED:
+            self._try_next(flight, "unreachable", now)
+        elif flight.state is State.TRANSFER:
+            self._abort(flight, "unreachable", now)
+        else:
+            flight.ask_at = now + self._jitter_s()
+
+    # --- what a peer says ----------------------------------------------------------------
+
+    def _receive(self, peer: PeerId, message: wire.Message, now: float) -> None:
+        flight = self._flight
+        if flight is None or flight.xid != message.xid:
+            self._receive_stale(peer, message, now)
+            return
+        if peer != flight.peer:
+            raise RemoteProtocolError(
+                f"expected messages of exchange {message.xid.hex()} from its partner only, "
+                f"got {_name(message)}",
+                peer=str(peer),
+            )
+        action = TRANSITIONS.get((flight.role, flight.state, type(message)))
+        if action is None:
+            raise RemoteProtocolError(
+                f"unexpected {_name(message)} for a {flight.role} in state {flight.state}",
+                peer=str(peer),
+            )
+        action(self, flight, message, now)
+
+    def _receive_stale(self, peer: PeerId, message: wire.Message, now: float) -> None:
+        """Handle a message of an exchange that is new, over, or unknown here."""
+        known = self._outcomes.lookup(peer, message.xid)
+        match message:
+            case wire.Offer() if known is None:
+                self._consider(peer, message, now)
+                return
+            case wire.Accept() | wire.Ready() | wire.StatusQuery():
+                # Whoever asks waits for us; it must learn what we know, or that we do not.
+                reply = wire.StatusReply(xid=message.xid, outcome=_status(known))
+                self._effects.append(Send(peer, reply))
+            case wire.Abort() if known is None:
+                self._outcomes.record(peer, message.xid, committed=False, now=now)
+            case wire.Abort() if known is Outcome.COMMITTED:
+                self._dispute(peer, message.xid)
+            case wire.Commit() | wire.StatusReply(outcome="committed") if known is Outcome.ABORTED:
+                self._dispute(peer, message.xid)
+            case wire.Chunk():
+                self._tally.chunks_dropped += 1
+        self._tally.stale_messages += 1
+
+    def _consider(self, peer: PeerId, offer: wire.Offer, now: float) -> None:
+        """Accept or refuse a new offer; of two that cross, the smaller peer id's wins."""
+        flight, available = self._flight, self._available
+        crosses = flight is not None and flight.state is State.OFFERED and flight.peer == peer
+        if flight is None:
+            reason = refusal(available.snapshot if available else None, offer)
+        else:
+            reason = refusal(flight.snapshot, offer) if crosses else "busy"
+        if reason is not None:
+            self._tally.refused[wire.reason_code(reason)] += 1
+            self._outcomes.record(peer, offer.xid, committed=False, now=now)
+            self._effects.append(Send(peer, wire.Busy(xid=offer.xid, reason=reason)))
+        elif flight is None:
+            assert available is not None
+            self._available = None
+            self._accept(peer, offer, available, now)
+        else:
+            self._tally.crossed_offers += 1
+            if peer < self._self_id:
+                self._finish(flight, Outcome.DECLINED, "yielded", now)
+                given = events.Available(flight.snapshot, flight.transfer_limit_s)
+                self._accept(peer, offer, given, now)
+
+    def _accept(self, peer: PeerId, offer: wire.Offer, given: events.Available, now: float) -> None:
+        flight = self._new_flight(peer, offer.xid, Role.RESPONDER, given, now)
+        flight.start_transfer(now)
+        self._flight = flight
+        self._send(flight, acceptance_of(given.snapshot, offer.xid))
+        self._start(flight, offer)
+
+    # --- actions of the transition table -------------------------------------------------
+
+    def _on_accept(self, flight: Flight, message: wire.Accept, now: float) -> None:
+        flight.start_transfer(now)
+        self._start(flight, message)
+
+    def _on_declined(self, flight: Flight, message: wire.Busy | wire.Abort, now: float) -> None:
+        self._try_next(flight, message.reason, now, by_peer=True)
+
+    def _on_chunk(self, flight: Flight, message: wire.Chunk, _now: float) -> None:
+        if flight.take_chunk(message.index):
+            self._tally.chunks_merged += 1
+            self._effects.append(MergeChunk(flight.xid, message.index))
+        else:
+            self._tally.chunks_dropped += 1
+
+    def _on_ready(self, flight: Flight, message: wire.Ready, now: float) -> None:
+        if message.n_chunks != flight.snapshot.n_chunks:
+            raise RemoteProtocolError(
+                f"expected READY for {flight.snapshot.n_chunks} chunks, got {message.n_chunks}",
+                peer=str(flight.peer),
+            )
+        self._note_peer_ready(flight, now)
+
+    def _on_query(self, flight: Flight, _message: wire.StatusQuery, now: float) -> None:
+        """Only who is ready asks, so this stands in for a READY that was lost."""
+        self._note_peer_ready(flight, now)
+        if self._flight is not None:  # else COMMIT has just been sent: that is the answer
+            self._send(flight, wire.StatusReply(xid=flight.xid, outcome="pending"))
+
+    def _note_peer_ready(self, flight: Flight, now: float) -> None:
+        flight.peer_ready = True
+        if flight.local_done:
+            self._commit(flight, now)
+
+    def _on_abort(self, flight: Flight, message: wire.Busy | wire.Abort, now: float) -> None:
+        self._abort(flight, message.reason, now, by_peer=True)
+
+    def _on_commit(self, flight: Flight, _message: wire.Commit, now: float) -> None:
+        self._commit(flight, now)
+
+    def _on_reply(self, flight: Flight, message: wire.StatusReply, now: float) -> None:
+        """Learn the decision after READY."""
+        if message.outcome == "pending":
+            flight.heard_at = now
+        elif message.outcome == "committed":
+            self._commit(flight, now)
+        elif message.outcome == "aborted":
+            self._abort(flight, "other: the initiator had aborted", now, by_peer=True)
+        else:
+            self._abort(flight, "in-doubt: it kept no trace", now, in_doubt=True)
+
+    def _on_early_decision(
+        self, flight: Flight, message: wire.Commit | wire.StatusReply, now: float
+    ) -> None:
+        """Drop an exchange that is over for the initiator, though we were never READY.
+
+        If it committed, then with a former self of ours that died: a duplicated offer
+        came after our restart.
+        """
+        self._abort(flight, "other: over for the initiator", now, by_peer=True)
+        if isinstance(message, wire.Commit) or message.outcome == "committed":
+            self._dispute(flight.peer, flight.xid)
+
+    def _ignore(self, _flight: Flight, _message: wire.Message, _now: float) -> None:
+        self._tally.stale_messages += 1
+
+    # --- steps ---------------------------------------------------------------------------
+
+    def _offer(
+        self, snapshot: Snapshot, candidates: tuple[PeerId, ...], limit_s: float, now: float
+    ) -> None:
+        peer, *further = candidates
+        xid = self._new_xid(peer)
+        given = events.Available(snapshot, limit_s)
+        flight = self._new_flight(peer, xid, Role.INITIATOR, given, now)
+        flight.further = tuple(further)
+        self._flight = flight
+        self._send(flight, offer_of(snapshot, xid))
+
+    def _try_next(self, flight: Flight, reason: str, now: float, *, by_peer: bool = False) -> None:
+        """End an offer that was not accepted and turn to the next candidate, if any."""
+        self._finish(flight, Outcome.DECLINED, reason, now, by_peer=by_peer)
+        if flight.further:
+            self._offer(flight.snapshot, flight.further, flight.transfer_limit_s, now)
+        else:
+            self._effects.append(events.Abort(flight.xid, flight.snapshot.slot, reason))
+
+    def _start(self, flight: Flight, theirs: wire.Offer | wire.Accept) -> None:
+        self._effects.append(
+            StartTransfer(
+                xid=flight.xid,
+                peer=flight.peer,
+                role=flight.role,
+                slot=flight.snapshot.slot,
+                peer_round=theirs.round,
+                peer_step=theirs.step,
+                peer_tokens=theirs.tokens,
+            )
+        )
+
+    def _commit(self, flight: Flight, now: float) -> None:
+        self._available = None  # a snapshot taken before this exchange is now out of date
+        self._effects.append(events.Commit(flight.xid, flight.snapshot.slot))
+        self._finish(flight, Outcome.COMMITTED, "", now)
+        if flight.role is Role.INITIATOR:
+            self._send(flight, wire.Commit(xid=flight.xid))
+
+    def _abort(
+        self,
+        flight: Flight,
+        reason: str,
+        now: float,
+        *,
+        by_peer: bool = False,
+        in_doubt: bool = False,
+    ) -> None:
+        reason = reason[:_REASON_CHARACTERS_MAX]
+        self._effects.append(events.Abort(flight.xid, flight.snapshot.slot, reason))
+        self._finish(flight, Outcome.ABORTED, reason, now, by_peer=by_peer, in_doubt=in_doubt)
+        if not by_peer:
+            self._send(flight, wire.Abort(xid=flight.xid, reason=reason))
+
+    def _finish(
+        self,
+        flight: Flight,
+        outcome: Outcome,
+        reason: str,
+        now: float,
+        *,
+        by_peer: bool = False,
+        in_doubt: bool = False,
+    ) -> None:
+        """Forget the flight, remember how it ended."""
+        self._flight = None
+        committed = outcome is Outcome.COMMITTED
+        self._outcomes.record(flight.peer, flight.xid, committed=committed, now=now)
+        finished = Finished(
+            xid=flight.xid,
+            peer=flight.peer,
+            role=flight.role,
+            outcome=outcome,
+            reason=reason,
+            by_peer=by_peer,
+            in_doubt=in_doubt,
+            started=flight.started,
+            ended=now,
+        )
+        self._tally.count_finished(finished)
+        self._effects.append(finished)
+
+    def _dispute(self, peer: PeerId, xid: bytes) -> None:
+        if self._outcomes.dispute(peer, xid):
+            self._tally.half_applied += 1
+
+    def _send(self, flight: Flight, message: wire.Message) -> None:
+        self._effects.append(Send(flight.peer, message))
+
+    def _new_flight(
+        self, peer: PeerId, xid: bytes, role: Role, given: events.Available, now: float
+    ) -> Flight:
+        return Flight(
+            xid=xid,
+            peer=peer,
+            role=role,
+            state=State.OFFERED,
+            snapshot=given.snapshot,
+            transfer_limit_s=min(given.transfer_limit_s, limits.EXCHANGE_TRANSFER_S_MAX),
+            started=now,
+            give_up_at=now + limits.EXCHANGE_OFFER_S,
+        )
+
+    def _new_xid(self, peer: PeerId) -> bytes:
+        """Bind the id to both peers, so that equal seeds on two nodes give different ids."""
+        drawn = self._rng.randbytes(16)
+        return hashlib.sha256(b"swarmnode/xid\0" + self._self_id + peer + drawn).digest()[:16]
+
+    def _jitter_s(self) -> float:
+        """Return a wait in (0, EXCHANGE_STATUS_RETRY_S]."""
+        return limits.EXCHANGE_STATUS_RETRY_S * (1.0 - self._rng.random())
+
+
+def _check_local(holds: bool, what: str) -> None:
+    if not holds:
+        raise LocalProtocolError(f"bad {what} in an event from the shell")
+
+
+def _status(known: Outcome | None) -> wire.StatusOutcome:
+    if known is None:
+        return "unknown"
+    return "committed" if known is Outcome.COMMITTED else "aborted"
+
+
+def _name(message: wire.Message) -> str:
+    return type(message).__name__
+
+
+# What a message of the partner does to the exchange in flight. A pair that is missing
+# cannot come from an honest peer, whatever the network does, and is refused.
+_I, _R = Role.INITIATOR, Role.RESPONDER
+TRANSITIONS: dict[tuple[Role, State, type], Callable[[ExchangeCore, Flight, Any, float], None]] = {
+    (_I, State.OFFERED, wire.Accept): ExchangeCore._on_accept,
+    (_I, State.OFFERED, wire.Busy): ExchangeCore._on_declined,
+    (_I, State.OFFERED, wire.Abort): ExchangeCore._on_declined,
+    (_I, State.OFFERED, wire.Chunk): ExchangeCore._ignore,  # it overtook ACCEPT
+    (_I, State.TRANSFER, wire.Accept): ExchangeCore._ignore,
+    (_I, State.TRANSFER, wire.Busy): ExchangeCore._on_abort,  # R restarted, OFFER came twice
+    (_I, State.TRANSFER, wire.Chunk): ExchangeCore._on_chunk,
+    (_I, State.TRANSFER, wire.Ready): ExchangeCore._on_ready,
+    (_I, State.TRANSFER, wire.StatusQuery): ExchangeCore._on_query,
+    (_I, State.TRANSFER, wire.Abort): ExchangeCore._on_abort,
+    (_R, State.TRANSFER, wire.Offer): ExchangeCore._ignore,
+    (_R, State.TRANSFER, wire.Chunk): ExchangeCore._on_chunk,
+    (_R, State.TRANSFER, wire.Abort): ExchangeCore._on_abort,
+    (_R, State.TRANSFER, wire.Commit): ExchangeCore._on_early_decision,
+    (_R, State.TRANSFER, wire.StatusReply): ExchangeCore._on_early_decision,
+    (_R, State.READY, wire.Offer): ExchangeCore._ignore,
+    (_R, State.READY, wire.Chunk): ExchangeCore._on_chunk,
+    (_R, State.READY, wire.Commit): ExchangeCore._on_commit,
+    (_R, State.READY, wire.Abort): ExchangeCore._on_abort,
+    (_R, State.READY, wire.StatusReply): ExchangeCore._on_reply,
+}

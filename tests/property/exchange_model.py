@@ -1,0 +1,289 @@
+"""A seeded network of exchange cores, each with a shell that holds exact numbers.
+
+A node's model is a vector of ``n_chunks`` fractions; chunk ``i`` carries element
+``i``. An exchange adds half of the difference of the two snapshots, so the sum
+over all nodes is conserved exactly if and only if every exchange counts on both
+sides or on neither. Time is virtual, every run is bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip import events
+from swarmnode.protocol.gossip.exchange import ExchangeCore
+from swarmnode.protocol.gossip.outcomes import Outcome
+from swarmnode.wire import gossip as wire
+
+KEY = hashlib.sha256(b"strategy and layout").digest()
+TRANSFER_LIMIT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What the network does to each message."""
+
+    loss: float = 0.0
+    duplication: float = 0.0
+    delay_s_min: float = 0.01
+    delay_s_max: float = 0.01
+    in_order: bool = True  # per direction, as on a stream
+
+
+@dataclass
+class Flow:
+    """The shell's side of one transfer."""
+
+    own: list[Fraction]
+    received: dict[int, Fraction] = field(default_factory=dict)
+    is_sent: bool = False
+
+
+@dataclass
+class Node:
+    """A core, its model, and what its shell remembers."""
+
+    peer_id: PeerId
+    core: ExchangeCore
+    model: list[Fraction]
+    life: int = 0
+    slot: int = 0
+    is_up: bool = True
+    snapshots: dict[int, list[Fraction]] = field(default_factory=dict)
+    flows: dict[bytes, Flow] = field(default_factory=dict)
+
+
+CoreFactory = Callable[[PeerId, random.Random], ExchangeCore]
+
+
+class Model:
+    """Nodes, a heap of what is to happen, and a record of what happened."""
+
+    def __init__(
+        self,
+        n_nodes: int,
+        seed: int,
+        faults: Faults,
+        *,
+        n_chunks: int = 2,
+        make_core: CoreFactory = ExchangeCore,
+    ) -> None:
+        self.rng = random.Random(seed)
+        self.seed = seed
+        self.faults = faults
+        self.n_chunks = n_chunks
+        self.make_core = make_core
+        self.now = 0.0
+        self.heap: list[tuple[float, int, Callable[[], None]]] = []
+        self.order = itertools.count()
+        self.last_arrival: dict[tuple[PeerId, PeerId], float] = {}
+        self.cut: set[frozenset[PeerId]] = set()
+        self.history: list[tuple[PeerId, int, events.Finished]] = []
+        self.commits: list[tuple[PeerId, int, bytes]] = []
+        self.nodes: dict[PeerId, Node] = {}
+        for number in range(n_nodes):
+            peer_id = PeerId(hashlib.sha256(b"node %d" % number).digest())
+            model = [Fraction(self.rng.randrange(-1000, 1000)) for _ in range(n_chunks)]
+            core = make_core(peer_id, random.Random(f"{seed}/{number}/0"))
+            self.nodes[peer_id] = Node(peer_id, core, model)
+        self.ids = sorted(self.nodes)
+        for node in self.nodes.values():
+            self.refresh(node)
+
+    # --- time ----------------------------------------------------------------------------
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self.heap, (when, next(self.order), what))
+
+    def run(self, until: float, steps_max: int = 400_000) -> None:
+        """Carry out everything up to ``until``; a livelock fails instead of hanging."""
+        for _ in range(steps_max):
+            due = [
+                (deadline, node.peer_id)
+                for node in self.nodes.values()
+                if node.is_up and (deadline := node.core.next_deadline()) is not None
+            ]
+            deadline, peer_id = min(due, default=(float("inf"), None))
+            arrival = self.heap[0][0] if self.heap else float("inf")
+            if min(deadline, arrival) > until:
+                self.now = until
+                return
+            if arrival <= deadline:
+                self.now, _, what = heapq.heappop(self.heap)
+                what()
+            else:
+                assert peer_id is not None
+                node = self.nodes[peer_id]
+                self.now = max(self.now, deadline)
+                node.core.handle_deadline(self.now)
+                self.carry_out(node)
+        raise AssertionError(f"seed {self.seed}: no end after {steps_max} steps")
+
+    def settle(self) -> None:
+        """Deliver everything and let every deadline pass."""
+        self.cut.clear()
+        self.run(self.now + 2000.0)
+        assert not self.heap
+
+    # --- faults --------------------------------------------------------------------------
+
+    def crash(self, node: Node) -> None:
+        """Lose everything but the model; what is under way to it still arrives."""
+        node.is_up = False
+        node.life += 1
+        node.flows.clear()
+        node.snapshots.clear()
+
+    def restart(self, node: Node) -> None:
+        node.is_up = True
+        rng = random.Random(f"{self.seed}/{node.peer_id}/{node.life}")
+        node.core = self.make_core(node.peer_id, rng)
+        self.refresh(node)
+
+    # --- a node's shell ------------------------------------------------------------------
+
+    def refresh(self, node: Node) -> None:
+        """Give the core a fresh snapshot, as the worker does after every exchange."""
+        node.slot += 1
+        node.snapshots = {node.slot: list(node.model)}
+        snapshot = events.Snapshot(
+            slot=node.slot,
+            key=KEY,
+            tag="model",
+            fragment=0,
+            round=0,
+            n_chunks=self.n_chunks,
+            step=0,
+            tokens=0,
+        )
+        node.core.handle(events.Available(snapshot, TRANSFER_LIMIT_S), self.now)
+
+    def begin(self, node: Node, candidates: tuple[PeerId, ...]) -> bool:
+        """Start an exchange if the node can."""
+        if not (node.is_up and node.core.is_ready_to_begin):
+            return False
+        self.feed(node, events.Begin(candidates, TRANSFER_LIMIT_S))
+        return True
+
+    def feed(self, node: Node, event: events.Event) -> None:
+        if node.is_up:
+            node.core.handle(event, self.now)
+            self.carry_out(node)
+
+    def carry_out(self, node: Node) -> None:
+        for effect in node.core.poll_effects():
+            match effect:
+                case events.Send(peer, message):
+                    self.send(node.peer_id, peer, message, None)
+                case events.StartTransfer():
+                    self.start_transfer(node, effect)
+                case events.MergeChunk():
+                    raise AssertionError("merge without a chunk")
+                case events.Commit(xid, _):
+                    self.commits.append((node.peer_id, node.life, xid))
+                    self.apply(node, xid)
+                    self.refresh(node)
+                case events.Abort():
+                    self.refresh(node)
+                case events.Finished():
+                    self.history.append((node.peer_id, node.life, effect))
+
+    def start_transfer(self, node: Node, start: events.StartTransfer) -> None:
+        flow = Flow(own=node.snapshots[start.slot])
+        node.flows[start.xid] = flow
+        for index, part in enumerate(flow.own):
+            self.send(node.peer_id, start.peer, wire.Chunk(start.xid, index), part)
+        life = node.life
+        duration = self.rng.uniform(0.0, 0.05)
+
+        def sent() -> None:
+            flow.is_sent = True
+            if node.life == life:
+                self.finish_if_done(node, start.xid)
+
+        self.at(self.now + duration, sent)
+
+    def finish_if_done(self, node: Node, xid: bytes) -> None:
+        flow = node.flows.get(xid)
+        if flow is not None and flow.is_sent and len(flow.received) == self.n_chunks:
+            self.feed(node, events.LocalDone(xid))
+
+    def apply(self, node: Node, xid: bytes) -> None:
+        """Add half of the difference of the snapshots: local steps since then survive."""
+        flow = node.flows.pop(xid)
+        for index, theirs in flow.received.items():
+            node.model[index] += (theirs - flow.own[index]) / 2
+
+    # --- the network ---------------------------------------------------------------------
+
+    def send(
+        self, source: PeerId, target: PeerId, message: wire.Message, part: Fraction | None
+    ) -> None:
+        copies = 1 + (self.rng.random() < self.faults.duplication)
+        for _ in range(copies):
+            if self.rng.random() < self.faults.loss or frozenset((source, target)) in self.cut:
+                continue
+            when = self.now + self.rng.uniform(self.faults.delay_s_min, self.faults.delay_s_max)
+            if self.faults.in_order:
+                when = max(when, self.last_arrival.get((source, target), 0.0))
+                self.last_arrival[source, target] = when
+            self.at(when, lambda: self.deliver(source, target, message, part))
+
+    def deliver(
+        self, source: PeerId, target: PeerId, message: wire.Message, part: Fraction | None
+    ) -> None:
+        node = self.nodes[target]
+        if not node.is_up:
+            return
+        node.core.handle(events.Received(source, message), self.now)
+        if not isinstance(message, wire.Chunk):
+            self.carry_out(node)
+            return
+        merges = node.core.poll_effects()
+        if merges:
+            assert merges == [events.MergeChunk(message.xid, message.index)]
+            assert part is not None
+            node.flows[message.xid].received[message.index] = part
+            self.finish_if_done(node, message.xid)
+
+    # --- what is checked -----------------------------------------------------------------
+
+    def total(self) -> list[Fraction]:
+        return [
+            sum((node.model[index] for node in self.nodes.values()), Fraction(0))
+            for index in range(self.n_chunks)
+        ]
+
+    def in_doubt(self) -> int:
+        return sum(finished.in_doubt for _, _, finished in self.history)
+
+    def check(self) -> None:
+        """Check atomicity, exactly-once and liveness; the network is quiet."""
+        assert len(set(self.commits)) == len(self.commits), "commit effect twice"
+        outcomes: dict[bytes, dict[tuple[PeerId, int], events.Finished]] = {}
+        for peer_id, life, finished in self.history:
+            sides = outcomes.setdefault(finished.xid, {})
+            assert (peer_id, life) not in sides, "finished twice"
+            sides[peer_id, life] = finished
+        for sides in outcomes.values():
+            living = [
+                finished
+                for (peer_id, life), finished in sides.items()
+                if self.nodes[peer_id].life == life
+            ]
+            committed = {finished.outcome is Outcome.COMMITTED for finished in living}
+            assert len(committed) < 2 or any(finished.in_doubt for finished in living)
+        for node in self.nodes.values():
+            assert not node.core.statistics().is_busy, "stuck"
+
+    def digest(self) -> str:
+        """Return a hash of all that happened and of all models."""
+        text = repr((self.history, [node.model for node in self.nodes.values()]))
+        return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,514 @@
+"""One exchange core, message by message."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import replace
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.errors import LocalProtocolError, RemoteProtocolError
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip.events import (
+    Abort,
+    Available,
+    Begin,
+    Commit,
+    Effect,
+    Event,
+    Finished,
+    LocalDone,
+    LocalFailed,
+    MergeChunk,
+    PeerLost,
+    Received,
+    Role,
+    Send,
+    Snapshot,
+    StartTransfer,
+    Unavailable,
+)
+from swarmnode.protocol.gossip.exchange import TRANSITIONS, ExchangeCore
+from swarmnode.protocol.gossip.flight import State
+from swarmnode.protocol.gossip.outcomes import Outcome
+from swarmnode.wire import gossip as wire
+
+ME = PeerId(b"\x55" * 32)
+SMALLER = PeerId(b"\x11" * 32)
+LARGER = PeerId(b"\x99" * 32)
+OTHER = PeerId(b"\xee" * 32)
+XID = b"x" * 16
+LIMIT_S = 30.0
+SNAPSHOT = Snapshot(
+    slot=3,
+    key=hashlib.sha256(b"key").digest(),
+    tag="model",
+    fragment=1,
+    round=7,
+    n_chunks=2,
+    step=70,
+    tokens=7000,
+)
+OFFER = wire.Offer(
+    xid=XID,
+    key=SNAPSHOT.key,
+    tag="model",
+    fragment=1,
+    round=9,
+    n_chunks=2,
+    step=90,
+    tokens=9000,
+)
+
+
+class Bench:
+    """A core and a clock; every call returns the effects."""
+
+    def __init__(self, snapshot: Snapshot | None = SNAPSHOT) -> None:
+        self.core = ExchangeCore(ME, random.Random(1))
+        self.now = 100.0
+        if snapshot is not None:
+            self.feed(Available(snapshot, LIMIT_S))
+
+    def feed(self, event: Event) -> list[Effect]:
+        self.core.handle(event, self.now)
+        return self.core.poll_effects()
+
+    def hear(self, message: wire.Message, peer: PeerId = LARGER) -> list[Effect]:
+        return self.feed(Received(peer, message))
+
+    def begin(self, *candidates: PeerId) -> bytes:
+        """Begin and return the id of the offer that went out."""
+        (effect,) = self.feed(Begin(candidates or (LARGER,), LIMIT_S))
+        return offer_in(effect, (candidates or (LARGER,))[0])
+
+    def wait(self, seconds: float) -> list[Effect]:
+        """Let time pass, keeping every deadline on the way."""
+        end = self.now + seconds
+        effects: list[Effect] = []
+        while (deadline := self.core.next_deadline()) is not None and deadline <= end:
+            self.now = max(self.now, deadline)
+            self.core.handle_deadline(self.now)
+            effects += self.core.poll_effects()
+        self.now = end
+        return effects
+
+    def to_transfer(self, role: Role) -> bytes:
+        if role is Role.INITIATOR:
+            xid = self.begin()
+            self.hear(wire.Accept(xid, round=7, step=1, tokens=2))
+            return xid
+        self.hear(OFFER)
+        return XID
+
+    def chunks(self, xid: bytes) -> None:
+        for index in range(SNAPSHOT.n_chunks):
+            assert self.hear(wire.Chunk(xid, index)) == [MergeChunk(xid, index)]
+
+    def to_ready(self) -> bytes:
+        xid = self.to_transfer(Role.RESPONDER)
+        self.chunks(xid)
+        assert self.feed(LocalDone(xid)) == [Send(LARGER, wire.Ready(xid, 2))]
+        return xid
+
+
+def offer_in(effect: Effect, peer: PeerId) -> bytes:
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, wire.Offer)
+    assert effect.peer == peer
+    return effect.message.xid
+
+
+def finished_in(effects: list[Effect]) -> Finished:
+    (finished,) = [effect for effect in effects if isinstance(effect, Finished)]
+    return finished
+
+
+# --- the clean run -----------------------------------------------------------------------
+
+
+def test_initiator_commits_after_ready_and_local_done_in_either_order() -> None:
+    for ready_first in (True, False):
+        bench = Bench()
+        xid = bench.begin()
+        assert bench.hear(wire.Accept(xid, round=7, step=60, tokens=600)) == [
+            StartTransfer(xid, LARGER, Role.INITIATOR, 3, 7, 60, 600)
+        ]
+        bench.chunks(xid)
+        steps: list[Event] = [Received(LARGER, wire.Ready(xid, 2)), LocalDone(xid)]
+        first, second = steps if ready_first else reversed(steps)
+        assert bench.feed(first) == []
+        effects = bench.feed(second)
+        assert effects[0] == Commit(xid, 3)
+        assert effects[-1] == Send(LARGER, wire.Commit(xid))
+        assert finished_in(effects).outcome is Outcome.COMMITTED
+        assert not bench.core.is_ready_to_begin
+
+
+def test_responder_commits_on_commit_only() -> None:
+    bench = Bench()
+    accept, start = bench.hear(OFFER)
+    assert accept == Send(LARGER, wire.Accept(XID, round=7, step=70, tokens=7000))
+    assert start == StartTransfer(XID, LARGER, Role.RESPONDER, 3, 9, 90, 9000)
+    bench.chunks(XID)
+    assert bench.feed(LocalDone(XID)) == [Send(LARGER, wire.Ready(XID, 2))]
+    effects = bench.hear(wire.Commit(XID))
+    assert effects[0] == Commit(XID, 3)
+    assert bench.hear(wire.Commit(XID)) == []
+    assert bench.core.next_deadline() is None
+
+
+def test_a_commit_takes_back_what_became_available_before_it() -> None:
+    bench = Bench()
+    bench.to_ready()
+    bench.feed(Available(replace(SNAPSHOT, slot=4), LIMIT_S))
+    bench.hear(wire.Commit(XID))
+    assert not bench.core.is_ready_to_begin
+
+
+# --- offers ------------------------------------------------------------------------------
+
+
+def test_candidates_are_tried_in_order_and_the_slot_comes_back_after_the_last() -> None:
+    bench = Bench()
+    first = bench.begin(LARGER, OTHER, SMALLER, PeerId(b"\xff" * 32))
+    finished, send = bench.hear(wire.Busy(first, "busy"))
+    assert isinstance(finished, Finished)
+    assert (finished.outcome, finished.reason, finished.by_peer) == (
+        Outcome.DECLINED,
+        "busy",
+        True,
+    )
+    second = offer_in(send, OTHER)
+    abort, finished, send = bench.wait(limits.EXCHANGE_OFFER_S)
+    assert abort == Send(OTHER, wire.Abort(second, "timeout"))
+    third = offer_in(send, SMALLER)
+    effects = bench.feed(PeerLost(SMALLER))
+    assert finished_in(effects).reason == "unreachable"
+    assert effects[-1] == Abort(third, 3, "unreachable")  # no fourth
+    assert len({first, second, third}) == 3
+
+
+def test_a_late_answer_to_a_withdrawn_offer_is_told_so() -> None:
+    bench = Bench()
+    xid = bench.begin()
+    bench.wait(limits.EXCHANGE_OFFER_S)
+    assert bench.hear(wire.Accept(xid, round=7, step=1, tokens=1)) == [
+        Send(LARGER, wire.StatusReply(xid, "aborted"))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("offer", "code"),
+    [
+        (replace_struct, code)
+        for replace_struct, code in [
+            ({"key": b"k" * 32}, "incompatible"),
+            ({"n_chunks": 3}, "incompatible"),
+            ({"fragment": 2}, "fragment"),
+            ({"tag": "outer"}, "fragment"),
+            ({"round": 10}, "round"),
+        ]
+    ],
+)
+def test_an_offer_that_does_not_fit_is_refused_with_its_reason(
+    offer: dict[str, object], code: str
+) -> None:
+    bench = Bench(replace(SNAPSHOT, round_skew_max=2))
+    fields = {name: getattr(OFFER, name) for name in OFFER.__struct_fields__}
+    (effect,) = bench.hear(wire.Offer(**{**fields, **offer}))
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, wire.Busy)
+    assert wire.reason_code(effect.message.reason) == code
+    assert bench.core.statistics().refused_total == {code: 1}
+    assert bench.core.is_ready_to_begin
+
+
+def test_without_a_snapshot_an_offer_is_refused() -> None:
+    bench = Bench()
+    bench.feed(Unavailable())
+    assert bench.hear(OFFER) == [Send(LARGER, wire.Busy(XID, "no-snapshot"))]
+    # the same offer again, though by now there is a snapshot: it was refused
+    bench.feed(Available(SNAPSHOT, LIMIT_S))
+    assert bench.hear(OFFER) == []
+
+
+def test_busy_in_every_state() -> None:
+    for prepare in (Bench.begin, Bench.to_ready, lambda b: b.to_transfer(Role.INITIATOR)):
+        bench = Bench()
+        prepare(bench)
+        assert bench.hear(
+            wire.Offer(b"y" * 16, SNAPSHOT.key, "model", 1, 7, 2, 0, 0), peer=OTHER
+        ) == [Send(OTHER, wire.Busy(b"y" * 16, "busy"))]
+
+
+# --- crossing offers ---------------------------------------------------------------------
+
+
+def test_crossing_offer_of_a_larger_id_is_left_unanswered() -> None:
+    bench = Bench()
+    xid = bench.begin(LARGER)
+    assert bench.hear(OFFER, peer=LARGER) == []
+    (start,) = bench.hear(wire.Accept(xid, round=9, step=1, tokens=1))
+    assert isinstance(start, StartTransfer)
+    assert bench.core.statistics().crossed_offers_total == 1
+
+
+def test_crossing_offer_of_a_smaller_id_is_accepted_with_the_same_slot() -> None:
+    bench = Bench()
+    mine = bench.begin(SMALLER, OTHER)
+    finished, accept, start = bench.hear(OFFER, peer=SMALLER)
+    assert isinstance(finished, Finished)
+    assert (finished.xid, finished.reason) == (mine, "yielded")
+    assert accept == Send(SMALLER, wire.Accept(XID, round=7, step=70, tokens=7000))
+    assert isinstance(start, StartTransfer)
+    assert (start.xid, start.slot, start.role) == (XID, 3, Role.RESPONDER)
+    # had it accepted ours meanwhile, it learns that it is off
+    assert bench.hear(wire.Accept(mine, round=9, step=1, tokens=1), peer=SMALLER) == [
+        Send(SMALLER, wire.StatusReply(mine, "aborted"))
+    ]
+
+
+def test_crossing_offers_that_do_not_fit_are_refused_at_once_whoever_is_smaller() -> None:
+    for peer in (SMALLER, LARGER):
+        bench = Bench()
+        bench.begin(peer)
+        (effect,) = bench.hear(wire.Offer(XID, b"k" * 32, "model", 1, 7, 2, 0, 0), peer=peer)
+        assert isinstance(effect, Send)
+        assert isinstance(effect.message, wire.Busy)
+        assert bench.core.statistics().is_busy
+
+
+# --- aborts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_before_the_decision_either_side_aborts_freely(role: Role) -> None:
+    causes: list[tuple[str, bool, Event | None]] = [
+        ("local", False, LocalFailed(b"", "non-finite values")),
+        ("unreachable", False, PeerLost(LARGER)),
+        ("timeout", False, None),
+    ]
+    for code, by_peer, cause in causes:
+        bench = Bench()
+        xid = bench.to_transfer(role)
+        if isinstance(cause, LocalFailed):
+            cause = LocalFailed(xid, cause.why)
+        effects = bench.feed(cause) if cause else bench.wait(LIMIT_S)
+        finished = finished_in(effects)
+        assert wire.reason_code(finished.reason) == code
+        assert (finished.outcome, finished.by_peer) == (Outcome.ABORTED, by_peer)
+        assert effects[0] == Abort(xid, 3, finished.reason)
+        assert effects[-1] == Send(LARGER, wire.Abort(xid, finished.reason))
+        # whatever comes for it later changes nothing
+        assert bench.feed(LocalDone(xid)) == []
+        assert bench.feed(LocalFailed(xid, "late")) == []
+        assert bench.hear(wire.Chunk(xid, 0)) == []
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_the_peers_abort_is_not_answered(role: Role) -> None:
+    bench = Bench()
+    xid = bench.to_transfer(role)
+    effects = bench.hear(wire.Abort(xid, "local: nan"))
+    assert effects[0] == Abort(xid, 3, "local: nan")
+    assert finished_in(effects).by_peer
+    assert not any(isinstance(effect, Send) for effect in effects)
+
+
+def test_an_abort_that_overtakes_its_offer_kills_it() -> None:
+    bench = Bench()
+    assert bench.hear(wire.Abort(XID, "timeout")) == []
+    assert bench.hear(OFFER) == []
+    assert bench.core.is_ready_to_begin
+
+
+def test_transfer_limit_is_capped() -> None:
+    bench = Bench()
+    bench.feed(Available(SNAPSHOT, 1e9))
+    bench.hear(OFFER)
+    assert bench.core.next_deadline() == bench.now + limits.EXCHANGE_TRANSFER_S_MAX
+
+
+# --- after READY -------------------------------------------------------------------------
+
+
+def test_after_ready_nothing_of_our_own_aborts() -> None:
+    bench = Bench()
+    xid = bench.to_ready()
+    assert bench.feed(LocalFailed(xid, "worker died")) == []
+    assert bench.feed(PeerLost(LARGER)) == []
+    assert bench.core.statistics().is_busy
+    (effect,) = bench.wait(limits.EXCHANGE_STATUS_RETRY_S)[:1]  # a lost session: asked at once
+    assert effect == Send(LARGER, wire.StatusQuery(xid))
+
+
+def test_status_is_asked_again_and_its_answer_obeyed() -> None:
+    for outcome, expected in (("committed", Commit), ("aborted", Abort), ("unknown", Abort)):
+        bench = Bench()
+        xid = bench.to_ready()
+        assert bench.wait(limits.EXCHANGE_STATUS_AFTER_S - 0.01) == []
+        queries = bench.wait(5.0)
+        assert set(queries) == {Send(LARGER, wire.StatusQuery(xid))}
+        assert len(queries) >= 4
+        effects = bench.hear(wire.StatusReply(xid, outcome))  # type: ignore[arg-type]
+        assert isinstance(effects[0], expected)
+        assert finished_in(effects).in_doubt == (outcome == "unknown")
+        assert bench.core.statistics().in_doubt_total == (outcome == "unknown")
+
+
+def test_silence_beyond_the_bound_aborts_and_is_counted() -> None:
+    bench = Bench()
+    xid = bench.to_ready()
+    effects = bench.wait(limits.EXCHANGE_IN_DOUBT_S)
+    assert finished_in(effects).in_doubt
+    assert effects[-1] == Send(LARGER, wire.Abort(xid, "in-doubt: no answer"))
+    assert bench.core.statistics().in_doubt_total == 1
+    # and if we learn that it went wrong, that is counted too, once
+    for _ in range(2):
+        assert bench.hear(wire.Commit(xid)) == []
+    assert bench.core.statistics().half_applied_total == 1
+
+
+def test_pending_keeps_the_responder_waiting_but_not_for_ever() -> None:
+    bench = Bench()
+    xid = bench.to_ready()
+    start = bench.now
+    while bench.core.statistics().is_busy:
+        assert bench.now - start < 2 * limits.EXCHANGE_TRANSFER_S_MAX
+        bench.wait(10.0)
+        bench.hear(wire.StatusReply(xid, "pending"))
+    assert bench.now - start >= limits.EXCHANGE_TRANSFER_S_MAX
+    assert bench.core.statistics().in_doubt_total == 1
+
+
+def test_initiator_answers_status_pending_then_committed_for_ten_minutes() -> None:
+    bench = Bench()
+    xid = bench.to_transfer(Role.INITIATOR)
+    bench.chunks(xid)
+    query = wire.StatusQuery(xid)
+    assert bench.hear(query) == [Send(LARGER, wire.StatusReply(xid, "pending"))]
+    effects = bench.feed(LocalDone(xid))  # the question stood in for READY
+    assert effects[0] == Commit(xid, 3)
+    bench.wait(limits.EXCHANGE_OUTCOME_KEEP_S)
+    assert bench.hear(query) == [Send(LARGER, wire.StatusReply(xid, "committed"))]
+    assert bench.hear(wire.Ready(xid, 2)) == [Send(LARGER, wire.StatusReply(xid, "committed"))]
+    assert bench.hear(query, peer=OTHER) == [Send(OTHER, wire.StatusReply(xid, "unknown"))]
+    assert bench.hear(wire.Abort(xid, "in-doubt: no answer")) == []
+    assert bench.core.statistics().half_applied_total == 1
+
+
+# --- rules that a peer can break ---------------------------------------------------------
+
+
+def test_chunks_are_merged_once_and_must_be_in_range() -> None:
+    bench = Bench()
+    xid = bench.to_transfer(Role.RESPONDER)
+    assert bench.hear(wire.Chunk(xid, 1)) == [MergeChunk(xid, 1)]
+    assert bench.hear(wire.Chunk(xid, 1)) == []
+    with pytest.raises(RemoteProtocolError, match="expected a chunk below 2, got 2"):
+        bench.hear(wire.Chunk(xid, 2))
+    with pytest.raises(RemoteProtocolError, match="partner only"):
+        bench.hear(wire.Chunk(xid, 0), peer=OTHER)
+    assert bench.hear(wire.Chunk(b"?" * 16, 0), peer=OTHER) == []
+    assert bench.hear(wire.Chunk(xid, 0)) == [MergeChunk(xid, 0)]
+    statistics = bench.core.statistics()
+    assert (statistics.chunks_merged_total, statistics.chunks_dropped_total) == (2, 2)
+
+
+def test_ready_must_count_all_chunks() -> None:
+    bench = Bench()
+    xid = bench.to_transfer(Role.INITIATOR)
+    with pytest.raises(RemoteProtocolError, match="READY for 2 chunks, got 1"):
+        bench.hear(wire.Ready(xid, 1))
+
+
+EXAMPLES: list[wire.Message] = [
+    OFFER,
+    wire.Accept(XID, 1, 1, 1),
+    wire.Busy(XID, "busy"),
+    wire.Chunk(XID, 0),
+    wire.Ready(XID, 2),
+    wire.Commit(XID),
+    wire.Abort(XID, "timeout"),
+    wire.StatusQuery(XID),
+    wire.StatusReply(XID, "pending"),
+]
+
+
+@pytest.mark.parametrize("message", EXAMPLES, ids=lambda message: type(message).__name__)
+@pytest.mark.parametrize(
+    "state",
+    [
+        (Role.INITIATOR, State.OFFERED),
+        *((role, State.TRANSFER) for role in Role),
+        (Role.RESPONDER, State.READY),
+    ],
+    ids=str,
+)
+def test_every_message_in_every_state_is_in_the_table_or_refused(
+    state: tuple[Role, State], message: wire.Message
+) -> None:
+    role, stage = state
+    bench = Bench()
+    if stage is State.OFFERED:
+        xid = bench.begin()
+    elif stage is State.READY:
+        xid = bench.to_ready()
+    else:
+        xid = bench.to_transfer(role)
+    fields = {name: getattr(message, name) for name in message.__struct_fields__}
+    message = type(message)(**{**fields, "xid": xid})
+    before = bench.core.statistics(), bench.core.next_deadline()
+    if (role, stage, type(message)) in TRANSITIONS:
+        bench.hear(message)
+        return
+    with pytest.raises(RemoteProtocolError, match=f"unexpected {type(message).__name__}"):
+        bench.hear(message)
+    assert (bench.core.statistics(), bench.core.next_deadline()) == before
+    assert bench.core.poll_effects() == []
+
+
+# --- rules that our own shell can break --------------------------------------------------
+
+
+def test_misuse_by_the_shell_is_a_local_error() -> None:
+    bench = Bench(snapshot=None)
+    with pytest.raises(LocalProtocolError, match="with a snapshot"):
+        bench.feed(Begin((LARGER,), LIMIT_S))
+    with pytest.raises(LocalProtocolError, match="transfer limit"):
+        bench.feed(Available(SNAPSHOT, 0.0))
+    with pytest.raises(LocalProtocolError, match="chunk count"):
+        bench.feed(Available(replace(SNAPSHOT, n_chunks=0), 1.0))
+    bench = Bench()
+    for candidates in ((), (ME,)):
+        with pytest.raises(LocalProtocolError, match="candidates"):
+            bench.feed(Begin(candidates, LIMIT_S))
+    xid = bench.to_transfer(Role.INITIATOR)
+    with pytest.raises(LocalProtocolError, match="after 0 of 2 chunks"):
+        bench.feed(LocalDone(xid))
+
+
+def test_equal_seeds_on_two_nodes_give_different_exchange_ids() -> None:
+    first, second = ExchangeCore(ME, random.Random(1)), ExchangeCore(OTHER, random.Random(1))
+    ids = []
+    for core, peer in ((first, OTHER), (second, ME)):
+        core.handle(Available(SNAPSHOT, LIMIT_S), 0.0)
+        core.handle(Begin((peer,), LIMIT_S), 0.0)
+        (effect,) = core.poll_effects()
+        ids.append(offer_in(effect, peer))
+    assert ids[0] != ids[1]
+
+
+def test_counts_by_role_outcome_and_reason_code() -> None:
+    bench = Bench()
+    bench.hear(wire.Busy(bench.begin(), "a reason that nobody knows"))
+    bench.feed(Available(SNAPSHOT, LIMIT_S))
+    bench.to_ready()
+    bench.hear(wire.Commit(XID))
+    assert bench.core.statistics().finished_total == {
+        ("initiator", "declined", "other"): 1,
+        ("responder", "committed", ""): 1,
+    }

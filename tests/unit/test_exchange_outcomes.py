@@ -1,0 +1,53 @@
+"""The memory of how exchanges ended."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.errors import InvariantViolation
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip.outcomes import Outcome, OutcomeTable
+
+PEER = PeerId(b"p" * 32)
+
+
+def xid_of(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def test_the_first_outcome_stands() -> None:
+    table = OutcomeTable()
+    table.record(PEER, xid_of(1), committed=True, now=0.0)
+    table.record(PEER, xid_of(1), committed=True, now=1.0)
+    with pytest.raises(InvariantViolation, match="ended twice"):
+        table.record(PEER, xid_of(1), committed=False, now=1.0)
+    assert table.lookup(PEER, xid_of(1)) is Outcome.COMMITTED
+    assert table.lookup(PeerId(b"q" * 32), xid_of(1)) is None
+
+
+def test_outcomes_are_kept_their_time_and_no_longer() -> None:
+    table = OutcomeTable()
+    table.record(PEER, xid_of(1), committed=False, now=0.0)
+    table.record(PEER, xid_of(2), committed=True, now=limits.EXCHANGE_OUTCOME_KEEP_S)
+    assert table.lookup(PEER, xid_of(1)) is Outcome.ABORTED
+    table.record(PEER, xid_of(3), committed=True, now=limits.EXCHANGE_OUTCOME_KEEP_S + 1)
+    assert table.lookup(PEER, xid_of(1)) is None
+    assert table.lookup(PEER, xid_of(2)) is Outcome.COMMITTED
+
+
+def test_a_flood_of_aborts_never_pushes_out_a_commit() -> None:
+    table = OutcomeTable()
+    table.record(PEER, xid_of(0), committed=True, now=0.0)
+    for number in range(1, limits.EXCHANGE_OUTCOMES_MAX + 10):
+        table.record(PEER, xid_of(number), committed=False, now=1.0)
+    assert len(table) == limits.EXCHANGE_OUTCOMES_MAX + 1
+    assert table.lookup(PEER, xid_of(0)) is Outcome.COMMITTED
+    assert table.lookup(PEER, xid_of(1)) is None
+
+
+def test_a_dispute_counts_once_and_only_for_what_is_known() -> None:
+    table = OutcomeTable()
+    table.record(PEER, xid_of(1), committed=True, now=0.0)
+    assert [table.dispute(PEER, xid_of(1)) for _ in range(2)] == [True, False]
+    assert not table.dispute(PEER, xid_of(2))
