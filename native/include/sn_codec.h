@@ -50,7 +50,8 @@ typedef struct {
 typedef struct {
     int bits;                /* of a code */
     size_t block_code_bytes; /* codes of one block */
-    uint16_t scale_bits_max; /* largest bfloat16 whose product with the largest code is finite */
+    float levels;            /* the largest code */
+    uint32_t scale_bits_max; /* the largest bfloat16 whose product with `levels` is finite */
     uint8_t zero_code_byte;  /* a byte of codes that all mean zero */
 } sn_format;
 

@@ -6,14 +6,27 @@
 
 #include "sn_codec.h"
 
-#define SN_Q8_LEVELS 127.0f
-#define SN_Q4_LEVELS 7.0f
+/* Loops take the codec as an argument and are compiled once for each: inlining makes it constant. */
+#define SN_INLINE static inline __attribute__((always_inline))
+
 #define SN_Q4_OFFSET 8 /* a nibble holds code + 8, so that zeroed memory is no valid payload */
 
-/* The largest bfloat16 whose product with the largest code is a finite float32:
- * 127 x 0x7C01 and 7 x 0x7E12 lie just under FLT_MAX. */
-#define SN_Q8_SCALE_BITS_MAX 0x7C01u
-#define SN_Q4_SCALE_BITS_MAX 0x7E12u
+static const sn_format sn_q8_format = {
+    .bits = 8,
+    .block_code_bytes = SN_Q8_CODE_BYTES,
+    .levels = 127.0f,
+    .scale_bits_max = 0x7C01u,
+    .zero_code_byte = 0x00,
+};
+static const sn_format sn_q4_format = {
+    .bits = 4,
+    .block_code_bytes = SN_Q4_CODE_BYTES,
+    .levels = 7.0f,
+    .scale_bits_max = 0x7E12u,
+    .zero_code_byte = SN_Q4_OFFSET | SN_Q4_OFFSET << 4,
+};
+
+enum { SN_GROUP_BLOCKS = 16 }; /* 4 KiB of float32 */
 
 #define SN_ABS_MASK 0x7FFFFFFFu
 #define SN_INFINITY_BITS 0x7F800000u
@@ -45,25 +58,56 @@ static inline uint32_t sn_bits_from_float(float value)
     return bits;
 }
 
-/* The bfloat16 scale of a block: amax / levels rounded up, so that no code exceeds `levels`. */
-static inline uint32_t sn_scale_bits(uint32_t amax_bits, float levels, uint32_t scale_bits_max)
-{
-    const float exact = sn_float_from_bits(amax_bits) / levels;
-    if (exact < SN_SCALE_MIN) {
-        return 0;
-    }
-    const uint32_t rounded_up = (sn_bits_from_float(exact) + 0xFFFFu) >> 16;
-    return rounded_up < scale_bits_max ? rounded_up : scale_bits_max;
-}
-
 static inline float sn_scale_from_bits(uint32_t scale_bits)
 {
     return sn_float_from_bits(scale_bits << 16);
 }
 
+/* The bfloat16 scale of a block: amax / levels rounded up, so that no code exceeds `levels`. */
+static inline uint32_t sn_scale_bits(uint32_t amax_bits, const sn_format *format)
+{
+    const float exact = sn_float_from_bits(amax_bits) / format->levels;
+    const uint32_t rounded_up = (sn_bits_from_float(exact) + 0xFFFFu) >> 16;
+    const uint32_t capped = rounded_up < format->scale_bits_max ? rounded_up : format->scale_bits_max;
+    return exact < SN_SCALE_MIN ? 0 : capped;
+}
+
+/* What values are multiplied by to become codes; 0 for a scale of 0. */
 static inline float sn_inverse_scale(uint32_t scale_bits)
 {
-    return scale_bits == 0 ? 0.0f : 1.0f / sn_scale_from_bits(scale_bits);
+    const float inverse = 1.0f / sn_scale_from_bits(scale_bits);
+    return scale_bits == 0 ? 0.0f : inverse;
+}
+
+/* Vector encoders work on groups of blocks in two passes over the first-level cache: the largest
+ * magnitude of every block, then the codes. Between them the scales of the whole group are a few
+ * vector instructions, where block by block each code would wait for two divisions in a row. */
+typedef struct {
+    uint32_t amax_bits[SN_GROUP_BLOCKS];
+    float inverse_scales[SN_GROUP_BLOCKS];
+} sn_group;
+
+/* Writes the scales of the first `count` blocks, whose amax_bits are set, and their inverses. */
+SN_INLINE void sn_group_scale(sn_group *group, size_t count, const sn_format *format,
+                              uint8_t *scales)
+{
+    uint16_t stored[SN_GROUP_BLOCKS];
+    for (size_t i = 0; i < SN_GROUP_BLOCKS; i++) {
+        const uint32_t scale_bits = sn_scale_bits(group->amax_bits[i], format);
+        stored[i] = (uint16_t)scale_bits;
+        group->inverse_scales[i] = sn_inverse_scale(scale_bits);
+    }
+    memcpy(scales, stored, count * SN_SCALE_BYTES);
+}
+
+/* The index of the first of `count` blocks that is not finite, or `count`. */
+static inline size_t sn_group_refused(const sn_group *group, size_t count)
+{
+    size_t i = 0;
+    while (i < count && group->amax_bits[i] < SN_INFINITY_BITS) {
+        i++;
+    }
+    return i;
 }
 
 static inline void sn_scale_store(uint8_t *scales, size_t block, uint32_t scale_bits)

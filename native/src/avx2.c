@@ -8,7 +8,6 @@
 /* An attribute, not a compiler flag: one command builds every file, and the rest of the extension
  * still runs on a processor without these instructions. Without "fma" none can slip in. */
 #define SN_AVX2 __attribute__((target("avx2")))
-#define SN_INLINE static inline __attribute__((always_inline))
 
 typedef struct {
     __m256 part[8];
@@ -30,12 +29,13 @@ SN_AVX2 SN_INLINE void prefetch_block(const uint8_t *at)
     }
 }
 
-SN_AVX2 SN_INLINE uint32_t amax_bits_of(const sn_block *block)
+SN_AVX2 SN_INLINE uint32_t amax_bits_of(const uint8_t *at)
 {
+    const sn_block block = block_load(at);
     const __m256i mask = _mm256_set1_epi32((int)SN_ABS_MASK);
     __m256i magnitudes[8];
     for (int i = 0; i < 8; i++) {
-        magnitudes[i] = _mm256_and_si256(_mm256_castps_si256(block->part[i]), mask);
+        magnitudes[i] = _mm256_and_si256(_mm256_castps_si256(block.part[i]), mask);
     }
     for (int n = 4; n > 0; n /= 2) {
         for (int i = 0; i < n; i++) {
@@ -89,26 +89,12 @@ SN_AVX2 SN_INLINE __m256 scaled(__m128i bytes, __m256 scale)
 
 /* Q8B64 */
 
-SN_AVX2 static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                                size_t n_blocks)
+SN_AVX2 SN_INLINE void q8_quantize(const sn_block *block, __m256 inverse_scale, uint8_t *codes)
 {
-    for (size_t b = 0; b < n_blocks; b++) {
-        const uint8_t *at = values + b * SN_BLOCK_BYTES;
-        prefetch_block(at);
-        const sn_block block = block_load(at);
-        const uint32_t amax_bits = amax_bits_of(&block);
-        if (amax_bits >= SN_INFINITY_BITS) {
-            return b;
-        }
-        const uint32_t scale_bits = sn_scale_bits(amax_bits, SN_Q8_LEVELS, SN_Q8_SCALE_BITS_MAX);
-        const __m256 inverse_scale = _mm256_set1_ps(sn_inverse_scale(scale_bits));
-        sn_scale_store(scales, b, scale_bits);
-        for (int half = 0; half < 2; half++) {
-            uint8_t *to = codes + b * SN_Q8_CODE_BYTES + half * 32;
-            _mm256_storeu_si256((__m256i *)to, codes_of_half(&block, half, inverse_scale));
-        }
+    for (int half = 0; half < 2; half++) {
+        const __m256i packed = codes_of_half(block, half, inverse_scale);
+        _mm256_storeu_si256((__m256i *)(codes + half * 32), packed);
     }
-    return n_blocks;
 }
 
 SN_AVX2 SN_INLINE sn_block q8_block(const uint8_t *scales, const uint8_t *codes, size_t b)
@@ -135,28 +121,14 @@ SN_AVX2 static int q8_has_invalid_code(const uint8_t *codes, size_t n_blocks)
 
 /* Q4B64 */
 
-SN_AVX2 static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                                size_t n_blocks)
+SN_AVX2 SN_INLINE void q4_quantize(const sn_block *block, __m256 inverse_scale, uint8_t *codes)
 {
     const __m256i offset = _mm256_set1_epi8(SN_Q4_OFFSET);
-    for (size_t b = 0; b < n_blocks; b++) {
-        const uint8_t *at = values + b * SN_BLOCK_BYTES;
-        prefetch_block(at);
-        const sn_block block = block_load(at);
-        const uint32_t amax_bits = amax_bits_of(&block);
-        if (amax_bits >= SN_INFINITY_BITS) {
-            return b;
-        }
-        const uint32_t scale_bits = sn_scale_bits(amax_bits, SN_Q4_LEVELS, SN_Q4_SCALE_BITS_MAX);
-        const __m256 inverse_scale = _mm256_set1_ps(sn_inverse_scale(scale_bits));
-        sn_scale_store(scales, b, scale_bits);
-        const __m256i low = _mm256_add_epi8(codes_of_half(&block, 0, inverse_scale), offset);
-        const __m256i high = _mm256_add_epi8(codes_of_half(&block, 1, inverse_scale), offset);
-        /* Nibbles are below 16, so a shift of 16-bit lanes carries nothing across bytes. */
-        const __m256i pairs = _mm256_or_si256(low, _mm256_slli_epi16(high, 4));
-        _mm256_storeu_si256((__m256i *)(codes + b * SN_Q4_CODE_BYTES), pairs);
-    }
-    return n_blocks;
+    const __m256i low = _mm256_add_epi8(codes_of_half(block, 0, inverse_scale), offset);
+    const __m256i high = _mm256_add_epi8(codes_of_half(block, 1, inverse_scale), offset);
+    /* Nibbles are below 16, so a shift of 16-bit lanes carries nothing across bytes. */
+    const __m256i pairs = _mm256_or_si256(low, _mm256_slli_epi16(high, 4));
+    _mm256_storeu_si256((__m256i *)codes, pairs);
 }
 
 SN_AVX2 SN_INLINE sn_block q4_block(const uint8_t *scales, const uint8_t *codes, size_t b)
@@ -193,9 +165,35 @@ SN_AVX2 static int q4_has_invalid_code(const uint8_t *codes, size_t n_blocks)
     return _mm256_movemask_epi8(_mm256_cmpeq_epi8(smallest, _mm256_setzero_si256())) != 0;
 }
 
-/* Decode and merge differ between the codecs only in how a block is unpacked. */
+/* The codecs differ only in how a block is packed and unpacked. */
 
+typedef void (*sn_quantize)(const sn_block *block, __m256 inverse_scale, uint8_t *codes);
 typedef sn_block (*sn_unpack)(const uint8_t *scales, const uint8_t *codes, size_t b);
+
+SN_AVX2 SN_INLINE size_t encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
+                size_t n_blocks, const sn_format *format, sn_quantize quantize)
+{
+    for (size_t b = 0; b < n_blocks; b += SN_GROUP_BLOCKS) {
+        const size_t count = n_blocks - b < SN_GROUP_BLOCKS ? n_blocks - b : SN_GROUP_BLOCKS;
+        const uint8_t *from = values + b * SN_BLOCK_BYTES;
+        sn_group group = {0};
+        for (size_t i = 0; i < count; i++) {
+            prefetch_block(from + i * SN_BLOCK_BYTES);
+            group.amax_bits[i] = amax_bits_of(from + i * SN_BLOCK_BYTES);
+        }
+        const size_t refused = sn_group_refused(&group, count);
+        if (refused < count) {
+            return b + refused;
+        }
+        sn_group_scale(&group, count, format, scales + b * SN_SCALE_BYTES);
+        for (size_t i = 0; i < count; i++) {
+            const sn_block block = block_load(from + i * SN_BLOCK_BYTES);
+            quantize(&block, _mm256_set1_ps(group.inverse_scales[i]),
+                     codes + (b + i) * format->block_code_bytes);
+        }
+    }
+    return n_blocks;
+}
 
 SN_AVX2 SN_INLINE void decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out,
                               size_t n_blocks, sn_unpack unpack)
@@ -234,6 +232,18 @@ SN_AVX2 SN_INLINE void merge(const uint8_t *scales, const uint8_t *codes, uint8_
             _mm256_storeu_ps((float *)(at + i * 32), result);
         }
     }
+}
+
+SN_AVX2 static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
+                size_t n_blocks)
+{
+    return encode(values, scales, codes, n_blocks, &sn_q8_format, q8_quantize);
+}
+
+SN_AVX2 static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
+                size_t n_blocks)
+{
+    return encode(values, scales, codes, n_blocks, &sn_q4_format, q4_quantize);
 }
 
 SN_AVX2 static void q8_decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out,

@@ -8,7 +8,6 @@
 /* An attribute, not a compiler flag: one command builds every file, and the rest of the extension
  * still runs on a processor without these instructions. */
 #define SN_AVX512 __attribute__((target("avx512f,avx512bw")))
-#define SN_INLINE static inline __attribute__((always_inline))
 
 typedef struct {
     __m512 part[4];
@@ -27,12 +26,13 @@ SN_AVX512 SN_INLINE void prefetch_block(const uint8_t *at)
     }
 }
 
-SN_AVX512 SN_INLINE uint32_t amax_bits_of(const sn_block *block)
+SN_AVX512 SN_INLINE uint32_t amax_bits_of(const uint8_t *at)
 {
+    const sn_block block = block_load(at);
     const __m512i mask = _mm512_set1_epi32((int)SN_ABS_MASK);
     __m512i magnitudes[4];
     for (int i = 0; i < 4; i++) {
-        magnitudes[i] = _mm512_and_si512(_mm512_castps_si512(block->part[i]), mask);
+        magnitudes[i] = _mm512_and_si512(_mm512_castps_si512(block.part[i]), mask);
     }
     const __m512i low = _mm512_max_epu32(magnitudes[0], magnitudes[1]);
     const __m512i high = _mm512_max_epu32(magnitudes[2], magnitudes[3]);
@@ -58,26 +58,12 @@ SN_AVX512 SN_INLINE __m512 merged(__m512 own, __m512 decoded, __m512 own_weight,
 
 /* Q8B64 */
 
-SN_AVX512 static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                                  size_t n_blocks)
+SN_AVX512 SN_INLINE void q8_quantize(const sn_block *block, __m512 inverse_scale, uint8_t *codes)
 {
-    for (size_t b = 0; b < n_blocks; b++) {
-        const uint8_t *at = values + b * SN_BLOCK_BYTES;
-        prefetch_block(at);
-        const sn_block block = block_load(at);
-        const uint32_t amax_bits = amax_bits_of(&block);
-        if (amax_bits >= SN_INFINITY_BITS) {
-            return b;
-        }
-        const uint32_t scale_bits = sn_scale_bits(amax_bits, SN_Q8_LEVELS, SN_Q8_SCALE_BITS_MAX);
-        const __m512 inverse_scale = _mm512_set1_ps(sn_inverse_scale(scale_bits));
-        sn_scale_store(scales, b, scale_bits);
-        for (int i = 0; i < 4; i++) {
-            const __m128i packed = _mm512_cvtepi32_epi8(codes_of(block.part[i], inverse_scale));
-            _mm_storeu_si128((__m128i *)(codes + b * SN_Q8_CODE_BYTES + i * 16), packed);
-        }
+    for (int i = 0; i < 4; i++) {
+        const __m128i packed = _mm512_cvtepi32_epi8(codes_of(block->part[i], inverse_scale));
+        _mm_storeu_si128((__m128i *)(codes + i * 16), packed);
     }
-    return n_blocks;
 }
 
 SN_AVX512 SN_INLINE sn_block q8_block(const uint8_t *scales, const uint8_t *codes, size_t b)
@@ -106,31 +92,17 @@ SN_AVX512 static int q8_has_invalid_code(const uint8_t *codes, size_t n_blocks)
 
 /* Q4B64 */
 
-SN_AVX512 static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                                  size_t n_blocks)
+SN_AVX512 SN_INLINE void q4_quantize(const sn_block *block, __m512 inverse_scale, uint8_t *codes)
 {
     /* Both offsets at once: (low + 8) | (high + 8) << 4 = low + (high << 4) + 136. */
     const __m512i offsets = _mm512_set1_epi32(SN_Q4_OFFSET | SN_Q4_OFFSET << 4);
-    for (size_t b = 0; b < n_blocks; b++) {
-        const uint8_t *at = values + b * SN_BLOCK_BYTES;
-        prefetch_block(at);
-        const sn_block block = block_load(at);
-        const uint32_t amax_bits = amax_bits_of(&block);
-        if (amax_bits >= SN_INFINITY_BITS) {
-            return b;
-        }
-        const uint32_t scale_bits = sn_scale_bits(amax_bits, SN_Q4_LEVELS, SN_Q4_SCALE_BITS_MAX);
-        const __m512 inverse_scale = _mm512_set1_ps(sn_inverse_scale(scale_bits));
-        sn_scale_store(scales, b, scale_bits);
-        for (int i = 0; i < 2; i++) {
-            const __m512i low = codes_of(block.part[i], inverse_scale);
-            const __m512i high = codes_of(block.part[i + 2], inverse_scale);
-            const __m512i pairs = _mm512_add_epi32(low, _mm512_slli_epi32(high, 4));
-            const __m128i packed = _mm512_cvtepi32_epi8(_mm512_add_epi32(pairs, offsets));
-            _mm_storeu_si128((__m128i *)(codes + b * SN_Q4_CODE_BYTES + i * 16), packed);
-        }
+    for (int i = 0; i < 2; i++) {
+        const __m512i low = codes_of(block->part[i], inverse_scale);
+        const __m512i high = codes_of(block->part[i + 2], inverse_scale);
+        const __m512i pairs = _mm512_add_epi32(low, _mm512_slli_epi32(high, 4));
+        const __m128i packed = _mm512_cvtepi32_epi8(_mm512_add_epi32(pairs, offsets));
+        _mm_storeu_si128((__m128i *)(codes + i * 16), packed);
     }
-    return n_blocks;
 }
 
 /* All sixteen values that a nibble can mean in this block: decoding is one permute an element. */
@@ -171,9 +143,35 @@ SN_AVX512 static int q4_has_invalid_code(const uint8_t *codes, size_t n_blocks)
            sn_q4_ref.has_invalid_code(codes + b * SN_Q4_CODE_BYTES, n_blocks - b);
 }
 
-/* Decode and merge differ between the codecs only in how a block is unpacked. */
+/* The codecs differ only in how a block is packed and unpacked. */
 
+typedef void (*sn_quantize)(const sn_block *block, __m512 inverse_scale, uint8_t *codes);
 typedef sn_block (*sn_unpack)(const uint8_t *scales, const uint8_t *codes, size_t b);
+
+SN_AVX512 SN_INLINE size_t encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
+                size_t n_blocks, const sn_format *format, sn_quantize quantize)
+{
+    for (size_t b = 0; b < n_blocks; b += SN_GROUP_BLOCKS) {
+        const size_t count = n_blocks - b < SN_GROUP_BLOCKS ? n_blocks - b : SN_GROUP_BLOCKS;
+        const uint8_t *from = values + b * SN_BLOCK_BYTES;
+        sn_group group = {0};
+        for (size_t i = 0; i < count; i++) {
+            prefetch_block(from + i * SN_BLOCK_BYTES);
+            group.amax_bits[i] = amax_bits_of(from + i * SN_BLOCK_BYTES);
+        }
+        const size_t refused = sn_group_refused(&group, count);
+        if (refused < count) {
+            return b + refused;
+        }
+        sn_group_scale(&group, count, format, scales + b * SN_SCALE_BYTES);
+        for (size_t i = 0; i < count; i++) {
+            const sn_block block = block_load(from + i * SN_BLOCK_BYTES);
+            quantize(&block, _mm512_set1_ps(group.inverse_scales[i]),
+                     codes + (b + i) * format->block_code_bytes);
+        }
+    }
+    return n_blocks;
+}
 
 SN_AVX512 SN_INLINE void decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out,
                                 size_t n_blocks, sn_unpack unpack)
@@ -212,6 +210,18 @@ SN_AVX512 SN_INLINE void merge(const uint8_t *scales, const uint8_t *codes, uint
             _mm512_storeu_ps(at + i * 64, result);
         }
     }
+}
+
+SN_AVX512 static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
+                size_t n_blocks)
+{
+    return encode(values, scales, codes, n_blocks, &sn_q8_format, q8_quantize);
+}
+
+SN_AVX512 static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
+                size_t n_blocks)
+{
+    return encode(values, scales, codes, n_blocks, &sn_q4_format, q4_quantize);
 }
 
 SN_AVX512 static void q8_decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out,

@@ -5,7 +5,6 @@
 
 #include "sn_kernels.h"
 
-#define SN_INLINE static inline __attribute__((always_inline))
 
 typedef struct {
     float32x4_t part[16];
@@ -37,12 +36,13 @@ SN_INLINE void prefetch_block(const uint8_t *at)
     }
 }
 
-SN_INLINE uint32_t amax_bits_of(const sn_block *block)
+SN_INLINE uint32_t amax_bits_of(const uint8_t *at)
 {
+    const sn_block block = block_load(at);
     const uint32x4_t mask = vdupq_n_u32(SN_ABS_MASK);
     uint32x4_t largest = vdupq_n_u32(0);
     for (size_t i = 0; i < 16; i++) {
-        largest = vmaxq_u32(largest, vandq_u32(vreinterpretq_u32_f32(block->part[i]), mask));
+        largest = vmaxq_u32(largest, vandq_u32(vreinterpretq_u32_f32(block.part[i]), mask));
     }
     return vmaxvq_u32(largest);
 }
@@ -80,25 +80,12 @@ SN_INLINE void unpack_quarter(sn_block *block, size_t quarter, int8x16_t codes, 
 
 /* Q8B64 */
 
-static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes, size_t n_blocks)
+SN_INLINE void q8_quantize(const sn_block *block, float32x4_t inverse_scale, uint8_t *codes)
 {
-    for (size_t b = 0; b < n_blocks; b++) {
-        const uint8_t *at = values + b * SN_BLOCK_BYTES;
-        prefetch_block(at);
-        const sn_block block = block_load(at);
-        const uint32_t amax_bits = amax_bits_of(&block);
-        if (amax_bits >= SN_INFINITY_BITS) {
-            return b;
-        }
-        const uint32_t scale_bits = sn_scale_bits(amax_bits, SN_Q8_LEVELS, SN_Q8_SCALE_BITS_MAX);
-        const float32x4_t inverse = vdupq_n_f32(sn_inverse_scale(scale_bits));
-        sn_scale_store(scales, b, scale_bits);
-        for (size_t quarter = 0; quarter < 4; quarter++) {
-            const int8x16_t packed = codes_of_quarter(&block, quarter, inverse);
-            vst1q_u8(codes + b * SN_Q8_CODE_BYTES + quarter * 16, vreinterpretq_u8_s8(packed));
-        }
+    for (size_t quarter = 0; quarter < 4; quarter++) {
+        const int8x16_t packed = codes_of_quarter(block, quarter, inverse_scale);
+        vst1q_u8(codes + quarter * 16, vreinterpretq_u8_s8(packed));
     }
-    return n_blocks;
 }
 
 SN_INLINE sn_block q8_block(const uint8_t *scales, const uint8_t *codes, size_t b)
@@ -124,29 +111,16 @@ static int q8_has_invalid_code(const uint8_t *codes, size_t n_blocks)
 
 /* Q4B64 */
 
-static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes, size_t n_blocks)
+SN_INLINE void q4_quantize(const sn_block *block, float32x4_t inverse_scale, uint8_t *codes)
 {
     const int8x16_t offset = vdupq_n_s8(SN_Q4_OFFSET);
-    for (size_t b = 0; b < n_blocks; b++) {
-        const uint8_t *at = values + b * SN_BLOCK_BYTES;
-        prefetch_block(at);
-        const sn_block block = block_load(at);
-        const uint32_t amax_bits = amax_bits_of(&block);
-        if (amax_bits >= SN_INFINITY_BITS) {
-            return b;
-        }
-        const uint32_t scale_bits = sn_scale_bits(amax_bits, SN_Q4_LEVELS, SN_Q4_SCALE_BITS_MAX);
-        const float32x4_t inverse = vdupq_n_f32(sn_inverse_scale(scale_bits));
-        sn_scale_store(scales, b, scale_bits);
-        for (size_t i = 0; i < 2; i++) {
-            const int8x16_t low = vaddq_s8(codes_of_quarter(&block, i, inverse), offset);
-            const int8x16_t high = vaddq_s8(codes_of_quarter(&block, i + 2, inverse), offset);
-            const uint8x16_t pairs = vorrq_u8(vreinterpretq_u8_s8(low),
-                                              vshlq_n_u8(vreinterpretq_u8_s8(high), 4));
-            vst1q_u8(codes + b * SN_Q4_CODE_BYTES + i * 16, pairs);
-        }
+    for (size_t i = 0; i < 2; i++) {
+        const int8x16_t low = vaddq_s8(codes_of_quarter(block, i, inverse_scale), offset);
+        const int8x16_t high = vaddq_s8(codes_of_quarter(block, i + 2, inverse_scale), offset);
+        const uint8x16_t pairs =
+            vorrq_u8(vreinterpretq_u8_s8(low), vshlq_n_u8(vreinterpretq_u8_s8(high), 4));
+        vst1q_u8(codes + i * 16, pairs);
     }
-    return n_blocks;
 }
 
 SN_INLINE sn_block q4_block(const uint8_t *scales, const uint8_t *codes, size_t b)
@@ -175,9 +149,35 @@ static int q4_has_invalid_code(const uint8_t *codes, size_t n_blocks)
     return vminvq_u8(smallest) == 0;
 }
 
-/* Decode and merge differ between the codecs only in how a block is unpacked. */
+/* The codecs differ only in how a block is packed and unpacked. */
 
+typedef void (*sn_quantize)(const sn_block *block, float32x4_t inverse_scale, uint8_t *codes);
 typedef sn_block (*sn_unpack)(const uint8_t *scales, const uint8_t *codes, size_t b);
+
+SN_INLINE size_t encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
+                size_t n_blocks, const sn_format *format, sn_quantize quantize)
+{
+    for (size_t b = 0; b < n_blocks; b += SN_GROUP_BLOCKS) {
+        const size_t count = n_blocks - b < SN_GROUP_BLOCKS ? n_blocks - b : SN_GROUP_BLOCKS;
+        const uint8_t *from = values + b * SN_BLOCK_BYTES;
+        sn_group group = {0};
+        for (size_t i = 0; i < count; i++) {
+            prefetch_block(from + i * SN_BLOCK_BYTES);
+            group.amax_bits[i] = amax_bits_of(from + i * SN_BLOCK_BYTES);
+        }
+        const size_t refused = sn_group_refused(&group, count);
+        if (refused < count) {
+            return b + refused;
+        }
+        sn_group_scale(&group, count, format, scales + b * SN_SCALE_BYTES);
+        for (size_t i = 0; i < count; i++) {
+            const sn_block block = block_load(from + i * SN_BLOCK_BYTES);
+            quantize(&block, vdupq_n_f32(group.inverse_scales[i]),
+                     codes + (b + i) * format->block_code_bytes);
+        }
+    }
+    return n_blocks;
+}
 
 SN_INLINE void decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out, size_t n_blocks,
                       sn_unpack unpack)
@@ -204,6 +204,18 @@ SN_INLINE void merge(const uint8_t *scales, const uint8_t *codes, uint8_t *targe
             part_store(at + i * 16, vaddq_f32(own_part, peer_part));
         }
     }
+}
+
+static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
+                size_t n_blocks)
+{
+    return encode(values, scales, codes, n_blocks, &sn_q8_format, q8_quantize);
+}
+
+static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
+                size_t n_blocks)
+{
+    return encode(values, scales, codes, n_blocks, &sn_q4_format, q4_quantize);
 }
 
 static void q8_decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out, size_t n_blocks)

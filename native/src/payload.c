@@ -4,22 +4,9 @@
  */
 #include "sn_kernels.h"
 
-static const sn_format q8_format = {
-    .bits = 8,
-    .block_code_bytes = SN_Q8_CODE_BYTES,
-    .scale_bits_max = SN_Q8_SCALE_BITS_MAX,
-    .zero_code_byte = 0x00,
-};
-static const sn_format q4_format = {
-    .bits = 4,
-    .block_code_bytes = SN_Q4_CODE_BYTES,
-    .scale_bits_max = SN_Q4_SCALE_BITS_MAX,
-    .zero_code_byte = SN_Q4_OFFSET | SN_Q4_OFFSET << 4,
-};
-
 const sn_format *sn_format_of(int bits)
 {
-    return bits == 8 ? &q8_format : bits == 4 ? &q4_format : NULL;
+    return bits == 8 ? &sn_q8_format : bits == 4 ? &sn_q4_format : NULL;
 }
 
 static const sn_kernels *kernels_of(const sn_isa *isa, const sn_format *format)
@@ -72,7 +59,7 @@ size_t sn_encode(const sn_isa *isa, const sn_format *format, const uint8_t *valu
     return n_encoded;
 }
 
-static int has_invalid_scale(const uint8_t *scales, size_t n_blocks, uint16_t scale_bits_max)
+static int has_invalid_scale(const uint8_t *scales, size_t n_blocks, uint32_t scale_bits_max)
 {
     /* As integers, every negative, infinite or NaN bfloat16 is above the largest legal one. */
     uint16_t found = 0;

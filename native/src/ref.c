@@ -39,7 +39,7 @@ static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes, 
         if (amax_bits >= SN_INFINITY_BITS) {
             return b;
         }
-        const uint32_t scale_bits = sn_scale_bits(amax_bits, SN_Q8_LEVELS, SN_Q8_SCALE_BITS_MAX);
+        const uint32_t scale_bits = sn_scale_bits(amax_bits, &sn_q8_format);
         const float inverse_scale = sn_inverse_scale(scale_bits);
         sn_scale_store(scales, b, scale_bits);
         for (size_t i = 0; i < SN_BLOCK_ELEMS; i++) {
@@ -101,7 +101,7 @@ static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes, 
         if (amax_bits >= SN_INFINITY_BITS) {
             return b;
         }
-        const uint32_t scale_bits = sn_scale_bits(amax_bits, SN_Q4_LEVELS, SN_Q4_SCALE_BITS_MAX);
+        const uint32_t scale_bits = sn_scale_bits(amax_bits, &sn_q4_format);
         const float inverse_scale = sn_inverse_scale(scale_bits);
         sn_scale_store(scales, b, scale_bits);
         for (size_t t = 0; t < SN_Q4_CODE_BYTES; t++) {

@@ -1,0 +1,212 @@
+/* Every instruction set of this machine against the reference, on hostile values and payloads.
+ *
+ * Built with the address and undefined behaviour sanitizers (make -C native test). Buffers are
+ * allocated to the byte and start at odd addresses, so a kernel that reads or writes one byte too
+ * many, or assumes alignment, ends the run. Seeded: a failure names its round.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "sn_kernels.h"
+
+enum { ROUNDS = 6000, LARGE_EVERY = 301, SMALL_ELEMS_MAX = 1300 };
+
+static uint64_t random_state = 20240229;
+
+static uint64_t random_u64(void) /* splitmix64 */
+{
+    uint64_t z = random_state += 0x9E3779B97F4A7C15u;
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+    return z ^ z >> 31;
+}
+
+static size_t random_below(size_t n)
+{
+    return (size_t)(random_u64() % n);
+}
+
+/* `size` bytes that end where the allocation ends, `offset` bytes after a cache line begins. */
+typedef struct {
+    void *allocation;
+    uint8_t *bytes;
+    size_t size;
+} buffer;
+
+static buffer buffer_new(size_t size, size_t offset)
+{
+    buffer made = {.size = size};
+    if (posix_memalign(&made.allocation, 64, size + offset + (size + offset == 0)) != 0) {
+        abort();
+    }
+    made.bytes = (uint8_t *)made.allocation + offset;
+    memset(made.bytes, 0xA5, size);
+    return made;
+}
+
+static void buffer_free(buffer b)
+{
+    free(b.allocation);
+}
+
+static void fail(const char *what, const sn_isa *isa, int bits, int round)
+{
+    fprintf(stderr, "round %d, %d bits: %s differs from ref in %s\n", round, bits, isa->name, what);
+    exit(1);
+}
+
+typedef enum { ANY_BITS, GAUSSIAN_LIKE, EDGES, TIES, DENORMALS, TINY, HUGE, N_KINDS } value_kind;
+
+static float random_value(value_kind kind)
+{
+    static const uint32_t edges[] = {
+        0x00000000u, 0x80000000u, 0x00000001u, 0x807FFFFFu, 0x00800000u, 0x7F7FFFFFu, 0xFF7FFFFFu,
+        0x3F800000u, 0xBF800000u, 0x01000000u, 0x02800000u, 0x02000000u, 0x7E800000u, 0x3F000000u,
+    };
+    const uint64_t bits = random_u64();
+    const float unit = (float)(int64_t)bits * 0x1p-63f;
+    switch (kind) {
+    case ANY_BITS:
+        return sn_float_from_bits((uint32_t)bits);
+    case GAUSSIAN_LIKE:
+        return unit * unit * unit;
+    case EDGES:
+        return sn_float_from_bits(edges[bits % (sizeof edges / sizeof edges[0])]);
+    case TIES: /* half codes: what rounds away from zero */
+        return (float)((int)(bits % 255) - 127) * 0.5f;
+    case DENORMALS:
+        return sn_float_from_bits((uint32_t)bits & 0x80FFFFFFu);
+    case TINY: /* around the smallest scale */
+        return unit * 0x1p-117f;
+    default:
+        return unit * FLT_MAX;
+    }
+}
+
+static void values_fill(buffer values)
+{
+    const value_kind kind = (value_kind)random_below(N_KINDS);
+    for (size_t i = 0; i < values.size; i += sizeof(float)) {
+        const int is_other = random_below(16) == 0;
+        const float value =
+            random_value(is_other ? (value_kind)(ANY_BITS + 1 + random_below(N_KINDS - 1)) : kind);
+        memcpy(values.bytes + i, &value, sizeof value);
+    }
+}
+
+static void payload_mutate(buffer payload)
+{
+    if (payload.size == 0) {
+        return;
+    }
+    for (size_t n = random_below(4); n > 0; n--) {
+        payload.bytes[random_below(payload.size)] ^= (uint8_t)(1u << random_below(8));
+    }
+    if (random_below(8) == 0) {
+        for (size_t i = 0; i < payload.size; i++) {
+            payload.bytes[i] = (uint8_t)random_u64();
+        }
+    }
+}
+
+static int is_same_floats(buffer a, buffer b)
+{
+    for (size_t i = 0; i < a.size; i += sizeof(float)) {
+        float x;
+        float y;
+        memcpy(&x, a.bytes + i, sizeof x);
+        memcpy(&y, b.bytes + i, sizeof y);
+        /* Which NaN comes out of infinity - infinity is the processor's choice. */
+        if (sn_bits_from_float(x) != sn_bits_from_float(y) && !(x != x && y != y)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void encode_compare(const sn_isa *ref, const sn_isa *isa, const sn_format *format,
+                           buffer values, buffer expected, int round)
+{
+    const size_t n_elems = values.size / sizeof(float);
+    buffer got = buffer_new(expected.size, random_below(8));
+    const size_t expected_blocks = sn_encode(ref, format, values.bytes, n_elems, expected.bytes);
+    const size_t got_blocks = sn_encode(isa, format, values.bytes, n_elems, got.bytes);
+    if (got_blocks != expected_blocks || memcmp(got.bytes, expected.bytes, got.size) != 0) {
+        fail("encode", isa, format->bits, round);
+    }
+    const int is_refused = expected_blocks * SN_BLOCK_ELEMS < n_elems;
+    const int is_valid = sn_validate(ref, format, got.bytes, n_elems) == SN_VALID;
+    if (is_refused == is_valid) {
+        fail("validity of what it encodes", isa, format->bits, round);
+    }
+    buffer_free(got);
+}
+
+static void decode_compare(const sn_isa *ref, const sn_isa *isa, const sn_format *format,
+                           buffer payload, size_t n_elems, int round)
+{
+    const size_t offset = random_below(4) == 0 ? 0 : random_below(16);
+    buffer expected = buffer_new(n_elems * sizeof(float), 0);
+    buffer got = buffer_new(n_elems * sizeof(float), offset);
+    const sn_verdict verdict = sn_decode(ref, format, payload.bytes, n_elems, expected.bytes);
+    if (sn_decode(isa, format, payload.bytes, n_elems, got.bytes) != verdict ||
+        memcmp(got.bytes, expected.bytes, got.size) != 0) {
+        fail("decode", isa, format->bits, round);
+    }
+    for (size_t i = 0; verdict == SN_VALID && i < got.size; i += sizeof(float)) {
+        uint32_t bits;
+        memcpy(&bits, got.bytes + i, sizeof bits);
+        if ((bits & SN_ABS_MASK) >= SN_INFINITY_BITS) {
+            fail("finiteness of a valid payload", isa, format->bits, round);
+        }
+    }
+    values_fill(expected);
+    memcpy(got.bytes, expected.bytes, got.size);
+    const float own_weight = random_value(GAUSSIAN_LIKE);
+    const float peer_weight = random_below(2) ? 1.0f - own_weight : random_value(HUGE);
+    const sn_verdict expected_verdict = sn_merge(ref, format, payload.bytes, n_elems,
+                                                 expected.bytes, own_weight, peer_weight);
+    const sn_verdict got_verdict =
+        sn_merge(isa, format, payload.bytes, n_elems, got.bytes, own_weight, peer_weight);
+    if (got_verdict != expected_verdict || !is_same_floats(got, expected)) {
+        fail("merge", isa, format->bits, round);
+    }
+    buffer_free(expected);
+    buffer_free(got);
+}
+
+static void round_run(const sn_isa *ref, const sn_isa *isa, const sn_format *format, int round)
+{
+    const size_t n_elems = round % LARGE_EVERY == 0
+                               ? SN_STREAM_BLOCKS * SN_BLOCK_ELEMS + random_below(200)
+                               : random_below(SMALL_ELEMS_MAX);
+    buffer values = buffer_new(n_elems * sizeof(float), random_below(8));
+    buffer payload = buffer_new(sn_payload_bytes(format, n_elems), random_below(8));
+    values_fill(values);
+    encode_compare(ref, isa, format, values, payload, round);
+    decode_compare(ref, isa, format, payload, n_elems, round);
+    payload_mutate(payload);
+    decode_compare(ref, isa, format, payload, n_elems, round);
+    buffer_free(values);
+    buffer_free(payload);
+}
+
+int main(void)
+{
+    size_t count = 0;
+    while (sn_isa_at(count) != NULL) {
+        count++;
+    }
+    const sn_isa *ref = sn_isa_at(count - 1);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (size_t i = 0; i < count; i++) {
+            round_run(ref, sn_isa_at(i), sn_format_of(round % 2 ? 8 : 4), round);
+        }
+    }
+    for (size_t i = 0; i < count; i++) {
+        printf("%s ", sn_isa_at(i)->name);
+    }
+    printf("agree on %d rounds\n", ROUNDS);
+    return 0;
+}
