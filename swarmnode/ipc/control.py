@@ -60,7 +60,7 @@ class Release(Message, frozen=True, tag="release"):
 
 
 class SaveSnapshot(Message, frozen=True, tag="save"):
-    """Write a snapshot at the next step boundary; answered by SnapshotSaved with this id."""
+    """Write a snapshot at the next step boundary; SnapshotSaved or SnapshotFailed has this id."""
 
     request: Count
 
@@ -136,6 +136,14 @@ class SnapshotSaved(Message, frozen=True, tag="saved"):
     path: str
 
 
+class SnapshotFailed(Message, frozen=True, tag="unsaved"):
+    """A snapshot could not be written; the ones before it are kept and training goes on."""
+
+    request: Count
+    step: Count
+    message: str
+
+
 class WorkerFailed(Message, frozen=True, tag="failed"):
     """The worker is about to exit; ``kind`` is one of FAILURE_KINDS, ``message`` one line."""
 
@@ -148,7 +156,9 @@ FATAL_KINDS = frozenset({"torch-missing", "task-unknown", "config", "layout", "d
 FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "crash"}
 
 ToWorker = Configure | Apply | Release | SaveSnapshot | Pause | Resume | Stop
-FromWorker = WorkerReady | SlotReady | Applied | Progress | SnapshotSaved | WorkerFailed
+FromWorker = (
+    WorkerReady | SlotReady | Applied | Progress | SnapshotSaved | SnapshotFailed | WorkerFailed
+)
 
 
 def encode_message(message: Message) -> bytes:

@@ -74,7 +74,6 @@ class Task(ABC):
     eval_every_steps: ClassVar[int] = 20
     exchange_every_steps: ClassVar[int] = 8
 
-    tokens_per_batch: int
     config: Any  # narrowed to its own Config by each task
 
     def __init__(self, config: dict[str, Any], *, data_dir: str = "") -> None:
@@ -85,6 +84,11 @@ class Task(ABC):
         """
         self.config = parse_settings(config, self.Config, owner=f"task {self.name}")
         self.data_dir = data_dir
+
+    @property
+    @abstractmethod
+    def tokens_per_batch(self) -> int:
+        """What one batch counts for in the swarm's progress: tokens, or examples."""
 
     @abstractmethod
     def build_model(self, seed: int) -> torch.nn.Module:

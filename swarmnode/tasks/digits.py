@@ -36,7 +36,7 @@ class Digits(Task):
     config: Config
 
     @property
-    def tokens_per_batch(self) -> int:  # type: ignore[override]
+    def tokens_per_batch(self) -> int:
         return self.config.batch
 
     def build_model(self, seed: int) -> torch.nn.Module:

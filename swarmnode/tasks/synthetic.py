@@ -33,7 +33,7 @@ class Synthetic(Task):
     config: Config
 
     @property
-    def tokens_per_batch(self) -> int:  # type: ignore[override]
+    def tokens_per_batch(self) -> int:
         return self.config.batch
 
     def optimum(self) -> torch.Tensor:

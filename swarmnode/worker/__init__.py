@@ -1,0 +1,1 @@
+"""The worker process: torch, the task's model, and the loop that trains it."""

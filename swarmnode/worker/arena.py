@@ -1,0 +1,56 @@
+"""The flat arena: every trained parameter is a view of one float32 vector.
+
+A strategy does its vector math on :attr:`Arena.flat`, and the model sees it at once. Tied
+parameters appear once. What is not trained stays outside: frozen parameters (each node
+builds the same ones) and buffers (never averaged, kept in snapshots).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from swarmnode.errors import ConfigError
+from swarmnode.tensor.layout import Layout
+
+
+class Arena:
+    """Owns: ``flat``, float32 [numel], the storage of ``model``'s trained parameters."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        """Move the parameters of ``model`` into one storage on the device where they are.
+
+        Raises:
+            ConfigError: nothing to train, or a parameter that is not float32.
+        """
+        trained = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
+        }
+        if not trained:
+            raise ConfigError("the task's model has no parameter that requires a gradient")
+        for name, parameter in trained.items():
+            if parameter.dtype != torch.float32:
+                raise ConfigError(
+                    f"parameter {name}: expected float32, got {parameter.dtype}; build the model "
+                    "in float32, autocast lowers the precision of the computation"
+                )
+        self.layout = Layout.of(
+            (name, parameter.shape, "float32") for name, parameter in trained.items()
+        )
+        self.names = tuple(trained)
+        device = next(iter(trained.values())).device
+        self.flat = torch.empty(self.layout.numel, dtype=torch.float32, device=device)
+        for parameter, offset in zip(trained.values(), self.layout.offsets, strict=True):
+            view = self.flat[offset : offset + parameter.numel()].view(parameter.shape)
+            view.copy_(parameter.data)
+            parameter.data = view
+
+    @property
+    def numel(self) -> int:
+        """The number of float32 numbers in the arena."""
+        return self.flat.numel()
+
+    def is_finite(self) -> bool:
+        """Return whether no parameter is NaN or infinite. Cost: O(numel)."""
+        return bool(torch.isfinite(self.flat).all())

@@ -1,0 +1,73 @@
+"""Why a worker ends: from an exception to one kind, one line and one exit status.
+
+Free of torch, because "torch is missing" is one of the reasons.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from swarmnode.errors import ConfigError, MalformedMessage, SpecMismatch, StorageFull, WorkerError
+from swarmnode.tasks.base import DataError
+from swarmnode.tasks.registry import UnknownTask
+
+TORCH_MISSING = "this task needs torch: pip install 'swarmnode[torch]'"
+
+# 1 and 2 are what Python itself exits with on an exception and on bad arguments.
+EXIT_STATUS = {
+    "crash": 1,
+    "torch-missing": 10,
+    "task-unknown": 11,
+    "config": 12,
+    "layout": 13,
+    "data": 14,
+    "out-of-memory": 15,
+    "disk-full": 16,
+    "diverged": 17,
+}
+
+_LINE_CHARACTERS_MAX = 500
+
+
+class Diverged(WorkerError):
+    """The loss is no number any more."""
+
+
+def classify(error: BaseException) -> tuple[str, str]:
+    """Return (kind, message); kind is one of ``ipc.control.FAILURE_KINDS``."""
+    match error:
+        case ModuleNotFoundError(name="torch"):
+            return "torch-missing", TORCH_MISSING
+        case ImportError():
+            return "config", f"a library that the task needs cannot be imported: {_line(error)}"
+        case UnknownTask():
+            return "task-unknown", _line(error)
+        case DataError():
+            return "data", _line(error)
+        case ConfigError() | MalformedMessage():
+            return "config", _line(error)
+        case SpecMismatch():
+            return "layout", _line(error)
+        case StorageFull():
+            return "disk-full", _line(error)
+        case Diverged():
+            return "diverged", _line(error)
+    if _is_out_of_memory(error):
+        return "out-of-memory", f"out of memory; use a smaller batch or model: {_line(error)}"
+    return "crash", f"{type(error).__name__}: {_line(error)}"
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Know torch's own error for a GPU, Python's, and the RuntimeError of torch for the CPU."""
+    if isinstance(error, MemoryError):
+        return True
+    torch = sys.modules.get("torch")
+    gpu_error = getattr(torch, "OutOfMemoryError", MemoryError)
+    if isinstance(error, gpu_error):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[:_LINE_CHARACTERS_MAX]

@@ -1,0 +1,157 @@
+"""Entry point of the worker process: ``python -m swarmnode.worker.main``.
+
+Torch is imported only once the control socket works, so that its absence is one message
+to the daemon and not a traceback. Every failure becomes one WorkerFailed message and an
+exit status of its own (``failures.py``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from swarmnode import limits
+from swarmnode.errors import ConfigError, SpecMismatch
+from swarmnode.ipc.control import Configure, WorkerFailed, WorkerReady
+from swarmnode.ipc.segment import Segment
+from swarmnode.worker.channel import Channel, DaemonGone
+from swarmnode.worker.failures import EXIT_STATUS, classify
+
+_NICE = 10  # beside a busy torch the daemon's timers are 0.15 ms late instead of 4 ms
+_PR_SET_PDEATHSIG = 1
+_LAST_WORDS_S = 1.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one worker; return its exit status."""
+    parser = argparse.ArgumentParser(prog="swarmnode.worker.main")
+    parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--segment-fd", type=int, required=True)
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    for descriptor in (arguments.control_fd, arguments.segment_fd):
+        os.set_inheritable(descriptor, False)
+    channel = Channel(socket.socket(fileno=arguments.control_fd))
+    _follow_the_daemon(channel)
+    os.nice(_NICE)
+    try:
+        work(channel, Segment(arguments.segment_fd))
+    except DaemonGone:
+        return 0  # before there was anything to save
+    # The whole process is supervised by the daemon: it is told why, and starts another.
+    except Exception as error:  # noqa: BLE001
+        return _report_failure(channel, error)
+    return 0
+
+
+def work(channel: Channel, segment: Segment) -> None:
+    """Build what the daemon wants trained, and train it until told to stop."""
+    configure = _wait_configure(channel)
+    threads = thread_count()
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    import torch
+
+    from swarmnode.strategies.registry import build_strategy
+    from swarmnode.worker.handoff import Handoff
+    from swarmnode.worker.loop import Loop
+    from swarmnode.worker.report import Saver
+    from swarmnode.worker.snapshot import SnapshotStore
+    from swarmnode.worker.state import build_state, build_task
+
+    torch.set_num_threads(threads)
+    task = build_task(configure.task, configure.task_config, configure.data_dir)
+    state = build_state(task, swarm_seed=configure.swarm_seed, device=configure.device)
+    layout = state.arena.layout
+    if configure.layout_hash not in (b"", layout.layout_hash):
+        raise SpecMismatch(
+            f"task {task.name}: the swarm's model has layout {configure.layout_hash.hex()[:12]}, "
+            f"here it is {layout.layout_hash.hex()[:12]}; install the version of the task that "
+            "the swarm uses"
+        )
+    strategy = build_strategy(configure.strategy, configure.strategy_settings, state.arena.flat)
+    snapshots = SnapshotStore(Path(configure.snapshot_dir))
+    if configure.resume:
+        snapshots.restore(state, strategy)
+    segment.format(layout.numel, limits.SLOTS_PER_WORKER)
+    ready = WorkerReady(
+        layout_hash=layout.layout_hash,
+        numel=layout.numel,
+        slots=segment.slots,
+        step=state.step,
+        tokens=state.tokens,
+        device=str(state.device),
+        torch_version=str(torch.__version__),
+        threads=threads,
+    )
+    channel.send(ready)
+    loop = Loop(
+        state,
+        strategy,
+        channel=channel,
+        handoff=Handoff(segment, strategy),
+        saver=Saver(snapshots, channel),
+        steps_max=configure.steps_max,
+    )
+    loop.run(configure.shard_seed)
+    channel.flush(_LAST_WORDS_S)
+
+
+def thread_count() -> int:
+    """Return torch's threads: all cores but one, which is the daemon's, or SWARMNODE_THREADS.
+
+    Raises:
+        ConfigError: that variable is no number of threads.
+    """
+    wanted = os.environ.get("SWARMNODE_THREADS", "")
+    if wanted:
+        if not wanted.isdecimal() or int(wanted) == 0:
+            raise ConfigError(f"SWARMNODE_THREADS: expected a number from 1 on, got {wanted!r}")
+        return int(wanted)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) - 1)
+
+
+def _wait_configure(channel: Channel) -> Configure:
+    until = time.monotonic() + limits.WORKER_START_S
+    while time.monotonic() < until:
+        for message in channel.poll(limits.WORKER_IDLE_POLL_S):
+            if isinstance(message, Configure):
+                return message
+    raise DaemonGone("the daemon never said what to train")
+
+
+def _follow_the_daemon(channel: Channel) -> None:
+    """Save and leave when the daemon dies or asks; leave Ctrl-C to the daemon.
+
+    The control socket closes when the daemon dies, too: the signal is for a worker that is
+    then deep in a long step or whose socket was inherited by a process that the task started.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: channel.abandon("terminated"))
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _report_failure(channel: Channel, error: Exception) -> int:
+    kind, message = classify(error)
+    if kind == "crash":
+        traceback.print_exception(error)
+    try:
+        channel.send(WorkerFailed(kind=kind, message=message))
+        channel.flush(_LAST_WORDS_S)
+    except DaemonGone:
+        pass  # then the exit status has to do
+    print(f"worker failed ({kind}): {message}", file=sys.stderr, flush=True)
+    return EXIT_STATUS[kind]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""What is being trained: task, model, arena, optimizer, and how far it has come."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from swarmnode.tasks.base import Task
+from swarmnode.tasks.registry import load_task
+from swarmnode.worker.arena import Arena
+from swarmnode.worker.device import Device, choose_device, with_fastest_precision
+
+
+@dataclass
+class TrainState:
+    """Everything that a step changes, on one device."""
+
+    task: Task
+    model: torch.nn.Module
+    arena: Arena
+    optimizer: torch.optim.Optimizer
+    device: Device
+    step: int = 0
+    tokens: int = 0
+
+    def batches(self, shard_seed: int) -> Iterator[Any]:
+        """Return this node's stream of batches from here on.
+
+        A resumed run does not replay a stream from its beginning: it draws a new one, fixed
+        by the seed and the step at which it resumes.
+        """
+        material = f"{shard_seed}/{self.step}".encode()
+        seed = int.from_bytes(hashlib.sha256(material).digest()[:4], "little")
+        torch.manual_seed(seed)  # dropout and the like: different on every node
+        return self.task.batches(seed)
+
+    def evaluate(self) -> float:
+        """Return the loss on the task's held-out probe."""
+        self.model.eval()
+        try:
+            with torch.no_grad(), self.device.autocast():
+                return self.task.evaluate(self.model)
+        finally:
+            self.model.train()
+
+
+def build_task(name: str, config: dict[str, Any], data_dir: str = "") -> Task:
+    """Return an instance of task ``name``. Raises ConfigError."""
+    return load_task(name)(config, data_dir=data_dir)
+
+
+def build_state(task: Task, *, swarm_seed: int, device: str) -> TrainState:
+    """Build model and optimizer; the same ``swarm_seed`` gives the same parameters anywhere.
+
+    Raises:
+        ConfigError: the device is not there, or the model cannot be trained together.
+    """
+    chosen = choose_device(device)
+    seed = swarm_seed % 2**63
+    torch.manual_seed(seed)
+    model = task.build_model(seed).to(chosen.torch_device)
+    arena = Arena(model)
+    model.train()
+    chosen = with_fastest_precision(chosen, task, model)
+    return TrainState(task, model, arena, task.build_optimizer(model), chosen)
