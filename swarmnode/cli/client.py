@@ -1,0 +1,131 @@
+"""How the command line talks to the daemon: HTTP over its Unix socket, from the standard library.
+
+Loads neither Trio nor cryptography: ``swarmnode status`` answers in milliseconds.
+"""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from swarmnode import limits
+from swarmnode.config import Paths
+from swarmnode.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    NotRunning,
+    Refused,
+    SwarmNodeError,
+    TransportError,
+)
+
+DEADLINE_S = 10.0
+_ERRORS: dict[int, type[SwarmNodeError]] = {
+    error.exit_code: error for error in (SwarmNodeError, ConfigError, NotRunning, Refused)
+}
+
+
+class _Refusal(msgspec.Struct):
+    """What the daemon says instead of an answer."""
+
+    error: str
+    exit_code: int = 1
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP to a socket that lies in the file system."""
+
+    def __init__(self, path: Path, deadline_s: float) -> None:
+        super().__init__("localhost", timeout=deadline_s)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect the socket that requests are sent through."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class ControlClient:
+    """Asks the daemon of one home; every call is one connection."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+
+    def get(self, path: str, *, deadline_s: float = DEADLINE_S) -> Any:
+        """Return what the daemon has at ``path``, as plain Python.
+
+        Raises:
+            NotRunning: No daemon runs on this home.
+            DeadlineExceeded: It did not answer in ``deadline_s``.
+            TransportError: It went away in the middle, or answers what is no JSON.
+            SwarmNodeError: It refused: the class goes with the exit code of the refusal.
+        """
+        return self._request("GET", path, None, deadline_s)
+
+    def post(self, path: str, body: Any = None, *, deadline_s: float = DEADLINE_S) -> Any:
+        """Send ``body`` (a record or plain Python; None sends ``{}``) and return the answer.
+
+        Raises:
+            The same as :meth:`get`.
+        """
+        encoded = msgspec.json.encode({} if body is None else body)
+        return self._request("POST", path, encoded, deadline_s)
+
+    def _request(self, method: str, path: str, body: bytes | None, deadline_s: float) -> Any:
+        status, answer = self._exchange(method, path, body, deadline_s)
+        try:
+            if status == http.client.OK:
+                return msgspec.json.decode(answer)
+            refusal = msgspec.json.decode(answer, type=_Refusal)
+        except msgspec.DecodeError as error:
+            raise TransportError(
+                f"the daemon of {self._paths.home} answered {path} with status {status} and no "
+                "JSON: is it of another version?"
+            ) from error
+        raise _ERRORS.get(refusal.exit_code, SwarmNodeError)(refusal.error)
+
+    def _exchange(
+        self, method: str, path: str, body: bytes | None, deadline_s: float
+    ) -> tuple[int, bytes]:
+        home, socket_path = self._paths.home, self._paths.control_socket
+        connection = _UnixConnection(socket_path, deadline_s)
+        try:
+            self._check_owner(socket_path)
+            connection.request(method, path, body, {"content-type": "application/json"})
+            response = connection.getresponse()
+            return response.status, response.read(limits.HTTP_ANSWER_BYTES_MAX)
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise NotRunning(
+                f"no swarmnode runs on {home}: start it with `swarmnode join LINK`, or name its "
+                "home with --home"
+            ) from error
+        except PermissionError as error:
+            raise Refused(
+                f"the swarmnode on {home} belongs to another user: run this as that user"
+            ) from error
+        except TimeoutError as error:
+            operation = f"{method} {path} to the swarmnode on {home}"
+            raise DeadlineExceeded(operation, deadline_s) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise TransportError(
+                f"the swarmnode on {home} went away while answering {path}: "
+                f"{error or type(error).__name__}"
+            ) from error
+        finally:
+            connection.close()
+
+    def _check_owner(self, socket_path: Path) -> None:
+        """Refuse a socket that somebody else made in the shared temporary directory."""
+        if self._paths.home in socket_path.parents:
+            return
+        owner, expected = socket_path.parent.stat().st_uid, self._paths.home.stat().st_uid
+        if owner != expected:
+            raise Refused(
+                f"{socket_path.parent} belongs to uid {owner}, the home {self._paths.home} to "
+                f"uid {expected}: remove the former, or choose a shorter home"
+            )
