@@ -1,0 +1,101 @@
+"""Golden bytes of wire records: an example of each, and its bytes for ever.
+
+``messages.json`` maps the name of an example to the hex of its encoding. Vectors
+are only ever added: when a record gains a field, its old example keeps its bytes
+(they must still be read) and moves to PAST, and a new example joins EXAMPLES.
+
+To add a record: one line in EXAMPLES, then ``python -m tests.golden.messages --add``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import msgspec
+
+from swarmnode.wire import gossip, membership, session, swarm
+from swarmnode.wire.packing import encode_record
+
+VECTORS = Path(__file__).with_name("messages.json")
+
+_XID = bytes(range(16))
+_KEY = bytes(range(32))
+_SIGNED = swarm.Signed(body=b"\x80", public_key=_KEY, signature=bytes(64))
+_STATUS = membership.PeerStatus("training", step=100, tokens=6400, exchanges=9, loss=2.5)
+
+# "family/example" to a record that is encoded to exactly the recorded bytes.
+EXAMPLES: dict[str, msgspec.Struct] = {
+    "gossip/offer": gossip.Offer(_XID, _KEY, "model", 3, 41, 17, 4100, 268_697_600),
+    "gossip/accept": gossip.Accept(_XID, 40, 4000, 2**40),
+    "gossip/busy": gossip.Busy(_XID, "incompatible: here it is 9 chunks"),
+    "gossip/chunk-first": gossip.Chunk(_XID, 0),
+    "gossip/chunk-last": gossip.Chunk(_XID, 65_535),
+    "gossip/ready": gossip.Ready(_XID, 17),
+    "gossip/commit": gossip.Commit(_XID),
+    "gossip/abort": gossip.Abort(_XID, "local: not finite"),
+    "gossip/status-query": gossip.StatusQuery(_XID),
+    "gossip/status-reply-committed": gossip.StatusReply(_XID, "committed"),
+    "gossip/status-reply-aborted": gossip.StatusReply(_XID, "aborted"),
+    "gossip/status-reply-pending": gossip.StatusReply(_XID, "pending"),
+    "gossip/status-reply-unknown": gossip.StatusReply(_XID, "unknown"),
+    "session/hello": session.Hello(1, 1, _KEY, "swarmnode/0.1.0", _KEY),
+    "membership/peer-record": membership.PeerRecord(
+        network_id=_KEY,
+        public_key=_KEY,
+        addresses=("tcp://192.0.2.1:4001", "tcp://[2001:db8::1]:4001"),
+        role="trainer",
+        version="0.1.0",
+        boot_epoch=7,
+        sequence=1234,
+        status=_STATUS,
+    ),
+    "membership/peer-list": membership.PeerList((_SIGNED, _SIGNED)),
+    "swarm/signed": _SIGNED,
+    "swarm/manifest": swarm.Manifest(
+        name="tiny-lm",
+        swarm_key=_KEY,
+        task="bytes-lm",
+        task_version=1,
+        task_config={"layers": 2, "width": 64, "text": {"source": "built-in"}},
+        numel=123_456,
+        layout_hash=_KEY,
+        data_hash=b"",
+        strategy="pair-average",
+        strategy_settings={"every_steps": 20},
+        codec="Q8B64",
+        seed=1,
+        admission="open",
+        min_version="0.1.0",
+        created_at=1_700_000_000,
+        expires_at=0,
+    ),
+    "swarm/manifest-request": swarm.ManifestRequest(_KEY),
+    "swarm/manifest-reply": swarm.ManifestReply(_SIGNED),
+}
+
+# Examples of former shapes: encoding them gives other bytes now, reading theirs gives them.
+PAST: dict[str, msgspec.Struct] = {}
+
+
+def load_vectors() -> dict[str, bytes]:
+    """Return the recorded bytes by the name of their example."""
+    recorded = json.loads(VECTORS.read_text(encoding="utf-8")) if VECTORS.exists() else {}
+    return {name: bytes.fromhex(text) for name, text in recorded.items()}
+
+
+def add_missing() -> list[str]:
+    """Record what has no vector yet; return the names. What is recorded stays as it is."""
+    vectors = load_vectors()
+    added = [name for name in EXAMPLES if name not in vectors]
+    vectors |= {name: encode_record(EXAMPLES[name]) for name in added}
+    text = json.dumps({name: data.hex() for name, data in vectors.items()}, indent=1)
+    VECTORS.write_text(text + "\n", encoding="utf-8")
+    return added
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--add"]:
+        sys.exit("usage: python -m tests.golden.messages --add")
+    sys.stdout.write("".join(f"{name}\n" for name in add_missing()))

@@ -1,0 +1,223 @@
+"""House rules that a linter has no words for. Each failure names file, line and rule."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "swarmnode"
+TESTS = ROOT / "tests"
+
+MODULE_LINES_MAX = 800
+MODULE_LINES_WARN = 500
+FUNCTION_LINES_MAX = 70
+# Modules that may pass MODULE_LINES_WARN, each with the reason why it is not two.
+LONG_MODULES: dict[str, str] = {}
+
+# Written apart so that this file does not hold what it forbids.
+MARKERS = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK"]) + r")\b")
+BROAD = {"Exception", "BaseException"}
+
+
+@functools.cache
+def sources_in(folder: Path) -> tuple[Path, ...]:
+    return tuple(sorted(folder.rglob("*.py")))
+
+
+@functools.cache
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(text_of(path), filename=str(path))
+
+
+def where(path: Path, node: ast.stmt | ast.expr | ast.excepthandler | int) -> str:
+    line = node if isinstance(node, int) else node.lineno
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def all_sources() -> Iterator[Path]:
+    yield from sources_in(PACKAGE)
+    yield from sources_in(TESTS)
+
+
+def test_modules_are_short() -> None:
+    lines = {str(path.relative_to(ROOT)): text_of(path).count("\n") for path in all_sources()}
+    too_long = {name: count for name, count in lines.items() if count > MODULE_LINES_MAX}
+    assert not too_long, f"more than {MODULE_LINES_MAX} lines: split them"
+    long = {
+        name: count
+        for name, count in lines.items()
+        if count > MODULE_LINES_WARN and name.startswith("swarmnode/")
+    }
+    assert long.keys() == LONG_MODULES.keys(), f"more than {MODULE_LINES_WARN} lines: {long}"
+
+
+def test_functions_are_short() -> None:
+    too_long = [
+        f"{where(path, node)} {node.name}"
+        for path in sources_in(PACKAGE)
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or node.lineno) - node.lineno >= FUNCTION_LINES_MAX
+    ]
+    assert not too_long, f"functions of more than {FUNCTION_LINES_MAX} lines"
+
+
+def test_nothing_is_left_for_later() -> None:
+    found = [
+        f"{where(path, token.start[0])} {token.string.strip()}"
+        for path in all_sources()
+        for token in tokenize.generate_tokens(io.StringIO(text_of(path)).readline)
+        if token.type == tokenize.COMMENT and MARKERS.search(token.string)
+    ]
+    found += [
+        where(path, node)
+        for path in all_sources()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Name) and node.id == "NotImplementedError"
+    ]
+    assert not found, "do it now, or say in the docs that it is not done"
+
+
+def test_nobody_sleeps_on_the_wall_clock() -> None:
+    found = [
+        where(path, node)
+        for path in all_sources()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "sleep"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "time"
+    ]
+    found += [
+        where(path, node)
+        for path in all_sources()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ImportFrom)
+        and node.module == "time"
+        and any(alias.name == "sleep" for alias in node.names)
+    ]
+    assert not found, "wait for a condition with a deadline, or use a virtual clock"
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(isinstance(name, ast.Name) and name.id in BROAD for name in names)
+
+
+def reason_on(line: str) -> str:
+    """Return the comment of a line without codes for linters."""
+    comment = line.partition("#")[2]
+    return re.sub(r"(#\s*)?(noqa|type:|pragma)\S*(\s*[A-Z]+[0-9]+,?)*", "", comment).strip(" #:-")
+
+
+def is_explained(path: Path, handler: ast.ExceptHandler) -> bool:
+    """Whether it raises again, or the line or a comment above it gives a reason."""
+    last = handler.body[-1]
+    if isinstance(last, ast.Raise) and last.exc is None:
+        return True
+    lines = text_of(path).splitlines()
+    above, line = lines[handler.lineno - 2 : handler.lineno]
+    return bool(reason_on(line) or (above.strip().startswith("#") and reason_on(above)))
+
+
+def test_a_broad_except_says_why() -> None:
+    silent = [
+        where(path, node)
+        for path in all_sources()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ExceptHandler) and is_broad(node) and not is_explained(path, node)
+    ]
+    assert not silent, "catch what you expect, or say on the line why everything"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("except Exception:", False),
+        ("except Exception:  # noqa: BLE001", False),
+        ("except Exception:  # a supervisor restarts whatever failed", True),
+        ("except Exception:  # noqa: BLE001 - a supervisor restarts whatever failed", True),
+        ("except Exception:  # why: restart  # noqa: BLE001", True),
+    ],
+)
+def test_a_code_for_the_linter_is_no_reason(line: str, expected: bool) -> None:
+    assert bool(reason_on(line)) == expected
+
+
+def test_modules_have_docstrings() -> None:
+    """Every module with code in it; the empty ``__init__`` of a package has none to describe."""
+    bare = [
+        where(path, 1)
+        for path in sources_in(PACKAGE)
+        if tree_of(path).body and not ast.get_docstring(tree_of(path))
+    ]
+    assert not bare, "say in one line what the module is"
+
+
+def test_every_limit_is_used() -> None:
+    path = PACKAGE / "limits.py"
+    defined = {
+        target.id: node.lineno
+        for node in tree_of(path).body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    used = {
+        name
+        for source in sources_in(PACKAGE)
+        for node in ast.walk(tree_of(source))
+        for name in names_read(node)
+    }
+    idle = [f"{where(path, line)} {name}" for name, line in defined.items() if name not in used]
+    assert not idle, "a bound that nothing keeps"
+
+
+def names_read(node: ast.AST) -> Iterator[str]:
+    """Yield names as read by ``limits.X``, ``from limits import X``, or within limits.py."""
+    match node:
+        case ast.Attribute(attr=name) | ast.Name(id=name, ctx=ast.Load()):
+            yield name
+        case ast.ImportFrom(module="swarmnode.limits", names=aliases):
+            yield from (alias.name for alias in aliases)
+
+
+def test_every_limit_has_a_reason() -> None:
+    """A comment directly above it, or above the run of limits that it belongs to."""
+    lines = text_of(PACKAGE / "limits.py").splitlines()
+    bare = []
+    has_reason = False
+    for number, line in enumerate(lines, start=1):
+        if line.startswith("# ---") or not line.strip():
+            has_reason = False
+        elif line.startswith("#"):
+            has_reason = True
+        elif re.match(r"[A-Z][A-Z0-9_]* =", line) and not (has_reason or "#" in line):
+            bare.append(f"{number}: {line}")
+    units = [line for line in bare if re.search(r": (KIB|MIB|GIB) =", line)]
+    assert bare == units, "say why it is this much"
+
+
+def test_imports_go_downwards() -> None:
+    """The contracts of import-linter, as in pyproject.toml."""
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 broken" in done.stdout
