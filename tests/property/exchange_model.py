@@ -147,6 +147,16 @@ class Model:
         node.core = self.make_core(node.peer_id, rng)
         self.refresh(node)
 
+    def lose_session(self, first: PeerId, second: PeerId) -> None:
+        """Tell both ends, in either order, that their session is gone."""
+        for own, other in self.rng.sample([(first, second), (second, first)], 2):
+            self.feed(self.nodes[own], events.PeerLost(other))
+
+    def fail_locally(self, node: Node) -> None:
+        """Let the newest transfer of a node fail, whatever has become of it."""
+        if node.flows:
+            self.feed(node, events.LocalFailed(list(node.flows)[-1], "not finite"))
+
     # --- a node's shell ------------------------------------------------------------------
 
     def refresh(self, node: Node) -> None:

@@ -75,7 +75,9 @@ def test_a_responder_that_commits_before_commit_fails_conservation() -> None:
 def test_no_crash_means_no_half_applied_exchange(seed: int, n_nodes: int, faults: Faults) -> None:
     model = Model(n_nodes, seed, faults)
     before = model.total()
-    begin_at_random(model, 25, gap_s=3.0)
+    for _ in range(12):
+        begin_at_random(model, 2, gap_s=3.0)
+        trouble(model)
     model.settle()
     model.check()
     assert model.in_doubt() == 0
@@ -93,7 +95,8 @@ def test_crashes_and_partitions(seed: int, n_nodes: int, faults: Faults) -> None
     model = Model(n_nodes, seed, faults)
     for _ in range(12):
         begin_at_random(model, 2, gap_s=1.0)
-        inject(model)
+        trouble(model)
+        disaster(model)
         model.run(model.now + model.rng.choice([0.0, 0.02, 1.0, 40.0]))
     for node in model.nodes.values():
         if not node.is_up:
@@ -102,7 +105,16 @@ def test_crashes_and_partitions(seed: int, n_nodes: int, faults: Faults) -> None
     model.check()
 
 
-def inject(model: Model) -> None:
+def trouble(model: Model) -> None:
+    """What a shell reports in bad weather: a lost session, a failed transfer, or nothing."""
+    kind = model.rng.choice(["session", "local", "nothing"])
+    if kind == "session":
+        model.lose_session(*model.rng.sample(model.ids, 2))
+    elif kind == "local":
+        model.fail_locally(model.nodes[model.rng.choice(model.ids)])
+
+
+def disaster(model: Model) -> None:
     """Crash, restart, cut or heal something."""
     node = model.nodes[model.rng.choice(model.ids)]
     up = sum(other.is_up for other in model.nodes.values())
