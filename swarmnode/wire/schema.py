@@ -8,8 +8,8 @@ JSON Schema has no byte strings: they appear as ``{"type": "bytes"}`` with
 ``minBytes`` and ``maxBytes``, and are msgpack ``bin`` on the wire. Everything else
 means what it means in JSON Schema 2020-12.
 
-To add a record: add it to its module; a new kind of message is one line in
-FAMILIES. Then run ``--write``, and add an example to ``tests/golden/examples.py``.
+To add a record: name it in FAMILIES (a tagged union brings its members along) and
+run ``--write``; then give it an example, one line in ``tests/golden/messages.py``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from typing import Any, get_args
 import msgspec
 from msgspec import inspect
 
-from swarmnode.wire import gossip, membership, swarm
+from swarmnode.wire import gossip, membership, session, swarm
 
 # Family name to its record types: a union where the field "t" tells them apart, else a tuple.
 FAMILIES: dict[str, Any] = {
     "gossip": gossip.Message,
+    "session": (session.Hello,),
     "membership": (membership.PeerRecord, membership.PeerList),
     "swarm": (swarm.Signed, swarm.Manifest, swarm.ManifestRequest, swarm.ManifestReply),
 }
