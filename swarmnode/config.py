@@ -33,6 +33,7 @@ CONFIG_FILE_NAME = "config.toml"
 ANY_INTERFACE = "*"
 OFF = "off"
 
+_HOST = re.compile(r"\[[^\s\[\]]+\]|[^\s\[\]:]+")
 _SWARM_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -52,8 +53,6 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    dial_concurrency: Annotated[int, Meta(ge=1, le=64)] = limits.DIALS_CONCURRENT_MAX
-    peers_max: Annotated[int, Meta(ge=1, le=limits.PEERS_KNOWN_MAX)] = limits.PEERS_CONNECTED_MAX
 
     @property
     def paths(self) -> Paths:
@@ -96,6 +95,11 @@ class SwarmPaths:
     def manifest(self) -> Path:
         """The signed manifest."""
         return self.directory / "manifest"
+
+    @property
+    def link(self) -> Path:
+        """The link that it was created or joined with."""
+        return self.directory / "link"
 
     @property
     def swarm_key(self) -> Path:
@@ -216,10 +220,8 @@ def parse_host_port(text: str, *, setting: str) -> HostPort:
     Raises:
         ConfigError: It is none of these; ``setting`` says where the text stands.
     """
-    host, colon, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    well_formed = colon and host and (bracketed or ":" not in host)
-    if not well_formed or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+    host, _, port = text.rpartition(":")
+    if not _HOST.fullmatch(host) or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise ConfigError(
             f"{setting}: expected HOST:PORT, [IPV6]:PORT or *:PORT with a port of 0 to 65535, "
             f"got {text[:80]!r}"

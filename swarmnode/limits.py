@@ -110,7 +110,7 @@ DIAL_DEADLINE_S = 10.0
 # Two nodes that dial each other at once see both sessions open within this time.
 SESSION_CROSSING_S = 5.0
 # Leaving takes less than 2 s in all: a neighbour that does not answer is not waited for.
-GOODBYE_DEADLINE_S = 0.4
+GOODBYE_DEADLINE_S = 0.2
 # A newcomer gives up when no peer of its link gave the manifest within a minute.
 MANIFEST_FETCH_DEADLINE_S = 60.0
 MANIFEST_RETRY_S = 0.25
@@ -170,7 +170,13 @@ LAYOUT_NAME_BYTES_MAX = 512
 # 64 GiB of float32: far more than a volunteer's machine averages as one vector.
 LAYOUT_ELEMS_MAX = 2**34
 
-# --- daemon, http ------------------------------------------------------------------------
+# --- daemon, trainer, http ------------------------------------------------------------------------
+# To one worker at most: a message per slot and the requests of a few people.
+TRAINER_OUTBOX_MAX = 64
+# Leaving: an exchange that is almost through may end, so that it counts on both sides.
+LEAVE_DRAIN_S = 0.3
+# A snapshot of some GiB on a slow disk.
+SNAPSHOT_REQUEST_DEADLINE_S = 120.0
 # What browsers and proxies send fits into 8 KiB; h11's own default is the double.
 HTTP_HEADER_BYTES_MAX = 16 * KIB
 # The largest request is a manifest or task settings, each one wire message at most.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Protocol, TypeVar
 
 EventT = TypeVar("EventT", contravariant=True)
-EffectT = TypeVar("EffectT", covariant=True)
+EffectT = TypeVar("EffectT")
 StatisticsT = TypeVar("StatisticsT", covariant=True)
 
 

@@ -1,0 +1,142 @@
+"""Verbs that ask the running node, or need no node at all. Loads nothing heavy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from swarmnode import __version__
+from swarmnode.cli.client import ControlClient
+from swarmnode.cli.main import print_json
+from swarmnode.cli.options import home_option, json_option
+from swarmnode.config import Paths, resolve_home
+
+
+def client_for(home: Path | None) -> ControlClient:
+    """Return the client of the daemon that owns a home."""
+    return ControlClient(Paths(resolve_home(home, os.environ)))
+
+
+@click.command()
+@home_option
+@json_option
+def status(home: Path | None, as_json: bool) -> None:
+    """Show what the running node is doing, and why."""
+    answer = client_for(home).get("/status")
+    if as_json:
+        print_json(answer)
+        return
+    for name, value in _status_lines(answer):
+        click.echo(f"{name:<11} {value}")
+
+
+@click.command()
+@home_option
+@json_option
+def peers(home: Path | None, as_json: bool) -> None:
+    """List the peers of the running node; their numbers are what they say themselves."""
+    answer = client_for(home).get("/peers")
+    if as_json:
+        print_json(answer)
+        return
+    row = "{:<16} {:<9} {:<24} {:>8} {:>9} {:>8}  {}"
+    click.echo(row.format("peer", "state", "path", "step", "loss", "rtt ms", "version"))
+    for peer in answer:
+        click.echo(
+            row.format(
+                peer["peer"][:15] + "…",
+                peer["state"],
+                peer["path"] or "not connected",
+                peer["step"],
+                _number(peer["eval_loss"], ".4f"),
+                _number(peer["rtt_s"] and peer["rtt_s"] * 1e3, ".1f"),
+                peer["version"],
+            )
+        )
+
+
+@click.command()
+@home_option
+@json_option
+def leave(home: Path | None, as_json: bool) -> None:
+    """Tell the running node to leave its swarm and stop."""
+    answer = client_for(home).post("/leave")
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo("leaving: the worker saves a snapshot, then the node stops")
+
+
+@click.command()
+@home_option
+@json_option
+def paths(home: Path | None, as_json: bool) -> None:
+    """Show where this node keeps its files."""
+    own = Paths(resolve_home(home, os.environ))
+    where = {
+        "home": own.home,
+        "config": own.config_file,
+        "node_key": own.node_key,
+        "control_socket": own.control_socket,
+        "exchanges": own.history,
+        "swarms": own.home / "swarms",
+    }
+    if as_json:
+        print_json({name: str(path) for name, path in where.items()})
+        return
+    for name, path in where.items():
+        click.echo(f"{name:<15} {path}{'' if path.exists() else '  (not there yet)'}")
+
+
+@click.command()
+@json_option
+def version(as_json: bool) -> None:
+    """Show the version and the native code in use."""
+    from swarmnode.tensor.codec import active_isa, available_isas
+
+    facts = {"version": __version__, "native_isa": active_isa(), "isas": list(available_isas())}
+    if as_json:
+        print_json(facts)
+    else:
+        click.echo(f"swarmnode {__version__}, native code: {facts['native_isa']}")
+
+
+def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    sent, received = sum(answer["sent_bytes"].values()), sum(answer["received_bytes"].values())
+    return [
+        ("swarm", answer["swarm"]),
+        ("state", f"{answer['state']}: {answer['reason']}"),
+        ("peer", answer["peer"]),
+        ("address", answer["address"]),
+        (
+            "training",
+            f"step {answer['step']:,}, {answer['tokens']:,} tokens,"
+            f" {_number(answer['step_time_s'] and answer['step_time_s'] * 1e3, '.1f')} ms a step",
+        ),
+        (
+            "loss",
+            f"{_number(answer['loss'], '.4f')} training,"
+            f" {_number(answer['eval_loss'], '.4f')} held out,"
+            f" swarm {_number(answer['swarm_loss'], '.4f')}",
+        ),
+        ("peers", f"{answer['peers_connected']} connected, {answer['peers_known']} known"),
+        (
+            "exchanges",
+            f"{answer['exchanges_committed']} committed, {answer['exchanges_aborted']} aborted,"
+            f" {answer['exchanges_declined']} declined, {answer['exchanges_in_doubt']} in doubt",
+        ),
+        ("traffic", f"{sent / 1e6:.1f} MB sent, {received / 1e6:.1f} MB received"),
+        ("snapshot", f"step {answer['snapshot_step']}" if answer["snapshot_path"] else "none yet"),
+        (
+            "process",
+            f"pid {answer['pid']}, worker {answer['worker_pid'] or '-'},"
+            f" {answer['worker_restarts']} restarts, up {answer['uptime_s']:.0f} s",
+        ),
+    ]
+
+
+def _number(value: float | None, spec: str) -> str:
+    return "-" if value is None else format(value, spec)

@@ -1,0 +1,143 @@
+"""``swarmnode create``: a manifest, a key and a link."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from swarmnode import __version__
+from swarmnode.cli.main import print_json
+from swarmnode.cli.options import given, json_option, node_options
+from swarmnode.cli.worker_tools import run_offline
+from swarmnode.config import NodeConfig, Paths, load_config
+from swarmnode.errors import ConfigError
+
+_SECONDS_PER_DAY = 86_400
+
+
+@click.command()
+@click.argument("name")
+@click.option("--task", required=True, help="Name of an installed task, such as bytes-lm.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the task, or of the strategy as strategy.KEY=VALUE; may be repeated.",
+)
+@click.option("--codec", default="Q8B64", show_default=True, help="Q8B64 or Q4B64.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
+@click.option("--expires-days", type=click.IntRange(min=1), help="Refuse newcomers after that.")
+@node_options
+@json_option
+def create(
+    name: str,
+    task: str,
+    settings: tuple[str, ...],
+    codec: str,
+    data: Path | None,
+    expires_days: int | None,
+    listen: str | None,
+    advertise: tuple[str, ...],
+    home: Path | None,
+    as_json: bool,
+) -> None:
+    """Create the swarm NAME and print the one link that others join with.
+
+    This node then takes part with `swarmnode join NAME`, like everybody else; the swarm
+    goes on without it.
+    """
+    from swarmnode.protocol.swarm import check_name
+    from swarmnode.tensor.codec import get_codec
+
+    check_name(name)
+    get_codec(codec)
+    config = load_config(
+        given(home=home and str(home), listen=listen, advertise=advertise), os.environ
+    )
+    if config.paths.swarm(name).swarm_key.exists():
+        raise ConfigError(f"this home has created a swarm {name!r} already: choose another name")
+    task_config, strategy_settings = _parse_settings(settings)
+    described = run_offline(
+        "describe",
+        *("--task", task),
+        *("--task-config", json.dumps(task_config)),
+        *("--strategy-settings", json.dumps(strategy_settings)),
+        *(("--data-dir", str(data.absolute())) if data is not None else ()),
+    )
+    link, node_id = _write(name, config, codec, described, expires_days)
+    if as_json:
+        print_json({"link": link, "name": name, "peer": node_id, **described})
+        return
+    click.echo(
+        f"created swarm {name}: task {task}, {described['numel']:,} parameters,"
+        f" strategy {described['strategy']}, codec {codec}"
+    )
+    click.echo(f"\n  {link}\n")
+    click.echo(f"others: swarmnode join '{link}'\nthis machine: swarmnode join {name}")
+
+
+def _write(
+    name: str, config: NodeConfig, codec: str, described: dict[str, Any], expires_days: int | None
+) -> tuple[str, str]:
+    from swarmnode.daemon.addresses import reachable_addresses
+    from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
+    from swarmnode.store.files import write_atomic
+    from swarmnode.store.keys import load_or_create_identity
+    from swarmnode.store.swarms import save_link
+    from swarmnode.wire.packing import encode_record
+    from swarmnode.wire.swarm import Manifest
+
+    paths: Paths = config.paths
+    node = load_or_create_identity(paths.node_key)
+    addresses = config.advertise or reachable_addresses(config.listen)
+    swarm = load_or_create_identity(paths.swarm(name).swarm_key)
+    now = int(time.time())
+    manifest = Manifest(
+        name=name,
+        swarm_key=swarm.public_key,
+        task=described["task"],
+        task_version=described["task_version"],
+        task_config=described["task_config"],
+        numel=described["numel"],
+        layout_hash=bytes.fromhex(described["layout_hash"]),
+        data_hash=bytes.fromhex(described["data_hash"]),
+        strategy=described["strategy"],
+        strategy_settings=described["strategy_settings"],
+        codec=codec,
+        seed=secrets.randbits(32),
+        admission="open",
+        min_version=__version__,
+        created_at=now,
+        expires_at=now + expires_days * _SECONDS_PER_DAY if expires_days else 0,
+    )
+    hints = tuple(Hint(node.peer_id, address) for address in addresses)
+    link = SwarmLink(name, swarm.public_key, hints)
+    save_link(link, paths)
+    write_atomic(paths.swarm(name).manifest, encode_record(sign_manifest(manifest, swarm)))
+    return str(link), str(node.peer_id)
+
+
+def _parse_settings(settings: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split ``KEY=VALUE`` into those of the task and those of the strategy."""
+    task: dict[str, Any] = {}
+    strategy: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set: expected KEY=VALUE, got {setting!r}")
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = text
+        if key.startswith("strategy."):
+            strategy[key.removeprefix("strategy.")] = value
+        else:
+            task[key] = value
+    return task, strategy

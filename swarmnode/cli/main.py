@@ -1,0 +1,99 @@
+"""The ``swarmnode`` command: one small file per group of verbs, loaded when it is used.
+
+Exit codes: 0 ok, 1 failed, 2 wrong usage or setting, 3 no daemon runs, 4 refused
+(trust or a limit). An error is one line on stderr; with ``--json`` it is an object
+``{"error", "exit_code"}`` on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from swarmnode import __version__
+from swarmnode.errors import SwarmNodeError
+
+# verb -> (module, one line of help); nothing below is imported until its verb is used.
+_VERBS = {
+    "bench": ("bench", "Measure the codecs, a link or an exchange on this machine."),
+    "create": ("create", "Create a swarm and print its link."),
+    "demo": ("demo", "Train a language model with four nodes on this machine; kill one midway."),
+    "export": ("export", "Write the trained model as safetensors with a model card."),
+    "generate": ("generate", "Generate text from an exported model."),
+    "join": ("join", "Join a swarm by its link and train until Ctrl-C."),
+    "leave": ("control", "Tell the running node to leave its swarm and stop."),
+    "paths": ("control", "Show where this node keeps its files."),
+    "peers": ("control", "List the peers of the running node."),
+    "status": ("control", "Show what the running node is doing, and why."),
+    "version": ("control", "Show the version and the native code in use."),
+}
+
+
+class _LazyVerbs(click.Group):
+    """A group whose verbs are imported on first use: ``status`` must answer at once."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        module = import_module(f"swarmnode.cli.{_VERBS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, text) for verb, (_, text) in sorted(_VERBS.items())])
+
+
+@click.group(cls=_LazyVerbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="swarmnode")
+def cli() -> None:
+    """Train a neural network together with strangers, with no server in the middle.
+
+    Volunteers run `swarmnode join LINK`; researchers `swarmnode create NAME --task TASK`.
+    Everything one node owns lies in SWARMNODE_HOME.
+    """
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = cli.main(args=arguments, prog_name="swarmnode", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        sys.exit(_fail(arguments, "stopped by Ctrl-C", 1))
+    except click.ClickException as error:
+        sys.exit(_fail(arguments, _usage_line(error), 2))
+    except SwarmNodeError as error:
+        sys.exit(_fail(arguments, str(error), error.exit_code))
+    except BrokenPipeError:
+        sys.exit(0)  # `swarmnode peers | head`
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _usage_line(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    hint = f" (see `{context.command_path} --help`)" if context is not None else ""
+    return error.format_message().rstrip(".") + hint
+
+
+def _fail(arguments: list[str], message: str, exit_code: int) -> int:
+    line = " ".join(message.split())
+    if "--json" in arguments:
+        print_json({"error": line, "exit_code": exit_code})
+    else:
+        click.echo(f"swarmnode: {line}", err=True)
+    return exit_code
+
+
+def print_json(value: Any) -> None:
+    """Print one line of JSON, at once: somebody may be reading a pipe."""
+    print(json.dumps(value, allow_nan=False), flush=True)

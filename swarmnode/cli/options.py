@@ -1,0 +1,36 @@
+"""Options that several verbs share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+home_option = click.option(
+    "--home",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Everything this node owns [default: $SWARMNODE_HOME or the user's data folder].",
+)
+
+
+def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Settings of a node that `create` and `join` have in common."""
+    for option in (
+        click.option("--listen", help="Address for other nodes, HOST:PORT [default: all, 7337]."),
+        click.option(
+            "--advertise",
+            multiple=True,
+            help="HOST:PORT under which others reach this node; may be repeated.",
+        ),
+        home_option,
+    ):
+        command = option(command)
+    return command
+
+
+def given(**flags: Any) -> dict[str, Any]:
+    """Return the flags that the user gave: the others fall to environment, file, default."""
+    return {name: value for name, value in flags.items() if value not in (None, (), "")}

@@ -1,0 +1,94 @@
+"""A node as a process: one home, one lock, signals, and an end that says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import trio
+
+from swarmnode.config import NodeConfig
+from swarmnode.daemon.node import Node, TrainingChoice
+from swarmnode.daemon.worker_process import start_worker_process
+from swarmnode.env import real_env
+from swarmnode.errors import SwarmNodeError
+from swarmnode.net.tcp import TcpTransport
+from swarmnode.protocol.swarm import SwarmLink
+from swarmnode.store.files import HomeLock
+from swarmnode.store.keys import load_or_create_identity, next_boot_epoch
+from swarmnode.telemetry.logs import configure_logging
+
+
+def run_daemon(
+    config: NodeConfig,
+    link: SwarmLink,
+    training: TrainingChoice,
+    *,
+    on_event: Callable[[str], None],
+) -> None:
+    """Run one node in the foreground until Ctrl-C, SIGTERM or ``leave``.
+
+    Raises:
+        SwarmNodeError: it could not start, or could not go on.
+    """
+    configure_logging(config.log_format, config.log_level)
+    paths = config.paths
+    with HomeLock(paths.lock):
+        identity = load_or_create_identity(paths.node_key)
+        boot_epoch = next_boot_epoch(paths.boot_epoch)
+
+        async def main() -> None:
+            node = Node(
+                config=config,
+                link=link,
+                identity=identity,
+                boot_epoch=boot_epoch,
+                transport=TcpTransport(),
+                start_worker=start_worker_process(paths.swarm(link.name).worker_log),
+                env=real_env(trio.current_time),
+                training=training,
+                on_event=on_event,
+            )
+            async with trio.open_nursery() as nursery:
+                await nursery.start(_stop_on_signals, node)
+                await node.run()
+                nursery.cancel_scope.cancel()
+
+        with one_error():
+            trio.run(main)
+
+
+async def _stop_on_signals(
+    node: Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Leave cleanly on the first signal; the second ends the process at once."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        is_first = True
+        async for number in signals:
+            if not is_first:
+                os._exit(128 + number)
+            is_first = False
+            node.stop("Ctrl-C" if number == signal.SIGINT else "SIGTERM")
+
+
+@contextmanager
+def one_error() -> Iterator[None]:
+    """Turn a group of errors that structured concurrency made into the first of ours."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        ours, rest = group.split(SwarmNodeError)
+        if ours is None or rest is not None:
+            raise
+        raise _first_leaf(ours) from group
+
+
+def _first_leaf(group: BaseExceptionGroup[SwarmNodeError]) -> SwarmNodeError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, SwarmNodeError)
+    return error

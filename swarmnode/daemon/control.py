@@ -1,0 +1,80 @@
+"""The control API: HTTP and JSON on a Unix socket that only the owner can open.
+
+==========  =========================================================================
+GET /status   :class:`~swarmnode.daemon.status.NodeStatus`
+GET /peers    list of :class:`~swarmnode.daemon.status.PeerView`
+GET /metrics  the Prometheus text, also where metrics are off on TCP
+POST /snapshot  write a snapshot now; ``{"step", "path"}``
+POST /pause, /resume
+POST /leave   leave the swarm and stop; answers at once
+==========  =========================================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swarmnode import limits
+from swarmnode.errors import NotRunning
+from swarmnode.net.http import Request, Response, Route, json_response
+from swarmnode.telemetry.metrics import render
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.node import Node
+    from swarmnode.daemon.trainer import Trainer
+
+
+def control_routes(node: Node) -> list[Route]:
+    """Return the routes of the Unix socket."""
+
+    async def status(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.view.node_status(node.env.monotonic()))
+
+    async def peers(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.view.peers(node.env.monotonic()))
+
+    async def snapshot(request: Request) -> Response:  # noqa: ARG001
+        saved = await _trainer(node).save_snapshot(limits.SNAPSHOT_REQUEST_DEADLINE_S)
+        return json_response({"step": saved.step, "path": saved.path})
+
+    async def pause(request: Request) -> Response:  # noqa: ARG001
+        _trainer(node).pause()
+        return json_response({"paused": True})
+
+    async def resume(request: Request) -> Response:  # noqa: ARG001
+        _trainer(node).resume()
+        return json_response({"paused": False})
+
+    async def leave(request: Request) -> Response:  # noqa: ARG001
+        node.stop("asked to leave")
+        return json_response({"leaving": True})
+
+    return [
+        Route("GET", "/status", status),
+        Route("GET", "/peers", peers),
+        Route("POST", "/snapshot", snapshot, limits.SNAPSHOT_REQUEST_DEADLINE_S + 1),
+        Route("POST", "/pause", pause),
+        Route("POST", "/resume", resume),
+        Route("POST", "/leave", leave),
+        *metrics_routes(node),
+    ]
+
+
+def metrics_routes(node: Node) -> list[Route]:
+    """Return the routes that Prometheus may see."""
+
+    async def metrics(request: Request) -> Response:
+        snapshot = node.view.metrics(node.env.monotonic())
+        content_type, body = render(snapshot, request.headers.get("accept", ""))
+        return Response(body, content_type)
+
+    async def landing(request: Request) -> Response:  # noqa: ARG001
+        return Response(b'<a href="/metrics">swarmnode metrics</a>\n', "text/html; charset=utf-8")
+
+    return [Route("GET", "/metrics", metrics), Route("GET", "/", landing)]
+
+
+def _trainer(node: Node) -> Trainer:
+    if node.view.trainer is None:
+        raise NotRunning(f"this node does not train yet: {node.view.waiting_for}")
+    return node.view.trainer

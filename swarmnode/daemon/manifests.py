@@ -1,0 +1,130 @@
+"""The manifest of our swarm: kept on disk, given to whoever asks, fetched when missing."""
+
+from __future__ import annotations
+
+import trio
+
+from swarmnode import limits
+from swarmnode.config import Paths
+from swarmnode.daemon.neighbours import Neighbours
+from swarmnode.env import Env
+from swarmnode.errors import (
+    AuthenticationFailed,
+    ConfigError,
+    DeadlineExceeded,
+    MalformedMessage,
+    ProtocolError,
+    RemoteProtocolError,
+    SwarmNodeError,
+    TransportError,
+)
+from swarmnode.ids import PeerId
+from swarmnode.net.services import Services
+from swarmnode.net.session import Session
+from swarmnode.protocol.swarm import SwarmLink, open_manifest
+from swarmnode.store.files import make_private_dir, read_file, write_atomic
+from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire.packing import decode_record, encode_record
+from swarmnode.wire.swarm import Manifest, ManifestReply, ManifestRequest, Signed
+
+MANIFEST_SERVICE = "manifest/1"
+_log = get_logger(__name__)
+
+
+class ManifestKeeper:
+    """Holds the signed manifest of one swarm once it is known."""
+
+    def __init__(self, link: SwarmLink, paths: Paths, env: Env, services: Services) -> None:
+        self.link = link
+        self._path = paths.swarm(link.name).manifest
+        self._env = env
+        self._signed: Signed | None = None
+        services.add_request(MANIFEST_SERVICE, self._answer)
+
+    def load(self) -> Manifest | None:
+        """Read and verify the manifest on disk, None if there is none for this swarm key.
+
+        Raises:
+            Refused: it has expired.
+            AuthenticationFailed, ConfigError: it was tampered with or is damaged.
+        """
+        if not self._path.exists():
+            return None
+        try:
+            signed = decode_record(
+                read_file(self._path, bytes_max=limits.MESSAGE_BYTES_MAX), Signed
+            )
+        except MalformedMessage as error:
+            raise ConfigError(
+                f"{self._path} is damaged ({error}): remove it and join again"
+            ) from error
+        if signed.public_key != self.link.swarm_key:
+            raise ConfigError(
+                f"this home already holds another swarm named {self.link.name!r}: use another"
+                " SWARMNODE_HOME for this link"
+            )
+        return self._take(signed)
+
+    async def fetch(self, neighbours: Neighbours) -> Manifest:
+        """Ask neighbours until one has a manifest that the link's key signed.
+
+        Raises:
+            DeadlineExceeded: nobody had it in time; the message says who was tried.
+            Refused, AuthenticationFailed: what a peer gave is expired or forged.
+        """
+        forged: dict[PeerId, SwarmNodeError] = {}
+        with trio.move_on_after(limits.MANIFEST_FETCH_DEADLINE_S):
+            while True:
+                for session in list(neighbours.sessions.values()):
+                    try:
+                        return await self._ask(session)
+                    except (AuthenticationFailed, MalformedMessage) as error:
+                        forged[session.peer] = error
+                        _log.warning("bad manifest", peer=session.peer.short, why=str(error))
+                    except (TransportError, DeadlineExceeded, RemoteProtocolError) as error:
+                        _log.info("no manifest", peer=session.peer.short, why=str(error))
+                self._give_up_if_all_refuse({**neighbours.dial_errors, **forged})
+                await trio.sleep(limits.MANIFEST_RETRY_S)
+        raise self._nobody({**neighbours.dial_errors, **forged})
+
+    async def _ask(self, session: Session) -> Manifest:
+        request = encode_record(ManifestRequest(self.link.swarm_key))
+        answer = await session.request(
+            MANIFEST_SERVICE, request, deadline_s=limits.PEER_REQUEST_DEADLINE_S
+        )
+        manifest = self._take(decode_record(answer, ManifestReply).manifest)
+        self.save()
+        return manifest
+
+    def _give_up_if_all_refuse(self, errors: dict[PeerId, SwarmNodeError]) -> None:
+        """A peer of the link that is reached but proves to be wrong will not get better."""
+        wrong = [errors.get(hint.peer) for hint in self.link.hints]
+        if wrong and all(isinstance(error, ProtocolError) for error in wrong):
+            assert wrong[0] is not None
+            raise wrong[0]
+
+    def save(self) -> None:
+        """Keep the manifest on disk."""
+        assert self._signed is not None
+        make_private_dir(self._path.parent)
+        write_atomic(self._path, encode_record(self._signed))
+
+    def _take(self, signed: Signed) -> Manifest:
+        manifest = open_manifest(signed, swarm_key=self.link.swarm_key, now_unix_s=self._env.wall())
+        self._signed = signed
+        return manifest
+
+    def _nobody(self, errors: dict[PeerId, SwarmNodeError]) -> SwarmNodeError:
+        causes = "; ".join(f"{peer.short}: {error}" for peer, error in list(errors.items())[:3])
+        asked = ", ".join(hint.address for hint in self.link.hints) or "none"
+        return DeadlineExceeded(
+            f"looking for the manifest of swarm {self.link.name!r} at the link's peers"
+            f" ({asked}){': ' + causes if causes else ''}",
+            limits.MANIFEST_FETCH_DEADLINE_S,
+        )
+
+    async def _answer(self, peer: PeerId, payload: bytes) -> bytes:  # noqa: ARG002
+        request = decode_record(payload, ManifestRequest)
+        if self._signed is None or request.swarm_key != self.link.swarm_key:
+            raise ConfigError("I do not hold that manifest yet")
+        return encode_record(ManifestReply(self._signed))

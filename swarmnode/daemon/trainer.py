@@ -1,0 +1,316 @@
+"""The parent side of training: keeps a worker alive and lends its slots to exchanges.
+
+One worker at a time. When it dies, whatever it had lent is lost with it, and
+another is started from the last snapshot, until the restart budget is spent.
+Nothing here waits for the worker, and the worker waits for nothing here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.exchange import Exchanges, SlotLease
+from swarmnode.daemon.worker_link import RestartBudget, StartWorker, WorkerLink
+from swarmnode.env import Env
+from swarmnode.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    SpecMismatch,
+    StorageFull,
+    WorkerCrashed,
+    WorkerError,
+    WorkerHung,
+)
+from swarmnode.ipc.control import (
+    FATAL_KINDS,
+    Applied,
+    Apply,
+    Configure,
+    FromWorker,
+    Pause,
+    Progress,
+    Release,
+    Resume,
+    SaveSnapshot,
+    SlotReady,
+    SnapshotSaved,
+    ToWorker,
+    WorkerFailed,
+    WorkerReady,
+)
+from swarmnode.ipc.segment import StaleSlot
+from swarmnode.protocol.gossip.events import Snapshot
+from swarmnode.telemetry.logs import get_logger
+from swarmnode.tensor.layout import chunks
+from swarmnode.wire.membership import PeerState
+
+_log = get_logger(__name__)
+PAIR_TAG = "x"  # one vector, the parameters: strategies with several will name theirs
+
+
+@dataclass(frozen=True)
+class Applications:
+    """What became of committed exchanges in the worker."""
+
+    applied: int = 0
+    staleness_steps: int = 0  # summed
+
+
+class Trainer:
+    """Runs the worker of one swarm.
+
+    Args:
+        configure: what the worker is told first.
+        compatibility_key: 32 bytes that guard every exchange.
+        start_worker: starts a process, or a fake of one in tests.
+    """
+
+    def __init__(
+        self,
+        configure: Configure,
+        *,
+        compatibility_key: bytes,
+        start_worker: StartWorker,
+        env: Env,
+        on_applied: Callable[[Applied], None],
+    ) -> None:
+        self.configure = configure
+        self.state: PeerState = "starting"
+        self.reason = "starting the worker"
+        self.ready: WorkerReady | None = None
+        self.progress: Progress | None = None
+        self.last_snapshot: SnapshotSaved | None = None
+        self.applications = Applications()
+        self.restarts = 0
+        self.worker_pid: int | None = None
+        self.exchanges: Exchanges | None = None
+        self._key = compatibility_key
+        self._start_worker = start_worker
+        self._env = env
+        self._on_applied = on_applied
+        self._link: WorkerLink | None = None
+        self._outgoing: trio.MemorySendChannel[ToWorker] | None = None
+        self._generations: dict[int, int] = {}
+        self._sent_applies = 0
+        self._merged = 0  # of those, by the worker that runs now
+        self._changed = trio.Event()
+        self._committed_at_last_slot = 0
+        self._failure: WorkerFailed | None = None
+        self._paused = False
+        self._requests = 0
+        self._saved = trio.Event()
+
+    # --- life -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep a worker running until cancelled.
+
+        Raises:
+            ConfigError, SpecMismatch, StorageFull: what a restart cannot mend.
+            WorkerError: it died too often; the message is that of its last death.
+        """
+        budget = RestartBudget(self._env.rng)
+        while True:
+            try:
+                await self._one_life()
+            except (WorkerCrashed, WorkerHung) as error:
+                self._worker_gone()
+                self._raise_if_fatal(error)
+                pause_s = budget.next_pause_s(self._env.monotonic())
+                if pause_s is None:
+                    raise WorkerError(
+                        f"the worker died {limits.WORKER_RESTARTS_MAX + 1} times in"
+                        f" {limits.WORKER_RESTARTS_WINDOW_S / 60:.0f} minutes, last: {error}"
+                    ) from error
+                self.restarts += 1
+                self._set_state("starting", f"restarting the worker: {error}")
+                _log.warning("worker died", why=str(error), restart_in_s=pause_s)
+                await trio.sleep(pause_s)
+
+    async def _one_life(self) -> None:
+        send, receive = trio.open_memory_channel[ToWorker](limits.TRAINER_OUTBOX_MAX)
+        self._failure = None
+        try:
+            async with self._start_worker(self.configure) as link:
+                self._link, self._outgoing = link, send
+                self.worker_pid = link.pid
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write, link, receive)
+                    if self._paused:
+                        self._post(Pause())
+                    while True:
+                        self._take(await link.receive())
+        except* (WorkerCrashed, WorkerHung) as group:
+            raise _first(group) from None
+        finally:
+            self._link = self._outgoing = None
+
+    async def _write(self, link: WorkerLink, receive: trio.MemoryReceiveChannel[ToWorker]) -> None:
+        async for message in receive:
+            # A slot that went with its worker cannot be given back; receive() says why.
+            with contextlib.suppress(StaleSlot):
+                await link.send(message)
+
+    def _worker_gone(self) -> None:
+        self.worker_pid = None
+        self._generations.clear()
+        self._sent_applies = self._merged = 0
+        self._changed.set()
+        if self.exchanges is not None:
+            self.exchanges.worker_lost()
+
+    def _raise_if_fatal(self, error: WorkerError) -> None:
+        failed = self._failure
+        if failed is None or failed.kind not in FATAL_KINDS:
+            return
+        if failed.kind == "layout":
+            raise SpecMismatch(failed.message) from error
+        raise ConfigError(failed.message) from error
+
+    # --- messages of the worker -----------------------------------------------------------
+
+    def _take(self, message: FromWorker) -> None:
+        match message:
+            case WorkerReady():
+                self.ready = message
+                self._set_state("training", f"on {message.device}, {message.threads} threads")
+                _log.info(
+                    "worker ready", device=message.device, step=message.step, numel=message.numel
+                )
+            case SlotReady():
+                self._take_slot(message)
+            case Applied():
+                self.applications = Applications(
+                    self.applications.applied + 1,
+                    self.applications.staleness_steps + message.staleness_steps,
+                )
+                self._merged += 1
+                self._changed.set()
+                self._on_applied(message)
+            case Progress():
+                self._take_progress(message)
+            case SnapshotSaved():
+                self.last_snapshot = message
+                self._wake_savers()
+            case WorkerFailed():
+                self._failure = message
+                _log.warning("worker reports a failure", kind=message.kind, why=message.message)
+                self._wake_savers()
+
+    def _take_progress(self, message: Progress) -> None:
+        self.progress = message
+        if message.finished:
+            self._set_state("stopped", f"reached the {self.configure.steps_max} steps asked for")
+        elif message.paused:
+            self._set_state("paused", "paused by hand")
+        elif self.ready is not None:
+            self._set_state("training", f"on {self.ready.device}")
+
+    def _take_slot(self, message: SlotReady) -> None:
+        """Lend the snapshot, unless an exchange has committed since it was taken."""
+        self._generations[message.slot] = message.generation
+        link, exchanges = self._link, self.exchanges
+        if exchanges is None or link is None or message.applied != self._sent_applies:
+            self.release(message.slot)
+            return
+        try:
+            view = link.slot_view(message.slot, message.generation)
+        except StaleSlot:
+            return  # the worker has died since it sent this
+        snapshot = Snapshot(
+            slot=message.slot,
+            key=self._key,
+            tag=PAIR_TAG,
+            fragment=0,
+            round=message.round,
+            n_chunks=len(list(chunks(len(view) // 4))),
+            step=message.step,
+            tokens=message.tokens,
+        )
+        # One exchange per H steps: whoever was asked since the last snapshot need not ask.
+        committed = exchanges.totals.committed
+        begin = committed == self._committed_at_last_slot
+        self._committed_at_last_slot = committed
+        exchanges.snapshot_ready(SlotLease(snapshot, view), begin=begin)
+
+    def _wake_savers(self) -> None:
+        self._saved.set()
+        self._saved = trio.Event()
+
+    def _set_state(self, state: PeerState, reason: str) -> None:
+        self.state, self.reason = state, reason
+
+    # --- what others ask for --------------------------------------------------------------
+
+    def apply(self, slot: int, xid: bytes) -> None:
+        """A committed exchange: the worker merges the slot at its next step boundary."""
+        self._sent_applies += 1
+        self._post(Apply(slot=slot, generation=self._generations.pop(slot), xid=xid))
+
+    def release(self, slot: int) -> None:
+        """The slot is the worker's again, as if nothing had been offered."""
+        generation = self._generations.pop(slot, None)
+        if generation is not None:
+            self._post(Release(slot=slot, generation=generation))
+
+    def pause(self) -> None:
+        """Stop stepping until :meth:`resume`; also across restarts of the worker."""
+        self._paused = True
+        self._post(Pause())
+
+    def resume(self) -> None:
+        """Go on."""
+        self._paused = False
+        self._post(Resume())
+
+    async def drain(self) -> None:
+        """Return when every committed exchange has been merged by the worker."""
+        while self._link is not None and self._merged < self._sent_applies:
+            self._changed = trio.Event()
+            await self._changed.wait()
+
+    async def save_snapshot(self, deadline_s: float) -> SnapshotSaved:
+        """Have a snapshot written now.
+
+        Raises:
+            WorkerError: there is no worker, or it could not write.
+            DeadlineExceeded: it took longer than ``deadline_s``.
+        """
+        if self._link is None or self.ready is None:
+            raise WorkerError(f"no worker to write a snapshot: {self.reason}")
+        self._requests += 1
+        request = self._requests
+        failure = self._failure
+        self._post(SaveSnapshot(request=request))
+        with trio.move_on_after(deadline_s):
+            while True:
+                saved = self.last_snapshot
+                if saved is not None and saved.request >= request:
+                    return saved
+                if self._failure is not failure and self._failure is not None:
+                    raise StorageFull(self._failure.message)
+                await self._saved.wait()
+        raise DeadlineExceeded("waiting for the worker to write a snapshot", deadline_s)
+
+    def _post(self, message: ToWorker) -> None:
+        if self._outgoing is not None:
+            self._outgoing.send_nowait(message)
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """JSON and wire have no NaN: no number yet is None."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _first(group: BaseExceptionGroup[WorkerError]) -> WorkerError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, WorkerError)
+    return error

@@ -1,0 +1,34 @@
+"""The swarms that a home knows: their link, manifest and, for their creator, their key."""
+
+from __future__ import annotations
+
+from swarmnode import limits
+from swarmnode.config import Paths
+from swarmnode.errors import ConfigError
+from swarmnode.protocol.swarm import SwarmLink, check_name, parse_link
+from swarmnode.store.files import make_private_dir, read_file, write_atomic
+
+
+def save_link(link: SwarmLink, paths: Paths) -> None:
+    """Remember a link, so that its name is enough next time."""
+    path = paths.swarm(link.name).link
+    make_private_dir(path.parent)
+    write_atomic(path, f"{link}\n".encode())
+
+
+def resolve_link(text: str, paths: Paths) -> SwarmLink:
+    """Return the link that ``text`` is, or the one that this home has for that name.
+
+    Raises:
+        ConfigError: it is no link, or no swarm of that name is known here.
+    """
+    if ":" in text or "?" in text:
+        return parse_link(text)
+    path = paths.swarm(check_name(text)).link
+    try:
+        stored = read_file(path, bytes_max=limits.KEY_FILE_BYTES_MAX)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"this home knows no swarm named {text!r}: join it once by its link, swarm:{text}?k=…"
+        ) from error
+    return parse_link(stored.decode("utf-8", "replace"))
