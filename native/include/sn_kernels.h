@@ -6,7 +6,7 @@
 
 #include "sn_codec.h"
 
-/* Loops take the codec as an argument and are compiled once for each: inlining makes it constant. */
+/* Loops take the codec as an argument; inlining makes it constant, so each gets a loop of its own. */
 #define SN_INLINE static inline __attribute__((always_inline))
 
 #define SN_Q4_OFFSET 8 /* a nibble holds code + 8, so that zeroed memory is no valid payload */
@@ -68,7 +68,8 @@ static inline uint32_t sn_scale_bits(uint32_t amax_bits, const sn_format *format
 {
     const float exact = sn_float_from_bits(amax_bits) / format->levels;
     const uint32_t rounded_up = (sn_bits_from_float(exact) + 0xFFFFu) >> 16;
-    const uint32_t capped = rounded_up < format->scale_bits_max ? rounded_up : format->scale_bits_max;
+    const uint32_t largest = format->scale_bits_max;
+    const uint32_t capped = rounded_up < largest ? rounded_up : largest;
     return exact < SN_SCALE_MIN ? 0 : capped;
 }
 
@@ -123,7 +124,7 @@ static inline float sn_scale_load(const uint8_t *scales, size_t block)
     return sn_scale_from_bits(stored);
 }
 
-/* A hint may point past the end of an array; as an integer the address is no out-of-bounds pointer. */
+/* A hint may lie past the end of an array: harmless to the processor, and as an integer to C. */
 static inline const void *sn_ahead(const uint8_t *at)
 {
     return (const void *)((uintptr_t)at + SN_PREFETCH_BYTES);

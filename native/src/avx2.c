@@ -171,7 +171,7 @@ typedef void (*sn_quantize)(const sn_block *block, __m256 inverse_scale, uint8_t
 typedef sn_block (*sn_unpack)(const uint8_t *scales, const uint8_t *codes, size_t b);
 
 SN_AVX2 SN_INLINE size_t encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                size_t n_blocks, const sn_format *format, sn_quantize quantize)
+                                size_t n_blocks, const sn_format *format, sn_quantize quantize)
 {
     for (size_t b = 0; b < n_blocks; b += SN_GROUP_BLOCKS) {
         const size_t count = n_blocks - b < SN_GROUP_BLOCKS ? n_blocks - b : SN_GROUP_BLOCKS;
@@ -235,13 +235,13 @@ SN_AVX2 SN_INLINE void merge(const uint8_t *scales, const uint8_t *codes, uint8_
 }
 
 SN_AVX2 static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                size_t n_blocks)
+                                size_t n_blocks)
 {
     return encode(values, scales, codes, n_blocks, &sn_q8_format, q8_quantize);
 }
 
 SN_AVX2 static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                size_t n_blocks)
+                                size_t n_blocks)
 {
     return encode(values, scales, codes, n_blocks, &sn_q4_format, q4_quantize);
 }

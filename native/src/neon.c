@@ -155,7 +155,7 @@ typedef void (*sn_quantize)(const sn_block *block, float32x4_t inverse_scale, ui
 typedef sn_block (*sn_unpack)(const uint8_t *scales, const uint8_t *codes, size_t b);
 
 SN_INLINE size_t encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                size_t n_blocks, const sn_format *format, sn_quantize quantize)
+                        size_t n_blocks, const sn_format *format, sn_quantize quantize)
 {
     for (size_t b = 0; b < n_blocks; b += SN_GROUP_BLOCKS) {
         const size_t count = n_blocks - b < SN_GROUP_BLOCKS ? n_blocks - b : SN_GROUP_BLOCKS;
@@ -207,13 +207,13 @@ SN_INLINE void merge(const uint8_t *scales, const uint8_t *codes, uint8_t *targe
 }
 
 static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                size_t n_blocks)
+                        size_t n_blocks)
 {
     return encode(values, scales, codes, n_blocks, &sn_q8_format, q8_quantize);
 }
 
 static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                size_t n_blocks)
+                        size_t n_blocks)
 {
     return encode(values, scales, codes, n_blocks, &sn_q4_format, q4_quantize);
 }
