@@ -67,32 +67,24 @@ class Loop:
         return 0 < self.steps_max <= self.state.step
 
     def train_step(self, batch: Any) -> None:
-        """Take one step of local training; a batch without a finite loss is left out."""
+        """Take one step of local training, and see what it makes due."""
         started = time.perf_counter()
-        state = self.state
-        with state.device.autocast():
-            loss = state.task.loss(state.model, state.device.move(batch))
-        value = loss.item()  # waits for a GPU: the price of never spreading a NaN
-        if not math.isfinite(value):
-            self.note_bad_step(value)
+        loss = self.state.take_step(batch)
+        if not math.isfinite(loss):
+            self.note_bad_step(loss)
             return
-        loss.backward()  # type: ignore[no-untyped-call]
-        state.optimizer.step()
-        state.optimizer.zero_grad(set_to_none=True)
         self.bad_steps = 0
-        state.step += 1
-        state.tokens += state.task.tokens_per_batch
-        self.reporter.note_step(value, time.perf_counter() - started)
-        self.intent = self.strategy.after_step(state.step) or self.intent
-        if state.step % state.task.eval_every_steps == 0 or self.finished:
-            self.reporter.eval_loss = state.evaluate()
+        self.reporter.note_step(loss, time.perf_counter() - started)
+        self.intent = self.strategy.after_step(self.state.step) or self.intent
+        if self.state.step % self.state.task.eval_every_steps == 0 or self.finished:
+            self.reporter.eval_loss = self.state.evaluate()
 
-    def note_bad_step(self, value: float) -> None:
+    def note_bad_step(self, loss: float) -> None:
         """Count steps without a finite loss. Raises Diverged after several in a row."""
         self.bad_steps += 1
         if self.bad_steps >= limits.DIVERGED_STEPS:
             raise Diverged(
-                f"the loss was {value} in {self.bad_steps} steps in a row after step "
+                f"the loss was {loss} in {self.bad_steps} steps in a row after step "
                 f"{self.state.step}; lower the learning rate"
             )
 

@@ -19,11 +19,12 @@ import traceback
 from pathlib import Path
 
 from swarmnode import limits
-from swarmnode.errors import ConfigError, SpecMismatch
+from swarmnode.errors import SpecMismatch
 from swarmnode.ipc.control import Configure, WorkerFailed, WorkerReady
 from swarmnode.ipc.segment import Segment
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.failures import EXIT_STATUS, classify
+from swarmnode.worker.runtime import thread_count
 
 _NICE = 10  # beside a busy torch the daemon's timers are 0.15 ms late instead of 4 ms
 _PR_SET_PDEATHSIG = 1
@@ -102,21 +103,6 @@ def work(channel: Channel, segment: Segment) -> None:
     )
     loop.run(configure.shard_seed)
     channel.flush(_LAST_WORDS_S)
-
-
-def thread_count() -> int:
-    """Return torch's threads: all cores but one, which is the daemon's, or SWARMNODE_THREADS.
-
-    Raises:
-        ConfigError: that variable is no number of threads.
-    """
-    wanted = os.environ.get("SWARMNODE_THREADS", "")
-    if wanted:
-        if not wanted.isdecimal() or int(wanted) == 0:
-            raise ConfigError(f"SWARMNODE_THREADS: expected a number from 1 on, got {wanted!r}")
-        return int(wanted)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, (cores or 1) - 1)
 
 
 def _wait_configure(channel: Channel) -> Configure:

@@ -26,8 +26,8 @@ class Reporter:
 
     def note_step(self, loss: float, step_time_s: float) -> None:
         """Take one step into the means."""
-        self.loss = _smooth(self.loss, loss)
-        self.step_time_s = _smooth(self.step_time_s, step_time_s)
+        self.loss = smooth(self.loss, loss)
+        self.step_time_s = smooth(self.step_time_s, step_time_s)
 
     def report_when_due(self, state: TrainState, *, paused: bool, finished: bool) -> None:
         """Send a heartbeat if the last one is a second old. Raises DaemonGone."""
@@ -78,5 +78,6 @@ class Saver:
         self._channel.send(message)
 
 
-def _smooth(mean: float, value: float) -> float:
+def smooth(mean: float, value: float) -> float:
+    """Return the exponential mean with one more value; a NaN mean has had none yet."""
     return value if math.isnan(mean) else mean + _SMOOTHING * (value - mean)

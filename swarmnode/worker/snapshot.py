@@ -70,7 +70,7 @@ class SnapshotStore:
         tensors |= {_STRATEGY + name: tensor for name, tensor in strategy.buffers().items()}
         about = msgspec.structs.replace(_about(state), optimizer_values=values)
         write_tensors(path, tensors, msgspec.json.encode(about).decode())
-        for old in self._paths()[limits.SNAPSHOTS_KEPT :]:
+        for old in self.paths()[limits.SNAPSHOTS_KEPT :]:
             old.unlink(missing_ok=True)
         return path
 
@@ -80,7 +80,7 @@ class SnapshotStore:
         Raises:
             SpecMismatch: the snapshot is of another model.
         """
-        for path in self._paths():
+        for path in self.paths():
             try:
                 tensors, about = read_weights_file(path)
             except CorruptRecord as error:
@@ -90,8 +90,8 @@ class SnapshotStore:
             return True
         return False
 
-    def _paths(self) -> list[Path]:
-        """Newest first."""
+    def paths(self) -> list[Path]:
+        """Return the snapshots that are there, newest first."""
         if not self._directory.is_dir():
             return []
         found = [path for path in self._directory.iterdir() if _NAME.fullmatch(path.name)]
@@ -112,7 +112,7 @@ def read_weights_file(path: Path) -> tuple[Tensors, About]:
 def find_weights_file(path: Path) -> Path:
     """Return ``path``, or the export or the newest snapshot in it. Raises ConfigError."""
     if path.is_dir():
-        candidates = [path / "model.safetensors", *SnapshotStore(path)._paths()]
+        candidates = [path / "model.safetensors", *SnapshotStore(path).paths()]
         for candidate in candidates:
             if candidate.is_file():
                 return candidate

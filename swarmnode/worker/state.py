@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -37,6 +38,22 @@ class TrainState:
         seed = int.from_bytes(hashlib.sha256(material).digest()[:4], "little")
         torch.manual_seed(seed)  # dropout and the like: different on every node
         return self.task.batches(seed)
+
+    def take_step(self, batch: Any) -> float:
+        """Take one step of local training; return its loss.
+
+        A batch whose loss is NaN or infinite is left out: it is no step.
+        """
+        with self.device.autocast():
+            loss = self.task.loss(self.model, self.device.move(batch))
+        value = loss.item()  # waits for a GPU: the price of never spreading a NaN
+        if math.isfinite(value):
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            self.step += 1
+            self.tokens += self.task.tokens_per_batch
+        return value
 
     def evaluate(self) -> float:
         """Return the loss on the task's held-out probe."""

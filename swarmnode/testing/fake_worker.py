@@ -1,0 +1,259 @@
+"""A worker without torch or a process: a vector that drifts, on Trio's (virtual) clock.
+
+It keeps the same contract as the real one (``daemon/worker_link.py``): snapshots in slots,
+``x += ½ m`` at a step boundary, heartbeats, crash and restart. Because every drift it takes
+is summed up, a test can check that exchanges conserve what training put in::
+
+    sum of x over all nodes == sum of first x + sum of drift_sum        (to 1e-6 and better)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from swarmnode import limits
+from swarmnode.errors import WorkerCrashed
+from swarmnode.ipc.control import (
+    Applied,
+    Apply,
+    Configure,
+    FromWorker,
+    Pause,
+    Progress,
+    Release,
+    Resume,
+    SaveSnapshot,
+    SlotReady,
+    SnapshotSaved,
+    Stop,
+    ToWorker,
+    WorkerReady,
+)
+from swarmnode.ipc.segment import StaleSlot
+
+Vector = npt.NDArray[np.float64]
+
+
+def no_drift(step: int, x: Vector) -> Vector:
+    """Train nothing: what is left is averaging."""
+    del step
+    return np.zeros_like(x)
+
+
+@dataclass
+class _Slot:
+    data: npt.NDArray[np.float32]
+    generation: int = 0
+    is_daemons: bool = False
+    taken_at_step: int = 0
+
+
+@dataclass
+class FakeWorker:
+    """One node's worker over all its lives; pass :meth:`start` where a worker is started.
+
+    Args:
+        initial: first parameters, float [numel]; kept in float64, travels as float32.
+        step_s: time of a step.
+        every: steps between two snapshots for exchange.
+        drift: what a step adds, from (step, x).
+
+    Attributes:
+        x: the parameters now. drift_sum: what all steps added that are part of ``x``.
+        step, tokens, applied: counts, as the real worker reports them.
+    """
+
+    initial: npt.ArrayLike
+    step_s: float = 0.05
+    every: int = 8
+    drift: Callable[[int, Vector], Vector] = no_drift
+    layout_hash: bytes = b"\x00" * 32
+    x: Vector = field(init=False)
+    drift_sum: Vector = field(init=False)
+    step: int = 0
+    applied: int = 0
+    lives: int = 0
+
+    def __post_init__(self) -> None:
+        self.x = np.array(self.initial, dtype=np.float64)
+        self.drift_sum = np.zeros_like(self.x)
+        self._saved = (self.x.copy(), self.drift_sum.copy(), 0)
+        self._generations = itertools.count(1)
+        self._life: _Life | None = None
+
+    @asynccontextmanager
+    async def start(self, configure: Configure) -> AsyncIterator[_Life]:
+        """Live once: go on from what was saved, until the block is left; save then."""
+        x, drift_sum, self.step = self._saved
+        self.x, self.drift_sum = x.copy(), drift_sum.copy()
+        self.applied = 0
+        self.lives += 1
+        self._life = life = _Life(self, configure)
+        try:
+            yield life
+        finally:
+            if not life.crashed:
+                life.obey_all()
+                self.save()
+
+    def crash(self) -> None:
+        """Die at once, as by ``kill -9``: what was not saved is lost."""
+        assert self._life is not None, "it has not been started"
+        self._life.crashed = True
+
+    def save(self) -> None:
+        """Remember the state that the next life begins with."""
+        self._saved = (self.x.copy(), self.drift_sum.copy(), self.step)
+
+
+class _Life:
+    """One run of a fake worker; implements ``WorkerLink``. It steps while it is listened to."""
+
+    pid = None
+
+    def __init__(self, worker: FakeWorker, configure: Configure) -> None:
+        self._worker = worker
+        self._steps_max = configure.steps_max
+        numel = worker.x.size
+        self._slots = [_Slot(np.zeros(numel, np.float32)) for _ in range(limits.SLOTS_PER_WORKER)]
+        self._outbox: deque[FromWorker] = deque([self._ready()])
+        self._orders: deque[ToWorker] = deque()
+        self._next_report_s = 0.0
+        self._is_paused = False
+        self._is_due = False
+        self.crashed = False
+
+    # --- the daemon's side -----------------------------------------------------------
+
+    async def send(self, message: ToWorker) -> None:
+        """Take a message; it is obeyed at the next step boundary."""
+        await trio.lowlevel.checkpoint()
+        if isinstance(message, Apply | Release):
+            self._check(message.slot, message.generation)
+            self._slots[message.slot].is_daemons = False
+        self._orders.append(message)
+
+    async def receive(self) -> FromWorker:
+        """Return the next message. Raises WorkerCrashed after :meth:`FakeWorker.crash`."""
+        await trio.lowlevel.checkpoint()
+        while not self._outbox and not self.crashed:
+            await trio.sleep(self._worker.step_s)
+            if not self.crashed:
+                self._tick()
+        if self.crashed:
+            raise WorkerCrashed("the worker was killed by SIGKILL", signal_number=9)
+        return self._outbox.popleft()
+
+    def slot_view(self, slot: int, generation: int) -> memoryview:
+        """Return the bytes of a slot that is the daemon's."""
+        self._check(slot, generation)
+        return self._slots[slot].data.data.cast("B")
+
+    def _check(self, slot: int, generation: int) -> None:
+        found = self._slots[slot]
+        if self.crashed or not found.is_daemons or found.generation != generation:
+            raise StaleSlot(f"slot {slot}: generation {generation} is not the daemon's")
+
+    # --- the worker's side -----------------------------------------------------------
+
+    def obey_all(self) -> None:
+        """Do what has been sent, in its order."""
+        while self._orders:
+            match self._orders.popleft():
+                case Apply() as order:
+                    self._apply(order)
+                case SaveSnapshot(request=request):
+                    self._worker.save()
+                    step = self._worker.step
+                    self._outbox.append(SnapshotSaved(request=request, step=step, path="memory"))
+                case Pause():
+                    self._is_paused = True
+                case Resume():
+                    self._is_paused = False
+                case Release() | Stop() | Configure():
+                    pass  # the slot is free since send(); leaving the block is the stop
+
+    def _tick(self) -> None:
+        self.obey_all()
+        if not self._is_paused and not self._is_finished:
+            self._take_step()
+        if trio.current_time() >= self._next_report_s:
+            self._next_report_s = trio.current_time() + limits.WORKER_PROGRESS_S
+            self._report()
+
+    @property
+    def _is_finished(self) -> bool:
+        return 0 < self._steps_max <= self._worker.step
+
+    def _ready(self) -> WorkerReady:
+        return WorkerReady(
+            layout_hash=self._worker.layout_hash,
+            numel=self._worker.x.size,
+            slots=limits.SLOTS_PER_WORKER,
+            step=self._worker.step,
+            tokens=self._worker.step,
+            device="fake",
+            torch_version="none",
+            threads=1,
+        )
+
+    def _take_step(self) -> None:
+        worker = self._worker
+        worker.step += 1
+        drift = worker.drift(worker.step, worker.x)
+        worker.x += drift
+        worker.drift_sum += drift
+        self._is_due = self._is_due or worker.step % worker.every == 0
+        if self._is_due:
+            self._offer()
+
+    def _offer(self) -> None:
+        worker = self._worker
+        for index, slot in enumerate(self._slots):
+            if slot.is_daemons:
+                continue
+            slot.data[:] = worker.x
+            slot.generation, slot.is_daemons = next(worker._generations), True
+            slot.taken_at_step = worker.step
+            ready = SlotReady(
+                slot=index,
+                generation=slot.generation,
+                round=worker.step // worker.every,
+                step=worker.step,
+                tokens=worker.step,
+                applied=worker.applied,
+            )
+            self._is_due = False
+            self._outbox.append(ready)
+            return
+
+    def _apply(self, order: Apply) -> None:
+        worker, slot = self._worker, self._slots[order.slot]
+        worker.x += 0.5 * slot.data.astype(np.float64)
+        worker.applied += 1
+        staleness_steps = worker.step - slot.taken_at_step
+        self._outbox.append(
+            Applied(xid=order.xid, step=worker.step, staleness_steps=staleness_steps)
+        )
+
+    def _report(self) -> None:
+        norm = float(np.linalg.norm(self._worker.x))
+        progress = Progress(
+            step=self._worker.step,
+            tokens=self._worker.step,
+            loss=norm,
+            eval_loss=norm if self._worker.step else math.nan,
+            step_time_s=self._worker.step_s,
+            paused=self._is_paused,
+            finished=self._is_finished,
+        )
+        self._outbox.append(progress)

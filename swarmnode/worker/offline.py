@@ -1,0 +1,229 @@
+"""What needs torch but no daemon; the command line runs it as a process of its own.
+
+``python -m swarmnode.worker.offline VERB ...`` with one JSON object per line on standard
+output. A failure is ``{"failed": KIND, "message": LINE}`` and the exit status of that kind.
+
+::
+
+    describe --task NAME [--config JSON]       layout, size and resolved settings of a swarm
+    generate MODEL --prompt TEXT               text written by an export or snapshot
+    evaluate MODEL...                          loss of each, of their mean, and their spread
+    alone --task NAME --steps N                train one node with no peers, for comparison
+    export SNAPSHOT FOLDER                     the weights alone, for everybody else
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from swarmnode.errors import ConfigError, SpecMismatch
+from swarmnode.worker.failures import EXIT_STATUS, classify
+
+Json = dict[str, Any]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one verb; return the exit status."""
+    arguments = _parser().parse_args(argv)
+    verb: Callable[[argparse.Namespace], Iterator[Json]] = arguments.verb
+    try:
+        for line in verb(arguments):
+            _print(line)
+    # The whole process is one question: whoever asked gets one line, whatever went wrong.
+    except Exception as error:  # noqa: BLE001
+        kind, message = classify(error)
+        _print({"failed": kind, "message": message})
+        return EXIT_STATUS[kind]
+    return 0
+
+
+def describe(arguments: argparse.Namespace) -> Iterator[Json]:
+    """Say what a task and a strategy are; this is what a manifest is made from."""
+    import msgspec
+
+    from swarmnode.strategies.registry import build_strategy
+    from swarmnode.worker.state import build_state, build_task
+
+    task = build_task(arguments.task, _json_object(arguments.config), arguments.data_dir)
+    state = build_state(task, swarm_seed=0, device="cpu")
+    settings = _json_object(arguments.strategy_settings)
+    strategy = build_strategy(arguments.strategy, settings, state.arena.flat)
+    yield {
+        "task": task.name,
+        "version": task.version,
+        "config": msgspec.to_builtins(task.config),
+        "layout_hash": state.arena.layout.layout_hash.hex(),
+        "numel": state.arena.numel,
+        "parameters": sum(p.numel() for p in state.model.parameters()),
+        "tokens_per_batch": task.tokens_per_batch,
+        "eval_every_steps": task.eval_every_steps,
+        "exchange_every_steps": task.exchange_every_steps,
+        "strategy": strategy.name,
+        "strategy_settings": msgspec.to_builtins(strategy.config),
+        "data_hash": task.data_hash(),
+    }
+
+
+def generate(arguments: argparse.Namespace) -> Iterator[Json]:
+    """Let a model write."""
+    import torch
+
+    from swarmnode.worker import snapshot
+
+    path = snapshot.find_weights_file(Path(arguments.model))
+    tensors, about = snapshot.read_weights_file(path)
+    state = _state_for(about, arguments)
+    snapshot.load_weights(state, tensors, about, path)
+    state.model.eval()
+    with torch.no_grad():
+        text = state.task.generate(
+            state.model,
+            arguments.prompt,
+            arguments.length,
+            temperature=arguments.temperature,
+            seed=arguments.seed,
+        )
+    yield {"task": about.task, "step": about.step, "text": text}
+
+
+def evaluate(arguments: argparse.Namespace) -> Iterator[Json]:
+    """Compare models: the loss of each, of their uniform mean, and (1/n) Σ‖x_i − x̄‖²."""
+    import torch
+
+    from swarmnode.worker import snapshot
+
+    state = None
+    losses: list[Json] = []
+    vectors: list[torch.Tensor] = []
+    for path in [snapshot.find_weights_file(Path(model)) for model in arguments.models]:
+        tensors, about = snapshot.read_weights_file(path)
+        state = state or _state_for(about, arguments)
+        snapshot.load_weights(state, tensors, about, path)
+        losses.append({"path": str(path), "step": about.step, "loss": _number(state.evaluate())})
+        vectors.append(state.arena.flat.cpu().clone())
+    assert state is not None, "the parser wants at least one model"
+    stacked = torch.stack(vectors).double()
+    mean = stacked.mean(dim=0)
+    state.arena.flat.copy_(mean)  # buffers, which are never averaged, stay those of the last
+    yield {
+        "task": state.task.name,
+        "models": losses,
+        "mean_loss": _number(state.evaluate()),
+        "consensus_distance": float((stacked - mean).square().sum(dim=1).mean()),
+    }
+
+
+def alone(arguments: argparse.Namespace) -> Iterator[Json]:
+    """Train one node without peers, with the seeds and the evaluations of the real loop."""
+    import torch
+
+    from swarmnode.worker.report import smooth
+    from swarmnode.worker.runtime import thread_count
+    from swarmnode.worker.state import build_state, build_task
+
+    torch.set_num_threads(thread_count())
+    task = build_task(arguments.task, _json_object(arguments.config), arguments.data_dir)
+    state = build_state(task, swarm_seed=arguments.swarm_seed, device=arguments.device)
+    batches = state.batches(arguments.shard_seed)
+    mean_loss = math.nan
+    while state.step < arguments.steps:
+        loss = state.take_step(next(batches))
+        if not math.isfinite(loss):
+            raise ConfigError(f"the loss was {loss} after step {state.step}; lower the lr")
+        mean_loss = smooth(mean_loss, loss)
+        if state.step % task.eval_every_steps == 0 or state.step == arguments.steps:
+            yield {"step": state.step, "loss": mean_loss, "eval_loss": _number(state.evaluate())}
+
+
+def export(arguments: argparse.Namespace) -> Iterator[Json]:
+    """Write the weights of a snapshot as ``model.safetensors``."""
+    from swarmnode.worker import snapshot
+
+    path = snapshot.find_weights_file(Path(arguments.snapshot))
+    tensors, about = snapshot.read_weights_file(path)
+    written = snapshot.export_weights(tensors, about, Path(arguments.folder))
+    yield {
+        "path": str(written),
+        "task": about.task,
+        "step": about.step,
+        "tokens": about.tokens,
+        "layout_hash": about.layout_hash,
+        "bytes": written.stat().st_size,
+    }
+
+
+def _state_for(about: Any, arguments: argparse.Namespace) -> Any:
+    """Build the model that a file of weights describes."""
+    from swarmnode.worker.state import build_state, build_task
+
+    task = build_task(about.task, about.task_config, arguments.data_dir)
+    if task.version != about.task_version:
+        raise SpecMismatch(
+            f"task {task.name}: the weights are of version {about.task_version}, version "
+            f"{task.version} is installed here"
+        )
+    return build_state(task, swarm_seed=0, device=arguments.device)
+
+
+def _json_object(text: str) -> Json:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"expected settings as JSON, got {text!r}") from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"expected settings as a JSON object, got {text!r}")
+    return found
+
+
+def _print(line: Json) -> None:
+    print(json.dumps(line, allow_nan=False), flush=True)
+
+
+def _number(value: float) -> float | None:
+    """Return None for what JSON has no word for."""
+    return value if math.isfinite(value) else None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="swarmnode.worker.offline")
+    verbs = parser.add_subparsers(required=True)
+
+    def add(verb: Callable[[argparse.Namespace], Iterator[Json]]) -> argparse.ArgumentParser:
+        sub = verbs.add_parser(verb.__name__, help=verb.__doc__)
+        sub.set_defaults(verb=verb)
+        sub.add_argument("--data-dir", default="")
+        sub.add_argument("--device", default="auto")
+        return sub
+
+    for verb in (describe, alone):
+        sub = add(verb)
+        sub.add_argument("--task", required=True)
+        sub.add_argument("--config", default="{}", help="settings of the task, JSON")
+        if verb is describe:
+            sub.add_argument("--strategy", default="pair-average")
+            sub.add_argument("--strategy-settings", default="{}", help="JSON")
+        else:
+            sub.add_argument("--steps", type=int, required=True)
+            sub.add_argument("--swarm-seed", type=int, default=0)
+            sub.add_argument("--shard-seed", type=int, default=0)
+    sub = add(generate)
+    sub.add_argument("model")
+    sub.add_argument("--prompt", default="")
+    sub.add_argument("--length", type=int, default=200)
+    sub.add_argument("--temperature", type=float, default=0.8)
+    sub.add_argument("--seed", type=int, default=0)
+    add(evaluate).add_argument("models", nargs="+")
+    sub = add(export)
+    sub.add_argument("snapshot")
+    sub.add_argument("folder")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

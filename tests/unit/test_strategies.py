@@ -1,0 +1,113 @@
+"""The rules that make averaging safe, checked on plain vectors with no engine around them."""
+
+import pytest
+import torch
+
+from swarmnode.errors import ConfigError
+from swarmnode.strategies.pair_average import PairAverage
+from swarmnode.strategies.registry import build_strategy
+
+
+def nodes(n, numel=257, scale=1.0):
+    generator = torch.Generator().manual_seed(7)
+    return [
+        PairAverage({"every": 4}, scale * torch.randn(numel, generator=generator)) for _ in range(n)
+    ]
+
+
+def snapshot(strategy):
+    intent = strategy.after_step(4)
+    sent = torch.empty_like(strategy.x)
+    strategy.view(intent, sent)
+    return intent, sent
+
+
+def test_an_exchange_is_due_every_so_many_steps():
+    strategy = nodes(1)[0]
+    due = [step for step in range(1, 13) if strategy.after_step(step) is not None]
+    assert due == [4, 8, 12]
+    assert strategy.after_step(8).round == 2
+
+
+def test_two_nodes_meet_halfway():
+    one, two = nodes(2)
+    middle = (one.x + two.x) / 2
+    (intent_one, sent_one), (intent_two, sent_two) = snapshot(one), snapshot(two)
+    one.apply(intent_one, sent_two - sent_one)
+    two.apply(intent_two, sent_one - sent_two)
+    torch.testing.assert_close(one.x, middle)
+    torch.testing.assert_close(two.x, middle)
+
+
+def test_steps_taken_in_flight_survive_and_the_sum_is_kept():
+    one, two = nodes(2)
+    before = one.x.double() + two.x.double()
+    drift = torch.zeros_like(before)
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(50):
+        (intent_one, sent_one), (intent_two, sent_two) = snapshot(one), snapshot(two)
+        for strategy in (one, two):
+            local = 0.1 * torch.randn(257, generator=generator)
+            drift += (strategy.x + local).double() - strategy.x.double()
+            strategy.x += local
+        one.apply(intent_one, sent_two - sent_one)
+        two.apply(intent_two, sent_one - sent_two)
+    after = one.x.double() + two.x.double()
+    assert (after - before - drift).abs().max() < 1e-5
+    # Overwriting with the mean instead would have thrown the local steps away:
+    assert drift.abs().max() > 0.5
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_the_halves_are_exact_negatives(scale):
+    one, two = nodes(2, scale=scale)
+    (_, sent_one), (_, sent_two) = snapshot(one), snapshot(two)
+    assert torch.equal(0.5 * (sent_two - sent_one), -(0.5 * (sent_one - sent_two)))
+
+
+def test_apply_works_in_place():
+    strategy = nodes(1)[0]
+    storage = strategy.x.data_ptr()
+    intent, sent = snapshot(strategy)
+    strategy.apply(intent, sent)
+    assert strategy.x.data_ptr() == storage
+
+
+def test_random_matchings_shrink_the_variance_as_theory_says():
+    """One matching round of n = 32 leaves (n/2 − 1)/(n − 1) = 0.484 of the variance."""
+    generator = torch.Generator().manual_seed(3)
+    ratios = []
+    for _ in range(400):
+        strategies = [PairAverage({}, torch.randn(8, generator=generator)) for _ in range(32)]
+        before = spread(strategies)
+        order = torch.randperm(32, generator=generator).tolist()
+        for a, b in zip(order[::2], order[1::2], strict=True):
+            one, two = strategies[a], strategies[b]
+            (intent_one, sent_one), (intent_two, sent_two) = snapshot_now(one), snapshot_now(two)
+            one.apply(intent_one, sent_two - sent_one)
+            two.apply(intent_two, sent_one - sent_two)
+        ratios.append(spread(strategies) / before)
+    assert sum(ratios) / len(ratios) == pytest.approx(15 / 31, abs=0.01)
+
+
+def snapshot_now(strategy):
+    intent = strategy.after_step(8)
+    sent = torch.empty_like(strategy.x)
+    strategy.view(intent, sent)
+    return intent, sent
+
+
+def spread(strategies):
+    stacked = torch.stack([strategy.x for strategy in strategies]).double()
+    return float((stacked - stacked.mean(0)).square().sum())
+
+
+def test_wrong_names_and_settings_are_named():
+    x = torch.zeros(2)
+    assert isinstance(build_strategy("pair-average", {"every": 3}, x), PairAverage)
+    with pytest.raises(ConfigError, match="expected a strategy among pair-average, got 'mean'"):
+        build_strategy("mean", {}, x)
+    with pytest.raises(ConfigError, match="strategy pair-average: unknown setting 'evry'"):
+        build_strategy("pair-average", {"evry": 3}, x)
+    with pytest.raises(ConfigError, match="setting every: expected `int` >= 1, got 0"):
+        build_strategy("pair-average", {"every": 0}, x)
