@@ -37,8 +37,20 @@ from swarmnode.net.http_routes import (
     Router,
     StreamingResponse,
     error_response,
+    json_response,
     run_stream,
 )
+
+__all__ = [
+    "HttpError",
+    "HttpServer",
+    "Request",
+    "Response",
+    "Route",
+    "StreamingResponse",
+    "json_response",
+    "serve_http",
+]
 
 _METHODS = {"GET": "GET", "HEAD": "GET", "POST": "POST"}
 _log = logging.getLogger(__name__)
@@ -111,6 +123,7 @@ class _Connection:
         self._stream = stream
         self._router = router
         self._any_host = any_host
+        self._is_head = False  # the request being answered wants no body
         self._h11 = h11.Connection(
             h11.SERVER, max_incomplete_event_size=limits.HTTP_HEADER_BYTES_MAX
         )
@@ -138,7 +151,7 @@ class _Connection:
     async def _serve_one(self) -> bool:
         """Answer one request; return whether another may follow."""
         try:
-            request, is_head = await self._receive_request()
+            request = await self._receive_request()
         except h11.RemoteProtocolError as error:
             refusal = error_response(error.error_status_hint, f"malformed request: {error}")
             await self._send_response(refusal, close=True)
@@ -148,21 +161,22 @@ class _Connection:
             return False
         answer = await self._router.answer(request)
         if isinstance(answer, StreamingResponse):
-            await self._send_stream(answer, is_head=is_head)
+            await self._send_stream(answer)
         else:
-            await self._send_response(answer, is_head=is_head)
+            await self._send_response(answer)
         return self._h11.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
 
     # --- receiving -----------------------------------------------------------------------
 
-    async def _receive_request(self) -> tuple[Request, bool]:
-        """Return the next request and whether it was HEAD.
+    async def _receive_request(self) -> Request:
+        """Return the next request.
 
         Raises:
             h11.RemoteProtocolError: The bytes are no HTTP.
             HttpError: They are, and are refused.
             _Gone: No further request came.
         """
+        self._is_head = False
         await self._wait_first_byte()
         with trio.move_on_after(limits.HTTP_RECEIVE_DEADLINE_S):
             head = await self._next_event()
@@ -188,9 +202,10 @@ class _Connection:
                 return event
             await self._receive_data()
 
-    async def _read_request(self, head: h11.Request) -> tuple[Request, bool]:
+    async def _read_request(self, head: h11.Request) -> Request:
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
         method, target = head.method.decode("ascii"), head.target.decode("ascii")
+        self._is_head = method == "HEAD"
         self._check_head(method, target, headers)
         body = bytearray()
         if self._h11.they_are_waiting_for_100_continue:
@@ -199,7 +214,7 @@ class _Connection:
             body += event.data
             _check_body_size(len(body))
         path, _, query_text = target.partition("?")
-        return Request(_METHODS[method], path, query_text, headers, bytes(body)), method == "HEAD"
+        return Request(_METHODS[method], path, query_text, headers, bytes(body))
 
     def _check_head(self, method: str, target: str, headers: dict[str, str]) -> None:
         if method not in _METHODS:
@@ -220,22 +235,20 @@ class _Connection:
 
     # --- sending -------------------------------------------------------------------------
 
-    async def _send_response(
-        self, response: Response, *, is_head: bool = False, close: bool = False
-    ) -> None:
+    async def _send_response(self, response: Response, *, close: bool = False) -> None:
         head = _head(response.content_type, response.headers, close=close)
         head.append(("content-length", str(len(response.body))))
         data = self._h11.send(h11.Response(status_code=response.status, headers=head)) or b""
-        if not is_head:
+        if not self._is_head:
             data += self._h11.send(h11.Data(data=response.body)) or b""
         data += self._h11.send(h11.EndOfMessage()) or b""
         await self._send(data)
 
-    async def _send_stream(self, response: StreamingResponse, *, is_head: bool) -> None:
+    async def _send_stream(self, response: StreamingResponse) -> None:
         """Let the handler write while watching whether the client is still there."""
         head = _head(response.content_type, (), close=True)
         await self._send(self._h11.send(h11.Response(status_code=200, headers=head)))
-        if is_head or await self._write_stream(response):
+        if self._is_head or await self._write_stream(response):
             await self._send(self._h11.send(h11.EndOfMessage()))
         else:
             raise _Gone

@@ -108,7 +108,7 @@ def _decode_key(data: bytes) -> Identity:
     if len(seed) != _SEED_BYTES:
         raise ValueError(f"its seed has {len(seed)} bytes instead of {_SEED_BYTES}")
     identity = Identity.from_seed(seed)
-    if lines[2].removeprefix("id ") != str(identity.peer_id):
+    if data.strip() != _encode_key(identity).strip():
         raise ValueError("its seed and its id do not belong together")
     return identity
 

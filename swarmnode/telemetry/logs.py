@@ -13,7 +13,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from typing import Any, Literal, TextIO
 
 from swarmnode import limits
@@ -25,25 +25,38 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 _PLAIN_CHARACTERS = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+@%*,[]~…"
 )
-_LOGGING_KEYWORDS = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})
 
 
-class EventLogger(logging.LoggerAdapter[logging.Logger]):
-    """``log.info("peer joined", peer=peer_id, rtt_s=0.03)``."""
+class EventLogger:
+    """``log.info("peer joined", peer=peer_id, rtt_s=0.03)``: any field name is allowed."""
 
-    def process(
-        self, msg: Any, kwargs: MutableMapping[str, Any]
-    ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Move what is no keyword of ``logging`` into the fields of the event."""
-        fields = {key: value for key, value in kwargs.items() if key not in _LOGGING_KEYWORDS}
-        passed_on = {key: value for key, value in kwargs.items() if key in _LOGGING_KEYWORDS}
-        passed_on["extra"] = {"fields": fields}
-        return msg, passed_on
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def debug(self, event: str, /, **fields: Any) -> None:
+        """For whoever looks for a fault."""
+        self._logger.debug(event, extra={"fields": fields})
+
+    def info(self, event: str, /, **fields: Any) -> None:
+        """What the owner of a node may want to know."""
+        self._logger.info(event, extra={"fields": fields})
+
+    def warning(self, event: str, /, **fields: Any) -> None:
+        """Something went wrong that the node deals with."""
+        self._logger.warning(event, extra={"fields": fields})
+
+    def error(self, event: str, /, **fields: Any) -> None:
+        """Something went wrong that needs a person."""
+        self._logger.error(event, extra={"fields": fields})
+
+    def exception(self, event: str, /, **fields: Any) -> None:
+        """Like :meth:`error`, with the traceback of the exception being handled."""
+        self._logger.error(event, exc_info=True, extra={"fields": fields})
 
 
 def get_logger(name: str) -> EventLogger:
     """Return a logger whose calls take fields as keywords; ``name`` is usually ``__name__``."""
-    return EventLogger(logging.getLogger(name), None)
+    return EventLogger(logging.getLogger(name))
 
 
 def configure_logging(

@@ -1,0 +1,202 @@
+"""The command line's client against the real server on a real socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import trio
+
+import swarmnode
+from swarmnode.cli import client as client_module
+from swarmnode.cli.client import ControlClient
+from swarmnode.config import Paths
+from swarmnode.errors import (
+    ConfigError,
+    DeadlineExceeded,
+    NotRunning,
+    Overloaded,
+    Refused,
+    SwarmNodeError,
+    TransportError,
+)
+from swarmnode.net.http import Request, Response, Route, json_response, serve_http
+
+
+async def status(request: Request) -> Response:
+    return json_response({"state": "training"})
+
+
+async def double(request: Request) -> Response:
+    return json_response({name: 2 * n for name, n in request.json(dict[str, int]).items()})
+
+
+async def failing(request: Request) -> Response:
+    errors: dict[str, SwarmNodeError] = {
+        "config": ConfigError("which one?"),
+        "running": NotRunning("no worker"),
+        "refused": Refused("not yours"),
+        "busy": Overloaded("later"),
+        "other": TransportError("lost"),
+    }
+    raise errors[request.parameter]
+
+
+async def slow(request: Request) -> Response:
+    await trio.sleep_forever()
+    raise AssertionError
+
+
+async def no_json(request: Request) -> Response:
+    return Response(b"hello", content_type="text/plain")
+
+
+ROUTES = (
+    Route("GET", "/status", status),
+    Route("POST", "/double", double),
+    Route("GET", "/failing/{how}", failing),
+    Route("GET", "/slow", slow),
+    Route("GET", "/text", no_json),
+)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> Paths:
+    return Paths(tmp_path)
+
+
+async def serve(paths: Paths, nursery: trio.Nursery) -> ControlClient:
+    await nursery.start(serve_http, paths.control_socket, ROUTES)
+    return ControlClient(paths)
+
+
+async def test_get_and_post(paths: Paths, nursery: trio.Nursery) -> None:
+    client = await serve(paths, nursery)
+    assert await trio.to_thread.run_sync(client.get, "/status") == {"state": "training"}
+    assert await trio.to_thread.run_sync(client.post, "/double", {"a": 2}) == {"a": 4}
+    assert await trio.to_thread.run_sync(client.post, "/double") == {}
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "message"),
+    [
+        ("config", ConfigError, "which one?"),
+        ("running", NotRunning, "no worker"),
+        ("refused", Refused, "not yours"),
+        ("busy", Refused, "later"),
+        ("other", SwarmNodeError, "lost"),
+    ],
+)
+async def test_refusals_come_back_with_class_exit_code_and_text(
+    paths: Paths, nursery: trio.Nursery, how: str, kind: type[SwarmNodeError], message: str
+) -> None:
+    client = await serve(paths, nursery)
+    with pytest.raises(SwarmNodeError) as caught:
+        await trio.to_thread.run_sync(client.get, f"/failing/{how}")
+    assert type(caught.value) is kind
+    assert str(caught.value) == message
+
+
+async def test_unknown_path_is_an_error(paths: Paths, nursery: trio.Nursery) -> None:
+    client = await serve(paths, nursery)
+    with pytest.raises(SwarmNodeError, match="there is nothing at /nowhere"):
+        await trio.to_thread.run_sync(client.get, "/nowhere")
+
+
+async def test_answer_that_is_no_json(paths: Paths, nursery: trio.Nursery) -> None:
+    client = await serve(paths, nursery)
+    with pytest.raises(TransportError, match="of another version"):
+        await trio.to_thread.run_sync(client.get, "/text")
+
+
+async def test_deadline(paths: Paths, nursery: trio.Nursery) -> None:
+    client = await serve(paths, nursery)
+    with pytest.raises(DeadlineExceeded, match=r"GET /slow .*no result within 0\.05 s"):
+        await trio.to_thread.run_sync(lambda: client.get("/slow", deadline_s=0.05))
+
+
+def test_no_daemon(paths: Paths) -> None:
+    with pytest.raises(NotRunning, match=rf"no swarmnode runs on {paths.home}: start it with"):
+        ControlClient(paths).get("/status")
+
+
+def test_daemon_that_was_killed(paths: Paths) -> None:
+    paths.control_socket.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(paths.control_socket))
+    with pytest.raises(NotRunning):
+        ControlClient(paths).get("/status")
+
+
+def test_daemon_that_dies_in_the_middle(paths: Paths) -> None:
+    paths.control_socket.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(paths.control_socket))
+        listening.listen()
+
+        def accept_and_close() -> None:
+            connection, _ = listening.accept()
+            connection.recv(10_000)
+            connection.close()
+
+        thread = threading.Thread(target=accept_and_close)
+        thread.start()
+        with pytest.raises(TransportError, match="went away while answering /status"):
+            ControlClient(paths).get("/status")
+        thread.join()
+
+
+def test_socket_of_another_user(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(connection: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(client_module._UnixConnection, "connect", forbidden)
+    with pytest.raises(Refused, match="belongs to another user"):
+        ControlClient(paths).get("/status")
+
+
+def long_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
+    home = tmp_path / ("x" * 110)
+    home.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return Paths(home)
+
+
+async def test_home_with_a_long_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
+) -> None:
+    client = await serve(long_home(tmp_path, monkeypatch), nursery)
+    assert await trio.to_thread.run_sync(client.get, "/status") == {"state": "training"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_directory_squatted_by_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = long_home(tmp_path, monkeypatch)
+    directory = paths.control_socket.parent
+    directory.mkdir()
+    os.chown(directory, 12345, 12345)
+    with pytest.raises(Refused, match="belongs to uid 12345"):
+        ControlClient(paths).get("/status")
+
+
+def test_importing_it_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, swarmnode.cli.client\n"
+        "print(*{'trio', 'numpy', 'cryptography', 'torch', 'h11', 'platformdirs', 'tomllib'}"
+        " & set(sys.modules))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(swarmnode.__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert loaded.stdout.split() == []

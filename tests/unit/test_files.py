@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.errors import ConfigError, CorruptRecord, Refused, StorageError, StorageFull
+from swarmnode.store import files
+from swarmnode.store.files import (
+    HistoryFile,
+    HomeLock,
+    make_private_dir,
+    read_file,
+    read_history,
+    write_atomic,
+    write_new,
+)
+
+
+class Disk:
+    """Fails the n-th call of ``os.write`` or ``os.fsync`` with one error; counts from 1."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+
+    def fail(self, call: str, nth: int, code: int, *, short: int = 0) -> None:
+        real, count = getattr(os, call), 0
+
+        def faulty(fd: int, *data: bytes) -> object:
+            nonlocal count
+            count += 1
+            if count == nth:
+                if short:
+                    return real(fd, data[0][:short])
+                raise OSError(code, os.strerror(code))
+            if count > nth and short:
+                raise OSError(code, os.strerror(code))
+            return real(fd, *data)
+
+        self._patch.setattr(os, call, faulty)
+
+    def heal(self) -> None:
+        self._patch.undo()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def test_written_file_is_private_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    write_atomic(path, b"one")
+    write_atomic(path, b"two" * 100_000)
+    assert read_file(path, bytes_max=300_000) == b"two" * 100_000
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_order_on_the_disk_is_data_then_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    real_fsync, real_replace = os.fsync, Path.replace
+
+    def fsync(fd: int) -> None:
+        calls.append("sync dir" if stat.S_ISDIR(os.fstat(fd).st_mode) else "sync file")
+        real_fsync(fd)
+
+    def replace(self: Path, target: Path) -> Path:
+        calls.append("rename")
+        return real_replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(Path, "replace", replace)
+    write_atomic(tmp_path / "state", b"x")
+    assert calls == ["sync file", "rename", "sync dir"]
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [(errno.ENOSPC, StorageFull), (errno.EDQUOT, StorageFull), (errno.EIO, StorageError)],
+)
+def test_failed_write_keeps_the_old_content_and_leaves_nothing(
+    tmp_path: Path, disk: Disk, call: str, code: int, error: type[StorageError]
+) -> None:
+    path = tmp_path / "state"
+    write_atomic(path, b"old")
+    disk.fail(call, 1, code)
+    with pytest.raises(error, match="cannot write") as caught:
+        write_atomic(path, b"new")
+    assert type(caught.value) is error
+    disk.heal()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_full_disk_says_what_to_do(tmp_path: Path, disk: Disk) -> None:
+    disk.fail("write", 1, errno.ENOSPC)
+    with pytest.raises(StorageFull, match=r"no space is left .*free some.*SWARMNODE_HOME"):
+        write_atomic(tmp_path / "state", b"x")
+
+
+def test_write_new_never_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    assert write_new(path, b"first")
+    assert not write_new(path, b"second")
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_reading_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    path.write_bytes(b"12345")
+    assert read_file(path, bytes_max=5) == b"12345"
+    with pytest.raises(CorruptRecord, match="at most 4 bytes") as caught:
+        read_file(path, bytes_max=4)
+    assert caught.value.path == str(path)
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "absent", bytes_max=1)
+    with pytest.raises(StorageError, match="cannot read"):
+        read_file(tmp_path, bytes_max=1)
+
+
+def test_secret_open_to_others_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    write_atomic(path, b"x")
+    assert read_file(path, bytes_max=1, secret=True) == b"x"
+    path.chmod(0o640)
+    with pytest.raises(ConfigError, match=f"mode 0640.*chmod 600 {path}"):
+        read_file(path, bytes_max=1, secret=True)
+
+
+def test_writing_into_a_missing_directory_is_an_error_of_ours(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="No such file"):
+        write_atomic(tmp_path / "absent" / "state", b"x")
+
+
+def test_private_directory(tmp_path: Path) -> None:
+    made = tmp_path / "home"
+    make_private_dir(made)
+    assert stat.S_IMODE(made.stat().st_mode) == 0o700
+    made.chmod(0o755)
+    make_private_dir(made)
+    assert stat.S_IMODE(made.stat().st_mode) == 0o755  # the owner's choice
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot make the directory"):
+        make_private_dir(tmp_path / "file")
+
+
+def test_second_daemon_on_a_home_is_told_who_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "home.lock"
+    with HomeLock(path):
+        with pytest.raises(Refused, match=rf"another swarmnode \(pid {os.getpid()}\) already runs"):
+            HomeLock(path)
+        assert path.exists()
+    HomeLock(path).close()
+
+
+def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "home.lock"
+    hold = (
+        "import sys, pathlib; from swarmnode.store.files import HomeLock\n"
+        "lock = HomeLock(pathlib.Path(sys.argv[1])); print('held', flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(files.__file__).parents[2],
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(Refused, match=f"pid {holder.pid}"):
+            HomeLock(path)
+        holder.kill()
+    HomeLock(path).close()
+
+
+def test_lock_removes_what_a_crash_left_and_nothing_else(tmp_path: Path) -> None:
+    old, recent = tmp_path / ".state.1.swarmnode-tmp", tmp_path / ".state.2.swarmnode-tmp"
+    kept = tmp_path / ".state.swarmnode"
+    for path in (old, recent, kept):
+        path.write_text("")
+    long_ago_s = recent.stat().st_mtime - limits.STALE_TEMPORARY_S - 10
+    os.utime(old, (long_ago_s, long_ago_s))
+    os.utime(kept, (long_ago_s, long_ago_s))
+    HomeLock(tmp_path / "home.lock").close()
+    assert {path.name for path in tmp_path.iterdir()} == {kept.name, recent.name, "home.lock"}
+
+
+def entries(path: Path) -> list[int]:
+    return [entry["n"] for entry in read_history(path)]
+
+
+def test_history_goes_on_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "exchanges.jsonl"
+    assert entries(path) == []
+    for n in range(3):
+        history = HistoryFile(path)
+        history.append({"n": n})
+        history.sync()
+        history.close()
+    assert entries(path) == [0, 1, 2]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_history_stays_within_two_files(tmp_path: Path) -> None:
+    path = tmp_path / "exchanges.jsonl"
+    history = HistoryFile(path, bytes_max=100)
+    for n in range(200):
+        history.append({"n": n})
+        assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 200
+    history.close()
+    kept = entries(path)
+    assert kept == list(range(200 - len(kept), 200))
+    assert len(kept) > 8
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("tail", [b'{"n": 9', b"\0" * 50, b"\xff\n[1]\n", b"[" * 10_000])
+def test_history_passes_over_what_a_crash_left(tmp_path: Path, tail: bytes) -> None:
+    path = tmp_path / "exchanges.jsonl"
+    path.write_bytes(b'{"n":1}\n' + tail)
+    history = HistoryFile(path)
+    history.append({"n": 2})
+    history.close()
+    assert entries(path) == [1, 2]
+
+
+def test_full_disk_leaves_no_half_line_in_the_history(tmp_path: Path, disk: Disk) -> None:
+    path = tmp_path / "exchanges.jsonl"
+    history = HistoryFile(path)
+    history.append({"n": 1})
+    disk.fail("write", 1, errno.ENOSPC, short=3)
+    with pytest.raises(StorageFull, match="cannot append to"):
+        history.append({"n": 2})
+    disk.heal()
+    history.append({"n": 3})
+    history.close()
+    assert path.read_bytes() == b'{"n":1}\n{"n":3}\n'
+
+
+def test_history_line_is_bounded(tmp_path: Path) -> None:
+    history = HistoryFile(tmp_path / "exchanges.jsonl")
+    with pytest.raises(StorageError, match="a line has at most"):
+        history.append({"n": "x" * limits.HISTORY_LINE_BYTES_MAX})
+    history.close()

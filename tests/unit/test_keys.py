@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from swarmnode.errors import ConfigError, CorruptRecord, StorageError
+from swarmnode.protocol.identity import Identity
+from swarmnode.store import keys
+from swarmnode.store.files import write_new
+from swarmnode.store.keys import load_identity, load_or_create_identity, next_boot_epoch
+
+
+def test_key_is_made_once_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "node.key"
+    made = load_or_create_identity(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    again = load_or_create_identity(path)
+    assert (again.peer_id, again.seed()) == (made.peer_id, made.seed())
+
+
+def test_file_format_is_fixed(tmp_path: Path) -> None:
+    path = tmp_path / "node.key"
+    path.write_text(
+        "swarmnode ed25519 key v1\n"
+        "seed aaaqeayeaudaocajbifqydiob4ibceqtcqkrmfyydenbwha5dypq\n"
+        "id sn1kzdvvj2umnduyauf35o36k6kw462mujvra46tn3uqgzovmihocga\n"
+    )
+    path.chmod(0o600)
+    identity = Identity.from_seed(bytes(range(32)))
+    assert keys._encode_key(identity) == path.read_bytes()
+    assert load_identity(path).peer_id == identity.peer_id
+
+
+def test_missing_key_is_not_made_by_loading(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        load_identity(tmp_path / "swarm.key")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_of_two_first_starts_both_get_the_stored_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "node.key"
+    winner = Identity.generate()
+
+    def other_is_first(target: Path, data: bytes) -> bool:
+        assert write_new(target, keys._encode_key(winner))
+        return write_new(target, data)
+
+    monkeypatch.setattr(keys, "write_new", other_is_first)
+    assert load_or_create_identity(path).peer_id == winner.peer_id
+
+
+def test_open_permissions_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "node.key"
+    load_or_create_identity(path)
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match=f"mode 0644.*chmod 600 {path}"):
+        load_or_create_identity(path)
+
+
+def test_every_damaged_byte_is_noticed_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "node.key"
+    load_or_create_identity(path)
+    good = path.read_bytes()
+    seed = good.split()[5]
+    for at in range(len(good) - 1):  # all but the last line's end
+        for damaged in (good[:at], good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :]):
+            path.write_bytes(damaged)
+            with pytest.raises(ConfigError, match="is damaged") as caught:
+                load_or_create_identity(path)
+            assert seed.decode() not in str(caught.value)
+            assert path.read_bytes() == damaged
+
+
+def test_full_disk_makes_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError):
+        load_or_create_identity(tmp_path / "node.key")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_epoch_grows_by_one(tmp_path: Path) -> None:
+    assert [next_boot_epoch(tmp_path / "boot_epoch") for _ in range(4)] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("damage", [b"", b"9", b"9 00000000\n", b"\0" * 12, b"1" * 5000])
+@pytest.mark.parametrize("n_before", [1, 2, 5])
+def test_torn_epoch_never_repeats(tmp_path: Path, damage: bytes, n_before: int) -> None:
+    path = tmp_path / "boot_epoch"
+    used = [next_boot_epoch(path) for _ in range(n_before)]
+    path.write_bytes(damage)
+    for _ in range(3):
+        epoch = next_boot_epoch(path)
+        assert epoch > used[-1]
+        used.append(epoch)
+
+
+def test_lost_epoch_file_never_repeats(tmp_path: Path) -> None:
+    path = tmp_path / "boot_epoch"
+    last = [next_boot_epoch(path) for _ in range(3)][-1]
+    path.unlink()
+    assert next_boot_epoch(path) > last
+
+
+def test_torn_previous_copy_does_not_matter(tmp_path: Path) -> None:
+    path = tmp_path / "boot_epoch"
+    next_boot_epoch(path)
+    path.with_name("boot_epoch.previous").write_bytes(b"junk")
+    assert next_boot_epoch(path) == 2
+
+
+def test_epoch_never_repeats_whichever_write_a_crash_cuts_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "boot_epoch"
+    last = next_boot_epoch(path)
+    real_fsync = os.fsync
+    for nth in range(1, 5):  # two files, each synced with its directory
+        n_calls = 0
+
+        def crash(fd: int, nth: int = nth) -> None:
+            nonlocal n_calls
+            n_calls += 1
+            if n_calls == nth:
+                raise OSError(errno.EIO, "cut off")
+            real_fsync(fd)
+
+        monkeypatch.setattr(os, "fsync", crash)
+        with pytest.raises(StorageError):
+            next_boot_epoch(path)
+        monkeypatch.setattr(os, "fsync", real_fsync)
+        epoch = next_boot_epoch(path)
+        assert epoch > last
+        last = epoch
+
+
+def test_both_copies_damaged_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "boot_epoch"
+    path.write_bytes(b"junk")
+    with pytest.raises(CorruptRecord, match="both damaged"):
+        next_boot_epoch(path)

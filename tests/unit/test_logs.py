@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.telemetry.logs import LogFormat, configure_logging, get_logger
+
+
+@pytest.fixture(autouse=True)
+def _put_back() -> Iterator[None]:
+    logger = logging.getLogger("swarmnode")
+    handlers, level = list(logger.handlers), logger.level
+    yield
+    logger.handlers[:] = handlers
+    logger.setLevel(level)
+
+
+def configured(log_format: LogFormat) -> io.StringIO:
+    stream = io.StringIO()
+    configure_logging(log_format, "info", stream)
+    return stream
+
+
+def test_text_line_for_people() -> None:
+    stream = configured("text")
+    get_logger("swarmnode.daemon.node").info("peer joined", peer="sn1abc", rtt_s=0.1 + 0.2, n=3)
+    line = stream.getvalue()
+    assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info    ", line)
+    assert line.endswith("daemon.node: peer joined peer=sn1abc rtt_s=0.3 n=3\n")
+
+
+def test_json_line_for_machines() -> None:
+    stream = configured("json")
+    get_logger("swarmnode.net").warning(
+        "peer refused", peer="sn1abc", n=3, ok=True, none=None, loss=float("nan"), raw=b"\x01\xff"
+    )
+    event = json.loads(stream.getvalue(), parse_constant=pytest.fail)
+    assert re.fullmatch(r"[-0-9]{10}T[:0-9]{8}\.\d{3}Z", event.pop("time"))
+    assert event == {
+        "level": "warning",
+        "logger": "swarmnode.net",
+        "event": "peer refused",
+        "peer": "sn1abc",
+        "n": 3,
+        "ok": True,
+        "none": None,
+        "loss": "nan",
+        "raw": "01ff",
+    }
+
+
+def test_lower_layers_log_fields_without_this_module() -> None:
+    stream = configured("text")
+    logging.getLogger("swarmnode.net.http").error("failed", extra={"fields": {"path": "/x"}})
+    assert stream.getvalue().endswith("net.http: failed path=/x\n")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_text_from_a_peer_cannot_forge_a_line(log_format: LogFormat) -> None:
+    stream = configured(log_format)
+    hostile = "x\n2026-01-01T00:00:00Z error fake\r\x1b[2J\u2028\x9b"
+    get_logger("swarmnode.x").info("said", text=hostile)
+    line = stream.getvalue()
+    assert line.count("\n") == 1
+    assert not re.search(r"[\r\x1b\u2028\x9b]", line)
+    quoted = line.partition("text=")[2] if log_format == "text" else line
+    said = json.loads(quoted)
+    assert (said if log_format == "text" else said["text"]) == hostile
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_one_value_cannot_fill_the_log(log_format: LogFormat) -> None:
+    stream = configured(log_format)
+    get_logger("swarmnode.x").info("said", text="a" * 10**6)
+    assert len(stream.getvalue()) < limits.LOG_VALUE_CHARACTERS_MAX + 200
+
+
+def test_fields_cannot_replace_what_the_log_says() -> None:
+    stream = configured("json")
+    get_logger("swarmnode.x").error("real", level="info", event="fake", time="never", name="n")
+    event = json.loads(stream.getvalue())
+    assert (event["level"], event["event"], event["name"]) == ("error", "real", "n")
+    assert event["time"] != "never"
+
+
+def test_traceback() -> None:
+    for log_format in ("text", "json"):
+        stream = configured("text" if log_format == "text" else "json")
+        try:
+            raise RuntimeError("a bug")
+        except RuntimeError:
+            get_logger("swarmnode.x").exception("failed", where="here")
+        output = stream.getvalue()
+        assert "RuntimeError: a bug" in output
+        if log_format == "json":
+            assert "RuntimeError: a bug" in json.loads(output)["traceback"]
+
+
+def test_level_and_last_configuration_count() -> None:
+    first = configured("text")
+    second = configured("text")
+    get_logger("swarmnode.x").debug("hidden")
+    get_logger("swarmnode.x").info("shown once")
+    assert first.getvalue() == ""
+    assert second.getvalue().count("shown once") == 1
+    configure_logging("text", "debug", second)
+    get_logger("swarmnode.x").debug("now shown")
+    assert "now shown" in second.getvalue()
