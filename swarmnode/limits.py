@@ -12,8 +12,6 @@ MIB = 1024 * KIB
 # --- wire: one msgpack control message --------------------------------------------------
 # The largest legal one is a full peer list: 256 records of about 400 bytes.
 MESSAGE_BYTES_MAX = 256 * KIB
-# Task settings in a manifest are the deepest structure that we send (4 levels).
-MESSAGE_DEPTH_MAX = 16
 TEXT_BYTES_MAX = 4 * KIB
 MAP_ENTRIES_MAX = 256
 ARRAY_ENTRIES_MAX = 1024
@@ -27,7 +25,7 @@ TLS_RECORD_BYTES_MAX = 16 * KIB + 256
 TLS_HANDSHAKE_RECORDS_MAX = 32
 TLS_CONTEXTS_CACHED_MAX = 64  # one node has one; a simulation has many
 # Larger records saved under 3 % of CPU and double what a request waits behind.
-RECORD_PLAINTEXT_BYTES_MAX = 256 * KIB
+RECORD_PLAINTEXT_BYTES_MAX = 512 * KIB
 # GCM's bound is 2^20 records of this size under one key; a change of key costs microseconds.
 REKEY_RECORDS = 64 * KIB
 FRAME_CONTROL_BYTES_MAX = 512  # the longest is HELLO, about 200
@@ -41,6 +39,10 @@ SERVICE_NAME_BYTES_MAX = 64
 STREAM_WINDOW_BYTES = 256 * KIB
 # Bandwidth times round trip: 160 MB/s at 50 ms. Granted once a bulk stream is being read.
 BULK_WINDOW_BYTES = 8 * MIB
+# Two messages and two records that wait, of the size of one record and of one message.
+RECYCLED_BUFFERS_MAX = 6
+RECYCLED_BUFFER_BYTES_MIN = 16 * KIB  # smaller ones come from the allocator as fast
+RECYCLED_BUFFER_BYTES_MAX = 2 * MIB
 CREDIT_BYTES_MAX = 1024 * MIB  # more than any window: a sum beyond it is an attack
 STREAMS_PER_SIDE_MAX = 64
 BULK_STREAMS_PER_SIDE_MAX = 16

@@ -19,6 +19,7 @@ from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.errors import ConfigError
 
 _SECONDS_PER_DAY = 86_400
+_STRATEGY = "pair-average"
 
 
 @click.command()
@@ -67,24 +68,30 @@ def create(
     described = run_offline(
         "describe",
         *("--task", task),
-        *("--task-config", json.dumps(task_config)),
-        *("--strategy-settings", json.dumps(strategy_settings)),
+        *("--config", json.dumps(task_config)),
         *(("--data-dir", str(data.absolute())) if data is not None else ()),
     )
-    link, node_id = _write(name, config, codec, described, expires_days)
+    strategy = {"every": described["exchange_every_steps"], **strategy_settings}
+    link, node_id = _write(name, config, codec, described, strategy, expires_days)
     if as_json:
-        print_json({"link": link, "name": name, "peer": node_id, **described})
+        facts = {key: described[key] for key in ("task", "config", "numel", "layout_hash")}
+        print_json({"link": link, "name": name, "peer": node_id, "codec": codec, **facts})
         return
     click.echo(
         f"created swarm {name}: task {task}, {described['numel']:,} parameters,"
-        f" strategy {described['strategy']}, codec {codec}"
+        f" strategy {_STRATEGY} every {strategy['every']} steps, codec {codec}"
     )
     click.echo(f"\n  {link}\n")
     click.echo(f"others: swarmnode join '{link}'\nthis machine: swarmnode join {name}")
 
 
 def _write(
-    name: str, config: NodeConfig, codec: str, described: dict[str, Any], expires_days: int | None
+    name: str,
+    config: NodeConfig,
+    codec: str,
+    described: dict[str, Any],
+    strategy: dict[str, Any],
+    expires_days: int | None,
 ) -> tuple[str, str]:
     from swarmnode.daemon.addresses import reachable_addresses
     from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
@@ -103,13 +110,13 @@ def _write(
         name=name,
         swarm_key=swarm.public_key,
         task=described["task"],
-        task_version=described["task_version"],
-        task_config=described["task_config"],
+        task_version=described["version"],
+        task_config=described["config"],
         numel=described["numel"],
         layout_hash=bytes.fromhex(described["layout_hash"]),
         data_hash=bytes.fromhex(described["data_hash"]),
-        strategy=described["strategy"],
-        strategy_settings=described["strategy_settings"],
+        strategy=_STRATEGY,
+        strategy_settings=strategy,
         codec=codec,
         seed=secrets.randbits(32),
         admission="open",

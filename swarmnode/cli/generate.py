@@ -26,7 +26,7 @@ def generate(
         "generate",
         str(export_dir),
         *("--prompt", prompt),
-        *("--bytes", str(n_bytes)),
+        *("--length", str(n_bytes)),
         *("--temperature", str(temperature)),
         *("--seed", str(seed)),
     )

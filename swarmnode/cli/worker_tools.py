@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 from swarmnode.errors import ConfigError, SwarmNodeError, WorkerError
+from swarmnode.ipc.control import FATAL_KINDS
 
 
 def run_offline(*arguments: str) -> Any:
@@ -22,22 +24,35 @@ def run_offline(*arguments: str) -> Any:
 
 
 def stream_offline(*arguments: str) -> Iterator[Any]:
-    """Yield each line of JSON that an offline command of the worker prints."""
+    """Yield each line of JSON that an offline command of the worker prints.
+
+    Closing the iterator ends the process.
+    """
     command = [sys.executable, "-m", "swarmnode.worker.offline", *arguments]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ.copy()
-    ) as process:
+    with (
+        tempfile.TemporaryFile() as complaints,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as process,
+    ):
         assert process.stdout is not None
-        assert process.stderr is not None
-        for line in process.stdout:
-            yield json.loads(line)
-        complaint = process.stderr.read()
-    if process.returncode:
-        raise _error(process.returncode, complaint)
+        try:
+            for line in process.stdout:
+                answer = json.loads(line)
+                if "failed" in answer:
+                    raise _error(answer["failed"], answer["message"])
+                yield answer
+        finally:
+            process.terminate()
+            process.wait()
+        complaints.seek(0)
+        _check_status(process.returncode, complaints.read().decode("utf-8", "replace"))
 
 
-def _error(code: int, complaint: str) -> SwarmNodeError:
-    lines = complaint.strip().splitlines()
-    message = lines[-1] if lines else f"the worker ended with status {code} and said nothing"
-    message = message.removeprefix("swarmnode: ")
-    return ConfigError(message) if code == ConfigError.exit_code else WorkerError(message)
+def _check_status(status: int, complaint: str) -> None:
+    if status in (0, -signal.SIGTERM):
+        return
+    lines = complaint.strip().splitlines() or ["it said nothing"]
+    raise WorkerError(f"the worker ended with status {status}: {lines[-1]}")
+
+
+def _error(kind: str, message: str) -> SwarmNodeError:
+    return ConfigError(message) if kind in FATAL_KINDS else WorkerError(message)

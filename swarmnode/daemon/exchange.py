@@ -27,6 +27,7 @@ from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,
     MalformedMessage,
+    RemoteProtocolError,
     SpecMismatch,
     SwarmNodeError,
 )
@@ -181,19 +182,22 @@ class Exchanges:
 
     # --- the worker's side ----------------------------------------------------------------
 
-    def snapshot_ready(self, lease: SlotLease, *, begin: bool) -> None:
-        """A fresh snapshot can be exchanged; an older one that is unused goes back."""
+    def snapshot_ready(self, lease: SlotLease) -> None:
+        """Offer a fresh snapshot; an older one that is unused goes back.
+
+        Whatever is declined stays to be had by others until the next snapshot, so each
+        snapshot is exchanged at most once, and with enough peers about once.
+        """
         self.drop_spare()
         if self._draining:
             self._release(lease.snapshot.slot)
             return
         self._spare = lease
         self._driver.feed(events.Available(lease.snapshot, self._transfer_limit_s(lease)))
-        if begin and self.core.is_ready_to_begin:
-            self.begin()
+        if self.core.is_ready_to_begin:
+            self._begin()
 
-    def begin(self) -> None:
-        """Offer the spare snapshot to the partners of its round."""
+    def _begin(self) -> None:
         assert self._spare is not None
         partners = self._partners(self._spare.snapshot.round)
         if partners:
@@ -292,6 +296,7 @@ class Exchanges:
         lease, self._lease = self._lease, None
         if transfer is not None:
             self.totals.add(transfer)
+        self.drop_spare()  # it was taken before this exchange: the core wants a newer one
         if lease is None:
             self.totals.lost_with_worker += 1  # it died after READY: nobody is left to apply
         else:
@@ -336,7 +341,7 @@ class Exchanges:
             stream = await session.open_stream(EXCHANGE_SERVICE, priority=Priority.BULK)
             await self._run_lane(lane, stream)
         except SwarmNodeError as error:
-            self._lane_broken(lane, error)
+            self._lane_broken(lane, stream.session, error)
         finally:
             self._lanes.pop(lane.xid, None)
 
@@ -355,7 +360,7 @@ class Exchanges:
                 lane.finish()  # refused: the answer is in the outbox
             await self._run_lane(lane, stream)
         except SwarmNodeError as error:
-            self._lane_broken(lane, error)
+            self._lane_broken(lane, stream.session, error)
         finally:
             self._lanes.pop(offer.xid, None)
 
@@ -426,8 +431,11 @@ class Exchanges:
         if transfer.is_complete and self._is_in_flight(lane.xid):
             self._driver.feed(events.LocalDone(lane.xid))
 
-    def _lane_broken(self, lane: Lane, error: SwarmNodeError) -> None:
+    def _lane_broken(self, lane: Lane, session: Session | None, error: SwarmNodeError) -> None:
         """The stream is gone: for the core that is the same as losing the peer."""
+        assert self._nursery is not None
+        if session is not None and isinstance(error, RemoteProtocolError):
+            self._nursery.start_soon(session.aclose, str(error))
         _log.info("exchange broke", peer=lane.peer.short, why=str(error))
         self._driver.feed(events.PeerLost(lane.peer))
 

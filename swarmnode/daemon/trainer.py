@@ -100,7 +100,6 @@ class Trainer:
         self._sent_applies = 0
         self._merged = 0  # of those, by the worker that runs now
         self._changed = trio.Event()
-        self._committed_at_last_slot = 0
         self._failure: WorkerFailed | None = None
         self._paused = False
         self._requests = 0
@@ -233,11 +232,7 @@ class Trainer:
             step=message.step,
             tokens=message.tokens,
         )
-        # One exchange per H steps: whoever was asked since the last snapshot need not ask.
-        committed = exchanges.totals.committed
-        begin = committed == self._committed_at_last_slot
-        self._committed_at_last_slot = committed
-        exchanges.snapshot_ready(SlotLease(snapshot, view), begin=begin)
+        exchanges.snapshot_ready(SlotLease(snapshot, view))
 
     def _wake_savers(self) -> None:
         self._saved.set()

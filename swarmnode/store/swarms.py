@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from swarmnode import limits
 from swarmnode.config import Paths
-from swarmnode.errors import ConfigError
+from swarmnode.errors import ConfigError, MalformedMessage
 from swarmnode.protocol.swarm import SwarmLink, check_name, parse_link
 from swarmnode.store.files import make_private_dir, read_file, write_atomic
+from swarmnode.wire.packing import decode_record
+from swarmnode.wire.swarm import Manifest, Signed
 
 
 def save_link(link: SwarmLink, paths: Paths) -> None:
@@ -32,3 +34,19 @@ def resolve_link(text: str, paths: Paths) -> SwarmLink:
             f"this home knows no swarm named {text!r}: join it once by its link, swarm:{text}?k=…"
         ) from error
     return parse_link(stored.decode("utf-8", "replace"))
+
+
+def read_manifest(name: str, paths: Paths) -> Manifest:
+    """Return the manifest that this home holds for a swarm; it was verified when it came.
+
+    Raises:
+        ConfigError: there is none, or it is damaged.
+    """
+    path = paths.swarm(name).manifest
+    try:
+        signed = decode_record(read_file(path, bytes_max=limits.MESSAGE_BYTES_MAX), Signed)
+        return decode_record(signed.body, Manifest)
+    except FileNotFoundError as error:
+        raise ConfigError(f"this home holds no manifest of a swarm named {name!r}") from error
+    except MalformedMessage as error:
+        raise ConfigError(f"{path} is damaged ({error}): remove it and join again") from error

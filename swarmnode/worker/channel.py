@@ -11,6 +11,7 @@ import socket
 import time
 
 from swarmnode import limits
+from swarmnode.errors import MalformedMessage
 from swarmnode.ipc.control import FromWorker, Progress, ToWorker, decode_to_worker, encode_message
 
 _READ_BYTES = 64 * limits.KIB
@@ -76,7 +77,10 @@ class Channel:
         return len(self._inbox) >= _LENGTH_BYTES + self._next_length()
 
     def _next_length(self) -> int:
-        return int.from_bytes(self._inbox[:_LENGTH_BYTES], "little")
+        length = int.from_bytes(self._inbox[:_LENGTH_BYTES], "little")
+        if length > limits.MESSAGE_BYTES_MAX:
+            raise MalformedMessage(f"control socket: a message of {length} bytes is announced")
+        return length
 
     def _send_some(self) -> None:
         try:

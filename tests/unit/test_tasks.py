@@ -58,7 +58,9 @@ def test_the_data_hash_is_stable(task_type, config):
 def test_a_wrong_setting_is_named():
     with pytest.raises(ConfigError, match="task bytes-lm: unknown setting 'layer'; known settings"):
         BytesLM({"layer": 2})
-    with pytest.raises(ConfigError, match="task bytes-lm: setting lr: expected `float`.*got 'big'"):
+    with pytest.raises(
+        ConfigError, match=r"task bytes-lm: setting lr: expected `float`.*got 'big'"
+    ):
         BytesLM({"lr": "big"})
     with pytest.raises(ConfigError, match="setting batch: expected `int` >= 1, got 0"):
         BytesLM({"batch": 0})
@@ -145,7 +147,7 @@ def test_built_in_tasks_load_by_name():
 
 
 def test_an_unknown_task_lists_what_is_installed():
-    with pytest.raises(UnknownTask, match="'nope' is not installed.*bytes-lm, digits, synthetic"):
+    with pytest.raises(UnknownTask, match=r"'nope' is not installed.*bytes-lm, digits, synthetic"):
         load_task("nope")
 
 

@@ -16,8 +16,9 @@ A peer is one of::
 
 from __future__ import annotations
 
-import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from swarmnode import limits
 from swarmnode.errors import RemoteProtocolError
@@ -29,6 +30,17 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed
 
 _DOMAIN = "peer-record/1"
+_T = TypeVar("_T")
+
+
+class Chance(Protocol):
+    """The part of ``random.Random`` that the book uses."""
+
+    def uniform(self, a: float, b: float, /) -> float:
+        """Return a number in [a, b]."""
+
+    def choice(self, seq: Sequence[_T], /) -> _T:
+        """Return one of ``seq``."""
 
 
 def sign_peer_record(record: PeerRecord, identity: Identity) -> Signed:
@@ -141,7 +153,7 @@ class PeerBook:
 
     self_id: PeerId
     network_id: bytes
-    rng: random.Random = field(repr=False)
+    rng: Chance = field(repr=False)
     entries: dict[PeerId, PeerEntry] = field(default_factory=dict)
     own: Signed | None = None
 

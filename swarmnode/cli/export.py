@@ -1,0 +1,149 @@
+"""``swarmnode export``: the model, its settings and a card that says where it comes from."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from swarmnode import __version__
+from swarmnode.cli.client import ControlClient
+from swarmnode.cli.main import print_json
+from swarmnode.cli.options import home_option, json_option
+from swarmnode.cli.worker_tools import run_offline
+from swarmnode.config import Paths, resolve_home
+from swarmnode.errors import ConfigError, NotRunning
+
+_SNAPSHOT_DEADLINE_S = 130.0
+
+
+@click.command()
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--swarm", "swarm_name", help="Which swarm, if this home knows several.")
+@home_option
+@json_option
+def export(directory: Path, swarm_name: str | None, home: Path | None, as_json: bool) -> None:
+    """Write the trained model to DIRECTORY: model.safetensors, config.json and README.md.
+
+    A running node writes a snapshot first; without one, the last snapshot is taken.
+    """
+    paths = Paths(resolve_home(home, os.environ))
+    name = swarm_name or _only_swarm(paths)
+    facts = export_model(paths, name, directory)
+    if as_json:
+        print_json(facts)
+        return
+    click.echo(
+        f"exported step {facts['step']:,} of swarm {name} to {directory}:"
+        f" {facts['bytes'] / 1e6:.1f} MB, see {directory / 'README.md'}"
+    )
+
+
+def export_model(paths: Paths, name: str, directory: Path) -> dict[str, Any]:
+    """Write the export; return what is in its config.json, and ``bytes``."""
+    client = ControlClient(paths)
+    try:
+        source = client.post("/snapshot", deadline_s=_SNAPSHOT_DEADLINE_S)["path"]
+        status, peers = client.get("/status"), client.get("/peers")
+    except NotRunning:
+        source, status, peers = str(paths.swarm(name).snapshots), None, []
+    written = run_offline("export", source, str(directory))
+    facts = _facts(name, paths, written, status, peers)
+    (directory / "config.json").write_text(json.dumps(facts, indent=2) + "\n")
+    (directory / "README.md").write_text(_card(facts))
+    return {**facts, "bytes": written["bytes"], "export_dir": str(directory)}
+
+
+def _facts(
+    name: str,
+    paths: Paths,
+    written: dict[str, Any],
+    status: dict[str, Any] | None,
+    peers: list[dict[str, Any]],
+) -> dict[str, Any]:
+    from swarmnode.ids import encode_base32
+    from swarmnode.store.swarms import read_manifest
+
+    manifest = read_manifest(name, paths)
+    contributors = [
+        {"peer": peer["peer"], "steps": peer["step"], "tokens": peer["tokens"]}
+        for peer in peers
+        if peer["tokens"]
+    ]
+    own = status["peer"] if status is not None else "this node"
+    own_tokens = written["tokens"]
+    contributors.insert(0, {"peer": own, "steps": written["step"], "tokens": own_tokens})
+    return {
+        "swarm": name,
+        "swarm_key": encode_base32(manifest.swarm_key),
+        "task": manifest.task,
+        "task_version": manifest.task_version,
+        "task_config": manifest.task_config,
+        "layout_hash": written["layout_hash"],
+        "parameters": manifest.numel,
+        "strategy": manifest.strategy,
+        "strategy_settings": manifest.strategy_settings,
+        "codec": manifest.codec,
+        "data_hash": manifest.data_hash.hex(),
+        "step": written["step"],
+        "tokens_total": sum(one["tokens"] for one in contributors),
+        "contributors": contributors,
+        "exchanges": status["exchanges_committed"] if status is not None else None,
+        "loss_held_out": status["eval_loss"] if status is not None else None,
+        "loss_swarm": status["swarm_loss"] if status is not None else None,
+        "exported_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "swarmnode_version": __version__,
+    }
+
+
+def _card(facts: dict[str, Any]) -> str:
+    rows = "\n".join(
+        f"| `{one['peer']}` | {one['steps']:,} | {one['tokens']:,} |"
+        for one in facts["contributors"]
+    )
+    settings = "\n".join(f"- {key}: {value}" for key, value in facts["task_config"].items())
+    loss = facts["loss_held_out"]
+    return f"""# {facts["swarm"]}
+
+A model of the task `{facts["task"]}` (version {facts["task_version"]}), trained by
+{len(facts["contributors"])} peers of the swarm `{facts["swarm"]}` with swarmnode
+{facts["swarmnode_version"]}. Exported {facts["exported_at"]} from the node named first below.
+
+- parameters: {facts["parameters"]:,}
+- step of the exporting node: {facts["step"]:,}
+- tokens, all peers together: {facts["tokens_total"]:,}
+- loss on held-out data: {"not measured" if loss is None else f"{loss:.4f}"}
+- strategy: {facts["strategy"]} {json.dumps(facts["strategy_settings"])}, codec {facts["codec"]}
+- SHA-256 of the training data: `{facts["data_hash"]}`
+
+## Settings
+
+{settings}
+
+## Who trained it
+
+The numbers of other peers are what they said of themselves.
+
+| peer | steps | tokens |
+|---|---|---|
+{rows}
+
+## Use
+
+`swarmnode generate DIRECTORY --prompt "The "` writes text where the task can. The weights
+are plain safetensors; `config.json` has the settings to build the model with.
+"""
+
+
+def _only_swarm(paths: Paths) -> str:
+    folder = paths.home / "swarms"
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if not names:
+        raise ConfigError(f"no swarm has been joined from the home {paths.home}")
+    if len(names) > 1:
+        raise ConfigError(f"this home knows several swarms: add --swarm {'|'.join(names)}")
+    return names[0]

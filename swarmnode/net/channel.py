@@ -1,0 +1,88 @@
+"""Channels move bytes, transports make channels. Neither knows who is at the other end.
+
+A channel is a TCP connection, a WebRTC data channel, a stream through a
+relay, or a pair of buffers in a test. The same secure session runs on each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import trio
+
+from swarmnode.errors import ChannelBroken
+
+
+class Channel(Protocol):
+    """Bytes in order, both ways, to one other side that is not trusted."""
+
+    @property
+    def description(self) -> str:
+        """What a person should read about this way, such as ``tcp 192.0.2.1:4001``."""
+
+    async def send_all(self, data: memoryview) -> None:
+        """Send every byte; if cancelled, some of them may have gone out.
+
+        Raises:
+            ChannelBroken, ChannelClosed: nothing can be sent any more.
+        """
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Wait for bytes, write at most ``len(buffer)``, return how many; 0 at the end.
+
+        Raises:
+            ChannelBroken, ChannelClosed: nothing can be received any more.
+        """
+
+    async def aclose(self) -> None:
+        """Let go of it; also when cancelled. Never raises for what the other side did."""
+
+
+ChannelHandler = Callable[[Channel], Awaitable[None]]
+Admission = Callable[[], bool]
+
+
+class Transport(Protocol):
+    """One way of getting channels."""
+
+    async def dial(self, address: str) -> Channel:
+        """Connect. Raises DialFailed with the reason, ConfigError for no address of ours."""
+
+    async def serve(
+        self,
+        address: str,
+        handle_channel: ChannelHandler,
+        *,
+        admit: Admission | None = None,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Accept channels until cancelled; report the address that was really bound.
+
+        Each channel runs ``handle_channel`` in a task of its own and is closed after it.
+        An error of a peer or of the network ends that task only. ``admit`` is asked for
+        every new channel: False closes it at once, so that a caller can bound how many
+        strangers it talks to.
+
+        Raises:
+            ConfigError: the address is not one, or cannot be bound.
+        """
+
+
+async def receive_exactly(channel: Channel, buffer: memoryview) -> None:
+    """Fill ``buffer``. Raises ChannelBroken if the channel ends before."""
+    filled = 0
+    while filled < len(buffer):
+        n_bytes = await channel.receive_into(buffer[filled:])
+        if n_bytes == 0:
+            raise ChannelBroken(
+                f"{channel.description}: closed after {filled} of {len(buffer)} expected bytes"
+            )
+        filled += n_bytes
+
+
+async def aclose_forcefully(channel: Channel) -> None:
+    """Close without waiting for anything, even if this task is being cancelled."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await channel.aclose()

@@ -1,0 +1,138 @@
+"""Records on a channel: buffers between the channel's bytes and the session's frames.
+
+Both directions use one buffer for the whole life of the session: fresh memory
+costs more than encrypting does.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from swarmnode import limits
+from swarmnode.errors import AuthenticationFailed, ChannelBroken
+from swarmnode.net.channel import Channel
+from swarmnode.net.tls import is_tls_alert
+from swarmnode.protocol.session.core import SessionCore
+from swarmnode.protocol.session.records import (
+    LENGTH_BYTES,
+    RECORD_BYTES_MAX,
+    RECORD_OVERHEAD_BYTES,
+    Opener,
+    Sealer,
+    plaintext_bytes,
+)
+
+
+class RecordWriter:
+    """Seals frames and sends them, never more than one turn's worth at a time."""
+
+    def __init__(self, channel: Channel, sealer: Sealer) -> None:
+        self._channel = channel
+        self._sealer = sealer
+        self._head = memoryview(bytearray(limits.RECORD_HEAD_BYTES_MAX))
+        self._out = memoryview(
+            bytearray(limits.RECORD_HEAD_BYTES_MAX + RECORD_OVERHEAD_BYTES + RECORD_BYTES_MAX)
+        )
+
+    def seal_next(self, core: SessionCore, now: float) -> int:
+        """Take what is due from ``core``; return how many bytes :meth:`send` has to send.
+
+        The body of a large DATA frame is a record of its own: it is encrypted from where
+        its sender keeps it, and the peer can decrypt it to where its reader wants it.
+        """
+        head_bytes, body = core.take(self._head, now)
+        if head_bytes == 0:
+            return 0
+        end = self._sealer.seal_into(self._head[:head_bytes], self._out)
+        if body is not None:
+            end += self._sealer.seal_into(body, self._out[end:])
+        return end
+
+    async def send(self, n_bytes: int) -> None:
+        """Send what was sealed. It must not be cancelled unless the channel is given up."""
+        await self._channel.send_all(self._out[:n_bytes])
+
+    async def send_frame(self, frame: bytes) -> None:
+        """Send one frame in a record of its own, for the time before there is a core."""
+        await self.send(self._sealer.seal_into(memoryview(frame), self._out))
+
+
+class RecordReader:
+    """Receives bytes and opens the records in them."""
+
+    def __init__(self, channel: Channel, opener: Opener) -> None:
+        self._channel = channel
+        self._opener = opener
+        # Room for a whole record behind the rest of another.
+        self._buffer = memoryview(bytearray(2 * RECORD_BYTES_MAX))
+        self._start = 0
+        self._end = 0
+        self._plaintext = memoryview(bytearray(limits.RECORD_PLAINTEXT_BYTES_MAX))
+
+    async def receive(self) -> None:
+        """Wait for more bytes.
+
+        Raises:
+            ChannelBroken: the channel is at its end.
+        """
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif len(self._buffer) - self._start < RECORD_BYTES_MAX:
+            rest_bytes = self._end - self._start
+            self._buffer[:rest_bytes] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, rest_bytes
+        n_bytes = await self._channel.receive_into(self._buffer[self._end :])
+        if n_bytes == 0:
+            raise ChannelBroken(f"{self._channel.description}: closed without a goodbye")
+        self._end += n_bytes
+
+    def open_all(self, core: SessionCore, now: float) -> None:
+        """Pass every whole record to ``core``.
+
+        Raises:
+            RemoteProtocolError: the peer broke a rule, or the bytes are not the peer's.
+        """
+        core.heard(now)
+        while (n_bytes := self._next_plaintext_bytes()) is not None:
+            destination = core.body_destination(n_bytes)
+            if destination is not None:
+                self._open_next(destination)
+                core.body_received(n_bytes)
+            else:
+                plaintext = self._plaintext[:n_bytes]
+                self._open_next(plaintext)
+                core.handle(plaintext, now)
+
+    async def receive_frame(self) -> bytes:
+        """Return the plaintext of one record, for the time before there is a core."""
+        while (n_bytes := self._next_plaintext_bytes()) is None:
+            await self.receive()
+        plaintext = bytearray(n_bytes)
+        self._open_next(memoryview(plaintext))
+        return bytes(plaintext)
+
+    async def drain(self) -> None:
+        """Throw away what comes until the peer closes the channel."""
+        try:
+            while await self._channel.receive_into(self._buffer):
+                await trio.lowlevel.checkpoint()
+        except ChannelBroken:
+            return
+
+    def _next_plaintext_bytes(self) -> int | None:
+        """Return the plaintext size of the next record if it is here whole."""
+        available = self._end - self._start
+        if available < LENGTH_BYTES:
+            return None
+        header = self._buffer[self._start : self._start + LENGTH_BYTES]
+        if is_tls_alert(header):
+            raise AuthenticationFailed(
+                f"{self._channel.description}: the peer refused the TLS handshake at its end"
+            )
+        n_bytes = plaintext_bytes(header)
+        return n_bytes if available >= n_bytes + RECORD_OVERHEAD_BYTES else None
+
+    def _open_next(self, out: memoryview) -> None:
+        record_end = self._start + len(out) + RECORD_OVERHEAD_BYTES
+        self._opener.open_into(self._buffer[self._start : record_end], out)
+        self._start = record_end

@@ -1,0 +1,56 @@
+"""Which service names a node answers, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from swarmnode.errors import InvariantViolation
+from swarmnode.ids import PeerId
+from swarmnode.wire.session import check_service_name
+
+if TYPE_CHECKING:
+    from swarmnode.net.session import Session
+    from swarmnode.net.stream import Stream
+
+Handler = Callable[["Session", "Stream"], Awaitable[None]]
+RequestHandler = Callable[[PeerId, bytes], Awaitable[bytes]]
+
+
+class Services:
+    """A registry that all sessions of a node share.
+
+    A stream handler runs once per stream that a peer opens; when it returns, what it sent
+    is delivered and the stream is left. A request handler turns the bytes of a request into
+    the bytes of the answer. Either may raise: ``Refused`` and other errors of swarmnode
+    reach the peer as their one line, ``Overloaded`` as such, anything else as a failure
+    without detail.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[str, Handler] = {}
+        self._requests: dict[str, RequestHandler] = {}
+
+    def add_stream(self, service: str, handler: Handler) -> None:
+        """Answer streams of ``service``."""
+        self._check_new(service)
+        self._streams[service] = handler
+
+    def add_request(self, service: str, handler: RequestHandler) -> None:
+        """Answer requests to ``service``."""
+        self._check_new(service)
+        self._requests[service] = handler
+
+    def stream_handler(self, service: str) -> Handler | None:
+        """Return who answers streams of ``service``."""
+        return self._streams.get(service)
+
+    def request_handler(self, service: str) -> RequestHandler | None:
+        """Return who answers requests to ``service``."""
+        return self._requests.get(service)
+
+    def _check_new(self, service: str) -> None:
+        if not check_service_name(service):
+            raise InvariantViolation(f"{service!r} is no service name")
+        if service in self._streams or service in self._requests:
+            raise InvariantViolation(f"service {service!r} is registered twice")

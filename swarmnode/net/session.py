@@ -1,0 +1,389 @@
+"""The Trio shell of a session: one task that sends, one that receives, one for time.
+
+::
+
+    tasks of the node -- Stream --> SessionCore --take--> send task --> channel
+                      <-- wake ---  SessionCore <-handle- receive task <-- channel
+
+Only the send task writes to the channel, so cancelling whoever waits for a
+stream never leaves half a record on the wire. A handler that raises or sleeps
+concerns its own stream. No task outlives :func:`run_session`.
+
+Closing: GOODBYE is sent after the record that is being sent, then the other
+side has a moment to read it. Closing a TCP socket at once while unread bytes
+lie in it would destroy the GOODBYE on its way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+import trio
+
+from swarmnode import limits
+from swarmnode.errors import (
+    ChannelBroken,
+    ChannelClosed,
+    DeadlineExceeded,
+    Overloaded,
+    ProtocolError,
+    SwarmNodeError,
+    TransportError,
+)
+from swarmnode.ids import PeerId
+from swarmnode.net.channel import Channel, aclose_forcefully
+from swarmnode.net.handshake import Link, establish
+from swarmnode.net.services import Handler, RequestHandler, Services
+from swarmnode.net.stream import Stream
+from swarmnode.protocol.identity import Identity
+from swarmnode.protocol.session.core import (
+    Changed,
+    CoreStatistics,
+    Opened,
+    Removed,
+    SessionCore,
+)
+from swarmnode.protocol.session.records import Role
+from swarmnode.protocol.session.stream import StreamState
+from swarmnode.wire.session import DEADLINE_MS_MAX, GoodbyeCode, Priority, ResetCode
+
+_log = logging.getLogger("swarmnode.session")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatistics:
+    """Counters of one session."""
+
+    core: CoreStatistics
+    age_s: float
+    handlers_running: int
+    handlers_failed: int
+
+    @property
+    def rtt_s(self) -> float | None:
+        """Smoothed round trip of pings; None before the first answer."""
+        return self.core.rtt_s
+
+
+class Session:
+    """An authenticated connection to one peer. Made by :func:`run_session` only."""
+
+    def __init__(self, link: Link, channel: Channel, role: Role, services: Services) -> None:
+        self.peer = link.peer
+        self.outbound = role is Role.CLIENT
+        self.channel_description = channel.description
+        self.version = link.version
+        self.close_cause: SwarmNodeError | None = None  # why it is over
+        self.core = SessionCore(role, trio.current_time())
+        self._reader = link.reader
+        self._writer = link.writer
+        self._channel = channel
+        self._services = services
+        self._opened_at = trio.current_time()
+        self._streams: dict[int, Stream] = {}
+        self._own_streams = 0
+        self._own_bulk_streams = 0
+        self._stream_removed = trio.lowlevel.ParkingLot()
+        self._send_wanted = trio.lowlevel.ParkingLot()
+        self._send_scope = trio.CancelScope(shield=True)
+        self._closing = trio.Event()
+        self._closed = trio.Event()
+        self._must_linger = False
+        self._workers: trio.Nursery | None = None
+        self._handlers_running = 0
+        self._handlers_failed = 0
+        self._backlog: deque[Stream] = deque()
+
+    # --- for everybody --------------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing can be sent or received any more."""
+        return self._closing.is_set()
+
+    async def open_stream(
+        self, service: str, *, priority: Priority = Priority.BULK, deadline_s: float | None = None
+    ) -> Stream:
+        """Open a stream; waits while STREAMS_PER_SIDE_MAX of ours are open.
+
+        ``deadline_s`` only tells the peer how long the answer is of use.
+
+        Raises:
+            ChannelBroken, ChannelClosed: the session is over.
+        """
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while (error := self.closed_error()) is None and not self._may_open(priority):
+            await self._stream_removed.park()
+        if error is not None:
+            raise error
+        self._count_own(priority, 1)
+        deadline_ms = 0
+        if deadline_s is not None:
+            deadline_ms = min(max(1, int(deadline_s * 1000)), DEADLINE_MS_MAX)
+        return self._adopt(self.core.open_stream(service, priority, deadline_ms))
+
+    async def request(self, service: str, payload: bytes, *, deadline_s: float) -> bytes:
+        """Send ``payload`` and return the answer; both up to REQUEST_BYTES_MAX.
+
+        Raises:
+            DeadlineExceeded: no answer in time; the peer is told to stop.
+            Refused, Overloaded: the handler's own words.
+            ChannelBroken: the handler failed, or the session ended.
+            LimitExceeded: the answer is too long.
+        """
+        with trio.move_on_after(deadline_s):
+            stream = await self.open_stream(
+                service, priority=Priority.CONTROL, deadline_s=deadline_s
+            )
+            async with stream:
+                stream.queue_last(payload)
+                return await stream.receive_rest(limits.REQUEST_BYTES_MAX)
+        raise DeadlineExceeded(f"request {service!r} to {self.peer.short}", deadline_s)
+
+    def statistics(self) -> SessionStatistics:
+        """Return counters."""
+        return SessionStatistics(
+            core=self.core.statistics(),
+            age_s=trio.current_time() - self._opened_at,
+            handlers_running=self._handlers_running,
+            handlers_failed=self._handlers_failed,
+        )
+
+    async def aclose(self, reason: str = "") -> None:
+        """Say goodbye and wait until the session is over; the peer is told ``reason``."""
+        cause = ChannelClosed(f"session with {self.peer.short}: closed by this side: {reason}")
+        self._close(cause, (GoodbyeCode.DONE, reason))
+        await self._closed.wait()
+
+    async def wait_closed(self) -> None:
+        """Wait until the session is over; ``close_cause`` tells why."""
+        await self._closed.wait()
+
+    def closed_error(self) -> SwarmNodeError | None:
+        """Return a new error to raise if the session is over."""
+        cause = self.close_cause
+        if cause is None:
+            return None
+        kind = ChannelClosed if isinstance(cause, ChannelClosed) else ChannelBroken
+        return kind(f"session with {self.peer.short} is over: {cause}")
+
+    # --- for streams ----------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """Wake the send task if the core has something to send."""
+        if self._send_wanted and self.core.has_outgoing:
+            self._send_wanted.unpark()
+
+    # --- tasks ----------------------------------------------------------------------------
+
+    async def run(self, task_status: trio.TaskStatus[Session]) -> None:
+        """Run the session until it is over."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._send)
+                try:
+                    await self._run_workers(task_status)
+                finally:
+                    self._close(
+                        ChannelClosed(f"session with {self.peer.short}: this node stops it"),
+                        (GoodbyeCode.DONE, "this node stops the session"),
+                    )
+                    self._send_scope.deadline = trio.current_time() + limits.GOODBYE_LINGER_S
+        finally:
+            if self._must_linger and not self._send_scope.cancelled_caught:
+                with trio.move_on_after(limits.GOODBYE_LINGER_S, shield=True):
+                    await self._reader.drain()
+            self._closed.set()
+
+    async def _run_workers(self, task_status: trio.TaskStatus[Session]) -> None:
+        async with trio.open_nursery() as workers:
+            self._workers = workers
+            workers.start_soon(self._receive)
+            workers.start_soon(self._keep_alive)
+            task_status.started(self)
+            await self._closing.wait()
+            workers.cancel_scope.cancel()
+
+    async def _send(self) -> None:
+        core, writer = self.core, self._writer
+        with self._send_scope:
+            try:
+                while True:
+                    n_bytes = writer.seal_next(core, trio.current_time())
+                    self._apply_effects()
+                    if n_bytes:
+                        await writer.send(n_bytes)
+                    elif self.is_closed:
+                        return
+                    else:
+                        await self._send_wanted.park()
+            except TransportError as error:
+                self._must_linger = False
+                self._close(error, None)
+
+    async def _receive(self) -> None:
+        core, reader = self.core, self._reader
+        try:
+            while True:
+                await reader.receive()
+                reader.open_all(core, trio.current_time())
+                self._apply_effects()
+                self.kick()
+        except TransportError as error:
+            self._close(error, None)
+        except ProtocolError as error:
+            error.peer = str(self.peer)
+            _log.warning("%s (%s): %s", self.peer.short, self.channel_description, error)
+            self._close(error, (GoodbyeCode.PROTOCOL_ERROR, str(error)))
+
+    async def _keep_alive(self) -> None:
+        while True:
+            await trio.sleep_until(self.core.next_deadline())
+            self.core.handle_deadline(trio.current_time())
+            self._apply_effects()
+            self.kick()
+
+    # --- effects --------------------------------------------------------------------------
+
+    def _apply_effects(self) -> None:
+        for effect in self.core.poll_effects():
+            if isinstance(effect, Changed):
+                stream = self._streams.get(effect.stream.stream_id)
+                if stream is not None:
+                    stream.wake()
+            elif isinstance(effect, Opened):
+                self._accept(self._adopt(effect.stream))
+            elif isinstance(effect, Removed):
+                self._remove(effect.stream)
+            else:
+                self._close(effect.cause, effect.goodbye)
+
+    def _adopt(self, state: StreamState) -> Stream:
+        stream = self._streams[state.stream_id] = Stream(self, state)
+        return stream
+
+    def _remove(self, state: StreamState) -> None:
+        self._streams.pop(state.stream_id).wake()
+        if state.is_local:
+            self._count_own(state.priority, -1)
+            self._stream_removed.unpark_all()
+
+    def _may_open(self, priority: Priority) -> bool:
+        return self._own_streams < limits.STREAMS_PER_SIDE_MAX and (
+            priority is not Priority.BULK
+            or self._own_bulk_streams < limits.BULK_STREAMS_PER_SIDE_MAX
+        )
+
+    def _count_own(self, priority: Priority, change: int) -> None:
+        self._own_streams += change
+        self._own_bulk_streams += change * (priority is Priority.BULK)
+
+    def _close(self, cause: SwarmNodeError, goodbye: tuple[GoodbyeCode, str] | None) -> None:
+        """Begin the end; the first cause counts."""
+        if self.is_closed:
+            return
+        self.close_cause = cause
+        if goodbye is not None:
+            self.core.close(*goodbye)
+            self._must_linger = True
+        else:
+            self._send_scope.cancel()
+        self._closing.set()
+        self._send_wanted.unpark_all()
+        for stream in self._streams.values():
+            stream.wake()
+        self._stream_removed.unpark_all()
+
+    # --- handlers -------------------------------------------------------------------------
+
+    def _accept(self, stream: Stream) -> None:
+        if self._handlers_running < limits.HANDLERS_PER_SESSION_MAX:
+            self._start_handler(stream)
+        elif len(self._backlog) < limits.ACCEPT_BACKLOG_MAX:
+            self._backlog.append(stream)
+        else:
+            stream.reset_nowait(ResetCode.OVERLOADED, "too many streams at once")
+
+    def _start_handler(self, stream: Stream) -> None:
+        assert self._workers is not None
+        self._handlers_running += 1
+        self._workers.start_soon(self._run_handler, stream)
+
+    async def _run_handler(self, stream: Stream) -> None:
+        """Supervise one handler: whatever it raises ends its own stream and nothing else."""
+        try:
+            request_handler = self._services.request_handler(stream.service)
+            stream_handler = self._services.stream_handler(stream.service)
+            if request_handler is not None:
+                await self._answer(stream, request_handler)
+            elif stream_handler is not None:
+                await self._serve(stream, stream_handler)
+            else:
+                stream.reset_nowait(ResetCode.NO_SERVICE, f"no service {stream.service!r} here")
+        except Overloaded as error:
+            stream.reset_nowait(ResetCode.OVERLOADED, str(error))
+        except SwarmNodeError as error:
+            self._note_failure(stream, error)
+            stream.reset_nowait(ResetCode.REFUSED, str(error))
+        except Exception as error:  # noqa: BLE001 -- a handler's bug must not end the node
+            self._note_failure(stream, error)
+            stream.reset_nowait(ResetCode.FAILED, type(error).__name__)
+        finally:
+            self._handlers_running -= 1
+            if self._backlog and not self.is_closed:
+                self._start_handler(self._backlog.popleft())
+
+    async def _serve(self, stream: Stream, handler: Handler) -> None:
+        await handler(self, stream)
+        stream.finish_nowait()
+
+    async def _answer(self, stream: Stream, handler: RequestHandler) -> None:
+        """Run a request handler, for as long as the peer waits for the answer."""
+        deadline_s = stream.deadline_s or float("inf")
+        with trio.move_on_after(deadline_s) as stream.scope_to_cancel:
+            request = await stream.receive_rest(limits.REQUEST_BYTES_MAX)
+            answer = await handler(self.peer, request)
+            stream.queue_last(answer)
+            return
+        stream.reset_nowait(ResetCode.DEADLINE, f"no answer within {deadline_s:g} s")
+
+    def _note_failure(self, stream: Stream, error: Exception) -> None:
+        if self.is_closed or stream.is_left_by_peer:
+            return  # no fault of the handler
+        self._handlers_failed += 1
+        is_bug = not isinstance(error, SwarmNodeError)
+        _log.warning(
+            "handler of %r for %s: %s", stream.service, self.peer.short, error, exc_info=is_bug
+        )
+
+
+async def run_session(
+    channel: Channel,
+    *,
+    identity: Identity,
+    network_id: bytes,
+    services: Services,
+    role: Role,
+    expected: PeerId | None = None,
+    task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Authenticate the peer on ``channel`` and run the session until it is over.
+
+    ``nursery.start`` gives the open Session. The channel is closed in any case, and no task
+    is left. Whoever dialled is the CLIENT and should know whom it ``expected``; with a
+    simultaneous open the smaller peer id is the SERVER.
+
+    Raises:
+        AuthenticationFailed, VersionMismatch, DeadlineExceeded, RemoteProtocolError,
+        TransportError: no session came about. What ends an open session is not raised
+        but kept as ``Session.close_cause``.
+    """
+    try:
+        link = await establish(
+            channel, identity=identity, network_id=network_id, role=role, expected=expected
+        )
+        await Session(link, channel, role, services).run(task_status)
+    finally:
+        await aclose_forcefully(channel)
