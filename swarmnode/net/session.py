@@ -35,6 +35,7 @@ from swarmnode.errors import (
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.handshake import Link, establish
+from swarmnode.net.records import next_body_bytes
 from swarmnode.net.services import Handler, RequestHandler, Services
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.identity import Identity
@@ -214,7 +215,8 @@ class Session:
                     n_bytes = writer.seal_next(core, trio.current_time())
                     self._apply_effects()
                     if n_bytes:
-                        await writer.send(n_bytes)
+                        taken_s = await writer.send(n_bytes)
+                        core.body_bytes_max = next_body_bytes(core.body_bytes_max, n_bytes, taken_s)
                     elif self.is_closed:
                         return
                     else:

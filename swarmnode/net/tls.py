@@ -20,12 +20,13 @@ import datetime
 import time
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from cryptography.x509.oid import NameOID
-from OpenSSL import SSL
+from OpenSSL import SSL, crypto
 
 from swarmnode import limits
 from swarmnode.errors import AuthenticationFailed, MalformedMessage, VersionMismatch
@@ -154,16 +155,15 @@ def _result(channel: Channel, connection: SSL.Connection) -> TlsResult:
 
 
 def _accept_certificate(
-    connection: SSL.Connection, certificate: object, _errno: int, depth: int, _ok: int
+    connection: SSL.Connection, certificate: crypto.X509, _errno: int, depth: int, _ok: int
 ) -> bool:
     """Accept one self-made certificate with an Ed25519 key and nothing else."""
     chain = connection.get_peer_cert_chain(as_cryptography=True) or []
-    assert hasattr(certificate, "to_cryptography")
     key = certificate.to_cryptography().public_key()
     return depth == 0 and len(chain) <= 1 and isinstance(key, Ed25519PublicKey)
 
 
-def _select_alpn(_connection: SSL.Connection, offered: list[bytes]) -> bytes | object:
+def _select_alpn(_connection: SSL.Connection, offered: list[bytes]) -> Any:
     return ALPN if ALPN in offered else SSL.NO_OVERLAPPING_PROTOCOLS
 
 

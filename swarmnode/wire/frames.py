@@ -9,7 +9,7 @@ kind    value  stream id    payload
 ======= ====== ============ =======================================================
 HELLO   1      0            msgpack record ``Hello`` (``wire/session.py``)
 OPEN    2      new          u8 priority, u32 deadline in ms (0: none), service name
-DATA    3      open         1 to 262,144 bytes
+DATA    3      open         1 to 524,288 bytes
 CREDIT  4      open         u32 number of further bytes that may be sent
 END     5      open         none: this side sends no more DATA
 RESET   6      open         u16 code, reason in UTF-8: both directions end now

@@ -119,6 +119,7 @@ class SessionCore:
 
     def __init__(self, role: Role, now: float) -> None:
         self.pool = BufferPool()
+        self.body_bytes_max = limits.FRAME_DATA_BYTES_MAX  # the shell lowers it on slow paths
         self._parser = FrameParser()
         self._streams: dict[int, StreamState] = {}
         # As in HTTP/2: odd ids are the client's, even ones the server's.
@@ -344,7 +345,7 @@ class SessionCore:
         if not stream.pending:
             return self._take_end(stream, head, used), None
         first = stream.pending[0]
-        size = min(len(first), stream.send_credit, limits.FRAME_DATA_BYTES_MAX)
+        size = min(len(first), stream.send_credit, self.body_bytes_max)
         if size == 0:  # comes back with the next CREDIT
             return used, None
         body: memoryview | None = None

@@ -7,7 +7,7 @@ from swarmnode.ids import PeerId
 from swarmnode.wire.session import GoodbyeCode, Hello, printable
 
 
-class HelloRefused(Exception):  # noqa: N818 -- carries an error; is none by itself
+class HelloRefused(Exception):
     """We refuse the peer: send GOODBYE ``code`` with the error's text, then raise the error."""
 
     def __init__(self, code: GoodbyeCode, error: RemoteProtocolError) -> None:
@@ -54,8 +54,8 @@ def check_hello(own: Hello, theirs: Hello, *, own_id: PeerId, peer: PeerId) -> i
             GoodbyeCode.WRONG_VERSION,
             VersionMismatch(
                 f"expected protocol version {own.version_min} to {own.version_max}, "
-                f"{printable(theirs.software)} speaks {theirs.version_min} to {theirs.version_max}: "
-                "update the older one",
+                f"{printable(theirs.software)} speaks {theirs.version_min} to "
+                f"{theirs.version_max}: update the older one",
                 peer=str(peer),
             ),
         )
