@@ -77,9 +77,8 @@ def build_state(task: Task, *, swarm_seed: int, device: str) -> TrainState:
         ConfigError: the device is not there, or the model cannot be trained together.
     """
     chosen = choose_device(device)
-    seed = swarm_seed % 2**63
-    torch.manual_seed(seed)
-    model = task.build_model(seed).to(chosen.torch_device)
+    torch.manual_seed(swarm_seed)
+    model = task.build_model(swarm_seed).to(chosen.torch_device)
     arena = Arena(model)
     model.train()
     chosen = with_fastest_precision(chosen, task, model)

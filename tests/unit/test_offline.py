@@ -1,0 +1,123 @@
+import itertools
+import json
+import math
+
+import pytest
+import torch
+
+from swarmnode.strategies.pair_average import PairAverage
+from swarmnode.tasks.bytes_lm import BytesLM
+from swarmnode.worker import offline
+from swarmnode.worker.snapshot import SnapshotStore
+from swarmnode.worker.state import build_state
+
+SMALL_LM = {"dim": 16, "layers": 1, "heads": 2, "context": 8, "batch": 2, "probe_windows": 4}
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    """Run a verb in this process: (exit status, what it printed)."""
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
+
+    def run(*arguments, status=0):
+        assert offline.main([*map(str, arguments), "--device", "cpu"]) == status
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return run
+
+
+@pytest.fixture
+def snapshots(tmp_path):
+    """Two folders with a snapshot each, after 3 and 4 steps of two nodes of one swarm."""
+    folders = []
+    for steps in (3, 4):
+        state = build_state(BytesLM(SMALL_LM), swarm_seed=0, device="cpu")
+        batches = state.batches(steps)
+        for _ in range(steps):
+            state.take_step(next(batches))
+        folders.append(tmp_path / f"node{steps}")
+        SnapshotStore(folders[-1]).save(state, PairAverage({}, state.arena.flat))
+    return folders
+
+
+def test_describe_says_what_a_manifest_needs(run):
+    config = json.dumps(SMALL_LM)
+    (facts,) = run("describe", "--task", "bytes-lm", "--config", config)
+    assert facts["parameters"] == facts["numel"] > 0
+    assert len(facts["layout_hash"]) == len(facts["data_hash"]) == 64
+    assert facts["config"] == SMALL_LM | {"lr": 0.006}
+    assert facts["strategy"] == "pair-average"
+    assert facts["exchange_every_steps"] == 16
+    assert run("describe", "--task", "bytes-lm", "--config", config) == [facts]
+
+
+def test_alone_is_deterministic_and_learns(run):
+    arguments = ("alone", "--task", "synthetic", "--steps", "50", "--shard-seed", "3")
+    lines = run(*arguments)
+    assert [line["step"] for line in lines] == [20, 40, 50]
+    losses = [line["eval_loss"] for line in lines]
+    assert all(later < earlier for earlier, later in itertools.pairwise(losses))
+    assert run(*arguments) == lines
+
+
+def test_evaluate_compares_nodes_with_their_mean(run, snapshots):
+    (compared,) = run("evaluate", *snapshots)
+    assert [model["step"] for model in compared["models"]] == [3, 4]
+    assert compared["models"][0]["loss"] != compared["models"][1]["loss"]
+    assert compared["mean_loss"] < math.log(256)
+
+    flats = []
+    for folder, steps in zip(snapshots, (3, 4), strict=True):
+        state = build_state(BytesLM(SMALL_LM), swarm_seed=0, device="cpu")
+        assert SnapshotStore(folder).restore(state, PairAverage({}, state.arena.flat))
+        assert state.step == steps
+        flats.append(state.arena.flat.double())
+    # Of two nodes each is half of their difference away from the mean.
+    expected = float((flats[0] - flats[1]).square().sum()) / 4
+    assert compared["consensus_distance"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_an_export_is_the_same_model(run, snapshots, tmp_path):
+    (exported,) = run("export", snapshots[0], tmp_path / "export")
+    assert (exported["task"], exported["step"], exported["tokens"]) == ("bytes-lm", 3, 3 * 16)
+    (compared,) = run("evaluate", tmp_path / "export", snapshots[0])
+    assert compared["consensus_distance"] == 0
+    texts = {
+        run("generate", model, "--prompt", "The", "--length", 9)[0]["text"]
+        for model in (tmp_path / "export", snapshots[0])
+    }
+    assert len(texts) == 1
+    assert texts.pop().startswith("The")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "kind", "message"),
+    [
+        (["describe", "--task", "nope"], 11, "task-unknown", "is not installed"),
+        (["describe", "--task", "synthetic", "--config", "{"], 12, "config", "as JSON"),
+        (["describe", "--task", "synthetic", "--config", "[]"], 12, "config", "JSON object"),
+        (
+            ["describe", "--task", "synthetic", "--strategy-settings", '{"every": 0}'],
+            12,
+            "config",
+            "setting every",
+        ),
+        (["evaluate", "/nowhere"], 12, "config", "expected an export, a snapshot or a folder"),
+        (
+            ["alone", "--task", "synthetic", "--steps", "99", "--config", '{"lr": 1e30}'],
+            12,
+            "config",
+            "lower the lr",
+        ),
+    ],
+)
+def test_a_failure_is_one_line_and_a_status(run, arguments, status, kind, message):
+    (line,) = run(*arguments, status=status)[-1:]
+    assert line["failed"] == kind
+    assert message in line["message"]
+
+
+def test_weights_of_another_version_of_the_task_are_refused(run, snapshots, monkeypatch):
+    monkeypatch.setattr(BytesLM, "version", 2)
+    (line,) = run("evaluate", snapshots[0], status=13)
+    assert "weights are of version 1, version 2 is installed" in line["message"]

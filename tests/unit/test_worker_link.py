@@ -1,0 +1,178 @@
+"""What the daemon keeps about workers that needs no process: budget, log, and the fake."""
+
+import os
+import random
+
+import numpy as np
+import pytest
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.worker_link import RestartBudget, StartWorker
+from swarmnode.daemon.worker_log import WorkerLog
+from swarmnode.errors import WorkerCrashed
+from swarmnode.ipc.control import (
+    Applied,
+    Apply,
+    Configure,
+    Pause,
+    Progress,
+    Release,
+    SaveSnapshot,
+    SlotReady,
+    SnapshotSaved,
+    WorkerReady,
+)
+from swarmnode.ipc.segment import StaleSlot
+from swarmnode.testing.fake_worker import FakeWorker
+
+CONFIGURE = Configure(
+    task="fake",
+    task_config={},
+    strategy="pair-average",
+    strategy_settings={},
+    swarm_seed=0,
+    shard_seed=0,
+    snapshot_dir="",
+)
+
+# --- restarts --------------------------------------------------------------------------------
+
+
+def test_the_budget_allows_a_few_restarts_and_then_none():
+    budget = RestartBudget(random.Random(1))
+    pauses_s = [budget.next_pause_s(now) for now in range(limits.WORKER_RESTARTS_MAX + 1)]
+    assert pauses_s[-1] is None
+    for recent, pause_s in enumerate(pauses_s[:-1]):
+        assert 0 <= pause_s <= min(30.0, 0.5 * 2**recent)
+
+
+def test_deaths_long_ago_do_not_count():
+    budget = RestartBudget(random.Random(1))
+    spacing_s = limits.WORKER_RESTARTS_WINDOW_S / limits.WORKER_RESTARTS_MAX + 1
+    assert all(budget.next_pause_s(n * spacing_s) is not None for n in range(50))
+
+
+def test_pauses_are_spread_over_the_whole_range():
+    pauses_s = [RestartBudget(random.Random(seed)).next_pause_s(0.0) for seed in range(200)]
+    assert min(pauses_s) < 0.05
+    assert max(pauses_s) > 0.45
+
+
+# --- log -------------------------------------------------------------------------------------
+
+
+def test_the_last_line_is_of_this_worker_only(tmp_path):
+    path = tmp_path / "logs" / "worker.log"
+    first = WorkerLog(path)
+    os.write(first.fd, b"old trouble\n")
+    first.close()
+    log = WorkerLog(path)
+    assert log.last_line() == ""
+    os.write(log.fd, b"Traceback:\n  line\nValueError: new\n\n")
+    assert log.last_line() == "ValueError: new"
+    assert path.read_bytes().startswith(b"old trouble\n")
+    log.close()
+
+
+def test_a_log_that_grows_is_cut_to_its_tail(tmp_path):
+    log = WorkerLog(tmp_path / "worker.log")
+    os.write(log.fd, b"x" * limits.WORKER_LOG_BYTES_MAX)
+    log.cut()
+    assert os.fstat(log.fd).st_size == limits.WORKER_LOG_BYTES_MAX
+    os.write(log.fd, b"\nthe end\n")
+    log.cut()
+    assert os.fstat(log.fd).st_size == limits.WORKER_LOG_KEPT_BYTES
+    assert log.last_line() == "the end"
+    os.write(log.fd, b"and on\n")
+    assert log.last_line() == "and on"
+    log.close()
+
+
+# --- the fake worker -------------------------------------------------------------------------
+
+
+def pull(step, x):
+    """Drift towards one; not representable exactly, so rounding is part of the test."""
+    return 0.01 * (1.0 - x) * (1 + step % 3)
+
+
+async def next_of(link, kind):
+    while True:
+        message = await link.receive()
+        if isinstance(message, kind):
+            return message
+
+
+async def test_a_fake_worker_is_a_worker_on_virtual_time(autojump_clock):
+    worker = FakeWorker(np.zeros(3), step_s=0.5, every=4)
+    start: StartWorker = worker.start
+    async with start(CONFIGURE) as link:
+        ready = await next_of(link, WorkerReady)
+        assert (ready.numel, ready.slots, ready.step) == (3, 2, 0)
+        slot = await next_of(link, SlotReady)
+        assert trio.current_time() == pytest.approx(2.0)
+        assert (slot.step, slot.round) == (4, 1)
+        progress = await next_of(link, Progress)
+        assert progress.step_time_s == 0.5
+
+
+async def test_exchanges_between_fake_workers_keep_the_sum(autojump_clock):
+    rng = np.random.default_rng(5)
+    first = [rng.standard_normal(6) for _ in range(2)]
+    workers = [FakeWorker(x, drift=pull, every=3) for x in first]
+    async with workers[0].start(CONFIGURE) as one, workers[1].start(CONFIGURE) as two:
+        for round_number in range(20):
+            ready = [await next_of(link, SlotReady) for link in (one, two)]
+            views = [
+                np.frombuffer(link.slot_view(slot.slot, slot.generation), np.float32)
+                for link, slot in zip((one, two), ready, strict=True)
+            ]
+            difference = views[1] - views[0]
+            for link, slot, view, sign in zip((one, two), ready, views, (1, -1), strict=True):
+                view[:] = sign * difference
+                xid = bytes([round_number]) * 16
+                await link.send(Apply(slot=slot.slot, generation=slot.generation, xid=xid))
+            for link in (one, two):
+                assert (await next_of(link, Applied)).xid == bytes([round_number]) * 16
+    total = sum(worker.x for worker in workers)
+    expected = sum(first) + sum(worker.drift_sum for worker in workers)
+    np.testing.assert_allclose(total, expected, atol=1e-9)
+    assert np.linalg.norm(workers[0].x - workers[1].x) < 0.1
+
+
+async def test_slots_of_a_fake_worker_change_hands(autojump_clock):
+    worker = FakeWorker(np.zeros(2), every=1)
+    async with worker.start(CONFIGURE) as link:
+        first, second = await next_of(link, SlotReady), await next_of(link, SlotReady)
+        with trio.move_on_after(5) as scope:
+            await next_of(link, SlotReady)
+        assert scope.cancelled_caught, "both slots are away"
+        await link.send(Release(slot=first.slot, generation=first.generation))
+        with pytest.raises(StaleSlot):
+            link.slot_view(first.slot, first.generation)
+        with pytest.raises(StaleSlot):
+            await link.send(Release(slot=first.slot, generation=first.generation))
+        third = await next_of(link, SlotReady)
+        assert third.slot == first.slot
+        assert third.generation > second.generation
+
+
+async def test_a_fake_worker_pauses_saves_crashes_and_comes_back(autojump_clock):
+    worker = FakeWorker(np.zeros(2), drift=pull, every=5)
+    async with worker.start(CONFIGURE) as link:
+        await next_of(link, SlotReady)
+        await link.send(SaveSnapshot(request=7))
+        saved = await next_of(link, SnapshotSaved)
+        assert (saved.request, saved.step) == (7, 5)
+        await next_of(link, SlotReady)
+        worker.crash()
+        with pytest.raises(WorkerCrashed, match="SIGKILL"):
+            await link.receive()
+    async with worker.start(CONFIGURE) as link:
+        assert (await next_of(link, WorkerReady)).step == 5
+        np.testing.assert_allclose(worker.x, worker.drift_sum, atol=1e-12)
+        await link.send(Pause())
+        assert (await next_of(link, Progress)).paused
+        assert worker.step == 5
+    assert worker.lives == 2
