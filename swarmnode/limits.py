@@ -85,6 +85,9 @@ EXCHANGE_STATUS_RETRY_S = 1.0
 # Silence of the initiator after READY. Longer than a reconnect through a relay, short
 # enough that a dead partner costs one exchange and not a minute of gossip.
 EXCHANGE_IN_DOUBT_S = 20.0
+# When an exchange is over, its last words travel behind one chunk at most: at a home router's
+# upstream 2.5 s. A partner that has not ended the stream by then has stopped reading it.
+EXCHANGE_LINGER_S = 10.0
 # Outcomes are kept thirty times longer than anybody asks for them.
 EXCHANGE_OUTCOME_KEEP_S = 600.0
 # Per kind of outcome: 13 commits a second for the time above; about 1 MiB each.
@@ -180,6 +183,9 @@ LAYOUT_ELEMS_MAX = 2**34
 TRAINER_OUTBOX_MAX = 64
 # Leaving: an exchange that is almost through may end, so that it counts on both sides.
 LEAVE_DRAIN_S = 0.3
+# ... and one that waits for the partner's decision gets a few round trips more: whoever
+# leaves in that state applies nothing, and the partner may.
+LEAVE_DECISION_S = 0.7
 # A snapshot of some GiB on a slow disk.
 SNAPSHOT_REQUEST_DEADLINE_S = 120.0
 # What browsers and proxies send fits into 8 KiB; h11's own default is the double.

@@ -3,11 +3,13 @@
 A core is fed with :meth:`CoreDriver.feed` from any task; its effects are
 handed to ``carry_out`` in order before ``feed`` returns. ``carry_out`` must
 not wait: what takes time is started in a nursery by the one who passed it.
+It may feed the core: such an event is handled after the effects before it.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -33,17 +35,20 @@ class CoreDriver(Generic[EventT, EffectT]):
         self._carry_out = carry_out
         self._now = now
         self._wake = trio.Event()
-        self._draining = False
+        self._events: deque[EventT] = deque()  # bounded: what one batch of effects feeds
+        self._is_settling = False
 
     def feed(self, event: EventT) -> None:
-        """Hand one event to the core and carry out what follows."""
-        self._core.handle(event, self._now())
-        self._drain()
+        """Hand one event to the core and carry out what follows.
+
+        Raises what the core raises for it; an event that an effect feeds is handled later.
+        """
+        self._events.append(event)
         self._wake.set()
+        self._settle()
 
     async def run(self) -> None:
         """Keep the core's deadlines until cancelled."""
-        self._drain()
         while True:
             deadline = self._core.next_deadline()
             seconds = math.inf if deadline is None else deadline - self._now()
@@ -54,15 +59,21 @@ class CoreDriver(Generic[EventT, EffectT]):
             deadline = self._core.next_deadline()
             if deadline is not None and deadline <= now:
                 self._core.handle_deadline(now)
-            self._drain()
+                self._settle()
 
-    def _drain(self) -> None:
-        if self._draining:
-            return  # an effect fed the core again: the loop below takes its effects too
-        self._draining = True
+    def _settle(self) -> None:
+        """Handle waiting events one by one, each after all effects of the one before."""
+        if self._is_settling:
+            return
+        self._is_settling = True
         try:
-            while effects := self._core.poll_effects():
-                for effect in effects:
-                    self._carry_out(effect)
+            self._carry_out_all()
+            while self._events:
+                self._core.handle(self._events.popleft(), self._now())
+                self._carry_out_all()
         finally:
-            self._draining = False
+            self._is_settling = False
+
+    def _carry_out_all(self) -> None:
+        for effect in self._core.poll_effects():
+            self._carry_out(effect)

@@ -9,26 +9,31 @@ the same messages either way.
 
     trainer --snapshot_ready--> core --StartTransfer--> Transfer (codec, slot)
     core --Commit--> trainer.apply     core --Abort--> trainer.release
+
+A slot is the *spare* (offered to nobody, to be had by whoever offers) or the
+*lease* (the core holds it), and goes back to the worker from either.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver
+from swarmnode.daemon.lane import Lane, decode_message
 from swarmnode.daemon.neighbours import Neighbours
 from swarmnode.daemon.transfer import Transfer
 from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,
+    DeadlineExceeded,
+    LocalProtocolError,
     MalformedMessage,
     RemoteProtocolError,
-    SpecMismatch,
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
@@ -42,62 +47,12 @@ from swarmnode.protocol.gossip.matching import candidates
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.codec import Codec
 from swarmnode.wire import gossip as wire
-from swarmnode.wire.packing import decode_record, encode_record
-from swarmnode.wire.session import Priority, ResetCode
+from swarmnode.wire.packing import encode_record
+from swarmnode.wire.session import Priority
 
 EXCHANGE_SERVICE = "exchange/1"
 MESSAGE_SERVICE = "exchange-message/1"
 _log = get_logger(__name__)
-
-
-class Lane:
-    """The stream of one exchange: messages of the core in order, our chunks between them."""
-
-    def __init__(self, peer: PeerId, xid: bytes) -> None:
-        self.peer = peer
-        self.xid = xid
-        self.transfer: Transfer | None = None
-        self.outbox: deque[bytes] = deque()  # bounded: the core says a handful per exchange
-        self.is_finished = False
-        self._changed = trio.Event()
-
-    def post(self, message: wire.Message) -> None:
-        """Queue a message; it leaves before any chunk that is encoded later."""
-        self.outbox.append(encode_record(message))
-        self._changed.set()
-
-    def start(self, transfer: Transfer) -> None:
-        """From now on there are chunks to send."""
-        self.transfer = transfer
-        self._changed.set()
-
-    def finish(self) -> None:
-        """No more messages: our half of the stream ends once the outbox is empty."""
-        self.is_finished = True
-        self._changed.set()
-
-    async def write(self, stream: Stream, sent: Callable[[Lane, Transfer], None]) -> None:
-        """Write messages and chunks until finished; call ``sent`` after each chunk."""
-        while True:
-            while self.outbox:
-                await stream.send_message(self.outbox.popleft())
-            transfer = self.transfer
-            chunk = transfer.encode_next() if transfer is not None else None
-            if transfer is not None and chunk is not None:
-                index, payload = chunk
-                await stream.send_message(
-                    encode_record(wire.Chunk(xid=self.xid, index=index)), payload
-                )
-                transfer.note_sent()
-                sent(self, transfer)
-            elif self.outbox:
-                continue
-            elif self.is_finished:
-                await stream.send_end()
-                return
-            else:
-                self._changed = trio.Event()
-                await self._changed.wait()
 
 
 @dataclass(frozen=True)
@@ -113,13 +68,20 @@ class ExchangeTotals:
     """Sums over committed exchanges, for metrics."""
 
     committed: int = 0
-    lost_with_worker: int = 0
     duration_s: float = 0.0
     encode_s: float = 0.0
     requantize_s: float = 0.0
     merge_s: float = 0.0
     payload_sent_bytes: int = 0
     payload_received_bytes: int = 0
+
+    def phases(self) -> dict[str, float]:
+        """Seconds in the codec so far, by what it did."""
+        return {
+            "encode_s": self.encode_s,
+            "requantize_s": self.requantize_s,
+            "merge_s": self.merge_s,
+        }
 
     def add(self, transfer: Transfer) -> None:
         """Count one committed transfer."""
@@ -132,7 +94,14 @@ class ExchangeTotals:
 
 
 class Exchanges:
-    """Offers, answers and carries out exchanges, one at a time."""
+    """Offers, answers and carries out exchanges, one at a time.
+
+    Args:
+        apply: the worker shall merge this slot, the result of this exchange.
+        release: the slot is the worker's again.
+        record: one line of history.
+        lost: this exchange has committed, but the worker that was to merge it is gone.
+    """
 
     def __init__(
         self,
@@ -146,6 +115,7 @@ class Exchanges:
         apply: Callable[[int, bytes], None],
         release: Callable[[int], None],
         record: Callable[[events.Finished], None],
+        lost: Callable[[bytes], None],
     ) -> None:
         self._self_id = self_id
         self._network_id = network_id
@@ -155,15 +125,16 @@ class Exchanges:
         self._apply = apply
         self._release = release
         self._record = record
+        self._lost = lost
         self.core = ExchangeCore(self_id, env.rng)
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(
             self.core, self._carry_out, now=env.monotonic
         )
-        self._lease: SlotLease | None = None  # given to the core, not yet given back
-        self._spare: SlotLease | None = None  # fresh, to be had for an offer
+        self._lease: SlotLease | None = None
+        self._spare: SlotLease | None = None
         self._lanes: dict[bytes, Lane] = {}
-        self._running: tuple[bytes, Transfer] | None = None
-        self._merge_next: tuple[bytes, int] | None = None
+        self._current: Lane | None = None  # that of the exchange in flight
+        self._merge_next: int | None = None
         self._transfer_mean_s: float | None = None
         self._draining = False
         self._ended = trio.Event()
@@ -171,14 +142,15 @@ class Exchanges:
         self._nursery: trio.Nursery | None = None
         services.add_stream(EXCHANGE_SERVICE, self._serve_stream)
         services.add_request(MESSAGE_SERVICE, self._answer_message)
-        neighbours.on_session_closed = self._session_closed
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the core's deadlines and its transfers until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            await self._driver.run()
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await self._driver.run()
+        finally:
+            self._nursery = None  # sessions may end after us, and say so: nobody is left to tell
 
     # --- the worker's side ----------------------------------------------------------------
 
@@ -188,24 +160,25 @@ class Exchanges:
         Whatever is declined stays to be had by others until the next snapshot, so each
         snapshot is exchanged at most once, and with enough peers about once.
         """
-        self.drop_spare()
+        self._drop_spare()
         if self._draining:
             self._release(lease.snapshot.slot)
             return
+        self._make_spare(lease)
+        if self.core.is_ready_to_begin:
+            self._begin(lease)
+
+    def _begin(self, lease: SlotLease) -> None:
+        partners = self._partners(lease.snapshot.round)
+        if partners:
+            self._lease, self._spare = lease, None
+            self._driver.feed(events.Begin(partners, self._transfer_limit_s(lease)))
+
+    def _make_spare(self, lease: SlotLease) -> None:
         self._spare = lease
         self._driver.feed(events.Available(lease.snapshot, self._transfer_limit_s(lease)))
-        if self.core.is_ready_to_begin:
-            self._begin()
 
-    def _begin(self) -> None:
-        assert self._spare is not None
-        partners = self._partners(self._spare.snapshot.round)
-        if partners:
-            limit_s = self._transfer_limit_s(self._spare)
-            self._lease, self._spare = self._spare, None
-            self._driver.feed(events.Begin(partners, limit_s))
-
-    def drop_spare(self) -> None:
+    def _drop_spare(self) -> None:
         """Give back a snapshot that nobody uses: it is out of date."""
         if self._spare is not None:
             spare, self._spare = self._spare, None
@@ -215,19 +188,25 @@ class Exchanges:
     async def drain(self) -> None:
         """Offer and accept nothing more; return when no exchange runs."""
         self._draining = True
-        self.drop_spare()
-        while self.core.statistics().is_busy:
+        self._drop_spare()
+        if self._current is not None and self._current.transfer is None:
+            self.give_up("leaving")  # nobody has accepted yet
+        while self._current is not None:
             self._ended = trio.Event()
             await self._ended.wait()
+
+    def give_up(self, why: str) -> None:
+        """Abort what runs, unless the decision is the partner's already."""
+        if self._current is not None:
+            self._driver.feed(events.LocalFailed(self._current.xid, why))
 
     def worker_lost(self) -> None:
         """The worker died with its slots: whatever runs is over, nothing is given back."""
         self._spare = self._lease = None
         self._driver.feed(events.Unavailable())
-        if self._running is not None:
-            xid, transfer = self._running
-            transfer.end()
-            self._driver.feed(events.LocalFailed(xid, "the worker went away"))
+        if self._current is not None and self._current.transfer is not None:
+            self._current.transfer.end()
+        self.give_up("the worker went away")
 
     def _partners(self, round_number: int) -> tuple[PeerId, ...]:
         members = self._neighbours.book.members(self._env.monotonic())
@@ -250,75 +229,74 @@ class Exchanges:
         match effect:
             case events.Send(peer, message):
                 self._send(peer, message)
-            case events.StartTransfer():
-                self._start_transfer(effect)
-            case events.MergeChunk(xid, index):
-                self._merge_next = (xid, index)
+            case events.StartTransfer(xid=xid):
+                self._start_transfer(self._lanes[xid], effect.slot)
+            case events.MergeChunk(index=index):
+                self._merge_next = index
             case events.Commit(xid, slot):
                 self._committed(slot, xid)
-            case events.Abort(_, slot):
-                self._give_back(slot, untouched=self._end_transfer() is None)
+            case events.Abort(slot=slot):
+                self._aborted(slot)
             case events.Finished():
                 self._finished(effect)
 
     def _send(self, peer: PeerId, message: wire.Message) -> None:
-        assert self._nursery is not None
-        lane = self._lanes.get(message.xid)
-        if lane is not None and lane.peer == peer:
-            lane.post(message)
-        elif isinstance(message, wire.Offer):
-            lane = self._lanes[message.xid] = Lane(peer, message.xid)
+        if self._nursery is None:
+            return
+        if isinstance(message, wire.Offer):
+            lane = self._lanes[message.xid] = self._current = Lane(peer, message.xid)
             lane.post(message)
             self._nursery.start_soon(self._open_stream, lane)
+            return
+        known = self._lanes.get(message.xid)
+        if known is not None and known.peer == peer and known.takes_messages:
+            known.post(message)
         else:
             self._nursery.start_soon(self._send_alone, peer, message)
 
-    def _start_transfer(self, effect: events.StartTransfer) -> None:
+    def _start_transfer(self, lane: Lane, slot: int) -> None:
         if self._lease is None:  # we answer an offer: with what was to be had
             self._lease, self._spare = self._spare, None
-        lane = self._lanes[effect.xid]
         assert self._lease is not None
-        assert self._lease.snapshot.slot == effect.slot
-        transfer = Transfer(self._lease.view, self._codec)
-        self._running = (effect.xid, transfer)
-        lane.start(transfer)
+        assert self._lease.snapshot.slot == slot
+        self._current = lane
+        lane.start(Transfer(self._lease.view, self._codec))
 
     def _end_transfer(self) -> Transfer | None:
         """Let nobody touch the slot any more; return the transfer if there was one."""
-        if self._running is None:
-            return None
-        (_, transfer), self._running = self._running, None
-        transfer.end()
+        transfer = self._current.transfer if self._current is not None else None
+        if transfer is not None:
+            transfer.end()
         return transfer
 
     def _committed(self, slot: int, xid: bytes) -> None:
         transfer = self._end_transfer()
+        assert transfer is not None
         lease, self._lease = self._lease, None
-        if transfer is not None:
-            self.totals.add(transfer)
-        self.drop_spare()  # it was taken before this exchange: the core wants a newer one
+        self.totals.add(transfer)
+        self._drop_spare()  # it was taken before this exchange: the core wants a newer one
         if lease is None:
-            self.totals.lost_with_worker += 1  # it died after READY: nobody is left to apply
+            self._lost(xid)  # it died after READY: nobody is left to merge it
         else:
             self._apply(slot, xid)
 
-    def _give_back(self, slot: int, *, untouched: bool) -> None:
+    def _aborted(self, slot: int) -> None:
+        transfer = self._end_transfer()
         lease, self._lease = self._lease, None
-        if lease is None or lease.snapshot.slot != slot:
+        if lease is None:
             return  # the worker that owned it is gone
-        if untouched and self._spare is None and not self._draining:
+        assert lease.snapshot.slot == slot
+        if transfer is None and self._spare is None and not self._draining:
             # Nobody took the offer: whoever comes may still have this snapshot.
-            self._spare = lease
-            self._driver.feed(events.Available(lease.snapshot, self._transfer_limit_s(lease)))
+            self._make_spare(lease)
         else:
             self._release(slot)
 
     def _finished(self, effect: events.Finished) -> None:
-        lane = self._lanes.get(effect.xid)
-        if lane is not None:
-            # After this effect the core may still send its last word (COMMIT, ABORT).
-            assert self._nursery is not None
-            self._nursery.start_soon(self._finish_lane, lane)
+        if self._current is not None:
+            # What the core still says of it, in this same batch of effects, leaves all the same.
+            self._current.finish()
+            self._current = None
         if effect.outcome == "committed":
             took_s = effect.ended - effect.started
             mean = self._transfer_mean_s
@@ -327,117 +305,84 @@ class Exchanges:
         self._ended.set()
         self._record(effect)
 
-    async def _finish_lane(self, lane: Lane) -> None:
-        await trio.lowlevel.checkpoint()
-        lane.finish()
-
     # --- streams --------------------------------------------------------------------------
 
     async def _open_stream(self, lane: Lane) -> None:
         session = self._neighbours.sessions.get(lane.peer)
-        try:
+        with self._keeping(lane, session):
             if session is None:
                 raise ChannelBroken(f"no session with {lane.peer.short}")
             stream = await session.open_stream(EXCHANGE_SERVICE, priority=Priority.BULK)
-            await self._run_lane(lane, stream)
-        except SwarmNodeError as error:
-            self._lane_broken(lane, stream.session, error)
-        finally:
-            self._lanes.pop(lane.xid, None)
+            await lane.run(stream, self)
 
     async def _serve_stream(self, session: Session, stream: Stream) -> None:
         """A peer opened a stream: its first message must be an OFFER."""
-        header, _ = await stream.receive_message(limits.MESSAGE_BYTES_MAX)
-        offer = _decode(header)
-        if not isinstance(offer, wire.Offer) or offer.xid in self._lanes:
-            raise MalformedMessage("expected a new OFFER first", peer=str(session.peer))
-        if self._nursery is None:
-            raise ChannelBroken("this node does not train yet")
+        offer = await _receive_offer(stream)
+        if offer.xid in self._lanes:
+            raise MalformedMessage("expected a new OFFER", peer=str(session.peer))
         lane = self._lanes[offer.xid] = Lane(session.peer, offer.xid)
-        try:
+        with self._keeping(lane, session):
             self._driver.feed(events.Received(session.peer, offer))
-            if not self._is_in_flight(offer.xid):
+            if lane is not self._current:
                 lane.finish()  # refused: the answer is in the outbox
-            await self._run_lane(lane, stream)
-        except SwarmNodeError as error:
-            self._lane_broken(lane, stream.session, error)
-        finally:
-            self._lanes.pop(offer.xid, None)
+            await lane.run(stream, self)
 
-    def _is_in_flight(self, xid: bytes) -> bool:
-        return self._running is not None and self._running[0] == xid
+    @contextlib.contextmanager
+    def _keeping(self, lane: Lane, session: Session | None) -> Iterator[None]:
+        """Keep a lane in the books while its block runs, and tell the core if it broke early.
 
-    async def _run_lane(self, lane: Lane, stream: Stream) -> None:
-        """Write and read one stream until both ends are done with it.
-
-        Raises SwarmNodeError if the stream breaks or the peer breaks a rule; the
-        stream is reset then.
+        For the core a broken stream is the same as a lost peer; that of an exchange which is
+        over, or never was, is nothing.
         """
-        failure: SwarmNodeError | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write_lane, lane, stream, nursery.cancel_scope)
-            try:
-                await self._read_lane(lane, stream)
-            except SwarmNodeError as error:
-                failure = error
-                nursery.cancel_scope.cancel()
-        if failure is not None:
-            await stream.reset(ResetCode.REFUSED, str(failure))
-            raise failure
-        await stream.aclose()
-
-    async def _write_lane(self, lane: Lane, stream: Stream, scope: trio.CancelScope) -> None:
         try:
-            await lane.write(stream, self._chunk_sent)
-        except SpecMismatch as error:  # our own values cannot be encoded
-            self._driver.feed(events.LocalFailed(lane.xid, str(error)))
-            lane.finish()
-            await lane.write(stream, self._chunk_sent)
-        except SwarmNodeError:
-            scope.cancel()  # the stream is broken: the reader reports it
+            with lane.scope:
+                yield
+        except SwarmNodeError as error:
+            self._note_broken(lane, session, error)
+        finally:
+            # First out of the books: what the core says now cannot go over this stream.
+            del self._lanes[lane.xid]
+            if lane is self._current:
+                self._driver.feed(events.PeerLost(lane.peer))
 
-    async def _read_lane(self, lane: Lane, stream: Stream) -> None:
-        while True:
-            try:
-                header, payload = await stream.receive_message(limits.EXCHANGE_MESSAGE_BYTES_MAX)
-            except trio.EndOfChannel:
-                return
-            message = _decode(header)
-            if message.xid != lane.xid:
-                raise MalformedMessage("a message of another exchange", peer=str(lane.peer))
-            self._merge_next = None
-            self._driver.feed(events.Received(lane.peer, message))
-            if isinstance(message, wire.Chunk) and self._takes(lane, message.index):
-                await self._merge(lane, message.index, payload)
+    def _note_broken(self, lane: Lane, session: Session | None, error: SwarmNodeError) -> None:
+        log = _log.error if isinstance(error, LocalProtocolError) else _log.info
+        log("exchange broke", peer=lane.peer.short, why=str(error))
+        if isinstance(error, RemoteProtocolError) and session is not None and self._nursery:
+            self._nursery.start_soon(session.aclose, str(error))
 
-    def _takes(self, lane: Lane, index: int) -> bool:
-        """Whether the core wants this chunk merged: it is new and of the running exchange."""
-        return self._merge_next == (lane.xid, index)
+    # --- as the owner of lanes ------------------------------------------------------------
 
-    async def _merge(self, lane: Lane, index: int, payload: memoryview) -> None:
-        transfer = lane.transfer
-        assert transfer is not None
+    async def heard(self, lane: Lane, message: wire.Message, payload: memoryview) -> None:
+        """Take a message of the partner; merge the chunk if that is what it is."""
+        wanted = self._receive(lane.peer, message)
+        if wanted is None:
+            return
+        assert lane.transfer is not None
         try:
-            await transfer.merge(index, payload)
+            await lane.transfer.merge(wanted, payload)
         except MalformedMessage as error:
             self._driver.feed(events.LocalFailed(lane.xid, str(error)))
             raise
-        self._check_complete(lane, transfer)
+        self._check_complete(lane)
 
-    def _chunk_sent(self, lane: Lane, transfer: Transfer) -> None:
-        self._check_complete(lane, transfer)
+    def _receive(self, peer: PeerId, message: wire.Message) -> int | None:
+        """Give the core a message; return the index of the chunk that it wants merged now."""
+        self._merge_next = None
+        self._driver.feed(events.Received(peer, message))
+        return self._merge_next
 
-    def _check_complete(self, lane: Lane, transfer: Transfer) -> None:
-        if transfer.is_complete and self._is_in_flight(lane.xid):
+    def chunk_sent(self, lane: Lane) -> None:
+        """Note that one more of our chunks has left."""
+        self._check_complete(lane)
+
+    def cannot_encode(self, lane: Lane, why: str) -> None:
+        """Abort: the worker's values are not finite."""
+        self._driver.feed(events.LocalFailed(lane.xid, why))
+
+    def _check_complete(self, lane: Lane) -> None:
+        if lane is self._current and lane.transfer is not None and lane.transfer.is_complete:
             self._driver.feed(events.LocalDone(lane.xid))
-
-    def _lane_broken(self, lane: Lane, session: Session | None, error: SwarmNodeError) -> None:
-        """The stream is gone: for the core that is the same as losing the peer."""
-        assert self._nursery is not None
-        if session is not None and isinstance(error, RemoteProtocolError):
-            self._nursery.start_soon(session.aclose, str(error))
-        _log.info("exchange broke", peer=lane.peer.short, why=str(error))
-        self._driver.feed(events.PeerLost(lane.peer))
 
     # --- messages without a stream --------------------------------------------------------
 
@@ -453,16 +398,23 @@ class Exchanges:
             _log.debug("no answer", peer=peer.short, to=type(message).__name__, why=str(error))
 
     async def _answer_message(self, peer: PeerId, payload: bytes) -> bytes:
-        message = _decode(payload)
-        if isinstance(message, wire.Offer | wire.Chunk):
+        message = decode_message(payload)
+        if isinstance(message, wire.Offer | wire.Chunk | wire.Accept | wire.Ready):
             raise MalformedMessage(f"{type(message).__name__} needs a stream", peer=str(peer))
         self._driver.feed(events.Received(peer, message))
         return b""
 
-    def _session_closed(self, peer: PeerId) -> None:
-        self._driver.feed(events.PeerLost(peer))
 
-
-def _decode(data: bytes) -> wire.Message:
-    message: wire.Message = decode_record(data, wire.Message)  # type: ignore[arg-type]
+async def _receive_offer(stream: Stream) -> wire.Offer:
+    """Return the first message of a stream. Raises SwarmNodeError."""
+    try:
+        with trio.fail_after(limits.EXCHANGE_OFFER_S):
+            header, _ = await stream.receive_message(max_bytes=0)
+    except trio.TooSlowError as error:
+        raise DeadlineExceeded("the OFFER of a new stream", limits.EXCHANGE_OFFER_S) from error
+    except trio.EndOfChannel as error:
+        raise MalformedMessage("expected an OFFER, got the end of the stream") from error
+    message = decode_message(header)
+    if not isinstance(message, wire.Offer):
+        raise MalformedMessage(f"expected an OFFER first, got {type(message).__name__}")
     return message

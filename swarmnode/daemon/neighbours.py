@@ -73,7 +73,7 @@ class Neighbours:
             self.book, self._carry_out, now=env.monotonic
         )
         self._nursery: trio.Nursery | None = None
-        self.on_session_closed: Callable[[PeerId], None] = lambda _peer: None
+        self.on_session_opened: Callable[[], None] = lambda: None
         self.on_session_end: Callable[[Session], None] = lambda _session: None
         services.add_request(PEERS_SERVICE, self._answer_peer_list)
 
@@ -178,13 +178,13 @@ class Neighbours:
         self.sessions[session.peer] = session
         self.dial_errors.pop(session.peer, None)
         self._driver.feed(SessionOpened(session.peer))
+        self.on_session_opened()
         return True
 
     def _unregister(self, session: Session) -> None:
         self.on_session_end(session)
         if self.sessions.get(session.peer) is session:
             del self.sessions[session.peer]
-            self.on_session_closed(session.peer)
             self._driver.feed(SessionClosed(session.peer))
 
     # --- lists --------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from swarmnode import __version__, limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.addresses import reachable_addresses
 from swarmnode.daemon.control import control_routes, metrics_routes
-from swarmnode.daemon.exchange import Exchanges
+from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
 from swarmnode.daemon.manifests import ManifestKeeper
 from swarmnode.daemon.neighbours import Neighbours
 from swarmnode.daemon.status import NodeView
@@ -67,6 +67,7 @@ class Node:
         transport: how bytes reach other nodes.
         start_worker: how the worker is started.
         on_event: told of each step on the way to training, for the terminal.
+        on_finished: told of each exchange that ended.
         find_addresses: where others reach a listener that is bound to an address.
     """
 
@@ -82,6 +83,7 @@ class Node:
         env: Env,
         training: TrainingChoice,
         on_event: Callable[[str], None] = lambda _text: None,
+        on_finished: Callable[[Finished], None] = lambda _finished: None,
         find_addresses: Callable[[str], tuple[str, ...]] = reachable_addresses,
     ) -> None:
         self.env = env
@@ -93,6 +95,7 @@ class Node:
         self._start_worker = start_worker
         self._training = training
         self._on_event = on_event
+        self._on_finished = on_finished
         self._find_addresses = find_addresses
         self._addresses = config.advertise
         self._stop = trio.Event()
@@ -127,6 +130,11 @@ class Node:
         """Leave the swarm and end :meth:`run`."""
         self._stop_reason = self._stop_reason or reason
         self._stop.set()
+
+    def exchange_totals(self) -> ExchangeTotals:
+        """Return the running sums over exchanges; only once the node trains."""
+        assert self.view.exchanges is not None
+        return self.view.exchanges.totals
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Take part until :meth:`stop`; ``start`` gives the address once it listens.
@@ -206,6 +214,7 @@ class Node:
             start_worker=self._start_worker,
             env=self.env,
             on_applied=self._record_applied,
+            on_lost=self._record_lost,
         )
 
     def _make_exchanges(self, manifest: Manifest, trainer: Trainer) -> Exchanges:
@@ -219,6 +228,7 @@ class Node:
             apply=trainer.apply,
             release=trainer.release,
             record=self._record_finished,
+            lost=self._record_lost,
         )
 
     # --- going down -----------------------------------------------------------------------
@@ -226,10 +236,14 @@ class Node:
     async def _leave(self) -> None:
         """Let a running exchange end, say goodbye; the worker saves when it is cancelled."""
         self.view.leaving = True
-        with trio.move_on_after(limits.LEAVE_DRAIN_S):
-            if self.view.exchanges is not None and self.view.trainer is not None:
-                await self.view.exchanges.drain()
-                await self.view.trainer.drain()
+        exchanges, trainer = self.view.exchanges, self.view.trainer
+        if exchanges is not None and trainer is not None:
+            with trio.move_on_after(limits.LEAVE_DRAIN_S):
+                await exchanges.drain()
+            exchanges.give_up("leaving")
+            with trio.move_on_after(limits.LEAVE_DECISION_S):
+                await exchanges.drain()
+                await trainer.drain()
         with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
             await self._neighbours.say_goodbye(self._stop_reason)
 
@@ -250,6 +264,7 @@ class Node:
         return sign_peer_record(record, self._identity)
 
     def _record_finished(self, finished: Finished) -> None:
+        self._on_finished(finished)
         if finished.outcome == "committed":
             self.view.exchange_duration.observe(finished.ended - finished.started)
             self.view.last_exchange_unix_s = self.env.wall()
@@ -275,6 +290,9 @@ class Node:
                 "staleness_steps": applied.staleness_steps,
             }
         )
+
+    def _record_lost(self, xid: bytes) -> None:
+        self._write_history({"event": "lost", "xid": xid.hex()})
 
     def _write_history(self, entry: dict[str, object]) -> None:
         entry = {**entry, "boot": self._boot_epoch, "unix_s": round(self.env.wall(), 3)}

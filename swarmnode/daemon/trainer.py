@@ -21,8 +21,9 @@ from swarmnode.env import Env
 from swarmnode.errors import (
     ConfigError,
     DeadlineExceeded,
+    Overloaded,
     SpecMismatch,
-    StorageFull,
+    StorageError,
     WorkerCrashed,
     WorkerError,
     WorkerHung,
@@ -39,6 +40,7 @@ from swarmnode.ipc.control import (
     Resume,
     SaveSnapshot,
     SlotReady,
+    SnapshotFailed,
     SnapshotSaved,
     ToWorker,
     WorkerFailed,
@@ -69,6 +71,8 @@ class Trainer:
         configure: what the worker is told first.
         compatibility_key: 32 bytes that guard every exchange.
         start_worker: starts a process, or a fake of one in tests.
+        on_applied: the worker has merged this exchange.
+        on_lost: an exchange has committed, but the worker died before it merged it.
     """
 
     def __init__(
@@ -79,6 +83,7 @@ class Trainer:
         start_worker: StartWorker,
         env: Env,
         on_applied: Callable[[Applied], None],
+        on_lost: Callable[[bytes], None],
     ) -> None:
         self.configure = configure
         self.state: PeerState = "starting"
@@ -86,6 +91,7 @@ class Trainer:
         self.ready: WorkerReady | None = None
         self.progress: Progress | None = None
         self.last_snapshot: SnapshotSaved | None = None
+        self.snapshot_failure: SnapshotFailed | None = None  # of the newest attempt
         self.applications = Applications()
         self.restarts = 0
         self.worker_pid: int | None = None
@@ -94,11 +100,12 @@ class Trainer:
         self._start_worker = start_worker
         self._env = env
         self._on_applied = on_applied
+        self._on_lost = on_lost
         self._link: WorkerLink | None = None
         self._outgoing: trio.MemorySendChannel[ToWorker] | None = None
         self._generations: dict[int, int] = {}
-        self._sent_applies = 0
-        self._merged = 0  # of those, by the worker that runs now
+        self._sent_applies = 0  # to the worker that runs now
+        self._unmerged: dict[bytes, None] = {}  # of those, exchanges it has not merged yet
         self._changed = trio.Event()
         self._failure: WorkerFailed | None = None
         self._paused = False
@@ -111,7 +118,7 @@ class Trainer:
         """Keep a worker running until cancelled.
 
         Raises:
-            ConfigError, SpecMismatch, StorageFull: what a restart cannot mend.
+            ConfigError, SpecMismatch: what a restart cannot mend.
             WorkerError: it died too often; the message is that of its last death.
         """
         budget = RestartBudget(self._env.rng)
@@ -159,8 +166,12 @@ class Trainer:
     def _worker_gone(self) -> None:
         self.worker_pid = None
         self._generations.clear()
-        self._sent_applies = self._merged = 0
+        self._sent_applies = 0
+        lost, self._unmerged = self._unmerged, {}
+        for xid in lost:
+            self._on_lost(xid)
         self._changed.set()
+        self._wake_savers()
         if self.exchanges is not None:
             self.exchanges.worker_lost()
 
@@ -178,7 +189,7 @@ class Trainer:
         match message:
             case WorkerReady():
                 self.ready = message
-                self._set_state("training", f"on {message.device}, {message.threads} threads")
+                self._set_training(f"on {message.device}, {message.threads} threads")
                 _log.info(
                     "worker ready", device=message.device, step=message.step, numel=message.numel
                 )
@@ -189,18 +200,21 @@ class Trainer:
                     self.applications.applied + 1,
                     self.applications.staleness_steps + message.staleness_steps,
                 )
-                self._merged += 1
+                self._unmerged.pop(message.xid, None)
                 self._changed.set()
                 self._on_applied(message)
             case Progress():
                 self._take_progress(message)
             case SnapshotSaved():
-                self.last_snapshot = message
+                self.last_snapshot, self.snapshot_failure = message, None
+                self._wake_savers()
+            case SnapshotFailed():
+                self.snapshot_failure = message
+                _log.error("snapshot not written", step=message.step, why=message.message)
                 self._wake_savers()
             case WorkerFailed():
                 self._failure = message
                 _log.warning("worker reports a failure", kind=message.kind, why=message.message)
-                self._wake_savers()
 
     def _take_progress(self, message: Progress) -> None:
         self.progress = message
@@ -209,7 +223,7 @@ class Trainer:
         elif message.paused:
             self._set_state("paused", "paused by hand")
         elif self.ready is not None:
-            self._set_state("training", f"on {self.ready.device}")
+            self._set_training(f"on {self.ready.device}")
 
     def _take_slot(self, message: SlotReady) -> None:
         """Lend the snapshot, unless an exchange has committed since it was taken."""
@@ -238,6 +252,11 @@ class Trainer:
         self._saved.set()
         self._saved = trio.Event()
 
+    def _set_training(self, how: str) -> None:
+        failed = self.snapshot_failure
+        alarm = f"; ALARM: no snapshot can be written: {failed.message}" if failed else ""
+        self._set_state("training", how + alarm)
+
     def _set_state(self, state: PeerState, reason: str) -> None:
         self.state, self.reason = state, reason
 
@@ -246,6 +265,7 @@ class Trainer:
     def apply(self, slot: int, xid: bytes) -> None:
         """A committed exchange: the worker merges the slot at its next step boundary."""
         self._sent_applies += 1
+        self._unmerged[xid] = None
         self._post(Apply(slot=slot, generation=self._generations.pop(slot), xid=xid))
 
     def release(self, slot: int) -> None:
@@ -255,18 +275,18 @@ class Trainer:
             self._post(Release(slot=slot, generation=generation))
 
     def pause(self) -> None:
-        """Stop stepping until :meth:`resume`; also across restarts of the worker."""
+        """Stop stepping until :meth:`resume`; also across restarts. Raises Overloaded."""
+        self._ask(Pause())
         self._paused = True
-        self._post(Pause())
 
     def resume(self) -> None:
-        """Go on."""
+        """Go on. Raises Overloaded."""
+        self._ask(Resume())
         self._paused = False
-        self._post(Resume())
 
     async def drain(self) -> None:
         """Return when every committed exchange has been merged by the worker."""
-        while self._link is not None and self._merged < self._sent_applies:
+        while self._link is not None and self._unmerged:
             self._changed = trio.Event()
             await self._changed.wait()
 
@@ -274,24 +294,35 @@ class Trainer:
         """Have a snapshot written now.
 
         Raises:
-            WorkerError: there is no worker, or it could not write.
+            WorkerError: there is no worker, or it died over it.
+            StorageError: it could not write.
             DeadlineExceeded: it took longer than ``deadline_s``.
         """
         if self._link is None or self.ready is None:
             raise WorkerError(f"no worker to write a snapshot: {self.reason}")
         self._requests += 1
-        request = self._requests
-        failure = self._failure
-        self._post(SaveSnapshot(request=request))
+        request, life = self._requests, self.restarts
+        self._ask(SaveSnapshot(request=request))
         with trio.move_on_after(deadline_s):
             while True:
-                saved = self.last_snapshot
+                saved, failed = self.last_snapshot, self.snapshot_failure
                 if saved is not None and saved.request >= request:
                     return saved
-                if self._failure is not failure and self._failure is not None:
-                    raise StorageFull(self._failure.message)
+                if failed is not None and failed.request >= request:
+                    raise StorageError(failed.message)
+                if self._link is None or self.restarts != life:
+                    raise WorkerError("the worker died before it wrote the snapshot: try again")
                 await self._saved.wait()
         raise DeadlineExceeded("waiting for the worker to write a snapshot", deadline_s)
+
+    def _ask(self, message: ToWorker) -> None:
+        """Post what a person wants, with room left for every slot that has to go back."""
+        channel = self._outgoing
+        if channel is not None:
+            waiting = channel.statistics().current_buffer_used
+            if waiting + limits.SEGMENT_SLOTS_MAX >= limits.TRAINER_OUTBOX_MAX:
+                raise Overloaded(f"the worker has not read {waiting} messages yet: try again later")
+        self._post(message)
 
     def _post(self, message: ToWorker) -> None:
         if self._outgoing is not None:
