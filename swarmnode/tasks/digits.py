@@ -48,7 +48,7 @@ class Digits(Task):
         )
 
     def build_optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(model.parameters(), lr=self.config.lr, fused=True)
+        return torch.optim.AdamW(model.parameters(), lr=self.config.lr)
 
     def batches(self, seed: int) -> Iterator[Examples]:
         pixels, labels = self._examples

@@ -84,8 +84,9 @@ def _cuda(device: torch.device) -> Device:
     if (device.index or 0) >= count:
         raise ConfigError(f"device: expected cuda:0 to cuda:{count - 1}, got {device}")
     torch.set_float32_matmul_precision("high")
-    dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else None
-    return Device(device, dtype)
+    # Since Ampere; torch.cuda.is_bf16_supported() also counts slow emulation.
+    has_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)
+    return Device(device, torch.bfloat16 if has_bf16 else None)
 
 
 def with_fastest_precision(device: Device, task: Task, model: torch.nn.Module) -> Device:

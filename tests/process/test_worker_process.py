@@ -281,6 +281,13 @@ async def test_a_silent_worker_is_ended(configure, log_path, monkeypatch):
         assert not is_alive(pid)
 
 
+async def test_a_machine_that_cannot_start_it_is_a_crash(configure, log_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(WorkerCrashed, match="cannot start a worker: No such file"):
+        async with run_worker(configure(), log_path=log_path):
+            pass
+
+
 async def test_a_crash_names_the_last_line_of_its_log(configure, log_path, tmp_path, monkeypatch):
     (tmp_path / "swarmnode_broken.py").write_text("raise SystemExit('no such thing')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
