@@ -165,6 +165,8 @@ class WorkerHung(WorkerError):
 class SpecMismatch(WorkerError):
     """A model, layout or codec differs from what the swarm agreed on."""
 
+    exit_code = 4
+
 
 class InvariantViolation(AssertionError):
     """A promise that swarmnode makes to itself is broken; never caught."""

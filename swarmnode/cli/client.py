@@ -99,7 +99,7 @@ class ControlClient:
             connection.request(method, path, body, {"content-type": "application/json"})
             response = connection.getresponse()
             return response.status, response.read(limits.HTTP_ANSWER_BYTES_MAX)
-        except (FileNotFoundError, ConnectionRefusedError) as error:
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
             raise NotRunning(
                 f"no swarmnode runs on {home}: start it with `swarmnode join LINK`, or name its "
                 "home with --home"

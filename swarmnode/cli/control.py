@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,14 @@ import click
 
 from swarmnode import __version__
 from swarmnode.cli.client import ControlClient
-from swarmnode.cli.main import print_json
+from swarmnode.cli.main import plain, print_json
 from swarmnode.cli.options import home_option, json_option
 from swarmnode.config import Paths, resolve_home
+from swarmnode.errors import DeadlineExceeded
+
+# A node needs less than two seconds, a worker that hangs ten more.
+_LEAVE_DEADLINE_S = 15.0
+_LEAVE_POLL_S = 0.05
 
 
 def client_for(home: Path | None) -> ControlClient:
@@ -30,7 +38,7 @@ def status(home: Path | None, as_json: bool) -> None:
         print_json(answer)
         return
     for name, value in _status_lines(answer):
-        click.echo(f"{name:<11} {value}")
+        click.echo(f"{name:<11} {plain(value)}")
 
 
 @click.command()
@@ -49,11 +57,11 @@ def peers(home: Path | None, as_json: bool) -> None:
             row.format(
                 peer["peer"][:15] + "…",
                 peer["state"],
-                peer["path"] or "not connected",
+                plain(peer["path"] or "not connected"),
                 peer["step"],
                 _number(peer["eval_loss"], ".4f"),
                 _number(peer["rtt_s"] and peer["rtt_s"] * 1e3, ".1f"),
-                peer["version"],
+                plain(peer["version"]),
             )
         )
 
@@ -62,12 +70,15 @@ def peers(home: Path | None, as_json: bool) -> None:
 @home_option
 @json_option
 def leave(home: Path | None, as_json: bool) -> None:
-    """Tell the running node to leave its swarm and stop."""
-    answer = client_for(home).post("/leave")
+    """Tell the running node to leave its swarm, and wait until it has stopped."""
+    client = client_for(home)
+    status = client.get("/status")
+    client.post("/leave")
+    _wait_process(status["pid"])
     if as_json:
-        print_json(answer)
+        print_json({"left": True, "swarm": status["swarm"], "pid": status["pid"]})
     else:
-        click.echo("leaving: the worker saves a snapshot, then the node stops")
+        click.echo(f"left swarm {status['swarm']}; `swarmnode join {status['swarm']}` goes on")
 
 
 @click.command()
@@ -88,7 +99,8 @@ def paths(home: Path | None, as_json: bool) -> None:
         print_json({name: str(path) for name, path in where.items()})
         return
     for name, path in where.items():
-        click.echo(f"{name:<15} {path}{'' if path.exists() else '  (not there yet)'}")
+        missing = "" if os.path.lexists(path) else "  (not there yet)"
+        click.echo(f"{name:<15} {plain(str(path))}{missing}")
 
 
 @click.command()
@@ -102,6 +114,32 @@ def version(as_json: bool) -> None:
         print_json(facts)
     else:
         click.echo(f"swarmnode {__version__}, native code: {facts['native_isa']}")
+
+
+def _wait_process(pid: int) -> None:
+    """Return once the process has ended: its home is free for the next one then.
+
+    Raises:
+        DeadlineExceeded: it is still there after ``_LEAVE_DEADLINE_S``.
+    """
+    if hasattr(os, "pidfd_open"):
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                has_ended, _, _ = select.select([descriptor], [], [], _LEAVE_DEADLINE_S)
+            finally:
+                os.close(descriptor)
+            if not has_ended:
+                raise DeadlineExceeded(f"waiting for process {pid} to stop", _LEAVE_DEADLINE_S)
+        return
+    until = time.monotonic() + _LEAVE_DEADLINE_S
+    while time.monotonic() < until:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        select.select([], [], [], _LEAVE_POLL_S)
+    raise DeadlineExceeded(f"waiting for process {pid} to stop", _LEAVE_DEADLINE_S)
 
 
 def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:

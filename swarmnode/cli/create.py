@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ import click
 
 from swarmnode import __version__
 from swarmnode.cli.main import print_json
-from swarmnode.cli.options import given, json_option, node_options
+from swarmnode.cli.options import check_data, given, json_option, node_options
 from swarmnode.cli.worker_tools import run_offline
 from swarmnode.config import NodeConfig, Paths, load_config
-from swarmnode.errors import ConfigError
+from swarmnode.errors import ConfigError, Refused
 
 _SECONDS_PER_DAY = 86_400
 _STRATEGY = "pair-average"
+_SHOWN = ("task", "config", "strategy", "strategy_settings", "numel", "layout_hash")
 
 
 @click.command()
@@ -34,7 +36,7 @@ _STRATEGY = "pair-average"
 )
 @click.option("--codec", default="Q8B64", show_default=True, help="Q8B64 or Q4B64.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
-@click.option("--expires-days", type=click.IntRange(min=1), help="Refuse newcomers after that.")
+@click.option("--expires-days", type=click.IntRange(1, 36_500), help="Refuse newcomers after that.")
 @node_options
 @json_option
 def create(
@@ -59,30 +61,50 @@ def create(
 
     check_name(name)
     get_codec(codec)
+    data_dir = check_data(data)
     config = load_config(
         given(home=home and str(home), listen=listen, advertise=advertise), os.environ
     )
-    if config.paths.swarm(name).swarm_key.exists():
-        raise ConfigError(f"this home has created a swarm {name!r} already: choose another name")
-    task_config, strategy_settings = _parse_settings(settings)
-    described = run_offline(
-        "describe",
-        *("--task", task),
-        *("--config", json.dumps(task_config)),
-        *(("--data-dir", str(data.absolute())) if data is not None else ()),
-    )
-    strategy = {"every": described["exchange_every_steps"], **strategy_settings}
-    link, node_id = _write(name, config, codec, described, strategy, expires_days)
+    _check_link_can_work(config)
+    if config.paths.swarm(name).manifest.exists():
+        raise Refused(f"this home has a swarm named {name!r} already: choose another name")
+    described = _describe(task, settings, data_dir)
+    link, node_id = _write(name, config, codec, described, expires_days)
     if as_json:
-        facts = {key: described[key] for key in ("task", "config", "numel", "layout_hash")}
+        facts = {key: described[key] for key in _SHOWN}
         print_json({"link": link, "name": name, "peer": node_id, "codec": codec, **facts})
         return
     click.echo(
         f"created swarm {name}: task {task}, {described['numel']:,} parameters,"
-        f" strategy {_STRATEGY} every {strategy['every']} steps, codec {codec}"
+        f" strategy {_STRATEGY} every {described['strategy_settings']['every']} steps,"
+        f" codec {codec}"
     )
     click.echo(f"\n  {link}\n")
-    click.echo(f"others: swarmnode join '{link}'\nthis machine: swarmnode join {name}")
+    click.echo(f"others: swarmnode join '{link}'")
+    # The link leads to this address, so the node must listen there.
+    flags = {"--home": home and str(home), "--listen": listen}
+    given_flags = [part for flag, value in flags.items() if value for part in (flag, value)]
+    click.echo(f"this machine: {shlex.join(['swarmnode', 'join', name, *given_flags])}")
+
+
+def _check_link_can_work(config: NodeConfig) -> None:
+    if not config.advertise and config.listen_address.port == 0:
+        raise ConfigError(
+            "--listen: expected a port that stays the same, since the link names it, got 0:"
+            " choose one, or name the address with --advertise"
+        )
+
+
+def _describe(task: str, settings: tuple[str, ...], data_dir: str) -> dict[str, Any]:
+    """Have torch build the model once, and check every setting of task and strategy."""
+    task_config, strategy_settings = _parse_settings(settings)
+    arguments = [f"--task={task}", f"--config={json.dumps(task_config)}"]
+    arguments += [f"--strategy={_STRATEGY}", f"--data-dir={data_dir}"]
+    arguments += [f"--strategy-settings={json.dumps(strategy_settings)}"]
+    described = run_offline("describe", *arguments)
+    if "every" not in strategy_settings:  # each task knows what suits it
+        described["strategy_settings"]["every"] = described["exchange_every_steps"]
+    return described
 
 
 def _write(
@@ -90,7 +112,6 @@ def _write(
     config: NodeConfig,
     codec: str,
     described: dict[str, Any],
-    strategy: dict[str, Any],
     expires_days: int | None,
 ) -> tuple[str, str]:
     from swarmnode.daemon.addresses import reachable_addresses
@@ -116,7 +137,7 @@ def _write(
         layout_hash=bytes.fromhex(described["layout_hash"]),
         data_hash=bytes.fromhex(described["data_hash"]),
         strategy=_STRATEGY,
-        strategy_settings=strategy,
+        strategy_settings=described["strategy_settings"],
         codec=codec,
         seed=secrets.randbits(32),
         admission="open",
@@ -127,6 +148,7 @@ def _write(
     hints = tuple(Hint(node.peer_id, address) for address in addresses)
     link = SwarmLink(name, swarm.public_key, hints)
     save_link(link, paths)
+    # The manifest comes last: without it the name is still free for another try.
     write_atomic(paths.swarm(name).manifest, encode_record(sign_manifest(manifest, swarm)))
     return str(link), str(node.peer_id)
 
@@ -140,8 +162,8 @@ def _parse_settings(settings: tuple[str, ...]) -> tuple[dict[str, Any], dict[str
         if not equals or not key:
             raise ConfigError(f"--set: expected KEY=VALUE, got {setting!r}")
         try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
+            value = json.loads(text, parse_constant=str)
+        except (ValueError, RecursionError):
             value = text
         if key.startswith("strategy."):
             strategy[key.removeprefix("strategy.")] = value

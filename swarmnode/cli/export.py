@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -16,9 +17,15 @@ from swarmnode.cli.main import print_json
 from swarmnode.cli.options import home_option, json_option
 from swarmnode.cli.worker_tools import run_offline
 from swarmnode.config import Paths, resolve_home
-from swarmnode.errors import ConfigError, NotRunning
+from swarmnode.errors import ConfigError, CorruptRecord, NotRunning, StorageError
+from swarmnode.ids import encode_base32
+from swarmnode.store.files import read_file, write_atomic
+from swarmnode.store.swarms import read_manifest
+from swarmnode.wire.swarm import Manifest
 
 _SNAPSHOT_DEADLINE_S = 130.0
+_FACTS_FILE = "config.json"
+_FACTS_BYTES_MAX = 1024 * 1024
 
 
 @click.command()
@@ -44,31 +51,67 @@ def export(directory: Path, swarm_name: str | None, home: Path | None, as_json: 
 
 
 def export_model(paths: Paths, name: str, directory: Path) -> dict[str, Any]:
-    """Write the export; return what is in its config.json, and ``bytes``."""
-    client = ControlClient(paths)
-    try:
-        source = client.post("/snapshot", deadline_s=_SNAPSHOT_DEADLINE_S)["path"]
-        status, peers = client.get("/status"), client.get("/peers")
-    except NotRunning:
-        source, status, peers = str(paths.swarm(name).snapshots), None, []
-    written = run_offline("export", source, str(directory))
-    facts = _facts(name, paths, written, status, peers)
-    (directory / "config.json").write_text(json.dumps(facts, indent=2) + "\n")
-    (directory / "README.md").write_text(_card(facts))
+    """Write the export; return what is in its config.json, and ``bytes``.
+
+    Raises:
+        ConfigError: ``directory`` holds what is no earlier export of this swarm, or there is
+            no snapshot of it yet.
+        SwarmNodeError: the running node could not save, or the disk does not let us write.
+    """
+    manifest = read_manifest(name, paths)
+    _check_directory(directory, name)
+    source, status, peers = _snapshot(name, paths)
+    written = run_offline("export", "--", source, str(directory))
+    facts = _facts(manifest, written, status, peers)
+    for file_name, text in (
+        (_FACTS_FILE, json.dumps(facts, indent=2) + "\n"),
+        ("README.md", _card(facts)),
+    ):
+        write_atomic(directory / file_name, text.encode(), mode=0o644)
     return {**facts, "bytes": written["bytes"], "export_dir": str(directory)}
 
 
+def _snapshot(name: str, paths: Paths) -> tuple[str, dict[str, Any] | None, list[dict[str, Any]]]:
+    """Return the newest snapshot, and status and peers of the node if it runs."""
+    client = ControlClient(paths)
+    with contextlib.suppress(NotRunning):
+        if client.get("/status")["swarm"] == name:
+            source = client.post("/snapshot", deadline_s=_SNAPSHOT_DEADLINE_S)["path"]
+            return source, client.get("/status"), client.get("/peers")
+    snapshots = paths.swarm(name).snapshots
+    if not snapshots.is_dir() or not any(snapshots.iterdir()):
+        raise ConfigError(
+            f"swarm {name!r} has no snapshot in {paths.home} yet: train first with"
+            f" `swarmnode join {name}`"
+        )
+    return str(snapshots), None, []
+
+
+def _check_directory(directory: Path, name: str) -> None:
+    """Refuse to write over anything but an earlier export of a swarm of this name."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(directory.iterdir())
+    except OSError as error:
+        raise StorageError(f"cannot write to the folder {directory}: {error.strerror}") from error
+    if is_empty:
+        return
+    with contextlib.suppress(FileNotFoundError, CorruptRecord, ValueError, TypeError, KeyError):
+        facts = read_file(directory / _FACTS_FILE, bytes_max=_FACTS_BYTES_MAX)
+        if json.loads(facts)["swarm"] == name:
+            return
+    raise ConfigError(
+        f"expected a new folder, an empty one or an earlier export of {name!r}, {directory}"
+        " holds other files: choose another"
+    )
+
+
 def _facts(
-    name: str,
-    paths: Paths,
+    manifest: Manifest,
     written: dict[str, Any],
     status: dict[str, Any] | None,
     peers: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    from swarmnode.ids import encode_base32
-    from swarmnode.store.swarms import read_manifest
-
-    manifest = read_manifest(name, paths)
     contributors = [
         {"peer": peer["peer"], "steps": peer["step"], "tokens": peer["tokens"]}
         for peer in peers
@@ -78,7 +121,7 @@ def _facts(
     own_tokens = written["tokens"]
     contributors.insert(0, {"peer": own, "steps": written["step"], "tokens": own_tokens})
     return {
-        "swarm": name,
+        "swarm": manifest.name,
         "swarm_key": encode_base32(manifest.swarm_key),
         "task": manifest.task,
         "task_version": manifest.task_version,
@@ -110,7 +153,7 @@ def _card(facts: dict[str, Any]) -> str:
     return f"""# {facts["swarm"]}
 
 A model of the task `{facts["task"]}` (version {facts["task_version"]}), trained by
-{len(facts["contributors"])} peers of the swarm `{facts["swarm"]}` with swarmnode
+{_peers(len(facts["contributors"]))} of the swarm `{facts["swarm"]}` with swarmnode
 {facts["swarmnode_version"]}. Exported {facts["exported_at"]} from the node named first below.
 
 - parameters: {facts["parameters"]:,}
@@ -137,6 +180,10 @@ The numbers of other peers are what they said of themselves.
 `swarmnode generate DIRECTORY --prompt "The "` writes text where the task can. The weights
 are plain safetensors; `config.json` has the settings to build the model with.
 """
+
+
+def _peers(count: int) -> str:
+    return "one peer" if count == 1 else f"{count} peers"
 
 
 def _only_swarm(paths: Paths) -> str:

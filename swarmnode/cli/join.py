@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import click
 
-from swarmnode.cli.main import print_json
-from swarmnode.cli.options import given, json_option, node_options
+from swarmnode.cli.main import plain, say
+from swarmnode.cli.options import check_data, given, json_option, node_options
 from swarmnode.config import load_config
-from swarmnode.errors import ConfigError
 
 
 @click.command()
@@ -37,11 +37,7 @@ def join(
     Nothing is executed that came from the network: the link names a task, and that task
     must be installed on this machine.
     """
-    from swarmnode.daemon.app import run_daemon
-    from swarmnode.daemon.node import TrainingChoice
-
-    if data is not None and not data.is_dir():
-        raise ConfigError(f"--data: expected a folder of text files, {data} is none")
+    data_dir = check_data(data)
     config = load_config(
         given(
             home=home and str(home),
@@ -52,19 +48,20 @@ def join(
         ),
         os.environ,
     )
+    from swarmnode.daemon.app import run_daemon
+    from swarmnode.daemon.node import TrainingChoice
     from swarmnode.store.swarms import resolve_link
 
+    known_link = resolve_link(link, config.paths)
     training = TrainingChoice(
         device=config.device,
         threads=config.threads,
         steps_max=steps or 0,
-        data_dir=str(data.absolute()) if data is not None else "",
+        data_dir=data_dir,
     )
 
     def on_event(text: str) -> None:
-        if as_json:
-            print_json({"event": text})
-        else:
-            click.echo(f"swarmnode: {text}")
+        # Whether anybody reads it or not: a closed terminal must not end the training.
+        say(json.dumps({"event": text}) if as_json else f"swarmnode: {plain(text)}")
 
-    run_daemon(config, resolve_link(link, config.paths), training, on_event=on_event)
+    run_daemon(config, known_link, training, on_event=on_event)

@@ -7,7 +7,9 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage or setting, 3 no daemon runs, 4 refuse
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -36,17 +38,25 @@ _VERBS = {
 class _LazyVerbs(click.Group):
     """A group whose verbs are imported on first use: ``status`` must answer at once."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return sorted(_VERBS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        cmd_name: str,
+    ) -> click.Command | None:
         if cmd_name not in _VERBS:
             return None
         module = import_module(f"swarmnode.cli.{_VERBS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002
+        formatter: click.HelpFormatter,
+    ) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(verb, text) for verb, (_, text) in sorted(_VERBS.items())])
 
@@ -63,7 +73,9 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = _usual_order(sys.argv[1:] if arguments is None else arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may know less than UTF-8
     try:
         code = cli.main(args=arguments, prog_name="swarmnode", standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -74,9 +86,21 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(_fail(arguments, _usage_line(error), 2))
     except SwarmNodeError as error:
         sys.exit(_fail(arguments, str(error), error.exit_code))
-    except BrokenPipeError:
-        sys.exit(0)  # `swarmnode peers | head`
+    except OSError as error:
+        sys.exit(_fail(arguments, _system_line(error), 1))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def plain(text: str) -> str:
+    """Return ``text`` without what could move a terminal's cursor: some of it is from peers."""
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+def _usual_order(arguments: list[str]) -> list[str]:
+    """Let ``--json`` stand before the verb too, and show the help to whoever says nothing."""
+    if arguments[:1] == ["--json"]:
+        arguments = [*arguments[1:], "--json"]
+    return arguments or ["--help"]
 
 
 def _usage_line(error: click.ClickException) -> str:
@@ -85,13 +109,28 @@ def _usage_line(error: click.ClickException) -> str:
     return error.format_message().rstrip(".") + hint
 
 
+def _system_line(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename else ""
+    return f"the system refused: {where}{error.strerror or error}"
+
+
 def _fail(arguments: list[str], message: str, exit_code: int) -> int:
-    line = " ".join(message.split())
-    if "--json" in arguments:
-        print_json({"error": line, "exit_code": exit_code})
-    else:
+    line = plain(" ".join(message.split()))
+    is_said = "--json" in arguments and say(json.dumps({"error": line, "exit_code": exit_code}))
+    if not is_said:
         click.echo(f"swarmnode: {line}", err=True)
     return exit_code
+
+
+def say(line: str) -> bool:
+    """Print a line at once; False if nobody takes it: a closed terminal, a full disk."""
+    try:
+        print(line, flush=True)
+    except OSError:
+        # Or Python would try again when it exits, and exit with 120.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def print_json(value: Any) -> None:

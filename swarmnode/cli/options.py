@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from swarmnode.errors import ConfigError
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 home_option = click.option(
     "--home",
@@ -29,6 +31,19 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         command = option(command)
     return command
+
+
+def check_data(data: Path | None) -> str:
+    """Return the folder of ``--data`` as the worker wants it; "" is the task's own data.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    if data is None:
+        return ""
+    if not data.is_dir():
+        raise ConfigError(f"--data: expected a folder of text files, {data} is none")
+    return str(data.absolute())
 
 
 def given(**flags: Any) -> dict[str, Any]:

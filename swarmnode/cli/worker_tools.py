@@ -5,41 +5,49 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import tempfile
+from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
-from swarmnode.errors import ConfigError, SwarmNodeError, WorkerError
+from swarmnode.errors import ConfigError, SpecMismatch, SwarmNodeError, WorkerError
 from swarmnode.ipc.control import FATAL_KINDS
+from swarmnode.ipc.spawn import worker_command, worker_environment
 
 
-def run_offline(*arguments: str) -> Any:
-    """Run one offline command of the worker and return its last line of JSON.
+def run_offline(*arguments: str) -> dict[str, Any]:
+    """Run one offline command of the worker and return the last thing that it says.
 
     Raises:
         SwarmNodeError: it failed; the message is the line that it printed.
     """
-    return list(stream_offline(*arguments))[-1]
+    answers = deque(stream_offline(*arguments), maxlen=1)
+    if not answers:
+        raise WorkerError("the worker ended without an answer: was it killed?")
+    return answers[0]
 
 
-def stream_offline(*arguments: str) -> Iterator[Any]:
-    """Yield each line of JSON that an offline command of the worker prints.
+def stream_offline(*arguments: str) -> Iterator[dict[str, Any]]:
+    """Yield what an offline command of the worker says, one JSON object a line.
 
     Closing the iterator ends the process.
+
+    Raises:
+        SwarmNodeError: it failed; the message is the line that it printed.
     """
-    command = [sys.executable, "-m", "swarmnode.worker.offline", *arguments]
-    with (
-        tempfile.TemporaryFile() as complaints,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True) as process,
-    ):
+    with tempfile.TemporaryFile() as complaints, _start(arguments, complaints) as process:
         assert process.stdout is not None
+        has_answered = False
         try:
             for line in process.stdout:
-                answer = json.loads(line)
+                if (answer := _parse(line)) is None:
+                    continue
                 if "failed" in answer:
                     raise _error(answer["failed"], answer["message"])
+                has_answered = True
                 yield answer
+            if not has_answered:
+                process.wait()  # its status says why; after an answer, torch's slow end is all
         finally:
             process.terminate()
             process.wait()
@@ -47,12 +55,40 @@ def stream_offline(*arguments: str) -> Iterator[Any]:
         _check_status(process.returncode, complaints.read().decode("utf-8", "replace"))
 
 
+def _start(arguments: tuple[str, ...], complaints: IO[bytes]) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen(
+            worker_command("swarmnode.worker.offline", *arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            encoding="utf-8",
+            errors="replace",
+            env=worker_environment(),
+        )
+    except OSError as error:  # no memory for a process, or arguments that are too long
+        raise WorkerError(f"cannot start a process that has torch: {error.strerror}") from error
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    """Return the object on a line; None for what a task or a library printed there."""
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
 def _check_status(status: int, complaint: str) -> None:
     if status in (0, -signal.SIGTERM):
         return
+    if status == -signal.SIGKILL:
+        raise WorkerError("the worker was killed: out of memory? use a smaller model")
     lines = complaint.strip().splitlines() or ["it said nothing"]
     raise WorkerError(f"the worker ended with status {status}: {lines[-1]}")
 
 
 def _error(kind: str, message: str) -> SwarmNodeError:
+    if kind == "layout":
+        return SpecMismatch(message)
     return ConfigError(message) if kind in FATAL_KINDS else WorkerError(message)

@@ -7,10 +7,16 @@ import socket
 from swarmnode.config import parse_host_port
 from swarmnode.net.tcp import format_address
 
-_ANY = frozenset({"0.0.0.0", "::"})  # noqa: S104 -- compared with, never bound
+# Hosts that stand for every interface; None is both families.
+_FAMILIES = {
+    None: (socket.AF_INET, socket.AF_INET6),
+    "0.0.0.0": (socket.AF_INET,),  # noqa: S104 -- compared with, never bound
+    "::": (socket.AF_INET6,),
+}
+_LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 # Documentation addresses: connecting a UDP socket to them sends nothing, it only asks
 # the routing table which of our own addresses would be used.
-_ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
+_ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 
 def reachable_addresses(bound: str) -> tuple[str, ...]:
@@ -20,17 +26,23 @@ def reachable_addresses(bound: str) -> tuple[str, ...]:
     the addresses of the default routes, or only on this machine if there are none.
     """
     host, port = parse_host_port(bound, setting="listen")
-    if host is not None and host not in _ANY:
+    families = _FAMILIES.get(host)
+    if families is None:
+        assert host is not None
         return (format_address(host, port),)
-    own = [_own_address(family, elsewhere) for family, elsewhere in _ELSEWHERE]
+    own = [_own_address(family) for family in families]
     found = tuple(format_address(address, port) for address in own if address)
-    return found or (format_address("127.0.0.1", port),)
+    return found or (format_address(_LOOPBACK[families[0]], port),)
 
 
-def _own_address(family: socket.AddressFamily, elsewhere: str) -> str | None:
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+def _own_address(family: socket.AddressFamily) -> str | None:
+    try:
+        probe = socket.socket(family, socket.SOCK_DGRAM)
+    except OSError:  # switched off in the kernel
+        return None
+    with probe:
         try:
-            probe.connect((elsewhere, 9))
+            probe.connect((_ELSEWHERE[family], 9))
         except OSError:  # no route: this machine does not speak that family
             return None
         return str(probe.getsockname()[0])

@@ -20,6 +20,12 @@ from swarmnode.store.files import HomeLock
 from swarmnode.store.keys import load_or_create_identity, next_boot_epoch
 from swarmnode.telemetry.logs import configure_logging
 
+_REASONS = {
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGHUP: "the terminal was closed",
+}
+
 
 def run_daemon(
     config: NodeConfig,
@@ -64,31 +70,36 @@ async def _stop_on_signals(
     node: Node, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """Leave cleanly on the first signal; the second ends the process at once."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    wanted = set(_REASONS)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        wanted.remove(signal.SIGHUP)  # started with nohup
+    with trio.open_signal_receiver(*wanted) as signals:
         task_status.started()
         is_first = True
         async for number in signals:
             if not is_first:
                 os._exit(128 + number)
             is_first = False
-            node.stop("Ctrl-C" if number == signal.SIGINT else "SIGTERM")
+            node.stop(_REASONS[signal.Signals(number)])
 
 
 @contextmanager
 def one_error() -> Iterator[None]:
-    """Turn a group of errors that structured concurrency made into the first of ours."""
+    """Turn a group of errors that structured concurrency made into the first of ours.
+
+    Ctrl-C before the node listens to signals ends in such a group too.
+    """
     try:
         yield
     except BaseExceptionGroup as group:
-        ours, rest = group.split(SwarmNodeError)
+        ours, rest = group.split((SwarmNodeError, KeyboardInterrupt))
         if ours is None or rest is not None:
             raise
         raise _first_leaf(ours) from group
 
 
-def _first_leaf(group: BaseExceptionGroup[SwarmNodeError]) -> SwarmNodeError:
+def _first_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    assert isinstance(error, SwarmNodeError)
     return error

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import trio
 
-from swarmnode import limits
+from swarmnode import __version__, limits
 from swarmnode.config import Paths
 from swarmnode.daemon.neighbours import Neighbours
 from swarmnode.env import Env
@@ -14,6 +16,7 @@ from swarmnode.errors import (
     DeadlineExceeded,
     MalformedMessage,
     ProtocolError,
+    Refused,
     RemoteProtocolError,
     SwarmNodeError,
     TransportError,
@@ -45,7 +48,7 @@ class ManifestKeeper:
         """Read and verify the manifest on disk, None if there is none for this swarm key.
 
         Raises:
-            Refused: it has expired.
+            Refused: it has expired, or wants a newer swarmnode.
             AuthenticationFailed, ConfigError: it was tampered with or is damaged.
         """
         if not self._path.exists():
@@ -54,38 +57,49 @@ class ManifestKeeper:
             signed = decode_record(
                 read_file(self._path, bytes_max=limits.MESSAGE_BYTES_MAX), Signed
             )
+            if signed.public_key != self.link.swarm_key:
+                raise Refused(
+                    f"this home already holds another swarm named {self.link.name!r}: use"
+                    " another SWARMNODE_HOME for this link"
+                )
+            return self._take(signed)
         except MalformedMessage as error:
             raise ConfigError(
                 f"{self._path} is damaged ({error}): remove it and join again"
             ) from error
-        if signed.public_key != self.link.swarm_key:
-            raise ConfigError(
-                f"this home already holds another swarm named {self.link.name!r}: use another"
-                " SWARMNODE_HOME for this link"
-            )
-        return self._take(signed)
+        except AuthenticationFailed as error:
+            raise AuthenticationFailed(
+                f"{self._path} was tampered with ({error}): remove it and join again"
+            ) from error
 
     async def fetch(self, neighbours: Neighbours) -> Manifest:
         """Ask neighbours until one has a manifest that the link's key signed.
 
         Raises:
+            ConfigError: the link names nobody to ask.
             DeadlineExceeded: nobody had it in time; the message says who was tried.
-            Refused, AuthenticationFailed: what a peer gave is expired or forged.
+            Refused, AuthenticationFailed: what the peers gave is expired or forged, or
+                wants a newer swarmnode.
         """
-        forged: dict[PeerId, SwarmNodeError] = {}
+        if not self.link.hints:
+            raise ConfigError(
+                f"the link of swarm {self.link.name!r} names no peer (b=) to join through: copy"
+                " it whole, as `swarmnode create` printed it"
+            )
+        bad: dict[PeerId, SwarmNodeError] = {}
         with trio.move_on_after(limits.MANIFEST_FETCH_DEADLINE_S):
             while True:
                 for session in list(neighbours.sessions.values()):
                     try:
                         return await self._ask(session)
-                    except (AuthenticationFailed, MalformedMessage) as error:
-                        forged[session.peer] = error
+                    except (AuthenticationFailed, MalformedMessage, Refused) as error:
+                        bad[session.peer] = error
                         _log.warning("bad manifest", peer=session.peer.short, why=str(error))
                     except (TransportError, DeadlineExceeded, RemoteProtocolError) as error:
                         _log.info("no manifest", peer=session.peer.short, why=str(error))
-                self._give_up_if_all_refuse({**neighbours.dial_errors, **forged})
+                self._give_up_if_all_refuse({**neighbours.dial_errors, **bad})
                 await trio.sleep(limits.MANIFEST_RETRY_S)
-        raise self._nobody({**neighbours.dial_errors, **forged})
+        raise self._nobody({**neighbours.dial_errors, **bad})
 
     async def _ask(self, session: Session) -> Manifest:
         request = encode_record(ManifestRequest(self.link.swarm_key))
@@ -99,7 +113,7 @@ class ManifestKeeper:
     def _give_up_if_all_refuse(self, errors: dict[PeerId, SwarmNodeError]) -> None:
         """A peer of the link that is reached but proves to be wrong will not get better."""
         wrong = [errors.get(hint.peer) for hint in self.link.hints]
-        if wrong and all(isinstance(error, ProtocolError) for error in wrong):
+        if wrong and all(isinstance(error, ProtocolError | Refused) for error in wrong):
             assert wrong[0] is not None
             raise wrong[0]
 
@@ -111,6 +125,17 @@ class ManifestKeeper:
 
     def _take(self, signed: Signed) -> Manifest:
         manifest = open_manifest(signed, swarm_key=self.link.swarm_key, now_unix_s=self._env.wall())
+        if manifest.name != self.link.name:
+            # Its files would land in the folder of another swarm.
+            raise Refused(
+                f"the link calls the swarm {self.link.name!r}, its manifest {manifest.name!r}:"
+                " ask for the link as `swarmnode create` printed it"
+            )
+        if parse_version(manifest.min_version) > parse_version(__version__):
+            raise Refused(
+                f"expected swarmnode >= {manifest.min_version}, this is {__version__}:"
+                " pip install -U swarmnode"
+            )
         self._signed = signed
         return manifest
 
@@ -128,3 +153,12 @@ class ManifestKeeper:
         if self._signed is None or request.swarm_key != self.link.swarm_key:
             raise ConfigError("I do not hold that manifest yet")
         return encode_record(ManifestReply(self._signed))
+
+
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return the dotted numbers that a version begins with: (1, 2) for ``1.2.0rc1``."""
+    found = re.match(r"[0-9]{1,9}(\.[0-9]{1,9})*", text)
+    numbers = [int(part) for part in found[0].split(".")] if found else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()  # 1.2.0 is 1.2
+    return tuple(numbers)

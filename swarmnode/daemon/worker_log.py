@@ -6,6 +6,7 @@ back to its tail now and then.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -30,7 +31,8 @@ class WorkerLog:
             return
         tail = os.pread(self.fd, limits.WORKER_LOG_KEPT_BYTES, size - limits.WORKER_LOG_KEPT_BYTES)
         os.ftruncate(self.fd, 0)
-        os.write(self.fd, tail)
+        with contextlib.suppress(OSError):  # a disk so full that even the tail has no room
+            os.write(self.fd, tail)
         self._begin_bytes = 0
 
     def last_line(self) -> str:

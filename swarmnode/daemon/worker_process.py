@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import trio
 
-import swarmnode
 from swarmnode import limits
 from swarmnode.daemon.worker_link import StartWorker
 from swarmnode.daemon.worker_log import WorkerLog
@@ -34,6 +33,7 @@ from swarmnode.ipc.control import (
     encode_message,
 )
 from swarmnode.ipc.segment import Owner, Segment, StaleSlot
+from swarmnode.ipc.spawn import worker_command, worker_environment
 
 _READ_BYTES = 64 * limits.KIB
 _LENGTH_BYTES = 4
@@ -53,15 +53,16 @@ async def run_worker(configure: Configure, *, log_path: Path) -> AsyncIterator[W
     """Run a worker while the block is open; at the end it saves, or is killed.
 
     Raises:
-        OSError: no process could be started.
+        WorkerCrashed: no process could be started.
     """
     with ExitStack() as stack:
-        log = stack.enter_context(closing(WorkerLog(log_path)))
-        segment = stack.enter_context(closing(Segment.create()))
-        ours, theirs = socket.socketpair()
-        stack.enter_context(closing(ours))
-        with theirs:
-            popen = _spawn(theirs, segment, log)
+        with _start_errors():
+            log = stack.enter_context(closing(WorkerLog(log_path)))
+            segment = stack.enter_context(closing(Segment.create()))
+            ours, theirs = socket.socketpair()
+            stack.enter_context(closing(ours))
+            with theirs:
+                popen = _spawn(theirs, segment, log)
         worker = WorkerProcess(popen, ours, segment, log)
         try:
             await worker.send(configure)
@@ -71,6 +72,16 @@ async def run_worker(configure: Configure, *, log_path: Path) -> AsyncIterator[W
                 await worker.stop()
 
 
+@contextlib.contextmanager
+def _start_errors() -> Iterator[None]:
+    """No memory, no descriptors, a full disk: it may pass, so it counts as a death."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise WorkerCrashed(f"cannot start a worker: {error.strerror}{where}") from error
+
+
 def _spawn(control: socket.socket, segment: Segment, log: WorkerLog) -> subprocess.Popen[bytes]:
     """Start the process, from this thread.
 
@@ -78,24 +89,16 @@ def _spawn(control: socket.socket, segment: Segment, log: WorkerLog) -> subproce
     when the thread has been idle for ten seconds and ends, Linux takes it for the death of
     the parent and sends the worker its PR_SET_PDEATHSIG. It costs the loop a few ms.
     """
-    command = [sys.executable, "-P", "-m", "swarmnode.worker.main"]
-    command += ["--control-fd", str(control.fileno()), "--segment-fd", str(segment.fd)]
+    descriptors = ["--control-fd", str(control.fileno()), "--segment-fd", str(segment.fd)]
     return subprocess.Popen(
-        command,
+        worker_command("swarmnode.worker.main", *descriptors),
         stdin=subprocess.DEVNULL,
         stdout=log.fd,
         stderr=log.fd,
         pass_fds=(control.fileno(), segment.fd),
         process_group=0,
-        env=os.environ | {"PYTHONPATH": _python_path()},
+        env=worker_environment(),
     )
-
-
-def _python_path() -> str:
-    """Return a search path with which the worker finds this swarmnode, installed or not."""
-    here = str(Path(swarmnode.__file__).parent.parent)
-    inherited = os.environ.get("PYTHONPATH", "")
-    return os.pathsep.join(part for part in (here, inherited) if part)
 
 
 async def _wait_exit(popen: subprocess.Popen[bytes]) -> None:

@@ -42,6 +42,8 @@ class Configure(Message, frozen=True, tag="configure"):
     steps_max: Count = 0  # 0: until told to stop
     data_dir: str = ""
     layout_hash: bytes = b""  # expected; empty: any
+    task_version: Count = 0  # expected; 0: any
+    threads: Count = 0  # of torch; 0: see worker/runtime.py
 
 
 class Apply(Message, frozen=True, tag="apply"):

@@ -15,6 +15,7 @@ from swarmnode.net.accept import run_accepted
 from swarmnode.net.channel import Admission, ChannelHandler
 
 _PORT_MAX = 65535
+_EVERY_INTERFACE = "*"  # IPv4 and IPv6
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -135,17 +136,28 @@ class TcpTransport:
         """Accept connections until cancelled; see ``Transport.serve``."""
         host, port = parse_address(address)
         try:
-            listeners = await trio.open_tcp_listeners(
-                port, host=host, backlog=limits.TCP_BACKLOG_MAX
-            )
+            listeners = await _open_listeners(None if host == _EVERY_INTERFACE else host, port)
         except OSError as error:
             raise ConfigError(_bind_advice(address, error)) from error
-        bound = listeners[0].socket.getsockname()
+        bound_host, bound_port = listeners[0].socket.getsockname()[:2]
+        if host == _EVERY_INTERFACE:
+            bound_host = host
         async with trio.open_nursery() as nursery:
             await nursery.start(
                 trio.serve_listeners, _stream_handler(handle_channel, admit), listeners
             )
-            task_status.started(format_address(bound[0], bound[1]))
+            task_status.started(format_address(bound_host, bound_port))
+
+
+async def _open_listeners(host: str | None, port: int) -> list[trio.SocketListener]:
+    """Listen on each address of ``host``, on the same port also where any free one will do."""
+    listeners = await trio.open_tcp_listeners(port, host=host, backlog=limits.TCP_BACKLOG_MAX)
+    if port or len(listeners) == 1:
+        return listeners
+    chosen = listeners[0].socket.getsockname()[1]
+    for listener in listeners:
+        listener.socket.close()
+    return await trio.open_tcp_listeners(chosen, host=host, backlog=limits.TCP_BACKLOG_MAX)
 
 
 def _stream_handler(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmnode import limits
-from swarmnode.config import Paths
+from swarmnode.config import Paths, parse_host_port
 from swarmnode.errors import ConfigError, MalformedMessage
 from swarmnode.protocol.swarm import SwarmLink, check_name, parse_link
 from swarmnode.store.files import make_private_dir, read_file, write_atomic
@@ -25,7 +25,7 @@ def resolve_link(text: str, paths: Paths) -> SwarmLink:
         ConfigError: it is no link, or no swarm of that name is known here.
     """
     if ":" in text or "?" in text:
-        return parse_link(text)
+        return _check_hints(parse_link(text))
     path = paths.swarm(check_name(text)).link
     try:
         stored = read_file(path, bytes_max=limits.KEY_FILE_BYTES_MAX)
@@ -33,7 +33,21 @@ def resolve_link(text: str, paths: Paths) -> SwarmLink:
         raise ConfigError(
             f"this home knows no swarm named {text!r}: join it once by its link, swarm:{text}?k=…"
         ) from error
-    return parse_link(stored.decode("utf-8", "replace"))
+    try:
+        return _check_hints(parse_link(stored.decode("utf-8", "replace")))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{path} is damaged ({error}): join once by the link instead of the name"
+        ) from error
+
+
+def _check_hints(link: SwarmLink) -> SwarmLink:
+    """Notice a link that was cut off in the middle of an address."""
+    for hint in link.hints:
+        host, _ = parse_host_port(hint.address, setting="a peer (b=) in the link")
+        if host is None:
+            raise ConfigError("a peer (b=) in the link: expected HOST:PORT, got '*'")
+    return link
 
 
 def read_manifest(name: str, paths: Paths) -> Manifest:

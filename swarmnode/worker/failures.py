@@ -7,7 +7,14 @@ from __future__ import annotations
 
 import sys
 
-from swarmnode.errors import ConfigError, MalformedMessage, SpecMismatch, StorageFull, WorkerError
+from swarmnode.errors import (
+    ConfigError,
+    MalformedMessage,
+    SpecMismatch,
+    StorageFull,
+    SwarmNodeError,
+    WorkerError,
+)
 from swarmnode.tasks.base import DataError
 from swarmnode.tasks.registry import UnknownTask
 
@@ -54,6 +61,8 @@ def classify(error: BaseException) -> tuple[str, str]:
             return "diverged", _line(error)
     if _is_out_of_memory(error):
         return "out-of-memory", f"out of memory; use a smaller batch or model: {_line(error)}"
+    if isinstance(error, SwarmNodeError):
+        return "crash", _line(error)  # it was written for a person
     return "crash", f"{type(error).__name__}: {_line(error)}"
 
 

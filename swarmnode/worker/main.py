@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 def work(channel: Channel, segment: Segment) -> None:
     """Build what the daemon wants trained, and train it until told to stop."""
     configure = _wait_configure(channel)
-    threads = thread_count()
+    threads = configure.threads or thread_count()
     os.environ["OMP_NUM_THREADS"] = str(threads)
     import torch
 
@@ -69,6 +69,11 @@ def work(channel: Channel, segment: Segment) -> None:
 
     torch.set_num_threads(threads)
     task = build_task(configure.task, configure.task_config, configure.data_dir)
+    if configure.task_version not in (0, task.version):
+        raise SpecMismatch(
+            f"task {task.name}: the swarm uses version {configure.task_version}, version "
+            f"{task.version} is installed here; install the package that has the former"
+        )
     state = build_state(task, swarm_seed=configure.swarm_seed, device=configure.device)
     layout = state.arena.layout
     if configure.layout_hash not in (b"", layout.layout_hash):

@@ -10,15 +10,18 @@ THREADS_VARIABLE = "SWARMNODE_THREADS"
 
 
 def thread_count() -> int:
-    """Return torch's threads: all cores but one, which is the daemon's, or SWARMNODE_THREADS.
+    """Return torch's threads: SWARMNODE_THREADS, else all cores but one, the daemon's.
 
     Raises:
         ConfigError: that variable is no number of threads.
     """
     wanted = os.environ.get(THREADS_VARIABLE, "")
-    if wanted:
-        if not wanted.isdecimal() or int(wanted) == 0:
-            raise ConfigError(f"{THREADS_VARIABLE}: expected a number from 1 on, got {wanted!r}")
+    if wanted and not wanted.isdecimal():
+        raise ConfigError(
+            f"{THREADS_VARIABLE}: expected a number from 1 on, or 0 for all cores but one, "
+            f"got {wanted!r}"
+        )
+    if wanted and int(wanted):
         return int(wanted)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, (cores or 1) - 1)
