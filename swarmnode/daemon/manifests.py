@@ -87,6 +87,7 @@ class ManifestKeeper:
                 " it whole, as `swarmnode create` printed it"
             )
         bad: dict[PeerId, SwarmNodeError] = {}
+        silent: set[PeerId] = set()
         with trio.move_on_after(limits.MANIFEST_FETCH_DEADLINE_S):
             while True:
                 for session in list(neighbours.sessions.values()):
@@ -97,6 +98,10 @@ class ManifestKeeper:
                         _log.warning("bad manifest", peer=session.peer.short, why=str(error))
                     except (TransportError, DeadlineExceeded, RemoteProtocolError) as error:
                         _log.info("no manifest", peer=session.peer.short, why=str(error))
+                for peer in neighbours.dial_errors.keys() - silent:
+                    silent.add(peer)  # said once: it is dialled again and again
+                    why = str(neighbours.dial_errors[peer])
+                    _log.info("a peer of the link does not answer yet", peer=peer.short, why=why)
                 self._give_up_if_all_refuse({**neighbours.dial_errors, **bad})
                 await trio.sleep(limits.MANIFEST_RETRY_S)
         raise self._nobody({**neighbours.dial_errors, **bad})

@@ -149,7 +149,8 @@ class Node:
                 task_status.started(self.view.address)
                 nursery.start_soon(self._take_part, manifest, nursery)
                 await self._stop.wait()
-                self._on_event(f"leaving: {self._stop_reason}")
+                if self._failure is None:  # a failure is raised below, and said once
+                    self._on_event(f"leaving: {self._stop_reason}")
                 await self._leave()
                 nursery.cancel_scope.cancel()
         finally:
@@ -174,7 +175,8 @@ class Node:
         try:
             if manifest is None:
                 self.view.waiting_for = "looking for a peer that has the manifest"
-                self._on_event("looking for a peer that has the manifest")
+                asked = ", ".join(hint.address for hint in self._link.hints)
+                self._on_event(f"asking for the manifest of the swarm at {asked or 'no peer'}")
                 manifest = await self._manifests.fetch(self._neighbours)
             save_link(self._link, self._config.paths)
             self.view.manifest = manifest
@@ -190,7 +192,7 @@ class Node:
             await trainer.run()
         except SwarmNodeError as error:
             self._failure = error
-            self.stop(str(error))
+            self.stop("it cannot go on")  # peers are told this: the error may name our files
 
     def _make_trainer(self, manifest: Manifest) -> Trainer:
         choice, swarm_paths = self._training, self._config.paths.swarm(manifest.name)
@@ -207,6 +209,8 @@ class Node:
             steps_max=choice.steps_max,
             data_dir=choice.data_dir,
             layout_hash=manifest.layout_hash,
+            task_version=manifest.task_version,
+            threads=choice.threads,
         )
         return Trainer(
             configure,
