@@ -1,16 +1,19 @@
 """Checks the exchange histories of several nodes against each other.
 
 The promise is that an exchange counts on both sides or on neither. A node that
-was killed may have lost what it had not written to disk yet: its partner's
-commit then stands alone, and so does everything since the victim's last
-snapshot. That is counted apart, because no protocol can prevent it.
+was killed has lost what it did since its last snapshot, and may have lost what
+it had not written to its history; a worker that dies takes with it what had
+committed and was not merged yet. Both are counted apart, because no protocol
+can prevent them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+from swarmnode import limits
 
 Entry = Mapping[str, Any]
 
@@ -24,43 +27,104 @@ class Audit:
     declined: int
     half_applied: tuple[str, ...]  # ids: one living side applied it, the other did not
     lost_in_kill: int
+    # The last commits of a node, whose worker had not said that it merged them when the node
+    # left or its history was read.
+    unconfirmed: int
 
 
-def audit_histories(histories: Mapping[str, Iterable[Entry]]) -> Audit:
-    """Compare the histories of the nodes, given by peer id; each in order of writing."""
-    outcomes: dict[str, dict[str, str]] = {}  # exchange -> node -> outcome
-    applied: set[tuple[str, str]] = set()
-    partners: dict[tuple[str, str], tuple[str, int]] = {}
-    boots: dict[str, set[int]] = {node: set() for node in histories}
+@dataclass
+class _Account:
+    """One node's history, read in its order."""
+
+    outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)  # outcome, peer
+    pending: dict[str, None] = field(default_factory=dict)  # committed, not merged yet
+    skipped: set[str] = field(default_factory=set)  # a later one was merged before it
+    lost: set[str] = field(default_factory=set)  # committed, and gone with a worker or a boot
+    uncertain: set[str] = field(default_factory=set)  # of a boot that may have been killed
+    last_boot: int = 0
+    was_killed: bool = False
+
+    def take(self, entry: Entry) -> None:
+        xid = entry["xid"]
+        self._note_boot(entry["boot"])
+        match entry["event"]:
+            case "applied":
+                self._merged(xid)
+            case "lost":
+                self.pending.pop(xid, None)
+                self.lost.add(xid)
+            case "finished":
+                self.outcomes[xid] = (entry["outcome"], entry["peer"])
+                if entry["outcome"] == "committed":
+                    self.pending[xid] = None
+
+    def close(self) -> None:
+        """What is more than a worker's slots can hold cannot be on its way any more."""
+        for xid in list(self.pending)[: -limits.SLOTS_PER_WORKER]:
+            self.skipped.add(xid)
+            del self.pending[xid]
+
+    def _note_boot(self, boot: int) -> None:
+        if self.last_boot not in (0, boot):
+            self.was_killed = True
+            self.lost.update(self.pending)
+            self.pending.clear()
+            self.uncertain.update(self.outcomes)
+        self.last_boot = boot
+
+    def _merged(self, xid: str) -> None:
+        if xid not in self.pending:
+            return
+        for earlier in list(self.pending):
+            del self.pending[earlier]
+            if earlier == xid:
+                return
+            self.skipped.add(earlier)  # a worker merges in the order of commits
+
+
+def audit_histories(
+    histories: Mapping[str, Iterable[Entry]], *, killed: Collection[str] = ()
+) -> Audit:
+    """Compare the histories of the nodes, given by peer id; each in order of writing.
+
+    A node with several boots counts as killed; ``killed`` names those that never came back.
+    """
+    accounts = {node: _Account(was_killed=node in killed) for node in histories}
     for node, entries in histories.items():
         for entry in entries:
-            xid = entry["xid"]
-            boots[node].add(entry["boot"])
-            if entry["event"] == "applied":
-                applied.add((xid, node))
+            accounts[node].take(entry)
+        accounts[node].close()
+    half: dict[str, None] = {}
+    lost: set[str] = set()
+    for account in accounts.values():
+        half.update(dict.fromkeys(account.skipped))
+        lost |= account.lost
+        for xid, (outcome, peer) in account.outcomes.items():
+            if outcome != "committed" or peer not in accounts:
                 continue
-            outcomes.setdefault(xid, {})[node] = entry["outcome"]
-            partners[xid, node] = (entry["peer"], entry["boot"])
-    half: list[str] = []
-    lost = 0
-    for xid, sides in outcomes.items():
-        for node in [node for node, outcome in sides.items() if outcome == "committed"]:
-            peer, boot = partners[xid, node]
-            if peer not in histories:
+            theirs = accounts[peer].outcomes.get(xid)
+            if theirs is not None and theirs[0] == "committed":
                 continue
-            if boot < max(boots[node]):
-                lost += (xid, node) not in applied  # this side was killed afterwards
-            elif sides.get(peer) == "committed":
-                half += [xid] if (xid, node) not in applied else []
-            elif peer not in sides and len(boots[peer]) > 1:
-                lost += 1
+            if xid in account.uncertain or (theirs is None and accounts[peer].was_killed):
+                lost.add(xid)
             else:
-                half.append(xid)
-    kinds = [set(sides.values()) for sides in outcomes.values()]
+                half[xid] = None
     return Audit(
-        committed=sum("committed" in kind for kind in kinds),
-        aborted=sum("aborted" in kind and "committed" not in kind for kind in kinds),
-        declined=sum(kind == {"declined"} for kind in kinds),
-        half_applied=tuple(dict.fromkeys(half)),
-        lost_in_kill=lost,
+        **_count_outcomes(accounts.values()),
+        half_applied=tuple(half),
+        lost_in_kill=len(lost - half.keys()),
+        unconfirmed=sum(len(account.pending) for account in accounts.values()),
     )
+
+
+def _count_outcomes(accounts: Iterable[_Account]) -> dict[str, int]:
+    """Count distinct exchanges by the best that became of them."""
+    found: dict[str, set[str]] = {}
+    for account in accounts:
+        for xid, (outcome, _) in account.outcomes.items():
+            found.setdefault(xid, set()).add(outcome)
+    best = [
+        next(kind for kind in ("committed", "aborted", "declined") if kind in outcomes)
+        for outcomes in found.values()
+    ]
+    return {kind: best.count(kind) for kind in ("committed", "aborted", "declined")}

@@ -2,9 +2,13 @@
 
 It keeps the same contract as the real one (``daemon/worker_link.py``): snapshots in slots,
 ``x += ½ m`` at a step boundary, heartbeats, crash and restart. Because every drift it takes
-is summed up, a test can check that exchanges conserve what training put in::
+is summed up, and every exchange it merged is in its ledger, a test can check that exchanges
+conserve what training put in::
 
     sum of x over all nodes == sum of first x + sum of drift_sum        (to 1e-6 and better)
+
+A crash takes the ledger back together with ``x``, so that after one the difference is exactly
+the exchanges that are in one ledger only.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -57,7 +61,17 @@ class _Slot:
     taken_at_step: int = 0
 
 
-@dataclass
+@dataclass(frozen=True)
+class SavedState:
+    """What the next life begins with."""
+
+    x: Vector
+    drift_sum: Vector
+    step: int
+    ledger: Mapping[bytes, Vector]
+
+
+@dataclass(repr=False)
 class FakeWorker:
     """One node's worker over all its lives; pass :meth:`start` where a worker is started.
 
@@ -66,9 +80,11 @@ class FakeWorker:
         step_s: time of a step.
         every: steps between two snapshots for exchange.
         drift: what a step adds, from (step, x).
+        save_every: steps between two saves; 0: when asked to, and at the end, only.
 
     Attributes:
         x: the parameters now. drift_sum: what all steps added that are part of ``x``.
+        ledger: what each exchange added that is part of ``x``, by its id.
         step, tokens, applied: counts, as the real worker reports them.
     """
 
@@ -76,9 +92,11 @@ class FakeWorker:
     step_s: float = 0.05
     every: int = 8
     drift: Callable[[int, Vector], Vector] = no_drift
+    save_every: int = 0
     layout_hash: bytes = b"\x00" * 32
     x: Vector = field(init=False)
     drift_sum: Vector = field(init=False)
+    ledger: dict[bytes, Vector] = field(default_factory=dict, init=False)
     step: int = 0
     applied: int = 0
     lives: int = 0
@@ -86,15 +104,14 @@ class FakeWorker:
     def __post_init__(self) -> None:
         self.x = np.array(self.initial, dtype=np.float64)
         self.drift_sum = np.zeros_like(self.x)
-        self._saved = (self.x.copy(), self.drift_sum.copy(), 0)
+        self.save()
         self._generations = itertools.count(1)
         self._life: _Life | None = None
 
     @asynccontextmanager
     async def start(self, configure: Configure) -> AsyncIterator[_Life]:
         """Live once: go on from what was saved, until the block is left; save then."""
-        x, drift_sum, self.step = self._saved
-        self.x, self.drift_sum = x.copy(), drift_sum.copy()
+        self._restore()
         self.applied = 0
         self.lives += 1
         self._life = life = _Life(self, configure)
@@ -107,12 +124,22 @@ class FakeWorker:
 
     def crash(self) -> None:
         """Die at once, as by ``kill -9``: what was not saved is lost."""
-        assert self._life is not None, "it has not been started"
-        self._life.crashed = True
+        if self._life is not None:
+            self._life.crashed = True
+        self._restore()
+
+    def unsaved(self) -> set[bytes]:
+        """Return the exchanges that a crash now would take back."""
+        return self.ledger.keys() - self._saved.ledger.keys()
 
     def save(self) -> None:
         """Remember the state that the next life begins with."""
-        self._saved = (self.x.copy(), self.drift_sum.copy(), self.step)
+        self._saved = SavedState(self.x.copy(), self.drift_sum.copy(), self.step, dict(self.ledger))
+
+    def _restore(self) -> None:
+        saved = self._saved
+        self.x, self.drift_sum, self.step = saved.x.copy(), saved.drift_sum.copy(), saved.step
+        self.ledger = dict(saved.ledger)
 
 
 class _Life:
@@ -212,6 +239,8 @@ class _Life:
         drift = worker.drift(worker.step, worker.x)
         worker.x += drift
         worker.drift_sum += drift
+        if worker.save_every and worker.step % worker.save_every == 0:
+            worker.save()
         self._is_due = self._is_due or worker.step % worker.every == 0
         if self._is_due:
             self._offer()
@@ -238,7 +267,9 @@ class _Life:
 
     def _apply(self, order: Apply) -> None:
         worker, slot = self._worker, self._slots[order.slot]
-        worker.x += 0.5 * slot.data.astype(np.float64)
+        change = 0.5 * slot.data.astype(np.float64)
+        worker.x += change
+        worker.ledger[order.xid] = change
         worker.applied += 1
         staleness_steps = worker.step - slot.taken_at_step
         self._outbox.append(

@@ -1,0 +1,330 @@
+"""A swarm of whole daemons in one process: virtual time, in-memory network, fake workers.
+
+::
+
+    async with sim_swarm(tmp_path, 8, seed=3) as swarm:     # on Trio's MockClock
+        await trio.sleep(60)                                # they meet, train and exchange
+        await swarm.kill(5)                                 # as kill -9
+        await swarm.start(5)                                # its next boot
+        await swarm.leave_all()                             # as Ctrl-C everywhere
+        swarm.check_ledgers()
+
+Everything but the network, the worker and the clock is the real daemon: handshakes, records,
+streams, codecs, files. Equal seeds give equal runs, because Trio's scheduler is seeded as well;
+keys of sessions come from the system, but only their bytes depend on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import trio
+
+from swarmnode.config import NodeConfig, Paths
+from swarmnode.daemon.node import Node, TrainingChoice
+from swarmnode.daemon.status import NodeStatus
+from swarmnode.env import Env
+from swarmnode.errors import SwarmNodeError
+from swarmnode.ids import PeerId
+from swarmnode.net.memory import MemoryNetwork
+from swarmnode.protocol.identity import Identity
+from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
+from swarmnode.store.files import make_private_dir, read_history, write_atomic
+from swarmnode.testing.fake_worker import FakeWorker, Vector
+from swarmnode.wire.packing import encode_record
+from swarmnode.wire.swarm import Manifest
+
+SWARM_KEY = Identity.from_seed(b"s" * 32)
+UNIX_START_S = 1_000_000_000.0
+_POLL_S = 0.05
+
+
+def make_manifest(codec: str = "Q8B64", numel: int = 640) -> Manifest:
+    """Return the manifest of the simulated swarm."""
+    return Manifest(
+        name="sim",
+        swarm_key=SWARM_KEY.public_key,
+        task="synthetic",
+        task_version=1,
+        task_config={},
+        numel=numel,
+        layout_hash=bytes(32),
+        data_hash=b"",
+        strategy="pair-average",
+        strategy_settings={"every": 8},
+        codec=codec,
+        seed=1,
+        admission="open",
+        min_version="0.1.0",
+        created_at=1,
+        expires_at=0,
+    )
+
+
+def seed_scheduler(seed: int) -> None:
+    """Make Trio run tasks in an order that depends on ``seed`` only.
+
+    There is no public way; Trio's own plugin for pytest sets the same two.
+    """
+    run: Any = trio._core._run
+    run._ALLOW_DETERMINISTIC_SCHEDULING = True
+    run._r.seed(seed)
+
+
+@dataclass
+class SimNode:
+    """One node over all its boots. ``node`` is None while it is down.
+
+    ``failure`` is what ended the last boot, if it was an error.
+    """
+
+    swarm: SimSwarm
+    index: int
+    worker: FakeWorker
+    identity: Identity
+    hints: tuple[int, ...] = (0,)
+    boots: int = 0
+    node: Node | None = None
+    failure: SwarmNodeError | None = None
+    down: trio.Event = field(default_factory=trio.Event)
+    _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    _disk: bytes | None = None  # the history, if the node was killed
+
+    @property
+    def name(self) -> str:
+        """Its name in the network."""
+        return f"n{self.index}"
+
+    @property
+    def peer(self) -> PeerId:
+        """Its identity."""
+        return self.identity.peer_id
+
+    @property
+    def paths(self) -> Paths:
+        """Its home."""
+        return NodeConfig(home=self.swarm.home / self.name).paths
+
+    @property
+    def running(self) -> Node:
+        """The node, which must be up."""
+        assert self.node is not None, f"{self.name} is down"
+        return self.node
+
+    @property
+    def status(self) -> NodeStatus:
+        """What ``swarmnode status`` would show."""
+        return self.running.view.node_status(trio.current_time())
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """What it wrote about exchanges, over all boots."""
+        return list(read_history(self.paths.history))
+
+    def committed(self, since_s: float = 0.0) -> list[dict[str, Any]]:
+        """Return its history of committed exchanges that ended after a virtual time."""
+        since_unix_s = UNIX_START_S + since_s
+        return [
+            entry
+            for entry in self.history
+            if entry["event"] == "finished"
+            and entry["outcome"] == "committed"
+            and entry["unix_s"] >= since_unix_s
+        ]
+
+    async def live(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run one boot, to its end or until it is killed."""
+        self.boots += 1
+        self.failure, self.down = None, trio.Event()
+        make_private_dir(self.swarm.home / self.name)
+        self.node = self._make()
+        with trio.CancelScope() as self._scope:
+            try:
+                await self.node.run(task_status=task_status)
+            except SwarmNodeError as error:
+                self.failure = error
+        self.node = None
+        if self._disk is not None:
+            self.paths.history.write_bytes(self._disk)
+            self._disk = None
+        self.down.set()
+
+    def _make(self) -> Node:
+        swarm = self.swarm
+        return Node(
+            config=NodeConfig(
+                home=swarm.home / self.name, listen=f"mem:{self.name}", metrics="off"
+            ),
+            link=swarm.link(self.hints),
+            identity=self.identity,
+            boot_epoch=self.boots,
+            transport=swarm.network.transport(self.name),
+            start_worker=self.worker.start,
+            env=Env(
+                monotonic=trio.current_time,
+                wall=lambda: UNIX_START_S + trio.current_time(),
+                rng=random.Random(f"{swarm.seed}/{self.index}/{self.boots}"),
+            ),
+            training=TrainingChoice(),
+            find_addresses=lambda bound: (bound,),
+        )
+
+    async def kill(self) -> None:
+        """Die as by ``kill -9``: worker and links are gone, and the disk stays as it is now."""
+        self.worker.crash()
+        self.swarm.unplug(self.index)
+        self._disk = self.paths.history.read_bytes()
+        self._scope.cancel()
+        await self.down.wait()
+
+    async def leave(self) -> float:
+        """End as by Ctrl-C; return how long that took, in virtual seconds."""
+        started = trio.current_time()
+        self.running.stop("Ctrl-C")
+        await self.down.wait()
+        return trio.current_time() - started
+
+
+@dataclass
+class SimSwarm:
+    """Nodes and the network between them."""
+
+    home: Path
+    nursery: trio.Nursery
+    seed: int
+    network: MemoryNetwork
+    nodes: list[SimNode] = field(default_factory=list)
+
+    def link(self, hints: tuple[int, ...]) -> SwarmLink:
+        """Return the swarm's link with hints to some nodes."""
+        return SwarmLink(
+            "sim",
+            SWARM_KEY.public_key,
+            tuple(Hint(make_identity(index).peer_id, f"mem:n{index}") for index in hints),
+        )
+
+    @property
+    def up(self) -> list[SimNode]:
+        """The nodes that run."""
+        return [node for node in self.nodes if node.node is not None]
+
+    async def start(self, index: int) -> None:
+        """Boot a node; returns once it listens."""
+        await self.nursery.start(self.nodes[index].live)
+
+    async def kill(self, index: int) -> None:
+        """See :meth:`SimNode.kill`."""
+        await self.nodes[index].kill()
+
+    async def leave_all(self) -> None:
+        """Stop every node that runs, all at once; exchanges that are almost through end."""
+        async with trio.open_nursery() as nursery:
+            for node in self.up:
+                nursery.start_soon(node.leave)
+
+    def cut(self, one: int, other: int) -> int:
+        """Break the links between two nodes; both notice. Returns how many there were."""
+        return self.network.cut(f"n{one}", f"n{other}")
+
+    def unplug(self, index: int) -> None:
+        """Break every link of one node."""
+        for other in range(len(self.nodes)):
+            self.cut(index, other)
+
+    def partition(self, *sides: range) -> None:
+        """Let nothing pass between nodes of different sides, unnoticed."""
+        self.network.partition(*([f"n{index}" for index in side] for side in sides))
+
+    def histories(self) -> Mapping[str, list[dict[str, Any]]]:
+        """Return every node's history by peer id, as an audit wants them."""
+        return {str(node.peer): node.history for node in self.nodes}
+
+    def digest(self) -> str:
+        """Return a digest of everything that every node wrote about exchanges."""
+        whole = hashlib.sha256()
+        for node in self.nodes:
+            whole.update(node.paths.history.read_bytes())
+        return whole.hexdigest()
+
+    # --- the mean -----------------------------------------------------------------------------
+
+    def total(self) -> Vector:
+        """Sum over the nodes: float64 [numel]."""
+        return np.sum([node.worker.x for node in self.nodes], axis=0)  # type: ignore[no-any-return]
+
+    def expected_total(self) -> Vector:
+        """What nodes began with and training added since: float64 [numel]."""
+        return np.sum(  # type: ignore[no-any-return]
+            [np.asarray(node.worker.initial) + node.worker.drift_sum for node in self.nodes],
+            axis=0,
+        )
+
+    def drift(self) -> float:
+        """How far the sum is from where it belongs, in its worst coordinate."""
+        return float(np.abs(self.total() - self.expected_total()).max())
+
+    def variance(self) -> float:
+        """Mean over coordinates of the variance between nodes."""
+        return float(np.var([node.worker.x for node in self.nodes], axis=0).mean())
+
+    def one_sided(self) -> dict[bytes, tuple[int, Vector]]:
+        """Exchanges that are part of one node only: its index and what was added there."""
+        merged: dict[bytes, list[tuple[int, Vector]]] = {}
+        for node in self.nodes:
+            for xid, change in node.worker.ledger.items():
+                merged.setdefault(xid, []).append((node.index, change))
+        for sides in merged.values():
+            assert len(sides) <= 2
+            assert len(sides) == 1 or np.array_equal(sides[0][1], -sides[1][1])
+        return {xid: sides[0] for xid, sides in merged.items() if len(sides) == 1}
+
+
+def make_identity(index: int) -> Identity:
+    """Return the identity of node ``index``, the same in every simulation."""
+    return Identity.from_seed(bytes([index + 1]) * 32)
+
+
+def give_manifest(node: SimNode, manifest: Manifest) -> None:
+    """Put a signed manifest where the node looks for it."""
+    path = node.paths.swarm("sim").manifest
+    make_private_dir(path.parent)
+    write_atomic(path, encode_record(sign_manifest(manifest, SWARM_KEY)))
+
+
+@asynccontextmanager
+async def sim_swarm(
+    home: Path,
+    count: int,
+    *,
+    seed: int = 1,
+    delay_s: float = 0.01,
+    numel: int = 640,
+    codec: str = "Q8B64",
+    worker: FakeWorker | None = None,
+) -> AsyncIterator[SimSwarm]:
+    """Start ``count`` nodes, all of which but node 0 know node 0 from the link.
+
+    Args:
+        delay_s: of the network, one way.
+        worker: what all workers are like; each begins with values of its own.
+    """
+    seed_scheduler(seed)
+    rng = np.random.default_rng(seed)
+    like = FakeWorker(np.zeros(0)) if worker is None else worker
+    async with trio.open_nursery() as nursery:
+        swarm = SimSwarm(home, nursery, seed, MemoryNetwork(delay_s=delay_s))
+        for index in range(count):
+            own = replace(like, initial=rng.standard_normal(numel))
+            swarm.nodes.append(SimNode(swarm, index, own, make_identity(index)))
+        give_manifest(swarm.nodes[0], make_manifest(codec, numel))
+        for index in range(count):
+            await swarm.start(index)
+        yield swarm
+        nursery.cancel_scope.cancel()
