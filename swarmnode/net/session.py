@@ -39,13 +39,8 @@ from swarmnode.net.records import next_body_bytes
 from swarmnode.net.services import Handler, RequestHandler, Services
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.session.core import (
-    Changed,
-    CoreStatistics,
-    Opened,
-    Removed,
-    SessionCore,
-)
+from swarmnode.protocol.session.core import CoreStatistics, SessionCore
+from swarmnode.protocol.session.effects import Changed, Opened, Removed
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.stream import StreamState
 from swarmnode.wire.session import DEADLINE_MS_MAX, GoodbyeCode, Priority, ResetCode

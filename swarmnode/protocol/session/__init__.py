@@ -5,7 +5,11 @@ records.py     key schedule; sealing and opening of records
 hello.py       the checks of version, network and identity
 stream.py      one stream: which direction is over, and what is due
 inbox.py       unread bytes of one stream
-core.py        all streams of a session, priorities, keepalive
+table.py       which streams there are, which ids may come
+outgoing.py    what is sent next, by priority
+keepalive.py   pings and dead peers
+effects.py     what the core tells its shell
+core.py        all of it together: the one class that a shell uses
 =============  =====================================================================
 
 The contract is written down in ``proto/session.md``; ``swarmnode.net.session``

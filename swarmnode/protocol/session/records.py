@@ -125,7 +125,8 @@ class Sealer(_Direction):
         length = _LENGTH.pack(sealed_bytes)
         end = LENGTH_BYTES + sealed_bytes
         out[:LENGTH_BYTES] = length
-        self._aead.encrypt_into(self._next_nonce(), plaintext, length, out[LENGTH_BYTES:end])
+        nonce = self._next_nonce()  # first: it may put another key in place
+        self._aead.encrypt_into(nonce, plaintext, length, out[LENGTH_BYTES:end])
         return end
 
 

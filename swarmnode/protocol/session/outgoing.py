@@ -1,0 +1,178 @@
+"""What a session sends next, by priority.
+
+Everything that is due is a flag or a number on a stream, and a stream stands
+at most once in each ring, so nothing here can be made to grow by a peer::
+
+    GOODBYE   then nothing
+    PONG, PING
+    control ring    OPEN, RESET, CREDIT of any stream
+    data rings      DATA and END: control before state before bulk, streams of one in turn
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from swarmnode import limits
+from swarmnode.protocol.session.effects import Changed, Effect
+from swarmnode.protocol.session.keepalive import Keepalive
+from swarmnode.protocol.session.stream import Reset, StreamState
+from swarmnode.protocol.session.table import StreamTable
+from swarmnode.wire.frames import (
+    FRAME_HEADER,
+    FRAME_HEADER_BYTES,
+    FrameKind,
+    encode_credit,
+    encode_frame,
+)
+from swarmnode.wire.session import Priority, ResetCode, encode_open, encode_reset
+
+_CONTROL_FRAME_BYTES_MAX = FRAME_HEADER_BYTES + limits.FRAME_CONTROL_BYTES_MAX
+
+
+class Outgoing:
+    """Rings of streams that have something due."""
+
+    def __init__(self, table: StreamTable, keepalive: Keepalive, effects: list[Effect]) -> None:
+        self.body_bytes_max = limits.FRAME_DATA_BYTES_MAX
+        self.sent_bytes = [0 for _ in Priority]
+        self._table = table
+        self._keepalive = keepalive
+        self._effects = effects
+        self._control_ring: deque[StreamState] = deque()
+        self._data_rings: tuple[deque[StreamState], ...] = tuple(deque() for _ in Priority)
+        self._goodbye: bytes | None = None
+        self._is_closing = False
+
+    @property
+    def has_due(self) -> bool:
+        """Whether :meth:`take` may have something to give."""
+        if self._is_closing:
+            return self._goodbye is not None
+        return bool(self._control_ring) or self._keepalive.has_due or any(self._data_rings)
+
+    def close(self, goodbye: bytes) -> None:
+        """Send this frame next, and nothing after it."""
+        if not self._is_closing:
+            self._is_closing = True
+            self._goodbye = goodbye
+
+    def need_control(self, stream: StreamState) -> None:
+        """Note that a frame other than DATA or END is due for ``stream``."""
+        if not stream.in_control_ring:
+            stream.in_control_ring = True
+            self._control_ring.append(stream)
+
+    def need_data(self, stream: StreamState) -> None:
+        """Note that DATA or the end of it may be due for ``stream``."""
+        wants = stream.end_due or stream.stop_due
+        if stream.pending:
+            wants = stream.send_credit > 0
+        if wants and not stream.in_data_ring:
+            stream.in_data_ring = True
+            self._data_rings[stream.priority].append(stream)
+
+    def take(self, head: memoryview, now: float) -> tuple[int, memoryview | None]:
+        """See ``SessionCore.take``."""
+        if self._is_closing:
+            goodbye, self._goodbye = self._goodbye, None
+            return _put(head, 0, goodbye or b""), None
+        used = self._take_control(head, now)
+        if self._control_ring:  # the head is full; an OPEN must not come after its DATA
+            return used, None
+        for ring in self._data_rings:
+            while ring:
+                if len(head) - used <= FRAME_HEADER_BYTES + _CONTROL_FRAME_BYTES_MAX:
+                    return used, None
+                used, body = self._take_data(ring, head, used)
+                if body is not None:
+                    return used, body
+        return used, None
+
+    def _take_control(self, head: memoryview, now: float) -> int:
+        used = _put(head, 0, self._keepalive.take(now)) if self._keepalive.has_due else 0
+        while self._control_ring and len(head) - used >= 3 * _CONTROL_FRAME_BYTES_MAX:
+            stream = self._control_ring.popleft()
+            stream.in_control_ring = False
+            used = self._take_stream_control(stream, head, used)
+        return used
+
+    def _take_stream_control(self, stream: StreamState, head: memoryview, used: int) -> int:
+        if stream.open_due:
+            stream.open_due = False
+            frame = encode_open(
+                stream.stream_id, stream.service, stream.priority, stream.deadline_ms
+            )
+            used = _put(head, used, frame)
+        if stream.reset_due is not None:
+            reset, stream.reset_due = stream.reset_due, None
+            used = self._put_reset(stream, reset, head, used)
+        elif stream.credit_due and not stream.is_ended:
+            stream.receive_credit += stream.credit_due
+            used = _put(head, used, encode_credit(stream.stream_id, stream.credit_due))
+            stream.credit_due = 0
+        return used
+
+    def _take_data(
+        self, ring: deque[StreamState], head: memoryview, used: int
+    ) -> tuple[int, memoryview | None]:
+        """Serve the first stream of ``ring`` once, and drop it from the ring or move it back."""
+        stream = ring.popleft()
+        stream.in_data_ring = False
+        if not stream.pending:
+            return self._take_end(stream, head, used), None
+        first = stream.pending[0]
+        size = min(len(first), stream.send_credit, self.body_bytes_max)
+        if size == 0:  # comes back with the next CREDIT
+            return used, None
+        body: memoryview | None = None
+        if size > limits.DATA_INLINE_BYTES_MAX:
+            body = first[:size]
+            FRAME_HEADER.pack_into(head, used, FrameKind.DATA, stream.stream_id, size)
+            used += FRAME_HEADER_BYTES
+        else:
+            size = min(size, len(head) - used - FRAME_HEADER_BYTES)
+            frame_end = used + FRAME_HEADER_BYTES + size
+            FRAME_HEADER.pack_into(head, used, FrameKind.DATA, stream.stream_id, size)
+            head[used + FRAME_HEADER_BYTES : frame_end] = first[:size]
+            used = frame_end
+        self._note_sent(stream, first, size)
+        return used, body
+
+    def _note_sent(self, stream: StreamState, first: memoryview, size: int) -> None:
+        stream.send_credit -= size
+        self.sent_bytes[stream.priority] += size
+        if size == len(first):
+            stream.pending.popleft()
+            if not stream.pending:
+                self._effects.append(Changed(stream))
+        else:
+            stream.pending[0] = first[size:]
+        self.need_data(stream)
+
+    def _take_end(self, stream: StreamState, head: memoryview, used: int) -> int:
+        """Write END, or after it the word that nobody reads any more."""
+        if stream.end_due:
+            stream.end_due = False
+            stream.send_finished = True
+            used = _put(head, used, encode_frame(FrameKind.END, stream.stream_id))
+        if stream.stop_due and not stream.receive_finished:
+            stream.stop_due = False
+            stop = Reset(ResetCode.CANCELLED, "nobody reads this stream any more", False)
+            return self._put_reset(stream, stop, head, used)
+        self._table.remove_if_finished(stream)
+        return used
+
+    def _put_reset(self, stream: StreamState, reset: Reset, head: memoryview, used: int) -> int:
+        stream.send_finished = True
+        code = reset.code if not reset.by_peer else ResetCode.CANCELLED
+        reason = reset.reason if not reset.by_peer else ""
+        used = _put(head, used, encode_reset(stream.stream_id, ResetCode(code), reason))
+        self._table.remove_if_finished(stream)
+        return used
+
+
+def _put(head: memoryview, used: int, frame: bytes) -> int:
+    end = used + len(frame)
+    head[used:end] = frame
+    return end
