@@ -55,7 +55,7 @@ def demo(
     work = out / "homes" if keep else Path(tempfile.mkdtemp(prefix="swarmnode-demo-"))
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    settings = DemoSettings(nodes=nodes, seconds=seconds, data=data, work=work)
+    settings = DemoSettings(nodes=nodes, seconds=seconds, data=data, out=out, work=work)
     view = LiveView(to_stderr=as_json)
     run = DemoRun(settings, view)
     try:

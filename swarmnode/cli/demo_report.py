@@ -8,7 +8,6 @@ from typing import Any
 from swarmnode.cli.audit import Audit, audit_histories
 from swarmnode.cli.demo_run import SWARM_NAME, DemoRun
 from swarmnode.cli.demo_view import LiveView
-from swarmnode.cli.export import export_model
 from swarmnode.cli.worker_tools import run_offline, stream_offline
 from swarmnode.errors import ConfigError
 from swarmnode.store.files import read_history
@@ -25,8 +24,6 @@ def report(run: DemoRun, out: Path, view: LiveView) -> dict[str, Any]:
     steps = [model["step"] for model in evaluated["models"]]
     view.say(f"now one node alone for the same {max(steps)} steps")
     alone = _train_alone(run, max(steps), data)
-    first = run.nodes[0]
-    export_model(first.paths, SWARM_NAME, out / "model")
     text = run_offline("generate", str(out / "model"), "--prompt", "The ", "--length", "200", *data)
     curves = {node.name: node.curve for node in run.nodes}
     _draw(curves, alone, run, out / "loss.png", view)
@@ -88,6 +85,15 @@ def _draw(curves: dict[str, Curve], alone: Curve, run: DemoRun, path: Path, view
     for name, curve in curves.items():
         label = f"{name} (killed and restarted)" if name == run.victim.name else name
         axes.plot(*_gapped(curve), linewidth=1.4, label=label)
+    axes.axvline(run.killed_at_step, color="0.7", linewidth=0.8)
+    axes.annotate(
+        f"{run.victim.name} killed; it goes on from its last snapshot",
+        (run.killed_at_step, axes.get_ylim()[1]),
+        xytext=(4, -10),
+        textcoords="offset points",
+        fontsize=8,
+        color="0.35",
+    )
     axes.set_xlabel("steps of a node")
     axes.set_ylabel("loss on held-out text (nats per byte)")
     axes.set_title(f"{len(curves)} nodes that average in pairs, and one alone")

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,10 @@ import trio
 
 from swarmnode.cli.client import ControlClient
 from swarmnode.cli.demo_view import LiveView, Row
+from swarmnode.cli.export import export_model
 from swarmnode.config import Paths
 from swarmnode.errors import DeadlineExceeded, SwarmNodeError, WorkerError
+from swarmnode.ipc.spawn import worker_command, worker_environment
 
 SWARM_NAME = "demo"
 _POLL_S = 0.5
@@ -35,6 +36,7 @@ class DemoSettings:
     nodes: int
     seconds: float
     data: Path | None
+    out: Path
     work: Path
 
 
@@ -105,6 +107,9 @@ class DemoRun:
             self._view.say(f"{len(self.nodes)} nodes train together")
             await self._train()
             await self._save()
+            await trio.to_thread.run_sync(
+                export_model, self.nodes[0].paths, SWARM_NAME, self.settings.out / "model"
+            )
             await self._leave()
         finally:
             self._kill_all()
@@ -118,7 +123,10 @@ class DemoRun:
         if self.settings.data is not None:
             command += ["--data", str(self.settings.data)]
         done = await trio.run_process(
-            [sys.executable, "-m", "swarmnode", *command], capture_stdout=True, check=False
+            worker_command("swarmnode", *command),
+            env=worker_environment(),
+            capture_stdout=True,
+            check=False,
         )
         answer = json.loads(done.stdout or b"{}")
         if done.returncode:
@@ -133,7 +141,8 @@ class DemoRun:
             command += ["--data", str(self.settings.data)]
         with (node.home / "daemon.log").open("ab") as log:
             node.process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "swarmnode", *command],
+                worker_command("swarmnode", *command),
+                env=worker_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -165,10 +165,16 @@ class Exchanges:
             self._release(lease.snapshot.slot)
             return
         self._make_spare(lease)
-        if self.core.is_ready_to_begin:
-            self._begin(lease)
+        self._begin()
 
-    def _begin(self, lease: SlotLease) -> None:
+    def session_opened(self) -> None:
+        """There is somebody to offer to: a snapshot may have waited for that."""
+        self._begin()
+
+    def _begin(self) -> None:
+        lease = self._spare
+        if lease is None or not self.core.is_ready_to_begin:
+            return
         partners = self._partners(lease.snapshot.round)
         if partners:
             self._lease, self._spare = lease, None

@@ -187,6 +187,7 @@ class Node:
             trainer = self._make_trainer(manifest)
             exchanges = self._make_exchanges(manifest, trainer)
             trainer.exchanges = exchanges
+            self._neighbours.on_session_opened = exchanges.session_opened
             await nursery.start(exchanges.run)
             self.view.trainer, self.view.exchanges = trainer, exchanges
             await trainer.run()

@@ -137,6 +137,13 @@ class PeerEntry:
     def is_expired(self, now: float) -> bool:
         return not self.connected and now - self.heard_at > limits.PEER_RECORD_TTL_S
 
+    def may_train(self, now: float) -> bool:
+        """Connected, or heard of lately; and it has not said that it does not train."""
+        if self.record is None:
+            return self.connected  # authenticated, its record is on the way
+        idle = self.record.status.state in ("left", "failed", "stopped")
+        return not idle and not self.is_expired(now)
+
     def wants_dial(self, now: float) -> bool:
         return (
             bool(self.addresses)
@@ -236,13 +243,7 @@ class PeerBook:
 
     def members(self, now: float) -> tuple[PeerId, ...]:
         """Everybody who may train now, ourselves included, in id order."""
-        others = [
-            e.peer
-            for e in self.entries.values()
-            if e.record is not None
-            and e.record.status.state not in ("left", "failed", "stopped")
-            and (e.connected or not e.is_expired(now))
-        ]
+        others = [e.peer for e in self.entries.values() if e.may_train(now)]
         return tuple(sorted([*others, self.self_id]))
 
     # --- inside -------------------------------------------------------------------------

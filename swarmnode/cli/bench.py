@@ -1,0 +1,69 @@
+"""``swarmnode bench``: figures of this machine, each beside its baseline from the same run."""
+
+from __future__ import annotations
+
+import click
+
+from swarmnode.cli.main import print_json
+from swarmnode.cli.options import json_option
+from swarmnode.errors import ConfigError
+
+_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+@click.group()
+def bench() -> None:
+    """Measure the codecs, a link or an exchange on this machine."""
+
+
+@bench.command()
+@click.option("--size", default="256M", show_default=True, help="Bytes of float32, such as 64M.")
+@json_option
+def codec(size: str, as_json: bool) -> None:
+    """Encode, decode and merge on one thread, against memcpy of the same array."""
+    from swarmnode.cli.bench_codec import format_codec_bench, run_codec_bench
+
+    result = run_codec_bench(_bytes(size))
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(format_codec_bench(result))
+
+
+@bench.command()
+@json_option
+def link(as_json: bool) -> None:
+    """A secure session between two processes, against plain TCP and trio.SSLStream."""
+    from swarmnode.cli.bench_link import format_link_bench, run_link_bench
+
+    result = run_link_bench()
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(format_link_bench(result))
+
+
+@bench.command()
+@click.option("--params", type=click.IntRange(1), default=50_000_000, show_default=True)
+@click.option("--codec", default="Q8B64", show_default=True)
+@click.option("--repeats", type=click.IntRange(1, 1000), default=15, show_default=True)
+@json_option
+def exchange(params: int, codec: str, repeats: int, as_json: bool) -> None:
+    """One whole exchange between two daemons, and where its time goes."""
+    from swarmnode.cli.bench_exchange import format_exchange_bench, run_exchange_bench
+
+    result = run_exchange_bench(params, codec, repeats)
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(format_exchange_bench(result))
+
+
+def _bytes(text: str) -> int:
+    """Read a size such as ``256M``."""
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    if not number.isdigit() or (unit and unit not in _UNITS) or int(number) < 1:
+        raise ConfigError(
+            f"--size: expected a number of bytes like 1048576, 64M or 1G, got {text!r}"
+        )
+    return int(number) * _UNITS.get(unit, 1)
