@@ -125,6 +125,19 @@ MANIFEST_RETRY_S = 0.25
 # A peer list or manifest is a few KiB: more than this is a dead or hostile peer.
 PEER_REQUEST_DEADLINE_S = 10.0
 
+# A newcomer fetches a snapshot from one peer; a dead or very slow one must not keep it for ever.
+SNAPSHOT_FETCH_IDLE_S = 30.0
+SNAPSHOT_PIECE_BYTES = 1 * MIB
+# Parameters, two moments of the optimizer, and the swarm's strategy may keep two more.
+SNAPSHOT_BYTES_PER_PARAMETER_MAX = 24
+SNAPSHOT_EXTRA_BYTES_MAX = 16 * MIB
+# Records of peers arrive within a round trip of the session; after that they are not coming.
+NEWCOMER_WAIT_S = 2.0
+# Each takes upload bandwidth from exchanges; a flash crowd is spread over the swarm.
+SNAPSHOT_UPLOADS_MAX = 2
+# Asked of this many peers, the most advanced first; then training begins afresh.
+SNAPSHOT_SOURCES_MAX = 3
+
 # --- ipc, worker -------------------------------------------------------------------------
 # Text that a task reads into memory at once; more is a job for a streaming task.
 CORPUS_BYTES_MAX = 1024 * MIB

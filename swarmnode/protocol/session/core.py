@@ -240,7 +240,7 @@ class SessionCore:
         read_bytes = stream.inbox.commit(n_bytes)
         if read_bytes:
             self.consumed(stream, read_bytes)
-        if not stream.inbox.is_waiting_for_more:
+        if not stream.inbox.waits_for_more():
             self._effects.append(Changed(stream))
 
     def _on_data(self, stream_id: int, piece: memoryview) -> None:

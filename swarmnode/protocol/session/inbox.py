@@ -62,8 +62,7 @@ class Inbox:
         self.unread_bytes += n_bytes
         return 0
 
-    @property
-    def is_waiting_for_more(self) -> bool:
+    def waits_for_more(self) -> bool:
         """Whether a lent buffer has room left and nothing lies here to fill it with."""
         return self._lent is not None and not self._pieces and self._filled < len(self._lent)
 

@@ -1,0 +1,150 @@
+"""Records: what is sealed opens once, in order, with the right key, and not otherwise."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.errors import AuthenticationFailed, LimitExceeded, MalformedMessage
+from swarmnode.net.records import next_body_bytes
+from swarmnode.protocol.session.buffers import BufferPool
+from swarmnode.protocol.session.inbox import Inbox
+from swarmnode.protocol.session.records import (
+    RECORD_BYTES_MAX,
+    RECORD_OVERHEAD_BYTES,
+    CipherName,
+    Opener,
+    Role,
+    Sealer,
+    plaintext_bytes,
+)
+
+SECRET = bytes(range(32))
+
+
+def seal(sealer: Sealer, plaintext: bytes) -> bytes:
+    out = memoryview(bytearray(RECORD_BYTES_MAX))
+    return bytes(out[: sealer.seal_into(memoryview(plaintext), out)])
+
+
+def unseal(opener: Opener, record: bytes) -> bytes:
+    out = bytearray(len(record) - RECORD_OVERHEAD_BYTES)
+    opener.open_into(memoryview(record), memoryview(out))
+    return bytes(out)
+
+
+@pytest.mark.parametrize("cipher", list(CipherName))
+@pytest.mark.parametrize("size", [1, 1000, limits.RECORD_PLAINTEXT_BYTES_MAX])
+def test_a_record_opens_to_what_was_sealed(cipher: CipherName, size: int) -> None:
+    plaintext = bytes(i % 251 for i in range(size))
+    record = seal(Sealer(SECRET, cipher, Role.CLIENT), plaintext)
+    assert len(record) == size + RECORD_OVERHEAD_BYTES
+    assert plaintext_bytes(memoryview(record)[:4]) == size
+    assert unseal(Opener(SECRET, cipher, Role.CLIENT), record) == plaintext
+
+
+def test_keys_change_with_the_epoch_without_a_message() -> None:
+    cipher = CipherName.AES_256_GCM
+    sealer = Sealer(SECRET, cipher, Role.SERVER, rekey_records=3)
+    opener = Opener(SECRET, cipher, Role.SERVER, rekey_records=3)
+    records = [seal(sealer, b"same") for _ in range(10)]
+    assert len(set(records)) == 10
+    assert [unseal(opener, record) for record in records] == [b"same"] * 10
+    never_changes = Opener(SECRET, cipher, Role.SERVER, rekey_records=1000)
+    for record in records[:3]:
+        unseal(never_changes, record)
+    with pytest.raises(AuthenticationFailed, match="record 3"):
+        unseal(never_changes, records[3])
+
+
+@pytest.mark.parametrize("position", [0, 3, 4, 10, -1])
+def test_a_changed_bit_is_noticed(position: int) -> None:
+    record = bytearray(seal(Sealer(SECRET, CipherName.AES_256_GCM, Role.CLIENT), b"payload"))
+    record[position] ^= 1
+    with pytest.raises(AuthenticationFailed, match="changed on its way"):
+        unseal(Opener(SECRET, CipherName.AES_256_GCM, Role.CLIENT), bytes(record))
+
+
+def test_records_cannot_be_repeated_dropped_or_turned_back() -> None:
+    cipher = CipherName.CHACHA20_POLY1305
+    sealer = Sealer(SECRET, cipher, Role.CLIENT)
+    first, second = seal(sealer, b"one"), seal(sealer, b"two")
+    repeated = Opener(SECRET, cipher, Role.CLIENT)
+    unseal(repeated, first)
+    with pytest.raises(AuthenticationFailed):
+        unseal(repeated, first)
+    with pytest.raises(AuthenticationFailed):
+        unseal(Opener(SECRET, cipher, Role.CLIENT), second)
+    with pytest.raises(AuthenticationFailed):  # a record of ours, sent back to us
+        unseal(Opener(SECRET, cipher, Role.SERVER), first)
+
+
+def test_lengths_that_no_record_has_are_refused_before_anything_is_read() -> None:
+    with pytest.raises(MalformedMessage, match="16 bytes"):
+        plaintext_bytes(memoryview((16).to_bytes(4, "big")))
+    too_long = limits.RECORD_PLAINTEXT_BYTES_MAX + 17
+    with pytest.raises(LimitExceeded, match=str(too_long)):
+        plaintext_bytes(memoryview(too_long.to_bytes(4, "big")))
+
+
+def test_slow_turns_shrink_and_fast_turns_grow() -> None:
+    size = limits.FRAME_DATA_BYTES_MAX
+    for _ in range(10):
+        size = next_body_bytes(size, size, 4 * limits.SEND_TURN_S)
+    assert size == limits.SEND_TURN_BYTES_MIN
+    # A small frame that was stuck says nothing about how large a turn may be.
+    assert next_body_bytes(2 * size, 100, 1.0) == 2 * size
+    for _ in range(10):
+        size = next_body_bytes(size, size, 0.0)
+    assert size == limits.FRAME_DATA_BYTES_MAX
+
+
+# --- inbox and buffers -----------------------------------------------------------------------
+
+
+def put(inbox: Inbox, data: bytes) -> int:
+    inbox.destination(len(data))[:] = data
+    return inbox.commit(len(data))
+
+
+def test_bytes_keep_their_order_whichever_way_they_come() -> None:
+    inbox = Inbox(BufferPool())
+    inbox.append(memoryview(b"ab"))
+    assert put(inbox, b"cd") == 0
+    inbox.append(memoryview(b"ef"))
+    assert inbox.unread_bytes == 6
+    buffer = bytearray(5)
+    assert inbox.read_into(memoryview(buffer)) == 5
+    assert bytes(buffer) == b"abcde"
+    assert bytes(inbox.take()) == b"f"
+    assert inbox.unread_bytes == 0
+    assert bytes(inbox.take()) == b""
+
+
+def test_a_lent_buffer_is_filled_directly_as_long_as_nothing_waits() -> None:
+    inbox = Inbox(BufferPool())
+    buffer = bytearray(6)
+    inbox.lend(memoryview(buffer))
+    assert put(inbox, b"abc") == 3
+    assert inbox.waits_for_more()
+    assert put(inbox, b"defg") == 0  # does not fit: goes the other way
+    assert put(inbox, b"h") == 0  # would fit, but must not overtake
+    assert not inbox.waits_for_more()
+    assert inbox.take_back() == 3
+    assert inbox.read_into(memoryview(buffer)[3:]) == 3
+    assert bytes(buffer) == b"abcdef"
+    assert inbox.unread_bytes == 2
+
+
+def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
+    pool = BufferPool()
+    size = limits.RECYCLED_BUFFER_BYTES_MIN
+    first = pool.get(size)
+    kept = memoryview(first)
+    address = id(first)
+    del first
+    assert id(pool.get(size)) != address  # a view of it is alive
+    kept.release()
+    del kept
+    assert id(pool.get(size)) == address
+    assert len(pool.get(1)) == 1
