@@ -55,7 +55,7 @@ class _Account:
                 self.lost.add(xid)
             case "finished":
                 self.outcomes[xid] = (entry["outcome"], entry["peer"])
-                if entry["outcome"] == "committed":
+                if entry["outcome"] == "committed" and xid not in self.lost:
                     self.pending[xid] = None
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from swarmnode.errors import (
     ConfigError,
     DeadlineExceeded,
     MalformedMessage,
+    Overloaded,
     ProtocolError,
     Refused,
     RemoteProtocolError,
@@ -96,7 +97,12 @@ class ManifestKeeper:
                     except (AuthenticationFailed, MalformedMessage, Refused) as error:
                         bad[session.peer] = error
                         _log.warning("bad manifest", peer=session.peer.short, why=str(error))
-                    except (TransportError, DeadlineExceeded, RemoteProtocolError) as error:
+                    except (
+                        TransportError,
+                        DeadlineExceeded,
+                        Overloaded,  # a newcomer like us: it may have it soon
+                        RemoteProtocolError,
+                    ) as error:
                         _log.info("no manifest", peer=session.peer.short, why=str(error))
                 for peer in neighbours.dial_errors.keys() - silent:
                     silent.add(peer)  # said once: it is dialled again and again
@@ -156,7 +162,7 @@ class ManifestKeeper:
     async def _answer(self, peer: PeerId, payload: bytes) -> bytes:  # noqa: ARG002
         request = decode_record(payload, ManifestRequest)
         if self._signed is None or request.swarm_key != self.link.swarm_key:
-            raise ConfigError("I do not hold that manifest yet")
+            raise Overloaded("I do not hold that manifest yet")
         return encode_record(ManifestReply(self._signed))
 
 

@@ -82,7 +82,12 @@ def seed_scheduler(seed: int) -> None:
 class SimNode:
     """One node over all its boots. ``node`` is None while it is down.
 
-    ``failure`` is what ended the last boot, if it was an error.
+    Args:
+        hints: the nodes that its link names.
+        link: another one than the swarm's with these hints.
+
+    Attributes:
+        failure: what ended the last boot, if it was an error.
     """
 
     swarm: SimSwarm
@@ -90,6 +95,7 @@ class SimNode:
     worker: FakeWorker
     identity: Identity
     hints: tuple[int, ...] = (0,)
+    link: SwarmLink | None = None
     boots: int = 0
     node: Node | None = None
     failure: SwarmNodeError | None = None
@@ -162,7 +168,7 @@ class SimNode:
             config=NodeConfig(
                 home=swarm.home / self.name, listen=f"mem:{self.name}", metrics="off"
             ),
-            link=swarm.link(self.hints),
+            link=self.link or swarm.link(self.hints),
             identity=self.identity,
             boot_epoch=self.boots,
             transport=swarm.network.transport(self.name),
@@ -176,10 +182,14 @@ class SimNode:
             find_addresses=lambda bound: (bound,),
         )
 
-    async def kill(self) -> None:
-        """Die as by ``kill -9``: worker and links are gone, and the disk stays as it is now."""
+    async def kill(self, *, unplug: bool = True) -> None:
+        """Die as by ``kill -9``: the worker is gone, and the disk stays as it is now.
+
+        The system then resets every link, unless it died too: that is what ``unplug`` says.
+        """
         self.worker.crash()
-        self.swarm.unplug(self.index)
+        if unplug:
+            self.swarm.unplug(self.index)
         self._disk = self.paths.history.read_bytes()
         self._scope.cancel()
         await self.down.wait()
@@ -323,7 +333,8 @@ async def sim_swarm(
         for index in range(count):
             own = replace(like, initial=rng.standard_normal(numel))
             swarm.nodes.append(SimNode(swarm, index, own, make_identity(index)))
-        give_manifest(swarm.nodes[0], make_manifest(codec, numel))
+        for node in swarm.nodes[:1]:
+            give_manifest(node, make_manifest(codec, numel))
         for index in range(count):
             await swarm.start(index)
         yield swarm

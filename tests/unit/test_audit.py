@@ -64,8 +64,9 @@ def test_the_last_commits_may_still_be_on_their_way_but_not_many() -> None:
     assert audit.unconfirmed == 2
 
 
-def test_what_died_with_the_worker_is_lost() -> None:
-    a = [ended("1", "b"), gone("1"), *good("2", "b")]
+@pytest.mark.parametrize("told", [[ended("1", "b"), gone("1")], [gone("1"), ended("1", "b")]])
+def test_what_died_with_the_worker_is_lost(told: list[Entry]) -> None:
+    a = [*told, *good("2", "b")]
     b = [*good("1", "a"), *good("2", "a")]
     expect(audit_histories({"a": a, "b": b}), lost_in_kill=1)
 

@@ -1,0 +1,232 @@
+"""Peers that stall, lie, or break rules: they cost one exchange, and never a step or the node."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.exchange import EXCHANGE_SERVICE, MESSAGE_SERVICE
+from swarmnode.errors import SwarmNodeError
+from swarmnode.net.stream import Stream
+from swarmnode.testing.fake_worker import FakeWorker
+from swarmnode.testing.swarm import SimNode, make_identity, sim_swarm
+from swarmnode.wire import gossip as wire
+from swarmnode.wire.packing import encode_record
+from tests.sim.checks import end, pull, until
+from tests.sim.impostor import Impostor, accept_of, say
+
+TRAINING = FakeWorker(np.zeros(0), drift=pull)
+
+
+def lanes(node: SimNode) -> int:
+    exchanges = node.running.view.exchanges
+    assert exchanges is not None
+    return len(exchanges._lanes)
+
+
+def with_peer(node: SimNode, impostor: Impostor) -> list[dict]:
+    return [e for e in node.history if e.get("peer") == str(impostor.identity.peer_id)]
+
+
+async def test_a_peer_that_accepts_and_then_reads_nothing(tmp_path, autojump_clock) -> None:
+    """It costs one exchange's time limit; then the others have their turn."""
+
+    async def stall(stream: Stream, offer: wire.Offer) -> None:
+        await stream.send_message(accept_of(offer))
+        await trio.sleep_forever()
+
+    # 300,000 bytes of payload: more than a stream that nobody reads may hold.
+    slow = FakeWorker(np.zeros(0), drift=pull, step_s=0.2)
+    async with sim_swarm(tmp_path, 3, numel=300_000, worker=slow) as swarm:
+        victim = swarm.nodes[0]
+        await until(lambda: victim.status.exchanges_committed > 0, 20)
+        impostor = Impostor(swarm, b"i", stall)
+        session = await impostor.join(0)
+        steps, started = victim.worker.step, trio.current_time()
+        await until(lambda: victim.status.exchanges_aborted > 0, 60)
+        aborted = next(e for e in with_peer(victim, impostor) if e["outcome"] == "aborted")
+        assert aborted["reason"] == "timeout"
+        assert limits.EXCHANGE_TRANSFER_S_MIN <= aborted["took_s"] < 20
+        done = victim.status.exchanges_committed
+        await until(lambda: victim.status.exchanges_committed > done, 30)
+        passed_s = trio.current_time() - started
+        assert abs((victim.worker.step - steps) - passed_s / slow.step_s) <= 2
+        await session.aclose()
+        await until(lambda: lanes(victim) == 0, limits.EXCHANGE_LINGER_S + 5)
+        await end(swarm)
+
+
+async def test_a_peer_that_accepts_nothing_and_ends_nothing(tmp_path, autojump_clock) -> None:
+    """Offers that time out leave no stream behind for longer than they linger."""
+
+    async def ignore(_stream: Stream, _offer: wire.Offer) -> None:
+        await trio.sleep_forever()
+
+    async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
+        await trio.sleep(2)
+        impostor = Impostor(swarm, b"i", ignore)
+        await impostor.join(0)
+        await until(lambda: impostor.offers >= 8, 120)
+        # Each offer waits EXCHANGE_OFFER_S, then lingers.
+        longest_s = limits.EXCHANGE_OFFER_S + limits.EXCHANGE_LINGER_S
+        assert lanes(swarm.nodes[0]) <= longest_s / limits.EXCHANGE_OFFER_S + 1
+        assert swarm.nodes[0].status.exchanges_committed > 5
+        await end(swarm)
+
+
+async def nothing(stream: Stream, offer: wire.Offer) -> None:
+    await stream.send_message(accept_of(offer))
+    await stream.send_end()
+
+
+async def garbage(stream: Stream, offer: wire.Offer) -> None:
+    await stream.send_message(b"\xc1\xff no message")
+
+
+async def commit_of_its_own(stream: Stream, offer: wire.Offer) -> None:
+    await stream.send_message(accept_of(offer))
+    await say(stream, wire.Commit(xid=offer.xid))
+
+
+async def another_exchange(stream: Stream, offer: wire.Offer) -> None:
+    await say(stream, wire.Busy(xid=bytes(16), reason="busy"))
+
+
+async def short_chunk(stream: Stream, offer: wire.Offer) -> None:
+    await stream.send_message(accept_of(offer))
+    await say(stream, wire.Chunk(xid=offer.xid, index=0), b"short")
+
+
+async def invalid_chunk(stream: Stream, offer: wire.Offer) -> None:
+    await stream.send_message(accept_of(offer))
+    await say(stream, wire.Chunk(xid=offer.xid, index=0), b"\xff" * 660)
+
+
+async def chunk_beyond(stream: Stream, offer: wire.Offer) -> None:
+    await stream.send_message(accept_of(offer))
+    await say(stream, wire.Chunk(xid=offer.xid, index=7), bytes(660))
+
+
+async def ready_too_early(stream: Stream, offer: wire.Offer) -> None:
+    await stream.send_message(accept_of(offer))
+    await say(stream, wire.Ready(xid=offer.xid, n_chunks=1))
+    await trio.sleep(2)
+    await stream.reset()
+
+
+async def ready_for_more(stream: Stream, offer: wire.Offer) -> None:
+    await stream.send_message(accept_of(offer))
+    await say(stream, wire.Ready(xid=offer.xid, n_chunks=2))
+
+
+async def an_offer_in_return(stream: Stream, offer: wire.Offer) -> None:
+    await stream.send_message(encode_record(offer))
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_sent_away"),
+    [
+        (nothing, False),
+        (garbage, True),
+        (commit_of_its_own, True),
+        (another_exchange, True),
+        (short_chunk, True),
+        (invalid_chunk, True),
+        (chunk_beyond, True),
+        (ready_too_early, False),
+        (ready_for_more, True),
+        (an_offer_in_return, True),
+    ],
+)
+async def test_a_responder_that_breaks_rules(
+    tmp_path, autojump_clock, answer, is_sent_away
+) -> None:
+    async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
+        await trio.sleep(2)
+        impostor = Impostor(swarm, b"i", answer)
+        session = await impostor.join(0)
+        await until(lambda: impostor.offers > 0, 20)
+        await trio.sleep(3)
+        assert session.is_closed == is_sent_away
+        assert all(entry["outcome"] != "committed" for entry in with_peer(swarm.nodes[0], impostor))
+        before = swarm.nodes[0].status.exchanges_committed
+        await trio.sleep(10)
+        assert swarm.nodes[0].status.exchanges_committed > before
+        await end(swarm)
+
+
+def offer_with(key: bytes, **changes: object) -> wire.Offer:
+    fields = {"xid": b"x" * 16, "key": key, "tag": "x", "fragment": 0, "round": 1, "n_chunks": 1}
+    return wire.Offer(**{**fields, "step": 1, "tokens": 1, **changes})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("first", [b"", b"\xc1", encode_record(wire.Commit(xid=b"x" * 16))])
+async def test_a_stream_that_does_not_begin_with_an_offer(tmp_path, autojump_clock, first) -> None:
+    async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
+        await trio.sleep(1)
+        session = await Impostor(swarm, b"i", nothing).join(0)
+        async with await session.open_stream(EXCHANGE_SERVICE) as stream:
+            if first:
+                await stream.send_message(first)
+            await stream.send_end()
+            with pytest.raises(SwarmNodeError):
+                await stream.receive_message(0)
+        assert lanes(swarm.nodes[0]) == 0
+        await end(swarm)
+
+
+async def test_a_stream_on_which_nothing_comes_is_refused_in_time(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
+        await trio.sleep(1)
+        session = await Impostor(swarm, b"i", nothing).join(0)
+        stream = await session.open_stream(EXCHANGE_SERVICE)
+        await stream.send(b"\0")  # a message has at least eight bytes
+        with trio.fail_after(limits.EXCHANGE_OFFER_S + 1), pytest.raises(SwarmNodeError):
+            await stream.receive_message(0)
+        await end(swarm)
+
+
+async def test_an_offer_that_is_refused_is_answered_and_ended(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
+        await trio.sleep(1)
+        session = await Impostor(swarm, b"i", nothing).join(0)
+        async with await session.open_stream(EXCHANGE_SERVICE) as stream:
+            await say(stream, offer_with(b"k" * 32))
+            header, _ = await stream.receive_message(0)
+            assert b"incompatible" in header
+            with pytest.raises(trio.EndOfChannel):
+                await stream.receive_message(0)
+            await stream.send_end()
+        await trio.sleep(0.1)
+        assert lanes(swarm.nodes[0]) == 0
+        await end(swarm)
+
+
+async def running_exchange(node: SimNode) -> bytes:
+    """Wait until an exchange has begun its transfer; return its id."""
+    exchanges = node.running.view.exchanges
+    assert exchanges is not None
+    await until(lambda: exchanges._current is not None and exchanges._current.transfer, 20)
+    assert exchanges._current is not None
+    return exchanges._current.xid
+
+
+async def test_a_message_of_a_running_exchange_from_somebody_else(tmp_path, autojump_clock) -> None:
+    """Refused, and neither the exchange nor the session of its partner suffers."""
+    async with sim_swarm(tmp_path, 2, delay_s=0.1, worker=TRAINING) as swarm:
+        await trio.sleep(3)
+        victim = swarm.nodes[0]
+        session = await Impostor(swarm, b"i", nothing).join(0)
+        xid = await running_exchange(victim)
+        abort = encode_record(wire.Abort(xid=xid, reason="because I say so"))
+        with pytest.raises(SwarmNodeError):
+            await session.request(MESSAGE_SERVICE, abort, deadline_s=2)
+        accept = encode_record(wire.Accept(xid=xid, round=1, step=1, tokens=1))
+        with pytest.raises(SwarmNodeError, match="needs a stream"):
+            await session.request(MESSAGE_SERVICE, accept, deadline_s=2)
+        await until(lambda: any(e["xid"] == xid.hex() for e in victim.history), 10)
+        assert next(e for e in victim.history if e["xid"] == xid.hex())["outcome"] == "committed"
+        assert make_identity(1).peer_id in victim.running.view.neighbours.sessions
+        await end(swarm)
