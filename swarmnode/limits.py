@@ -194,6 +194,8 @@ LAYOUT_ELEMS_MAX = 2**34
 # --- daemon, trainer, http ------------------------------------------------------------------------
 # To one worker at most: a message per slot and the requests of a few people.
 TRAINER_OUTBOX_MAX = 64
+# Often enough to see that it goes on, rare enough for a log that is kept for months.
+PROGRESS_LINE_S = 30.0
 # Leaving: an exchange that is almost through may end, so that it counts on both sides.
 LEAVE_DRAIN_S = 0.3
 # ... and one that waits for the partner's decision gets a few round trips more: whoever

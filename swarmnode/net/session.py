@@ -238,6 +238,9 @@ class Session:
     async def _keep_alive(self) -> None:
         while True:
             await trio.sleep_until(self.core.next_deadline())
+            # After a pause of the whole process, what lies in the socket is read first: our
+            # own sleep is no silence of the peer.
+            await trio.lowlevel.checkpoint()
             self.core.handle_deadline(trio.current_time())
             self._apply_effects()
             self.kick()

@@ -62,6 +62,7 @@ class Stream:
         self._written = trio.lowlevel.ParkingLot()
         self._sending = _OneTask(f"sending to {state.service}")
         self._receiving = _OneTask(f"receiving from {state.service}")
+        self._is_attended = False
         # Set by the session for work whose only result would go to a peer that left.
         self.scope_to_cancel: trio.CancelScope | None = None
 
@@ -215,13 +216,14 @@ class Stream:
                 filled += inbox.take_back()
 
     def _consumed(self, n_bytes: int) -> None:
-        if n_bytes:
-            self._core.consumed(self._state, n_bytes)
+        if n_bytes and self._core.consumed(self._state, n_bytes):
             self.session.kick()
 
     def _attend(self) -> None:
-        self._core.attend(self._state)
-        self.session.kick()
+        if not self._is_attended:
+            self._is_attended = True
+            self._core.attend(self._state)
+            self.session.kick()
 
     def _is_at_end(self) -> bool:
         """Whether the inbox is all that there is. Raises if it ended in any other way than END."""

@@ -116,10 +116,11 @@ class FrameParser:
     belongs and report it with :meth:`skip_data`.
     """
 
-    __slots__ = ("_partial", "data_left", "data_stream")
+    __slots__ = ("_header", "_partial", "data_left", "data_stream")
 
     def __init__(self) -> None:
-        self._partial = bytearray()  # of a header, or of a frame that is not DATA
+        self._partial = bytearray()  # of a header, or of the payload that belongs to _header
+        self._header: tuple[int, int, int] | None = None  # of a frame that is not DATA
         self.data_left = 0
         self.data_stream = 0
 
@@ -144,35 +145,46 @@ class FrameParser:
                 position += len(piece)
                 self.data_left -= len(piece)
                 yield FrameKind.DATA, self.data_stream, piece
-                continue
-            wanted = self._bytes_wanted()
-            piece = data[position : position + wanted]
-            position += len(piece)
-            self._partial += piece
-            if len(piece) == wanted:
-                frame = self._complete()
-                if frame is not None:
-                    yield frame
+            elif self._header is None:
+                position, is_complete = self._feed_header(data, position)
+                if is_complete:
+                    yield self._complete()
+            else:
+                position = self._collect(data, position, self._header[2])
+                if len(self._partial) == self._header[2]:
+                    yield self._complete()
 
-    def _bytes_wanted(self) -> int:
-        """Bytes until the header, or the frame whose header is known, is whole."""
-        have = len(self._partial)
-        if have < FRAME_HEADER_BYTES:
-            return FRAME_HEADER_BYTES - have
-        payload_bytes: int = FRAME_HEADER.unpack_from(self._partial)[2]
-        return FRAME_HEADER_BYTES + payload_bytes - have
+    def _feed_header(self, data: memoryview, position: int) -> tuple[int, bool]:
+        """Read a header, or as much of it as is there.
 
-    def _complete(self) -> Frame | None:
-        """Act on a whole header or a whole frame; return the frame if it is one."""
-        kind, stream_id, payload_bytes = FRAME_HEADER.unpack_from(self._partial)
-        if len(self._partial) == FRAME_HEADER_BYTES:
-            check_header(kind, stream_id, payload_bytes)
-            if kind == FrameKind.DATA:
-                self.data_left, self.data_stream = payload_bytes, stream_id
-                self._partial.clear()
-                return None
-            if payload_bytes:
-                return None
-        payload = bytes(self._partial[FRAME_HEADER_BYTES:])
+        Return the position behind it, and whether it is a whole frame by itself.
+        """
+        if self._partial or len(data) - position < FRAME_HEADER_BYTES:
+            position = self._collect(data, position, FRAME_HEADER_BYTES)
+            if len(self._partial) < FRAME_HEADER_BYTES:
+                return position, False
+            header = FRAME_HEADER.unpack(self._partial)
+            self._partial.clear()
+        else:
+            header = FRAME_HEADER.unpack_from(data, position)
+            position += FRAME_HEADER_BYTES
+        check_header(*header)
+        if header[0] == FrameKind.DATA:
+            _, self.data_stream, self.data_left = header
+            return position, False
+        self._header = header
+        return position, header[2] == 0
+
+    def _collect(self, data: memoryview, position: int, wanted: int) -> int:
+        """Add to the partial bytes until they are ``wanted``; return the position behind them."""
+        piece = data[position : position + wanted - len(self._partial)]
+        self._partial += piece
+        return position + len(piece)
+
+    def _complete(self) -> Frame:
+        assert self._header is not None
+        kind, stream_id, _ = self._header
+        payload = bytes(self._partial)
         self._partial.clear()
+        self._header = None
         return kind, stream_id, payload

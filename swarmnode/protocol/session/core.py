@@ -172,20 +172,22 @@ class SessionCore:
             self._stop(stream)
 
     def attend(self, stream: StreamState) -> None:
-        """Note that somebody reads this stream: open its full window."""
+        """Note that somebody reads this stream: open its full window, if it is not yet."""
         if stream.window_bytes < _WINDOWS[stream.priority] and not stream.is_ended:
             stream.credit_due += _WINDOWS[stream.priority] - stream.window_bytes
             stream.window_bytes = _WINDOWS[stream.priority]
             self._outgoing.need_control(stream)
 
-    def consumed(self, stream: StreamState, n_bytes: int) -> None:
-        """Give back credit for bytes that the reader has."""
+    def consumed(self, stream: StreamState, n_bytes: int) -> bool:
+        """Give back credit for bytes that the reader has; return whether a CREDIT is due."""
         if stream.is_ended:
-            return
+            return False
         stream.credit_due += n_bytes
         # A quarter of the window in one frame: a sender never stalls on the way back.
-        if stream.credit_due * 4 >= stream.window_bytes:
-            self._outgoing.need_control(stream)
+        if stream.credit_due * 4 < stream.window_bytes:
+            return False
+        self._outgoing.need_control(stream)
+        return True
 
     def close(self, code: GoodbyeCode, reason: str) -> None:
         """Send GOODBYE next and nothing after it."""
