@@ -268,10 +268,11 @@ async def _run_side(folder: Path, n_params: int, exchanges: int, side: int) -> d
 
 
 async def _read_when_there(path: Path) -> str:
+    file = trio.Path(path)
     with trio.fail_after(60):
-        while not path.exists():
+        while not await file.exists():  # noqa: ASYNC110 -- another process writes it
             await trio.sleep(0.05)
-    return path.read_text()
+    return await file.read_text()
 
 
 def _committed(finished: list[Finished]) -> list[Finished]:
@@ -280,7 +281,7 @@ def _committed(finished: list[Finished]) -> list[Finished]:
 
 async def _wait_for(finished: list[Finished], count: int) -> None:
     with trio.move_on_after(_DEADLINE_S):
-        while len(_committed(finished)) < count:
+        while len(_committed(finished)) < count:  # noqa: ASYNC110 -- only reads a counter
             await trio.sleep(0.02)
         return
     raise WorkerError(f"only {len(_committed(finished))} of {count} exchanges were committed")

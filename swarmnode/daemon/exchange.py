@@ -33,6 +33,8 @@ from swarmnode.errors import (
     DeadlineExceeded,
     LocalProtocolError,
     MalformedMessage,
+    Overloaded,
+    Refused,
     RemoteProtocolError,
     SwarmNodeError,
 )
@@ -353,6 +355,8 @@ class Exchanges:
 
     def _note_broken(self, lane: Lane, session: Session | None, error: SwarmNodeError) -> None:
         log = _log.error if isinstance(error, LocalProtocolError) else _log.info
+        if isinstance(error, Refused | Overloaded):
+            log = _log.debug  # a peer that is still coming up, or busy: nothing is wrong
         log("exchange broke", peer=lane.peer.short, why=str(error))
         if isinstance(error, RemoteProtocolError) and session is not None and self._nursery:
             self._nursery.start_soon(session.aclose, str(error))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import trio
 
@@ -24,6 +25,7 @@ from swarmnode.daemon.control import control_routes, metrics_routes
 from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
 from swarmnode.daemon.manifests import ManifestKeeper
 from swarmnode.daemon.neighbours import Neighbours
+from swarmnode.daemon.newcomer import Newcomer, SnapshotService
 from swarmnode.daemon.status import NodeView
 from swarmnode.daemon.trainer import Trainer
 from swarmnode.daemon.worker_link import StartWorker
@@ -97,7 +99,6 @@ class Node:
         self._on_event = on_event
         self._on_finished = on_finished
         self._find_addresses = find_addresses
-        self._addresses = config.advertise
         self._stop = trio.Event()
         self._stop_reason = ""
         self._failure: SwarmNodeError | None = None
@@ -112,6 +113,7 @@ class Node:
             sign_own_record=self._sign_own_record,
         )
         self._manifests = ManifestKeeper(link, config.paths, env, self._services)
+        self._snapshots = SnapshotService(self._services, self._newest_snapshot)
         self.view = NodeView(
             manifest=None,
             neighbours=self._neighbours,
@@ -166,7 +168,6 @@ class Node:
         if config.metrics_address is not None:
             await nursery.start(serve_http, config.metrics_address, metrics_routes(self))
         self.view.address = await nursery.start(self._neighbours.run, config.listen)
-        self._addresses = config.advertise or self._find_addresses(self.view.address)
         self._on_event(f"{self._identity.peer_id.short}… listens on {self.view.address}")
         self._neighbours.add_hints(self._link.hints)
 
@@ -184,16 +185,49 @@ class Node:
                 f"swarm {manifest.name}: task {manifest.task}, {manifest.numel:,} parameters,"
                 f" strategy {manifest.strategy}, codec {manifest.codec}"
             )
+            await self._catch_up(manifest)
             trainer = self._make_trainer(manifest)
             exchanges = self._make_exchanges(manifest, trainer)
             trainer.exchanges = exchanges
             self._neighbours.on_session_opened = exchanges.session_opened
             await nursery.start(exchanges.run)
+            nursery.start_soon(self._say_progress)
             self.view.trainer, self.view.exchanges = trainer, exchanges
             await trainer.run()
         except SwarmNodeError as error:
             self._failure = error
             self.stop("it cannot go on")  # peers are told this: the error may name our files
+
+    async def _say_progress(self) -> None:
+        """One line now and then for whoever looks at the terminal."""
+        while True:
+            await trio.sleep(limits.PROGRESS_LINE_S)
+            status = self.view.node_status(self.env.monotonic())
+            loss, swarm = (
+                "-" if value is None else f"{value:.4f}"
+                for value in (status.eval_loss, status.swarm_loss)
+            )
+            self._on_event(
+                f"{status.state} ({status.reason}): step {status.step:,}, held-out loss {loss},"
+                f" swarm {swarm}, {status.peers_connected} peers,"
+                f" {status.exchanges_committed} exchanges"
+            )
+
+    async def _catch_up(self, manifest: Manifest) -> None:
+        newcomer = Newcomer(
+            self._neighbours,
+            self._config.paths.swarm(manifest.name).snapshots,
+            numel=manifest.numel,
+            on_event=self._on_event,
+        )
+        others = [hint for hint in self._link.hints if hint.peer != self._identity.peer_id]
+        if others and not newcomer.has_own():
+            self.view.waiting_for = "fetching the swarm's model from a peer"
+            await newcomer.catch_up()
+
+    def _newest_snapshot(self) -> tuple[int, Path] | None:
+        saved = self.view.trainer.last_snapshot if self.view.trainer is not None else None
+        return None if saved is None else (saved.step, Path(saved.path))
 
     def _make_trainer(self, manifest: Manifest) -> Trainer:
         choice, swarm_paths = self._training, self._config.paths.swarm(manifest.name)
@@ -254,12 +288,12 @@ class Node:
 
     # --- what is written down -------------------------------------------------------------
 
-    def _sign_own_record(self) -> Signed:
+    def _sign_own_record(self, bound: str) -> Signed:
         self._sequence += 1
         record = PeerRecord(
             network_id=self._link.network_id,
             public_key=self._identity.public_key,
-            addresses=self._addresses,
+            addresses=self._config.advertise or self._find_addresses(bound),
             role="trainer",
             version=__version__,
             boot_epoch=self._boot_epoch,

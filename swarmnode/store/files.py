@@ -83,6 +83,41 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o600) -> bool:
     return True
 
 
+class IncomingFile:
+    """A file that arrives piece by piece; it appears at its path only when it is complete."""
+
+    def __init__(self, path: Path) -> None:
+        """Begin to write beside ``path``. Raises StorageError."""
+        self._path = path
+        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}")
+        with _storage_errors(path, "write"):
+            self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+
+    def write(self, data: memoryview) -> None:
+        """Append. Raises StorageFull, StorageError."""
+        with _storage_errors(self._path, "write"):
+            _write_all(self._fd, data)
+
+    def commit(self) -> None:
+        """Make it durable and visible. Raises StorageFull, StorageError."""
+        with _storage_errors(self._path, "write"):
+            os.fsync(self._fd)
+            self._temporary.replace(self._path)
+            _sync_directory(self._path.parent)
+
+    def __enter__(self) -> IncomingFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._fd)
+        self._temporary.unlink(missing_ok=True)
+
+
 class HomeLock:
     """Held by the one daemon of a home, from construction to :meth:`close`.
 
@@ -251,7 +286,7 @@ def _written_temporary(path: Path, data: bytes, mode: int) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def _write_all(fd: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

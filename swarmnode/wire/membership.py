@@ -45,3 +45,10 @@ class PeerList(msgspec.Struct, frozen=True):
     """Request and answer of the service ``peers/1``: everything each side knows."""
 
     records: Annotated[tuple[Signed, ...], Meta(max_length=256)]
+
+
+class SnapshotHeader(msgspec.Struct, frozen=True):
+    """First message on a stream of ``snapshot/1``; that many bytes of safetensors follow."""
+
+    step: Annotated[int, Meta(ge=0, lt=10**12)]
+    size_bytes: Annotated[int, Meta(ge=1, le=2**50)]

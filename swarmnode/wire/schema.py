@@ -29,7 +29,7 @@ from swarmnode.wire import gossip, membership, session, swarm
 FAMILIES: dict[str, Any] = {
     "gossip": gossip.Message,
     "session": (session.Hello,),
-    "membership": (membership.PeerRecord, membership.PeerList),
+    "membership": (membership.PeerRecord, membership.PeerList, membership.SnapshotHeader),
     "swarm": (swarm.Signed, swarm.Manifest, swarm.ManifestRequest, swarm.ManifestReply),
 }
 

@@ -17,7 +17,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import torch
@@ -40,8 +40,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     task_version: int
     task_config: dict[str, Any]
     layout_hash: str
-    step: int
-    tokens: int
+    step: Annotated[int, msgspec.Meta(ge=0, lt=10**12)]  # twelve digits in the name of the file
+    tokens: Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
     # Optimizer state that is no tensor, by the name that a tensor would have had.
     optimizer_values: dict[str, Any] = {}
 

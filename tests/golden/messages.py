@@ -52,6 +52,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
         status=_STATUS,
     ),
     "membership/peer-list": membership.PeerList((_SIGNED, _SIGNED)),
+    "membership/snapshot-header": membership.SnapshotHeader(step=1200, size_bytes=1_444_000),
     "swarm/signed": _SIGNED,
     "swarm/manifest": swarm.Manifest(
         name="tiny-lm",
