@@ -57,7 +57,7 @@ class Neighbours:
         transport: Transport,
         services: Services,
         env: Env,
-        sign_own_record: Callable[[], Signed],
+        sign_own_record: Callable[[str], Signed],
     ) -> None:
         self.book = PeerBook(identity.peer_id, network_id, env.rng)
         self.sessions: dict[PeerId, Session] = {}
@@ -73,6 +73,7 @@ class Neighbours:
             self.book, self._carry_out, now=env.monotonic
         )
         self._nursery: trio.Nursery | None = None
+        self._bound = ""
         self.on_session_opened: Callable[[], None] = lambda: None
         self.on_session_end: Callable[[Session], None] = lambda _session: None
         services.add_request(PEERS_SERVICE, self._answer_peer_list)
@@ -83,12 +84,13 @@ class Neighbours:
         """Listen, dial and gossip until cancelled; ``start`` gives the bound address."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            bound = await nursery.start(self._transport.serve, listen, self._accept)
-            task_status.started(bound)
+            self._bound = await nursery.start(self._transport.serve, listen, self._accept)
+            self._refresh_own_record()
+            task_status.started(self._bound)
             nursery.start_soon(self._driver.run)
             while True:
-                self.book.own = self._sign_own_record()
                 await trio.sleep(limits.PEER_RECORD_REFRESH_S)
+                self._refresh_own_record()
 
     def add_hints(self, hints: tuple[Hint, ...]) -> None:
         """Remember addresses from a link; they are dialled soon."""
@@ -96,10 +98,14 @@ class Neighbours:
 
     async def say_goodbye(self, reason: str) -> None:
         """Tell every neighbour that we leave, then close every session."""
-        self.book.own = self._sign_own_record()
+        self._refresh_own_record()
         async with trio.open_nursery() as nursery:
             for session in list(self.sessions.values()):
                 nursery.start_soon(self._leave, session, reason)
+
+    def _refresh_own_record(self) -> None:
+        # Addresses are looked up again: a laptop moves from one network to another.
+        self.book.own = self._sign_own_record(self._bound)
 
     async def _leave(self, session: Session, reason: str) -> None:
         with contextlib.suppress(SwarmNodeError):  # it will notice by the closed session

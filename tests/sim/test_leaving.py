@@ -1,0 +1,108 @@
+"""Leaving in order: quick, told to everybody, with exchanges ended on both sides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import trio
+
+from swarmnode.protocol.gossip.events import Role
+from swarmnode.protocol.gossip.flight import State
+from swarmnode.testing.fake_worker import FakeWorker
+from swarmnode.testing.swarm import sim_swarm
+from tests.sim.checks import check_atomic, check_conserved, end, everybody_exchanges, pull, until
+from tests.sim.test_workers import flight_is
+
+TRAINING = FakeWorker(np.zeros(0), drift=pull)
+
+
+async def test_neighbours_are_told_and_no_task_is_left(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 4, worker=TRAINING) as swarm:
+        await trio.sleep(10)
+        leaver = swarm.nodes[2]
+        assert await leaver.leave() < 2
+        assert leaver.failure is None
+        for node in swarm.up:
+            entry = node.running.view.neighbours.book.entries[leaver.peer]
+            assert entry.record is not None
+            assert entry.record.status.state == "left"
+            assert not entry.connected
+            assert leaver.peer not in node.running.view.neighbours.sessions
+        dials = [node.running.view.neighbours.book.statistics().dials for node in swarm.up]
+        await trio.sleep(20)
+        again = [node.running.view.neighbours.book.statistics().dials for node in swarm.up]
+        assert dials == again  # who has left is not dialled
+        await everybody_exchanges(swarm)
+        await swarm.start(2)
+        await until(lambda: leaver.status.peers_connected == 3, 10)
+        await everybody_exchanges(swarm)
+        audit = await end(swarm)
+        assert audit.lost_in_kill == 0
+    # sim_swarm's nursery has ended: every task of every node has, too.
+    assert trio.lowlevel.current_statistics().tasks_living < 10
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_everybody_leaves_in_the_middle_of_exchanges(
+    tmp_path, autojump_clock, seed: int
+) -> None:
+    async with sim_swarm(tmp_path, 6, seed=seed, delay_s=0.04, worker=TRAINING) as swarm:
+        await trio.sleep(8 + 0.05 * seed)
+        started = trio.current_time()
+        audit = await end(swarm)
+        assert trio.current_time() - started < 2
+        assert audit.committed > 20
+
+
+@pytest.mark.parametrize(
+    ("role", "state"),
+    [
+        (Role.INITIATOR, State.OFFERED),
+        (Role.INITIATOR, State.TRANSFER),
+        (Role.RESPONDER, State.TRANSFER),
+        (Role.RESPONDER, State.READY),
+    ],
+)
+@pytest.mark.parametrize("delay_s", [0.05, 0.2])
+async def test_one_leaves_in_the_middle_of_an_exchange(
+    tmp_path, autojump_clock, role, state, delay_s: float
+) -> None:
+    async with sim_swarm(tmp_path, 3, delay_s=delay_s, worker=TRAINING) as swarm:
+        await everybody_exchanges(swarm)
+        await until(lambda: any(flight_is(n, role, state) for n in swarm.nodes), 60, poll_s=0.005)
+        leaver = next(node for node in swarm.nodes if flight_is(node, role, state))
+        assert await leaver.leave() < 2
+        since = trio.current_time()
+        # A partner that is left in doubt would be busy for EXCHANGE_IN_DOUBT_S.
+        await everybody_exchanges(swarm, 10)
+        assert trio.current_time() - since < 10
+        audit = await end(swarm)
+        assert audit.lost_in_kill == 0
+
+
+async def test_one_leaves_whose_worker_is_in_a_long_step(tmp_path, autojump_clock) -> None:
+    """What was committed is merged before the worker saves, though nobody waits to hear it."""
+    slow = replace(TRAINING, step_s=5.0, every=1)
+    async with sim_swarm(tmp_path, 2, worker=slow) as swarm:
+        leaver = swarm.nodes[0]
+        await until(lambda: leaver.status.exchanges_committed > 0, 60)
+        assert leaver.status.exchanges_applied == 0
+        assert await leaver.leave() < 2
+        await swarm.leave_all()
+        check_conserved(swarm)
+        audit = check_atomic(swarm)
+        assert audit.unconfirmed == 2
+
+
+async def test_a_node_that_stops_by_itself_says_goodbye(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
+        await trio.sleep(3)
+        for node in swarm.nodes:
+            node.running.stop("asked to leave")
+        for node in swarm.nodes:
+            await node.down.wait()
+        assert trio.current_time() < 5
+        check_conserved(swarm)
+        check_atomic(swarm)
