@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import shlex
@@ -164,6 +165,8 @@ def _parse_settings(settings: tuple[str, ...]) -> tuple[dict[str, Any], dict[str
         try:
             value = json.loads(text, parse_constant=str)
         except (ValueError, RecursionError):
+            value = text
+        if isinstance(value, float) and not math.isfinite(value):  # 1e999
             value = text
         if key.startswith("strategy."):
             strategy[key.removeprefix("strategy.")] = value
