@@ -59,6 +59,22 @@ def exchange(params: int, codec: str, repeats: int, as_json: bool) -> None:
         click.echo(format_exchange_bench(result))
 
 
+@bench.command()
+@click.option("--seconds", type=click.FloatRange(2.0, 600.0), default=15.0, show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True)
+@click.option("--every", type=click.IntRange(1), default=16, show_default=True)
+@json_option
+def step(seconds: float, rounds: int, every: int, as_json: bool) -> None:
+    """Steps of two training nodes with exchanges, against the same two without."""
+    from swarmnode.cli.bench_step import format_step_bench, run_step_bench
+
+    result = run_step_bench(seconds, rounds, every)
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(format_step_bench(result))
+
+
 def _bytes(text: str) -> int:
     """Read a size such as ``256M``."""
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
