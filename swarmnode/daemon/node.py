@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -166,7 +167,8 @@ class Node:
         config = self._config
         await nursery.start(serve_http, config.paths.control_socket, control_routes(self))
         if config.metrics_address is not None:
-            await nursery.start(serve_http, config.metrics_address, metrics_routes(self))
+            serve = partial(serve_http, any_host=config.metrics_allow_remote)
+            await nursery.start(serve, config.metrics_address, metrics_routes(self))
         self.view.address = await nursery.start(self._neighbours.run, config.listen)
         self._on_event(f"{self._identity.peer_id.short}… listens on {self.view.address}")
         self._neighbours.add_hints(self._link.hints)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import get_args
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -25,10 +26,12 @@ from prometheus_client.core import (
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from swarmnode.wire.membership import PeerState
+
 PLANES = ("control", "state", "tensor")
 WAYS = ("direct", "punched", "webrtc", "relayed")
 EXCHANGE_RESULTS = ("committed", "aborted", "busy", "in_doubt")
-STATES = ("starting", "syncing", "training", "averaging", "paused", "degraded", "stopping")
+STATES: tuple[str, ...] = get_args(PeerState)
 
 # From a LAN exchange of a small model to a large one over a slow uplink, doubling.
 EXCHANGE_SECONDS_BOUNDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0)
