@@ -48,11 +48,20 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     # Where /metrics answers, or "off".
     metrics: str = "127.0.0.1:7338"
     metrics_allow_remote: bool = False
-    device: Annotated[str, Meta(pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$")] = "auto"
+    device: Annotated[
+        str,
+        Meta(
+            pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$",
+            description="auto, cpu, mps, cuda or cuda:N",
+        ),
+    ] = "auto"
     # Torch threads; 0 leaves one core to everything else.
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
-    log_format: Literal["text", "json"] = "text"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Annotated[Literal["text", "json"], Meta(description="text or json")] = "text"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="debug, info, warning or error"),
+    ] = "info"
 
     @property
     def paths(self) -> Paths:
@@ -329,7 +338,9 @@ def _convert(value: Any, name: str, origin: str, *, strict: bool) -> Any:
     try:
         return msgspec.convert(plain, wanted, strict=strict)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{origin}: {error}; got {str(value)[:80]!r}") from error
+        described = [meta.description for meta in getattr(wanted, "__metadata__", ())]
+        expected = f"expected {described[0]}" if any(described) else error
+        raise ConfigError(f"{origin}: {expected}; got {str(value)[:80]!r}") from error
 
 
 def _check_addresses(settings: Mapping[str, Setting]) -> None:

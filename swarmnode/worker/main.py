@@ -8,7 +8,6 @@ exit status of its own (``failures.py``).
 from __future__ import annotations
 
 import argparse
-import ctypes
 import logging
 import os
 import signal
@@ -24,10 +23,9 @@ from swarmnode.ipc.control import Configure, WorkerFailed, WorkerReady
 from swarmnode.ipc.segment import Segment
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.failures import EXIT_STATUS, classify
-from swarmnode.worker.runtime import thread_count
+from swarmnode.worker.runtime import end_with_parent, thread_count
 
 _NICE = 10  # beside a busy torch the daemon's timers are 0.15 ms late instead of 4 ms
-_PR_SET_PDEATHSIG = 1
 _LAST_WORDS_S = 1.0
 
 
@@ -127,8 +125,7 @@ def _follow_the_daemon(channel: Channel) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: channel.abandon("terminated"))
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    end_with_parent()
 
 
 def _report_failure(channel: Channel, error: Exception) -> int:

@@ -24,6 +24,7 @@ from typing import Any
 
 from swarmnode.errors import ConfigError, SpecMismatch
 from swarmnode.worker.failures import EXIT_STATUS, classify
+from swarmnode.worker.runtime import end_with_parent
 
 Json = dict[str, Any]
 
@@ -31,6 +32,8 @@ Json = dict[str, Any]
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; return the exit status."""
     arguments = _parser().parse_args(argv)
+    if argv is None:  # a process of its own
+        end_with_parent()
     verb: Callable[[argparse.Namespace], Iterator[Json]] = arguments.verb
     try:
         for line in verb(arguments):

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
+import sys
 
 from swarmnode.errors import ConfigError
 
 THREADS_VARIABLE = "SWARMNODE_THREADS"
+_PR_SET_PDEATHSIG = 1
+
+
+def end_with_parent() -> None:
+    """Have the system send SIGTERM to this process when whoever started it is gone (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
 def thread_count() -> int:

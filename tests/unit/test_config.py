@@ -75,7 +75,7 @@ def test_text_is_converted_to_the_type_of_the_setting(tmp_path: Path) -> None:
         ("threads = '4'", r"config\.toml: threads: Expected `int`, got `str`; got '4'"),
         ("threads = -1", r"config\.toml: threads: Expected `int` >= 0"),
         ("threads = 1025", r"threads: Expected `int` <= 1024"),
-        ("log_format = 'xml'", r"log_format: Invalid enum value 'xml'"),
+        ("log_format = 'xml'", r"log_format: expected text or json; got 'xml'"),
         ("device = 'tpu'", r"device: .*got 'tpu'"),
         ("advertise = ['nowhere']", r"advertise \(.*config\.toml\): expected HOST:PORT"),
         ("advertise = ['*:1']", r"advertise .*expected a host"),
