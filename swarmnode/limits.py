@@ -112,6 +112,8 @@ PEER_RECORD_REFRESH_S = 5.0
 # Dial again after a failure: doubled each time, with full jitter, up to the maximum.
 REDIAL_BACKOFF_S_MIN = 0.5
 REDIAL_BACKOFF_S_MAX = 30.0
+# A peer of the link that has left or was silent for long is looked for this often, for ever.
+HINT_REDIAL_S = 60.0
 # Home routers fall over when a client opens many connections at once.
 DIALS_CONCURRENT_MAX = 8
 DIAL_DEADLINE_S = 10.0

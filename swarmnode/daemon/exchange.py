@@ -147,12 +147,13 @@ class Exchanges:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the core's deadlines and its transfers until cancelled."""
-        try:
-            async with trio.open_nursery() as self._nursery:
-                task_status.started()
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
                 await self._driver.run()
-        finally:
-            self._nursery = None  # sessions may end after us, and say so: nobody is left to tell
+            finally:
+                self._nursery = None  # lanes end after this, and nobody is left to be told
 
     # --- the worker's side ----------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -149,3 +150,53 @@ def test_book_is_bounded(book: PeerBook) -> None:
     newcomer = Identity.from_seed(b"z" * 32)
     book.handle(RecordsReceived((make_record(newcomer),)), limits.PEER_RECORD_TTL_S + 1)
     assert newcomer.peer_id in book.entries, "an expired peer makes room"
+
+
+def left_or_silent(book: PeerBook, peer: Identity, how: str) -> float:
+    """Meet the peer, then lose it for good in one of two ways; return the time."""
+    book.handle(SessionOpened(peer.peer_id), 0.0)
+    book.handle(RecordsReceived((make_record(peer),)), 0.0)
+    if how == "left":
+        book.handle(RecordsReceived((make_record(peer, sequence=2, state="left"),)), 1.0)
+        book.handle(SessionClosed(peer.peer_id), 1.0)
+        return 1.0
+    book.handle(SessionClosed(peer.peer_id), 1.0)
+    book.handle(DialEnded(peer.peer_id), 1.0)
+    return 1.0 + limits.PEER_RECORD_TTL_S + 1.0
+
+
+def dials_until(book: PeerBook, now: float, end: float) -> list[float]:
+    """Obey every deadline, let every dial fail; return when there were dials."""
+    times = []
+    while (deadline := book.next_deadline()) is not None and deadline <= end:
+        assert deadline > now or not times
+        now = max(now, deadline)
+        for peer in dialled(book, now):
+            times.append(now)
+            book.handle(DialEnded(peer), now)
+    return times
+
+
+@pytest.mark.parametrize("how", ["left", "silent"])
+def test_a_peer_of_the_link_is_looked_for_forever(book: PeerBook, how: str) -> None:
+    book.handle(HintsGiven((Hint(ALL[1].peer_id, "mem:one"),)), 0.0)
+    now = left_or_silent(book, ALL[1], how)
+    times = [when for when in dials_until(book, now, 3600.0) if when > now]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert len(times) > 3600 / limits.HINT_REDIAL_S / 1.3
+    assert all(0.7 < pause / limits.HINT_REDIAL_S < 1.3 for pause in pauses[1:])
+
+
+@pytest.mark.parametrize("how", ["left", "silent"])
+def test_another_peer_that_is_gone_is_not_looked_for(book: PeerBook, how: str) -> None:
+    now = left_or_silent(book, ALL[1], how)
+    assert [when for when in dials_until(book, now, 3600.0) if when > now] == []
+
+
+def test_a_peer_of_the_link_is_never_forgotten(book: PeerBook) -> None:
+    book.handle(HintsGiven((Hint(ALL[1].peer_id, "mem:one"),)), 0.0)
+    now = left_or_silent(book, ALL[1], "left")
+    for number in range(2 * limits.PEERS_KNOWN_MAX):
+        stranger = Identity.from_seed(number.to_bytes(32, "little"))
+        book.handle(RecordsReceived((make_record(stranger, state="left"),)), now + 1.0)
+    assert ALL[1].peer_id in book.entries

@@ -12,6 +12,10 @@ A peer is one of::
     connected  a session is open
     left       its newest record says so: not dialled, not a partner
     expired    silent for too long: kept only for the account of who took part
+
+A peer of the link is dialled now and then even if it has left or expired. It is where newcomers
+arrive, and it may come back knowing nobody: without that, two halves of a swarm that each know
+only themselves would never meet.
 """
 
 from __future__ import annotations
@@ -125,6 +129,7 @@ class PeerEntry:
     addresses: tuple[str, ...] = ()
     record: PeerRecord | None = None
     signed: Signed | None = None
+    is_hint: bool = False  # the link names it
     heard_at: float = 0.0
     connected: bool = False
     dialling: bool = False
@@ -144,13 +149,15 @@ class PeerEntry:
         idle = self.record.status.state in ("left", "failed", "stopped")
         return not idle and not self.is_expired(now)
 
+    def is_gone(self, now: float) -> bool:
+        return self.has_left() or (self.record is not None and self.is_expired(now))
+
     def wants_dial(self, now: float) -> bool:
         return (
             bool(self.addresses)
             and not self.connected
             and not self.dialling
-            and not self.has_left()
-            and not (self.record is not None and self.is_expired(now))
+            and (self.is_hint or not self.is_gone(now))
         )
 
 
@@ -215,7 +222,7 @@ class PeerBook:
             self._effects.append(Dial(entry.peer, entry.addresses))
         for entry in self.entries.values():
             # An expired peer is not dialled; its deadline must not stay in the past either.
-            if entry.record is not None and entry.dial_at <= now and entry.is_expired(now):
+            if entry.dial_at <= now and entry.is_gone(now) and not entry.is_hint:
                 entry.dial_at = now + limits.PEER_RECORD_TTL_S
 
     def statistics(self) -> PeerBookStatistics:
@@ -252,7 +259,10 @@ class PeerBook:
         if hint.peer == self.self_id:
             return
         entry = self._entry(hint.peer, now)
-        if entry is not None and entry.record is None:
+        if entry is None:
+            return
+        entry.is_hint = True
+        if entry.record is None:
             entry.addresses = tuple(dict.fromkeys((*entry.addresses, hint.address)))[:8]
 
     def _take_record(self, signed: Signed, now: float) -> None:
@@ -282,6 +292,8 @@ class PeerBook:
             entry.addresses = record.addresses
         if restarted and not entry.dialling:
             entry.failures, entry.dial_at = 0, now
+        if entry.has_left():
+            entry.dial_at = now + self._hint_pause_s()
 
     def _entry(self, peer: PeerId, now: float) -> PeerEntry | None:
         """Return the entry of a peer, made if there is room for one more."""
@@ -293,8 +305,8 @@ class PeerBook:
         return entry
 
     def _evict(self, now: float) -> bool:
-        gone = [e for e in self.entries.values() if e.is_expired(now) or (e.has_left())]
-        gone = [e for e in gone if not e.connected and not e.dialling]
+        gone = [e for e in self.entries.values() if e.is_expired(now) or e.has_left()]
+        gone = [e for e in gone if not (e.connected or e.dialling or e.is_hint)]
         if not gone:
             return False
         del self.entries[min(gone, key=lambda entry: entry.heard_at).peer]
@@ -314,7 +326,8 @@ class PeerBook:
         if entry is None or not entry.connected:
             return
         entry.connected, entry.heard_at = False, now
-        entry.dial_at = now + self.rng.uniform(0, limits.REDIAL_BACKOFF_S_MIN)
+        pause_s = self.rng.uniform(0, limits.REDIAL_BACKOFF_S_MIN)
+        entry.dial_at = now + (self._hint_pause_s() if entry.has_left() else pause_s)
 
     def _dial_ended(self, peer: PeerId, now: float) -> None:
         entry = self.entries.get(peer)
@@ -327,13 +340,17 @@ class PeerBook:
             limit = limits.REDIAL_BACKOFF_S_MIN * 2 ** min(entry.failures, 16)
             limit = min(limit, limits.REDIAL_BACKOFF_S_MAX)
             # Full jitter: nodes that lost one peer together do not come back together.
-            entry.dial_at = now + self.rng.uniform(limits.REDIAL_BACKOFF_S_MIN / 2, limit)
+            pause_s = self.rng.uniform(limits.REDIAL_BACKOFF_S_MIN / 2, limit)
+            entry.dial_at = now + (self._hint_pause_s() if entry.is_gone(now) else pause_s)
 
     def _gossip(self, now: float) -> None:
         connected = sorted(e.peer for e in self.entries.values() if e.connected)
         if connected:
             self._effects.append(ExchangeLists(self.rng.choice(connected)))
         self._gossip_at = now + self._interval()
+
+    def _hint_pause_s(self) -> float:
+        return limits.HINT_REDIAL_S * self.rng.uniform(0.75, 1.25)
 
     def _interval(self) -> float:
         return limits.PEER_GOSSIP_INTERVAL_S * self.rng.uniform(0.75, 1.25)
