@@ -1,0 +1,114 @@
+"""The driver of cores: order of effects, events fed by effects, deadlines on virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+
+from swarmnode.daemon.driver import CoreDriver
+from swarmnode.errors import RemoteProtocolError
+
+
+@dataclass
+class Echo:
+    """A core that answers an event with so many effects, and has deadlines that are given."""
+
+    deadlines: list[float] = field(default_factory=list)
+    handled: list[tuple[str, float]] = field(default_factory=list)
+    _effects: list[str] = field(default_factory=list)
+
+    def handle(self, event: str, now: float) -> None:
+        if event == "bad":
+            raise RemoteProtocolError("a rule was broken")
+        self.handled.append((event, now))
+        self._effects += [f"{event}.{number}" for number in range(3)]
+
+    def poll_effects(self) -> list[str]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def next_deadline(self) -> float | None:
+        return min(self.deadlines, default=None)
+
+    def handle_deadline(self, now: float) -> None:
+        due = [when for when in self.deadlines if when <= now]
+        self.deadlines = [when for when in self.deadlines if when > now]
+        self._effects += [f"deadline {when:g} at {now:g}" for when in due]
+
+    def statistics(self) -> None:
+        return None
+
+
+def driver_of(core: Echo, carry_out: Callable[[str], None]) -> CoreDriver[str, str]:
+    return CoreDriver(core, carry_out, now=trio.current_time)
+
+
+async def test_effects_are_carried_out_before_feed_returns(autojump_clock) -> None:
+    done: list[str] = []
+    driver = driver_of(Echo(), done.append)
+    driver.feed("a")
+    assert done == ["a.0", "a.1", "a.2"]
+    driver.feed("b")
+    assert done[3:] == ["b.0", "b.1", "b.2"]
+
+
+async def test_what_an_effect_feeds_comes_after_all_effects_before_it(autojump_clock) -> None:
+    done: list[str] = []
+    core = Echo()
+
+    def carry_out(effect: str) -> None:
+        done.append(effect)
+        if effect == "a.0":
+            driver.feed("b")
+            driver.feed("c")
+            assert [event for event, _ in core.handled] == ["a"]
+        if effect == "b.1":
+            driver.feed("d")
+
+    driver = driver_of(core, carry_out)
+    driver.feed("a")
+    assert [effect.partition(".")[0] for effect in done] == [*"aaa", *"bbb", *"ccc", *"ddd"]
+
+
+async def test_an_event_that_the_core_refuses_is_raised_and_hurts_nothing(autojump_clock) -> None:
+    done: list[str] = []
+    driver = driver_of(Echo(), done.append)
+    with pytest.raises(RemoteProtocolError):
+        driver.feed("bad")
+    driver.feed("a")
+    assert done == ["a.0", "a.1", "a.2"]
+
+
+async def test_deadlines_are_kept_and_may_be_moved_by_events(autojump_clock) -> None:
+    done: list[str] = []
+    core = Echo(deadlines=[5.0, 2.0])
+
+    def carry_out(effect: str) -> None:
+        done.append(effect)
+        if effect == "a.0":
+            core.deadlines.append(trio.current_time() + 0.5)
+
+    driver = driver_of(core, carry_out)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(driver.run)
+        await trio.sleep(3)
+        assert done == ["deadline 2 at 2"]
+        driver.feed("a")  # the timer is running for 5: it has to be set again
+        await trio.sleep(0.75)
+        assert done[-1] == "deadline 3.5 at 3.5"
+        await trio.sleep(10)
+        assert done[-1] == "deadline 5 at 5"
+        assert len(done) == 6
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_deadline_in_the_past_is_handled_at_once(autojump_clock) -> None:
+    done: list[str] = []
+    await trio.sleep(7)
+    driver = driver_of(Echo(deadlines=[1.0]), done.append)
+    with trio.move_on_after(1):
+        await driver.run()
+    assert done == ["deadline 1 at 7"]
