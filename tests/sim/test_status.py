@@ -1,0 +1,78 @@
+"""What a node says of itself agrees with its history, and no counter ever falls."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import numpy as np
+import trio
+
+from swarmnode.telemetry.metrics import render
+from swarmnode.testing.fake_worker import FakeWorker
+from swarmnode.testing.swarm import SimNode, sim_swarm
+from tests.sim.checks import end, pull, until
+
+TRAINING = FakeWorker(np.zeros(0), drift=pull)
+
+
+def sent_bytes(node: SimNode) -> Counter[str]:
+    return Counter(node.status.sent_bytes)
+
+
+async def test_status_peers_and_metrics_agree_with_the_history(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 3, worker=TRAINING) as swarm:
+        await until(lambda: all(n.status.peers_connected == 2 for n in swarm.nodes), 10)
+        await trio.sleep(10)
+        node = swarm.nodes[0]
+        status, view = node.status, node.running.view
+        outcomes = Counter(e["outcome"] for e in node.history if e["event"] == "finished")
+        merged = sum(e["event"] == "applied" for e in node.history)
+        assert status.exchanges_committed == outcomes["committed"] > 10
+        assert status.exchanges_declined == outcomes["declined"]
+        assert status.exchanges_applied == merged
+        assert (status.exchanges_half_applied, status.exchanges_in_doubt) == (0, 0)
+        # A status is as old as the last report of the worker, a second at most.
+        assert abs(status.step - node.worker.step) <= 1.2 / node.worker.step_s
+        assert msgspec.json.decode(msgspec.json.encode(status))["state"] == "training"
+        others = {peer.peer: peer for peer in view.peers(trio.current_time())}
+        assert others.keys() == {str(n.peer) for n in swarm.nodes[1:]}
+        assert all(peer.connected and peer.state == "training" for peer in others.values())
+        assert all(peer.step > 0 for peer in others.values())
+        text = render(view.metrics(trio.current_time()), "")[1].decode()
+        (line,) = (
+            line
+            for line in text.splitlines()
+            if line.startswith("swarmnode_exchanges_total{") and '"committed"' in line
+        )
+        assert float(line.split()[-1]) == status.exchanges_committed
+        await end(swarm)
+
+
+async def test_bytes_of_sessions_that_ended_stay_counted(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 3, worker=TRAINING) as swarm:
+        node = swarm.nodes[0]
+        before = sent_bytes(node)
+        for _ in range(10):
+            await trio.sleep(1)
+            swarm.unplug(0)
+            await trio.sleep(0.05)
+            now = sent_bytes(node)
+            assert all(now[plane] >= before[plane] for plane in before)
+            before = now
+        assert before["tensor"] > 0
+        await end(swarm)
+
+
+async def test_a_node_that_looks_for_the_manifest_says_so(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 1) as swarm:
+        newcomer = SimNode(swarm, 1, FakeWorker(np.zeros(640)), swarm.nodes[0].identity, (5,))
+        swarm.nodes.append(newcomer)
+        await swarm.start(1)
+        await trio.sleep(1)
+        assert newcomer.status.state == "syncing"
+        assert "manifest" in newcomer.status.reason
+        assert newcomer.status.step == 0
+        assert newcomer.running.view.peer_status().state == "syncing"
+        render(newcomer.running.view.metrics(trio.current_time()), "")
+        await newcomer.leave()
