@@ -125,6 +125,9 @@ class Neighbours:
         for address in addresses:
             try:
                 channel = await self._connect(address)
+                if peer in self.sessions:  # it dialled us meanwhile, and got through first
+                    await channel.aclose()
+                    break
                 await self._run_session(channel, dialled=peer)
                 return
             except SwarmNodeError as error:
