@@ -1,0 +1,386 @@
+"""The documentation is true: links, commands, errors, tables and the example of a task."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import msgspec
+import pytest
+
+from swarmnode import config, errors, limits
+from swarmnode.cli import reference
+from swarmnode.cli.main import cli
+from swarmnode.protocol.identity import Identity, verify
+from swarmnode.protocol.swarm import (
+    Hint,
+    SwarmLink,
+    compatibility_key,
+    network_id,
+    parse_link,
+    sign_manifest,
+)
+from swarmnode.tasks.registry import ENTRY_POINT_GROUP
+from swarmnode.wire import membership, swarm
+from swarmnode.wire.packing import encode_record
+from tests.golden.messages import EXAMPLES
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+SPEC = ROOT / "proto" / "swarm.md"
+PAGES = [ROOT / "README.md", *DOCS, *sorted((ROOT / "proto").glob("*.md"))]
+
+# ``code`` and `code`; fenced blocks and indented ones are lines of their own.
+SPAN = re.compile(r"(?<!`)(``?)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
+# The first cell of a row of errors.md: `` `…` `` if the text itself has backticks.
+ERROR_CELL = r"^\| (``?)(.+?)\1 \|"
+# Programs whose options are not ours.
+OTHERS = ("pip", "pytest", "python", "python3", "make", "git", "bash", "ruff", "mypy", "cd")
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def prose_and_code(path: Path) -> tuple[str, list[str]]:
+    """Return the text outside of blocks of code, and the lines inside."""
+    prose, code, fence = [], [], False
+    for line in text_of(path).splitlines():
+        if line.startswith("```"):
+            fence = not fence
+        elif fence or line.startswith("    "):
+            code.append(line.strip())
+        else:
+            prose.append(line)
+    return "\n".join(prose), code
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", prose_and_code(path)[0], re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+# --- links --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_resolve(page: Path) -> None:
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose_and_code(page)[0]):
+        name, _, anchor = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        if not path.exists() or (anchor and anchor not in anchors(path)):
+            broken.append(target)
+    assert not broken
+
+
+def test_the_index_has_every_page() -> None:
+    index = text_of(ROOT / "docs" / "README.md")
+    missing = [page.name for page in DOCS if f"({page.name})" not in index]
+    assert missing == ["README.md"]
+
+
+# --- commands -----------------------------------------------------------------------------------
+
+
+@functools.cache
+def verbs() -> dict[str, set[str]]:
+    """Return every verb, such as ``bench codec``, with its options."""
+    found: dict[str, set[str]] = {}
+
+    def walk(group: click.Group, prefix: str) -> None:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            found[prefix + name] = {option for param in command.params for option in param.opts}
+            if isinstance(command, click.Group):
+                walk(command, f"{prefix}{name} ")
+
+    walk(cli, "")
+    return found
+
+
+def commands_in(page: Path) -> Iterator[str]:
+    """Yield what stands behind ``swarmnode`` in code of the page, but not in texts of errors."""
+    prose, code = prose_and_code(page)
+    if page.name == "errors.md":
+        prose = re.sub(ERROR_CELL, "|", prose, flags=re.MULTILINE)
+    spans = [" ".join(match[2].split()) for match in SPAN.finditer(prose)]
+    for piece in [*code, *spans]:
+        for match in re.finditer(r"(?:^|[\s(`/])swarmnode ([a-z][^`]*)", piece):
+            yield match[1].partition("  #")[0]
+
+
+def split(command: str) -> list[str]:
+    """Split as a shell does, also a command that the text around it has cut in a quote."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
+def test_verbs_and_their_options_exist(page: Path) -> None:
+    wrong = []
+    for command in commands_in(page):
+        words = split(command)
+        name = " ".join(words[:2]) if " ".join(words[:2]) in verbs() else words[0]
+        options = {word.partition("=")[0] for word in words if word.startswith("--")}
+        if name not in verbs() or options - verbs()[name] - {"--help"}:
+            wrong.append(command)
+    assert not wrong
+
+
+def test_commands_are_found_at_all() -> None:
+    """Else the test above would pass on anything."""
+    found = {split(command)[0] for page in DOCS for command in commands_in(page)}
+    assert found >= {"create", "join", "status", "peers", "leave", "export", "generate", "bench"}
+    (tried,) = (
+        command for command in commands_in(ROOT / "docs" / "researcher.md") if "layers=4" in command
+    )
+    assert split(tried)[-2:] == ["--set", "strategy.every=32"]
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
+def test_options_named_alone_exist(page: Path) -> None:
+    known = {"--help", "--version"}.union(*verbs().values())
+    wrong = [
+        span
+        for span in (match[2] for match in SPAN.finditer(prose_and_code(page)[0]))
+        if not span.startswith(OTHERS)
+        for option in re.findall(r"(?:^|\s)(--[a-z][a-z-]*)", span)
+        if option not in known and not span.startswith("--data-dir") and "-seed" not in span
+    ]
+    assert not wrong
+
+
+def test_modules_and_files_that_are_named_exist() -> None:
+    missing = []
+    for page in [*DOCS, SPEC]:
+        text = text_of(page)
+        for module in re.findall(r"python -m (swarmnode[\w.]*|tests[\w.]*)", text):
+            path = ROOT.joinpath(*module.split("."))
+            missing += [] if path.with_suffix(".py").exists() else [module]
+        for name in re.findall(r"\b((?:[a-z_]+/)+[a-z_]+\.(?:py|c|md|json))\b", text):
+            places = [ROOT, ROOT / "swarmnode", ROOT / "proto", ROOT / "native"]
+            missing += [] if any((place / name).exists() for place in places) else [name]
+    assert sorted(set(missing) - {"proto/gossip.md"}) == []
+
+
+def test_the_reference_is_fresh(capsys: pytest.CaptureFixture[str]) -> None:
+    assert reference.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_a_stale_reference_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stale = tmp_path / "reference.md"
+    assert reference.main(["--check", "--file", str(stale)]) == 1
+    assert reference.main(["--write", "--file", str(stale)]) == 0
+    assert reference.main(["--check", "--file", str(stale)]) == 0
+    stale.write_text(text_of(stale).replace("--home", "--house"), encoding="utf-8")
+    assert reference.main(["--check", "--file", str(stale)]) == 1
+    assert "--house" in capsys.readouterr().err
+
+
+def test_exit_codes_are_all_described() -> None:
+    codes = {error.exit_code for error in vars(errors).values() if hasattr(error, "exit_code")}
+    assert codes | {0} == reference._EXIT_CODES.keys()
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+@functools.cache
+def texts_in_code() -> tuple[str, ...]:
+    """Return every string of the package; what differs is ``…``."""
+    found = []
+    for path in sorted((ROOT / "swarmnode").rglob("*.py")):
+        for node in ast.walk(ast.parse(text_of(path))):
+            if isinstance(node, ast.JoinedStr):
+                parts = (v.value if isinstance(v, ast.Constant) else "…" for v in node.values)
+                found.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return tuple(found)
+
+
+def test_errors_are_those_of_the_code() -> None:
+    rows = re.findall(ERROR_CELL, text_of(ROOT / "docs" / "errors.md"), re.MULTILINE)
+    assert len(rows) > 80
+    unknown = []
+    for _, text in rows:
+        pattern = re.compile(".*".join(map(re.escape, text.strip().split("…"))), re.DOTALL)
+        if not any(pattern.search(known) for known in texts_in_code()):
+            unknown.append(text)
+    assert not unknown
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def table_after(text: str, marker: str) -> dict[str, list[str]]:
+    """Return the first table behind ``marker``: first cell to the other ones."""
+    lines = text.split(marker, 1)[1].splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    rows = {}
+    for line in lines[begin + 2 :]:
+        if not line.startswith("|"):
+            break
+        first, *others = (cell.strip() for cell in line.strip("|").split("|"))
+        for name in first.split(", "):
+            rows[name.strip("`")] = others
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("owner", "settings"),
+    [
+        ("`bytes-lm`", "swarmnode.tasks.bytes_lm:BytesLM"),
+        ("`digits`", "swarmnode.tasks.digits:Digits"),
+        ("`synthetic`", "swarmnode.tasks.synthetic:Synthetic"),
+        ("the strategy `pair-average`", "swarmnode.strategies.pair_average:PairAverage"),
+    ],
+)
+def test_tables_of_settings_are_those_of_the_code(owner: str, settings: str) -> None:
+    module, _, name = settings.partition(":")
+    record = getattr(importlib.import_module(module), name).Config
+    table = table_after(text_of(ROOT / "docs" / "researcher.md"), f"\nSettings of {owner}:\n")
+    shown = {key: float(cells[0]) for key, cells in table.items()}
+    assert shown == {field.name: field.default for field in msgspec.structs.fields(record)}
+
+
+def test_tasks_are_listed_with_their_pace() -> None:
+    from swarmnode.tasks.registry import _BUILT_IN, load_task
+
+    table = table_after(text_of(ROOT / "docs" / "researcher.md"), "## Tasks and settings")
+    assert table.keys() == _BUILT_IN.keys()
+    for name, cells in table.items():
+        assert cells[-1] == f"{load_task(name).exchange_every_steps} steps"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        swarm.Signed,
+        swarm.Manifest,
+        swarm.ManifestRequest,
+        swarm.ManifestReply,
+        membership.PeerRecord,
+        membership.PeerStatus,
+        membership.PeerList,
+        membership.SnapshotHeader,
+    ],
+)
+def test_the_specification_has_every_field(record: type[msgspec.Struct]) -> None:
+    table = text_of(SPEC).split(f"\n| `{record.__name__}` |", 1)[1].split("\n\n", 1)[0]
+    shown = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert shown == list(record.__struct_fields__)
+
+
+def test_the_specification_has_every_state_and_service() -> None:
+    from swarmnode.daemon import exchange, manifests, neighbours, newcomer
+
+    states = text_of(SPEC).split("\nStates: ", 1)[1].split(".", 1)[0]
+    assert set(re.findall(r"`(\w+)`", states)) == set(get_args(membership.PeerState))
+    assert table_after(text_of(SPEC), "## 5. Services").keys() == {
+        neighbours.PEERS_SERVICE,
+        manifests.MANIFEST_SERVICE,
+        newcomer.SNAPSHOT_SERVICE,
+        exchange.EXCHANGE_SERVICE,
+        exchange.MESSAGE_SERVICE,
+    }
+
+
+@pytest.mark.parametrize("page", [*DOCS, SPEC], ids=lambda page: page.name)
+def test_bounds_are_named_with_their_value(page: Path) -> None:
+    named = re.findall(r"\b([A-Z]{3,}(?:_[A-Z]+)+)\b`? \(([\d.]+)(?: s)?\)", text_of(page))
+    for name, shown in named:
+        assert getattr(limits, name) == float(shown), name
+    bare = set(re.findall(r"`([A-Z]{3,}(?:_[A-Z]+)+)`", text_of(page)))
+    known = {name for name in bare if hasattr(limits, name)}
+    variables = {config.HOME_VARIABLE, "SWARMNODE_THREADS", "SWARMNODE_NATIVE"}
+    variables |= {config.ENVIRONMENT_PREFIX + name.upper() for name in config._TYPES}
+    assert bare - known - variables <= {"PROTOCOL_ERROR", "FAMILIES", "FORMATS", "EXAMPLES"}
+
+
+# --- the vectors of proto/swarm.md --------------------------------------------------------------
+
+
+def test_vectors_of_the_specification() -> None:
+    key = Identity.from_seed(b"s" * 32)
+    network = network_id(key.public_key)
+    examples: Any = EXAMPLES
+    manifest = msgspec.structs.replace(examples["swarm/manifest"], swarm_key=key.public_key)
+    record = msgspec.structs.replace(
+        examples["membership/peer-record"], public_key=key.public_key, network_id=network
+    )
+    link = SwarmLink("tiny-lm", key.public_key, (Hint(key.peer_id, "192.0.2.1:7337"),))
+    shown = {
+        name: cells[0].replace("<br>", "").replace("`", "")
+        for name, cells in table_after(text_of(SPEC), "## 9. Test vectors").items()
+    }
+    assert shown == {
+        "public key": key.public_key.hex(),
+        "in a link": str(link).partition("k=")[2].partition("&")[0],
+        "peer id": str(key.peer_id),
+        "network id": hashlib.sha256(b"swarmnode/network/1\0" + key.public_key).hexdigest(),
+        "signature of the manifest": sign_manifest(manifest, key).signature.hex(),
+        "compatibility key": compatibility_key(manifest).hex(),
+        "signature of the record": shown["signature of the record"],
+    }
+    assert network.hex() == shown["network id"]
+    signature = bytes.fromhex(shown["signature of the record"])
+    body = encode_record(record)
+    verify(key.public_key, "peer-record/1", body, signature, what="vector")
+    (written,) = re.findall(r"^    (swarm:\S+)$", text_of(SPEC), re.MULTILINE)
+    assert parse_link(written) == link
+    assert str(link) == written
+
+
+# --- the example of a task ----------------------------------------------------------------------
+
+
+def block(page: str, language: str) -> str:
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def install(folder: Path, page: str) -> str:
+    """Put both files of the page where an installation would; return the name of the task."""
+    project = tomllib.loads(block(page, "toml"))
+    (module,) = project["tool"]["setuptools"]["py-modules"]
+    ((name, target),) = project["project"]["entry-points"][ENTRY_POINT_GROUP].items()
+    (folder / f"{module}.py").write_text(block(page, "python"), encoding="utf-8")
+    about = folder / f"{module}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\n{name} = {target}\n")
+    return str(name)
+
+
+def test_the_example_of_a_task_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from swarmnode.tasks.registry import load_task
+    from swarmnode.worker.state import build_state, build_task
+
+    name = install(tmp_path, text_of(ROOT / "docs" / "task.md"))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert load_task(name).name == name
+    task = build_task(name, {"hidden": 64})
+    state = build_state(task, swarm_seed=1, device="cpu")
+    batches, before = state.batches(1), state.evaluate()
+    for _ in range(150):
+        state.take_step(next(batches))
+    assert state.evaluate() < before / 2
+    assert state.evaluate() == state.evaluate()
+    assert state.tokens == 150 * task.tokens_per_batch
+    with pytest.raises(errors.ConfigError, match="unknown setting 'colour'"):
+        build_task(name, {"colour": 1})
