@@ -103,6 +103,12 @@ MANIFEST_CLOCK_SKEW_S = 86_400
 PEERS_KNOWN_MAX = 256
 # Open sessions: every peer may be a partner, and a home router survives this many.
 PEERS_CONNECTED_MAX = 64
+# Past these, peers that dial us are turned away: newcomers find room where we do not look for it.
+PEERS_ACCEPTED_MAX = 128
+# Connections whose handshake is not over: 60 KiB each, and a real one takes three round trips.
+STRANGERS_MAX = 64
+# Refused connections share one line of the log in this time: anybody can cause thousands.
+REFUSAL_LOG_INTERVAL_S = 1.0
 # Lists are exchanged with one random neighbour this often: news crosses N peers in log2(N) rounds.
 PEER_GOSSIP_INTERVAL_S = 2.0
 # A peer that nobody has heard of for this long is forgotten as a partner and for dialling.

@@ -9,6 +9,8 @@ wins, because a peer that dials again has lost the old one.
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -74,6 +76,9 @@ class Neighbours:
         )
         self._nursery: trio.Nursery | None = None
         self._bound = ""
+        self._strangers = 0
+        self._refusals_unsaid = 0
+        self._refusal_said_at = -math.inf
         self.on_session_opened: Callable[[], None] = lambda: None
         self.on_session_end: Callable[[Session], None] = lambda _session: None
         services.add_request(PEERS_SERVICE, self._answer_peer_list)
@@ -84,7 +89,8 @@ class Neighbours:
         """Listen, dial and gossip until cancelled; ``start`` gives the bound address."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self._bound = await nursery.start(self._transport.serve, listen, self._accept)
+            serve = functools.partial(self._transport.serve, admit=self._admit)
+            self._bound = await nursery.start(serve, listen, self._accept)
             self._refresh_own_record()
             task_status.started(self._bound)
             nursery.start_soon(self._driver.run)
@@ -114,12 +120,30 @@ class Neighbours:
 
     # --- opening ------------------------------------------------------------------------
 
+    def _admit(self) -> bool:
+        """Bound what strangers cost who have proven nothing yet, and how many peers there are."""
+        if self._strangers >= limits.STRANGERS_MAX:
+            self._note_refusal("TooManyStrangers", "", "too many handshakes at once")
+        elif len(self.sessions) >= limits.PEERS_ACCEPTED_MAX:
+            self._note_refusal("TooManyPeers", "", "connected to enough peers")
+        else:
+            return True
+        return False
+
     async def _accept(self, channel: Channel) -> None:
         try:
             await self._run_session(channel, dialled=None)
         except SwarmNodeError as error:
-            self.refused[type(error).__name__] += 1
-            _log.info("refused a connection", channel=channel.description, why=str(error))
+            self._note_refusal(type(error).__name__, channel.description, str(error))
+
+    def _note_refusal(self, kind: str, channel: str, why: str) -> None:
+        self.refused[kind] += 1
+        self._refusals_unsaid += 1
+        now = self._env.monotonic()
+        if now >= self._refusal_said_at + limits.REFUSAL_LOG_INTERVAL_S:
+            count = self._refusals_unsaid
+            _log.info("refused a connection", channel=channel, why=why, refusals=count)
+            self._refusals_unsaid, self._refusal_said_at = 0, now
 
     async def _dial(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         for address in addresses:
@@ -147,7 +171,12 @@ class Neighbours:
         The session lives in our nursery, so that a refused handshake is raised here as it is.
         """
         assert self._nursery is not None
-        session: Session = await self._nursery.start(self._start_session, channel, dialled)
+        is_stranger = dialled is None
+        self._strangers += is_stranger
+        try:
+            session: Session = await self._nursery.start(self._start_session, channel, dialled)
+        finally:
+            self._strangers -= is_stranger
         registered = self._register(session)
         if dialled is not None:
             self._driver.feed(DialEnded(dialled))

@@ -21,7 +21,7 @@ async def run_accepted(
         if admit is None or admit():
             await handle_channel(channel)
         else:
-            _log.info("%s: turned away, too many strangers at once", channel.description)
+            _log.debug("%s: not admitted", channel.description)  # the caller knows, and counts
     except (TransportError, ProtocolError, DeadlineExceeded, Refused) as error:
         _log.info("%s: %s", channel.description, error)
     finally:

@@ -105,7 +105,8 @@ def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = DEAD
 
     async def poll() -> Any:
         with trio.move_on_after(deadline_s):
-            while not (found := condition()):  # noqa: ASYNC110 -- by another process
+            # In a thread, so that it may wait for a process or run Trio itself.
+            while not (found := await trio.to_thread.run_sync(condition)):  # noqa: ASYNC110
                 await trio.sleep(0.03)
             return found
         raise AssertionError(f"not within {deadline_s} s: {what}")

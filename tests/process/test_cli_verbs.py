@@ -128,16 +128,18 @@ def test_torch_is_asked_for_by_the_verbs_that_need_it(home: Path, tmp_path: Path
     env = without_torch(tmp_path / "site")
     advice = "swarmnode: this task needs torch: pip install 'swarmnode[torch]'"
     snapshots = str(Paths(home).swarm("demo").snapshots)
-    for arguments in (
+    verbs: list[tuple[str, ...]] = [
         ("create", "other", "--task", "synthetic"),
         ("generate", snapshots),
         ("export", str(tmp_path / "out")),
-    ):
-        answer = swarmnode(home, *arguments, env=env)
+    ]
+    for verb in verbs:
+        answer = swarmnode(home, *verb, env=env)
         assert answer.code == 2
         assert answer.line == advice
-    for arguments in (("status",), ("version",), ("paths",), ("join", "nosuch")):
-        assert "torch" not in swarmnode(home, *arguments, env=env).err
+    verbs = [("status",), ("version",), ("paths",), ("join", "nosuch")]
+    for verb in verbs:
+        assert "torch" not in swarmnode(home, *verb, env=env).err
 
 
 def test_files_where_the_user_stands_are_not_imported(home: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ One pair of daemons serves the whole module; every test leaves both of them trai
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import resource
@@ -18,9 +19,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from swarmnode import limits
 from swarmnode.cli.audit import audit_histories
 from swarmnode.config import Paths
-from swarmnode.errors import SwarmNodeError
+from swarmnode.errors import AuthenticationFailed, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session, run_session
@@ -156,7 +158,7 @@ def test_garbage_and_half_open_connections_harm_nothing(pair: Pair) -> None:
         b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00",  # a client hello that is none
         os.urandom(4096),
     )
-    idle = [socket.create_connection((LOOPBACK, pair.a.port)) for _ in range(60)]
+    idle = [socket.create_connection((LOOPBACK, pair.a.port)) for _ in range(200)]
     try:
         for payload in payloads:
             with socket.create_connection((LOOPBACK, pair.a.port)) as sock:
@@ -170,10 +172,12 @@ def test_garbage_and_half_open_connections_harm_nothing(pair: Pair) -> None:
                     pass  # it may hang up in the middle of our nonsense
         pair.wait_exchanges(1)
         assert _rss_kib(pair.a.pid) <= RSS_KIB_MAX
+        assert len(list(Path(f"/proc/{pair.a.pid}/fd").iterdir())) < limits.STRANGERS_MAX + 40
     finally:
         for sock in idle:
             sock.close()
     assert "Traceback" not in pair.a.log
+    assert pair.a.log.count("refused a connection") < 20  # a flood is no flood of lines
 
 
 def test_whoever_expects_another_peer_is_told_on_both_sides(pair: Pair) -> None:
@@ -190,10 +194,16 @@ def test_whoever_expects_another_peer_is_told_on_both_sides(pair: Pair) -> None:
             expected=expected,
         )
 
-    with pytest.raises(SwarmNodeError, match=f"expected peer {expected}, but") as raised:
-        trio.run(dial)
-    assert raised.value.exit_code == 4
-    wait_until(lambda: "refused a connection" in pair.a.log, "the line in the log")
+    def is_refused_and_logged() -> bool:
+        with (
+            contextlib.suppress(TransportError),  # no room while strangers hold it
+            pytest.raises(AuthenticationFailed, match=f"expected peer {expected}, but"),
+        ):
+            trio.run(dial)
+        return f"refused this node: expected peer {expected}" in pair.a.log
+
+    # Again, because refusals that come thick and fast share a line.
+    wait_until(is_refused_and_logged, "both lines")
 
 
 class DeafChannel(TcpChannel):
@@ -239,7 +249,7 @@ def test_a_peer_that_stops_reading_holds_nobody_up(pair: Pair) -> None:
             question = encode_record(PeerList(()))
             for _ in range(200):  # more than a session lets run at once; nobody reads an answer
                 nursery.start_soon(ask_in_vain, session, question)
-            await trio.to_thread.run_sync(pair.wait_exchanges)
+            await trio.to_thread.run_sync(functools.partial(pair.wait_exchanges, 1))
             nursery.cancel_scope.cancel()
 
     trio.run(be_deaf_while_others_train)
