@@ -82,6 +82,25 @@ async def test_one_leaves_in_the_middle_of_an_exchange(
         assert audit.lost_in_kill == 0
 
 
+@pytest.mark.parametrize("role", list(Role))
+async def test_one_leaves_whose_transfer_would_take_too_long(
+    tmp_path, autojump_clock, role: Role
+) -> None:
+    """The partner is told, in time, and is not left in doubt."""
+    async with sim_swarm(tmp_path, 2, delay_s=0.25, worker=TRAINING) as swarm:
+        await everybody_exchanges(swarm)
+        begun = (role, State.TRANSFER)
+        await until(lambda: any(flight_is(n, *begun) for n in swarm.nodes), 60, poll_s=0.005)
+        leaver = next(node for node in swarm.nodes if flight_is(node, *begun))
+        assert await leaver.leave() < 2
+        await trio.sleep(0.25)  # what was sent last arrives
+        (partner,) = swarm.up
+        aborted = [e for e in partner.history if e.get("outcome") == "aborted"]
+        assert [e["reason"] for e in aborted] == ["local: leaving"]
+        assert not any(flight_is(partner, r, State.READY) for r in Role)
+        await end(swarm)
+
+
 async def test_one_leaves_whose_worker_is_in_a_long_step(tmp_path, autojump_clock) -> None:
     """What was committed is merged before the worker saves, though nobody waits to hear it."""
     slow = replace(TRAINING, step_s=5.0, every=1)

@@ -13,9 +13,10 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange import EXCHANGE_SERVICE, Exchanges, SlotLease
-from swarmnode.daemon.lane import Lane
+from swarmnode.daemon.exchange import EXCHANGE_SERVICE, MESSAGE_SERVICE, Exchanges, SlotLease
+from swarmnode.daemon.lane import Lane, decode_message
 from swarmnode.env import Env
+from swarmnode.ids import PeerId
 from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
@@ -206,6 +207,26 @@ async def test_a_lane_does_not_outlive_its_exchange_by_long(autojump_clock) -> N
         assert len(alice.exchanges._lanes) == 1
         await trio.sleep(limits.EXCHANGE_LINGER_S)
         assert not alice.exchanges._lanes
+
+
+async def test_an_answer_to_who_comes_late_takes_another_way(autojump_clock) -> None:
+    """Our half of the stream has ended by then, and who waits must learn that it is over."""
+    async with rig() as alice:
+        heard: list[wire.Message] = []
+
+        async def take(_peer: PeerId, payload: bytes) -> bytes:
+            heard.append(decode_message(payload))
+            return b""
+
+        alice.bobs.add_request(MESSAGE_SERVICE, take)
+        alice.give()
+        await alice.until(lambda: alice.streams)
+        offer = await hear(alice.streams[0])
+        await alice.until(lambda: alice.finished, limits.EXCHANGE_OFFER_S + 1)
+        await trio.sleep(1)
+        await say(alice.streams[0], wire.Accept(offer.xid, 1, 1, 1))
+        await alice.until(lambda: heard)
+        assert heard == [wire.StatusReply(offer.xid, "aborted")]
 
 
 async def test_no_session_is_no_partner(autojump_clock) -> None:
