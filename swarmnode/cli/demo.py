@@ -10,7 +10,7 @@ import click
 
 from swarmnode.cli.demo_view import LiveView
 from swarmnode.cli.main import print_json
-from swarmnode.cli.options import json_option
+from swarmnode.cli.options import check_data, json_option
 from swarmnode.errors import ConfigError
 
 
@@ -49,6 +49,7 @@ def demo(
     from swarmnode.cli.demo_run import DemoRun, DemoSettings
     from swarmnode.daemon.app import one_error
 
+    check_data(data)
     if out.exists() and any(out.iterdir()) and not (out / "loss.png").exists():
         raise ConfigError(f"--out: {out} is not empty and no demo wrote it: choose another folder")
     out.mkdir(parents=True, exist_ok=True)

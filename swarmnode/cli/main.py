@@ -33,6 +33,8 @@ _VERBS = {
     "status": ("control", "Show what the running node is doing, and why."),
     "version": ("control", "Show the version and the native code in use."),
 }
+# An older click prints the help by itself.
+_NO_VERB: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
 
 class _LazyVerbs(click.Group):
@@ -82,6 +84,9 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(stop.exit_code)
     except (click.exceptions.Abort, KeyboardInterrupt):
         sys.exit(_fail(arguments, "stopped by Ctrl-C", 1))
+    except _NO_VERB as error:  # `swarmnode bench` alone
+        click.echo(error.format_message())
+        sys.exit(0)
     except click.ClickException as error:
         sys.exit(_fail(arguments, _usage_line(error), 2))
     except SwarmNodeError as error:

@@ -97,18 +97,21 @@ class NodeProcess:
     async def kill(self) -> None:
         """End daemon and worker at once, as a power cut would."""
         assert self.process is not None
-        worker_pid = self.status.get("worker_pid")
-        os.kill(self.process.pid, signal.SIGKILL)
-        if worker_pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker_pid, signal.SIGKILL)
+        self._kill_both()
         await self.process.wait()
         self.process, self.status = None, {}
 
     def kill_if_running(self) -> None:
-        """After an error nothing may stay behind; the worker ends with its daemon."""
+        """After an error nothing may stay behind, not even a last snapshot of the worker."""
         if self.process is not None and self.process.poll() is None:
-            self.process.kill()
+            self._kill_both()
+
+    def _kill_both(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        if worker_pid := self.status.get("worker_pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker_pid, signal.SIGKILL)
 
     def failure(self) -> WorkerError:
         """Return what to say about a node that should not have ended."""

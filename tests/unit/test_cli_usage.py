@@ -98,6 +98,8 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         (("export", "out"), 2, "no swarm has been joined from the home"),
         (("export", "out", "--swarm", "Ü"), 2, "expected a swarm name of 1 to 64 characters"),
         (("export", "out", "--swarm", "no"), 2, "this home holds no manifest of a swarm named"),
+        (("demo", "--nodes", "1"), 2, "1 is not in the range"),
+        (("demo", "--data", "nosuch"), 2, "--data: expected a folder of text files, nosuch is"),
         (("generate",), 2, "Missing argument 'EXPORT_DIR'"),
         (("generate", "x", "--temperature", "nan"), 2, "--temperature: expected a number from 0"),
         (("generate", "x", "--temperature", "-1"), 2, "-1.0 is not in the range"),
@@ -159,6 +161,13 @@ def test_the_help_comes_without_a_verb(capsys: pytest.CaptureFixture[str]) -> No
     code, out, err = run(capsys)
     assert code == 0
     assert "Commands:" in out
+    assert err == ""
+
+
+def test_the_help_of_a_group_comes_without_its_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "bench")
+    assert code == 0
+    assert "  codec " in out
     assert err == ""
 
 
