@@ -225,10 +225,12 @@ class HistoryFile:
             self._write(b"\n")
 
     def _rotate(self) -> None:
-        self.close()
-        with _storage_errors(self._path, "rotate"):
+        full = self._fd
+        # Not there: an earlier try moved it, and found no room for a new one.
+        with _storage_errors(self._path, "rotate"), contextlib.suppress(FileNotFoundError):
             self._path.replace(_older(self._path))
         self._open()
+        os.close(full)
 
     def _write(self, data: bytes) -> None:
         with _storage_errors(self._path, "append to"):

@@ -248,6 +248,26 @@ def test_full_disk_leaves_no_half_line_in_the_history(tmp_path: Path, disk: Disk
     assert path.read_bytes() == b'{"n":1}\n{"n":3}\n'
 
 
+def test_history_goes_on_after_a_rotation_without_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "exchanges.jsonl"
+    history = HistoryFile(path, bytes_max=10)
+    history.append({"n": 1})
+    with monkeypatch.context() as full:
+        full.setattr(os, "open", lambda *_: raise_os_error(errno.ENOSPC))
+        for n in (2, 3):
+            with pytest.raises(StorageFull):
+                history.append({"n": n})
+    history.append({"n": 4})
+    history.close()
+    assert entries(path) == [1, 4]
+
+
+def raise_os_error(number: int) -> int:
+    raise OSError(number, os.strerror(number))
+
+
 def test_history_line_is_bounded(tmp_path: Path) -> None:
     history = HistoryFile(tmp_path / "exchanges.jsonl")
     with pytest.raises(StorageError, match="a line has at most"):
