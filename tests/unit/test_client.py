@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -160,30 +162,31 @@ def test_socket_of_another_user(paths: Paths, monkeypatch: pytest.MonkeyPatch) -
         ControlClient(paths).get("/status")
 
 
-def long_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
+@pytest.fixture
+def long_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Paths:
     home = tmp_path / ("x" * 110)
     home.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    # Not below tmp_path: its own length, which grows with the number of runs, must not count.
+    short = tempfile.mkdtemp(prefix="sn")
+    request.addfinalizer(lambda: shutil.rmtree(short))
+    monkeypatch.setattr("tempfile.tempdir", short)
     return Paths(home)
 
 
-async def test_home_with_a_long_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
-) -> None:
-    client = await serve(long_home(tmp_path, monkeypatch), nursery)
+async def test_home_with_a_long_path(long_home: Paths, nursery: trio.Nursery) -> None:
+    client = await serve(long_home, nursery)
     assert await trio.to_thread.run_sync(client.get, "/status") == {"state": "training"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_directory_squatted_by_another_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = long_home(tmp_path, monkeypatch)
-    directory = paths.control_socket.parent
+def test_directory_squatted_by_another_user(long_home: Paths) -> None:
+    directory = long_home.control_socket.parent
     directory.mkdir()
     os.chown(directory, 12345, 12345)
     with pytest.raises(Refused, match="belongs to uid 12345"):
-        ControlClient(paths).get("/status")
+        ControlClient(long_home).get("/status")
 
 
 def test_importing_it_loads_nothing_heavy() -> None:
