@@ -104,6 +104,7 @@ class Node:
         self._stop_reason = ""
         self._failure: SwarmNodeError | None = None
         self._history = HistoryFile(config.paths.history)
+        self._history_fails = False
         self._services = Services()
         self._neighbours = Neighbours(
             identity=identity,
@@ -340,5 +341,9 @@ class Node:
         try:
             self._history.append(entry)
         except StorageError as error:
-            # A full disk must not stop training; the worker's own snapshots say so as well.
-            _log.warning("history not written", why=str(error))
+            # A full disk must not stop training, nor fill the log with a line an exchange.
+            if not self._history_fails:
+                _log.error("exchanges are not written down", why=str(error))
+            self._history_fails = True
+        else:
+            self._history_fails = False
