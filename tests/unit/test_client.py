@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -163,16 +164,14 @@ def test_socket_of_another_user(paths: Paths, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def long_home(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Paths:
+def long_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paths]:
     home = tmp_path / ("x" * 110)
     home.mkdir()
     # Not below tmp_path: its own length, which grows with the number of runs, must not count.
     short = tempfile.mkdtemp(prefix="sn")
-    request.addfinalizer(lambda: shutil.rmtree(short))
     monkeypatch.setattr("tempfile.tempdir", short)
-    return Paths(home)
+    yield Paths(home)
+    shutil.rmtree(short)
 
 
 async def test_home_with_a_long_path(long_home: Paths, nursery: trio.Nursery) -> None:
