@@ -120,6 +120,12 @@ REDIAL_BACKOFF_S_MIN = 0.5
 REDIAL_BACKOFF_S_MAX = 30.0
 # A peer of the link that has left or was silent for long is looked for this often, for ever.
 HINT_REDIAL_S = 60.0
+# Other peers that went silent: with 256 of them, one dial in two seconds.
+LOST_REDIAL_S = 600.0
+# 256 records with their keys and signatures fit into one message (MESSAGE_BYTES_MAX).
+PEER_RECORD_BYTES_MAX = 900
+# A partner that let an offer or a transfer run out of time is asked last for a while.
+PARTNER_SLOW_S = 60.0
 # Home routers fall over when a client opens many connections at once.
 DIALS_CONCURRENT_MAX = 8
 DIAL_DEADLINE_S = 10.0

@@ -37,7 +37,7 @@ from swarmnode.protocol.session.records import Role
 
 _NETWORK_ID = bytes(32)
 _WRITE_BYTES = 256 * 1024  # what plain TCP and TLS do best with
-_PAYLOAD_BYTES = 270_000  # a fragment's chunk: 256 Ki int8 values and their scales
+_PAYLOAD_BYTES = 1_048_576  # a fragment's chunk: 256 Ki int8 values and their scales
 _REQUEST_BYTES = 128
 _LOOPBACK = "127.0.0.1"
 

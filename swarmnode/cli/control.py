@@ -84,6 +84,30 @@ def leave(home: Path | None, as_json: bool) -> None:
 @click.command()
 @home_option
 @json_option
+def pause(home: Path | None, as_json: bool) -> None:
+    """Stop training until `resume`; the node stays in its swarm."""
+    answer = client_for(home).post("/pause")
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo("paused: `swarmnode resume` goes on")
+
+
+@click.command()
+@home_option
+@json_option
+def resume(home: Path | None, as_json: bool) -> None:
+    """Go on training after `pause`."""
+    answer = client_for(home).post("/resume")
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo("training goes on")
+
+
+@click.command()
+@home_option
+@json_option
 def paths(home: Path | None, as_json: bool) -> None:
     """Show where this node keeps its files."""
     own = Paths(resolve_home(home, os.environ))

@@ -83,9 +83,32 @@ def create(
     click.echo(f"\n  {link}\n")
     click.echo(f"others: swarmnode join '{link}'")
     # The link leads to this address, so the node must listen there.
-    flags = {"--home": home and str(home), "--listen": listen}
-    given_flags = [part for flag, value in flags.items() if value for part in (flag, value)]
+    flags = [("--home", home and str(home)), ("--listen", listen)]
+    flags += [("--advertise", address) for address in advertise]
+    given_flags = [part for flag, value in flags if value for part in (flag, value)]
     click.echo(f"this machine: {shlex.join(['swarmnode', 'join', name, *given_flags])}")
+    _warn_if_private(link)
+
+
+def _warn_if_private(link: str) -> None:
+    """Somebody who passes the link on should not have to find out by others' failures."""
+    import ipaddress
+
+    from swarmnode.config import parse_host_port
+    from swarmnode.protocol.swarm import parse_link
+
+    hosts = [parse_host_port(hint.address, setting="link").host for hint in parse_link(link).hints]
+    private = []
+    for host in hosts:
+        try:
+            private.append(host is not None and ipaddress.ip_address(host).is_private)
+        except ValueError:  # a name: it may lead anywhere
+            private.append(False)
+    if all(private):
+        click.echo(
+            f"note: {', '.join(map(str, hosts))} can be reached from this network only; for others,"
+            " forward a port and create the swarm with --advertise PUBLIC_HOST:PORT"
+        )
 
 
 def _check_link_can_work(config: NodeConfig) -> None:

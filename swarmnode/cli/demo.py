@@ -50,7 +50,7 @@ def demo(
     from swarmnode.daemon.app import one_error
 
     check_data(data)
-    if out.exists() and any(out.iterdir()) and not (out / "loss.png").exists():
+    if out.exists() and any(out.iterdir()) and not _is_ours(out):
         raise ConfigError(f"--out: {out} is not empty and no demo wrote it: choose another folder")
     out.mkdir(parents=True, exist_ok=True)
     work = out / "homes" if keep else Path(tempfile.mkdtemp(prefix="swarmnode-demo-"))
@@ -68,3 +68,8 @@ def demo(
             shutil.rmtree(work, ignore_errors=True)
     if as_json:
         print_json(figures)
+
+
+def _is_ours(out: Path) -> bool:
+    """Whether an earlier demo wrote there, be it that it was interrupted."""
+    return (out / "loss.png").exists() or (out / "model" / "config.json").exists()

@@ -86,7 +86,6 @@ class DemoRun:
         self.killed_at_step = 0
         self.rejoined_s: float | None = None
         self.leave_s: list[float] = []
-        self.snapshots: list[Path] = []
 
     async def run(self) -> None:
         """Create, start, train, kill, restart, train on, save, export, leave.
@@ -151,8 +150,7 @@ class DemoRun:
 
     async def _save(self) -> None:
         for node in self.nodes:
-            answer = await node.ask("POST", "/snapshot")
-            self.snapshots.append(Path(answer["path"]))
+            await node.ask("POST", "/snapshot")
         await self._poll()
         folder = self.settings.out / "model"
         await trio.to_thread.run_sync(export_model, self.nodes[0].paths, SWARM_NAME, folder)
@@ -161,6 +159,11 @@ class DemoRun:
         async with trio.open_nursery() as nursery:
             for node in self.nodes:
                 nursery.start_soon(self._leave_one, node)
+
+    @property
+    def snapshots(self) -> list[Path]:
+        """The folder of each node's snapshots; the newest one counts."""
+        return [node.paths.swarm(SWARM_NAME).snapshots for node in self.nodes]
 
     async def _leave_one(self, node: DemoNode) -> None:
         self.leave_s.append(await node.interrupt(_STOP_DEADLINE_S))

@@ -39,7 +39,7 @@ def export(directory: Path, swarm_name: str | None, home: Path | None, as_json: 
     A running node writes a snapshot first; without one, the last snapshot is taken.
     """
     paths = Paths(resolve_home(home, os.environ))
-    name = swarm_name or _only_swarm(paths)
+    name = swarm_name or _running_swarm(paths) or _only_swarm(paths)
     facts = export_model(paths, name, directory)
     if as_json:
         print_json(facts)
@@ -131,6 +131,7 @@ def _facts(
         "strategy": manifest.strategy,
         "strategy_settings": manifest.strategy_settings,
         "codec": manifest.codec,
+        "seed": manifest.seed,
         "data_hash": manifest.data_hash.hex(),
         "step": written["step"],
         "tokens_total": sum(one["tokens"] for one in contributors),
@@ -184,6 +185,13 @@ are plain safetensors; `config.json` has the settings to build the model with.
 
 def _peers(count: int) -> str:
     return "one peer" if count == 1 else f"{count} peers"
+
+
+def _running_swarm(paths: Paths) -> str | None:
+    try:
+        return str(ControlClient(paths).get("/status")["swarm"])
+    except NotRunning:
+        return None
 
 
 def _only_swarm(paths: Paths) -> str:

@@ -28,6 +28,8 @@ _VERBS = {
     "generate": ("generate", "Generate text from an exported model."),
     "join": ("join", "Join a swarm by its link and train until Ctrl-C."),
     "leave": ("control", "Tell the running node to leave its swarm and stop."),
+    "pause": ("control", "Stop training until `resume`; the node stays in its swarm."),
+    "resume": ("control", "Go on training after `pause`."),
     "paths": ("control", "Show where this node keeps its files."),
     "peers": ("control", "List the peers of the running node."),
     "status": ("control", "Show what the running node is doing, and why."),
@@ -93,7 +95,16 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(_fail(arguments, str(error), error.exit_code))
     except OSError as error:
         sys.exit(_fail(arguments, _system_line(error), 1))
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(_flushed(arguments, code if isinstance(code, int) else 0))
+
+
+def _flushed(arguments: list[str], exit_code: int) -> int:
+    """Write out what is buffered, or Python would fail at it while it exits, with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return _fail(arguments, _system_line(error), 1)
+    return exit_code
 
 
 def plain(text: str) -> str:

@@ -49,6 +49,7 @@ from swarmnode.protocol.gossip.matching import candidates
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.codec import Codec
 from swarmnode.wire import gossip as wire
+from swarmnode.wire.gossip import reason_code
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.session import Priority
 
@@ -138,6 +139,7 @@ class Exchanges:
         self._current: Lane | None = None  # that of the exchange in flight
         self._merge_next: int | None = None
         self._transfer_mean_s: float | None = None
+        self._slow_until: dict[PeerId, float] = {}  # pruned: each takes a timeout
         self._draining = False
         self._ended = trio.Event()
         self.totals = ExchangeTotals()
@@ -223,7 +225,11 @@ class Exchanges:
             self._self_id, self._network_id, round_number, members, limit=len(members)
         )
         reachable = [peer for peer in ordered if peer in self._neighbours.sessions]
+        reachable.sort(key=self._is_slow)  # stable: otherwise in the order of the round
         return tuple(reachable[: limits.EXCHANGE_CANDIDATES_MAX])
+
+    def _is_slow(self, peer: PeerId) -> bool:
+        return self._env.monotonic() < self._slow_until.get(peer, 0.0)
 
     def _transfer_limit_s(self, lease: SlotLease) -> float:
         """Five times what it usually takes; before the first one, a slow home uplink's time."""
@@ -306,7 +312,12 @@ class Exchanges:
             # What the core still says of it, in this same batch of effects, leaves all the same.
             self._current.finish()
             self._current = None
+        if reason_code(effect.reason) == "timeout":
+            now = self._env.monotonic()
+            self._slow_until = {p: until for p, until in self._slow_until.items() if until > now}
+            self._slow_until[effect.peer] = now + limits.PARTNER_SLOW_S
         if effect.outcome == "committed":
+            self._slow_until.pop(effect.peer, None)
             took_s = effect.ended - effect.started
             mean = self._transfer_mean_s
             self._transfer_mean_s = took_s if mean is None else 0.8 * mean + 0.2 * took_s

@@ -144,8 +144,7 @@ class Newcomer:
                 f" ({header.size_bytes / 1e6:.1f} MB)"
             )
             make_private_dir(self._folder)
-            # The peer's word on its step does not name the file: a large one would hide every
-            # snapshot that we write ourselves.
+            # Step 0: it is older than every snapshot of our own, and none of our own work.
             with IncomingFile(self._folder / "snapshot-000000000000.safetensors") as file:
                 await self._receive(stream, header.size_bytes, file, scope)
                 file.commit()

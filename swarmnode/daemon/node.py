@@ -247,6 +247,7 @@ class Node:
             steps_max=choice.steps_max,
             data_dir=choice.data_dir,
             layout_hash=manifest.layout_hash,
+            data_hash=manifest.data_hash.hex(),
             task_version=manifest.task_version,
             threads=choice.threads,
         )

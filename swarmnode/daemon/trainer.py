@@ -193,6 +193,7 @@ class Trainer:
                 _log.info(
                     "worker ready", device=message.device, step=message.step, numel=message.numel
                 )
+                self._compare_data(message.data_hash)
             case SlotReady():
                 self._take_slot(message)
             case Applied():
@@ -215,6 +216,17 @@ class Trainer:
             case WorkerFailed():
                 self._failure = message
                 _log.warning("worker reports a failure", kind=message.kind, why=message.message)
+
+    def _compare_data(self, data_hash: str) -> None:
+        """Other data is allowed, a shard of one's own for example, but not in silence."""
+        expected = self.configure.data_hash
+        if expected and data_hash and data_hash != expected:
+            _log.warning(
+                "this node trains on other data than the swarm's creator; for the same, give"
+                " `join` the same --data",
+                own=data_hash[:12],
+                creator=expected[:12],
+            )
 
     def _take_progress(self, message: Progress) -> None:
         self.progress = message

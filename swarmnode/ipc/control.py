@@ -42,6 +42,7 @@ class Configure(Message, frozen=True, tag="configure"):
     steps_max: Count = 0  # 0: until told to stop
     data_dir: str = ""
     layout_hash: bytes = b""  # expected; empty: any
+    data_hash: ShortText = ""  # hex SHA-256 of what the swarm's creator trains on
     task_version: Count = 0  # expected; 0: any
     threads: Count = 0  # of torch; 0: see worker/runtime.py
 
@@ -93,6 +94,7 @@ class WorkerReady(Message, frozen=True, tag="ready"):
     device: str
     torch_version: str
     threads: Count
+    data_hash: ShortText = ""  # hex SHA-256 of what this node trains on
 
 
 class SlotReady(Message, frozen=True, tag="slot"):

@@ -80,6 +80,7 @@ class Digits(Task):
         except ImportError as error:
             raise DataError(
                 "task digits needs scikit-learn: pip install 'swarmnode[digits]'"
+                " (in a clone: '.[digits]')"
             ) from error
         pixels, labels = load_digits(return_X_y=True)
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SPLIT_SEED))

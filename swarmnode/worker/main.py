@@ -94,6 +94,7 @@ def work(channel: Channel, segment: Segment) -> None:
         device=str(state.device),
         torch_version=str(torch.__version__),
         threads=threads,
+        data_hash=state.task.data_hash(),
     )
     channel.send(ready)
     loop = Loop(

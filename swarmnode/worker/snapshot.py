@@ -30,6 +30,7 @@ from swarmnode.worker.tensorfile import Tensors, read_tensors, write_tensors
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"snapshot-\d{12}\.safetensors")
+FETCHED_NAME = "snapshot-000000000000.safetensors"  # fetched from a peer by the daemon
 _MODEL, _OPTIMIZER, _STRATEGY = "model/", "optimizer/", "strategy/"
 
 
@@ -195,7 +196,9 @@ def _restore(
     for name, buffer in strategy.buffers().items():
         buffer.copy_(tensors[_STRATEGY + name])
     _restore_optimizer(state.optimizer, tensors, about)
-    state.step, state.tokens = about.step, about.tokens
+    if path.name != FETCHED_NAME:
+        # A snapshot of another node is a place to begin, and none of our own work.
+        state.step, state.tokens = about.step, about.tokens
 
 
 def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Tensors, about: About) -> None:

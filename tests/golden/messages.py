@@ -44,7 +44,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "membership/peer-record": membership.PeerRecord(
         network_id=_KEY,
         public_key=_KEY,
-        addresses=("tcp://192.0.2.1:4001", "tcp://[2001:db8::1]:4001"),
+        addresses=("192.0.2.1:7337", "[2001:db8::1]:7337"),
         role="trainer",
         version="0.1.0",
         boot_epoch=7,

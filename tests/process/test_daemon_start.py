@@ -116,7 +116,8 @@ def test_torch_is_asked_for_where_it_is_missing(home: Path, tmp_path: Path) -> N
     make_home(home, new_swarm())
     answer = join(home, env=without_torch(tmp_path / "site"))
     assert answer.code == 2
-    assert answer.line == "swarmnode: this task needs torch: pip install 'swarmnode[torch]'"
+    advice = "pip install 'swarmnode[torch]' (in a clone: '.[torch]')"
+    assert answer.line == f"swarmnode: this task needs torch: {advice}"
 
 
 # --- what is trained ----------------------------------------------------------------------

@@ -11,7 +11,7 @@ A peer is one of::
     known      a record, not connected: dialled with growing, jittered pauses
     connected  a session is open
     left       its newest record says so: not dialled, not a partner
-    expired    silent for too long: kept only for the account of who took part
+    expired    silent for too long: no partner; dialled now and then, for a long outage ends
 
 A peer of the link is dialled now and then even if it has left or expired. It is where newcomers
 arrive, and it may come back knowing nobody: without that, two halves of a swarm that each know
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from swarmnode import limits
-from swarmnode.errors import RemoteProtocolError
+from swarmnode.errors import ConfigError, LimitExceeded, RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.identity import Identity, verify
 from swarmnode.protocol.swarm import Hint
@@ -50,6 +50,11 @@ class Chance(Protocol):
 def sign_peer_record(record: PeerRecord, identity: Identity) -> Signed:
     """Sign what we say of ourselves."""
     body = encode_record(record)
+    if len(body) > limits.PEER_RECORD_BYTES_MAX:
+        raise ConfigError(
+            f"what this node says of itself has {len(body)} bytes, at most"
+            f" {limits.PEER_RECORD_BYTES_MAX} are passed on: advertise fewer or shorter addresses"
+        )
     return Signed(body, identity.public_key, identity.sign(_DOMAIN, body))
 
 
@@ -152,12 +157,12 @@ class PeerEntry:
     def is_gone(self, now: float) -> bool:
         return self.has_left() or (self.record is not None and self.is_expired(now))
 
-    def wants_dial(self, now: float) -> bool:
+    def wants_dial(self) -> bool:
         return (
             bool(self.addresses)
             and not self.connected
             and not self.dialling
-            and (self.is_hint or not self.is_gone(now))
+            and (self.is_hint or not self.has_left())
         )
 
 
@@ -200,7 +205,7 @@ class PeerBook:
         return effects
 
     def next_deadline(self) -> float | None:
-        times = [e.dial_at for e in self.entries.values() if e.wants_dial(e.dial_at)]
+        times = [e.dial_at for e in self.entries.values() if e.wants_dial()]
         if self._gossip_at is not None:
             times.append(self._gossip_at)
         return min(times, default=None)
@@ -210,7 +215,7 @@ class PeerBook:
             self._gossip(now)
         free = limits.DIALS_CONCURRENT_MAX - sum(e.dialling for e in self.entries.values())
         connected = sum(e.connected for e in self.entries.values())
-        due = [e for e in self.entries.values() if e.wants_dial(now) and e.dial_at <= now]
+        due = [e for e in self.entries.values() if e.wants_dial() and e.dial_at <= now]
         due.sort(key=lambda entry: (entry.failures, -entry.heard_at))
         for entry in due:
             if free <= 0 or connected >= limits.PEERS_CONNECTED_MAX:
@@ -220,10 +225,6 @@ class PeerBook:
             entry.dialling = True
             self._dials += 1
             self._effects.append(Dial(entry.peer, entry.addresses))
-        for entry in self.entries.values():
-            # An expired peer is not dialled; its deadline must not stay in the past either.
-            if entry.dial_at <= now and entry.is_gone(now) and not entry.is_hint:
-                entry.dial_at = now + limits.PEER_RECORD_TTL_S
 
     def statistics(self) -> PeerBookStatistics:
         entries = self.entries.values()
@@ -270,6 +271,8 @@ class PeerBook:
         if peer == self.self_id:
             return
         try:
+            if len(signed.body) > limits.PEER_RECORD_BYTES_MAX:
+                raise LimitExceeded(f"a peer record of {len(signed.body)} bytes")
             record = decode_record(signed.body, PeerRecord)
             held = self.entries.get(peer)
             if held is not None and held.record is not None and not _is_newer(record, held.record):
@@ -293,7 +296,7 @@ class PeerBook:
         if restarted and not entry.dialling:
             entry.failures, entry.dial_at = 0, now
         if entry.has_left():
-            entry.dial_at = now + self._hint_pause_s()
+            entry.dial_at = now + self._slow_pause_s(entry)
 
     def _entry(self, peer: PeerId, now: float) -> PeerEntry | None:
         """Return the entry of a peer, made if there is room for one more."""
@@ -327,7 +330,7 @@ class PeerBook:
             return
         entry.connected, entry.heard_at = False, now
         pause_s = self.rng.uniform(0, limits.REDIAL_BACKOFF_S_MIN)
-        entry.dial_at = now + (self._hint_pause_s() if entry.has_left() else pause_s)
+        entry.dial_at = now + (self._slow_pause_s(entry) if entry.has_left() else pause_s)
 
     def _dial_ended(self, peer: PeerId, now: float) -> None:
         entry = self.entries.get(peer)
@@ -341,7 +344,7 @@ class PeerBook:
             limit = min(limit, limits.REDIAL_BACKOFF_S_MAX)
             # Full jitter: nodes that lost one peer together do not come back together.
             pause_s = self.rng.uniform(limits.REDIAL_BACKOFF_S_MIN / 2, limit)
-            entry.dial_at = now + (self._hint_pause_s() if entry.is_gone(now) else pause_s)
+            entry.dial_at = now + (self._slow_pause_s(entry) if entry.is_gone(now) else pause_s)
 
     def _gossip(self, now: float) -> None:
         connected = sorted(e.peer for e in self.entries.values() if e.connected)
@@ -349,8 +352,10 @@ class PeerBook:
             self._effects.append(ExchangeLists(self.rng.choice(connected)))
         self._gossip_at = now + self._interval()
 
-    def _hint_pause_s(self) -> float:
-        return limits.HINT_REDIAL_S * self.rng.uniform(0.75, 1.25)
+    def _slow_pause_s(self, entry: PeerEntry) -> float:
+        """Peers that seem gone are tried for ever, slowly: a long outage must heal."""
+        base_s = limits.HINT_REDIAL_S if entry.is_hint else limits.LOST_REDIAL_S
+        return base_s * self.rng.uniform(0.75, 1.25)
 
     def _interval(self) -> float:
         return limits.PEER_GOSSIP_INTERVAL_S * self.rng.uniform(0.75, 1.25)
