@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from swarmnode.ids import PeerId
+from swarmnode.ipc.spawn import worker_command, worker_environment
 from swarmnode.net.channel import Channel
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session, run_session
@@ -36,8 +37,10 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
 
 _NETWORK_ID = bytes(32)
-_WRITE_BYTES = 256 * 1024  # what plain TCP and TLS do best with
-_PAYLOAD_BYTES = 1_048_576  # a fragment's chunk: 256 Ki int8 values and their scales
+# Each with what it does best: plain TCP and TLS with writes of this size, a session with
+# larger ones, because it cuts its own records from what it is given.
+_WRITE_BYTES = 256 * 1024
+_PAYLOAD_BYTES = 1024 * 1024
 _REQUEST_BYTES = 128
 _LOOPBACK = "127.0.0.1"
 
@@ -53,7 +56,8 @@ def run_link_bench(
         ``cpu_s_per_gb`` of both processes together for our link's bulk.
     """
     helper = subprocess.Popen(
-        [sys.executable, "-m", "swarmnode.cli.bench_link"],
+        worker_command("swarmnode.cli.bench_link"),
+        env=worker_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
