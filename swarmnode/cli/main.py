@@ -99,10 +99,11 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _flushed(arguments: list[str], exit_code: int) -> int:
-    """Write out what is buffered, or Python would fail at it while it exits, with 120."""
+    """Write out what is buffered while an error can still be told."""
     try:
         sys.stdout.flush()
     except OSError as error:
+        _discard_output()
         return _fail(arguments, _system_line(error), 1)
     return exit_code
 
@@ -143,10 +144,14 @@ def say(line: str) -> bool:
     try:
         print(line, flush=True)
     except OSError:
-        # Or Python would try again when it exits, and exit with 120.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return False
     return True
+
+
+def _discard_output() -> None:
+    """Let nobody try again: Python would when it exits, and exit with 120."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(value: Any) -> None:
