@@ -80,32 +80,33 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = _usual_order(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may know less than UTF-8
-    try:
-        code = cli.main(args=arguments, prog_name="swarmnode", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
-    except (click.exceptions.Abort, KeyboardInterrupt):
-        sys.exit(_fail(arguments, "stopped by Ctrl-C", 1))
-    except _NO_VERB as error:  # `swarmnode bench` alone
-        click.echo(error.format_message())
-        sys.exit(0)
-    except click.ClickException as error:
-        sys.exit(_fail(arguments, _usage_line(error), 2))
-    except SwarmNodeError as error:
-        sys.exit(_fail(arguments, str(error), error.exit_code))
-    except OSError as error:
-        sys.exit(_fail(arguments, _system_line(error), 1))
-    sys.exit(_flushed(arguments, code if isinstance(code, int) else 0))
-
-
-def _flushed(arguments: list[str], exit_code: int) -> int:
-    """Write out what is buffered while an error can still be told."""
+    exit_code = _run(arguments)
     try:
         sys.stdout.flush()
     except OSError as error:
         _discard_output()
+        exit_code = exit_code or _fail(arguments, _system_line(error), 1)
+    sys.exit(exit_code)
+
+
+def _run(arguments: list[str]) -> int:
+    """Run a verb; whatever it raises becomes one line and an exit code."""
+    try:
+        code = cli.main(args=arguments, prog_name="swarmnode", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return _fail(arguments, "stopped by Ctrl-C", 1)
+    except _NO_VERB as error:  # `swarmnode bench` alone
+        click.echo(error.format_message())
+        return 0
+    except click.ClickException as error:
+        return _fail(arguments, _usage_line(error), 2)
+    except SwarmNodeError as error:
+        return _fail(arguments, str(error), error.exit_code)
+    except OSError as error:
         return _fail(arguments, _system_line(error), 1)
-    return exit_code
+    return code if isinstance(code, int) else 0
 
 
 def plain(text: str) -> str:
