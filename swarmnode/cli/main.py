@@ -98,8 +98,7 @@ def _run(arguments: list[str]) -> int:
     except (click.exceptions.Abort, KeyboardInterrupt):
         return _fail(arguments, "stopped by Ctrl-C", 1)
     except _NO_VERB as error:  # `swarmnode bench` alone
-        click.echo(error.format_message())
-        return 0
+        return 0 if say(error.format_message()) else 1
     except click.ClickException as error:
         return _fail(arguments, _usage_line(error), 2)
     except SwarmNodeError as error:

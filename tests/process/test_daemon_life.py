@@ -168,7 +168,9 @@ def test_garbage_and_half_open_connections_harm_nothing(pair: Pair) -> None:
                     sock.shutdown(socket.SHUT_WR)
                     while sock.recv(65536):
                         pass
-                except ConnectionError:
+                except TimeoutError:
+                    raise  # it must say something, or hang up
+                except OSError:
                     pass  # it may hang up in the middle of our nonsense
         pair.wait_exchanges(1)
         assert _rss_kib(pair.a.pid) <= RSS_KIB_MAX
