@@ -13,6 +13,7 @@ from swarmnode.cli.node_process import NodeProcess, free_addresses
 from swarmnode.errors import DeadlineExceeded
 
 SWARM_NAME = "demo"
+_EVERY = 8  # steps; loopback has bandwidth to spare, and the models stay closer together
 _POLL_S = 0.5
 _KILL_AT = 0.45  # of the training time
 _DOWN_S = 2.0
@@ -93,7 +94,8 @@ class DemoRun:
         Raises:
             SwarmNodeError: a node did not do what it should; its log is in the message.
         """
-        self._link = await self.nodes[0].create(SWARM_NAME, "--task", "bytes-lm", *self._data)
+        options = ("--task", "bytes-lm", "--set", f"strategy.every={_EVERY}", *self._data)
+        self._link = await self.nodes[0].create(SWARM_NAME, *options)
         self._view.say(f"created a swarm: {self._link}")
         try:
             for node in self.nodes:
