@@ -69,7 +69,3 @@ class Strategy(ABC):
 
     def on_abort(self, intent: Intent) -> None:  # noqa: B027  doing nothing is right for most
         """Take note that nothing came of ``intent``; training simply goes on."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return figures of this algorithm for the operator."""
-        return {}
