@@ -30,6 +30,7 @@ _VERBS = {
     "leave": ("control", "Tell the running node to leave its swarm and stop."),
     "paths": ("control", "Show where this node keeps its files."),
     "peers": ("control", "List the peers of the running node."),
+    "simulate": ("simulate", "Run thousands of simulated nodes and check what they promise."),
     "status": ("control", "Show what the running node is doing, and why."),
     "version": ("control", "Show the version and the native code in use."),
 }

@@ -81,6 +81,10 @@ class Result:
     virtual_s: float
     cpu_s: float
 
+    def as_json(self) -> dict[str, object]:
+        """Return it with its fields in order."""
+        return asdict(self)
+
 
 class Simulation:
     """One run; see the module's text.
@@ -146,7 +150,7 @@ class Simulation:
         is_nated = not is_entry and self._rng.random() < self.profile.nated
         node = self.world.boot(is_nated=is_nated)
         if is_entry:
-            self._entries.append(wire.Contact(node.peer_id, node.addresses))
+            self._entries.append(wire.Contact(bytes(node.peer_id), node.addresses))
 
     # --- workload -----------------------------------------------------------------------
 
@@ -249,8 +253,3 @@ def run_simulation(
         cpu_s=round(time.process_time() - started, 3),
     )
     return result, world.violations
-
-
-def as_json(result: Result) -> dict[str, object]:
-    """Return the result as the command prints it."""
-    return asdict(result)

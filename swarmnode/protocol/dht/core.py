@@ -165,7 +165,7 @@ class DhtCore:
         self._counts["served"] += 1
         self._effects.append(Send(peer, (), answer))
         if message.addresses and self.table.wants(number_of(peer)):
-            contact = wire.Contact(peer, message.addresses)
+            contact = wire.Contact(bytes(peer), message.addresses)
             self._carry_out([Check(contact)], now)
 
     def _found(self, peer: PeerId, message: wire.Find, now: float) -> wire.Found:
@@ -285,16 +285,17 @@ class DhtCore:
             self._effects.append(events.Refused(command.command, reason))
 
     def _begin(self, command: events.Command, now: float) -> None:
+        key = bytes(command.key)  # a PeerId is a key, but not for the encoder
         match command:
-            case events.FindPeers(number, key):
+            case events.FindPeers(number):
                 self._start(FindOperation(key, self._lookup(key, 1), number), now)
-            case events.GetRecords(number, key, quorum):
+            case events.GetRecords(number, _, quorum):
                 lookup = self._lookup(key, limits.DHT_LOOKUP_PATHS)
                 get = GetOperation(key, lookup, number, quorum)
                 for held in self.store.get(key, now):
                     get.take(held)
                 self._start(get, now)
-            case events.Publish(number, key, record):
+            case events.Publish(number, _, record):
                 signed = self._publications.add(key, record, now, now + self._unix_offset_s)
                 if signed is None:
                     reason = f"{limits.DHT_PUBLICATIONS_MAX} records are published already"
