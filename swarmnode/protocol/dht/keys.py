@@ -76,8 +76,9 @@ class AddressGroups:
 
 
 def host_of(address: str) -> str:
-    """Return the host of ``HOST:PORT`` or ``SCHEME://HOST:PORT``, in lower case."""
+    """Return the host of ``[SCHEME://]HOST:PORT`` in lower case, or all if there is no port."""
     rest = address.partition("://")[2] or address
     if rest.startswith("["):
         return rest[1:].partition("]")[0].lower()
-    return rest.rpartition(":")[0].lower() or rest.lower()
+    host, _, port = rest.rpartition(":")
+    return (host if port.isdecimal() else rest).lower()
