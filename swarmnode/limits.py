@@ -304,6 +304,36 @@ JOURNAL_BYTES_MAX = 64 * MIB
 # Below this a new generation is not worth its three fsyncs.
 JOURNAL_ROTATE_BYTES_MIN = 1 * MIB
 
+# --- blobs -------------------------------------------------------------------------------------
+# One chunk is one unit of checking, of a request, and of what a dying holder costs: 8 s at a home
+# router's upstream. The proof that comes with it is 0.05 % of it.
+BLOB_CHUNK_BYTES = 1 * MIB
+BLOB_CHUNK_BYTES_MAX = 4 * MIB  # what others may choose; two of them wait in memory for a reader
+BLOB_CHUNKS_MAX = 65_536
+BLOB_PROOF_MAX = 16  # log2 of the above
+BLOB_BYTES_MAX = BLOB_CHUNKS_MAX * BLOB_CHUNK_BYTES_MAX
+# What a partial blob costs in memory is one bit a chunk for each holder.
+BLOB_HOLDERS_MAX = 64
+# In flight from one holder: enough for 8 MiB of bandwidth times round trip.
+BLOB_REQUESTS_PER_HOLDER_MAX = 8
+# ... and at first, until its rate is known.
+BLOB_REQUESTS_PER_HOLDER_MIN = 2
+# Asked for as much as a holder sends in this time: a slow one does not sit on many chunks.
+BLOB_AHEAD_S = 1.0
+# In flight or waiting for the disk, from all: 32 MiB of memory.
+BLOB_REQUESTS_MAX = 32
+# A holder that owes us chunks and sends none for this long is dropped: two chunks at 1 Mbit/s.
+BLOB_IDLE_S = 20.0
+# Idle holders take over a chunk that has been under way this many times longer than is usual.
+BLOB_TAKEOVER_TIMES = 4.0
+BLOB_TAKEOVER_S_MIN = 2.0
+# A busy holder is asked again after this, with full jitter on top.
+BLOB_BUSY_PAUSE_S = 1.0
+# A bandwidth limit may be overdrawn by what it allows in this time.
+BLOB_BURST_S = 1.0
+# Of a manifest file: a map of three numbers and a digest.
+BLOB_MANIFEST_FILE_BYTES_MAX = 4 * KIB
+
 # --- ipc, worker -------------------------------------------------------------------------
 # Text that a task reads into memory at once; more is a job for a streaming task.
 CORPUS_BYTES_MAX = 1024 * MIB
