@@ -69,7 +69,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """
     with storage_errors(path, "write"), _written_temporary(path, data, mode) as temporary:
         temporary.replace(path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
 
 def write_new(path: Path, data: bytes, *, mode: int = 0o600) -> bool:
@@ -79,7 +79,7 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o600) -> bool:
             path.hardlink_to(temporary)
         except FileExistsError:
             return False
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     return True
 
 
@@ -103,7 +103,7 @@ class IncomingFile:
         with storage_errors(self._path, "write"):
             os.fsync(self._fd)
             self._temporary.replace(self._path)
-            _sync_directory(self._path.parent)
+            sync_directory(self._path.parent)
 
     def __enter__(self) -> IncomingFile:
         return self
@@ -293,7 +293,7 @@ def write_all(fd: int, data: bytes | memoryview) -> None:
         view = view[os.write(fd, view) :]
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     """Make renames, links and removals in a directory durable. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
