@@ -53,6 +53,10 @@ class Chain:
         index = sequence - self.records[0].sequence
         return self.records[index] if 0 <= index < len(self.records) else None
 
+    def find(self, body: bytes) -> Opened | None:
+        """Return the held record with these signed bytes: most that come in came before."""
+        return next((held for held in reversed(self.records) if held.signed.body == body), None)
+
     def contradiction(self, opened: Opened) -> Opened | None:
         """Return a held record that its author cannot have signed beside this one."""
         same = self.at(opened.sequence)

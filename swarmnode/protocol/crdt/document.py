@@ -35,13 +35,17 @@ class Document:
         """
         changed = self.forget(actor) if record.checkpoint else set()
         dot = Dot(actor, record.sequence)
-        leases = {(lease.set, lease.element): lease.ttl_s for lease in record.leases}
-        changed |= {name for name, _ in self.leases.merge(LeaseSet.write(dot, leases))}
-        changed |= self.counters.merge(Counters.write(dot, record.counters))
-        changed |= self.registers.merge(Registers.write(dot, record.registers))
-        changed |= self.maxima.merge(Maxima.write(dot, record.maxima))
+        if record.leases:
+            leases = {(lease.set, lease.element): lease.ttl_s for lease in record.leases}
+            changed |= {name for name, _ in self.leases.merge(LeaseSet.write(dot, leases))}
+        if record.counters:
+            changed |= self.counters.merge(Counters.write(dot, record.counters))
+        if record.registers:
+            changed |= self.registers.merge(Registers.write(dot, record.registers))
+        if record.maxima:
+            changed |= self.maxima.merge(Maxima.write(dot, record.maxima))
         claims = {claim.root: claim for claim in record.snapshots}
-        if self.snapshots.merge(SnapshotIndex.write(dot, claims)):
+        if claims and self.snapshots.merge(SnapshotIndex.write(dot, claims)):
             changed.add("snapshots")
         for part in (self.leases, self.counters, self.registers, self.maxima, self.snapshots):
             part.settle(actor, record.sequence)

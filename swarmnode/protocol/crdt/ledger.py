@@ -114,6 +114,10 @@ class Ledger:
 
         ``heard_at`` is when its author was last heard of, which may have been elsewhere.
         """
+        chain = self.chains.get(PeerId.from_public_key(signed.public_key))
+        held = None if chain is None else chain.find(signed.body)
+        if held is not None:
+            return Judgement(Verdict.DUPLICATE, held)  # and no sign of life: anybody repeats it
         try:
             opened = open_record(signed, self._network_id)
         except LimitExceeded:
@@ -203,9 +207,6 @@ class Ledger:
             return Verdict.BANNED
         chain = self.chains.get(peer)
         if chain is not None and chain.actor == opened.actor:
-            held = chain.at(opened.sequence)
-            if held is not None and held.hash == opened.hash:
-                return Verdict.DUPLICATE  # and no sign of life: anybody can repeat it
             if opened.sequence < chain.records[0].sequence:
                 return Verdict.STALE
         else:
