@@ -45,6 +45,7 @@ class NetworkModel:
     def __init__(self, rng: random.Random, weather: Weather) -> None:
         self.weather = weather
         self._rng = rng
+        self._is_split = False
         self._places: list[Place] = []
         self._sessions: dict[tuple[int, int], float] = {}  # (smaller, larger): last used
 
@@ -60,7 +61,8 @@ class NetworkModel:
         else:
             prefix = f"{rng.randrange(11, 120)}.{rng.randrange(256)}.{rng.randrange(256)}"
         address = f"{prefix}.{rng.randrange(1, 255)}:{rng.randrange(1024, 65536)}"
-        place = Place(address, is_nated, rng.random(), rng.random())
+        side = rng.randrange(2) if self._is_split else 0
+        place = Place(address, is_nated, rng.random(), rng.random(), side)
         self._places.append(place)
         return len(self._places) - 1, place
 
@@ -76,6 +78,7 @@ class NetworkModel:
 
     def split(self) -> None:
         """Cut the network into two halves; sessions between them break."""
+        self._is_split = True
         for place in self._places:
             place.side = self._rng.randrange(2)
         crossing = [
@@ -88,6 +91,7 @@ class NetworkModel:
 
     def heal(self) -> None:
         """Join the halves again."""
+        self._is_split = False
         for place in self._places:
             place.side = 0
 
