@@ -17,6 +17,7 @@ from swarmnode.protocol.membership.health import LivedClock, LocalHealth, Suspic
 from swarmnode.protocol.membership.rumours import Rumours, retransmissions_max
 from swarmnode.protocol.membership.swim import SwimCore
 from swarmnode.protocol.membership.swim_events import Changed, MemberState, Send
+from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swim import Ack, Claim, Message, Nack, Ping, PingRequest, Sync
 
 NETWORK = hashlib.sha256(b"network").digest()
@@ -75,19 +76,22 @@ class Bench:
             if due is None or due > until:
                 self.now = until
                 return new
-            self.now = due
-            self.core.handle_deadline(due)
-            effects = self.core.poll_effects()
-            self.effects += effects
-            new += effects
+            new += self.step(due)
         raise AssertionError("deadlines without end")
+
+    def step(self, due: float) -> list[events.Effect]:
+        self.now = due
+        self.core.handle_deadline(due)
+        effects = self.core.poll_effects()
+        self.effects += effects
+        return effects
 
     def next_ping(self) -> tuple[PeerId, Ping]:
         """Go on until the core probes somebody."""
         for _ in range(100):
             due = self.core.next_deadline()
             assert due is not None
-            for effect in self.advance(due - self.now):
+            for effect in self.step(due):
                 if isinstance(effect, Send) and isinstance(effect.message, Ping):
                     return effect.peer, effect.message
         raise AssertionError("no probe")
@@ -488,3 +492,40 @@ def test_news_about_the_receiver_waits_for_somebody_else() -> None:
     rumours.push(IDS[1])
     assert rumours.take(5, 8, besides=(IDS[1],)) == []
     assert rumours.take(5, 8) == [IDS[1]]
+
+
+# --- bounds ------------------------------------------------------------------------------
+
+
+def test_the_largest_sync_fits_into_a_message() -> None:
+    largest = Claim(bytes(32), 2**63 - 1, 2**63 - 1, bytes(64), None, "suspect", (bytes(32),) * 4)
+    longest = Claim(bytes(32), 2**63 - 1, 2**63 - 1, bytes(64), "x" * 64)
+    for one in (largest, longest):
+        page = Sync(wants_reply=True, claims=(one,) * limits.SWIM_SYNC_CLAIMS_MAX)
+        assert len(encode_record(page)) <= limits.MESSAGE_BYTES_MAX
+        assert decode_record(encode_record(page), Sync) == page
+
+
+def test_more_members_than_a_page_are_sent_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SWIM_SYNC_CLAIMS_MAX", 4)
+    bench = Bench(9)
+    seen: set[bytes] = set()
+    for _ in range(4):
+        [(_, message)] = sent(bench.feed(events.Contact(IDS[1])), Sync)
+        assert isinstance(message, Sync)
+        assert len(message.claims) <= 4
+        seen |= {one.key for one in message.claims}
+    assert seen >= {notary.public_key for notary in PEERS[2:9]}
+
+
+def test_news_never_passes_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SWIM_NEWS_MAX", 3)
+    bench = Bench(0)
+    bench.hear(*(claim(number) for number in range(1, 9)), claim(2, doubt="suspect", by=(3,)))
+    for _ in range(20):
+        peer, ping = bench.next_ping()
+        assert 1 <= len(ping.news) <= 3
+        bench.receive(IDS.index(peer), Ack(ping.seq, ()))
+    [(_, ack)] = sent(bench.receive(2, Ping(1, (claim(2),))), Ack)
+    assert isinstance(ack, Ack)
+    assert len(ack.news) <= 3
