@@ -7,8 +7,8 @@ import click
 from swarmnode.cli.main import print_json
 from swarmnode.cli.options import json_option
 
-_PROFILES = ("calm", "churn", "partition", "lossy")
-# Half a gigabyte and some minutes per 4,000 nodes.
+_PROFILES = ("calm", "churn", "partition", "lossy", "grey")
+# Memory: 140 MB per thousand nodes; time: a minute per thousand in calm.
 _NODES_MAX = 20_000
 
 

@@ -34,6 +34,7 @@ class Place:
 
     address: str
     is_nated: bool
+    claims_address: bool  # whether it says, rightly or not, that it can be dialled
     x: float  # on a torus of circumference 1
     y: float
     side: int = 0  # of a partition
@@ -49,10 +50,13 @@ class NetworkModel:
         self._places: list[Place] = []
         self._sessions: dict[tuple[int, int], float] = {}  # (smaller, larger): last used
 
-    def attach(self, *, is_nated: bool, crowd: float = 0.05) -> tuple[int, Place]:
+    def attach(
+        self, *, is_nated: bool, is_unaware: bool = False, crowd: float = 0.05
+    ) -> tuple[int, Place]:
         """Attach one more node; return its number and place.
 
         Args:
+            is_unaware: it does not know of its NAT and names an address where nobody answers.
             crowd: the chance that it shares its /24 with others: machines of one provider.
         """
         rng = self._rng
@@ -62,7 +66,9 @@ class NetworkModel:
             prefix = f"{rng.randrange(11, 120)}.{rng.randrange(256)}.{rng.randrange(256)}"
         address = f"{prefix}.{rng.randrange(1, 255)}:{rng.randrange(1024, 65536)}"
         side = rng.randrange(2) if self._is_split else 0
-        place = Place(address, is_nated, rng.random(), rng.random(), side)
+        place = Place(
+            address, is_nated, is_unaware or not is_nated, rng.random(), rng.random(), side
+        )
         self._places.append(place)
         return len(self._places) - 1, place
 

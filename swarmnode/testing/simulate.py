@@ -47,7 +47,9 @@ class Profile:
         replaced_per_h: share of the nodes that vanish and are replaced by new ones.
         cut_s: how long the network is in two halves, from a quarter of ``faults_s`` on.
         healed_s: after that, how long until gets must work again.
+        grey: share of the nodes that stop answering when the faults begin.
         nated: share of nodes that nobody can dial.
+        unaware: share of those that name an address all the same.
     """
 
     faults_s: float
@@ -55,7 +57,9 @@ class Profile:
     replaced_per_h: float = 0.0
     cut_s: float = 0.0
     healed_s: float = 60.0
+    grey: float = 0.0
     nated: float = 0.2
+    unaware: float = 0.2
 
 
 PROFILES = {
@@ -63,6 +67,7 @@ PROFILES = {
     "churn": Profile(3600.0, Weather(loss=0.001), replaced_per_h=0.3),
     "partition": Profile(1200.0, cut_s=600.0),
     "lossy": Profile(600.0, Weather(loss=0.1, stall=0.02)),
+    "grey": Profile(600.0, grey=0.6),
 }
 
 
@@ -103,6 +108,8 @@ class Simulation:
         self.watch = DhtWatch()
         self.found: list[bool] = []
         self.replicas: list[int] = []
+        # What other parts than the DHT measure: the names of the result's fields.
+        self.measured_s: dict[str, float] = {}
         self._real = real
         self._rules = RecordRules(_NETWORK_ID, verify if real else toy_verify)
         self._rng = random.Random(f"workload/{seed}")
@@ -148,7 +155,8 @@ class Simulation:
 
     def _boot(self, *, is_entry: bool = False) -> None:
         is_nated = not is_entry and self._rng.random() < self.profile.nated
-        node = self.world.boot(is_nated=is_nated)
+        is_unaware = is_nated and self._rng.random() < self.profile.unaware
+        node = self.world.boot(is_nated=is_nated, is_unaware=is_unaware)
         if is_entry:
             self._entries.append(wire.Contact(bytes(node.peer_id), node.addresses))
 
@@ -160,7 +168,8 @@ class Simulation:
         numbers = list(up)
         for _ in range(20):
             node = up[numbers[self._rng.randrange(len(numbers))]]
-            if dht_of(node).bootstrapped_at is not None:
+            dht = dht_of(node)
+            if dht.bootstrapped_at is not None and not dht.is_grey:
                 return node
         return None
 
@@ -194,6 +203,8 @@ class Simulation:
             self._cut_until = self._cut_from + profile.cut_s + profile.healed_s
             world.at(self._cut_from, world.network.split)
             world.at(self._cut_from + profile.cut_s, world.network.heal)
+        if profile.grey:
+            world.at(start, self._turn_grey)
         if profile.replaced_per_h:
             count = round(profile.replaced_per_h * self.n_nodes * (end - start) / 3600.0)
             for at in sorted(self._rng.uniform(start, end) for _ in range(count)):
@@ -203,6 +214,10 @@ class Simulation:
         if not self.profile.cut_s:
             return False
         return self._cut_from <= self.world.now < self._cut_until
+
+    def _turn_grey(self) -> None:
+        for node in self.world.up.values():
+            dht_of(node).is_grey = self._rng.random() < self.profile.grey
 
     def _replace(self) -> None:
         """Replace the younger of two: who has been there for long stays longer."""
@@ -247,8 +262,8 @@ def run_simulation(
         lookup_success=sum(found) / len(found) if found else 0.0,
         hops_p50=simulation.watch.hops_p50(),
         violations=len(world.violations),
-        membership_converged_s=None,
-        state_converged_s=None,
+        membership_converged_s=simulation.measured_s.get("membership_converged_s"),
+        state_converged_s=simulation.measured_s.get("state_converged_s"),
         virtual_s=world.now,
         cpu_s=round(time.process_time() - started, 3),
     )

@@ -76,8 +76,8 @@ class Node:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where it can be dialled: nowhere behind a NAT."""
-        return () if self.place.is_nated else (self.place.address,)
+        """Where it says that it can be dialled: most know that behind a NAT they cannot."""
+        return (self.place.address,) if self.place.claims_address else ()
 
     def send(self, part: Part, target: PeerId, message: Any, *, anew: bool = False) -> None:
         """Send a message to the same service of another node."""
@@ -128,9 +128,9 @@ class World:
 
     # --- nodes --------------------------------------------------------------------------
 
-    def boot(self, *, is_nated: bool = False) -> Node:
-        """Start one more node."""
-        number, place = self.network.attach(is_nated=is_nated)
+    def boot(self, *, is_nated: bool = False, is_unaware: bool = False) -> Node:
+        """Start one more node, perhaps behind a NAT, perhaps one that it does not know of."""
+        number, place = self.network.attach(is_nated=is_nated, is_unaware=is_unaware)
         seed = hashlib.sha256(f"{self.seed}/{number}".encode()).digest()
         rng = random.Random(f"node/{self.seed}/{number}")
         node = Node(self, number, place, self._make_signer(seed), rng, self.now)

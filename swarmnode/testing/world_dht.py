@@ -114,6 +114,7 @@ class DhtPart(Part):
         config = DhtConfig(rules, boot_epoch=1, unix_offset_s=UNIX_START_S)
         self.core = DhtCore(node.signer, config, node.rng, node.started_at)
         self.bootstrapped_at: float | None = None
+        self.is_grey = False  # accepts requests, and does not answer them
         self._watch = watch
         self._hints = hints
         self._as_bytes = as_bytes
@@ -127,6 +128,8 @@ class DhtPart(Part):
     def receive(self, source: PeerId, message: Any, observed: str, now: float) -> None:
         if self._as_bytes:
             message = decode_record(message, _MESSAGE)
+        if self.is_grey and isinstance(message, wire.Request):
+            return
         self.core.handle(events.Received(source, message, observed), now)
 
     def carry_out(self, effect: events.Effect, now: float) -> None:
