@@ -390,3 +390,21 @@ def test_an_answer_fits_into_a_message() -> None:
     assert len(found.records) == limits.DHT_RECORDS_PER_KEY_MAX
     assert len(found.contacts) == limits.DHT_BUCKET_CONTACTS
     assert decode_record(encode_record(found), wire.Message) == found  # type: ignore[arg-type]
+
+
+def test_what_is_published_again_waits_its_turn() -> None:
+    core = core_that_knows(1)
+    for number in range(limits.DHT_OPERATIONS_MAX * 2):
+        blob = hashlib.sha256(b"%d" % number).digest()
+        core.handle(events.Publish(number, blob_key(blob), provider_record(blob)), 1.0)
+        run_dry(core, 1.0)
+    now = 1.0 + limits.DHT_REPUBLISH_S
+    core.handle_deadline(now)
+    asked = [sent for sent in sends(core) if isinstance(sent.message, wire.Find)]
+    n_own = sum(sent.message.key == core.self_id for sent in asked)  # upkeep waits for nobody
+    assert len(asked) - n_own == limits.DHT_OPERATIONS_MAX
+    assert core.statistics().operations - n_own == limits.DHT_OPERATIONS_MAX * 2
+    for sent in asked:
+        answer(core, sent, now)
+    run_dry(core, now)
+    assert core.statistics().operations == 0

@@ -76,7 +76,7 @@ class DhtCore:
         self._addresses: tuple[str, ...] = ()
         self._operations: dict[int, Operation] = {}
         self._last_operation = CHECK
-        self._queue: deque[events.Command] = deque()
+        self._queue: deque[Callable[[float], None]] = deque()
         self._checked: dict[int, bool] = {}  # in flight: whether it is a Meet
         self._effects: list[events.Effect] = []
         self._counts: Counter[str] = Counter()
@@ -121,7 +121,7 @@ class DhtCore:
             else:
                 self._gone(request, now)
         for key, signed in self._publications.due(now):
-            self._publish(None, key, signed, now)
+            self._publish_again(key, signed, now)
         self._carry_out(self._upkeep.due(now), now)
 
     def statistics(self) -> events.DhtStatistics:
@@ -276,13 +276,18 @@ class DhtCore:
     # --- operations ---------------------------------------------------------------------
 
     def _command(self, command: events.Command, now: float) -> None:
-        if len(self._operations) < limits.DHT_OPERATIONS_MAX:
-            self._begin(command, now)
-        elif len(self._queue) < limits.DHT_OPERATIONS_QUEUED_MAX:
-            self._queue.append(command)
+        if len(self._queue) < limits.DHT_OPERATIONS_QUEUED_MAX:
+            self._when_free(lambda then: self._begin(command, then), now)
         else:
             reason = f"{len(self._queue)} DHT operations are waiting: try again later"
             self._effects.append(events.Refused(command.command, reason))
+
+    def _when_free(self, begin: Callable[[float], None], now: float) -> None:
+        """Begin an operation now, or when enough others have ended."""
+        if len(self._operations) < limits.DHT_OPERATIONS_MAX:
+            begin(now)
+        else:
+            self._queue.append(begin)
 
     def _begin(self, command: events.Command, now: float) -> None:
         key = bytes(command.key)  # a PeerId is a key, but not for the encoder
@@ -302,6 +307,9 @@ class DhtCore:
                     self._effects.append(events.Refused(number, reason))
                 else:
                     self._publish(number, key, signed, now)
+
+    def _publish_again(self, key: bytes, signed: Signed, now: float) -> None:
+        self._when_free(lambda then: self._publish(None, key, signed, then), now)
 
     def _publish(self, command: int | None, key: bytes, signed: Signed, now: float) -> None:
         self._keep(key, signed, now)
@@ -337,7 +345,7 @@ class DhtCore:
         del self._operations[number]
         self._ended(operation, now)
         if self._queue and len(self._operations) < limits.DHT_OPERATIONS_MAX:
-            self._begin(self._queue.popleft(), now)
+            self._queue.popleft()(now)
 
     def _ask_more(self, number: int, operation: Operation, now: float) -> None:
         while (contact := operation.lookup.next_contact()) is not None:
