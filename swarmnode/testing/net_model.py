@@ -101,11 +101,20 @@ class NetworkModel:
         for place in self._places:
             place.side = 0
 
-    def delay_s(self, source: int, target: int, now: float, *, anew: bool = False) -> float | None:
+    def delay_s(
+        self,
+        source: int,
+        target: int,
+        now: float,
+        *,
+        anew: bool = False,
+        by_relay: bool = False,
+    ) -> float | None:
         """Return how long a message takes, None if it never arrives.
 
         Args:
             anew: only over a session that the source dials now.
+            by_relay: if it cannot be dialled, a relay forwards it, which is as far again.
         """
         here, there = self._places[source], self._places[target]
         if here.side != there.side:
@@ -115,9 +124,11 @@ class NetworkModel:
         trip_s = self._trip_s(here, there)
         delay_s = trip_s
         if anew or used_at is None or now - used_at > SESSION_IDLE_S:
-            if there.is_nated:
+            if there.is_nated and not by_relay:
                 return None
             delay_s += _DIAL_TRIPS * trip_s
+            if there.is_nated:
+                delay_s += trip_s
         self._sessions[pair] = now + delay_s
         weather, chance = self.weather, self._rng.random()
         if chance < weather.loss:

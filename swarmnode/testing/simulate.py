@@ -17,6 +17,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from swarmnode.errors import ConfigError
+from swarmnode.ids import PeerId
 from swarmnode.protocol.dht.keys import blob_key
 from swarmnode.protocol.dht.records import RecordRules
 from swarmnode.protocol.identity import Identity, verify
@@ -24,11 +25,13 @@ from swarmnode.testing.net_model import Weather
 from swarmnode.testing.toy_keys import ToyIdentity, toy_verify
 from swarmnode.testing.world import Node, Part, World
 from swarmnode.testing.world_dht import Answer, DhtPart, DhtWatch, blob_number, holder_of
+from swarmnode.testing.world_swim import SwimPart, is_agreed
 from swarmnode.wire import dht as wire
 
 BOOT_S = 60.0
 SETTLE_S = 60.0
 ANSWER_S = 60.0  # at the end: every command must be answered by then
+MEMBERSHIP_S = 30.0  # after a partition: members must agree again by then
 _ENTRY_NODES = 8  # that links name
 _HINTS = 3
 _RECORDS_MAX = 200
@@ -65,7 +68,7 @@ class Profile:
 PROFILES = {
     "calm": Profile(600.0),
     "churn": Profile(3600.0, Weather(loss=0.001), replaced_per_h=0.3),
-    "partition": Profile(1200.0, cut_s=600.0),
+    "partition": Profile(720.0, cut_s=300.0),
     "lossy": Profile(600.0, Weather(loss=0.1, stall=0.02)),
     "grey": Profile(600.0, grey=0.6),
 }
@@ -108,7 +111,7 @@ class Simulation:
         self.watch = DhtWatch()
         self.found: list[bool] = []
         self.replicas: list[int] = []
-        # What other parts than the DHT measure: the names of the result's fields.
+        # What other parts than the DHT measure, by the name of the result's field.
         self.measured_s: dict[str, float] = {}
         self._real = real
         self._rules = RecordRules(_NETWORK_ID, verify if real else toy_verify)
@@ -145,7 +148,11 @@ class Simulation:
     def _make_parts(self, node: Node) -> list[Part]:
         """Make the cores of a node: the one place to add another kind."""
         hints = tuple(self._rng.sample(self._entries, min(_HINTS, len(self._entries))))
-        return [DhtPart(node, self._rules, self.watch, hints, as_bytes=self._real)]
+        parts: list[Part] = [DhtPart(node, self._rules, self.watch, hints, as_bytes=self._real)]
+        if self.profile.cut_s:
+            seeds = tuple(PeerId(contact.peer) for contact in hints)
+            parts.append(SwimPart(node, self._rules.verify, seeds))
+        return parts
 
     def _boot_all(self) -> None:
         for number in range(self.n_nodes):
@@ -202,7 +209,7 @@ class Simulation:
             self._cut_from = start + profile.faults_s / 4
             self._cut_until = self._cut_from + profile.cut_s + profile.healed_s
             world.at(self._cut_from, world.network.split)
-            world.at(self._cut_from + profile.cut_s, world.network.heal)
+            world.at(self._cut_from + profile.cut_s, self._heal)
         if profile.grey:
             world.at(start, self._turn_grey)
         if profile.replaced_per_h:
@@ -214,6 +221,22 @@ class Simulation:
         if not self.profile.cut_s:
             return False
         return self._cut_from <= self.world.now < self._cut_until
+
+    def _heal(self) -> None:
+        self.world.network.heal()
+        self._watch_membership(self.world.now)
+
+    def _watch_membership(self, healed_at: float) -> None:
+        """Note when all members agree again; whether that is soon enough."""
+        now = self.world.now
+        if is_agreed(self.world.up.values()):
+            self.measured_s["membership_converged_s"] = now - healed_at
+        elif now - healed_at >= MEMBERSHIP_S:
+            node = next(iter(self.world.up.values()))
+            what = f"members do not agree {MEMBERSHIP_S:g} s after the network healed"
+            self.world.violated("R4", node, what)
+        else:
+            self.world.at(now + 1.0, lambda: self._watch_membership(healed_at))
 
     def _turn_grey(self) -> None:
         for node in self.world.up.values():

@@ -79,9 +79,9 @@ class Node:
         """Where it says that it can be dialled: most know that behind a NAT they cannot."""
         return (self.place.address,) if self.place.claims_address else ()
 
-    def send(self, part: Part, target: PeerId, message: Any, *, anew: bool = False) -> None:
-        """Send a message to the same service of another node."""
-        self.world.send(self, part.service, target, message, anew=anew)
+    def send(self, part: Part, target: PeerId, message: Any, **way: bool) -> None:
+        """Send a message to the same service of another node; ``way`` as in NetworkModel."""
+        self.world.send(self, part.service, target, message, **way)
 
 
 class World:
@@ -161,14 +161,12 @@ class World:
 
     # --- what parts use -----------------------------------------------------------------
 
-    def send(
-        self, source: Node, service: str, target: PeerId, message: Any, *, anew: bool = False
-    ) -> None:
+    def send(self, source: Node, service: str, target: PeerId, message: Any, **way: bool) -> None:
         """Put a message on its way; whether it arrives is the network's business."""
         node = self._by_peer.get(target)
         if node is None:
             return
-        delay_s = self.network.delay_s(source.number, node.number, self.now, anew=anew)
+        delay_s = self.network.delay_s(source.number, node.number, self.now, **way)
         if delay_s is not None and node.is_up:
             self.at(self.now + delay_s, lambda: self._deliver(source, node, service, message))
 

@@ -31,6 +31,9 @@ def test_sixty_nodes_keep_their_promises(profile: str) -> None:
     assert violations == []
     assert result.lookup_success >= SUCCESS_MIN[profile]
     assert result.hops_p50 <= 5
+    if profile == "partition":
+        assert result.membership_converged_s is not None
+        assert result.membership_converged_s <= 30.0
 
 
 def test_real_signatures_and_bytes_make_no_difference_to_success() -> None:
