@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import click
 
+from swarmnode import __version__
 from swarmnode.cli.main import print_json
 from swarmnode.cli.options import json_option
 
 _PROFILES = ("calm", "churn", "partition", "lossy", "grey")
 # Memory: 140 MB per thousand nodes; time: a minute per thousand in calm.
 _NODES_MAX = 20_000
+_LINES_MAX = 20  # the first ones tell most
 
 
 @click.command()
@@ -30,6 +32,7 @@ def simulate(nodes: int, profile: str, seed: int, as_json: bool) -> int:
     else:
         for name, value in result.as_json().items():
             click.echo(f"{name:24}{'-' if value is None else value}")
-    for line in violations:
-        click.echo(f"nodes={nodes} seed={seed} profile={profile} {line}", err=True)
+    again = f"swarmnode simulate --nodes {nodes} --profile {profile} --seed {seed}"
+    for line in violations[:_LINES_MAX]:
+        click.echo(f"{again} (version {__version__}): {line}", err=True)
     return 1 if violations else 0

@@ -92,7 +92,8 @@ def test_a_broken_promise_is_an_exit_code(
     assert stop.value.code == 1
     out, err = capsys.readouterr()
     assert "lookup_success" in out
-    assert err.startswith("nodes=60 seed=3 profile=calm t=")
+    assert err.startswith("swarmnode simulate --nodes 60 --profile calm --seed 3 (version ")
+    assert "I8 violated at node" in err
 
 
 def test_lookups_find_the_closest_that_there_are() -> None:
