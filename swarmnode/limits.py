@@ -231,18 +231,20 @@ SWIM_HEALTH_MAX = 8
 SWIM_STALL_S = 1.0
 # What arrived while we slept is read before anybody is judged.
 SWIM_STALL_GRACE_S = 1.0
-# Each piece of news is sent this many times log2(members): reaches everybody but for one in
-# members^3.
-SWIM_RETRANSMIT = 3
+# Each piece of news is sent this many times log2(members) by each who has it; what that misses,
+# comparing digests finds.
+SWIM_RETRANSMIT = 2
 # A claim is about 180 bytes: 6 KiB, a fraction of a second on any link, and only while there is
 # news. After a partition every member is news at once.
 SWIM_NEWS_MAX = 32
-# Whole state with one random member, so that news that got lost is found again.
+# Views are compared with one random member, so that news that got lost is found again. While
+# there is more news than pings carry, in every period.
 SWIM_SYNC_S = 10.0
 # 512 claims of at most 450 bytes fit into MESSAGE_BYTES_MAX; larger swarms send pages in turn.
 SWIM_SYNC_CLAIMS_MAX = 512
-# A dead member is called now and then: two halves of a swarm find each other after a partition.
-SWIM_RECALL_S = 5.0
+# So often a node may call a dead member, with the share of the dead as probability: two halves of
+# a swarm find each other after a partition, and one dead address gets one call a second from all.
+SWIM_RECALL_S = 1.0
 # Dead and left ones are remembered for a lunch break with the lid closed.
 SWIM_GONE_KEEP_S = 3600.0
 # About 1 KiB each; beyond, gone and never answering members make room, then nobody new gets in.

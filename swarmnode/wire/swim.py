@@ -16,6 +16,7 @@ from swarmnode.wire.records import Count, PeerIdBytes, PublicKeyBytes, Signature
 
 Doubt = Literal["none", "suspect", "dead"]
 LeaveReason = Annotated[str, Meta(min_length=1, max_length=64)]
+ViewDigest = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
 class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -69,11 +70,15 @@ class Nack(SwimMessage, frozen=True, tag="nack"):
     seq: Count
 
 
-class Sync(SwimMessage, frozen=True, tag="sync"):
-    """A page of all that the sender knows; ``wants_reply`` asks for one in return."""
+class Sync(SwimMessage, frozen=True, tag="sync", omit_defaults=True):
+    """What the sender knows: a page of claims, or at first only a digest of who is live.
+
+    ``wants_reply``: send a page in return. With a ``digest``: only if yours is another.
+    """
 
     wants_reply: bool
     claims: Annotated[tuple[Claim, ...], Meta(max_length=limits.SWIM_SYNC_CLAIMS_MAX)]
+    digest: ViewDigest | None = None
 
 
 Message = Ping | Ack | PingRequest | Nack | Sync

@@ -76,6 +76,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "swim/ping-request": swim.PingRequest(42, _KEY, ()),
     "swim/nack": swim.Nack(42),
     "swim/sync": swim.Sync(True, (_CLAIM, swim.Claim(_KEY, 7, 2, bytes(64), doubt="dead"))),
+    "swim/sync-digest": swim.Sync(True, (_CLAIM,), bytes(16)),
     "blobs/holding-query": blobs.HoldingQuery(_KEY),
     "blobs/holding": blobs.Holding(_KEY, _BLOB, b"\xff\x03"),
     "blobs/holding-nothing": blobs.Holding(_KEY, None),

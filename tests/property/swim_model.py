@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from swarmnode.errors import AuthenticationFailed
 from swarmnode.ids import PeerId
@@ -81,7 +82,7 @@ class SwimNetwork:
         self.nodes = [self._new_node(number) for number in range(n_nodes)]
         self.by_peer = {node.peer: node for node in self.nodes}
         for node in self.nodes[1:]:
-            self.at(self.rng.uniform(0.0, 2.0), lambda node=node: self.join(node))
+            self.at(self.rng.uniform(0.0, 2.0), partial(self.join, node))
 
     def _new_node(self, number: int) -> Node:
         key = hashlib.sha256(b"key %d" % number).digest()

@@ -169,6 +169,51 @@ def test_a_full_table_forgets_the_gone_first_then_who_never_answered(
     assert bench.core.statistics().table_full_total == 1
 
 
+def test_equal_views_send_no_page() -> None:
+    anna, bert = Bench(4), Bench(4, notary=PEERS[3])
+    bert.hear(claim(0))
+    questions: list[tuple[PeerId, Message]] = []
+    while not questions:
+        effects = anna.step(anna.core.next_deadline() or 0.0)
+        for peer, ping in sent(effects, Ping):
+            assert isinstance(ping, Ping)
+            anna.receive(IDS.index(peer), Ack(ping.seq, ()))
+        questions = sent(effects, Sync)
+    [(_, question)] = questions
+    assert isinstance(question, Sync)
+    assert question.digest is not None
+    assert len(question.claims) == 1
+    assert bert.receive(0, question) == []
+    bert.hear(claim(2, doubt="suspect", by=(1,)))
+    assert bert.receive(0, question) == [], "a doubt alone travels as news"
+    bert.hear(claim(5))
+    [(_, page)] = sent(bert.receive(0, question), Sync)
+    assert isinstance(page, Sync)
+    assert page.wants_reply
+    [(_, answer)] = sent(anna.receive(3, page), Sync)
+    assert isinstance(answer, Sync)
+    assert not answer.wants_reply
+    assert bert.receive(0, answer) == []
+    assert sorted(anna.core.live_members()) == sorted([*IDS[1:4], IDS[5]])
+
+
+def test_the_digest_follows_every_change() -> None:
+    """What is added is taken away again: the way to a view leaves no trace in it."""
+    straight, winding = Bench(4), Bench(0)
+    winding.hear(claim(4), claim(1), claim(2, doubt="suspect", by=(1,)))
+    winding.hear(claim(2, epoch=0), claim(4, left="bye"), claim(3, doubt="suspect", by=(1,)))
+    winding.advance(0.0)
+    own = claim(0)
+    assert winding.core._table.digest_with(own) == straight.core._table.digest_with(own)
+    winding.hear(claim(1, incarnation=1))
+    assert winding.core._table.digest_with(own) != straight.core._table.digest_with(own)
+    straight.hear(claim(1, incarnation=1))
+    assert winding.core._table.digest_with(own) == straight.core._table.digest_with(own)
+    assert straight.core._table.digest_with(claim(0, incarnation=1)) != (
+        straight.core._table.digest_with(own)
+    )
+
+
 # --- probing -----------------------------------------------------------------------------
 
 

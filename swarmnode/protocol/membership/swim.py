@@ -121,7 +121,7 @@ class SwimCore:
             case events.Received(peer, message):
                 self._receive(peer, message, lived)
             case events.Contact(peer):
-                self._send_sync(peer, wants_reply=True)
+                self._send_page(peer, wants_reply=True)
             case events.SendFailed(peer):
                 self._send_failed(peer, lived)
             case events.Leave(reason):
@@ -150,16 +150,18 @@ class SwimCore:
         if self._probe_at <= lived:
             self._judge(lived)
             self._begin_probe(lived)
+            if len(self._rumours) > limits.SWIM_NEWS_MAX:
+                self._sync_at = lived  # more news than pings can carry
         if self._sync_at <= lived:
             self._sync_at = lived + self._jittered(limits.SWIM_SYNC_S)
             self._table.forget_gone(lived - limits.SWIM_GONE_KEEP_S)
             for peer in self._table.some_live(1):
-                self._send_sync(peer, wants_reply=True)
+                self._compare(peer)
         if self._recall_at <= lived:
             self._recall_at = lived + self._jittered(limits.SWIM_RECALL_S)
-            dead = self._table.some_dead()
+            dead = self._table.dead_to_call()
             if dead is not None:
-                self._send_sync(dead, wants_reply=True)
+                self._compare(dead)
 
     def statistics(self) -> SwimStatistics:
         """Return a frozen record of counters. Cost: O(members)."""
@@ -332,8 +334,11 @@ class SwimCore:
             case wire.Nack(seq=seq):
                 if self._probe is not None and self._probe.seq == seq:
                     self._probe.take_nack(peer)
-            case wire.Sync(wants_reply=True):
-                self._send_sync(peer, wants_reply=False)
+            case wire.Sync(wants_reply=True, digest=None):
+                self._send_page(peer, wants_reply=False)
+            case wire.Sync(digest=digest) if digest is not None:
+                if digest != self._table.digest_with(self._own):
+                    self._send_page(peer, wants_reply=True)
 
     def _learn(self, sender: PeerId, claims: tuple[wire.Claim, ...], now: float) -> None:
         """Check everything, then merge everything."""
@@ -387,9 +392,8 @@ class SwimCore:
 
     def _renew(self, member: Member, claim: wire.Claim, now: float) -> None:
         was, epoch = member.state, member.claim.epoch
-        member.claim = _without_hearsay(claim)
         state = MemberState.ALIVE if claim.left is None else MemberState.LEFT
-        self._table.set_state(member, state, now)
+        self._table.renew(member, _without_hearsay(claim), state, now)
         if state is not was or claim.epoch > epoch:
             self._tell(member, was)
         else:
@@ -465,7 +469,13 @@ class SwimCore:
             return None
         return _claim_of_member(member)
 
-    def _send_sync(self, peer: PeerId, *, wants_reply: bool) -> None:
+    def _compare(self, peer: PeerId) -> None:
+        """Ask for a page only if we do not hold the same: in calm nobody sends one."""
+        claims = (self._own, *self._doubt_about(peer))
+        digest = self._table.digest_with(self._own)
+        self._effects.append(Send(peer, wire.Sync(True, claims, digest)))
+
+    def _send_page(self, peer: PeerId, *, wants_reply: bool) -> None:
         doubt = self._doubt_about(peer)
         room = limits.SWIM_SYNC_CLAIMS_MAX - 1 - len(doubt)
         members = [member for member in self._table.page(room) if member.peer != peer]

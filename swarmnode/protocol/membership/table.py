@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -73,9 +74,11 @@ class MemberTable:
         self._rng = rng
         self._members: dict[PeerId, Member] = {}
         self.suspects: dict[PeerId, Member] = {}
+        self._dead: dict[PeerId, None] = {}
         self._ring: list[PeerId] = []  # the live ones; a round goes through it once
         self._next = 0
         self._page_from = PeerId(bytes(32))
+        self._live_sum = 0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -99,8 +102,19 @@ class MemberTable:
         if len(self._members) >= limits.SWIM_MEMBERS_MAX and not self._make_room():
             return None
         member = self._members[peer] = Member(peer, claim, MemberState.ALIVE, now)
-        self._enter_ring(peer)
+        self._enter_ring(member)
         return member
+
+    def digest_with(self, own: Claim) -> bytes:
+        """Return 16 bytes that are equal where the same members live at the same versions."""
+        return ((self._live_sum + _summand(own)) % 2**128).to_bytes(16, "big")
+
+    def renew(self, member: Member, claim: Claim, state: MemberState, now: float) -> None:
+        """Put a newer claim, and the state that it brings, in place of the old one."""
+        if member.is_live:
+            self._live_sum += _summand(claim) - _summand(member.claim)
+        member.claim = claim
+        self.set_state(member, state, now)
 
     def set_state(self, member: Member, state: MemberState, now: float) -> None:
         """Change a member's state; a suspicion ends with any change."""
@@ -109,16 +123,20 @@ class MemberTable:
             self.suspects[member.peer] = member
         else:
             self.suspects.pop(member.peer, None)
+        if state is MemberState.DEAD:
+            self._dead[member.peer] = None
+        else:
+            self._dead.pop(member.peer, None)
         member.state, member.since, member.suspicion = state, now, None
         if member.is_live and not was_live:
-            self._enter_ring(member.peer)
+            self._enter_ring(member)
         elif was_live and not member.is_live:
-            self._leave_ring(member.peer)
+            self._leave_ring(member)
 
     def forget_gone(self, before: float) -> None:
         """Forget who died or left before this time."""
         for member in [m for m in self if not m.is_live and m.since < before]:
-            del self._members[member.peer]
+            self._forget(member)
 
     def next_to_probe(self) -> Member | None:
         """Return the next member of this round; each round has a new order."""
@@ -135,10 +153,16 @@ class MemberTable:
         pool = [peer for peer in self._ring if peer != besides]
         return self._rng.sample(pool, k=min(n, len(pool)))
 
-    def some_dead(self) -> PeerId | None:
-        """Return one that died, if any did."""
-        dead = [member.peer for member in self if member.state is MemberState.DEAD]
-        return dead[self._rng.randrange(len(dead))] if dead else None
+    def dead_to_call(self) -> PeerId | None:
+        """Return one that died, as often as the dead are many.
+
+        Half the swarm gone is a partition, and everybody calls; one gone is a crash, and its
+        address must not be called by everybody.
+        """
+        if not self._dead:
+            return None
+        chosen = self._rng.randrange(len(self._dead) + self.n_live + 1)  # with ourselves
+        return list(self._dead)[chosen] if chosen < len(self._dead) else None
 
     def page(self, n_max: int) -> list[Member]:
         """Return the next ``n_max`` members in the order of ids, round and round."""
@@ -150,18 +174,27 @@ class MemberTable:
         self._page_from = chosen[-1]
         return [self._members[peer] for peer in chosen]
 
-    def _enter_ring(self, peer: PeerId) -> None:
+    def _enter_ring(self, member: Member) -> None:
         """At a random place of the round, as the paper says, so that a joiner waits half of one."""
         place = self._rng.randrange(len(self._ring) + 1)
-        self._ring.insert(place, peer)
+        self._ring.insert(place, member.peer)
+        self._live_sum += _summand(member.claim)
         if place < self._next:
             self._next += 1
 
-    def _leave_ring(self, peer: PeerId) -> None:
-        place = self._ring.index(peer)
+    def _leave_ring(self, member: Member) -> None:
+        self._live_sum -= _summand(member.claim)
+        place = self._ring.index(member.peer)
         del self._ring[place]
         if place < self._next:
             self._next -= 1
+
+    def _forget(self, member: Member) -> None:
+        if member.is_live:
+            self._leave_ring(member)
+        self.suspects.pop(member.peer, None)
+        self._dead.pop(member.peer, None)
+        del self._members[member.peer]
 
     def _make_room(self) -> bool:
         """Forget the longest gone, else the longest known that never answered us."""
@@ -170,9 +203,12 @@ class MemberTable:
         for pool in (gone, silent):
             if pool:
                 oldest = min(pool, key=lambda member: member.since)
-                if oldest.is_live:
-                    self._leave_ring(oldest.peer)
-                    self.suspects.pop(oldest.peer, None)
-                del self._members[oldest.peer]
+                self._forget(oldest)
                 return True
         return False
+
+
+def _summand(claim: Claim) -> int:
+    """Return what a live member adds to the digest: a sum does not depend on an order."""
+    version = b"%d %d" % (claim.epoch, claim.incarnation)
+    return int.from_bytes(hashlib.sha256(claim.key + version).digest()[:16], "big")
