@@ -26,8 +26,6 @@ awareness for more accurate failure detection", 2018. For other implementations:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from swarmnode import limits
 from swarmnode.errors import AuthenticationFailed, LocalProtocolError, RemoteProtocolError
 from swarmnode.ids import PeerId
@@ -44,38 +42,9 @@ from swarmnode.protocol.membership.swim_events import (
     MemberState,
     Send,
 )
+from swarmnode.protocol.membership.swim_tally import SwimStatistics, Tally
 from swarmnode.protocol.membership.table import Chance, Member, MemberTable, Suspicion
 from swarmnode.wire import swim as wire
-
-
-@dataclass(frozen=True)
-class SwimStatistics:
-    """Gauges first, then counters since the core was made."""
-
-    alive: int
-    suspect: int
-    dead: int
-    left: int
-    incarnation: int
-    health_score: int
-    rumours: int
-    probes_total: int
-    probes_failed_total: int
-    suspected_total: int
-    died_total: int
-    refuted_total: int  # doubts about ourselves
-    stalls_total: int
-    table_full_total: int
-
-
-@dataclass
-class _Tally:
-    probes: int = 0
-    probes_failed: int = 0
-    suspected: int = 0
-    died: int = 0
-    refuted: int = 0
-    table_full: int = 0
 
 
 class SwimCore:
@@ -92,7 +61,7 @@ class SwimCore:
         self._clock = LivedClock()
         self._own = self._sign(epoch, 0, None)
         self._effects: list[Effect] = []
-        self._tally = _Tally()
+        self._tally = Tally()
         self._seq = 0
         self._probe: Probe | None = None
         self._relays: dict[int, Relay] = {}
