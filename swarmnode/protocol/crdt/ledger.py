@@ -157,10 +157,10 @@ class Ledger:
 
     def retire_silent(self, now: float) -> list[tuple[PeerId, frozenset[str]]]:
         """Let go of authors that nobody has heard of for STATE_RETENTION_S; say what went."""
-        limit = now - limits.STATE_RETENTION_S
-        if self._heard_at_min > limit:
+        if now < self.next_retirement():
             return []
-        silent = [p for p, c in self.chains.items() if c.heard_at <= limit]
+        keep_s = limits.STATE_RETENTION_S
+        silent = [p for p, chain in self.chains.items() if chain.heard_at + keep_s <= now]
         gone = [(peer, self._retire(peer)) for peer in silent]
         self._heard_at_min = min((c.heard_at for c in self.chains.values()), default=math.inf)
         return gone
