@@ -32,6 +32,9 @@ BOOT_S = 60.0
 SETTLE_S = 60.0
 ANSWER_S = 60.0  # at the end: every command must be answered by then
 MEMBERSHIP_S = 30.0  # after a partition: members must agree again by then
+# The swarm within the network. A member probes another every two seconds, so sixty of them
+# take part in as much as the DHT of a few hundred.
+_MEMBERS_MAX = 60
 _ENTRY_NODES = 8  # that links name
 _HINTS = 3
 _RECORDS_MAX = 200
@@ -149,7 +152,7 @@ class Simulation:
         """Make the cores of a node: the one place to add another kind."""
         hints = tuple(self._rng.sample(self._entries, min(_HINTS, len(self._entries))))
         parts: list[Part] = [DhtPart(node, self._rules, self.watch, hints, as_bytes=self._real)]
-        if self.profile.cut_s:
+        if self.profile.cut_s and node.number < _MEMBERS_MAX:
             seeds = tuple(PeerId(contact.peer) for contact in hints)
             parts.append(SwimPart(node, self._rules.verify, seeds))
         return parts
