@@ -120,9 +120,12 @@ class SwimCore:
             self._judge(lived)
             self._begin_probe(lived)
             if len(self._rumours) > limits.SWIM_NEWS_MAX:
-                self._sync_at = lived  # more news than pings can carry
+                self._sync_at = min(self._sync_at, lived + limits.SWIM_PERIOD_S)
         if self._sync_at <= lived:
-            self._sync_at = lived + self._jittered(limits.SWIM_SYNC_S)
+            # With more news than pings can carry; pings are rare too while our health is bad.
+            is_flooded = len(self._rumours) > limits.SWIM_NEWS_MAX
+            interval_s = limits.SWIM_PERIOD_S if is_flooded else limits.SWIM_SYNC_S
+            self._sync_at = lived + self._jittered(interval_s)
             self._table.forget_gone(lived - limits.SWIM_GONE_KEEP_S)
             for peer in self._table.some_live(1):
                 self._compare(peer)
