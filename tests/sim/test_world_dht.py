@@ -43,10 +43,10 @@ def test_real_signatures_and_bytes_make_no_difference_to_success() -> None:
 
 
 def test_one_seed_is_one_run_in_any_process() -> None:
-    digest = run_simulation(30, "lossy", seed=5)[0].digest
-    assert run_simulation(30, "lossy", seed=6)[0].digest != digest
+    digest = run_simulation(20, "lossy", seed=5)[0].digest
+    assert run_simulation(20, "lossy", seed=6)[0].digest != digest
     command = "from swarmnode.cli.main import main; main()"
-    arguments = ["simulate", "--nodes=30", "--profile=lossy", "--seed=5", "--json"]
+    arguments = ["simulate", "--nodes=20", "--profile=lossy", "--seed=5", "--json"]
     done = subprocess.run(
         [sys.executable, "-c", command, *arguments],
         env={**os.environ, "PYTHONHASHSEED": "77"},
@@ -70,7 +70,7 @@ def test_a_run_asks_nobody_for_time_or_chance(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(module, name, refused)
     monkeypatch.setattr(socket, "socket", refused)
     monkeypatch.setattr(threading.Thread, "start", refused)
-    simulation = Simulation(20, "churn", seed=10, real=True)
+    simulation = Simulation(12, "churn", seed=10, real=True)
     simulation.run()
     monkeypatch.undo()
     assert simulation.world.violations == []
