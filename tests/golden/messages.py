@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmnode.wire import blobs, dht, gossip, membership, session, swarm, swim
+from swarmnode.wire import blobs, crdt, dht, gossip, membership, session, swarm, swim
 from swarmnode.wire.packing import encode_record
 
 VECTORS = Path(__file__).with_name("messages.json")
@@ -32,6 +32,28 @@ _BLOB = blobs.BlobManifest(size_bytes=200_000_000, chunk_bytes=2**20, root=_KEY)
 
 # "family/example" to a record that is encoded to exactly the recorded bytes.
 EXAMPLES: dict[str, msgspec.Struct] = {
+    "crdt/summary": crdt.Summary((crdt.Range("", 3, _KEY),), 1_800_000_000_000),
+    "crdt/listing": crdt.Listing("a7", (crdt.Head(_KEY, 7, 41, _KEY),)),
+    "crdt/listing-empty": crdt.Listing("", ()),
+    "crdt/want": crdt.Want((crdt.Head(_KEY, 7, 0, bytes(32)),)),
+    "crdt/push": crdt.Push((crdt.Carried(_SIGNED, 3),)),
+    "crdt/push-more": crdt.Push((crdt.Carried(_SIGNED, 3), crdt.Carried(_SIGNED, 0)), more=True),
+    "crdt/proofs": crdt.Proofs((crdt.Proof(_SIGNED, _SIGNED),)),
+    "crdt-record/sign-of-life": crdt.StateRecord(_KEY, 7, 41, _KEY, 1_800_000_000_000),
+    "crdt-record/checkpoint": crdt.StateRecord(
+        network_id=_KEY,
+        epoch=7,
+        sequence=42,
+        previous=_KEY,
+        clock_ms=1_800_000_000_000,
+        clock_tick=3,
+        checkpoint=True,
+        leases=(crdt.Lease("address", "tcp://192.0.2.1:4001", 300),),
+        counters={"steps": 4100, "tokens": 268_697_600},
+        registers={"loss": 2.5, "state": "training"},
+        maxima={"step": 4100},
+        snapshots=(crdt.SnapshotClaim(_KEY, 4000, 1_444_000, 300, 2.5),),
+    ),
     "dht/ping": dht.Ping(1, _DIAL),
     "dht/pong": dht.Pong(1),
     "dht/find": dht.Find(2, (), _KEY),

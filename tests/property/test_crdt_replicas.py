@@ -7,7 +7,8 @@ import random
 import pytest
 
 from swarmnode import limits
-from swarmnode.wire.crdt import SnapshotClaim
+from swarmnode.wire.crdt import SnapshotClaim, StateRecord
+from swarmnode.wire.packing import decode_record
 from tests.property.crdt_world import Net, ToySigner, World
 
 BAD = Net(loss=0.2, duplication=0.2, delay_s=(0.001, 2.0))
@@ -65,9 +66,11 @@ def check_end(world: World) -> None:
     bans = sum(state.statistics().bans for state in world.states.values())
     assert bans == 0, "an honest node was taken for a liar"
     for journal in world.journals.values():
-        dots = {}
+        dots: dict[tuple[bytes, int, int], bytes] = {}
         for signed in journal:
-            assert dots.setdefault(signed.signature, signed.body) == signed.body
+            record = decode_record(signed.body, StateRecord)
+            dot = (signed.public_key, record.epoch, record.sequence)
+            assert dots.setdefault(dot, signed.body) == signed.body, "a dot twice"
 
 
 def test_ten_thousand_operations_end_in_equal_hashes() -> None:

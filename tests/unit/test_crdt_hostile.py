@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
+from typing import Any
 
 import msgspec
 import pytest
@@ -49,7 +51,7 @@ class Pair(World):
         return {str(key): n for key, n in self.state.statistics().records_total.items()}
 
     def penalties(self) -> list[str]:
-        return [e.why for e in self.effects(self.we, events.Penalise)]  # type: ignore[attr-defined]
+        return [e.why for e in self.seen[self.we] if isinstance(e, events.Penalise)]
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def pair() -> Pair:
     return Pair()
 
 
-def chain_of(n: int, author: ToySigner = AUTHOR, **words: object) -> list[Opened]:
+def chain_of(n: int, author: ToySigner = AUTHOR, **words: Any) -> list[Opened]:
     records = [signed_record(author, 1, **words)]
     for sequence in range(2, n + 1):
         previous = records[-1].hash
@@ -245,7 +247,7 @@ def test_a_newcomer_learns_of_bans() -> None:
     world = World(2, 5)
     first, second = chain_of(2)
     other = signed_record(AUTHOR, 2, previous=first.hash)
-    world.inject(*world.ids, [first, second, other])
+    world.inject(world.ids[0], world.ids[1], [first, second, other])
     world.add(ToySigner.make(7))
     world.connect_all()
     world.settle()
@@ -347,7 +349,7 @@ def test_the_long_silent_are_let_go_everywhere_without_quarrel(
     monkeypatch.setattr(limits, "STATE_RETENTION_S", 7200.0)
     world = World(2, 9)
     (record,) = chain_of(1)
-    world.inject(*world.ids, [record])
+    world.inject(world.ids[0], world.ids[1], [record])
     world.settle()
     world.run(world.now + limits.STATE_RETENTION_S + 30.0)
     assert all(not state.version_vector() for state in world.states.values())
@@ -384,8 +386,6 @@ def test_ten_thousand_records_from_random_keys_fill_the_cap_and_no_more() -> Non
 @pytest.mark.slow
 def test_a_million_records_from_random_keys_keep_memory_capped() -> None:
     """Run: python -m pytest -n 0 -m slow tests/unit/test_crdt_hostile.py"""
-    import tracemalloc
-
     tracemalloc.start()
     pair = flood(20_480)
     before, _ = tracemalloc.get_traced_memory()
@@ -404,12 +404,13 @@ def test_we_refuse_to_say_what_nobody_would_read(pair: Pair) -> None:
     pair.update(pair.we, counters={"steps": 1})
     before = pair.state.digest()
     many = {("address", f"{n}" * 250): 60 for n in range(60)}
-    for words, match in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"leases": many}, "8192 bytes"),
         ({"leases": {("Role", "x"): 60}}, "would not read"),
         ({"registers": {"loss": float("inf")}}, "would not read"),
         ({"counters": {f"c{n}": 1 for n in range(17)}}, "would not read"),
-    ]:
+    ]
+    for words, match in cases:
         with pytest.raises(LocalProtocolError, match=match):
             pair.update(pair.we, **words)
     assert pair.state.digest() == before
