@@ -93,6 +93,69 @@ EXCHANGE_OUTCOME_KEEP_S = 600.0
 # Per kind of outcome: 13 commits a second for the time above; about 1 MiB each.
 EXCHANGE_OUTCOMES_MAX = 8192
 
+# --- dht ---------------------------------------------------------------------------------
+# k of the Kademlia paper: twenty peers chosen at random do not all leave within an hour.
+DHT_BUCKET_CONTACTS = 20
+# α of the paper: more in flight finds hardly sooner what fewer find.
+DHT_LOOKUP_PARALLEL = 3
+# An attacker who owns one path must own two more before it can hide a record.
+DHT_LOOKUP_PATHS = 3
+# A lookup among a million nodes asks about 40; this many means that somebody invents peers.
+DHT_LOOKUP_REQUESTS_MAX = 128
+# Operations of the shell at once; more wait, and more than that are refused.
+DHT_OPERATIONS_MAX = 16
+DHT_OPERATIONS_QUEUED_MAX = 256
+# Waiters behind a full bucket: what a bucket needs until it is next refreshed.
+DHT_REPLACEMENTS_MAX = 8
+# Peers of one /24 or /48 usually have one owner: a table must not depend on one.
+DHT_GROUP_BUCKET_MAX = 2
+DHT_GROUP_TABLE_MAX = 10
+# One loss is weather, three in a row are an absence.
+DHT_UNANSWERED_MAX = 3
+# IPv4, IPv6, a mapped port and a relay.
+DHT_ADDRESSES_MAX = 4
+# From when a peer stops holding up a lookup; between them, measured round trips decide.
+DHT_SLOW_S_MIN = 0.25
+DHT_SLOW_S_MAX = 3.0
+DHT_SLOW_S_INITIAL = 1.5
+# From when an answer is not expected any more: a dial may take DIAL_DEADLINE_S.
+DHT_GONE_S = 10.0
+# Checks of strangers and of silent contacts in flight; a flood of strangers gets no more.
+DHT_CHECKS_MAX = 16
+# Between the checks of a contact that did not answer: it is gone in under a minute.
+DHT_RECHECK_S = 5.0
+# The contact heard of least lately is checked this often if it was silent that long.
+DHT_CHECK_INTERVAL_S = 30.0
+DHT_CHECK_SILENCE_S = 300.0
+# Hourly in the paper; our own neighbourhood more often, as others store there.
+DHT_REFRESH_S = 3600.0
+DHT_SELF_LOOKUP_S = 600.0
+# So many new neighbours between two self-lookups are another half of the network.
+DHT_NEW_NEIGHBOURS = 5
+DHT_SELF_LOOKUP_PAUSE_S = 10.0
+# Bootstrap: self-lookups until two agree, no more than this many in a row.
+DHT_BOOTSTRAP_LOOKUPS_MAX = 6
+# Peers of the link, of the disk and lost ones, tried one by one: a healed network finds itself.
+DHT_REJOIN_S = 20.0
+DHT_REMEMBERED_MAX = 64
+# A record holds four addresses and a name; 1 KiB leaves room for newer fields.
+DHT_RECORD_BYTES_MAX = KIB
+DHT_RECORD_TTL_S = 7200
+DHT_RECORD_TTL_S_MAX = 86_400
+# Four times within a record's life: three may fail.
+DHT_REPUBLISH_S = 1800.0
+# Volunteers' clocks are wrong by minutes; a day off is a broken clock.
+DHT_CLOCK_SKEW_S = 86_400
+# 32 records of 1 KiB fit into one answer. 5 MiB in all, with what Python adds.
+DHT_RECORDS_PER_KEY_MAX = 32
+DHT_RECORDS_MAX = 4096
+# One node publishes itself, some swarms and blobs, on nodes spread over the key space.
+DHT_RECORDS_PER_AUTHOR_MAX = 64
+# Of one swarm under its name: others of that name must be seen as well.
+DHT_RECORDS_PER_SUBJECT_MAX = 4
+DHT_PUBLICATIONS_MAX = 256
+DHT_SWEEP_S = 60.0
+
 # --- membership --------------------------------------------------------------------------
 # A link must fit into a chat message or a QR code (version 40 holds 2,953 bytes).
 LINK_CHARACTERS_MAX = 2048
@@ -151,6 +214,139 @@ NEWCOMER_WAIT_S = 2.0
 SNAPSHOT_UPLOADS_MAX = 2
 # Asked of this many peers, the most advanced first; then training begins afresh.
 SNAPSHOT_SOURCES_MAX = 3
+
+# --- failure detection (SWIM, Lifeguard) -----------------------------------------------------
+# One member is probed in each period. A relayed path takes a second and more for a round trip,
+# and a volunteer's idle node may spend one small message a second.
+SWIM_PERIOD_S = 2.0
+# After this, helpers are asked; the rest of the period is theirs. Three slow round trips.
+SWIM_ACK_S = 1.0
+# Periods are jittered by this share, so that nodes started together do not probe in step.
+SWIM_JITTER = 0.1
+# Das et al. use 3: with 5 % of nodes bad, all helpers are bad once in 8,000 times.
+SWIM_HELPERS = 3
+# A helper says "not so far" at this share of the time that the asker waits for it.
+SWIM_NACK_SHARE = 0.8
+# Requests of others that are under way; a helper that has more of them says nack at once.
+SWIM_RELAYS_MAX = 64
+# Shortest suspicion: this many periods for each power of ten of members, so that a refutation
+# crosses the swarm there and back. 12 s at 100 members, 18 s at 1,000.
+SWIM_SUSPICION_PERIODS = 3.0
+# A single accuser waits this many times longer (Lifeguard's beta).
+SWIM_SUSPICION_SPREAD = 6.0
+# Independent confirmations that bring a suspicion down to the shortest (Lifeguard's K).
+SWIM_CONFIRMATIONS = 3
+SWIM_ACCUSERS_MAX = SWIM_CONFIRMATIONS + 1
+# Lifeguard's S: a node in trouble probes up to nine times slower.
+SWIM_HEALTH_MAX = 8
+# Our own clock was late by this much: the machine slept or was overloaded, not the others.
+SWIM_STALL_S = 1.0
+# What arrived while we slept is read before anybody is judged.
+SWIM_STALL_GRACE_S = 1.0
+# Each piece of news is sent this many times log2(members) by each who has it; what that misses,
+# comparing digests finds.
+SWIM_RETRANSMIT = 2
+# A claim is about 180 bytes: 6 KiB, a fraction of a second on any link, and only while there is
+# news. After a partition every member is news at once.
+SWIM_NEWS_MAX = 32
+# Views are compared with one random member, so that news that got lost is found again. While
+# there is more news than pings carry, in every period.
+SWIM_SYNC_S = 10.0
+# 512 claims of at most 450 bytes fit into MESSAGE_BYTES_MAX; larger swarms send pages in turn.
+SWIM_SYNC_CLAIMS_MAX = 512
+# So often a node may call a dead member, with the share of the dead as probability: two halves of
+# a swarm find each other after a partition, and one dead address gets one call a second from all.
+SWIM_RECALL_S = 1.0
+# Dead and left ones are remembered for a lunch break with the lid closed.
+SWIM_GONE_KEEP_S = 3600.0
+# About 1 KiB each; beyond, gone and never answering members make room, then nobody new gets in.
+SWIM_MEMBERS_MAX = 4096
+# Who leaves tells this many: they spread it, and the leaver may be gone within 0.2 s.
+SWIM_FAREWELLS = 8
+
+# --- shared state (protocol.crdt, store.journal) --------------------------------------------
+# One signed record; everything that one author says of itself must fit into one checkpoint.
+STATE_RECORD_BYTES_MAX = 8 * KIB
+# A checkpoint and the deltas after it: an honest author begins anew long before.
+STATE_AUTHOR_BYTES_MAX = 16 * KIB
+# What is fetched by every newcomer and held in memory by every node.
+STATE_BYTES_MAX = 16 * MIB
+# Authors at once: at 4 KiB each they fill the bytes above.
+STATE_AUTHORS_MAX = 4096
+# Of one author: addresses, roles, a version, claims of shards; and blobs of the last snapshots.
+STATE_LEASES_PER_AUTHOR_MAX = 64
+STATE_NAMES_PER_AUTHOR_MAX = 16
+STATE_SNAPSHOTS_PER_AUTHOR_MAX = 8
+# The hash chain needs no more, and a newcomer reads this many records an author at most.
+STATE_CHECKPOINT_RECORDS = 16
+# A lease is renewed by any record of its author; without other news, by an empty one at a third.
+STATE_LEASE_S = 300.0
+STATE_LEASE_S_MAX = 86_400
+# Volunteers' clocks are wrong by minutes; a day ahead is a broken clock.
+STATE_CLOCK_AHEAD_S = 86_400.0
+STATE_CLOCK_TICKS_MAX = 65_535  # events within one millisecond
+# Each costs one small message where two peers agree, and a partition heals within a few.
+STATE_SYNC_INTERVAL_S = 10.0
+# Rumours told to six reach 99.7 % of a swarm (1 - e^-6); the digests find the rest.
+STATE_PUSH_FANOUT = 6
+# Fresh records of this time travel together.
+STATE_PUSH_DELAY_S = 0.05
+# What was sent this lately is on its way, whatever a listing written before says.
+STATE_RESEND_S = 10.0
+# Up to here a range is listed (13 KiB), above it is split into sixteen.
+STATE_LISTING_HEADS = 128
+STATE_HEADS_PER_MESSAGE_MAX = 1024
+STATE_RECORDS_PER_MESSAGE_MAX = 512
+# Records of one message, well below MESSAGE_BYTES_MAX with all their framing.
+STATE_PUSH_BYTES_MAX = 160 * KIB
+# Messages in answer to one message; a newcomer asks again until it has all.
+STATE_PUSHES_PER_ANSWER_MAX = 8
+# Versions that a neighbour is known to have, so that they are not sent again; the most recent.
+STATE_KNOWN_PER_NEIGHBOUR_MAX = 1024
+# Silent for this long: may be forgotten if room is needed; forgotten anyway after the second.
+STATE_SILENT_S = 3600.0
+STATE_RETENTION_S = 7 * 86_400.0
+# Authors that were forgotten, so that a peer that remembers does not bring them back.
+STATE_RETIRED_MAX = 16_384
+# Proofs of two records each, kept for newcomers: 4 MiB at worst.
+STATE_BANS_MAX = 256
+STATE_PROOFS_PER_MESSAGE_MAX = 8
+# One record of a journal: the largest is a record of shared state and its framing.
+JOURNAL_RECORD_BYTES_MAX = 64 * KIB
+# A journal is read whole into memory at start: the state, four times over.
+JOURNAL_BYTES_MAX = 64 * MIB
+# Below this a new generation is not worth its three fsyncs.
+JOURNAL_ROTATE_BYTES_MIN = 1 * MIB
+
+# --- blobs -------------------------------------------------------------------------------------
+# One chunk is one unit of checking, of a request, and of what a dying holder costs: 8 s at a home
+# router's upstream. The proof that comes with it is 0.05 % of it.
+BLOB_CHUNK_BYTES = 1 * MIB
+BLOB_CHUNK_BYTES_MAX = 4 * MIB  # what others may choose; two of them wait in memory for a reader
+BLOB_CHUNKS_MAX = 65_536
+BLOB_PROOF_MAX = 16  # log2 of the above
+BLOB_BYTES_MAX = BLOB_CHUNKS_MAX * BLOB_CHUNK_BYTES_MAX
+# What a partial blob costs in memory is one bit a chunk for each holder.
+BLOB_HOLDERS_MAX = 64
+# In flight from one holder: enough for 8 MiB of bandwidth times round trip.
+BLOB_REQUESTS_PER_HOLDER_MAX = 8
+# ... and at first, until its rate is known.
+BLOB_REQUESTS_PER_HOLDER_MIN = 2
+# Asked for as much as a holder sends in this time: a slow one does not sit on many chunks.
+BLOB_AHEAD_S = 1.0
+# In flight or waiting for the disk, from all: 32 MiB of memory.
+BLOB_REQUESTS_MAX = 32
+# A holder that owes us chunks and sends none for this long is dropped: two chunks at 1 Mbit/s.
+BLOB_IDLE_S = 20.0
+# Idle holders take over a chunk that has been under way this many times longer than is usual.
+BLOB_TAKEOVER_TIMES = 4.0
+BLOB_TAKEOVER_S_MIN = 2.0
+# A busy holder is asked again after this, with full jitter on top.
+BLOB_BUSY_PAUSE_S = 1.0
+# A bandwidth limit may be overdrawn by what it allows in this time.
+BLOB_BURST_S = 1.0
+# Of a manifest file: a map of three numbers and a digest.
+BLOB_MANIFEST_FILE_BYTES_MAX = 4 * KIB
 
 # --- ipc, worker -------------------------------------------------------------------------
 # Text that a task reads into memory at once; more is a job for a streaming task.

@@ -32,6 +32,7 @@ _VERBS = {
     "resume": ("control", "Go on training after `pause`."),
     "paths": ("control", "Show where this node keeps its files."),
     "peers": ("control", "List the peers of the running node."),
+    "simulate": ("simulate", "Run thousands of simulated nodes and check what they promise."),
     "status": ("control", "Show what the running node is doing, and why."),
     "version": ("control", "Show the version and the native code in use."),
 }

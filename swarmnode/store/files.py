@@ -33,7 +33,7 @@ def make_private_dir(path: Path) -> None:
     Raises:
         StorageError: It cannot be made, or something else has this name.
     """
-    with _storage_errors(path, "make the directory"):
+    with storage_errors(path, "make the directory"):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
@@ -46,7 +46,7 @@ def read_file(path: Path, *, bytes_max: int, secret: bool = False) -> bytes:
         CorruptRecord: It is larger than anything that we write there.
         StorageError: The system does not let us.
     """
-    with _storage_errors(path, "read", may_be_absent=True), path.open("rb") as file:
+    with storage_errors(path, "read", may_be_absent=True), path.open("rb") as file:
         mode = os.fstat(file.fileno()).st_mode & 0o777
         if secret and mode & 0o077:
             raise ConfigError(
@@ -67,19 +67,19 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         StorageFull: No space is left; the old content is untouched.
         StorageError: The system does not let us; the old content is untouched.
     """
-    with _storage_errors(path, "write"), _written_temporary(path, data, mode) as temporary:
+    with storage_errors(path, "write"), _written_temporary(path, data, mode) as temporary:
         temporary.replace(path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
 
 
 def write_new(path: Path, data: bytes, *, mode: int = 0o600) -> bool:
     """Like :func:`write_atomic`, but never replace: return False if the file exists already."""
-    with _storage_errors(path, "write"), _written_temporary(path, data, mode) as temporary:
+    with storage_errors(path, "write"), _written_temporary(path, data, mode) as temporary:
         try:
             path.hardlink_to(temporary)
         except FileExistsError:
             return False
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     return True
 
 
@@ -90,20 +90,20 @@ class IncomingFile:
         """Begin to write beside ``path``. Raises StorageError."""
         self._path = path
         self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_TEMPORARY_SUFFIX}")
-        with _storage_errors(path, "write"):
+        with storage_errors(path, "write"):
             self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
     def write(self, data: memoryview) -> None:
         """Append. Raises StorageFull, StorageError."""
-        with _storage_errors(self._path, "write"):
-            _write_all(self._fd, data)
+        with storage_errors(self._path, "write"):
+            write_all(self._fd, data)
 
     def commit(self) -> None:
         """Make it durable and visible. Raises StorageFull, StorageError."""
-        with _storage_errors(self._path, "write"):
+        with storage_errors(self._path, "write"):
             os.fsync(self._fd)
             self._temporary.replace(self._path)
-            _sync_directory(self._path.parent)
+            sync_directory(self._path.parent)
 
     def __enter__(self) -> IncomingFile:
         return self
@@ -132,18 +132,18 @@ class HomeLock:
             StorageError: The lock file cannot be opened.
         """
         make_private_dir(path.parent)
-        with _storage_errors(path, "open"):
+        with storage_errors(path, "open"):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             self._acquire(path)
         except BaseException:
             self.close()
             raise
-        with _storage_errors(path.parent, "clean"):
+        with storage_errors(path.parent, "clean"):
             _remove_stale_temporaries(path.parent, now_s=os.fstat(self._fd).st_mtime)
 
     def _acquire(self, path: Path) -> None:
-        with _storage_errors(path, "lock"):
+        with storage_errors(path, "lock"):
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -207,7 +207,7 @@ class HistoryFile:
 
     def sync(self) -> None:
         """Make what was appended survive a power failure."""
-        with _storage_errors(self._path, "sync"):
+        with storage_errors(self._path, "sync"):
             os.fsync(self._fd)
 
     def close(self) -> None:
@@ -217,7 +217,7 @@ class HistoryFile:
             self._fd = -1
 
     def _open(self) -> None:
-        with _storage_errors(self._path, "open"):
+        with storage_errors(self._path, "open"):
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             self._size_bytes = os.fstat(self._fd).st_size
             torn = self._size_bytes and os.pread(self._fd, 1, self._size_bytes - 1) != b"\n"
@@ -227,15 +227,15 @@ class HistoryFile:
     def _rotate(self) -> None:
         full = self._fd
         # Not there: an earlier try moved it, and found no room for a new one.
-        with _storage_errors(self._path, "rotate"), contextlib.suppress(FileNotFoundError):
+        with storage_errors(self._path, "rotate"), contextlib.suppress(FileNotFoundError):
             self._path.replace(_older(self._path))
         self._open()
         os.close(full)
 
     def _write(self, data: bytes) -> None:
-        with _storage_errors(self._path, "append to"):
+        with storage_errors(self._path, "append to"):
             try:
-                _write_all(self._fd, data)
+                write_all(self._fd, data)
             except OSError:
                 os.ftruncate(self._fd, self._size_bytes)  # a full disk takes half a line first
                 raise
@@ -251,7 +251,7 @@ def read_history(path: Path) -> Iterator[dict[str, Any]]:
     for part in (_older(path), path):
         with (
             contextlib.suppress(FileNotFoundError),
-            _storage_errors(part, "read", may_be_absent=True),
+            storage_errors(part, "read", may_be_absent=True),
             part.open("rb") as file,
         ):
             while line := file.readline(limits.HISTORY_LINE_BYTES_MAX):
@@ -279,7 +279,7 @@ def _written_temporary(path: Path, data: bytes, mode: int) -> Iterator[Path]:
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         try:
-            _write_all(fd, data)
+            write_all(fd, data)
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -288,13 +288,15 @@ def _written_temporary(path: Path, data: bytes, mode: int) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _write_all(fd: int, data: bytes | memoryview) -> None:
+def write_all(fd: int, data: bytes | memoryview) -> None:
+    """Write every byte, however many calls that takes. Raises OSError."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Make renames, links and removals in a directory durable. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -310,7 +312,7 @@ def _remove_stale_temporaries(directory: Path, *, now_s: float) -> None:
 
 
 @contextlib.contextmanager
-def _storage_errors(path: Path, verb: str, *, may_be_absent: bool = False) -> Iterator[None]:
+def storage_errors(path: Path, verb: str, *, may_be_absent: bool = False) -> Iterator[None]:
     """Turn what the system says into one line that says what to do."""
     try:
         yield

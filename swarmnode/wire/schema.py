@@ -23,13 +23,19 @@ from typing import Any, get_args
 import msgspec
 from msgspec import inspect
 
-from swarmnode.wire import gossip, membership, session, swarm
+from swarmnode.wire import blobs, crdt, dht, gossip, membership, session, swarm, swim
 
 # Family name to its record types: a union where the field "t" tells them apart, else a tuple.
 FAMILIES: dict[str, Any] = {
+    "crdt": crdt.Message,
+    "crdt-record": (crdt.StateRecord,),
+    "dht": dht.Message,
+    "dht-record": dht.Record,
     "gossip": gossip.Message,
     "session": (session.Hello,),
     "membership": (membership.PeerRecord, membership.PeerList, membership.SnapshotHeader),
+    "swim": swim.Message,
+    "blobs": blobs.Message,
     "swarm": (swarm.Signed, swarm.Manifest, swarm.ManifestRequest, swarm.ManifestReply),
 }
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from swarmnode.wire import gossip, membership, session, swarm
+from swarmnode.wire import blobs, crdt, dht, gossip, membership, session, swarm, swim
 from swarmnode.wire.packing import encode_record
 
 VECTORS = Path(__file__).with_name("messages.json")
@@ -23,10 +23,50 @@ VECTORS = Path(__file__).with_name("messages.json")
 _XID = bytes(range(16))
 _KEY = bytes(range(32))
 _SIGNED = swarm.Signed(body=b"\x80", public_key=_KEY, signature=bytes(64))
+_DIAL = ("192.0.2.1:4001", "[2001:db8::1]:4001")
 _STATUS = membership.PeerStatus("training", step=100, tokens=6400, exchanges=9, loss=2.5)
+
+_CLAIM = swim.Claim(_KEY, epoch=7, incarnation=2, signature=bytes(64))
+_SUSPECT = swim.Claim(_KEY, 7, 2, bytes(64), doubt="suspect", by=(_KEY, bytes(32)))
+_BLOB = blobs.BlobManifest(size_bytes=200_000_000, chunk_bytes=2**20, root=_KEY)
 
 # "family/example" to a record that is encoded to exactly the recorded bytes.
 EXAMPLES: dict[str, msgspec.Struct] = {
+    "crdt/summary": crdt.Summary((crdt.Range("", 3, _KEY),), 1_800_000_000_000),
+    "crdt/listing": crdt.Listing("a7", (crdt.Head(_KEY, 7, 41, _KEY),)),
+    "crdt/listing-empty": crdt.Listing("", ()),
+    "crdt/want": crdt.Want((crdt.Head(_KEY, 7, 0, bytes(32)),)),
+    "crdt/push": crdt.Push((crdt.Carried(_SIGNED, 3),)),
+    "crdt/push-more": crdt.Push((crdt.Carried(_SIGNED, 3), crdt.Carried(_SIGNED, 0)), more=True),
+    "crdt/proofs": crdt.Proofs((crdt.Proof(_SIGNED, _SIGNED),)),
+    "crdt-record/sign-of-life": crdt.StateRecord(_KEY, 7, 41, _KEY, 1_800_000_000_000),
+    "crdt-record/checkpoint": crdt.StateRecord(
+        network_id=_KEY,
+        epoch=7,
+        sequence=42,
+        previous=_KEY,
+        clock_ms=1_800_000_000_000,
+        clock_tick=3,
+        checkpoint=True,
+        leases=(crdt.Lease("address", "tcp://192.0.2.1:4001", 300),),
+        counters={"steps": 4100, "tokens": 268_697_600},
+        registers={"loss": 2.5, "state": "training"},
+        maxima={"step": 4100},
+        snapshots=(crdt.SnapshotClaim(_KEY, 4000, 1_444_000, 300, 2.5),),
+    ),
+    "dht/ping": dht.Ping(1, _DIAL),
+    "dht/pong": dht.Pong(1),
+    "dht/find": dht.Find(2, (), _KEY),
+    "dht/find-records": dht.Find(3, _DIAL, _KEY, wants_records=True),
+    "dht/found": dht.Found(2, (dht.Contact(_KEY, _DIAL),)),
+    "dht/found-records": dht.Found(3, (), (_SIGNED,)),
+    "dht/put": dht.Put(4, _DIAL, _KEY, _SIGNED),
+    "dht/stored": dht.Stored(4, "held"),
+    "dht-record/peer": dht.PeerRecord(2**32 + 1, 1_800_000_000, 7200, _DIAL),
+    "dht-record/swarm": dht.SwarmRecord(
+        2**32 + 2, 1_800_000_000, 7200, (), _KEY, "tiny-lm", 12, 1_700_000_000
+    ),
+    "dht-record/provider": dht.ProviderRecord(2**32 + 3, 1_800_000_000, 86_400, _DIAL, _KEY),
     "gossip/offer": gossip.Offer(_XID, _KEY, "model", 3, 41, 17, 4100, 268_697_600),
     "gossip/accept": gossip.Accept(_XID, 40, 4000, 2**40),
     "gossip/busy": gossip.Busy(_XID, "incompatible: here it is 9 chunks"),
@@ -53,6 +93,18 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     ),
     "membership/peer-list": membership.PeerList((_SIGNED, _SIGNED)),
     "membership/snapshot-header": membership.SnapshotHeader(step=1200, size_bytes=1_444_000),
+    "swim/ping": swim.Ping(41, (_CLAIM, _SUSPECT)),
+    "swim/ack": swim.Ack(41, (swim.Claim(_KEY, 7, 2, bytes(64), left="battery low"),)),
+    "swim/ping-request": swim.PingRequest(42, _KEY, ()),
+    "swim/nack": swim.Nack(42),
+    "swim/sync": swim.Sync(True, (_CLAIM, swim.Claim(_KEY, 7, 2, bytes(64), doubt="dead"))),
+    "swim/sync-digest": swim.Sync(True, (_CLAIM,), bytes(16)),
+    "blobs/holding-query": blobs.HoldingQuery(_KEY),
+    "blobs/holding": blobs.Holding(_KEY, _BLOB, b"\xff\x03"),
+    "blobs/holding-nothing": blobs.Holding(_KEY, None),
+    "blobs/chunk-request": blobs.ChunkRequest(_KEY, 190),
+    "blobs/chunk": blobs.ChunkHeader(_KEY, 190, (_KEY, bytes(32))),
+    "blobs/refusal": blobs.ChunkRefusal(_KEY, 190, "busy"),
     "swarm/signed": _SIGNED,
     "swarm/manifest": swarm.Manifest(
         name="tiny-lm",

@@ -1,0 +1,233 @@
+"""What is sent to which neighbour: fresh records at once, and by digests what is missing.
+
+It never sends a record to a neighbour that is known to have it (neighbours.py), and answers
+a message with a bounded number of others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+from swarmnode import limits
+from swarmnode.ids import PeerId
+from swarmnode.protocol.crdt.clock import HybridClock
+from swarmnode.protocol.crdt.events import Send
+from swarmnode.protocol.crdt.ledger import Ledger
+from swarmnode.protocol.crdt.neighbours import Neighbour
+from swarmnode.protocol.crdt.records import NO_HASH, Opened
+from swarmnode.wire import crdt as wire
+from swarmnode.wire.crdt import Carried, Head
+
+_T = TypeVar("_T")
+
+
+class Chance(Protocol):
+    """The part of ``random.Random`` that the core uses."""
+
+    def uniform(self, a: float, b: float, /) -> float:
+        """Return a number in [a, b]."""
+
+    def choice(self, seq: Sequence[_T], /) -> _T:
+        """Return one of ``seq``."""
+
+    def sample(self, population: Sequence[_T], k: int) -> list[_T]:
+        """Return ``k`` different ones."""
+
+
+class Courier:
+    """The sending side of a replica."""
+
+    def __init__(self, self_id: PeerId, ledger: Ledger, clock: HybridClock, rng: Chance) -> None:
+        self.neighbours: dict[PeerId, Neighbour] = {}
+        self.messages: Counter[str] = Counter()
+        self.records_sent = 0
+        self._self_id = self_id
+        self._ledger = ledger
+        self._clock = clock
+        self._rng = rng
+        self._fresh: list[Opened] = []
+        self._push_at: float | None = None
+        self._sync_at = math.inf
+        self._outbox: list[Send] = []
+
+    def take(self) -> list[Send]:
+        """Return what is to be sent, and forget it."""
+        outbox, self._outbox = self._outbox, []
+        return outbox
+
+    # --- time -------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float:
+        """Return when :meth:`handle_deadline` wants to be called."""
+        return self._sync_at if self._push_at is None else min(self._sync_at, self._push_at)
+
+    def handle_deadline(self, now: float) -> None:
+        """Push what is fresh and compare with somebody, if it is time to."""
+        if self._push_at is not None and now >= self._push_at:
+            self._push_fresh(now)
+        if now >= self._sync_at:
+            self._sync_at = now + self._interval_s()
+            self.compare_with(self._rng.choice(sorted(self.neighbours)), now)
+
+    # --- neighbours -------------------------------------------------------------------------
+
+    def up(self, peer: PeerId, now: float) -> None:
+        """A session is open: one of the two begins to compare."""
+        self.neighbours[peer] = Neighbour(peer)
+        self._sync_at = min(self._sync_at, now + self._interval_s())
+        if self._self_id < peer:
+            self.compare_with(peer, now)
+
+    def down(self, peer: PeerId) -> None:
+        """A session is gone, and with it what was on its way."""
+        self.neighbours.pop(peer, None)
+        if not self.neighbours:
+            self._sync_at = math.inf
+
+    def compare_with(self, peer: PeerId, now: float) -> None:
+        """Ask a neighbour whether anything differs."""
+        self._send(peer, wire.Summary((self._ledger.index.digest(""),), self._clock.wall_ms(now)))
+
+    # --- records ----------------------------------------------------------------------------
+
+    def publish(self, opened: Opened, now: float) -> None:
+        """Pass a fresh record on with the next batch."""
+        self._fresh.append(opened)
+        if self._push_at is None:
+            self._push_at = now + limits.STATE_PUSH_DELAY_S
+        if len(self._fresh) >= limits.STATE_RECORDS_PER_MESSAGE_MAX:
+            self._push_fresh(now)
+
+    def received(self, peer: PeerId, opened: Opened) -> None:
+        """A neighbour sent us that record, so it has it."""
+        self.neighbours[peer].note_received(opened.actor.peer, _version_of(opened))
+
+    def ask(self, peer: PeerId, authors: Iterable[PeerId], now: float) -> None:
+        """Ask a neighbour for what it has newer of these authors."""
+        neighbour = self.neighbours[peer]
+        heads = [self._ledger.wanted(author) for author in authors]
+        heads = [
+            head
+            for head in heads
+            if neighbour.may_ask(PeerId(head.peer), (head.epoch, head.sequence), now)
+        ]
+        if heads:
+            self._send(peer, wire.Want(tuple(heads)))
+
+    def tell_ban(self, peer: PeerId, author: PeerId, now: float) -> None:
+        """Prove to a neighbour that it should listen to an author no more."""
+        head, neighbour = self._ledger.head(author), self.neighbours[peer]
+        if not neighbour.is_on_the_way(author, _version(head), now):
+            neighbour.note_sent(author, _version(head), now)
+            self._send(peer, wire.Proofs((self._ledger.bans[author],)))
+
+    # --- answers ----------------------------------------------------------------------------
+
+    def answer_summary(self, peer: PeerId, message: wire.Summary, now: float) -> None:
+        """Go into every range that differs."""
+        theirs_ms, ours_ms = message.clock_ms, self._clock.wall_ms(now)
+        self.neighbours[peer].clock_skew_s = (theirs_ms - ours_ms) / 1000
+        for theirs in message.ranges:
+            ours = self._ledger.index.digest(theirs.prefix)
+            if ours == theirs:
+                continue
+            if theirs.n_heads == 0:
+                self.answer_listing(peer, wire.Listing(theirs.prefix, ()), now)
+            elif ours.n_heads <= limits.STATE_LISTING_HEADS:
+                heads = tuple(self._ledger.index.heads(theirs.prefix))
+                self._send(peer, wire.Listing(theirs.prefix, heads))
+            else:
+                parts = self._ledger.index.split(theirs.prefix)
+                self._send(peer, wire.Summary(parts, ours_ms))
+
+    def answer_listing(self, peer: PeerId, message: wire.Listing, now: float) -> None:
+        """Send what the other side lacks, ask for what we lack."""
+        theirs = {PeerId(head.peer): head for head in message.heads}
+        ours = {PeerId(head.peer): head for head in self._ledger.index.heads(message.prefix)}
+        neighbour = self.neighbours[peer]
+        send, wanted = [], []
+        for author in sorted(ours.keys() | theirs.keys()):
+            have = theirs.get(author) or Head(author, 0, 0, NO_HASH)
+            mine = self._ledger.head(author)
+            if _version(have) > _version(mine):
+                wanted.append(author)
+            elif have != mine and not neighbour.is_on_the_way(author, _version(mine), now):
+                send.append(have)
+        self.ask(peer, wanted, now)
+        self.send_newer(peer, send, now)
+
+    def send_newer(self, peer: PeerId, heads: Sequence[Head], now: float) -> None:
+        """Send what follows these heads, as far as one answer goes."""
+        batch: list[Carried] = []
+        batch_bytes = n_messages = 0
+        neighbour = self.neighbours[peer]
+        for head in heads:
+            author = PeerId(head.peer)
+            if author in self._ledger.bans:
+                self.tell_ban(peer, author, now)
+                continue
+            chain = self._ledger.chains.get(author)
+            records = [] if chain is None else chain.lacking(head)
+            size_bytes = sum(opened.size_bytes for opened in records)
+            if batch and (
+                batch_bytes + size_bytes > limits.STATE_PUSH_BYTES_MAX
+                or len(batch) + len(records) > limits.STATE_RECORDS_PER_MESSAGE_MAX
+            ):
+                n_messages += 1
+                is_last = n_messages == limits.STATE_PUSHES_PER_ANSWER_MAX
+                self._send(peer, wire.Push(tuple(batch), more=is_last))
+                batch, batch_bytes = [], 0
+                if is_last:
+                    return
+            batch += [self._carried(opened, now) for opened in records]
+            batch_bytes += size_bytes
+            if records:
+                neighbour.note_sent(author, _version_of(records[-1]), now)
+        if batch:
+            self._send(peer, wire.Push(tuple(batch)))
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _push_fresh(self, now: float) -> None:
+        fresh, self._fresh, self._push_at = self._fresh, [], None
+        others = sorted(self.neighbours)
+        for peer in self._rng.sample(others, min(limits.STATE_PUSH_FANOUT, len(others))):
+            neighbour = self.neighbours[peer]
+            batch: list[Carried] = []
+            batch_bytes = 0
+            for opened in fresh:
+                author, version = opened.actor.peer, _version_of(opened)
+                if neighbour.has(author, version) or author not in self._ledger.chains:
+                    continue
+                neighbour.note_sent(author, version, now)
+                if batch and batch_bytes + opened.size_bytes > limits.STATE_PUSH_BYTES_MAX:
+                    self._send(peer, wire.Push(tuple(batch)))
+                    batch, batch_bytes = [], 0
+                batch.append(self._carried(opened, now))
+                batch_bytes += opened.size_bytes
+            if batch:
+                self._send(peer, wire.Push(tuple(batch)))
+
+    def _carried(self, opened: Opened, now: float) -> Carried:
+        heard_at = self._ledger.chains[opened.actor.peer].heard_at
+        return Carried(opened.signed, max(0, int(now - heard_at)))
+
+    def _send(self, peer: PeerId, message: wire.Message) -> None:
+        self.messages[str(message.__struct_config__.tag)] += 1
+        if isinstance(message, wire.Push):
+            self.records_sent += len(message.records)
+        self._outbox.append(Send(peer, message))
+
+    def _interval_s(self) -> float:
+        return limits.STATE_SYNC_INTERVAL_S * self._rng.uniform(0.75, 1.25)
+
+
+def _version(head: Head) -> tuple[int, int]:
+    return (head.epoch, head.sequence)
+
+
+def _version_of(opened: Opened) -> tuple[int, int]:
+    return (opened.actor.epoch, opened.sequence)

@@ -1,0 +1,128 @@
+"""What goes into the core of the shared state and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from swarmnode.ids import PeerId
+from swarmnode.protocol.crdt.leases import SetKey
+from swarmnode.protocol.crdt.registers import RegisterContent
+from swarmnode.wire.crdt import Message, Proof, SnapshotClaim
+from swarmnode.wire.swarm import Signed
+
+# --- events ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Update:
+    """We say something about ourselves; what is not named stays as it is.
+
+    Leases and claims with 0 seconds are taken back. Counters and maxima are totals, and
+    never fall.
+    """
+
+    leases: Mapping[SetKey, int] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
+    registers: Mapping[str, RegisterContent] = field(default_factory=dict)
+    maxima: Mapping[str, int] = field(default_factory=dict)
+    snapshots: Mapping[bytes, SnapshotClaim] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What the journal held, in its order; before anything else is handled."""
+
+    records: tuple[Signed, ...]
+
+
+@dataclass(frozen=True)
+class Persisted:
+    """Our own record of that sequence is on disk, synced: now others may see it."""
+
+    sequence: int
+
+
+@dataclass(frozen=True)
+class NeighbourUp:
+    """A session with this peer is open."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class NeighbourDown:
+    """The last session with this peer is gone."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message of an authenticated neighbour."""
+
+    peer: PeerId
+    message: Message
+
+
+@dataclass(frozen=True)
+class ClockSet:
+    """The wall clock of this machine was set."""
+
+    wall_unix_s: float
+
+
+Event = Update | Restored | Persisted | NeighbourUp | NeighbourDown | Received | ClockSet
+
+# --- effects -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Send:
+    """To a neighbour; may be dropped if its session is gone."""
+
+    peer: PeerId
+    message: Message
+
+
+@dataclass(frozen=True)
+class Persist:
+    """Append to the journal. With ``sequence``: ours; say Persisted once it is synced."""
+
+    record: Signed
+    sequence: int | None = None
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The part of this author changed in the named sets, counters, registers and maxima."""
+
+    author: PeerId
+    names: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Ban:
+    """This author signed two histories; the proof convinces anybody."""
+
+    author: PeerId
+    proof: Proof
+
+
+@dataclass(frozen=True)
+class Penalise:
+    """This neighbour sent what no honest node passes on."""
+
+    peer: PeerId
+    why: str
+
+
+@dataclass(frozen=True)
+class KeyElsewhere:
+    """Somebody else signs with our key: two nodes run on one copied key."""
+
+    epoch: int
+    sequence: int
+
+
+Effect = Send | Persist | Changed | Ban | Penalise | KeyElsewhere

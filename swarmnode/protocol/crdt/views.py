@@ -1,0 +1,59 @@
+"""What the shared state says: plain values for a shell to show and to decide by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmnode.ids import PeerId
+from swarmnode.protocol.crdt.ledger import Ledger
+from swarmnode.protocol.crdt.registers import RegisterContent
+from swarmnode.protocol.crdt.snapshots import SnapshotEntry
+
+MEMBER = "member"  # the set of those who are here: each author adds its own id, as text
+
+
+@dataclass(frozen=True)
+class View:
+    """Reads of a ledger. ``now`` decides what has expired; nothing is kept."""
+
+    ledger: Ledger
+
+    def sets(self, now: float) -> dict[str, dict[str, frozenset[PeerId]]]:
+        """Return set -> element -> who says so."""
+        return self.ledger.document.leases.value(self.ledger.heard_at, now)
+
+    def members(self, now: float) -> tuple[PeerId, ...]:
+        """Return who says of itself that it is here, in id order; nobody vouches for another."""
+        claimed = self.sets(now).get(MEMBER, {})
+        return tuple(sorted(p for e, peers in claimed.items() for p in peers if str(p) == e))
+
+    def of(self, peer: PeerId, now: float) -> dict[str, tuple[str, ...]]:
+        """Return set -> elements that this peer says of itself and that have not expired."""
+        chain = self.ledger.chains.get(peer)
+        found: dict[str, list[str]] = {}
+        if chain is not None:
+            for (name, element), ttl_s in self.ledger.document.leases.of(chain.actor).items():
+                if now < chain.heard_at + ttl_s:
+                    found.setdefault(name, []).append(element)
+        return {name: tuple(sorted(elements)) for name, elements in sorted(found.items())}
+
+    def counters(self) -> dict[str, int]:
+        """Return the totals over all authors that are held."""
+        return self.ledger.document.counters.value()
+
+    def counters_of(self, peer: PeerId) -> dict[str, int]:
+        """Return the totals of one author."""
+        chain = self.ledger.chains.get(peer)
+        return {} if chain is None else self.ledger.document.counters.of(chain.actor)
+
+    def registers(self) -> dict[PeerId, dict[str, RegisterContent]]:
+        """Return what each author last said of itself."""
+        return self.ledger.document.registers.value()
+
+    def maxima(self) -> dict[str, int]:
+        """Return how far the swarm is."""
+        return self.ledger.document.maxima.value()
+
+    def snapshots(self, now: float) -> tuple[SnapshotEntry, ...]:
+        """Return which snapshots there are and who holds them, the newest first."""
+        return self.ledger.document.snapshots.value(self.ledger.heard_at, now)

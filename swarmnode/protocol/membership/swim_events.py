@@ -1,0 +1,86 @@
+"""What goes into the failure detector and what comes out of it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from swarmnode.ids import PeerId
+from swarmnode.wire.swim import Message
+
+
+class MemberState(enum.StrEnum):
+    """What we hold of a member. Alive and suspect ones are live."""
+
+    ALIVE = "alive"
+    SUSPECT = "suspect"
+    DEAD = "dead"
+    LEFT = "left"
+
+
+# --- events ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message of an authenticated peer."""
+
+    peer: PeerId
+    message: Message
+
+
+@dataclass(frozen=True)
+class Contact:
+    """Tell this peer all we know and ask for the same: a seed, or a session that just opened."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class SendFailed:
+    """Nothing can be sent to this peer now: no session, and no way to open one."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class Leave:
+    """We leave: say so, and do nothing any more. ``reason`` is for people."""
+
+    reason: str
+
+
+Event = Received | Contact | SendFailed | Leave
+
+
+# --- effects -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Send:
+    """By the best way there is, relays included; SendFailed if there is none."""
+
+    peer: PeerId
+    message: Message
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A member is new (``was`` is None), in another state, or back with a higher epoch."""
+
+    peer: PeerId
+    was: MemberState | None
+    state: MemberState
+    epoch: int
+    reason: str = ""  # of a member that left
+
+
+@dataclass(frozen=True)
+class KeyConflict:
+    """Somebody else signs with our key: a copied key file, or our disk is a restored backup."""
+
+    epoch: int
+    incarnation: int
+
+
+Effect = Send | Changed | KeyConflict

@@ -1,0 +1,214 @@
+"""What a node holds of every member, and the order in which it probes them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from swarmnode import limits
+from swarmnode.ids import PeerId
+from swarmnode.protocol.membership.claims import Rank, rank_of
+from swarmnode.protocol.membership.health import SuspicionTimes
+from swarmnode.protocol.membership.swim_events import MemberState
+from swarmnode.wire.swim import Claim
+
+_T = TypeVar("_T")
+
+
+class Chance(Protocol):
+    """The part of ``random.Random`` that failure detection uses."""
+
+    def uniform(self, a: float, b: float, /) -> float:
+        """Return a number in [a, b]."""
+
+    def randrange(self, stop: int, /) -> int:
+        """Return a whole number in [0, stop)."""
+
+    def sample(self, population: Sequence[_T], /, k: int) -> list[_T]:
+        """Return ``k`` different ones of ``population``."""
+
+
+@dataclass
+class Suspicion:
+    """A member that somebody could not reach: it has until the deadline to refute."""
+
+    started: float
+    times: SuspicionTimes
+    accusers: dict[PeerId, None] = field(default_factory=dict)
+    is_certain: bool = False  # somebody has waited it out already
+
+    @property
+    def deadline(self) -> float:
+        confirmations = len(self.accusers) - 1
+        if self.is_certain:
+            confirmations = self.times.confirmations_wanted
+        return self.started + self.times.timeout_s(confirmations)
+
+
+@dataclass
+class Member:
+    """One member but ourselves. ``claim`` is its newest signed word, without hearsay."""
+
+    peer: PeerId
+    claim: Claim
+    state: MemberState
+    since: float  # in this state, lived time
+    has_answered: bool = False  # us, ever
+    suspicion: Suspicion | None = None
+
+    @property
+    def rank(self) -> Rank:
+        return rank_of(self.claim)
+
+    @property
+    def is_live(self) -> bool:
+        return self.state in (MemberState.ALIVE, MemberState.SUSPECT)
+
+
+class MemberTable:
+    """Bounded; live members are probed in random rounds, each once a round."""
+
+    def __init__(self, rng: Chance) -> None:
+        self._rng = rng
+        self._members: dict[PeerId, Member] = {}
+        self.suspects: dict[PeerId, Member] = {}
+        self._dead: dict[PeerId, None] = {}
+        self._ring: list[PeerId] = []  # the live ones; a round goes through it once
+        self._next = 0
+        self._page_from = PeerId(bytes(32))
+        self._live_sum = 0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __contains__(self, peer: object) -> bool:
+        return peer in self._members
+
+    @property
+    def n_live(self) -> int:
+        return len(self._ring)
+
+    def get(self, peer: PeerId) -> Member | None:
+        return self._members.get(peer)
+
+    def add(self, peer: PeerId, claim: Claim, now: float) -> Member | None:
+        """Add a live member, or return None if there is no room for it."""
+        assert peer not in self._members
+        if len(self._members) >= limits.SWIM_MEMBERS_MAX and not self._make_room():
+            return None
+        member = self._members[peer] = Member(peer, claim, MemberState.ALIVE, now)
+        self._enter_ring(member)
+        return member
+
+    def digest_with(self, own: Claim) -> bytes:
+        """Return 16 bytes that are equal where the same members live at the same versions."""
+        return ((self._live_sum + _summand(own)) % 2**128).to_bytes(16, "big")
+
+    def renew(self, member: Member, claim: Claim, state: MemberState, now: float) -> None:
+        """Put a newer claim, and the state that it brings, in place of the old one."""
+        if member.is_live:
+            self._live_sum += _summand(claim) - _summand(member.claim)
+        member.claim = claim
+        self.set_state(member, state, now)
+
+    def set_state(self, member: Member, state: MemberState, now: float) -> None:
+        """Change a member's state; a suspicion ends with any change."""
+        was_live = member.is_live
+        if state is MemberState.SUSPECT:
+            self.suspects[member.peer] = member
+        else:
+            self.suspects.pop(member.peer, None)
+        if state is MemberState.DEAD:
+            self._dead[member.peer] = None
+        else:
+            self._dead.pop(member.peer, None)
+        member.state, member.since, member.suspicion = state, now, None
+        if member.is_live and not was_live:
+            self._enter_ring(member)
+        elif was_live and not member.is_live:
+            self._leave_ring(member)
+
+    def forget_gone(self, before: float) -> None:
+        """Forget who died or left before this time."""
+        for member in [m for m in self if not m.is_live and m.since < before]:
+            self._forget(member)
+
+    def next_to_probe(self) -> Member | None:
+        """Return the next member of this round; each round has a new order."""
+        if not self._ring:
+            return None
+        if self._next >= len(self._ring):
+            self._ring = self._rng.sample(self._ring, k=len(self._ring))
+            self._next = 0
+        self._next += 1
+        return self._members[self._ring[self._next - 1]]
+
+    def some_live(self, n: int, besides: PeerId | None = None) -> list[PeerId]:
+        """Return up to ``n`` different live members."""
+        pool = [peer for peer in self._ring if peer != besides]
+        return self._rng.sample(pool, k=min(n, len(pool)))
+
+    def dead_to_call(self) -> PeerId | None:
+        """Return one that died, as often as the dead are many.
+
+        Half the swarm gone is a partition, and everybody calls; one gone is a crash, and its
+        address must not be called by everybody.
+        """
+        if not self._dead:
+            return None
+        chosen = self._rng.randrange(len(self._dead) + self.n_live + 1)  # with ourselves
+        return list(self._dead)[chosen] if chosen < len(self._dead) else None
+
+    def page(self, n_max: int) -> list[Member]:
+        """Return the next ``n_max`` members in the order of ids, round and round."""
+        if len(self._members) <= n_max:
+            return list(self._members.values())
+        peers = sorted(self._members)
+        after = [peer for peer in peers if peer > self._page_from]
+        chosen = (after + peers)[:n_max]
+        self._page_from = chosen[-1]
+        return [self._members[peer] for peer in chosen]
+
+    def _enter_ring(self, member: Member) -> None:
+        """At a random place of the round, as the paper says, so that a joiner waits half of one."""
+        place = self._rng.randrange(len(self._ring) + 1)
+        self._ring.insert(place, member.peer)
+        self._live_sum += _summand(member.claim)
+        if place < self._next:
+            self._next += 1
+
+    def _leave_ring(self, member: Member) -> None:
+        self._live_sum -= _summand(member.claim)
+        place = self._ring.index(member.peer)
+        del self._ring[place]
+        if place < self._next:
+            self._next -= 1
+
+    def _forget(self, member: Member) -> None:
+        if member.is_live:
+            self._leave_ring(member)
+        self.suspects.pop(member.peer, None)
+        self._dead.pop(member.peer, None)
+        del self._members[member.peer]
+
+    def _make_room(self) -> bool:
+        """Forget the longest gone, else the longest known that never answered us."""
+        gone = [member for member in self if not member.is_live]
+        silent = [member for member in self if not member.has_answered]
+        for pool in (gone, silent):
+            if pool:
+                oldest = min(pool, key=lambda member: member.since)
+                self._forget(oldest)
+                return True
+        return False
+
+
+def _summand(claim: Claim) -> int:
+    """Return what a live member adds to the digest: a sum does not depend on an order."""
+    version = b"%d %d" % (claim.epoch, claim.incarnation)
+    return int.from_bytes(hashlib.sha256(claim.key + version).digest()[:16], "big")

@@ -1,0 +1,149 @@
+"""A modelled network for the simulator: latency, loss, partitions and NATs.
+
+Messages travel over sessions as in a real node: the first one to a peer pays for a dial of
+three one-way trips, and a node behind a NAT is reached only over a session that it opened
+itself. A session that nobody used for ``SESSION_IDLE_S`` is closed.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+SESSION_IDLE_S = 120.0
+_DIAL_TRIPS = 3
+_NEAR_S, _FAR_S = 0.004, 0.110  # one way: the same town, the other side of the earth
+
+
+@dataclass(frozen=True)
+class Weather:
+    """What the network does to messages.
+
+    Attributes:
+        loss: share of messages that never arrive, with their session still open.
+        stall: share that comes one to four seconds late: a queue, a radio, a full core.
+    """
+
+    loss: float = 0.0
+    stall: float = 0.0
+
+
+@dataclass(slots=True)
+class Place:
+    """Where a node is attached."""
+
+    address: str
+    is_nated: bool
+    claims_address: bool  # whether it says, rightly or not, that it can be dialled
+    x: float  # on a torus of circumference 1
+    y: float
+    side: int = 0  # of a partition
+
+
+class NetworkModel:
+    """Says whether and when a message arrives."""
+
+    def __init__(self, rng: random.Random, weather: Weather) -> None:
+        self.weather = weather
+        self._rng = rng
+        self._is_split = False
+        self._places: list[Place] = []
+        self._sessions: dict[tuple[int, int], float] = {}  # (smaller, larger): last used
+
+    def attach(
+        self, *, is_nated: bool, is_unaware: bool = False, crowd: float = 0.05
+    ) -> tuple[int, Place]:
+        """Attach one more node; return its number and place.
+
+        Args:
+            is_unaware: it does not know of its NAT and names an address where nobody answers.
+            crowd: the chance that it shares its /24 with others: machines of one provider.
+        """
+        rng = self._rng
+        if rng.random() < crowd:
+            prefix = f"198.18.{rng.randrange(16)}"
+        else:
+            prefix = f"{rng.randrange(11, 120)}.{rng.randrange(256)}.{rng.randrange(256)}"
+        address = f"{prefix}.{rng.randrange(1, 255)}:{rng.randrange(1024, 65536)}"
+        side = rng.randrange(2) if self._is_split else 0
+        place = Place(
+            address, is_nated, is_unaware or not is_nated, rng.random(), rng.random(), side
+        )
+        self._places.append(place)
+        return len(self._places) - 1, place
+
+    def place(self, number: int) -> Place:
+        """Return where a node is."""
+        return self._places[number]
+
+    def detach(self, number: int) -> None:
+        """Close every session of a node that died."""
+        gone = [pair for pair in self._sessions if number in pair]
+        for pair in gone:
+            del self._sessions[pair]
+
+    def split(self) -> None:
+        """Cut the network into two halves; sessions between them break."""
+        self._is_split = True
+        for place in self._places:
+            place.side = self._rng.randrange(2)
+        crossing = [
+            (one, other)
+            for one, other in self._sessions
+            if self._places[one].side != self._places[other].side
+        ]
+        for pair in crossing:
+            del self._sessions[pair]
+
+    def heal(self) -> None:
+        """Join the halves again."""
+        self._is_split = False
+        for place in self._places:
+            place.side = 0
+
+    def delay_s(
+        self,
+        source: int,
+        target: int,
+        now: float,
+        *,
+        anew: bool = False,
+        by_relay: bool = False,
+    ) -> float | None:
+        """Return how long a message takes, None if it never arrives.
+
+        Args:
+            anew: only over a session that the source dials now.
+            by_relay: if it cannot be dialled, a relay forwards it, which is as far again.
+        """
+        here, there = self._places[source], self._places[target]
+        if here.side != there.side:
+            return None
+        pair = (source, target) if source < target else (target, source)
+        used_at = self._sessions.get(pair)
+        trip_s = self._trip_s(here, there)
+        delay_s = trip_s
+        if anew or used_at is None or now - used_at > SESSION_IDLE_S:
+            if there.is_nated and not by_relay:
+                return None
+            delay_s += _DIAL_TRIPS * trip_s
+            if there.is_nated:
+                delay_s += trip_s
+        self._sessions[pair] = now + delay_s
+        weather, chance = self.weather, self._rng.random()
+        if chance < weather.loss:
+            return None
+        if chance < weather.loss + weather.stall:
+            return delay_s + self._rng.uniform(1.0, 4.0)
+        return delay_s
+
+    def close_idle(self, now: float) -> None:
+        """Forget sessions that are closed by now, which bounds their number."""
+        idle = [pair for pair, used_at in self._sessions.items() if now - used_at > SESSION_IDLE_S]
+        for pair in idle:
+            del self._sessions[pair]
+
+    def _trip_s(self, here: Place, there: Place) -> float:
+        dx, dy = abs(here.x - there.x), abs(here.y - there.y)
+        distance = max(min(dx, 1.0 - dx), min(dy, 1.0 - dy))  # 0 to 0.5
+        return (_NEAR_S + distance * 2 * (_FAR_S - _NEAR_S)) * (1.0 + 0.2 * self._rng.random())

@@ -1,0 +1,217 @@
+"""S1: thousands of nodes made of real cores, on one seeded heap of events.
+
+A *part* joins one core to a simulated node; a node has any number of parts, told apart by
+the name of their service. The world carries messages between parts of one service and wakes
+each part at its deadline. Nothing else happens, so a run follows from its seed alone: the
+digest of all deliveries and reports is equal for equal seeds, in any process.
+
+To let another core join: subclass :class:`Part` (``receive`` feeds the core, ``carry_out``
+does one effect) and add it in what makes the nodes (``testing/simulate.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarmnode.ids import PeerId
+from swarmnode.protocol.core import Core
+from swarmnode.protocol.dht.records import Signer
+from swarmnode.testing.net_model import NetworkModel, Place, Weather
+
+_HOUSEKEEPING_S = 30.0
+_DELIVERY = struct.Struct(">dII")
+
+
+class Part(ABC):
+    """One core of one node and the shell that it would have; see the module's text."""
+
+    service: str  # class attribute: equal on all nodes that talk to each other
+    core: Core[Any, Any, Any]
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    @abstractmethod
+    def start(self, now: float) -> None:
+        """Feed the core what it needs to begin."""
+
+    @abstractmethod
+    def receive(self, source: PeerId, message: Any, observed: str, now: float) -> None:
+        """Feed the core a message; ``observed`` is the address that it came from."""
+
+    @abstractmethod
+    def carry_out(self, effect: Any, now: float) -> None:
+        """Do one effect of the core."""
+
+    def feed(self, event: Any, now: float) -> None:
+        """Give the core an event and do what follows."""
+        self.core.handle(event, now)
+        self.node.world.settle(self, now)
+
+
+@dataclass(eq=False)
+class Node:
+    """One simulated node. Its number is never used again, nor is its identity."""
+
+    world: World
+    number: int
+    place: Place
+    signer: Signer
+    rng: random.Random
+    started_at: float
+    is_up: bool = True
+    parts: dict[str, Part] = field(default_factory=dict)
+
+    @property
+    def peer_id(self) -> PeerId:
+        """Who it is."""
+        return self.signer.peer_id
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where it says that it can be dialled: most know that behind a NAT they cannot."""
+        return (self.place.address,) if self.place.claims_address else ()
+
+    def send(self, part: Part, target: PeerId, message: Any, **way: bool) -> None:
+        """Send a message to the same service of another node; ``way`` as in NetworkModel."""
+        self.world.send(self, part.service, target, message, **way)
+
+
+class World:
+    """Nodes, the network between them, and all that is going to happen."""
+
+    def __init__(
+        self,
+        seed: int,
+        weather: Weather,
+        make_signer: Callable[[bytes], Signer],
+        make_parts: Callable[[Node], list[Part]],
+    ) -> None:
+        self.now = 0.0
+        self.seed = seed
+        self.rng = random.Random(f"world/{seed}")
+        self.network = NetworkModel(random.Random(f"network/{seed}"), weather)
+        self.nodes: list[Node] = []
+        self.up: dict[int, Node] = {}
+        self.deliveries = 0
+        self.violations: list[str] = []
+        self._make_signer = make_signer
+        self._make_parts = make_parts
+        self._by_peer: dict[PeerId, Node] = {}
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+        self._wake_at: dict[Part, float] = {}
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.at(_HOUSEKEEPING_S, self._keep_house)
+
+    # --- time ---------------------------------------------------------------------------
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        """Let something happen; what is set for one time happens in the order of setting."""
+        self._order += 1
+        heapq.heappush(self._heap, (when, self._order, what))
+
+    def run(self, until: float) -> None:
+        """Let everything happen that is set for times up to ``until``."""
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            self.now, _, what = heapq.heappop(heap)
+            what()
+        self.now = until
+
+    # --- nodes --------------------------------------------------------------------------
+
+    def boot(self, *, is_nated: bool = False, is_unaware: bool = False) -> Node:
+        """Start one more node, perhaps behind a NAT, perhaps one that it does not know of."""
+        number, place = self.network.attach(is_nated=is_nated, is_unaware=is_unaware)
+        seed = hashlib.sha256(f"{self.seed}/{number}".encode()).digest()
+        rng = random.Random(f"node/{self.seed}/{number}")
+        node = Node(self, number, place, self._make_signer(seed), rng, self.now)
+        self.nodes.append(node)
+        self.up[number] = node
+        self._by_peer[node.peer_id] = node
+        for part in self._make_parts(node):
+            node.parts[part.service] = part
+        for part in node.parts.values():
+            part.start(self.now)
+            self.settle(part, self.now)
+        self.report(node, "boot")
+        return node
+
+    def kill(self, node: Node) -> None:
+        """Let a node vanish without a word, for good."""
+        node.is_up = False
+        del self.up[node.number]
+        self.network.detach(node.number)
+        for part in node.parts.values():
+            self._wake_at.pop(part, None)
+        node.parts = {}
+        self.report(node, "kill")
+
+    def node_of(self, peer: PeerId) -> Node:
+        """Return the node with this id, up or not."""
+        return self._by_peer[peer]
+
+    # --- what parts use -----------------------------------------------------------------
+
+    def send(self, source: Node, service: str, target: PeerId, message: Any, **way: bool) -> None:
+        """Put a message on its way; whether it arrives is the network's business."""
+        node = self._by_peer.get(target)
+        if node is None:
+            return
+        delay_s = self.network.delay_s(source.number, node.number, self.now, **way)
+        if delay_s is not None and node.is_up:
+            self.at(self.now + delay_s, lambda: self._deliver(source, node, service, message))
+
+    def settle(self, part: Part, now: float) -> None:
+        """Do what a core wants done, and wake it when it wants to be woken."""
+        core = part.core
+        for effect in core.poll_effects():
+            part.carry_out(effect, now)
+        deadline = core.next_deadline()
+        if deadline is not None and deadline < self._wake_at.get(part, float("inf")):
+            self._wake_at[part] = deadline
+            self.at(max(deadline, now), lambda: self._wake(part, deadline))
+
+    def report(self, node: Node, what: str, *details: object) -> None:
+        """Let something that a node did count in the digest."""
+        self._hash.update(f"{self.now!r} {node.number} {what} {details!r}\n".encode())
+
+    def violated(self, invariant: str, node: Node, what: str) -> None:
+        """Note that a promise was broken."""
+        self.violations.append(
+            f"t={self.now:.3f}s {invariant} violated at node {node.number}: {what}"
+        )
+
+    def digest(self) -> str:
+        """Return a hash of everything that has happened so far."""
+        return self._hash.copy().hexdigest()
+
+    # --- inside -------------------------------------------------------------------------
+
+    def _deliver(self, source: Node, target: Node, service: str, message: Any) -> None:
+        part = target.parts.get(service)
+        if part is None:  # it died meanwhile, or does not offer this
+            return
+        self.deliveries += 1
+        self._hash.update(_DELIVERY.pack(self.now, source.number, target.number))
+        part.receive(source.peer_id, message, source.place.address, self.now)
+        self.settle(part, self.now)
+
+    def _wake(self, part: Part, deadline: float) -> None:
+        if self._wake_at.get(part) != deadline:
+            return  # it died, or was woken earlier
+        del self._wake_at[part]
+        part.core.handle_deadline(self.now)
+        self.settle(part, self.now)
+
+    def _keep_house(self) -> None:
+        self.network.close_idle(self.now)
+        self.at(self.now + _HOUSEKEEPING_S, self._keep_house)

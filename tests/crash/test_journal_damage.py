@@ -1,0 +1,276 @@
+"""Every truncation and every flipped bit of a small journal, and every call that can fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.errors import CorruptRecord, Refused, StorageError, StorageFull
+from swarmnode.store import journal as journal_module
+from swarmnode.store.journal import Journal
+
+PAYLOADS = (b"", b"one", bytes(range(40)), b"\xff" * 17)
+
+
+def written(path: Path, payloads: tuple[bytes, ...] = PAYLOADS) -> bytes:
+    with Journal(path) as journal:
+        for payload in payloads:
+            journal.append(payload)
+        journal.sync()
+    return path.read_bytes()
+
+
+def ends_of_records(data: bytes) -> list[int]:
+    """Return where the journal may end without a torn record."""
+    ends = [16]
+    for payload in PAYLOADS:
+        ends.append(ends[-1] + 16 + len(payload))
+    assert ends[-1] == len(data)
+    return ends
+
+
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is not the point where thousands of journals are opened."""
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+
+
+def test_what_was_appended_is_read_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "journal"
+    written(path)
+    with Journal(path) as journal:
+        assert journal.recovered.records == PAYLOADS
+        assert journal.recovered.cut_bytes == 0
+        assert journal.append(b"five") == 5
+        assert journal.sync() == 5
+    with Journal(path) as journal:
+        assert journal.recovered.records == (*PAYLOADS, b"five")
+
+
+def test_every_truncation_is_cut_to_the_last_whole_record(tmp_path: Path, no_fsync: None) -> None:
+    path = tmp_path / "journal"
+    data = written(path)
+    ends = ends_of_records(data)
+    for length in range(16, len(data)):
+        path.write_bytes(data[:length])
+        n_whole = max(i for i, end in enumerate(ends) if end <= length)
+        with Journal(path) as journal:
+            recovered = journal.recovered
+            assert recovered.records == PAYLOADS[:n_whole]
+            assert recovered.cut_bytes == length - ends[n_whole]
+            journal.append(b"after")
+            journal.sync()
+        if recovered.cut_bytes:
+            assert recovered.saved_as is not None
+            assert recovered.saved_as.read_bytes() == data[ends[n_whole] : length]
+        with Journal(path) as journal:
+            assert journal.recovered.records == (*PAYLOADS[:n_whole], b"after")
+
+
+def test_every_flipped_bit_is_found_and_nothing_is_guessed(tmp_path: Path, no_fsync: None) -> None:
+    path = tmp_path / "journal"
+    data = written(path)
+    ends = ends_of_records(data)
+    for bit in range(16 * 8, len(data) * 8):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        n_whole = max(i for i, end in enumerate(ends) if end <= bit // 8)
+        with Journal(path) as journal:
+            assert journal.recovered.records == PAYLOADS[:n_whole]
+            assert journal.recovered.reason
+            assert journal.recovered.saved_as is not None
+            assert journal.recovered.saved_as.read_bytes() == bytes(damaged[ends[n_whole] :])
+    assert len(list(tmp_path.glob("journal.torn-*"))) == 3  # the last few only
+
+
+def test_a_damaged_or_foreign_beginning_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    data = written(path)
+    for bad in (b"", b"swarm", b"\x00" * 64, bytes([data[0] ^ 1]) + data[1:]):
+        path.write_bytes(bad)
+        with pytest.raises(CorruptRecord, match="expected a journal of swarmnode"):
+            Journal(path)
+        assert path.read_bytes() == bad
+
+
+def test_zeros_after_a_power_failure_are_no_records(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    data = written(path)
+    path.write_bytes(data + bytes(4096))
+    with Journal(path) as journal:
+        assert journal.recovered.records == PAYLOADS
+        assert journal.recovered.cut_bytes == 4096
+
+
+def test_a_record_of_an_older_generation_does_not_follow(tmp_path: Path) -> None:
+    """Valid bytes in the wrong place: the sequence says so."""
+    path = tmp_path / "journal"
+    data = written(path)
+    path.write_bytes(data + data[16:32])
+    with Journal(path) as journal:
+        assert journal.recovered.records == PAYLOADS
+        assert journal.recovered.reason == "record 1 where 5 was expected"
+
+
+def test_rotation_replaces_the_history(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        for _ in range(300):
+            journal.append(bytes(4096))
+        assert journal.needs_rotation(1000)
+        journal.rotate([b"snapshot", b"tail"])
+        assert not journal.needs_rotation(1000)
+        assert journal.append(b"next") == 3
+        journal.sync()
+        assert journal.statistics().rotations_total == 1
+    with Journal(path) as journal:
+        assert journal.recovered.records == (b"snapshot", b"tail", b"next")
+
+
+def test_bounds_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "journal"
+    with Journal(path) as journal:
+        with pytest.raises(StorageError, match="at most 65536 bytes"):
+            journal.append(bytes(limits.JOURNAL_RECORD_BYTES_MAX + 1))
+        monkeypatch.setattr(limits, "JOURNAL_BYTES_MAX", 1000)
+        journal.append(bytes(900))
+        with pytest.raises(StorageError, match="must be rotated"):
+            journal.append(bytes(100))
+        with pytest.raises(StorageError, match="a snapshot of"):
+            journal.rotate([bytes(900), bytes(100)])
+        journal.sync()
+    with Journal(path) as journal:
+        assert journal.recovered.records == (bytes(900),)
+    path.write_bytes(path.read_bytes() + bytes(1000))
+    with pytest.raises(CorruptRecord, match="larger"):
+        Journal(path)
+
+
+def test_a_second_process_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    code = "import pathlib, swarmnode.store.journal as j; "
+    code += f"j.Journal(pathlib.Path({str(path)!r}))"
+    with Journal(path), pytest.raises(Refused, match="another process has the journal"):
+        Journal(path)
+    with Journal(path):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Refused: another process has the journal" in done.stderr
+
+
+class Faults:
+    """Makes the n-th of the named calls fail, and every later one if it ``lasts``."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, name: str, nth: int, code: int) -> None:
+        self.calls = 0
+        self._real: Callable[..., object] = getattr(os, name)
+        self._nth, self._code = nth, code
+        patch.setattr(os, name, self._call)
+
+    def _call(self, *arguments: object, **options: object) -> object:
+        self.calls += 1
+        if self.calls == self._nth:
+            raise OSError(self._code, os.strerror(self._code))
+        return self._real(*arguments, **options)
+
+
+def workload(path: Path) -> int:
+    """Append, sync and rotate, whatever fails; return the last acknowledged counter."""
+    acknowledged = appended = 0
+    try:
+        with Journal(path) as journal:
+            for step in range(1, 9):
+                try:
+                    journal.append(b"%d" % (appended + 1))
+                    appended += 1
+                    if step == 5:
+                        journal.rotate([b"%d" % i for i in range(1, appended + 1)])
+                    elif step % 2:
+                        journal.sync()
+                    else:
+                        continue
+                    acknowledged = appended
+                except StorageError:
+                    continue
+    except StorageError:
+        pass
+    return acknowledged
+
+
+@pytest.mark.parametrize("name", ["write", "fsync", "replace", "open", "ftruncate"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+def test_whatever_call_fails_nothing_acknowledged_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
+) -> None:
+    nth, acknowledged_ever = 0, set()
+    while True:
+        nth += 1
+        path = tmp_path / f"{name}-{nth}" / "journal"
+        with monkeypatch.context() as patch:
+            faults = Faults(patch, name, nth, code)
+            acknowledged = workload(path)
+        acknowledged_ever.add(acknowledged)
+        with Journal(path) as journal:
+            counters = [int(payload) for payload in journal.recovered.records]
+        assert counters == list(range(1, len(counters) + 1))
+        assert len(counters) >= acknowledged
+        if faults.calls < nth:
+            break  # it was not called that often: all were tried
+    assert max(acknowledged_ever) == 7
+
+
+def test_a_full_disk_takes_the_half_record_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal"
+    real_write = os.write
+    with Journal(path) as journal:
+        journal.append(b"before")
+
+        def half(fd: int, data: memoryview) -> int:
+            if len(data) < 40:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real_write(fd, bytes(data)[: len(data) // 2])
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", half)
+            with pytest.raises(StorageFull, match="no space is left"):
+                journal.append(bytes(100))
+        journal.append(b"after")
+        journal.sync()
+    with Journal(path) as journal:
+        assert journal.recovered.records == (b"before", b"after")
+
+
+def test_a_failed_fsync_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Journal(tmp_path / "journal") as journal:
+        journal.append(b"one")
+        with monkeypatch.context() as patch:
+            Faults(patch, "fsync", 1, errno.EIO)
+            with pytest.raises(StorageError):
+                journal.sync()
+        for use in (lambda: journal.append(b"two"), journal.sync, lambda: journal.rotate([])):
+            with pytest.raises(StorageError, match="restart to read what is there"):
+                use()
+
+
+def test_the_parser_reads_a_prefix_for_any_bytes() -> None:
+    """Whatever follows a valid prefix, its records are those of the prefix or continue them."""
+    prefix = journal_module._MAGIC + journal_module._frame(1, b"x")
+    for tail in (b"", b"\x00", bytes(16), b"\xff" * 64, journal_module._frame(2, b"y")[:-1]):
+        payloads, end, _ = journal_module._parse(prefix + tail)
+        assert payloads == (b"x",)
+        assert end == len(prefix)

@@ -1,0 +1,217 @@
+"""Blobs on disk: what is kept, what is refused, what is found rotten."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from swarmnode.errors import CorruptRecord, MalformedMessage, Refused, StorageError, StorageFull
+from swarmnode.protocol.blobs.merkle import (
+    MerkleTree,
+    blob_name,
+    check_manifest,
+    is_in_blob,
+    leaf_hash,
+)
+from swarmnode.store.blobs import Blob, BlobStore
+from swarmnode.wire.blobs import BlobManifest
+
+CHUNK_BYTES = 100
+SOURCE = random.Random(1).randbytes(5 * CHUNK_BYTES - 30)
+CHUNKS = [SOURCE[i : i + CHUNK_BYTES] for i in range(0, len(SOURCE), CHUNK_BYTES)]
+TREE = MerkleTree([leaf_hash(chunk) for chunk in CHUNKS])
+MANIFEST = BlobManifest(len(SOURCE), CHUNK_BYTES, TREE.root)
+NAME = blob_name(MANIFEST)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "blobs", bytes_max=10 * len(SOURCE))
+
+
+def put(blob: Blob, *indices: int) -> None:
+    for index in indices:
+        blob.write(index, CHUNKS[index], leaf_hash(CHUNKS[index]), TREE.proof(index))
+
+
+def flip_bit(path: Path, offset: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 0x10
+    with path.open("r+b") as file:
+        file.write(data)
+
+
+def test_a_blob_is_one_file_once_it_is_complete(store: BlobStore) -> None:
+    with store.begin(MANIFEST) as blob:
+        assert blob.stored == frozenset()
+        put(blob, 3, 0, 4, 1)
+        assert blob.have() == bytes([0b11011])
+        assert not blob.is_complete
+        with pytest.raises(StorageError, match="1 of 5 chunks are missing"):
+            blob.complete()
+        put(blob, 2)
+        blob.complete()
+        blob.complete()
+        assert blob.path.read_bytes() == SOURCE
+    assert store.names() == [NAME]
+    assert store.size_bytes() == len(SOURCE)
+
+
+def test_a_partial_blob_is_kept_and_can_be_served_from(store: BlobStore) -> None:
+    with store.begin(MANIFEST) as blob:
+        put(blob, 4, 2)
+    again = store.open(NAME)
+    assert again is not None
+    with again:
+        assert again.stored == {2, 4}
+        for index in (2, 4):
+            chunk, proof = again.read(index)
+            assert chunk == CHUNKS[index]
+            assert is_in_blob(MANIFEST, index, leaf_hash(chunk), proof)
+        with pytest.raises(KeyError):
+            again.read(0)
+
+
+def test_a_chunk_that_does_not_belong_is_not_written(store: BlobStore) -> None:
+    with store.begin(MANIFEST) as blob:
+        leaf, proof = leaf_hash(CHUNKS[1]), TREE.proof(1)
+        for index, chunk, wrong_leaf in (
+            (0, CHUNKS[1], leaf),
+            (1, CHUNKS[1][:-1], leaf),
+            (1, CHUNKS[1], leaf_hash(CHUNKS[0])),
+        ):
+            with pytest.raises(CorruptRecord, match=f"chunk {index} does not belong"):
+                blob.write(index, chunk, wrong_leaf, proof)
+        assert blob.stored == frozenset()
+    assert (store._folder / NAME.hex() / "part").read_bytes() == bytes(len(SOURCE))
+
+
+@pytest.mark.parametrize("file", ["part", "proofs"])
+def test_a_flipped_bit_in_a_partial_blob_costs_that_chunk_only(store: BlobStore, file: str) -> None:
+    with store.begin(MANIFEST) as blob:
+        put(blob, 0, 1, 2)
+    slot_bytes = 32 * 4
+    flip_bit(store._folder / NAME.hex() / file, CHUNK_BYTES + 5 if file == "part" else slot_bytes)
+    with store.begin(MANIFEST) as blob:
+        assert blob.stored == {0, 2}
+
+
+def test_what_rots_in_a_complete_blob_is_named_and_can_be_healed(store: BlobStore) -> None:
+    with store.begin(MANIFEST) as blob:
+        put(blob, *range(5))
+        blob.complete()
+        flip_bit(blob.path, 3 * CHUNK_BYTES)
+        assert blob.read(2)[0] == CHUNKS[2]
+        with pytest.raises(CorruptRecord, match="chunk 3 is not what was written"):
+            blob.read(3)
+        assert blob.stored == {0, 1, 2, 4}
+        assert not blob.is_complete
+        put(blob, 3)
+        blob.complete()
+        assert blob.path.read_bytes() == SOURCE
+
+
+def test_a_file_of_another_size_is_checked_chunk_by_chunk(store: BlobStore) -> None:
+    with store.begin(MANIFEST) as blob:
+        put(blob, *range(5))
+        blob.complete()
+        path = blob.path
+    path.write_bytes(SOURCE[: 2 * CHUNK_BYTES + 7])
+    with store.begin(MANIFEST) as blob:
+        assert blob.stored == {0, 1}
+        assert not blob.is_complete
+
+
+def test_a_file_becomes_a_blob_without_a_copy(store: BlobStore, tmp_path: Path) -> None:
+    source = tmp_path / "snapshot.safetensors"
+    source.write_bytes(SOURCE)
+    with store.add_file(source, chunk_bytes=CHUNK_BYTES) as blob:
+        assert blob.name == NAME
+        assert blob.is_complete
+        assert blob.path.stat().st_ino == source.stat().st_ino
+        assert [blob.read(index)[0] for index in range(5)] == CHUNKS
+    with store.add_file(source, chunk_bytes=CHUNK_BYTES) as again:
+        assert again.name == NAME
+    source.unlink()
+    opened = store.open(NAME)
+    assert opened is not None
+    with opened:
+        assert opened.is_complete
+        target = tmp_path / "other" / "model.safetensors"
+        opened.link_to(target)
+        opened.link_to(target)
+    assert target.read_bytes() == SOURCE
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+
+
+def test_where_links_do_not_work_bytes_are_copied(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError(95, "not supported")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    source = tmp_path / "source"
+    source.write_bytes(SOURCE)
+    with store.add_file(source, chunk_bytes=CHUNK_BYTES) as blob:
+        blob.link_to(tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == SOURCE
+
+
+def test_an_empty_file_is_no_blob(store: BlobStore, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    with pytest.raises(StorageError, match="this file has 0"):
+        store.add_file(tmp_path / "empty")
+
+
+def test_the_store_keeps_within_its_bytes(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path / "blobs", bytes_max=len(SOURCE) + 10)
+    store.begin(MANIFEST).close()
+    store.begin(MANIFEST).close()
+    other = BlobManifest(11, CHUNK_BYTES, leaf_hash(b"other"))
+    with pytest.raises(StorageFull, match="does not fit into the 10 that are left"):
+        store.begin(other)
+    store.remove(NAME)
+    store.remove(NAME)
+    store.begin(other).close()
+    assert store.names() == [blob_name(other)]
+
+
+def test_a_folder_without_its_manifest_is_no_blob(store: BlobStore) -> None:
+    with store.begin(MANIFEST) as blob:
+        put(blob, 0)
+    manifest = store._folder / NAME.hex() / "manifest"
+    flip_bit(manifest, 20)
+    assert store.names() == []
+    assert store.open(NAME) is None
+    with store.begin(MANIFEST) as blob:
+        assert blob.stored == {0}
+
+
+def test_one_process_writes_at_a_time(store: BlobStore, tmp_path: Path) -> None:
+    with pytest.raises(Refused):
+        BlobStore(tmp_path / "blobs", bytes_max=1)
+    store.close()
+    BlobStore(tmp_path / "blobs", bytes_max=1).close()
+
+
+def test_a_manifest_is_checked_against_the_name_of_its_blob() -> None:
+    check_manifest(MANIFEST, NAME)
+    for wrong in (
+        BlobManifest(MANIFEST.size_bytes + 1, CHUNK_BYTES, TREE.root),
+        BlobManifest(MANIFEST.size_bytes, CHUNK_BYTES - 1, TREE.root),
+        BlobManifest(MANIFEST.size_bytes, CHUNK_BYTES, leaf_hash(b"")),
+    ):
+        with pytest.raises(MalformedMessage, match="another's"):
+            check_manifest(wrong, NAME)
+    endless = BlobManifest(2**30, 1, TREE.root)
+    with pytest.raises(MalformedMessage, match="at most 65536"):
+        check_manifest(endless, blob_name(endless))
+
+
+def test_an_inner_node_does_not_pass_as_a_chunk() -> None:
+    left, right = leaf_hash(CHUNKS[0]), leaf_hash(CHUNKS[1])
+    two = MerkleTree([left, right])
+    assert leaf_hash(left + right) != two.root

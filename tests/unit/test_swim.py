@@ -1,0 +1,576 @@
+"""Each transition of the failure detector, by hand."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.errors import AuthenticationFailed, LocalProtocolError, RemoteProtocolError
+from swarmnode.ids import PeerId
+from swarmnode.protocol.identity import Identity
+from swarmnode.protocol.membership import swim_events as events
+from swarmnode.protocol.membership.claims import Ed25519Notary, Notary
+from swarmnode.protocol.membership.health import LivedClock, LocalHealth, SuspicionTimes
+from swarmnode.protocol.membership.rumours import Rumours, retransmissions_max
+from swarmnode.protocol.membership.swim import SwimCore
+from swarmnode.protocol.membership.swim_events import Changed, MemberState, Send
+from swarmnode.wire.packing import decode_record, encode_record
+from swarmnode.wire.swim import Ack, Claim, Message, Nack, Ping, PingRequest, Sync
+
+NETWORK = hashlib.sha256(b"network").digest()
+PEERS = [
+    Ed25519Notary(Identity.from_seed(hashlib.sha256(b"%d" % n).digest()), NETWORK) for n in range(9)
+]
+IDS = [PeerId.from_public_key(notary.public_key) for notary in PEERS]
+SHORTEST_S = SuspicionTimes.for_swarm(9).shortest_s
+
+
+def claim(
+    number: int,
+    epoch: int = 1,
+    incarnation: int = 0,
+    *,
+    left: str | None = None,
+    doubt: str = "none",
+    by: tuple[int, ...] = (),
+) -> Claim:
+    signature = PEERS[number].sign(epoch, incarnation, left)
+    accusers = tuple(bytes(IDS[one]) for one in by)
+    key = PEERS[number].public_key
+    return Claim(key, epoch, incarnation, signature, left, doubt, accusers)  # type: ignore[arg-type]
+
+
+class Bench:
+    """The core of peer 0, its clock, and what it did."""
+
+    def __init__(self, n_members: int = 3, *, epoch: int = 1, notary: Notary = PEERS[0]) -> None:
+        self.core = SwimCore(notary, epoch, random.Random(1))
+        self.now = 100.0
+        self.effects: list[events.Effect] = []
+        if n_members:
+            claims = tuple(claim(number) for number in range(1, n_members))
+            self.receive(1, Sync(wants_reply=False, claims=claims))
+            self.effects.clear()
+
+    def feed(self, event: events.Event) -> list[events.Effect]:
+        self.core.handle(event, self.now)
+        new = self.core.poll_effects()
+        self.effects += new
+        return new
+
+    def receive(self, number: int, message: Message) -> list[events.Effect]:
+        return self.feed(events.Received(IDS[number], message))
+
+    def hear(self, *claims: Claim, sender: int = 1) -> list[events.Effect]:
+        return self.receive(sender, Sync(wants_reply=False, claims=claims))
+
+    def advance(self, seconds: float) -> list[events.Effect]:
+        """Let deadlines pass, each exactly when it is due."""
+        until = self.now + seconds
+        new: list[events.Effect] = []
+        for _ in range(1000):
+            due = self.core.next_deadline()
+            if due is None or due > until:
+                self.now = until
+                return new
+            new += self.step(due)
+        raise AssertionError("deadlines without end")
+
+    def step(self, due: float) -> list[events.Effect]:
+        self.now = due
+        self.core.handle_deadline(due)
+        effects = self.core.poll_effects()
+        self.effects += effects
+        return effects
+
+    def next_ping(self) -> tuple[PeerId, Ping]:
+        """Go on until the core probes somebody."""
+        for _ in range(100):
+            due = self.core.next_deadline()
+            assert due is not None
+            for effect in self.step(due):
+                if isinstance(effect, Send) and isinstance(effect.message, Ping):
+                    return effect.peer, effect.message
+        raise AssertionError("no probe")
+
+    def state(self, number: int) -> MemberState | None:
+        return self.core.state_of(IDS[number])
+
+
+def sent(effects: list[events.Effect], kind: type) -> list[tuple[PeerId, Message]]:
+    return [(e.peer, e.message) for e in effects if isinstance(e, Send) if type(e.message) is kind]
+
+
+def changes(effects: list[events.Effect]) -> list[Changed]:
+    return [effect for effect in effects if isinstance(effect, Changed)]
+
+
+# --- learning of members -----------------------------------------------------------------
+
+
+def test_a_new_core_waits_for_its_first_event() -> None:
+    bench = Bench(0)
+    assert bench.core.next_deadline() is None
+    assert bench.core.live_members() == ()
+
+
+def test_contact_sends_all_and_asks_for_all() -> None:
+    bench = Bench(4)
+    [effect] = bench.feed(events.Contact(IDS[7]))
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, Sync)
+    assert effect.message.wants_reply
+    assert [PeerId.from_public_key(c.key) for c in effect.message.claims] == IDS[:4]
+
+
+def test_a_sync_is_answered_once_and_never_with_a_question() -> None:
+    bench = Bench(3)
+    [(peer, reply)] = sent(bench.receive(5, Sync(wants_reply=True, claims=(claim(5),))), Sync)
+    assert peer == IDS[5]
+    assert isinstance(reply, Sync)
+    assert not reply.wants_reply
+
+
+def test_an_unknown_peer_that_pings_introduces_itself() -> None:
+    bench = Bench(0)
+    effects = bench.receive(3, Ping(7, (claim(3),)))
+    assert changes(effects) == [Changed(IDS[3], None, MemberState.ALIVE, 1)]
+    [(peer, ack)] = sent(effects, Ack)
+    assert peer == IDS[3]
+    assert isinstance(ack, Ack)
+    assert ack.seq == 7
+
+
+def test_nobody_new_is_learned_as_gone() -> None:
+    bench = Bench(3)
+    assert bench.hear(claim(5, left="bye"), claim(6, doubt="dead", by=(1,))) == []
+    assert bench.state(5) is None
+    assert bench.state(6) is None
+
+
+def test_a_full_table_forgets_the_gone_first_then_who_never_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(4)  # 1 has answered; 2 and 3 are hearsay
+    monkeypatch.setattr(limits, "SWIM_MEMBERS_MAX", 3)
+    bench.hear(claim(3, left="bye"))
+    bench.hear(claim(4))
+    assert bench.state(3) is None
+    bench.hear(claim(5))
+    assert bench.state(2) is None
+    assert bench.state(1) is MemberState.ALIVE
+    for number in (4, 5):
+        bench.hear(claim(number), sender=number)
+    bench.hear(claim(6), sender=6)
+    assert bench.state(6) is None
+    assert bench.core.statistics().table_full_total == 1
+
+
+def test_equal_views_send_no_page() -> None:
+    anna, bert = Bench(4), Bench(4, notary=PEERS[3])
+    bert.hear(claim(0))
+    questions: list[tuple[PeerId, Message]] = []
+    while not questions:
+        effects = anna.step(anna.core.next_deadline() or 0.0)
+        for peer, ping in sent(effects, Ping):
+            assert isinstance(ping, Ping)
+            anna.receive(IDS.index(peer), Ack(ping.seq, ()))
+        questions = sent(effects, Sync)
+    [(_, question)] = questions
+    assert isinstance(question, Sync)
+    assert question.digest is not None
+    assert len(question.claims) == 1
+    assert bert.receive(0, question) == []
+    bert.hear(claim(2, doubt="suspect", by=(1,)))
+    assert bert.receive(0, question) == [], "a doubt alone travels as news"
+    bert.hear(claim(5))
+    [(_, page)] = sent(bert.receive(0, question), Sync)
+    assert isinstance(page, Sync)
+    assert page.wants_reply
+    [(_, answer)] = sent(anna.receive(3, page), Sync)
+    assert isinstance(answer, Sync)
+    assert not answer.wants_reply
+    assert bert.receive(0, answer) == []
+    assert sorted(anna.core.live_members()) == sorted([*IDS[1:4], IDS[5]])
+
+
+def test_the_digest_follows_every_change() -> None:
+    """What is added is taken away again: the way to a view leaves no trace in it."""
+    straight, winding = Bench(4), Bench(0)
+    winding.hear(claim(4), claim(1), claim(2, doubt="suspect", by=(1,)))
+    winding.hear(claim(2, epoch=0), claim(4, left="bye"), claim(3, doubt="suspect", by=(1,)))
+    winding.advance(0.0)
+    own = claim(0)
+    assert winding.core._table.digest_with(own) == straight.core._table.digest_with(own)
+    winding.hear(claim(1, incarnation=1))
+    assert winding.core._table.digest_with(own) != straight.core._table.digest_with(own)
+    straight.hear(claim(1, incarnation=1))
+    assert winding.core._table.digest_with(own) == straight.core._table.digest_with(own)
+    assert straight.core._table.digest_with(claim(0, incarnation=1)) != (
+        straight.core._table.digest_with(own)
+    )
+
+
+# --- probing -----------------------------------------------------------------------------
+
+
+def test_every_member_is_probed_once_in_a_round() -> None:
+    bench = Bench(9)
+    for _ in range(3):
+        round_targets = []
+        for _ in range(8):
+            peer, ping = bench.next_ping()
+            assert ping.news[0].key == PEERS[0].public_key
+            round_targets.append(peer)
+            bench.receive(IDS.index(peer), Ack(ping.seq, ()))
+        assert sorted(round_targets) == sorted(IDS[1:])
+
+
+def test_silence_asks_helpers_then_suspects_then_declares_dead() -> None:
+    bench = Bench(9)
+    target, ping = bench.next_ping()
+    requests = sent(bench.advance(limits.SWIM_ACK_S), PingRequest)
+    assert len(requests) == limits.SWIM_HELPERS
+    assert all(isinstance(m, PingRequest) and PeerId(m.target) == target for _, m in requests)
+    assert all(helper != target for helper, _ in requests)
+    assert bench.core.state_of(target) is MemberState.ALIVE
+    effects = bench.advance(2 * limits.SWIM_PERIOD_S)
+    assert Changed(target, MemberState.ALIVE, MemberState.SUSPECT, 1) in effects
+    bench.hear(claim(IDS.index(target), doubt="suspect", by=(1, 2, 3, 4)))
+    effects = bench.advance(SHORTEST_S + 1)
+    assert Changed(target, MemberState.SUSPECT, MemberState.DEAD, 1) in effects
+    assert ping.seq > 0
+
+
+@pytest.mark.parametrize("through_helper", [False, True])
+def test_an_ack_in_time_keeps_a_member_alive(through_helper: bool) -> None:
+    bench = Bench(9)
+    target, ping = bench.next_ping()
+    source = target
+    if through_helper:
+        [(source, _), *_] = sent(bench.advance(limits.SWIM_ACK_S + 0.1), PingRequest)
+    bench.receive(IDS.index(source), Ack(ping.seq, ()))
+    due = bench.core.next_deadline()
+    assert due is not None
+    bench.advance(0.9)
+    assert bench.core.state_of(target) is MemberState.ALIVE
+    assert bench.core.statistics().probes_failed_total == 0
+
+
+def test_an_ack_from_somebody_else_does_not_count() -> None:
+    bench = Bench(9)
+    target, ping = bench.next_ping()
+    other = next(number for number in range(1, 9) if IDS[number] != target)
+    bench.receive(other, Ack(ping.seq, ()))
+    bench.advance(2 * limits.SWIM_PERIOD_S)
+    assert bench.core.statistics().probes_failed_total >= 1
+
+
+def test_what_cannot_be_sent_goes_to_helpers_at_once() -> None:
+    bench = Bench(9)
+    target, _ = bench.next_ping()
+    assert len(sent(bench.feed(events.SendFailed(target)), PingRequest)) == limits.SWIM_HELPERS
+
+
+def test_helper_relays_ping_and_ack() -> None:
+    bench = Bench(5)
+    [(target, ping)] = sent(bench.receive(1, PingRequest(33, IDS[2], ())), Ping)
+    assert target == IDS[2]
+    assert isinstance(ping, Ping)
+    assert sent(bench.receive(3, Ack(ping.seq, ())), Ack) == []
+    [(requester, ack)] = sent(bench.receive(2, Ack(ping.seq, ())), Ack)
+    assert requester == IDS[1]
+    assert isinstance(ack, Ack)
+    assert ack.seq == 33
+
+
+def test_helper_says_not_so_far() -> None:
+    bench = Bench(5)
+    bench.receive(1, PingRequest(33, IDS[2], ()))
+    assert sent(bench.advance(limits.SWIM_PERIOD_S - limits.SWIM_ACK_S), Nack) == [
+        (IDS[1], Nack(33))
+    ]
+    bench.receive(1, PingRequest(34, IDS[2], ()))
+    bench.feed(events.SendFailed(IDS[2]))
+    assert sent(bench.advance(0.0), Nack) == [(IDS[1], Nack(34))]
+
+
+def test_helper_refuses_what_it_cannot_do() -> None:
+    bench = Bench(5)
+    assert sent(bench.receive(1, PingRequest(1, IDS[8], ())), Nack) == [(IDS[1], Nack(1))]
+    for seq in range(limits.SWIM_RELAYS_MAX):
+        assert sent(bench.receive(1, PingRequest(seq, IDS[2], ())), Ping)
+    assert sent(bench.receive(1, PingRequest(99, IDS[2], ())), Nack) == [(IDS[1], Nack(99))]
+
+
+# --- doubt and refutation ----------------------------------------------------------------
+
+
+def test_a_doubt_about_us_is_refuted_with_the_next_incarnation() -> None:
+    bench = Bench(5)
+    bench.hear(claim(0, doubt="suspect", by=(2,)))
+    assert bench.core.version_of(IDS[0]) == (1, 1)
+    bench.hear(claim(0, doubt="suspect", by=(2,)))
+    assert bench.core.version_of(IDS[0]) == (1, 1), "that doubt is about the past"
+    [(_, ack)] = sent(bench.receive(3, Ping(1, (claim(3),))), Ack)
+    assert isinstance(ack, Ack)
+    assert claim(0, incarnation=1) in ack.news
+
+
+def test_a_refutation_clears_a_suspicion_and_a_death() -> None:
+    bench = Bench(5)
+    bench.hear(claim(3, doubt="suspect", by=(2,)))
+    assert bench.state(3) is MemberState.SUSPECT
+    assert bench.hear(claim(3)) == []
+    assert bench.state(3) is MemberState.SUSPECT, "the same incarnation refutes nothing"
+    bench.hear(claim(3, incarnation=1))
+    assert bench.state(3) is MemberState.ALIVE
+    bench.hear(claim(3, incarnation=1, doubt="dead", by=(2,)))
+    bench.advance(SHORTEST_S + 1)
+    assert bench.state(3) is MemberState.DEAD
+    assert changes(bench.hear(claim(3, incarnation=2))) == [
+        Changed(IDS[3], MemberState.DEAD, MemberState.ALIVE, 1)
+    ]
+
+
+def test_dead_on_the_word_of_others_is_a_suspicion_first() -> None:
+    bench = Bench(9)
+    bench.hear(claim(3, doubt="dead", by=()))
+    assert bench.state(3) is MemberState.SUSPECT
+    bench.advance(SHORTEST_S - 0.1)
+    assert bench.state(3) is MemberState.SUSPECT
+    bench.advance(0.2)
+    assert bench.state(3) is MemberState.DEAD
+
+
+def test_confirmations_shorten_a_suspicion() -> None:
+    times = SuspicionTimes.for_swarm(100)
+    waits = [times.timeout_s(n) for n in range(limits.SWIM_CONFIRMATIONS + 2)]
+    assert waits == sorted(waits, reverse=True)
+    assert waits[0] == pytest.approx(limits.SWIM_SUSPICION_SPREAD * waits[-1])
+    assert waits[-1] == waits[-2] == pytest.approx(12.0)
+    assert SuspicionTimes.for_swarm(2).timeout_s(0) == SuspicionTimes.for_swarm(2).shortest_s
+
+
+def test_one_accuser_repeated_confirms_nothing() -> None:
+    bench = Bench(9)
+    for _ in range(4):
+        bench.hear(claim(3, doubt="suspect", by=(2,)))
+    bench.advance(SHORTEST_S + 1)
+    assert bench.state(3) is MemberState.SUSPECT
+
+
+def test_a_suspect_hears_of_it_first() -> None:
+    bench = Bench(9)
+    bench.hear(*(claim(n) for n in range(1, 9)), claim(3, doubt="suspect", by=(2,)))
+    [(_, ack)] = sent(bench.receive(3, Ping(1, (claim(3),))), Ack)
+    assert isinstance(ack, Ack)
+    assert ack.news[0] == claim(3, doubt="suspect", by=(2,))
+
+
+def test_an_old_version_changes_nothing() -> None:
+    bench = Bench(5)
+    bench.hear(claim(3, epoch=2))
+    assert bench.hear(claim(3, epoch=1, incarnation=9, doubt="dead", by=(2,))) == []
+    assert bench.core.version_of(IDS[3]) == (2, 0)
+    assert bench.state(3) is MemberState.ALIVE
+
+
+# --- leaving and coming back -------------------------------------------------------------
+
+
+def test_leaving_tells_some_and_is_silent_afterwards() -> None:
+    bench = Bench(5)
+    effects = bench.feed(events.Leave("battery low"))
+    assert sorted(peer for peer, _ in sent(effects, Sync)) == sorted(IDS[1:5])
+    assert effects[0] == Send(
+        effects[0].peer,  # type: ignore[union-attr]
+        Sync(wants_reply=False, claims=(claim(0, left="battery low"),)),
+    )
+    assert bench.core.next_deadline() is None
+    assert bench.receive(1, Ping(1, (claim(1),))) == []
+    with pytest.raises(LocalProtocolError, match="after Leave"):
+        bench.feed(events.Contact(IDS[1]))
+
+
+def test_who_left_returns_with_a_new_epoch_only() -> None:
+    bench = Bench(5)
+    [change] = changes(bench.hear(claim(3, left="bye")))
+    assert change == Changed(IDS[3], MemberState.ALIVE, MemberState.LEFT, 1, "bye")
+    assert IDS[3] not in bench.core.live_members()
+    assert bench.hear(claim(3, incarnation=5)) == []
+    assert bench.state(3) is MemberState.LEFT
+    assert changes(bench.hear(claim(3, epoch=2))) == [
+        Changed(IDS[3], MemberState.LEFT, MemberState.ALIVE, 2)
+    ]
+
+
+def test_a_restart_is_reported_even_if_nobody_noticed_the_crash() -> None:
+    bench = Bench(5)
+    assert changes(bench.hear(claim(3, epoch=2))) == [
+        Changed(IDS[3], MemberState.ALIVE, MemberState.ALIVE, 2)
+    ]
+
+
+def test_the_dead_are_called_now_and_then_and_forgotten_in_the_end() -> None:
+    bench = Bench(3)
+    bench.hear(claim(2, doubt="dead"))
+    bench.hear(claim(1, doubt="dead"))
+    bench.advance(SuspicionTimes.for_swarm(3).shortest_s + 0.1)
+    assert bench.core.live_members() == ()
+    called = {peer for peer, _ in sent(bench.advance(60.0), Sync)}
+    assert called == {IDS[1], IDS[2]}
+    for _ in range(40):
+        bench.advance(100.0)
+    assert bench.state(1) is None
+
+
+def test_a_copied_key_is_noticed() -> None:
+    bench = Bench(3, epoch=4)
+    assert events.KeyConflict(5, 0) in bench.hear(claim(0, epoch=5))
+    assert events.KeyConflict(4, 3) in bench.hear(claim(0, epoch=4, incarnation=3))
+    assert bench.hear(claim(0, epoch=3, left="bye")) == [], "that was us, before"
+
+
+# --- forgery -----------------------------------------------------------------------------
+
+
+def test_a_forged_claim_convicts_its_sender_and_changes_nothing() -> None:
+    bench = Bench(3)
+    forged = Claim(PEERS[2].public_key, 9, 0, bytes(64))
+    with pytest.raises(AuthenticationFailed, match="claim of member") as caught:
+        bench.hear(claim(5), forged)
+    assert caught.value.peer == str(IDS[1])
+    assert bench.state(5) is None
+    assert bench.core.version_of(IDS[2]) == (1, 0)
+
+
+def test_a_claim_of_another_network_is_refused() -> None:
+    other = Ed25519Notary(PEERS[5].identity, hashlib.sha256(b"other").digest())
+    foreign = Claim(other.public_key, 1, 0, other.sign(1, 0, None))
+    with pytest.raises(AuthenticationFailed):
+        Bench(3).hear(foreign)
+
+
+def test_a_goodbye_cannot_be_altered() -> None:
+    true = claim(2, left="bye")
+    for left in (None, "fired"):
+        altered = Claim(true.key, 1, 7, true.signature, left)
+        with pytest.raises(AuthenticationFailed):
+            Bench(3).hear(altered)
+
+
+def test_a_message_from_ourselves_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="from ourselves"):
+        Bench(3).receive(0, Ping(1, ()))
+
+
+# --- health and lost time ----------------------------------------------------------------
+
+
+def test_health_slows_probes_down_and_recovers() -> None:
+    health = LocalHealth()
+    health.worsen(20)
+    assert health.multiplier == limits.SWIM_HEALTH_MAX + 1
+    for _ in range(20):
+        health.improve()
+    assert health.multiplier == 1
+
+
+def test_a_failed_probe_with_all_nacks_is_not_our_fault() -> None:
+    for nacks, score in ((True, 0), (False, limits.SWIM_HELPERS)):
+        bench = Bench(9)
+        _, ping = bench.next_ping()
+        for helper, _ in sent(bench.advance(limits.SWIM_ACK_S), PingRequest):
+            if nacks:
+                bench.receive(IDS.index(helper), Nack(ping.seq))
+        bench.next_ping()
+        assert bench.core.statistics().health_score == score
+
+
+def test_time_that_we_slept_counts_against_nobody() -> None:
+    bench = Bench(9)
+    target, ping = bench.next_ping()
+    bench.hear(claim(8 if IDS[8] != target else 7, doubt="suspect", by=(1, 2, 3, 4)))
+    bench.now += 3600.0
+    bench.core.handle_deadline(bench.now)
+    assert changes(bench.core.poll_effects()) == []
+    bench.receive(IDS.index(target), Ack(ping.seq, ()))
+    assert bench.core.state_of(target) is MemberState.ALIVE
+    assert bench.core.statistics().stalls_total == 1
+    assert changes(bench.advance(SHORTEST_S + 2)) != [], "the suspicion runs on, awake"
+
+
+def test_the_clock_reaches_each_deadline_that_the_shell_reached() -> None:
+    clock = LivedClock(lost_s=0.1 + 0.2)
+    rng = random.Random(3)
+    for _ in range(1000):
+        due = rng.uniform(0, 1e6)
+        lived, has_stalled = clock.lived(clock.monotonic(due), due)
+        assert lived >= due
+        assert not has_stalled
+
+
+# --- rumours -----------------------------------------------------------------------------
+
+
+def test_the_least_sent_news_goes_first_and_all_news_ends() -> None:
+    rumours = Rumours()
+    for peer in IDS[:4]:
+        rumours.push(peer)
+    assert rumours.take(2, 8) == IDS[:2]
+    assert rumours.take(2, 8) == IDS[2:4]
+    rumours.push(IDS[3])
+    assert rumours.take(1, 8) == [IDS[3]]
+    sent_count = 5
+    while taken := rumours.take(3, 8):
+        sent_count += len(taken)
+    assert sent_count == 4 * retransmissions_max(8) + 1
+    assert len(rumours) == 0
+
+
+def test_news_about_the_receiver_waits_for_somebody_else() -> None:
+    rumours = Rumours()
+    rumours.push(IDS[1])
+    assert rumours.take(5, 8, besides=(IDS[1],)) == []
+    assert rumours.take(5, 8) == [IDS[1]]
+
+
+# --- bounds ------------------------------------------------------------------------------
+
+
+def test_the_largest_sync_fits_into_a_message() -> None:
+    largest = Claim(bytes(32), 2**63 - 1, 2**63 - 1, bytes(64), None, "suspect", (bytes(32),) * 4)
+    longest = Claim(bytes(32), 2**63 - 1, 2**63 - 1, bytes(64), "x" * 64)
+    for one in (largest, longest):
+        page = Sync(wants_reply=True, claims=(one,) * limits.SWIM_SYNC_CLAIMS_MAX)
+        assert len(encode_record(page)) <= limits.MESSAGE_BYTES_MAX
+        assert decode_record(encode_record(page), Sync) == page
+
+
+def test_more_members_than_a_page_are_sent_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SWIM_SYNC_CLAIMS_MAX", 4)
+    bench = Bench(9)
+    seen: set[bytes] = set()
+    for _ in range(4):
+        [(_, message)] = sent(bench.feed(events.Contact(IDS[1])), Sync)
+        assert isinstance(message, Sync)
+        assert len(message.claims) <= 4
+        seen |= {one.key for one in message.claims}
+    assert seen >= {notary.public_key for notary in PEERS[2:9]}
+
+
+def test_news_never_passes_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SWIM_NEWS_MAX", 3)
+    bench = Bench(0)
+    bench.hear(*(claim(number) for number in range(1, 9)), claim(2, doubt="suspect", by=(3,)))
+    for _ in range(20):
+        peer, ping = bench.next_ping()
+        assert 1 <= len(ping.news) <= 3
+        bench.receive(IDS.index(peer), Ack(ping.seq, ()))
+    [(_, ack)] = sent(bench.receive(2, Ping(1, (claim(2),))), Ack)
+    assert isinstance(ack, Ack)
+    assert len(ack.news) <= 3
