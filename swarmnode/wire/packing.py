@@ -21,8 +21,16 @@ RecordT = TypeVar("RecordT")
 
 def encode_record(record: msgspec.Struct) -> bytes:
     """Return the msgpack bytes of a record: a map in field order, so always the same bytes."""
-    packed: bytes = msgpack.packb(msgspec.to_builtins(record, builtin_types=(bytes,)))
+    plain = msgspec.to_builtins(record, builtin_types=(bytes,), enc_hook=_plain_bytes)
+    packed: bytes = msgpack.packb(plain)
     return packed
+
+
+def _plain_bytes(value: object) -> bytes:
+    """A PeerId is bytes with manners; on the wire it is just its bytes."""
+    if isinstance(value, bytes):
+        return bytes(value)
+    raise TypeError(f"{type(value).__name__} is no wire type")
 
 
 def decode_record(data: bytes | memoryview, record_type: type[RecordT]) -> RecordT:
