@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgpack
 
 from swarmnode.protocol.crdt.actors import Actor, Dot
-from swarmnode.protocol.crdt.cells import CellStatistics
+from swarmnode.protocol.crdt.cells import CellStatistics, DeltaState
 from swarmnode.protocol.crdt.counters import Counters
 from swarmnode.protocol.crdt.leases import LeaseSet
 from swarmnode.protocol.crdt.maxima import Maxima
@@ -25,6 +25,10 @@ class Document:
     registers: Registers = field(default_factory=Registers.new)
     maxima: Maxima = field(default_factory=Maxima.new)
     snapshots: SnapshotIndex = field(default_factory=SnapshotIndex.new)
+
+    def parts(self) -> dict[str, DeltaState]:
+        """Return the states by the name of their type."""
+        return dict(vars(self))
 
     def apply(self, actor: Actor, record: StateRecord) -> set[str]:
         """Take in the next record of an author; return the names of what it changed.
@@ -47,7 +51,7 @@ class Document:
         claims = {claim.root: claim for claim in record.snapshots}
         if claims and self.snapshots.merge(SnapshotIndex.write(dot, claims)):
             changed.add("snapshots")
-        for part in (self.leases, self.counters, self.registers, self.maxima, self.snapshots):
+        for part in self.parts().values():
             part.settle(actor, record.sequence)
         return changed
 
@@ -64,10 +68,10 @@ class Document:
     def canonical(self) -> bytes:
         """Return bytes that are equal for equal states, whatever the way there was."""
         packed: bytes = msgpack.packb(
-            {name: getattr(self, name).encode() for name in sorted(vars(self))}
+            {name: part.encode() for name, part in sorted(self.parts().items())}
         )
         return packed
 
     def statistics(self) -> dict[str, CellStatistics]:
         """Return sizes by type."""
-        return {name: part.statistics() for name, part in vars(self).items()}
+        return {name: part.statistics() for name, part in self.parts().items()}
