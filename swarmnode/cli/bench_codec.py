@@ -3,7 +3,7 @@
 Every figure is one call over a whole array, memcpy's and numpy's too, with
 buffers reused between calls. GB/s count the bytes of the float32 side (1 GB =
 1e9 bytes), so memcpy's is the array's bytes over the time of its copy. The
-daemon calls once for each chunk of 1 MiB, whose payload is still in the
+daemon calls once for each chunk of 2 MiB, whose payload is still in the
 cache: there the C codecs are somewhat faster than here, and numpy about three
 times, as its temporary arrays then stay in the cache too.
 

@@ -37,9 +37,9 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
 
 _NETWORK_ID = bytes(32)
-# What plain TCP and TLS do best with, and the chunk of an exchange: 256 Ki int8 and scales.
+# What plain TCP and TLS do best with, and the payload of a chunk of an exchange in Q8B64.
 _WRITE_BYTES = 256 * 1024
-_PAYLOAD_BYTES = 270_000
+_PAYLOAD_BYTES = 523_776
 _REQUEST_BYTES = 128
 _LOOPBACK = "127.0.0.1"
 
