@@ -19,7 +19,7 @@ from swarmnode.errors import ConfigError
 @click.option(
     "--seconds",
     type=click.FloatRange(15.0, 3600.0),
-    default=80.0,
+    default=60.0,
     show_default=True,
     help="How long the nodes train together; one node alone afterwards takes about half of it.",
 )
