@@ -115,7 +115,7 @@ def _bind(path: Path) -> socket.socket:
         listening.bind(os.fsencode(path))
         path.chmod(0o600)
         listening.listen(_BACKLOG)
-    except BaseException:
+    except BaseException:  # whatever the reason, the descriptor is closed; then it goes on up
         listening.close()
         raise
     return listening

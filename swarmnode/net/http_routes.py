@@ -169,7 +169,7 @@ class Router:
             return error_response(status, str(error), error.exit_code)
         except InvariantViolation:
             raise
-        except Exception:  # noqa: BLE001 - a bug in one handler must not take the daemon with it
+        except Exception:  # noqa: BLE001 -- supervised: a bug in one handler must not take the daemon with it
             _log.exception("handler failed", extra={"fields": {"path": request.path}})
             return error_response(500, f"{request.path}: internal error, see the daemon's log")
 

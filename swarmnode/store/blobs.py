@@ -74,7 +74,7 @@ class Blob:
         self._proofs_fd = self._fd = -1
         try:
             self._open()
-        except BaseException:
+        except BaseException:  # whatever the reason, the descriptor is closed; then it goes on up
             self.close()
             raise
 

@@ -136,7 +136,7 @@ class HomeLock:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             self._acquire(path)
-        except BaseException:
+        except BaseException:  # whatever the reason, the descriptor is closed; then it goes on up
             self.close()
             raise
         with storage_errors(path.parent, "clean"):

@@ -91,7 +91,7 @@ class Journal:
             self.recovered = self._cut(data, payloads, end, reason)
             self._open(records=len(payloads))
             self.sync()  # what we found may have been only in the kernel's memory
-        except BaseException:
+        except BaseException:  # whatever the reason, the descriptor is closed; then it goes on up
             self.close()
             raise
 
