@@ -348,6 +348,28 @@ BLOB_BURST_S = 1.0
 # Of a manifest file: a map of three numbers and a digest.
 BLOB_MANIFEST_FILE_BYTES_MAX = 4 * KIB
 
+# --- admission ---------------------------------------------------------------------------
+# A link that leaks is of use to nobody for longer than this after its invite has ended.
+MEMBER_CERTIFICATE_DAYS_MAX = 30
+# One class of students; every member remembers each of them.
+INVITE_USES_MAX = 1000
+# An invite renews its members while it lasts: once a year somebody should think about it.
+INVITE_DAYS_MAX = 366
+# Of the body of an invite or a certificate: about 165 bytes, and room for fields to come.
+CERTIFICATE_BYTES_MAX = 512
+# Twelve bytes each in a list that everybody passes on; dead invites leave it.
+REVOCATIONS_MAX = 256
+REVOCATIONS_BYTES_MAX = 4 * KIB
+# Chains of other members in one message: at 1.3 KiB each at most, a third of MESSAGE_BYTES_MAX.
+CREDENTIALS_HEARD_MAX = 64
+# Members, and uses of invites, that a node remembers: as many as authors of the shared state.
+ADMISSION_MEMBERS_MAX = 4096
+# Volunteers' clocks are wrong by minutes; a day off is a broken clock.
+ADMISSION_CLOCK_SKEW_S = 86_400
+# News of a new member reaches everybody who is online sooner than this; who claims to have
+# joined longer ago than that, and was not heard of, is not believed.
+ADMISSION_BACKDATE_S = 86_400
+
 # --- ipc, worker -------------------------------------------------------------------------
 # Text that a task reads into memory at once; more is a job for a streaming task.
 CORPUS_BYTES_MAX = 1024 * MIB
