@@ -266,7 +266,7 @@ SWIM_FAREWELLS = 8
 
 # --- lan -----------------------------------------------------------------------------------------
 # Below every MTU in use, with room for tunnels: a beacon is never fragmented. The largest legal
-# one has 917 bytes.
+# one has 836 bytes.
 LAN_BEACON_BYTES_MAX = 1200
 # What fits; a volunteer is in one or two.
 LAN_SWARMS_MAX = 4
@@ -293,8 +293,8 @@ LAN_HOSTS_PER_PEER_MAX = 4
 LAN_PEERS_MAX = 256
 # Nodes on one machine, or made-up keys of one sender: they cannot crowd out the other machines.
 LAN_PEERS_PER_HOST_MAX = 64
-# 32 nodes on one machine that start at once are still heard. Checking a signature takes 0.1 ms,
-# so a flood costs 3 % of a core.
+# 32 nodes on one machine that start at once are still heard. Checking one takes 0.07 ms,
+# so a flood costs 2 % of a core.
 LAN_DATAGRAMS_PER_HOST_PER_S_MAX = 128
 LAN_DATAGRAMS_PER_S_MAX = 256
 # Linux lets a socket join 20 groups; a machine with more is one that runs containers.
@@ -394,7 +394,7 @@ BLOB_LOOK_S = 1.0
 BLOB_RETRY_S = 5.0
 # A holder that had not all of it is asked again what it has: it may be fetching, too.
 BLOB_REFRESH_S = 5.0
-# From dialling (DIAL_DEADLINE_S) to the answer what a holder has; it may check a partial blob first.
+# From dialling (DIAL_DEADLINE_S) to the answer: a holder may have to check a partial blob first.
 BLOB_ANSWER_S = 30.0
 # Nothing came from anybody for this long: four slow chunks, or three dead sessions in a row.
 BLOB_NO_PROGRESS_S = 60.0
@@ -426,6 +426,8 @@ REVOCATIONS_BYTES_MAX = 4 * KIB
 CREDENTIALS_HEARD_MAX = 64
 # Members, and uses of invites, that a node remembers: as many as authors of the shared state.
 ADMISSION_MEMBERS_MAX = 4096
+# That many with two bodies of CERTIFICATE_BYTES_MAX each, on disk.
+ADMISSION_STATE_BYTES_MAX = 8 * MIB
 # Volunteers' clocks are wrong by minutes; a day off is a broken clock.
 ADMISSION_CLOCK_SKEW_S = 86_400
 # News of a new member reaches everybody who is online sooner than this; who claims to have
