@@ -15,7 +15,18 @@ from pathlib import Path
 
 import msgspec
 
-from swarmnode.wire import admission, blobs, crdt, dht, gossip, membership, session, swarm, swim
+from swarmnode.wire import (
+    admission,
+    beacon,
+    blobs,
+    crdt,
+    dht,
+    gossip,
+    membership,
+    session,
+    swarm,
+    swim,
+)
 from swarmnode.wire.packing import encode_record
 
 VECTORS = Path(__file__).with_name("messages.json")
@@ -44,6 +55,17 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "admission/revocations": admission.Revocations(_KEY, 1_800_000_000, (_KEY[:10],)),
     "admission/credentials": admission.Credentials(_CHAIN, _SIGNED, (_CHAIN,)),
     "admission/credentials-none": admission.Credentials(None),
+    "beacon/silent-on-swarms": beacon.Beacon(_KEY, 1_800_000_000_000, 1, 7337, ()),
+    "beacon/two-swarms": beacon.Beacon(
+        network_id=_KEY,
+        boot=1_800_000_000_000,
+        sequence=41,
+        port=7337,
+        swarms=(
+            beacon.LanSwarm("tiny-lm", _KEY, 12, 1_700_000_000),
+            beacon.LanSwarm("digits", bytes(32), 1, 0),
+        ),
+    ),
     "crdt/summary": crdt.Summary((crdt.Range("", 3, _KEY),), 1_800_000_000_000),
     "crdt/listing": crdt.Listing("a7", (crdt.Head(_KEY, 7, 41, _KEY),)),
     "crdt/listing-empty": crdt.Listing("", ()),
