@@ -9,6 +9,7 @@ import trio
 from swarmnode import limits
 from swarmnode.env import Env
 from swarmnode.net.datagrams import DatagramNet, UdpNet
+from swarmnode.net.interfaces import Address
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.lan import (
     Announce,
@@ -64,6 +65,7 @@ class LanBeacon:
         )
         self.interfaces: tuple[str, ...] = ()
         """Names of the interfaces in use; empty: nobody can be heard."""
+        self._places: set[tuple[int, Address]] = set()
 
     async def run(
         self, *, task_status: trio.TaskStatus[tuple[str, ...]] = trio.TASK_STATUS_IGNORED
@@ -71,7 +73,7 @@ class LanBeacon:
         """Announce and listen until cancelled; started with the names of the interfaces."""
         self._net.open()
         try:
-            self.interfaces = self._net.rescan()
+            self._rescan()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._net.listen, self._hear)
                 nursery.start_soon(self._keep_time)
@@ -92,9 +94,11 @@ class LanBeacon:
         self._feed(Heard(data, host, is_on_link))
 
     def _feed(self, event: Event) -> None:
+        deadline = self._core.next_deadline()
         self._core.handle(event, self._env.monotonic())
         self._carry_out()
-        self._wake.set()
+        if self._core.next_deadline() != deadline:
+            self._wake.set()
 
     def _carry_out(self) -> None:
         for effect in self._core.poll_effects():
@@ -116,6 +120,13 @@ class LanBeacon:
     async def _keep_interfaces(self) -> None:
         while True:
             await trio.sleep(limits.LAN_RESCAN_S)
-            known, self.interfaces = self.interfaces, self._net.rescan()
-            if set(self.interfaces) - set(known):
+            if self._rescan():
                 self._feed(LinkAdded())
+
+    def _rescan(self) -> bool:
+        """Return whether there is an interface or an address that was not there before."""
+        used = self._net.rescan()
+        self.interfaces = tuple(interface.name for interface in used)
+        before = self._places
+        self._places = {(one.index, address) for one in used for address in one.addresses}
+        return not self._places <= before

@@ -42,8 +42,8 @@ class DatagramNet(Protocol):
     def open(self) -> None:
         """Take the port. What cannot be had is logged, and done without."""
 
-    def rescan(self) -> tuple[str, ...]:
-        """Look for interfaces that came or went; return the names of those used from now on."""
+    def rescan(self) -> tuple[Interface, ...]:
+        """Look for interfaces that came or went; return those used from now on."""
 
     def send(self, data: bytes) -> None:
         """Send one datagram on every interface, now or not at all."""
@@ -82,7 +82,7 @@ class UdpNet:
         self._ipv4 = self._opened(_open_ipv4, "IPv4")
         self._ipv6 = self._opened(_open_ipv6, "IPv6")
 
-    def rescan(self) -> tuple[str, ...]:
+    def rescan(self) -> tuple[Interface, ...]:
         """Join the groups on every interface; one that is joined already stays so."""
         found = self._find()
         names = {interface.name for interface in found} | {_ALL}
@@ -93,14 +93,12 @@ class UdpNet:
             key=lambda interface: (not interface.is_loopback, not interface.has_ipv4),
         )[: limits.LAN_INTERFACES_MAX]
         self._ways = tuple(way for interface in shared for way in self._ways_on(interface))
-        used = {way.interface for way in self._ways}
+        names_used = {way.interface for way in self._ways}
+        used = tuple(interface for interface in shared if interface.name in names_used)
         self._networks = tuple(
-            address.network
-            for interface in shared
-            if interface.name in used
-            for address in interface.addresses
+            address.network for interface in used for address in interface.addresses
         )
-        return tuple(interface.name for interface in shared if interface.name in used)
+        return used
 
     def send(self, data: bytes) -> None:
         """Send to the groups and the broadcast addresses of every interface."""

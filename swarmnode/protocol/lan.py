@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from random import Random
-from typing import Literal
+from typing import Literal, Protocol
 
 from swarmnode import limits
 from swarmnode.errors import AuthenticationFailed, MalformedMessage
@@ -39,6 +38,13 @@ Verdict = Literal[
     "oversized", "off-link", "too-many", "malformed", "foreign", "replayed", "crowded", "forged",
 ]  # fmt: skip
 _WELCOME: tuple[Verdict, ...] = ("taken", "copy", "own")
+
+
+class Chance(Protocol):
+    """The part of ``random.Random`` that the core uses."""
+
+    def uniform(self, a: float, b: float, /) -> float:
+        """Return a number in [a, b]."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class LinkAdded:
-    """There is an interface that was not there before: nobody on it has heard of us."""
+    """An interface or an address is new: nobody on that LAN has heard of us."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +161,7 @@ class LanCore:
     """
 
     def __init__(
-        self, *, identity: Identity, network_id: bytes, boot: int, rng: Random, now: float
+        self, *, identity: Identity, network_id: bytes, boot: int, rng: Chance, now: float
     ) -> None:
         self._identity = identity
         self._network_id = network_id

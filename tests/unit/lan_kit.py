@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from ipaddress import IPv4Interface
 from random import Random
 
 import trio
 
 from swarmnode.env import Env
 from swarmnode.net.datagrams import Deliver
+from swarmnode.net.interfaces import Interface
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.lan import DOMAIN, LanCore, LanPeer, Met
 from swarmnode.wire.beacon import Beacon, LanSwarm
@@ -49,6 +51,10 @@ def met(core: LanCore) -> list[LanPeer]:
     return [effect.peer for effect in core.poll_effects() if isinstance(effect, Met)]
 
 
+def interface(host: str) -> Interface:
+    return Interface("eth0", 2, 0x1043, (IPv4Interface(f"{host}/24"),))
+
+
 @dataclass
 class MemoryLan:
     """Everybody hears everybody, themselves too, at once; ``losses`` of the next are lost."""
@@ -57,8 +63,8 @@ class MemoryLan:
     datagrams: int = 0
     nets: list[MemoryNet] = field(default_factory=list)
 
-    def net(self, host: str, *interfaces: str) -> MemoryNet:
-        return MemoryNet(self, host, list(interfaces or ("eth0",)))
+    def net(self, host: str) -> MemoryNet:
+        return MemoryNet(self, host)
 
     def carry(self, data: bytes, source: str) -> None:
         self.datagrams += 1
@@ -72,16 +78,16 @@ class MemoryLan:
 class MemoryNet:
     """What one node has of it; a datagram leaves once for each interface."""
 
-    def __init__(self, lan: MemoryLan, host: str, interfaces: list[str]) -> None:
+    def __init__(self, lan: MemoryLan, host: str) -> None:
         self.lan = lan
         self.host = host
-        self.interfaces = interfaces
+        self.interfaces = [interface(host)]
         self.arrived, self._arriving = trio.open_memory_channel[tuple[bytes, str]](math.inf)
 
     def open(self) -> None:
         self.lan.nets.append(self)
 
-    def rescan(self) -> tuple[str, ...]:
+    def rescan(self) -> tuple[Interface, ...]:
         return tuple(self.interfaces)
 
     def send(self, data: bytes) -> None:
