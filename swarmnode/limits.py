@@ -388,6 +388,8 @@ BLOB_BURST_S = 1.0
 # Hashing, reading and writing at once, for all transfers: a third thread fills the gaps that
 # the disk leaves to two cores; a fourth and more only take them from training.
 BLOB_THREADS_MAX = 3
+# So much may wait for the disk when the last chunk has come: a hard disk writes it in 0.3 s.
+BLOB_FLUSH_BYTES = 32 * MIB
 # Who holds a blob is asked this often: holders come and go.
 BLOB_LOOK_S = 1.0
 # A holder that could not be reached, or that left, is tried again after this.
@@ -479,10 +481,14 @@ WORKER_BACKOFF_S_MAX = 30.0
 WORKER_LOG_BYTES_MAX = MIB
 WORKER_LOG_KEPT_BYTES = 128 * KIB
 # Snapshots: never more often than this, never rarer, and at most this share of the time
-# goes into writing them, whatever the size of the model and the speed of the disk.
+# one is being written, whatever the size of the model and the speed of the disk.
 SNAPSHOT_PERIOD_S_MIN = 10.0
 SNAPSHOT_PERIOD_S_MAX = 300.0
 SNAPSHOT_TIME_SHARE_MAX = 0.02
+# Names, shapes and hashes: about 250 bytes a tensor, and a model has a few thousand.
+SNAPSHOT_HEADER_BYTES_MAX = 16 * MIB
+# A worker that was told to go saves for as long as WORKER_TERMINATE_S before it is killed.
+SNAPSHOT_LOCK_WAIT_S = 15.0
 # The newest may be torn by a dying disk: the one before it is the way back.
 SNAPSHOTS_KEPT = 2
 # One bad batch may overflow; this many in a row mean that the model is lost.

@@ -65,6 +65,4 @@ class Credentials(msgspec.Struct, frozen=True):
 
     chain: MemberChain | None
     revocations: Signed | None = None
-    heard: Annotated[
-        tuple[MemberChain, ...], Meta(max_length=limits.CREDENTIALS_HEARD_MAX)
-    ] = ()
+    heard: Annotated[tuple[MemberChain, ...], Meta(max_length=limits.CREDENTIALS_HEARD_MAX)] = ()
