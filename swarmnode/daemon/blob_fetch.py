@@ -255,6 +255,8 @@ class Fetch:
         except RemoteProtocolError as error:
             self._ban(link, f"broke a rule: {error}", lied=True)
         except SwarmNodeError as error:
+            # What it sent before it went counts: the core must not ask for that again.
+            await link.wait_taken_in()
             self._liveness.trouble = str(error)
             _log.info("holder is gone", blob=self._short, peer=link.peer.short, why=str(error))
         finally:
@@ -316,6 +318,7 @@ class Fetch:
                     link.have = have
                     self._offer(link)
             case wire.ChunkHeader() if self._round is not None:
+                link.chunk_came()
                 self._round.nursery.start_soon(self._take, self._round, link, answer, payload)
             case wire.ChunkRefusal(index=index, reason=reason):
                 self._feed(events.ChunkRefused(link.peer, index, reason))
@@ -344,7 +347,6 @@ class Fetch:
         that is rare, and a second visit for every chunk would cost more.
         """
         index, proof = header.index, header.proof
-        link.n_in_hand += 1
         try:
             leaf = await self._shelf.run(partial(_check_in, current.blob, index, chunk, proof))
             self._is_wanted = False
@@ -355,7 +357,7 @@ class Fetch:
         except StorageError as error:
             self._fail(error)
         finally:
-            link.n_in_hand -= 1
+            link.chunk_taken_in()
 
     def _stored(self, index: int, size_bytes: int) -> None:
         self._done_bytes += size_bytes

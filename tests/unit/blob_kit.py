@@ -62,6 +62,7 @@ class BlobNode:
         self.sessions: dict[PeerId, Session] = {}
         self.scope = trio.CancelScope()
         self.progress: list[tuple[int, int]] = []
+        self.watcher: Callable[[int], object] = lambda done_bytes: None
 
     async def open_session(self, peer: PeerId) -> Session:
         session = self.sessions.get(peer)
@@ -116,11 +117,13 @@ class BlobNode:
 
     async def fetch(self, name: bytes, *holders: BlobNode, size_bytes_max: int = 2**30) -> Path:
         peers = [holder.peer for holder in holders]
+
+        def on_progress(done_bytes: int, total_bytes: int) -> None:
+            self.progress.append((done_bytes, total_bytes))
+            self.watcher(done_bytes)
+
         return await self.blobs.fetch(
-            name,
-            lambda: peers,
-            on_progress=lambda done, total: self.progress.append((done, total)),
-            size_bytes_max=size_bytes_max,
+            name, lambda: peers, on_progress=on_progress, size_bytes_max=size_bytes_max
         )
 
     def data_file(self, name: bytes) -> Path:
