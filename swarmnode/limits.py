@@ -252,6 +252,9 @@ SWIM_NEWS_MAX = 32
 # Views are compared with one random member, so that news that got lost is found again. While
 # there is more news than pings carry, in every period.
 SWIM_SYNC_S = 10.0
+# Likewise for this long after somebody came back from the dead: who heals a partition of a
+# thousand has the last claims after twenty seconds, and one that returned costs fifteen digests.
+SWIM_MENDING_S = 30.0
 # 512 claims of at most 450 bytes fit into MESSAGE_BYTES_MAX; larger swarms send pages in turn.
 SWIM_SYNC_CLAIMS_MAX = 512
 # So often a node may call a dead member, with the share of the dead as probability: two halves of
@@ -392,6 +395,8 @@ BLOB_THREADS_MAX = 3
 BLOB_FLUSH_BYTES = 32 * MIB
 # Who holds a blob is asked this often: holders come and go.
 BLOB_LOOK_S = 1.0
+# ... and whoever sent this much since then is at work: less is refusals, or not worth waiting for.
+BLOB_LIFE_SIGN_BYTES = 4 * KIB
 # A holder that could not be reached, or that left, is tried again after this.
 BLOB_RETRY_S = 5.0
 # A holder that had not all of it is asked again what it has: it may be fetching, too.
@@ -400,6 +405,8 @@ BLOB_REFRESH_S = 5.0
 BLOB_ANSWER_S = 30.0
 # Nothing came from anybody for this long: every holder was dialled several times.
 BLOB_NO_PROGRESS_S = 60.0
+# ... or for this long, if holders say that they are busy: a flash crowd of a hundred and twenty.
+BLOB_BUSY_PATIENCE_S = 600.0
 # Peers that are sent chunks at once, as with BitTorrent: to have some finish early, who then hold
 # the blob too, is better for all than to have everybody wait for the last chunk.
 BLOB_UPLOADS_MAX = 4

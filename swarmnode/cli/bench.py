@@ -14,7 +14,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 @click.group()
 def bench() -> None:
-    """Measure the codecs, a link or an exchange on this machine."""
+    """Measure the codecs, a link, an exchange or a blob on this machine."""
 
 
 @bench.command()

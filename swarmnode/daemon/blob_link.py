@@ -98,16 +98,17 @@ class Link:
             await self._all_taken_in.wait()
 
     def is_at_work(self) -> bool:
-        """Whether anything came since the last call, or lies with us; False if it owes nothing.
+        """Whether parts of chunks came since the last call, BLOB_LOOK_S ago, or lie with us.
 
         Counted are all bulk bytes of its session: a holder whose line is full of other things
         that it sends us is not idle.
         """
-        if self._session is None or not (self._owed or self._n_in_hand):
+        if self._session is None:
             return False
         seen_bytes = self._session.statistics().core.received_bytes[Priority.BULK]
-        has_moved, self._seen_bytes = seen_bytes != self._seen_bytes, seen_bytes
-        return has_moved or self._n_in_hand > 0
+        came_bytes, self._seen_bytes = seen_bytes - self._seen_bytes, seen_bytes
+        has_sent = bool(self._owed) and came_bytes >= limits.BLOB_LIFE_SIGN_BYTES
+        return has_sent or self._n_in_hand > 0
 
     def _post(self, request: wire.Request) -> None:
         self._owed.append(request)

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from swarmnode import limits
 from swarmnode.daemon.blob_upload import BLOB_SERVICE
+from swarmnode.errors import DeadlineExceeded
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.wire import blobs as wire
@@ -166,3 +167,25 @@ async def test_a_mute_holder_delays_but_does_not_prevent(
         with trio.fail_after(limits.BLOB_IDLE_S + 1):
             path = await joiner.fetch(NAME, mute, honest)
         assert path.read_bytes() == DATA
+
+
+async def always_busy(stream: Stream) -> None:
+    index = await offer_all(stream)
+    while True:
+        await answer(stream, wire.ChunkRefusal(NAME, index, "busy"))
+        request = await next_request(stream)
+        assert isinstance(request, wire.ChunkRequest)
+        index = request.index
+
+
+async def test_who_only_says_busy_is_believed_for_ten_minutes(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with mem_world(tmp_path) as world:
+        busy = await liar(world, "busy", always_busy)
+        joiner = await world.node("joiner")
+        began = trio.current_time()
+        with pytest.raises(DeadlineExceeded, match=f"5 of 5 chunks.*{busy.peer.short} is busy"):
+            await joiner.fetch(NAME, busy)
+        waited_s = trio.current_time() - began
+        assert limits.BLOB_BUSY_PATIENCE_S <= waited_s <= limits.BLOB_BUSY_PATIENCE_S + 5

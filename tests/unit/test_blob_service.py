@@ -16,9 +16,10 @@ from trio.testing import MockClock
 from swarmnode import limits
 from swarmnode.daemon.blob_turns import Turns
 from swarmnode.daemon.blob_upload import BLOB_SERVICE
-from swarmnode.errors import DeadlineExceeded, Overloaded, Refused, StorageFull
+from swarmnode.errors import DeadlineExceeded, Overloaded, Refused, StorageError, StorageFull
 from swarmnode.ids import PeerId
 from swarmnode.net.stream import Stream
+from swarmnode.store.blobs import Blob
 from swarmnode.wire import blobs as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from tests.unit.blob_kit import (
@@ -172,6 +173,33 @@ async def test_a_full_store_ends_the_fetch_and_says_what_to_do(
         with pytest.raises(StorageFull, match="remove one, or allow more"):
             await joiner.fetch(NAME, holder)
         assert joiner.blobs.statistics().fetches_running == 0
+
+
+@pytest.mark.parametrize("what", ["write", "flush", "complete"])
+async def test_a_disk_that_fails_midway_ends_the_fetch_and_what_was_written_stays(
+    what: str, tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "BLOB_FLUSH_BYTES", CHUNK)
+    async with mem_world(tmp_path) as world:
+        holder, joiner = await world.node("holder"), await world.node("joiner")
+        await holder.give(DATA)
+        n_calls = 0
+
+        def fail(self: Blob, *rest: object) -> None:
+            nonlocal n_calls
+            n_calls += 1
+            if what != "write" or n_calls > 2:
+                raise StorageError("cannot write: Input/output error")
+            works(self, *rest)
+
+        works = getattr(Blob, what)
+        with monkeypatch.context() as patch:
+            patch.setattr(Blob, what, fail)
+            with pytest.raises(StorageError, match="Input/output error"):
+                await joiner.fetch(NAME, holder)
+        n_reports, written_bytes = len(joiner.progress), joiner.progress[-1][0]
+        assert (await joiner.fetch(NAME, holder)).read_bytes() == DATA
+        assert joiner.progress[n_reports][0] >= written_bytes > 0
 
 
 # --- holders that come, go, and have only a part --------------------------------------------
