@@ -1,55 +1,310 @@
 """The Strategy: what an algorithm decides, and the vector math it does.
 
-The worker's loop calls a strategy only between two optimizer steps, so nothing here needs
-a lock. The engine around it owns matching, atomic exchange, codecs and pacing.
+One algorithm is one file of vector math over a flat vector ``x`` [numel], the storage of the
+model itself. The engine around it owns everything else: who meets whom, atomic exchange, codecs,
+pacing, snapshots. There are two engines, the worker's loop and the virtual one of
+:mod:`swarmnode.testing.lab`, and both keep to this order::
 
-::
+    start(ctx)                                          once, after join(...) if a snapshot came
+      |
+      v        one local step
+    flow(t) -> batch -> gradient_point() is None: backward, optimizer.step(), local_update(v)
+      |                 else: probe(loss), no backward and no optimizer
+      v
+    after_step(info) --Intent-->+                       every H steps, say
+    on_clock(t) -----Intent---->+                       as a Poisson clock of clock_rate() rings
+      ^                         |
+      |                         v
+      |    flow(t), view(intent, name, out)             a copy; training goes on meanwhile
+      |    accept(offer) -> view(...)                   the same for a peer's wish, PAIR and PULL
+      |                         |   ... codec, network, codec; tau steps at the least ...
+      |                         v
+      +<-- flow(t), apply(exchange)                     committed, exactly once
+      +<-- on_abort(intent, why)                        nothing came of it: go on training
+      +<-- on_records(round, records)                   LOG: the round is closed, same everywhere
+      +<-- on_membership(members)                       whenever somebody came or went
+      |
+    finalize() --Intent--> ... apply(exchange)          the end of the run, or an export
 
-    after_step(step) --Intent--> view(intent, out=slot) ... engine exchanges ... apply(delta)
-                                                                             or  on_abort(intent)
+Rules, which engines and strategies rely on:
 
-``delta`` is m = x̂_partner − x̂_own: both as they were when sent, both after the codec. A
-strategy adds to the parameters, it never overwrites them: the steps that were taken while
-the exchange was under way survive.
+- Every call comes between two steps, from one thread. Nothing here needs a lock.
+- **Deltas only.** ``apply`` adds to ``x`` and to the other buffers, it never overwrites ``x`` with
+  what came: steps taken while the exchange was under way survive.
+- **What was sent counts as it was sent.** ``exchange.sent`` is the own payload after the codec,
+  so that the two sides of a pair add exact negatives and the swarm's mean stays where it is.
+- Time ``t`` is normalised: one unit is one local step of this node at its full speed. It never
+  goes back. A strategy that needs no time ignores it.
+- Tensors that come in are on the CPU in the dtype of ``x``; they may be overwritten, and are
+  not to be kept after the call. Buffers are on the device of ``x``.
+- Randomness comes from ``ctx.rng`` (this node's own) or follows from ``ctx.seed`` (the same on
+  every node), from nowhere else.
 """
 
 from __future__ import annotations
 
+import enum
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 
+from swarmnode.errors import ConfigError
 from swarmnode.ipc.settings import Settings, parse_settings
+from swarmnode.strategies.topology import Graph
+from swarmnode.tensor.layout import Layout
+
+SWARM_CODEC = ""  # of a view: the codec that the swarm's manifest names
+
+# Takes a function that returns the loss of this step's batch at ``x`` as it is at that moment,
+# without gradients; returns the loss of the step, with ``x`` as it was. For zeroth-order methods.
+Probe = Callable[[Callable[[], float]], float]
+
+
+class Kind(enum.StrEnum):
+    """What an exchange is."""
+
+    PAIR = "pair"  # symmetric and atomic: both sides apply, or neither
+    PULL = "pull"  # one side reads what the other published; the mean is not kept
+    GROUP = "group"  # the mean over all who are present, the same bits for each of them
+    LOG = "log"  # tiny records, which all members see in the same rounds and order
+
+
+class Selector(enum.StrEnum):
+    """Who takes part."""
+
+    MATCHING = "matching"  # PAIR: whom the seeded matching of this round gives, on the graph
+    NEIGHBOUR = "neighbour"  # PAIR, PULL: any live one, with a graph weighted by its rates
+    ALL = "all"  # GROUP, LOG: every member that is alive
+
+
+class Needs(enum.StrEnum):
+    """What of a local step :meth:`Strategy.local_update` must be told."""
+
+    NOTHING = "nothing"  # the optimizer changes x; local_update is not called
+    STEP = "step"  # the optimizer changes x; then v = x_before - x_after
+    GRADIENT = "gradient"  # no optimizer: v is the gradient at x, the strategy changes x
+
+
+@dataclass(frozen=True)
+class View:
+    """One vector of a payload: elements ``begin`` to ``end`` (exclusive) of what ``name`` means.
+
+    ``name`` is a word between the strategy and itself; ``codec`` one of the codecs' names.
+    """
+
+    name: str
+    codec: str
+    begin: int
+    end: int
+
+    @property
+    def numel(self) -> int:
+        """Elements of the view."""
+        return self.end - self.begin
 
 
 @dataclass(frozen=True)
 class Intent:
-    """A wish to exchange ``view`` with a peer.
+    """A wish to exchange. ``(tag, round, fragment)`` is what partners must have in common.
 
-    ``round`` orders one node's intents; peers need not agree on it for pairs.
+    Attributes:
+        round: counts this node's exchanges of ``tag``; with MATCHING it decides the partner.
+        fragment: which part of the vector, from 0.
+        views: what is sent, and what is expected in return; the same on both sides.
+        apply_after_steps: tau, local steps from the view to ``apply`` at the least.
+        group_size_max: GROUP: how many meet at once; 0 for all.
+        round_skew_max: partners whose rounds are further apart do not exchange; None: any.
+        base_version: what the views are differences to, by content hash; must be equal.
+        weight: of this node in a weighted mean, such as its tokens; above 0.
+        record: LOG: what is published, at most 64 bytes.
     """
 
+    kind: Kind
     round: int
-    view: str = "x"
+    views: tuple[View, ...] = ()
+    tag: str = "gossip"
+    fragment: int = 0
+    selector: Selector = Selector.MATCHING
+    apply_after_steps: int = 0
+    group_size_max: int = 0
+    round_skew_max: int | None = None
+    base_version: bytes = b""
+    weight: float = 1.0
+    record: bytes = b""
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """A local step that was taken: ``step`` of them so far, the last took ``seconds``."""
+
+    step: int
+    t: float  # units of own steps, see the module's text
+    loss: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What a node says about itself with a payload, at the moment of the view."""
+
+    steps: int
+    tokens: int
+    t: float
+    base_version: bytes = b""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A peer's wish, before anything was sent. ``meta`` is the peer's."""
+
+    peer: bytes
+    intent: Intent
+    meta: Meta
+
+
+@dataclass(frozen=True)
+class Received:
+    """A peer's payload after the codec: tensors [view.numel] by the name of the view."""
+
+    views: Mapping[str, torch.Tensor]
+    meta: Meta
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What came of an intent.
+
+    Attributes:
+        intent: the wish; a responder's is the one it was offered.
+        meta: this node's own, at the moment of the view.
+        sent: this node's own payload after the codec, by the name of the view.
+        got: PAIR, PULL: the partner's payload, by its 32-byte id.
+        mean: GROUP: the mean over ``present`` by weight, own payload included.
+        present: GROUP: whose payloads are in ``mean``.
+        steps_since: local steps taken since the view.
+    """
+
+    intent: Intent
+    meta: Meta
+    sent: Mapping[str, torch.Tensor]
+    got: Mapping[bytes, Received]
+    steps_since: int
+    mean: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    present: tuple[bytes, ...] = ()
+
+    @property
+    def partner(self) -> Received:
+        """PAIR, PULL: what the one other node sent."""
+        (received,) = self.got.values()
+        return received
+
+    def difference(self, name: str) -> torch.Tensor:
+        """Return m = partner's - own of a view, in the memory of the partner's.
+
+        The two sides of a pair get exact negatives. Call it once for each view.
+        """
+        return self.partner.views[name].sub_(self.sent[name])
+
+
+@dataclass(frozen=True)
+class Record:
+    """LOG: what ``author`` published. Rounds hold them sorted by author."""
+
+    author: bytes
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a strategy finds itself.
+
+    Attributes:
+        self_id: this node, 32 bytes.
+        seed: the swarm's, the same on every node.
+        rng: this node's own.
+        layout: which tensor lies where in ``x``.
+        members: ids of all members, this node among them, in ascending order.
+        topology: the graph over ``members`` in their order; None: everybody meets everybody.
+    """
+
+    self_id: bytes
+    seed: int
+    rng: random.Random
+    layout: Layout
+    members: tuple[bytes, ...]
+    topology: Graph | None = None
+
+    @property
+    def index(self) -> int:
+        """Where this node stands among the members."""
+        return self.members.index(self.self_id)
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What of a task decides whether an algorithm is fit for it.
+
+    ``strong_convexity`` (mu) and ``smoothness`` (L) are bounds over all nodes' objectives, None
+    where nobody knows them, as for every neural network.
+    """
+
+    name: str
+    strong_convexity: float | None = None
+    smoothness: float | None = None
 
 
 class Strategy(ABC):
-    """One training algorithm over the flat parameters ``x``: float32 [numel].
+    """One training algorithm over the flat parameters ``x``: [numel], float32 unless it says.
 
     Borrows: ``x`` is the storage of the model itself, changed in place.
+
+    Class attributes:
+        name, version: written into the manifest; a change of meaning is a new version.
+        Config: the settings.
+        needs: what of a local step it wants to be told.
+        dtype: the only one that ``x`` may have; None: any floating one.
     """
 
     name: ClassVar[str]
+    version: ClassVar[int] = 1
     Config: ClassVar[type[Settings]] = Settings
+    needs: ClassVar[Needs] = Needs.NOTHING
+    dtype: ClassVar[torch.dtype | None] = None
+
     config: Any  # narrowed to its own Config by each strategy
+    ctx: Context  # from start() on
 
     def __init__(self, settings: dict[str, Any], x: torch.Tensor) -> None:
-        """Raises ConfigError: a setting is unknown or out of range."""
-        self.config = parse_settings(settings, self.Config, owner=f"strategy {self.name}")
+        """Raises ConfigError: a setting is unknown or out of range, or the dtype of x is wrong."""
+        self.config = self.parse(settings)
+        if self.dtype is not None and x.dtype != self.dtype:
+            raise ConfigError(
+                f"strategy {self.name}: expected parameters of {self.dtype}, got {x.dtype}; "
+                "choose another strategy for this task"
+            )
         self.x = x
+
+    @classmethod
+    def parse(cls, settings: dict[str, Any]) -> Any:
+        """Return ``settings`` as a :attr:`Config`. Raises ConfigError."""
+        return parse_settings(settings, cls.Config, owner=f"strategy {cls.name}")
+
+    @classmethod  # noqa: B027  most fit everything
+    def check(cls, config: Any, facts: TaskFacts) -> None:
+        """Refuse settings outside a stability region, or a task that the algorithm is not for.
+
+        Called when a swarm is created and when a worker starts.
+
+        Raises:
+            ConfigError: with the bound.
+        """
+
+    # --- state ---------------------------------------------------------------------------
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
         """Return the tensors beside ``x`` that a snapshot must hold, by name."""
@@ -73,17 +328,87 @@ class Strategy(ABC):
         for name, tensor in received.items():
             buffers[name].copy_(tensor)
 
-    @abstractmethod
-    def after_step(self, step: int) -> Intent | None:
-        """Return an intent if ``step`` (the number of steps done) makes one due."""
+    def start(self, ctx: Context) -> None:
+        """Begin, or begin again after a restart: the buffers hold what a snapshot had of them."""
+        self.ctx = ctx
+
+    # --- the local process ---------------------------------------------------------------
+
+    def flow(self, t: float) -> None:  # noqa: B027  nothing moves by itself in most
+        """Bring buffers that move by themselves between events to time ``t``."""
+
+    def gradient_point(self) -> Probe | None:
+        """Return how this step measures its batch; None: by the gradient at ``x``."""
+        return None
+
+    def local_update(self, v: torch.Tensor) -> None:  # noqa: B027  see Needs
+        """Take note of a local step. ``v``: [numel], on the device of ``x``; see :class:`Needs`."""
+
+    def after_step(self, info: StepInfo) -> Sequence[Intent]:
+        """Return what a local step makes due."""
+        del info
+        return ()
+
+    def clock_rate(self) -> float:
+        """Return how often per unit of ``t`` a Poisson clock is to call :meth:`on_clock`.
+
+        A partner's clock rings as well: over a graph where all have the same rate a node takes
+        part in twice as many exchanges as it starts.
+        """
+        return 0.0
+
+    def on_clock(self, t: float) -> Sequence[Intent]:
+        """Return what is due when the clock rings."""
+        del t
+        return ()
+
+    def pace(self) -> float:
+        """Return at what share of its full speed this node should take steps: above 0, at most 1.
+
+        Below 1 only where going on at full speed would break the algorithm.
+        """
+        return 1.0
+
+    # --- exchanges -----------------------------------------------------------------------
 
     @abstractmethod
-    def view(self, intent: Intent, out: torch.Tensor) -> None:
-        """Copy what is to be sent into ``out``: float32 [numel], on the CPU."""
+    def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
+        """Copy the view ``name`` of ``intent`` into ``out``: [view.numel], on the CPU."""
+
+    def accept(self, offer: Offer) -> str | None:
+        """Return why a peer's wish is refused, or None.
+
+        The engine has compared the compatibility key, tag, fragment, ``round_skew_max`` and
+        ``base_version`` before.
+        """
+        del offer
+        return None
 
     @abstractmethod
-    def apply(self, intent: Intent, delta: torch.Tensor) -> None:
-        """Merge a committed exchange. ``delta``: float32 [numel] on the CPU, may be overwritten."""
+    def apply(self, exchange: Exchange) -> None:
+        """Merge a committed exchange, by adding to the buffers as they are now."""
 
-    def on_abort(self, intent: Intent) -> None:  # noqa: B027  doing nothing is right for most
+    def on_abort(self, intent: Intent, why: str) -> None:  # noqa: B027  most simply go on
         """Take note that nothing came of ``intent``; training simply goes on."""
+
+    def on_records(self, round_number: int, records: Sequence[Record]) -> None:  # noqa: B027
+        """Apply a closed round of the LOG: the same records in the same order on every node."""
+
+    # --- the swarm -----------------------------------------------------------------------
+
+    def on_membership(self, members: tuple[bytes, ...]) -> None:  # noqa: B027
+        """Take note of who is a member now, in ascending order, this node among them."""
+
+    def finalize(self) -> Sequence[Intent]:
+        """Return what the end of a run makes due."""
+        return ()
+
+    def metrics(self) -> dict[str, float]:
+        """Return figures for the operator, by name."""
+        return {}
+
+    # --- for subclasses ------------------------------------------------------------------
+
+    def whole(self, name: str, codec: str = SWARM_CODEC) -> View:
+        """Return the view ``name`` of the whole vector."""
+        return View(name, codec, 0, self.x.numel())

@@ -1,44 +1,61 @@
-"""Pair averaging: every H steps a node meets one peer halfway.
+"""Pair averaging: every H steps, or as a Poisson clock rings, a node meets one peer halfway.
 
 Source: X. Lian, W. Zhang, C. Zhang, J. Liu, "Asynchronous Decentralized Parallel Stochastic
-Gradient Descent", ICML 2018 (AD-PSGD).
+Gradient Descent", ICML 2018 (AD-PSGD)::
 
-Each side adds half of the difference of the two snapshots, m = x̂_partner − x̂_own, to the
-parameters as they are by then. In IEEE arithmetic (a − b)/2 and (b − a)/2 are exact
-negatives, so the swarm's sum is kept to the rounding of two additions, whatever steps were
-taken in flight. Deviation from the paper: partners are matched atomically, one exchange at
-a time per node, where the paper lets the passive side average with stale parameters.
+    m = x̂_partner − x̂_own          both as they were when sent, after the codec
+    x ← x + m/2
+
+In IEEE arithmetic (a − b)/2 and (b − a)/2 are exact negatives, so the swarm's sum is kept to the
+rounding of two additions, whatever steps were taken in flight. Deviation from the paper: partners
+exchange atomically, one exchange at a time per node, where the paper lets the passive side
+average with stale parameters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Annotated
+
 import torch
+from msgspec import Meta as Range
 
 from swarmnode.ipc.settings import PositiveInt, Settings
-from swarmnode.strategies.base import Intent, Strategy
+from swarmnode.strategies.base import Exchange, Intent, Kind, Selector, StepInfo, Strategy
 
 
 class PairAverage(Strategy):
-    """Average with one random peer every ``every`` steps."""
+    """Average with one peer at a time."""
 
     name = "pair-average"
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """``every``: the number H of local steps between two exchanges."""
+        """``every``: the number H of local steps between two exchanges.
+
+        ``rate``: exchanges per step that a node takes part in, at random times with random
+        neighbours; 0: every H steps, by the matching of the round.
+        """
 
         every: PositiveInt = 8
+        rate: Annotated[float, Range(ge=0.0, le=64.0)] = 0.0
 
     config: Config
 
-    def after_step(self, step: int) -> Intent | None:
-        if step % self.config.every:
-            return None
-        return Intent(round=step // self.config.every)
+    def after_step(self, info: StepInfo) -> Sequence[Intent]:
+        if self.config.rate or info.step % self.config.every:
+            return ()
+        return (Intent(Kind.PAIR, info.step // self.config.every, (self.whole("x"),)),)
 
-    def view(self, intent: Intent, out: torch.Tensor) -> None:
-        del intent  # there is only x to send
+    def clock_rate(self) -> float:
+        return self.config.rate / 2  # a partner's clock gives the other half
+
+    def on_clock(self, t: float) -> Sequence[Intent]:
+        del t
+        return (Intent(Kind.PAIR, 0, (self.whole("x"),), selector=Selector.NEIGHBOUR),)
+
+    def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
+        del intent, name  # there is only x to send
         out.copy_(self.x)
 
-    def apply(self, intent: Intent, delta: torch.Tensor) -> None:
-        del intent
-        self.x.add_(delta.to(self.x.device), alpha=0.5)
+    def apply(self, exchange: Exchange) -> None:
+        self.x.add_(exchange.difference("x").to(self.x.device), alpha=0.5)

@@ -8,14 +8,14 @@ import torch
 
 from swarmnode.ipc.control import Applied, Apply, Release, SlotReady
 from swarmnode.ipc.segment import Owner, Segment
-from swarmnode.strategies.base import Intent, Strategy
+from swarmnode.strategies.base import Exchange, Intent, Meta, Received, Strategy
 from swarmnode.worker.state import TrainState
 
 
 @dataclass(frozen=True)
 class _Lent:
     intent: Intent
-    step: int
+    meta: Meta
 
 
 class Handoff:
@@ -38,9 +38,10 @@ class Handoff:
             return None
         slot = self._free.pop()
         generation = self._segment.claim(slot)
-        self._strategy.view(intent, self._tensors[slot])
+        (view,) = intent.views
+        self._strategy.view(intent, view.name, self._tensors[slot])
         self._segment.hand_over(slot, generation, Owner.DAEMON)
-        self._lent[slot] = _Lent(intent, state.step)
+        self._lent[slot] = _Lent(intent, Meta(state.step, state.tokens, float(state.step)))
         return SlotReady(
             slot=slot,
             generation=generation,
@@ -53,14 +54,22 @@ class Handoff:
     def apply(self, message: Apply, state: TrainState) -> Applied:
         """Merge a committed exchange. Raises StaleSlot if the slot was not handed back."""
         lent = self._take_back(message)
-        self._strategy.apply(lent.intent, self._tensors[message.slot])
+        staleness_steps = state.step - lent.meta.steps
+        self._strategy.apply(self._exchange(lent, message.slot, staleness_steps))
         self._applied += 1
-        staleness_steps = state.step - lent.step
         return Applied(xid=message.xid, step=state.step, staleness_steps=staleness_steps)
 
     def release(self, message: Release) -> None:
         """Take back a slot that nothing came of. Raises StaleSlot."""
-        self._strategy.on_abort(self._take_back(message).intent)
+        self._strategy.on_abort(self._take_back(message).intent, "released")
+
+    def _exchange(self, lent: _Lent, slot: int, steps_since: int) -> Exchange:
+        """Return what the slot holds: the daemon has put the difference, partner's minus own."""
+        (view,) = lent.intent.views
+        difference = self._tensors[slot]
+        own = torch.zeros(1).expand(view.numel)  # of no memory: the difference is to it
+        partner = Received({view.name: difference}, lent.meta)
+        return Exchange(lent.intent, lent.meta, {view.name: own}, {b"": partner}, steps_since)
 
     def _take_back(self, message: Apply | Release) -> _Lent:
         self._segment.check(message.slot, message.generation, Owner.WORKER)

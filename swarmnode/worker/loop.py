@@ -24,7 +24,7 @@ from swarmnode.ipc.control import (
     TakeShard,
     ToWorker,
 )
-from swarmnode.strategies.base import Intent, Strategy
+from swarmnode.strategies.base import Intent, StepInfo, Strategy
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.failures import Diverged
 from swarmnode.worker.feed import Feed
@@ -91,8 +91,11 @@ class Loop:
             self.note_bad_step(loss)
             return
         self.bad_steps = 0
-        self.reporter.note_step(loss, time.perf_counter() - started)
-        self.intent = self.strategy.after_step(self.state.step) or self.intent
+        seconds = time.perf_counter() - started
+        self.reporter.note_step(loss, seconds)
+        step = self.state.step
+        due = self.strategy.after_step(StepInfo(step, float(step), loss, seconds))
+        self.intent = due[-1] if due else self.intent
         if self.state.step % self.state.task.eval_every_steps == 0 or self.finished:
             self.reporter.eval_loss = self.state.evaluate()
 

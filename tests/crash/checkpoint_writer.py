@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from swarmnode.ipc.control import SnapshotSaved
-from swarmnode.strategies.base import Intent, Strategy
+from swarmnode.strategies.base import Exchange, Intent, Strategy
 from swarmnode.tasks.synthetic import Synthetic
 from swarmnode.worker.saver import Saver
 from swarmnode.worker.snapshot import SnapshotStore
@@ -40,12 +40,9 @@ class Keeping(Strategy):
     def buffers(self) -> dict[str, torch.Tensor]:
         return {"kept": self.kept}
 
-    def after_step(self, step: int) -> Intent | None:
-        return None
+    def view(self, intent: Intent, name: str, out: torch.Tensor) -> None: ...
 
-    def view(self, intent: Intent, out: torch.Tensor) -> None: ...
-
-    def apply(self, intent: Intent, delta: torch.Tensor) -> None: ...
+    def apply(self, exchange: Exchange) -> None: ...
 
 
 def new_node() -> tuple[TrainState, Keeping]:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from swarmnode.errors import ConfigError
+from swarmnode.strategies.base import Exchange, Meta, Received, StepInfo
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.registry import build_strategy
 
@@ -15,26 +16,42 @@ def nodes(n, numel=257, scale=1.0):
     ]
 
 
-def snapshot(strategy):
-    intent = strategy.after_step(4)
+def due(strategy, step):
+    return strategy.after_step(StepInfo(step, float(step), loss=1.0, seconds=0.1))
+
+
+def snapshot(strategy, step=4):
+    (intent,) = due(strategy, step)
     sent = torch.empty_like(strategy.x)
-    strategy.view(intent, sent)
+    strategy.view(intent, "x", sent)
     return intent, sent
+
+
+def meet(one, two, step=4):
+    """Let two nodes exchange; what they do between view and apply comes in between."""
+    (intent_one, sent_one), (intent_two, sent_two) = snapshot(one, step), snapshot(two, step)
+    yield
+    one.apply(exchange(intent_one, sent_one.clone(), sent_two.clone()))
+    two.apply(exchange(intent_two, sent_two, sent_one))
+
+
+def exchange(intent, sent, got):
+    meta = Meta(steps=4, tokens=4, t=4.0)
+    return Exchange(intent, meta, {"x": sent}, {b"p" * 32: Received({"x": got}, meta)}, 0)
 
 
 def test_an_exchange_is_due_every_so_many_steps():
     strategy = nodes(1)[0]
-    due = [step for step in range(1, 13) if strategy.after_step(step) is not None]
-    assert due == [4, 8, 12]
-    assert strategy.after_step(8).round == 2
+    assert [step for step in range(1, 13) if due(strategy, step)] == [4, 8, 12]
+    (intent,) = due(strategy, 8)
+    assert intent.round == 2
+    assert [view.numel for view in intent.views] == [257]
 
 
 def test_two_nodes_meet_halfway():
     one, two = nodes(2)
     middle = (one.x + two.x) / 2
-    (intent_one, sent_one), (intent_two, sent_two) = snapshot(one), snapshot(two)
-    one.apply(intent_one, sent_two - sent_one)
-    two.apply(intent_two, sent_one - sent_two)
+    list(meet(one, two))
     torch.testing.assert_close(one.x, middle)
     torch.testing.assert_close(two.x, middle)
 
@@ -45,13 +62,11 @@ def test_steps_taken_in_flight_survive_and_the_sum_is_kept():
     drift = torch.zeros_like(before)
     generator = torch.Generator().manual_seed(1)
     for _ in range(50):
-        (intent_one, sent_one), (intent_two, sent_two) = snapshot(one), snapshot(two)
-        for strategy in (one, two):
-            local = 0.1 * torch.randn(257, generator=generator)
-            drift += (strategy.x + local).double() - strategy.x.double()
-            strategy.x += local
-        one.apply(intent_one, sent_two - sent_one)
-        two.apply(intent_two, sent_one - sent_two)
+        for _in_flight in meet(one, two):
+            for strategy in (one, two):
+                local = 0.1 * torch.randn(257, generator=generator)
+                drift += (strategy.x + local).double() - strategy.x.double()
+                strategy.x += local
     after = one.x.double() + two.x.double()
     assert (after - before - drift).abs().max() < 1e-5
     # Overwriting with the mean instead would have thrown the local steps away:
@@ -61,15 +76,17 @@ def test_steps_taken_in_flight_survive_and_the_sum_is_kept():
 @pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
 def test_the_halves_are_exact_negatives(scale):
     one, two = nodes(2, scale=scale)
-    (_, sent_one), (_, sent_two) = snapshot(one), snapshot(two)
-    assert torch.equal(0.5 * (sent_two - sent_one), -(0.5 * (sent_one - sent_two)))
+    (intent, sent_one), (_, sent_two) = snapshot(one), snapshot(two)
+    there = exchange(intent, sent_one.clone(), sent_two.clone()).difference("x")
+    back = exchange(intent, sent_two, sent_one).difference("x")
+    assert torch.equal(0.5 * there, -(0.5 * back))
 
 
 def test_apply_works_in_place():
     strategy = nodes(1)[0]
     storage = strategy.x.data_ptr()
     intent, sent = snapshot(strategy)
-    strategy.apply(intent, sent)
+    strategy.apply(exchange(intent, sent, sent + 1))
     assert strategy.x.data_ptr() == storage
 
 
@@ -82,19 +99,9 @@ def test_random_matchings_shrink_the_variance_as_theory_says():
         before = spread(strategies)
         order = torch.randperm(32, generator=generator).tolist()
         for a, b in zip(order[::2], order[1::2], strict=True):
-            one, two = strategies[a], strategies[b]
-            (intent_one, sent_one), (intent_two, sent_two) = snapshot_now(one), snapshot_now(two)
-            one.apply(intent_one, sent_two - sent_one)
-            two.apply(intent_two, sent_one - sent_two)
+            list(meet(strategies[a], strategies[b], step=8))
         ratios.append(spread(strategies) / before)
     assert sum(ratios) / len(ratios) == pytest.approx(15 / 31, abs=0.01)
-
-
-def snapshot_now(strategy):
-    intent = strategy.after_step(8)
-    sent = torch.empty_like(strategy.x)
-    strategy.view(intent, sent)
-    return intent, sent
 
 
 def spread(strategies):
