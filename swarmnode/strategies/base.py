@@ -33,8 +33,8 @@ Rules, which engines and strategies rely on:
   what came: steps taken while the exchange was under way survive.
 - **What was sent counts as it was sent.** ``exchange.sent`` is the own payload after the codec,
   so that the two sides of a pair add exact negatives and the swarm's mean stays where it is.
-- Time ``t`` is normalised: one unit is one local step of this node at its full speed. It never
-  goes back. A strategy that needs no time ignores it.
+- Time ``t`` is normalised: one unit is the mean time between two local steps of this node. It
+  never goes back. A strategy that needs no time ignores it.
 - Tensors that come in are on the CPU in the dtype of ``x``; they may be overwritten, and are
   not to be kept after the call. Buffers are on the device of ``x``.
 - Randomness comes from ``ctx.rng`` (this node's own) or follows from ``ctx.seed`` (the same on
@@ -220,32 +220,6 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Context:
-    """Where a strategy finds itself.
-
-    Attributes:
-        self_id: this node, 32 bytes.
-        seed: the swarm's, the same on every node.
-        rng: this node's own.
-        layout: which tensor lies where in ``x``.
-        members: ids of all members, this node among them, in ascending order.
-        topology: the graph over ``members`` in their order; None: everybody meets everybody.
-    """
-
-    self_id: bytes
-    seed: int
-    rng: random.Random
-    layout: Layout
-    members: tuple[bytes, ...]
-    topology: Graph | None = None
-
-    @property
-    def index(self) -> int:
-        """Where this node stands among the members."""
-        return self.members.index(self.self_id)
-
-
-@dataclass(frozen=True)
 class TaskFacts:
     """What of a task decides whether an algorithm is fit for it.
 
@@ -256,6 +230,34 @@ class TaskFacts:
     name: str
     strong_convexity: float | None = None
     smoothness: float | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a strategy finds itself.
+
+    Attributes:
+        self_id: this node, 32 bytes.
+        seed: the swarm's, the same on every node.
+        rng: this node's own.
+        layout: which tensor lies where in ``x``.
+        members: ids of all members, this node among them, in ascending order.
+        facts: what is known of the task.
+        topology: the graph over ``members`` in their order; None: everybody meets everybody.
+    """
+
+    self_id: bytes
+    seed: int
+    rng: random.Random
+    layout: Layout
+    members: tuple[bytes, ...]
+    facts: TaskFacts
+    topology: Graph | None = None
+
+    @property
+    def index(self) -> int:
+        """Where this node stands among the members."""
+        return self.members.index(self.self_id)
 
 
 class Strategy(ABC):

@@ -7,10 +7,14 @@ from typing import Any
 import torch
 
 from swarmnode.errors import ConfigError
+from swarmnode.strategies.a2cid2 import A2CiD2
 from swarmnode.strategies.base import Strategy, TaskFacts
+from swarmnode.strategies.dadao import Dadao
 from swarmnode.strategies.pair_average import PairAverage
 
-_STRATEGIES: dict[str, type[Strategy]] = {strategy.name: strategy for strategy in (PairAverage,)}
+_STRATEGIES: dict[str, type[Strategy]] = {
+    strategy.name: strategy for strategy in (A2CiD2, Dadao, PairAverage)
+}
 
 
 def find_strategy(name: str) -> type[Strategy]:

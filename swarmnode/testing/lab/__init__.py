@@ -1,0 +1,12 @@
+"""A laboratory for algorithms: the real strategy objects over a virtual engine in virtual time.
+
+::
+
+    tasks.py, digits.py   what is trained: all nodes' parameters as one matrix [n, numel]
+    arena.py              time, local steps, clocks, crashes: the engine
+    meetings.py           who meets whom, and whether it counts: PAIR and PULL
+    gatherings.py         GROUP and LOG
+    faults.py             what goes wrong
+    codecs.py             what a payload looks like on the other side, and its bytes
+    runs.py               one run from settings to figures; ``python -m swarmnode.testing.lab``
+"""

@@ -1,0 +1,173 @@
+"""Group means and the log of the laboratory.
+
+GROUP: a round waits for every node that is alive, at most ``PATIENCE``; the mean is that of those
+who came and whose payload arrived, the same bits for each of them. LOG: a round closes when every
+node that is alive has published, at most ``PATIENCE`` after the first; what comes later is in the
+next one. Every node sees the same rounds in the same order, each at its own time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from swarmnode.errors import WorkerError
+from swarmnode.protocol.gossip import matching
+from swarmnode.strategies.base import Exchange, Intent, Record
+from swarmnode.testing.lab.meetings import Side, take_view
+
+if TYPE_CHECKING:
+    from swarmnode.testing.lab.arena import Arena, Node
+
+PATIENCE = 4.0  # units of time that a round waits for its last member
+
+Round = tuple[str, int, int]  # tag, fragment, round
+
+
+class Gatherings:
+    """Rounds that are open, and the log."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._open: dict[Round, dict[int, Intent]] = {}
+        self._over: dict[tuple[str, int], int] = {}  # the last round that closed
+        self.log: list[tuple[Record, ...]] = []
+        self._unlogged: dict[int, Record] = {}
+        self._late: list[Record] = []
+        self._read: dict[int, int] = {}  # rounds of the log that a node has seen
+
+    # --- GROUP ---------------------------------------------------------------------------
+
+    def gather(self, node: Node, intent: Intent) -> None:
+        """Come to a round, and close it if nobody is missing."""
+        key = (intent.tag, intent.fragment, intent.round)
+        if self._over.get(key[:2], -1) >= intent.round:
+            node.strategy.on_abort(intent, "the round is over")
+            return
+        if key not in self._open:
+            self._open[key] = {}
+            self._arena.at(self._arena.now + PATIENCE, lambda: self._close(key))
+        self._open[key][node.number] = intent
+        if all(other.number in self._open[key] for other in self._arena.up):
+            self._close(key)
+
+    def _close(self, key: Round) -> None:
+        if key not in self._open:
+            return
+        self._over[key[:2]] = key[2]
+        arena = self._arena
+        came = self._open.pop(key)
+        ids = [arena.ids[number] for number in came if arena.nodes[number].is_up]
+        salt = f"{arena.seed}/{key[0]}/{key[1]}".encode()
+        ordered = [arena.ids.index(i) for i in matching.order(salt, key[2], ids)]
+        size = max((intent.group_size_max for intent in came.values()), default=0) or len(ordered)
+        for begin in range(0, len(ordered), max(size, 1)):
+            self._begin([(arena.nodes[i], came[i]) for i in ordered[begin : begin + size]])
+
+    def _begin(self, group: list[tuple[Node, Intent]]) -> None:
+        sides = []
+        for node, intent in group:
+            try:
+                if self._arena.draw_loss():
+                    raise WorkerError("its payload was lost")
+                sides.append(take_view(self._arena, node, intent))
+            except WorkerError as error:
+                self._arena.tally.aborted += 1
+                node.strategy.on_abort(intent, str(error))
+        latency = self._arena.draw_latency()
+        if latency:
+            self._arena.at(self._arena.now + latency, lambda: self._end(sides))
+        else:
+            self._end(sides)
+
+    def _end(self, sides: list[Side]) -> None:
+        present = [side for side in sides if side.is_there]
+        if len(present) < 2:
+            for side in present:
+                self._arena.tally.aborted += 1
+                side.node.strategy.on_abort(side.intent, "nobody else came")
+            return
+        mean = weighted_mean(present)
+        ids = tuple(sorted(side.node.peer_id for side in present))
+        self._arena.tally.exchanges += 1
+        for side in present:
+            node, intent = side.node, side.intent
+            # A scattered and gathered mean: each node sends and receives it about twice.
+            self._arena.tally.bytes += 2 * side.bytes * (len(present) - 1) // len(present)
+            exchange = Exchange(
+                intent=intent,
+                meta=side.meta,
+                sent=side.sent,
+                got={},
+                steps_since=node.steps - side.meta.steps,
+                mean={name: tensor.clone() for name, tensor in mean.items()},
+                present=ids,
+            )
+            self._arena.deliver(node, exchange, side.meta.steps + intent.apply_after_steps)
+
+    # --- LOG -----------------------------------------------------------------------------
+
+    def publish(self, node: Node, intent: Intent) -> None:
+        """Publish a record; one node has at most one in a round."""
+        record = Record(node.peer_id, intent.record)
+        number = node.number
+
+        def arrive() -> None:
+            if not self._unlogged:
+                round_number = len(self.log)
+                self._arena.at(self._arena.now + PATIENCE, lambda: self._close_log(round_number))
+            if number in self._unlogged:
+                self._late.append(record)
+            else:
+                self._unlogged[number] = record
+            if all(other.number in self._unlogged for other in self._arena.up):
+                self._close_log(len(self.log))
+
+        latency = self._arena.draw_latency()
+        if latency:
+            self._arena.at(self._arena.now + latency, arrive)
+        else:
+            arrive()
+
+    def join(self, number: int, donor: int) -> None:
+        """Let a node go on in the log where the snapshot ends that it came with."""
+        self._read[number] = self._read.get(donor, 0)
+        self._arena.at(self._arena.now, lambda: self._read_on(number))
+
+    def _close_log(self, round_number: int) -> None:
+        if round_number != len(self.log) or not self._unlogged:
+            return
+        records = [*self._unlogged.values()]
+        self._unlogged.clear()
+        self.log.append(tuple(sorted(records, key=lambda record: record.author)))
+        late, self._late = self._late, []
+        for record in late:
+            self._unlogged[self._arena.ids.index(record.author)] = record
+        for node in self._arena.up:
+            number = node.number
+            self._arena.at(
+                self._arena.now + self._arena.draw_latency(),
+                lambda number=number: self._read_on(number),  # type: ignore[misc]
+            )
+
+    def _read_on(self, number: int) -> None:
+        """Hand a node every closed round that it has not seen, in order."""
+        node = self._arena.nodes[number]
+        while node.is_up and self._read.get(number, 0) < len(self.log):
+            position = self._read.get(number, 0)
+            self._read[number] = position + 1
+            self._arena.flow(node)
+            node.strategy.on_records(position, self.log[position])
+
+
+def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
+    """Return the mean of what each sent, by weight, summed in float64 in the order given."""
+    total = sum(side.intent.weight for side in sides)
+    means = {}
+    for name, first in sides[0].sent.items():
+        summed = torch.zeros_like(first, dtype=torch.float64)
+        for side in sides:
+            summed.add_(side.sent[name].double(), alpha=side.intent.weight / total)
+        means[name] = summed.to(first.dtype)
+    return means

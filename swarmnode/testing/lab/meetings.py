@@ -1,0 +1,303 @@
+"""Pairs in the laboratory: who meets whom, and whether it counts.
+
+MATCHING: a node's wish waits until it meets one with the same tag and fragment, first of all that
+of the partner whom the round's matching gives, else of the next in that round's order. Its next
+wish replaces it. NEIGHBOUR: whom it calls answers with its state as of now.
+
+The views are taken when two have met, the commit comes a latency later. An exchange counts on
+both sides or on neither, however many messages are lost: the protocol sees to that
+(proto/gossip.md, protocol/gossip), and here it is simply so, unless a known bug is switched on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from swarmnode.errors import WorkerError
+from swarmnode.ids import PEER_ID_BYTES, PeerId
+from swarmnode.protocol.gossip import matching
+from swarmnode.strategies.base import (
+    SWARM_CODEC,
+    Exchange,
+    Intent,
+    Kind,
+    Meta,
+    Offer,
+    Received,
+    Selector,
+)
+from swarmnode.strategies.topology import Edge, Graph
+from swarmnode.testing.lab.codecs import through
+from swarmnode.testing.lab.faults import Commit, Message
+
+if TYPE_CHECKING:
+    from swarmnode.testing.lab.arena import Arena, Node
+
+_TRIES_MAX = 3  # candidates that a node asks before it goes on training
+
+Wish = tuple["Node", Intent]
+
+
+@dataclass
+class Side:
+    """One node's part of an exchange: what it sent, as it arrives."""
+
+    node: Node
+    life: int
+    intent: Intent
+    meta: Meta
+    sent: dict[str, torch.Tensor]
+    bytes: int
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the node has not crashed since."""
+        return self.node.life == self.life
+
+    def received(self) -> Received:
+        """Return it for a partner, in memory of its own."""
+        return Received({name: sent.clone() for name, sent in self.sent.items()}, self.meta)
+
+
+class Meetings:
+    """The wishes that wait, and the exchanges that are under way."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._wishes: dict[tuple[str, int], dict[int, Intent]] = {}
+        self._busy: set[tuple[int, str, int]] = set()
+        self._rounds: dict[tuple[bytes, int], dict[int, list[int]]] = {}  # of the graph, the last
+        graph = arena.graph
+        self._neighbours = [graph.neighbours(i) for i in range(graph.n)] if graph else []
+
+    def post(self, intents: list[Wish]) -> None:
+        """Take in the wishes of one moment, and see who can meet now."""
+        waiting = []
+        for node, intent in intents:
+            if intent.selector is Selector.NEIGHBOUR:
+                self._call(node, intent)
+            else:
+                self._wait(node, intent)
+                waiting.append((node, intent))
+        for node, intent in waiting:  # those whom the round has made for each other come first
+            self._meet(node, intent, tries=1)
+        for node, intent in waiting:
+            self._meet(node, intent, tries=_TRIES_MAX)
+
+    def forget(self, number: int) -> None:
+        """Drop what a crashed node wished."""
+        for wishes in self._wishes.values():
+            wishes.pop(number, None)
+        self._busy = {busy for busy in self._busy if busy[0] != number}
+
+    # --- who meets whom ------------------------------------------------------------------
+
+    def _wait(self, node: Node, intent: Intent) -> None:
+        wishes = self._wishes.setdefault((intent.tag, intent.fragment), {})
+        old = wishes.pop(node.number, None)
+        if old is not None:
+            self._abort(node, old, "nobody came before the next round")
+        wishes[node.number] = intent
+
+    def _meet(self, node: Node, intent: Intent, *, tries: int) -> None:
+        wishes = self._wishes[intent.tag, intent.fragment]
+        if wishes.get(node.number) is not intent:
+            return  # it has met somebody
+        for number in self._candidates(node.number, intent)[:tries]:
+            other = wishes.get(number)
+            if other is not None and self._is_fit(node, intent, self._arena.nodes[number], other):
+                del wishes[node.number], wishes[number]
+                self._begin((node, intent), (self._arena.nodes[number], other))
+                return
+
+    def _candidates(self, number: int, intent: Intent) -> Sequence[int]:
+        """Return whom the round has for a node, best first."""
+        arena = self._arena
+        salt = f"{arena.seed}/{intent.tag}/{intent.fragment}".encode()
+        if arena.graph is not None:
+            key = (salt, intent.round)
+            if key not in self._rounds:
+                self._rounds = {key: _on_graph(arena.graph, salt, intent.round)}
+            return self._rounds[key][number]
+        ids = tuple(node.peer_id for node in arena.up)
+        return _on_all(ids, salt, intent.round)[number]
+
+    def _call(self, node: Node, intent: Intent) -> None:
+        """Go to random neighbours until one has time; what they give is as of now."""
+        arena, graph = self._arena, self._arena.graph
+        if graph is None:
+            rates = {other.number: 1.0 for other in arena.up if other is not node}
+        else:
+            rates = self._neighbours[node.number]
+        for _ in range(min(_TRIES_MAX, len(rates))):
+            (number,) = node.rng.choices(list(rates), list(rates.values()))
+            partner = arena.nodes[number]
+            if self._is_fit(node, intent, partner, intent):
+                self._begin((node, intent), (partner, intent))
+                return
+        self._abort(node, intent, "no neighbour had time")
+
+    def _is_fit(self, one: Node, its: Intent, two: Node, other: Intent) -> bool:
+        if not self._arena.reachable(one.number, two.number):
+            return False
+        if self._busy & {_lane(one, its), _lane(two, other)}:
+            return False
+        skew = its.round_skew_max
+        if skew is not None and abs(its.round - other.round) > skew:
+            return False
+        if (its.kind, its.views, its.base_version) != (other.kind, other.views, other.base_version):
+            return False
+        return self._accepts(two, one, its) and self._accepts(one, two, other)
+
+    def _accepts(self, node: Node, peer: Node, intent: Intent) -> bool:
+        offer = Offer(peer.peer_id, intent, meta_of(peer, intent))
+        return node.strategy.accept(offer) is None
+
+    # --- whether it counts ---------------------------------------------------------------
+
+    def _begin(self, initiator: Wish, responder: Wish) -> None:
+        arena = self._arena
+        lost = self._draw_lost()
+        if arena.commit is Commit.ATOMIC and lost in (Message.OFFER, Message.ACCEPT):
+            for node, intent in (initiator, responder):  # before anything was sent
+                self._abort(node, intent, f"{lost.name} was lost")
+            return
+        try:
+            sides = [take_view(arena, node, intent) for node, intent in (initiator, responder)]
+        except WorkerError as error:  # not finite: no codec takes it
+            for node, intent in (initiator, responder):
+                self._abort(node, intent, str(error))
+            return
+        for side in sides[1:] if initiator[1].kind is Kind.PULL else sides:
+            arena.tally.bytes += side.bytes
+        latency = arena.draw_latency()
+        if not latency:
+            self._end(sides, lost)
+            return
+        lanes = {_lane(*initiator), _lane(*responder)}
+        self._busy |= lanes
+
+        def arrive() -> None:
+            self._busy -= lanes
+            self._end(sides, lost)
+
+        arena.at(arena.now + latency, arrive)
+
+    def _draw_lost(self) -> Message | None:
+        """Return which message of the next exchange is lost."""
+        if self._arena.draw_loss():
+            return Message(self._arena.rng.randrange(Message.COMMIT))
+        return Message.COMMIT if self._arena.draw_loss() else None
+
+    def _end(self, sides: list[Side], lost: Message | None) -> None:
+        """Commit on both sides or on neither; see :class:`Commit` for the known bugs."""
+        initiator, responder = sides
+        if lost in (None, Message.COMMIT):  # a COMMIT that is lost is asked for again
+            is_complete = initiator.is_there and responder.is_there
+        else:
+            is_complete = False
+        rule = self._arena.commit
+        times = 2 if rule is Commit.FORGETFUL and lost is Message.COMMIT else 1
+        if rule is Commit.RESPONDER_EARLY and lost is Message.READY:
+            self._apply(responder, initiator)
+            self._abort_side(initiator, "READY was lost")
+        elif not is_complete:
+            for side in sides:
+                self._abort_side(side, "a message or the partner was lost")
+        else:
+            self._apply(initiator, responder)
+            if initiator.intent.kind is Kind.PAIR:
+                for _ in range(times):
+                    self._apply(responder, initiator)
+            self._count(initiator.node.number, responder.node.number)
+
+    def _apply(self, side: Side, partner: Side) -> None:
+        node = side.node
+        exchange = Exchange(
+            intent=side.intent,
+            meta=side.meta,
+            sent=side.sent,
+            got={partner.node.peer_id: partner.received()},
+            steps_since=node.steps - side.meta.steps,
+        )
+        self._arena.deliver(node, exchange, side.meta.steps + side.intent.apply_after_steps)
+
+    def _count(self, one: int, two: int) -> None:
+        self._arena.tally.exchanges += 1
+        self._arena.tally.edges[min(one, two), max(one, two)] += 1
+
+    def _abort_side(self, side: Side, why: str) -> None:
+        if side.is_there:
+            self._abort(side.node, side.intent, why)
+
+    def _abort(self, node: Node, intent: Intent, why: str) -> None:
+        self._arena.tally.aborted += 1
+        node.strategy.on_abort(intent, why)
+
+
+def meta_of(node: Node, intent: Intent) -> Meta:
+    """Return what a node says of itself with a payload."""
+    return Meta(node.steps, node.steps, node.t, intent.base_version, intent.weight)
+
+
+def take_view(arena: Arena, node: Node, intent: Intent) -> Side:
+    """Return what a node sends, after the codec. Raises WorkerError: it is not finite."""
+    arena.flow(node)
+    sent, size = {}, 0
+    for view in intent.views:
+        out = torch.empty(view.numel, dtype=arena.task.x.dtype)
+        node.strategy.view(intent, view.name, out)
+        codec = arena.codec if view.codec == SWARM_CODEC else view.codec
+        sent[view.name], payload_bytes = through(codec, out)
+        size += payload_bytes
+    return Side(node, node.life, intent, meta_of(node, intent), sent, size)
+
+
+def _lane(node: Node, intent: Intent) -> tuple[int, str, int]:
+    return node.number, intent.tag, intent.fragment
+
+
+@lru_cache(maxsize=64)
+def _on_all(ids: tuple[PeerId, ...], salt: bytes, round_number: int) -> dict[int, list[int]]:
+    """Return candidates by number, as every node of a real swarm finds them by itself."""
+    ordered = [int.from_bytes(i[-8:], "big") for i in matching.order(salt, round_number, ids)]
+    found = {}
+    for place, number in enumerate(ordered):
+        ranked = ordered[place + 1 :] + ordered[:place]
+        partner = place ^ 1
+        if partner < len(ordered):
+            ranked.remove(ordered[partner])
+            ranked.insert(0, ordered[partner])
+        found[number] = ranked
+    return found
+
+
+def _on_graph(graph: Graph, salt: bytes, round_number: int) -> dict[int, list[int]]:
+    """Return candidates by number: a maximal matching of the graph, then the other neighbours."""
+    prefix = hashlib.sha256(salt + round_number.to_bytes(8, "big"))
+
+    def place(edge: Edge) -> bytes:
+        digest = prefix.copy()
+        digest.update(b"".join(end.to_bytes(PEER_ID_BYTES, "big") for end in edge))
+        return digest.digest()
+
+    found: dict[int, list[int]] = {number: [] for number in range(graph.n)}
+    ordered = sorted(graph.edges, key=place)
+    taken: set[int] = set()
+    others = []
+    for i, j in ordered:
+        if {i, j} & taken:
+            others.append((i, j))
+        else:
+            taken |= {i, j}
+            found[i], found[j] = [j], [i]
+    for i, j in others:
+        found[i].append(j)
+        found[j].append(i)
+    return found
