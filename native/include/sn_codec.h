@@ -1,14 +1,14 @@
-/* Block codecs Q8B64 and Q4B64: float32 vectors to bytes and back.
+/* Codecs: float32 vectors to bytes and back.
  *
- * The payload of n elements, with n_blocks = ceil(n / 64):
+ * The payload of n elements, with n_blocks = ceil(n / block_elems):
  *
- *     scales   n_blocks x 2 bytes     bfloat16, little endian
- *     codes    n_blocks x 64 bytes    Q8B64: one signed byte an element
- *              n_blocks x 32 bytes    Q4B64: byte t of a block holds elements t and t + 32
+ *     scales   n_blocks x scale_bytes          none, bfloat16 or float32, little endian
+ *     codes    n_blocks x block_code_bytes     as each codec packs them
  *
- * proto/codecs.md is the contract; src/ref.c is the same contract in C, and every other
- * instruction set must give its bytes and its floats bit for bit. No function here allocates,
- * keeps state or knows Python. Pointers need no alignment.
+ * RAW32 and BF16 have blocks of one element and no scales. proto/codecs.md is the contract; the
+ * kernels of src/ref.c are the same contract in C, and every other instruction set must give its
+ * bytes and its floats bit for bit. No function here allocates, keeps state or knows Python.
+ * Pointers need no alignment.
  */
 #ifndef SN_CODEC_H
 #define SN_CODEC_H
@@ -18,73 +18,109 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The numbers of proto/codecs.md. */
+typedef enum {
+    SN_RAW32 = 1,
+    SN_BF16 = 2,
+    SN_Q8 = 3,
+    SN_Q4 = 4,
+    SN_E3M0 = 5,
+    SN_SIGN = 6,
+    SN_TK4 = 7,
+    SN_CODEC_END = 8,
+} sn_codec;
+
 enum {
-    SN_BLOCK_ELEMS = 64,
-    SN_BLOCK_BYTES = 256, /* of float32 */
-    SN_SCALE_BYTES = 2,
-    SN_Q8_CODE_BYTES = 64, /* codes of one block */
-    SN_Q4_CODE_BYTES = 32,
+    SN_BLOCK_ELEMS = 64,       /* what most kernels work on at a time */
+    SN_BLOCK_BYTES = 256,      /* of float32 */
+    SN_TILE_ELEMS = 4096,      /* a block of TK4 */
+    SN_BLOCK_BYTES_MAX = 16384, /* of float32, in a block of any codec */
+    SN_KEPT_MAX = 2048,        /* elements that TK4 keeps of a tile */
 };
 
 _Static_assert(CHAR_BIT == 8 && sizeof(float) == 4, "float32 has four bytes of eight bits");
 _Static_assert(SN_BLOCK_BYTES == SN_BLOCK_ELEMS * sizeof(float), "a block is 64 float32");
-_Static_assert(SN_Q8_CODE_BYTES * CHAR_BIT == SN_BLOCK_ELEMS * 8, "eight bits a code");
-_Static_assert(SN_Q4_CODE_BYTES * CHAR_BIT == SN_BLOCK_ELEMS * 4, "four bits a code");
+_Static_assert(SN_BLOCK_BYTES_MAX == SN_TILE_ELEMS * sizeof(float), "TK4 has the largest block");
 _Static_assert(FLT_RADIX == 2 && FLT_MANT_DIG == 24 && FLT_MAX_EXP == 128, "IEEE binary32");
 _Static_assert(FLT_EVAL_METHOD == 0, "an expression of floats is rounded to float at each step");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "floats and scales are little endian");
 
-/* The codecs of one instruction set, over whole blocks. */
-typedef struct {
-    /* Returns the index of the first block with a NaN or infinity, where it stops, or n_blocks. */
-    size_t (*encode)(const uint8_t *values, uint8_t *scales, uint8_t *codes, size_t n_blocks);
-    void (*decode)(const uint8_t *scales, const uint8_t *codes, uint8_t *out, size_t n_blocks);
-    /* target = own_weight * target + peer_weight * decoded: two products, one sum, each rounded. */
-    void (*merge)(const uint8_t *scales, const uint8_t *codes, uint8_t *target, size_t n_blocks,
-                  float own_weight, float peer_weight);
-    /* Nonzero if a code is one that no encoder writes (-128, or a nibble of 0). */
-    int (*has_invalid_code)(const uint8_t *codes, size_t n_blocks);
-} sn_kernels;
-
 /* What differs between the codecs apart from the kernels. */
 typedef struct {
-    int bits;                /* of a code */
+    sn_codec codec;
+    size_t block_elems;
+    size_t scale_bytes;      /* of one block: 0, 2 or 4 */
     size_t block_code_bytes; /* codes of one block */
-    float levels;            /* the largest code */
-    uint32_t scale_bits_max; /* the largest bfloat16 whose product with `levels` is finite */
-    uint8_t zero_code_byte;  /* a byte of codes that all mean zero */
+    uint32_t scale_bits_max; /* the largest scale that decodes to finite values only */
+    float levels;            /* the largest code of Q8B64, Q4B64 and TK4 */
+    size_t n_kept;           /* elements that TK4 keeps of a tile */
 } sn_format;
-
-typedef struct {
-    const char *name; /* what SWARMNODE_NATIVE calls it */
-    int (*is_supported)(void);
-    const sn_kernels *q8;
-    const sn_kernels *q4;
-} sn_isa;
 
 typedef enum {
     SN_VALID = 0,
     SN_INVALID_SCALE = 1,
     SN_INVALID_CODE = 2,
     SN_INVALID_PADDING = 3,
+    SN_INVALID_VALUE = 4,
+    SN_INVALID_POSITION = 5,
 } sn_verdict;
+
+/* Whole blocks of float32; of a reference, what is encoded is the difference to it. */
+typedef struct {
+    const sn_format *format;
+    const uint8_t *values;
+    const uint8_t *reference; /* as long as the values, or NULL */
+    size_t n_blocks;
+} sn_values;
+
+/* Whole blocks of a payload. */
+typedef struct {
+    const sn_format *format;
+    const uint8_t *scales;
+    const uint8_t *codes;
+    const uint8_t *reference;
+    size_t n_blocks;
+} sn_coded;
+
+/* One codec on one instruction set. */
+typedef struct {
+    /* Returns the index of the first block with a NaN or infinity, where it stops, or n_blocks. */
+    size_t (*encode)(const sn_values *from, uint8_t *scales, uint8_t *codes);
+    void (*decode)(const sn_coded *from, uint8_t *out);
+    /* target = own_weight * target + peer_weight * decoded: two products, one sum, each rounded. */
+    void (*merge)(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight);
+    /* Whether an encoder could have written these codes. */
+    sn_verdict (*check)(const sn_coded *from);
+} sn_kernels;
+
+typedef struct {
+    const char *name; /* what SWARMNODE_NATIVE calls it */
+    int (*is_supported)(void);
+    const sn_kernels *codecs[SN_CODEC_END];
+} sn_isa;
 
 /* dispatch.c: the index-th instruction set that this machine can run, best first, or NULL. */
 const sn_isa *sn_isa_at(size_t index);
 
-/* payload.c: whole payloads of n_elems elements, and a last block that may be part full. */
-const sn_format *sn_format_of(int bits); /* NULL unless bits is 8 or 4 */
+/* payload.c: whole payloads of n_elems elements, and a last block that may be part full.
+ * n_kept belongs to TK4: even, 2 to SN_KEPT_MAX; 0 with every other codec. Returns 0 if there is
+ * no such codec. */
+int sn_format_read(int codec, int n_kept, sn_format *format);
 size_t sn_payload_bytes(const sn_format *format, size_t n_elems);
+size_t sn_n_blocks(const sn_format *format, size_t n_elems);
+/* Whether values are encoded as the difference to a reference if there is one. */
+int sn_takes_reference(const sn_format *format);
 /* Returns n_blocks, or the index of the first block that is not finite; then the whole payload
  * is filled with 0xFF, which no decoder accepts. */
-size_t sn_encode(const sn_isa *isa, const sn_format *format, const uint8_t *values, size_t n_elems,
-                 uint8_t *payload);
+size_t sn_encode(const sn_isa *isa, const sn_format *format, const uint8_t *values,
+                 const uint8_t *reference, size_t n_elems, uint8_t *payload);
 sn_verdict sn_validate(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
                        size_t n_elems);
 /* Both write nothing unless the payload is valid. */
 sn_verdict sn_decode(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
-                     size_t n_elems, uint8_t *out);
+                     const uint8_t *reference, size_t n_elems, uint8_t *out);
 sn_verdict sn_merge(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
-                    size_t n_elems, uint8_t *target, float own_weight, float peer_weight);
+                    const uint8_t *reference, size_t n_elems, uint8_t *target, float own_weight,
+                    float peer_weight);
 
 #endif

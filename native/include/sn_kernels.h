@@ -1,4 +1,4 @@
-/* What the kernels of all instruction sets share: the scale rule, and their tables. */
+/* What the kernels of all instruction sets share: formats, scale rules, and their tables. */
 #ifndef SN_KERNELS_H
 #define SN_KERNELS_H
 
@@ -11,20 +11,59 @@
 
 #define SN_Q4_OFFSET 8 /* a nibble holds code + 8, so that zeroed memory is no valid payload */
 
+enum {
+    SN_Q8_CODE_BYTES = 64, /* codes of one block of 64 */
+    SN_Q4_CODE_BYTES = 32, /* E3M0, too */
+    SN_E3M0_BLOCKS = 4,    /* blocks of 64 that share a scale */
+    SN_SIGN_CODE_BYTES = 8,
+    SN_POSITION_PAIR_BYTES = 3,
+};
+
 static const sn_format sn_q8_format = {
-    .bits = 8,
+    .codec = SN_Q8,
+    .block_elems = SN_BLOCK_ELEMS,
+    .scale_bytes = 2,
     .block_code_bytes = SN_Q8_CODE_BYTES,
     .levels = 127.0f,
     .scale_bits_max = 0x7C01u,
-    .zero_code_byte = 0x00,
 };
 static const sn_format sn_q4_format = {
-    .bits = 4,
+    .codec = SN_Q4,
+    .block_elems = SN_BLOCK_ELEMS,
+    .scale_bytes = 2,
     .block_code_bytes = SN_Q4_CODE_BYTES,
     .levels = 7.0f,
     .scale_bits_max = 0x7E12u,
-    .zero_code_byte = SN_Q4_OFFSET | SN_Q4_OFFSET << 4,
 };
+static const sn_format sn_e3m0_format = {
+    .codec = SN_E3M0,
+    .block_elems = SN_BLOCK_ELEMS * SN_E3M0_BLOCKS,
+    .scale_bytes = 4,
+    .block_code_bytes = SN_Q4_CODE_BYTES * SN_E3M0_BLOCKS,
+    .scale_bits_max = 0x7F7FFFFFu,
+};
+
+static const sn_format sn_sign_format = {
+    .codec = SN_SIGN,
+    .block_elems = SN_BLOCK_ELEMS,
+    .scale_bytes = 2,
+    .block_code_bytes = SN_SIGN_CODE_BYTES,
+    .scale_bits_max = 0x7F7Fu,
+};
+
+/* TK4: positions of twelve bits, two in three bytes, then the nibbles. */
+SN_INLINE size_t sn_tk4_position(const uint8_t *codes, size_t index)
+{
+    const uint8_t *pair = codes + index / 2 * SN_POSITION_PAIR_BYTES;
+    return index % 2 == 0 ? (size_t)pair[0] | (size_t)(pair[1] & 0x0F) << 8
+                          : (size_t)pair[1] >> 4 | (size_t)pair[2] << 4;
+}
+
+SN_INLINE uint8_t sn_tk4_nibble(const uint8_t *codes, size_t n_kept, size_t index)
+{
+    const uint8_t *nibbles = codes + n_kept / 2 * SN_POSITION_PAIR_BYTES;
+    return index < n_kept / 2 ? nibbles[index] & 0x0F : nibbles[index - n_kept / 2] >> 4;
+}
 
 enum { SN_GROUP_BLOCKS = 16 }; /* 4 KiB of float32 */
 
@@ -36,6 +75,16 @@ enum { SN_GROUP_BLOCKS = 16 }; /* 4 KiB of float32 */
  * then never reach a code other than 0, so a thread that flushes denormals writes the same bytes;
  * and 1 / scale is always finite. */
 #define SN_SCALE_MIN 0x1p-124f
+
+/* E3M0: a value is 2^(level - 7) of the scale, levels 1 to 7; 0 is zero. Times 2^7.5 / scale, its
+ * level is the exponent: that of the nearest power of two in log2. A scale below 2^-110 is zero,
+ * so that no denormal reaches level 1. */
+#define SN_E3M0_FACTOR 0x1.6a09e6p+7f
+#define SN_E3M0_SCALE_BITS_MIN 0x08800000u
+#define SN_E3M0_LEVELS 7
+#define SN_E3M0_POSITIVE 8 /* the sign in a nibble; a zero is positive, so nibble 0 is invalid */
+#define SN_EXPONENT_SHIFT 23
+#define SN_EXPONENT_BIAS 127
 
 /* The kernels read ahead of the processor's own prefetcher, which stops at a page of 4 KiB. */
 #define SN_PREFETCH_BYTES 4096
@@ -80,6 +129,17 @@ static inline float sn_inverse_scale(uint32_t scale_bits)
     return scale_bits == 0 ? 0.0f : inverse;
 }
 
+static inline uint32_t sn_e3m0_scale_bits(uint32_t amax_bits)
+{
+    return amax_bits < SN_E3M0_SCALE_BITS_MIN ? 0 : amax_bits;
+}
+
+static inline float sn_e3m0_inverse_scale(uint32_t scale_bits)
+{
+    const float inverse = SN_E3M0_FACTOR / sn_float_from_bits(scale_bits);
+    return scale_bits == 0 ? 0.0f : inverse;
+}
+
 /* Vector encoders work on groups of blocks in two passes over the first-level cache: the largest
  * magnitude of every block, then the codes. Between them the scales of the whole group are a few
  * vector instructions, where block by block each code would wait for two divisions in a row. */
@@ -89,8 +149,8 @@ typedef struct {
 } sn_group;
 
 /* Writes the scales of the first `count` blocks, whose amax_bits are set, and their inverses. */
-SN_INLINE void sn_group_scale(sn_group *group, size_t count, const sn_format *format,
-                              uint8_t *scales)
+SN_INLINE void sn_group_scale_bf16(sn_group *group, size_t count, const sn_format *format,
+                                   uint8_t *scales)
 {
     uint16_t stored[SN_GROUP_BLOCKS];
     for (size_t i = 0; i < SN_GROUP_BLOCKS; i++) {
@@ -98,7 +158,36 @@ SN_INLINE void sn_group_scale(sn_group *group, size_t count, const sn_format *fo
         stored[i] = (uint16_t)scale_bits;
         group->inverse_scales[i] = sn_inverse_scale(scale_bits);
     }
-    memcpy(scales, stored, count * SN_SCALE_BYTES);
+    memcpy(scales, stored, count * sizeof stored[0]);
+}
+
+/* The same for E3M0, where four blocks of 64 share a scale. */
+SN_INLINE void sn_group_scale_e3m0(sn_group *group, size_t count, uint8_t *scales)
+{
+    uint32_t stored[SN_GROUP_BLOCKS / SN_E3M0_BLOCKS];
+    for (size_t i = 0; i < SN_GROUP_BLOCKS; i += SN_E3M0_BLOCKS) {
+        uint32_t amax_bits = 0;
+        for (size_t j = 0; j < SN_E3M0_BLOCKS; j++) {
+            const uint32_t other = group->amax_bits[i + j];
+            amax_bits = other > amax_bits ? other : amax_bits;
+        }
+        const uint32_t scale_bits = sn_e3m0_scale_bits(amax_bits);
+        stored[i / SN_E3M0_BLOCKS] = scale_bits;
+        for (size_t j = 0; j < SN_E3M0_BLOCKS; j++) {
+            group->inverse_scales[i + j] = sn_e3m0_inverse_scale(scale_bits);
+        }
+    }
+    memcpy(scales, stored, count / SN_E3M0_BLOCKS * sizeof stored[0]);
+}
+
+SN_INLINE void sn_group_scale(sn_group *group, size_t count, const sn_format *format,
+                              uint8_t *scales)
+{
+    if (format->codec == SN_E3M0) {
+        sn_group_scale_e3m0(group, count, scales);
+    } else {
+        sn_group_scale_bf16(group, count, format, scales);
+    }
 }
 
 /* The index of the first of `count` blocks that is not finite, or `count`. */
@@ -111,17 +200,58 @@ static inline size_t sn_group_refused(const sn_group *group, size_t count)
     return i;
 }
 
-static inline void sn_scale_store(uint8_t *scales, size_t block, uint32_t scale_bits)
+/* Scales of two bytes are bfloat16, of four bytes float32. */
+SN_INLINE void sn_scale_store(uint8_t *scales, size_t block, uint32_t scale_bits)
 {
     const uint16_t stored = (uint16_t)scale_bits;
-    memcpy(scales + block * SN_SCALE_BYTES, &stored, sizeof stored);
+    memcpy(scales + block * sizeof stored, &stored, sizeof stored);
 }
 
-static inline float sn_scale_load(const uint8_t *scales, size_t block)
+SN_INLINE float sn_scale_load(const uint8_t *scales, size_t block)
 {
     uint16_t stored;
-    memcpy(&stored, scales + block * SN_SCALE_BYTES, sizeof stored);
+    memcpy(&stored, scales + block * sizeof stored, sizeof stored);
     return sn_scale_from_bits(stored);
+}
+
+/* The scale of the block-th 64 elements. */
+SN_INLINE float sn_e3m0_scale_load(const uint8_t *scales, size_t block)
+{
+    float scale;
+    memcpy(&scale, scales + block / SN_E3M0_BLOCKS * sizeof scale, sizeof scale);
+    return scale;
+}
+
+/* Where in the two planes the block-th 64 elements of a format with such blocks are. */
+SN_INLINE size_t sn_scale_offset(const sn_format *format, size_t block)
+{
+    return block * SN_BLOCK_ELEMS / format->block_elems * format->scale_bytes;
+}
+
+SN_INLINE size_t sn_code_offset(const sn_format *format, size_t block)
+{
+    return block * (format->block_code_bytes * SN_BLOCK_ELEMS / format->block_elems);
+}
+
+/* A reference and a decoded difference may be finite and their sum not. */
+SN_INLINE float sn_saturated(float value)
+{
+    const float capped = value > FLT_MAX ? FLT_MAX : value;
+    return capped < -FLT_MAX ? -FLT_MAX : capped;
+}
+
+SN_INLINE float sn_merged(float own, float decoded, float own_weight, float peer_weight)
+{
+    const float own_part = own_weight * own;
+    const float peer_part = peer_weight * decoded;
+    return own_part + peer_part;
+}
+
+/* Halves round away from zero: add a half with the sign of t, then truncate. */
+SN_INLINE int32_t sn_code_of(float value, float inverse_scale)
+{
+    const float t = value * inverse_scale;
+    return (int32_t)(t + (t < 0.0f ? -0.5f : 0.5f));
 }
 
 /* A hint may lie past the end of an array: harmless to the processor, and as an integer to C. */
@@ -130,12 +260,17 @@ static inline const void *sn_ahead(const uint8_t *at)
     return (const void *)((uintptr_t)at + SN_PREFETCH_BYTES);
 }
 
-extern const sn_kernels sn_q8_ref, sn_q4_ref;
+/* The tables of one instruction set, in the order of sn_codec. */
+#define SN_EXTERN_KERNELS(isa)                                                                     \
+    extern const sn_kernels sn_raw32_##isa, sn_bf16_##isa, sn_q8_##isa, sn_q4_##isa,               \
+        sn_e3m0_##isa, sn_sign_##isa, sn_tk4_##isa
+
+SN_EXTERN_KERNELS(ref);
 #if defined(__x86_64__)
-extern const sn_kernels sn_q8_avx2, sn_q4_avx2;
-extern const sn_kernels sn_q8_avx512, sn_q4_avx512;
+SN_EXTERN_KERNELS(avx2);
+SN_EXTERN_KERNELS(avx512);
 #elif defined(__aarch64__)
-extern const sn_kernels sn_q8_neon, sn_q4_neon;
+SN_EXTERN_KERNELS(neon);
 #endif
 
 #endif

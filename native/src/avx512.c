@@ -3,11 +3,14 @@
 
 #include <immintrin.h>
 
-#include "sn_kernels.h"
-
 /* An attribute, not a compiler flag: one command builds every file, and the rest of the extension
  * still runs on a processor without these instructions. */
 #define SN_AVX512 __attribute__((target("avx512f,avx512bw")))
+#define SN_TARGET SN_AVX512
+
+#include "sn_plain.h"
+#include "sn_sign.h"
+#include "sn_topk.h"
 
 typedef struct {
     __m512 part[4];
@@ -19,6 +22,19 @@ SN_AVX512 SN_INLINE sn_block block_load(const uint8_t *at)
                        _mm512_loadu_ps(at + 192)}};
 }
 
+/* The b-th 64 values, or their difference to the reference. */
+SN_AVX512 SN_INLINE sn_block block_of(const sn_values *from, const uint8_t *reference, size_t b)
+{
+    sn_block block = block_load(from->values + b * SN_BLOCK_BYTES);
+    if (reference != NULL) {
+        const sn_block base = block_load(reference + b * SN_BLOCK_BYTES);
+        for (int i = 0; i < 4; i++) {
+            block.part[i] = _mm512_sub_ps(block.part[i], base.part[i]);
+        }
+    }
+    return block;
+}
+
 SN_AVX512 SN_INLINE void prefetch_block(const uint8_t *at)
 {
     for (int line = 0; line < SN_BLOCK_BYTES; line += 64) {
@@ -26,13 +42,12 @@ SN_AVX512 SN_INLINE void prefetch_block(const uint8_t *at)
     }
 }
 
-SN_AVX512 SN_INLINE uint32_t amax_bits_of(const uint8_t *at)
+SN_AVX512 SN_INLINE uint32_t amax_bits_of(const sn_block *block)
 {
-    const sn_block block = block_load(at);
     const __m512i mask = _mm512_set1_epi32((int)SN_ABS_MASK);
     __m512i magnitudes[4];
     for (int i = 0; i < 4; i++) {
-        magnitudes[i] = _mm512_and_si512(_mm512_castps_si512(block.part[i]), mask);
+        magnitudes[i] = _mm512_and_si512(_mm512_castps_si512(block->part[i]), mask);
     }
     const __m512i low = _mm512_max_epu32(magnitudes[0], magnitudes[1]);
     const __m512i high = _mm512_max_epu32(magnitudes[2], magnitudes[3]);
@@ -56,6 +71,13 @@ SN_AVX512 SN_INLINE __m512 merged(__m512 own, __m512 decoded, __m512 own_weight,
     return _mm512_add_ps(_mm512_mul_ps(own_weight, own), _mm512_mul_ps(peer_weight, decoded));
 }
 
+/* The order of the operands lets a NaN through, as everywhere. */
+SN_AVX512 SN_INLINE __m512 saturated(__m512 values)
+{
+    const __m512 capped = _mm512_min_ps(_mm512_set1_ps(FLT_MAX), values);
+    return _mm512_max_ps(_mm512_set1_ps(-FLT_MAX), capped);
+}
+
 /* Q8B64 */
 
 SN_AVX512 SN_INLINE void q8_quantize(const sn_block *block, __m512 inverse_scale, uint8_t *codes)
@@ -66,28 +88,28 @@ SN_AVX512 SN_INLINE void q8_quantize(const sn_block *block, __m512 inverse_scale
     }
 }
 
-SN_AVX512 SN_INLINE sn_block q8_block(const uint8_t *scales, const uint8_t *codes, size_t b)
+SN_AVX512 SN_INLINE sn_block q8_block(const sn_coded *from, size_t b)
 {
-    const __m512 scale = _mm512_set1_ps(sn_scale_load(scales, b));
+    const __m512 scale = _mm512_set1_ps(sn_scale_load(from->scales, b));
     sn_block block;
     for (int i = 0; i < 4; i++) {
         const __m128i packed =
-            _mm_loadu_si128((const __m128i *)(codes + b * SN_Q8_CODE_BYTES + i * 16));
+            _mm_loadu_si128((const __m128i *)(from->codes + b * SN_Q8_CODE_BYTES + i * 16));
         const __m512i wide = _mm512_cvtepi8_epi32(packed);
         block.part[i] = _mm512_mul_ps(_mm512_cvtepi32_ps(wide), scale);
     }
     return block;
 }
 
-SN_AVX512 static int q8_has_invalid_code(const uint8_t *codes, size_t n_blocks)
+SN_AVX512 static sn_verdict q8_check(const sn_coded *from)
 {
     const __m512i invalid = _mm512_set1_epi8((char)SN_INVALID_Q8_BYTE);
     __mmask64 found = 0;
-    for (size_t b = 0; b < n_blocks; b++) {
-        const __m512i packed = _mm512_loadu_si512(codes + b * SN_Q8_CODE_BYTES);
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        const __m512i packed = _mm512_loadu_si512(from->codes + b * SN_Q8_CODE_BYTES);
         found |= _mm512_cmpeq_epi8_mask(packed, invalid);
     }
-    return found != 0;
+    return found != 0 ? SN_INVALID_CODE : SN_VALID;
 }
 
 /* Q4B64 */
@@ -105,21 +127,14 @@ SN_AVX512 SN_INLINE void q4_quantize(const sn_block *block, __m512 inverse_scale
     }
 }
 
-/* All sixteen values that a nibble can mean in this block: decoding is one permute an element. */
-SN_AVX512 SN_INLINE __m512 q4_table(float scale)
+/* `table` is all sixteen values that a nibble can mean in this block: decoding is one permute an
+ * element. */
+SN_AVX512 SN_INLINE sn_block nibbles_block(const sn_coded *from, size_t b, __m512 table)
 {
-    const __m512 codes =
-        _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm512_mul_ps(codes, _mm512_set1_ps(scale));
-}
-
-SN_AVX512 SN_INLINE sn_block q4_block(const uint8_t *scales, const uint8_t *codes, size_t b)
-{
-    const __m512 table = q4_table(sn_scale_load(scales, b));
     sn_block block;
     for (int i = 0; i < 2; i++) {
         const __m128i packed =
-            _mm_loadu_si128((const __m128i *)(codes + b * SN_Q4_CODE_BYTES + i * 16));
+            _mm_loadu_si128((const __m128i *)(from->codes + b * SN_Q4_CODE_BYTES + i * 16));
         const __m512i pairs = _mm512_cvtepu8_epi32(packed);
         /* The permute looks at the low four bits only. */
         block.part[i] = _mm512_permutexvar_ps(pairs, table);
@@ -128,128 +143,236 @@ SN_AVX512 SN_INLINE sn_block q4_block(const uint8_t *scales, const uint8_t *code
     return block;
 }
 
-SN_AVX512 static int q4_has_invalid_code(const uint8_t *codes, size_t n_blocks)
+SN_AVX512 SN_INLINE sn_block q4_block(const sn_coded *from, size_t b)
 {
+    const __m512 codes =
+        _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+    const float scale = sn_scale_load(from->scales, b);
+    return nibbles_block(from, b, _mm512_mul_ps(codes, _mm512_set1_ps(scale)));
+}
+
+/* E3M0 has no nibble of 0 either. */
+SN_AVX512 static sn_verdict q4_check(const sn_coded *from)
+{
+    const size_t n_bytes = from->n_blocks * from->format->block_code_bytes;
     const __m512i low_mask = _mm512_set1_epi8(0x0F);
     const __m512i high_mask = _mm512_set1_epi8((char)0xF0);
     __mmask64 all_valid = ~(__mmask64)0;
-    size_t b = 0;
-    for (; b + 2 <= n_blocks; b += 2) {
-        const __m512i pairs = _mm512_loadu_si512(codes + b * SN_Q4_CODE_BYTES);
+    for (size_t i = 0; i < n_bytes; i += 64) {
+        /* The last half register may be missing: 32 bytes are one block of Q4B64. */
+        const __mmask64 is_there = n_bytes - i < 64 ? 0xFFFFFFFFu : ~(__mmask64)0;
+        const __m512i pairs = _mm512_mask_loadu_epi8(low_mask, is_there, from->codes + i);
         all_valid &= _mm512_test_epi8_mask(pairs, low_mask);
-        all_valid &= _mm512_test_epi8_mask(pairs, high_mask);
+        all_valid &= _mm512_test_epi8_mask(pairs, high_mask) | ~is_there;
     }
-    return all_valid != ~(__mmask64)0 ||
-           sn_q4_ref.has_invalid_code(codes + b * SN_Q4_CODE_BYTES, n_blocks - b);
+    return all_valid != ~(__mmask64)0 ? SN_INVALID_CODE : SN_VALID;
+}
+
+/* E3M0 */
+
+SN_AVX512 SN_INLINE __m512i e3m0_nibbles_of(__m512 values, __m512 inverse_scale)
+{
+    const __m512i bits = _mm512_castps_si512(_mm512_mul_ps(values, inverse_scale));
+    const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32((int)SN_ABS_MASK));
+    const __m512i exponent = _mm512_srli_epi32(magnitude, SN_EXPONENT_SHIFT);
+    const __m512i bias = _mm512_set1_epi32(SN_EXPONENT_BIAS);
+    const __m512i level = _mm512_sub_epi32(_mm512_max_epi32(exponent, bias), bias);
+    const __mmask16 is_negative = _mm512_mask_cmplt_epi32_mask(
+        _mm512_test_epi32_mask(level, level), bits, _mm512_setzero_si512());
+    return _mm512_mask_or_epi32(level, (__mmask16)~is_negative, level,
+                                _mm512_set1_epi32(SN_E3M0_POSITIVE));
+}
+
+SN_AVX512 SN_INLINE void e3m0_quantize(const sn_block *block, __m512 inverse_scale,
+                                       uint8_t *codes)
+{
+    for (int i = 0; i < 2; i++) {
+        const __m512i low = e3m0_nibbles_of(block->part[i], inverse_scale);
+        const __m512i high = e3m0_nibbles_of(block->part[i + 2], inverse_scale);
+        const __m512i pairs = _mm512_or_si512(low, _mm512_slli_epi32(high, 4));
+        _mm_storeu_si128((__m128i *)(codes + i * 16), _mm512_cvtepi32_epi8(pairs));
+    }
+}
+
+SN_AVX512 SN_INLINE sn_block e3m0_block(const sn_coded *from, size_t b)
+{
+    const __m512 levels =
+        _mm512_setr_ps(0.0f, -0x1p-6f, -0x1p-5f, -0x1p-4f, -0x1p-3f, -0x1p-2f, -0x1p-1f, -1.0f,
+                       0.0f, 0x1p-6f, 0x1p-5f, 0x1p-4f, 0x1p-3f, 0x1p-2f, 0x1p-1f, 1.0f);
+    const float scale = sn_e3m0_scale_load(from->scales, b);
+    return nibbles_block(from, b, _mm512_mul_ps(levels, _mm512_set1_ps(scale)));
 }
 
 /* The codecs differ only in how a block is packed and unpacked. */
 
 typedef void (*sn_quantize)(const sn_block *block, __m512 inverse_scale, uint8_t *codes);
-typedef sn_block (*sn_unpack)(const uint8_t *scales, const uint8_t *codes, size_t b);
+typedef sn_block (*sn_unpack)(const sn_coded *from, size_t b);
 
-SN_AVX512 SN_INLINE size_t encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                                  size_t n_blocks, const sn_format *format, sn_quantize quantize)
+SN_AVX512 SN_INLINE size_t encode_from(const sn_values *from, const uint8_t *reference, uint8_t *scales,
+                             uint8_t *codes, const sn_format *format, sn_quantize quantize)
 {
+    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
     for (size_t b = 0; b < n_blocks; b += SN_GROUP_BLOCKS) {
         const size_t count = n_blocks - b < SN_GROUP_BLOCKS ? n_blocks - b : SN_GROUP_BLOCKS;
-        const uint8_t *from = values + b * SN_BLOCK_BYTES;
         sn_group group = {0};
         for (size_t i = 0; i < count; i++) {
-            prefetch_block(from + i * SN_BLOCK_BYTES);
-            group.amax_bits[i] = amax_bits_of(from + i * SN_BLOCK_BYTES);
+            prefetch_block(from->values + (b + i) * SN_BLOCK_BYTES);
+            const sn_block block = block_of(from, reference, b + i);
+            group.amax_bits[i] = amax_bits_of(&block);
         }
         const size_t refused = sn_group_refused(&group, count);
         if (refused < count) {
-            return b + refused;
+            return (b + refused) / (format->block_elems / SN_BLOCK_ELEMS);
         }
-        sn_group_scale(&group, count, format, scales + b * SN_SCALE_BYTES);
+        sn_group_scale(&group, count, format, scales + sn_scale_offset(format, b));
         for (size_t i = 0; i < count; i++) {
-            const sn_block block = block_load(from + i * SN_BLOCK_BYTES);
+            const sn_block block = block_of(from, reference, b + i);
             quantize(&block, _mm512_set1_ps(group.inverse_scales[i]),
-                     codes + (b + i) * format->block_code_bytes);
+                     codes + sn_code_offset(format, b + i));
         }
     }
-    return n_blocks;
+    return from->n_blocks;
 }
 
-SN_AVX512 SN_INLINE void decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out,
-                                size_t n_blocks, sn_unpack unpack)
+/* Two loops, so that the one without a reference does not ask for it at every block. */
+SN_AVX512 SN_INLINE size_t encode(const sn_values *from, uint8_t *scales, uint8_t *codes,
+                        const sn_format *format, sn_quantize quantize)
 {
+    if (from->reference == NULL) {
+        return encode_from(from, NULL, scales, codes, format, quantize);
+    }
+    return encode_from(from, from->reference, scales, codes, format, quantize);
+}
+
+SN_AVX512 SN_INLINE sn_block decoded(const sn_coded *from, const uint8_t *reference, size_t b,
+                           sn_unpack unpack)
+{
+    sn_block block = unpack(from, b);
+    if (reference != NULL) {
+        const sn_block base = block_load(reference + b * SN_BLOCK_BYTES);
+        for (int i = 0; i < 4; i++) {
+            block.part[i] = saturated(_mm512_add_ps(base.part[i], block.part[i]));
+        }
+    }
+    return block;
+}
+
+SN_AVX512 SN_INLINE void decode_from(const sn_coded *from, const uint8_t *reference, uint8_t *out,
+                           const sn_format *format, sn_unpack unpack)
+{
+    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
     if (n_blocks >= SN_STREAM_BLOCKS && (uintptr_t)out % sizeof(__m512) == 0) {
         for (size_t b = 0; b < n_blocks; b++) {
-            const sn_block block = unpack(scales, codes, b);
+            const sn_block block = decoded(from, reference, b, unpack);
             for (int i = 0; i < 4; i++) {
-                _mm512_stream_ps((float *)(out + b * SN_BLOCK_BYTES + i * 64), block.part[i]);
+                _mm512_stream_ps((float *)(out + b * SN_BLOCK_BYTES) + i * 16, block.part[i]);
             }
         }
         _mm_sfence();
         return;
     }
     for (size_t b = 0; b < n_blocks; b++) {
-        const sn_block block = unpack(scales, codes, b);
+        const sn_block block = decoded(from, reference, b, unpack);
         for (int i = 0; i < 4; i++) {
-            _mm512_storeu_ps(out + b * SN_BLOCK_BYTES + i * 64, block.part[i]);
+            _mm512_storeu_ps((float *)(out + b * SN_BLOCK_BYTES) + i * 16, block.part[i]);
         }
     }
 }
 
-SN_AVX512 SN_INLINE void merge(const uint8_t *scales, const uint8_t *codes, uint8_t *target,
-                               size_t n_blocks, float own_weight, float peer_weight,
-                               sn_unpack unpack)
+SN_AVX512 SN_INLINE void decode(const sn_coded *from, uint8_t *out, const sn_format *format,
+                      sn_unpack unpack)
 {
+    if (from->reference == NULL) {
+        decode_from(from, NULL, out, format, unpack);
+    } else {
+        decode_from(from, from->reference, out, format, unpack);
+    }
+}
+
+SN_AVX512 SN_INLINE void merge_from(const sn_coded *from, const uint8_t *reference, uint8_t *target,
+                          float own_weight, float peer_weight, const sn_format *format,
+                          sn_unpack unpack)
+{
+    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
     const __m512 own_weights = _mm512_set1_ps(own_weight);
     const __m512 peer_weights = _mm512_set1_ps(peer_weight);
     for (size_t b = 0; b < n_blocks; b++) {
         uint8_t *at = target + b * SN_BLOCK_BYTES;
         prefetch_block(at);
         const sn_block own = block_load(at);
-        const sn_block peer = unpack(scales, codes, b);
+        const sn_block peer = decoded(from, reference, b, unpack);
         for (int i = 0; i < 4; i++) {
             const __m512 result = merged(own.part[i], peer.part[i], own_weights, peer_weights);
-            _mm512_storeu_ps(at + i * 64, result);
+            _mm512_storeu_ps((float *)at + i * 16, result);
         }
     }
 }
 
-SN_AVX512 static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                                  size_t n_blocks)
+SN_AVX512 SN_INLINE void merge(const sn_coded *from, uint8_t *target, float own_weight,
+                     float peer_weight, const sn_format *format, sn_unpack unpack)
 {
-    return encode(values, scales, codes, n_blocks, &sn_q8_format, q8_quantize);
+    if (from->reference == NULL) {
+        merge_from(from, NULL, target, own_weight, peer_weight, format, unpack);
+    } else {
+        merge_from(from, from->reference, target, own_weight, peer_weight, format, unpack);
+    }
 }
 
-SN_AVX512 static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                                  size_t n_blocks)
+SN_AVX512 static size_t q8_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
 {
-    return encode(values, scales, codes, n_blocks, &sn_q4_format, q4_quantize);
+    return encode(from, scales, codes, &sn_q8_format, q8_quantize);
 }
 
-SN_AVX512 static void q8_decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out,
-                                size_t n_blocks)
+SN_AVX512 static void q8_decode(const sn_coded *from, uint8_t *out)
 {
-    decode(scales, codes, out, n_blocks, q8_block);
+    decode(from, out, &sn_q8_format, q8_block);
 }
 
-SN_AVX512 static void q8_merge(const uint8_t *scales, const uint8_t *codes, uint8_t *target,
-                               size_t n_blocks, float own_weight, float peer_weight)
+SN_AVX512 static void q8_merge(const sn_coded *from, uint8_t *target, float own_weight,
+                               float peer_weight)
 {
-    merge(scales, codes, target, n_blocks, own_weight, peer_weight, q8_block);
+    merge(from, target, own_weight, peer_weight, &sn_q8_format, q8_block);
 }
 
-SN_AVX512 static void q4_decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out,
-                                size_t n_blocks)
+SN_AVX512 static size_t q4_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
 {
-    decode(scales, codes, out, n_blocks, q4_block);
+    return encode(from, scales, codes, &sn_q4_format, q4_quantize);
 }
 
-SN_AVX512 static void q4_merge(const uint8_t *scales, const uint8_t *codes, uint8_t *target,
-                               size_t n_blocks, float own_weight, float peer_weight)
+SN_AVX512 static void q4_decode(const sn_coded *from, uint8_t *out)
 {
-    merge(scales, codes, target, n_blocks, own_weight, peer_weight, q4_block);
+    decode(from, out, &sn_q4_format, q4_block);
 }
 
-const sn_kernels sn_q8_avx512 = {q8_encode, q8_decode, q8_merge, q8_has_invalid_code};
-const sn_kernels sn_q4_avx512 = {q4_encode, q4_decode, q4_merge, q4_has_invalid_code};
+SN_AVX512 static void q4_merge(const sn_coded *from, uint8_t *target, float own_weight,
+                               float peer_weight)
+{
+    merge(from, target, own_weight, peer_weight, &sn_q4_format, q4_block);
+}
+
+SN_AVX512 static size_t e3m0_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
+{
+    return encode(from, scales, codes, &sn_e3m0_format, e3m0_quantize);
+}
+
+SN_AVX512 static void e3m0_decode(const sn_coded *from, uint8_t *out)
+{
+    decode(from, out, &sn_e3m0_format, e3m0_block);
+}
+
+SN_AVX512 static void e3m0_merge(const sn_coded *from, uint8_t *target, float own_weight,
+                                 float peer_weight)
+{
+    merge(from, target, own_weight, peer_weight, &sn_e3m0_format, e3m0_block);
+}
+
+const sn_kernels sn_raw32_avx512 = {raw32_encode, raw32_decode, raw32_merge, raw32_check};
+const sn_kernels sn_bf16_avx512 = {bf16_encode, bf16_decode, bf16_merge, bf16_check};
+const sn_kernels sn_q8_avx512 = {q8_encode, q8_decode, q8_merge, q8_check};
+const sn_kernels sn_q4_avx512 = {q4_encode, q4_decode, q4_merge, q4_check};
+const sn_kernels sn_e3m0_avx512 = {e3m0_encode, e3m0_decode, e3m0_merge, q4_check};
+const sn_kernels sn_sign_avx512 = {sign_encode, sign_decode, sign_merge, sign_check};
+const sn_kernels sn_tk4_avx512 = {tk4_encode, tk4_decode, tk4_merge, tk4_check};
 
 #else
 typedef int sn_avx512_is_for_x86_64; /* ISO C wants at least one declaration */

@@ -24,14 +24,21 @@ static int has_avx2(void)
 }
 #endif
 
+#define SN_CODECS(isa)                                                                             \
+    {                                                                                              \
+        [SN_RAW32] = &sn_raw32_##isa, [SN_BF16] = &sn_bf16_##isa, [SN_Q8] = &sn_q8_##isa,          \
+        [SN_Q4] = &sn_q4_##isa, [SN_E3M0] = &sn_e3m0_##isa, [SN_SIGN] = &sn_sign_##isa,            \
+        [SN_TK4] = &sn_tk4_##isa,                                                                  \
+    }
+
 static const sn_isa isas[] = {
 #if defined(__x86_64__)
-    {"avx512", has_avx512, &sn_q8_avx512, &sn_q4_avx512},
-    {"avx2", has_avx2, &sn_q8_avx2, &sn_q4_avx2},
+    {"avx512", has_avx512, SN_CODECS(avx512)},
+    {"avx2", has_avx2, SN_CODECS(avx2)},
 #elif defined(__aarch64__)
-    {"neon", always, &sn_q8_neon, &sn_q4_neon}, /* part of every 64-bit ARM */
+    {"neon", always, SN_CODECS(neon)}, /* part of every 64-bit ARM */
 #endif
-    {"ref", always, &sn_q8_ref, &sn_q4_ref},
+    {"ref", always, SN_CODECS(ref)},
 };
 
 const sn_isa *sn_isa_at(size_t index)

@@ -3,8 +3,10 @@
 
 #include <arm_neon.h>
 
-#include "sn_kernels.h"
-
+#define SN_TARGET
+#include "sn_plain.h"
+#include "sn_sign.h"
+#include "sn_topk.h"
 
 typedef struct {
     float32x4_t part[16];
@@ -29,6 +31,19 @@ SN_INLINE sn_block block_load(const uint8_t *at)
     return block;
 }
 
+/* The b-th 64 values, or their difference to the reference. */
+SN_INLINE sn_block block_of(const sn_values *from, const uint8_t *reference, size_t b)
+{
+    sn_block block = block_load(from->values + b * SN_BLOCK_BYTES);
+    if (reference != NULL) {
+        const sn_block base = block_load(reference + b * SN_BLOCK_BYTES);
+        for (size_t i = 0; i < 16; i++) {
+            block.part[i] = vsubq_f32(block.part[i], base.part[i]);
+        }
+    }
+    return block;
+}
+
 SN_INLINE void prefetch_block(const uint8_t *at)
 {
     for (size_t line = 0; line < SN_BLOCK_BYTES; line += 64) {
@@ -36,13 +51,12 @@ SN_INLINE void prefetch_block(const uint8_t *at)
     }
 }
 
-SN_INLINE uint32_t amax_bits_of(const uint8_t *at)
+SN_INLINE uint32_t amax_bits_of(const sn_block *block)
 {
-    const sn_block block = block_load(at);
     const uint32x4_t mask = vdupq_n_u32(SN_ABS_MASK);
     uint32x4_t largest = vdupq_n_u32(0);
     for (size_t i = 0; i < 16; i++) {
-        largest = vmaxq_u32(largest, vandq_u32(vreinterpretq_u32_f32(block.part[i]), mask));
+        largest = vmaxq_u32(largest, vandq_u32(vreinterpretq_u32_f32(block->part[i]), mask));
     }
     return vmaxvq_u32(largest);
 }
@@ -78,6 +92,12 @@ SN_INLINE void unpack_quarter(sn_block *block, size_t quarter, int8x16_t codes, 
     }
 }
 
+SN_INLINE float32x4_t saturated(float32x4_t values)
+{
+    const float32x4_t capped = vminq_f32(values, vdupq_n_f32(FLT_MAX)); /* lets a NaN through */
+    return vmaxq_f32(capped, vdupq_n_f32(-FLT_MAX));
+}
+
 /* Q8B64 */
 
 SN_INLINE void q8_quantize(const sn_block *block, float32x4_t inverse_scale, uint8_t *codes)
@@ -88,25 +108,25 @@ SN_INLINE void q8_quantize(const sn_block *block, float32x4_t inverse_scale, uin
     }
 }
 
-SN_INLINE sn_block q8_block(const uint8_t *scales, const uint8_t *codes, size_t b)
+SN_INLINE sn_block q8_block(const sn_coded *from, size_t b)
 {
-    const float32x4_t scale = vdupq_n_f32(sn_scale_load(scales, b));
+    const float32x4_t scale = vdupq_n_f32(sn_scale_load(from->scales, b));
     sn_block block;
     for (size_t quarter = 0; quarter < 4; quarter++) {
-        const uint8x16_t packed = vld1q_u8(codes + b * SN_Q8_CODE_BYTES + quarter * 16);
+        const uint8x16_t packed = vld1q_u8(from->codes + b * SN_Q8_CODE_BYTES + quarter * 16);
         unpack_quarter(&block, quarter, vreinterpretq_s8_u8(packed), scale);
     }
     return block;
 }
 
-static int q8_has_invalid_code(const uint8_t *codes, size_t n_blocks)
+static sn_verdict q8_check(const sn_coded *from)
 {
     const uint8x16_t invalid = vdupq_n_u8(SN_INVALID_Q8_BYTE);
     uint8x16_t found = vdupq_n_u8(0);
-    for (size_t i = 0; i < n_blocks * SN_Q8_CODE_BYTES; i += 16) {
-        found = vorrq_u8(found, vceqq_u8(vld1q_u8(codes + i), invalid));
+    for (size_t i = 0; i < from->n_blocks * SN_Q8_CODE_BYTES; i += 16) {
+        found = vorrq_u8(found, vceqq_u8(vld1q_u8(from->codes + i), invalid));
     }
-    return vmaxvq_u8(found) != 0;
+    return vmaxvq_u8(found) != 0 ? SN_INVALID_CODE : SN_VALID;
 }
 
 /* Q4B64 */
@@ -123,13 +143,13 @@ SN_INLINE void q4_quantize(const sn_block *block, float32x4_t inverse_scale, uin
     }
 }
 
-SN_INLINE sn_block q4_block(const uint8_t *scales, const uint8_t *codes, size_t b)
+SN_INLINE sn_block q4_block(const sn_coded *from, size_t b)
 {
-    const float32x4_t scale = vdupq_n_f32(sn_scale_load(scales, b));
+    const float32x4_t scale = vdupq_n_f32(sn_scale_load(from->scales, b));
     const int8x16_t offset = vdupq_n_s8(SN_Q4_OFFSET);
     sn_block block;
     for (size_t i = 0; i < 2; i++) {
-        const uint8x16_t pairs = vld1q_u8(codes + b * SN_Q4_CODE_BYTES + i * 16);
+        const uint8x16_t pairs = vld1q_u8(from->codes + b * SN_Q4_CODE_BYTES + i * 16);
         const uint8x16_t low = vandq_u8(pairs, vdupq_n_u8(0x0F));
         const uint8x16_t high = vshrq_n_u8(pairs, 4);
         unpack_quarter(&block, i, vsubq_s8(vreinterpretq_s8_u8(low), offset), scale);
@@ -138,65 +158,174 @@ SN_INLINE sn_block q4_block(const uint8_t *scales, const uint8_t *codes, size_t 
     return block;
 }
 
-static int q4_has_invalid_code(const uint8_t *codes, size_t n_blocks)
+/* E3M0 has no nibble of 0 either. */
+static sn_verdict q4_check(const sn_coded *from)
 {
+    const size_t n_bytes = from->n_blocks * from->format->block_code_bytes;
     uint8x16_t smallest = vdupq_n_u8(0x0F);
-    for (size_t i = 0; i < n_blocks * SN_Q4_CODE_BYTES; i += 16) {
-        const uint8x16_t pairs = vld1q_u8(codes + i);
+    for (size_t i = 0; i < n_bytes; i += 16) {
+        const uint8x16_t pairs = vld1q_u8(from->codes + i);
         smallest = vminq_u8(smallest, vandq_u8(pairs, vdupq_n_u8(0x0F)));
         smallest = vminq_u8(smallest, vshrq_n_u8(pairs, 4));
     }
-    return vminvq_u8(smallest) == 0;
+    return vminvq_u8(smallest) == 0 ? SN_INVALID_CODE : SN_VALID;
+}
+
+/* E3M0 */
+
+SN_INLINE uint32x4_t e3m0_nibbles_of(float32x4_t values, float32x4_t inverse_scale)
+{
+    const uint32x4_t bits = vreinterpretq_u32_f32(vmulq_f32(values, inverse_scale));
+    const uint32x4_t magnitude = vandq_u32(bits, vdupq_n_u32(SN_ABS_MASK));
+    const uint32x4_t exponent = vshrq_n_u32(magnitude, SN_EXPONENT_SHIFT);
+    const uint32x4_t level = vqsubq_u32(exponent, vdupq_n_u32(SN_EXPONENT_BIAS)); /* not below 0 */
+    const uint32x4_t is_negative =
+        vandq_u32(vcltzq_s32(vreinterpretq_s32_u32(bits)), vtstq_u32(level, level));
+    return vorrq_u32(level, vbicq_u32(vdupq_n_u32(SN_E3M0_POSITIVE), is_negative));
+}
+
+SN_INLINE uint8x16_t e3m0_nibbles_of_quarter(const sn_block *block, size_t quarter,
+                                             float32x4_t inverse)
+{
+    const float32x4_t *part = block->part + quarter * 4;
+    const uint16x8_t low = vcombine_u16(vmovn_u32(e3m0_nibbles_of(part[0], inverse)),
+                                        vmovn_u32(e3m0_nibbles_of(part[1], inverse)));
+    const uint16x8_t high = vcombine_u16(vmovn_u32(e3m0_nibbles_of(part[2], inverse)),
+                                         vmovn_u32(e3m0_nibbles_of(part[3], inverse)));
+    return vcombine_u8(vmovn_u16(low), vmovn_u16(high));
+}
+
+SN_INLINE void e3m0_quantize(const sn_block *block, float32x4_t inverse_scale, uint8_t *codes)
+{
+    for (size_t i = 0; i < 2; i++) {
+        const uint8x16_t low = e3m0_nibbles_of_quarter(block, i, inverse_scale);
+        const uint8x16_t high = e3m0_nibbles_of_quarter(block, i + 2, inverse_scale);
+        vst1q_u8(codes + i * 16, vorrq_u8(low, vshlq_n_u8(high, 4)));
+    }
+}
+
+/* Four values: the level becomes an exponent, and what the sign bit is not becomes the sign. */
+SN_INLINE float32x4_t e3m0_values(uint32x4_t nibbles, float32x4_t scale)
+{
+    const uint32x4_t level = vandq_u32(nibbles, vdupq_n_u32(SN_E3M0_LEVELS));
+    const uint32x4_t exponent =
+        vaddq_u32(level, vdupq_n_u32(SN_EXPONENT_BIAS - SN_E3M0_LEVELS));
+    const uint32x4_t magnitude =
+        vandq_u32(vshlq_n_u32(exponent, SN_EXPONENT_SHIFT), vtstq_u32(level, level));
+    const uint32x4_t sign =
+        vbicq_u32(vdupq_n_u32(~SN_ABS_MASK), vshlq_n_u32(nibbles, 28));
+    return vmulq_f32(vreinterpretq_f32_u32(vorrq_u32(magnitude, sign)), scale);
+}
+
+SN_INLINE void e3m0_unpack_quarter(sn_block *block, size_t quarter, uint8x16_t nibbles,
+                                   float32x4_t scale)
+{
+    const uint16x8_t halves[2] = {vmovl_u8(vget_low_u8(nibbles)), vmovl_u8(vget_high_u8(nibbles))};
+    for (size_t i = 0; i < 2; i++) {
+        const uint32x4_t low = vmovl_u16(vget_low_u16(halves[i]));
+        const uint32x4_t high = vmovl_u16(vget_high_u16(halves[i]));
+        block->part[quarter * 4 + i * 2] = e3m0_values(low, scale);
+        block->part[quarter * 4 + i * 2 + 1] = e3m0_values(high, scale);
+    }
+}
+
+SN_INLINE sn_block e3m0_block(const sn_coded *from, size_t b)
+{
+    const float32x4_t scale = vdupq_n_f32(sn_e3m0_scale_load(from->scales, b));
+    sn_block block;
+    for (size_t i = 0; i < 2; i++) {
+        const uint8x16_t pairs = vld1q_u8(from->codes + b * SN_Q4_CODE_BYTES + i * 16);
+        e3m0_unpack_quarter(&block, i, vandq_u8(pairs, vdupq_n_u8(0x0F)), scale);
+        e3m0_unpack_quarter(&block, i + 2, vshrq_n_u8(pairs, 4), scale);
+    }
+    return block;
 }
 
 /* The codecs differ only in how a block is packed and unpacked. */
 
 typedef void (*sn_quantize)(const sn_block *block, float32x4_t inverse_scale, uint8_t *codes);
-typedef sn_block (*sn_unpack)(const uint8_t *scales, const uint8_t *codes, size_t b);
+typedef sn_block (*sn_unpack)(const sn_coded *from, size_t b);
 
-SN_INLINE size_t encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                        size_t n_blocks, const sn_format *format, sn_quantize quantize)
+SN_INLINE size_t encode_from(const sn_values *from, const uint8_t *reference, uint8_t *scales,
+                             uint8_t *codes, const sn_format *format, sn_quantize quantize)
 {
+    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
     for (size_t b = 0; b < n_blocks; b += SN_GROUP_BLOCKS) {
         const size_t count = n_blocks - b < SN_GROUP_BLOCKS ? n_blocks - b : SN_GROUP_BLOCKS;
-        const uint8_t *from = values + b * SN_BLOCK_BYTES;
         sn_group group = {0};
         for (size_t i = 0; i < count; i++) {
-            prefetch_block(from + i * SN_BLOCK_BYTES);
-            group.amax_bits[i] = amax_bits_of(from + i * SN_BLOCK_BYTES);
+            prefetch_block(from->values + (b + i) * SN_BLOCK_BYTES);
+            const sn_block block = block_of(from, reference, b + i);
+            group.amax_bits[i] = amax_bits_of(&block);
         }
         const size_t refused = sn_group_refused(&group, count);
         if (refused < count) {
-            return b + refused;
+            return (b + refused) / (format->block_elems / SN_BLOCK_ELEMS);
         }
-        sn_group_scale(&group, count, format, scales + b * SN_SCALE_BYTES);
+        sn_group_scale(&group, count, format, scales + sn_scale_offset(format, b));
         for (size_t i = 0; i < count; i++) {
-            const sn_block block = block_load(from + i * SN_BLOCK_BYTES);
+            const sn_block block = block_of(from, reference, b + i);
             quantize(&block, vdupq_n_f32(group.inverse_scales[i]),
-                     codes + (b + i) * format->block_code_bytes);
+                     codes + sn_code_offset(format, b + i));
         }
     }
-    return n_blocks;
+    return from->n_blocks;
 }
 
-SN_INLINE void decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out, size_t n_blocks,
-                      sn_unpack unpack)
+/* Two loops, so that the one without a reference does not ask for it at every block. */
+SN_INLINE size_t encode(const sn_values *from, uint8_t *scales, uint8_t *codes,
+                        const sn_format *format, sn_quantize quantize)
 {
+    if (from->reference == NULL) {
+        return encode_from(from, NULL, scales, codes, format, quantize);
+    }
+    return encode_from(from, from->reference, scales, codes, format, quantize);
+}
+
+SN_INLINE sn_block decoded(const sn_coded *from, const uint8_t *reference, size_t b,
+                           sn_unpack unpack)
+{
+    sn_block block = unpack(from, b);
+    if (reference != NULL) {
+        const sn_block base = block_load(reference + b * SN_BLOCK_BYTES);
+        for (size_t i = 0; i < 16; i++) {
+            block.part[i] = saturated(vaddq_f32(base.part[i], block.part[i]));
+        }
+    }
+    return block;
+}
+
+SN_INLINE void decode_from(const sn_coded *from, const uint8_t *reference, uint8_t *out,
+                           const sn_format *format, sn_unpack unpack)
+{
+    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
     for (size_t b = 0; b < n_blocks; b++) {
-        const sn_block block = unpack(scales, codes, b);
+        const sn_block block = decoded(from, reference, b, unpack);
         for (size_t i = 0; i < 16; i++) {
             part_store(out + b * SN_BLOCK_BYTES + i * 16, block.part[i]);
         }
     }
 }
 
-SN_INLINE void merge(const uint8_t *scales, const uint8_t *codes, uint8_t *target, size_t n_blocks,
-                     float own_weight, float peer_weight, sn_unpack unpack)
+SN_INLINE void decode(const sn_coded *from, uint8_t *out, const sn_format *format,
+                      sn_unpack unpack)
 {
+    if (from->reference == NULL) {
+        decode_from(from, NULL, out, format, unpack);
+    } else {
+        decode_from(from, from->reference, out, format, unpack);
+    }
+}
+
+SN_INLINE void merge_from(const sn_coded *from, const uint8_t *reference, uint8_t *target,
+                          float own_weight, float peer_weight, const sn_format *format,
+                          sn_unpack unpack)
+{
+    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
     for (size_t b = 0; b < n_blocks; b++) {
         uint8_t *at = target + b * SN_BLOCK_BYTES;
         prefetch_block(at);
-        const sn_block peer = unpack(scales, codes, b);
+        const sn_block peer = decoded(from, reference, b, unpack);
         for (size_t i = 0; i < 16; i++) {
             /* A product and a sum, never vfmaq or vmlaq: each step is rounded. */
             const float32x4_t own_part = vmulq_n_f32(part_load(at + i * 16), own_weight);
@@ -206,42 +335,71 @@ SN_INLINE void merge(const uint8_t *scales, const uint8_t *codes, uint8_t *targe
     }
 }
 
-static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                        size_t n_blocks)
+SN_INLINE void merge(const sn_coded *from, uint8_t *target, float own_weight,
+                     float peer_weight, const sn_format *format, sn_unpack unpack)
 {
-    return encode(values, scales, codes, n_blocks, &sn_q8_format, q8_quantize);
+    if (from->reference == NULL) {
+        merge_from(from, NULL, target, own_weight, peer_weight, format, unpack);
+    } else {
+        merge_from(from, from->reference, target, own_weight, peer_weight, format, unpack);
+    }
 }
 
-static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes,
-                        size_t n_blocks)
+static size_t q8_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
 {
-    return encode(values, scales, codes, n_blocks, &sn_q4_format, q4_quantize);
+    return encode(from, scales, codes, &sn_q8_format, q8_quantize);
 }
 
-static void q8_decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out, size_t n_blocks)
+static void q8_decode(const sn_coded *from, uint8_t *out)
 {
-    decode(scales, codes, out, n_blocks, q8_block);
+    decode(from, out, &sn_q8_format, q8_block);
 }
 
-static void q8_merge(const uint8_t *scales, const uint8_t *codes, uint8_t *target, size_t n_blocks,
-                     float own_weight, float peer_weight)
+static void q8_merge(const sn_coded *from, uint8_t *target, float own_weight,
+                     float peer_weight)
 {
-    merge(scales, codes, target, n_blocks, own_weight, peer_weight, q8_block);
+    merge(from, target, own_weight, peer_weight, &sn_q8_format, q8_block);
 }
 
-static void q4_decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out, size_t n_blocks)
+static size_t q4_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
 {
-    decode(scales, codes, out, n_blocks, q4_block);
+    return encode(from, scales, codes, &sn_q4_format, q4_quantize);
 }
 
-static void q4_merge(const uint8_t *scales, const uint8_t *codes, uint8_t *target, size_t n_blocks,
-                     float own_weight, float peer_weight)
+static void q4_decode(const sn_coded *from, uint8_t *out)
 {
-    merge(scales, codes, target, n_blocks, own_weight, peer_weight, q4_block);
+    decode(from, out, &sn_q4_format, q4_block);
 }
 
-const sn_kernels sn_q8_neon = {q8_encode, q8_decode, q8_merge, q8_has_invalid_code};
-const sn_kernels sn_q4_neon = {q4_encode, q4_decode, q4_merge, q4_has_invalid_code};
+static void q4_merge(const sn_coded *from, uint8_t *target, float own_weight,
+                     float peer_weight)
+{
+    merge(from, target, own_weight, peer_weight, &sn_q4_format, q4_block);
+}
+
+static size_t e3m0_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
+{
+    return encode(from, scales, codes, &sn_e3m0_format, e3m0_quantize);
+}
+
+static void e3m0_decode(const sn_coded *from, uint8_t *out)
+{
+    decode(from, out, &sn_e3m0_format, e3m0_block);
+}
+
+static void e3m0_merge(const sn_coded *from, uint8_t *target, float own_weight,
+                       float peer_weight)
+{
+    merge(from, target, own_weight, peer_weight, &sn_e3m0_format, e3m0_block);
+}
+
+const sn_kernels sn_raw32_neon = {raw32_encode, raw32_decode, raw32_merge, raw32_check};
+const sn_kernels sn_bf16_neon = {bf16_encode, bf16_decode, bf16_merge, bf16_check};
+const sn_kernels sn_q8_neon = {q8_encode, q8_decode, q8_merge, q8_check};
+const sn_kernels sn_q4_neon = {q4_encode, q4_decode, q4_merge, q4_check};
+const sn_kernels sn_e3m0_neon = {e3m0_encode, e3m0_decode, e3m0_merge, q4_check};
+const sn_kernels sn_sign_neon = {sign_encode, sign_decode, sign_merge, sign_check};
+const sn_kernels sn_tk4_neon = {tk4_encode, tk4_decode, tk4_merge, tk4_check};
 
 #else
 typedef int sn_neon_is_for_aarch64; /* ISO C wants at least one declaration */

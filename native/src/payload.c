@@ -4,144 +4,274 @@
  */
 #include "sn_kernels.h"
 
-const sn_format *sn_format_of(int bits)
+static const sn_format raw32_format = {
+    .codec = SN_RAW32,
+    .block_elems = 1,
+    .block_code_bytes = 4,
+};
+static const sn_format bf16_format = {
+    .codec = SN_BF16,
+    .block_elems = 1,
+    .block_code_bytes = 2,
+};
+
+static int tk4_format_read(int n_kept, sn_format *format)
 {
-    return bits == 8 ? &sn_q8_format : bits == 4 ? &sn_q4_format : NULL;
+    if (n_kept < 2 || n_kept > SN_KEPT_MAX || n_kept % 2 != 0) {
+        return 0;
+    }
+    *format = sn_q4_format;
+    format->codec = SN_TK4;
+    format->block_elems = SN_TILE_ELEMS;
+    format->n_kept = (size_t)n_kept;
+    format->block_code_bytes = format->n_kept / 2 * (SN_POSITION_PAIR_BYTES + 1);
+    return 1;
 }
 
-static const sn_kernels *kernels_of(const sn_isa *isa, const sn_format *format)
+int sn_format_read(int codec, int n_kept, sn_format *format)
 {
-    return format->bits == 8 ? isa->q8 : isa->q4;
+    static const sn_format *const fixed[SN_CODEC_END] = {
+        [SN_RAW32] = &raw32_format,   [SN_BF16] = &bf16_format, [SN_Q8] = &sn_q8_format,
+        [SN_Q4] = &sn_q4_format,      [SN_E3M0] = &sn_e3m0_format,
+        [SN_SIGN] = &sn_sign_format,
+    };
+    if (codec == SN_TK4) {
+        return tk4_format_read(n_kept, format);
+    }
+    if (codec < 0 || codec >= SN_CODEC_END || fixed[codec] == NULL || n_kept != 0) {
+        return 0;
+    }
+    *format = *fixed[codec];
+    return 1;
 }
 
-static size_t n_blocks_of(size_t n_elems)
+int sn_takes_reference(const sn_format *format)
 {
-    return n_elems / SN_BLOCK_ELEMS + (n_elems % SN_BLOCK_ELEMS != 0);
+    return format->codec == SN_Q8 || format->codec == SN_Q4 || format->codec == SN_E3M0;
+}
+
+size_t sn_n_blocks(const sn_format *format, size_t n_elems)
+{
+    return n_elems / format->block_elems + (n_elems % format->block_elems != 0);
 }
 
 size_t sn_payload_bytes(const sn_format *format, size_t n_elems)
 {
-    return n_blocks_of(n_elems) * (SN_SCALE_BYTES + format->block_code_bytes);
+    return sn_n_blocks(format, n_elems) * (format->scale_bytes + format->block_code_bytes);
 }
 
 /* One payload cut into its whole blocks and the rest. */
 typedef struct {
     size_t n_whole;      /* blocks */
-    size_t n_rest_bytes; /* of float32 in the last, part full block; 0 if there is none */
-    size_t scales_bytes;
+    size_t whole_bytes;  /* of float32 in the whole blocks */
+    size_t n_rest_elems; /* in the last, part full block; 0 if there is none */
+    size_t rest_bytes;
+    size_t scales_bytes; /* of all blocks */
+    size_t rest_scales;  /* offsets of the last block in the two planes */
+    size_t rest_codes;
 } sn_cut;
 
-static sn_cut cut_of(size_t n_elems)
+static sn_cut cut_of(const sn_format *format, size_t n_elems)
 {
+    const size_t n_whole = n_elems / format->block_elems;
+    const size_t n_rest_elems = n_elems % format->block_elems;
     return (sn_cut){
-        .n_whole = n_elems / SN_BLOCK_ELEMS,
-        .n_rest_bytes = n_elems % SN_BLOCK_ELEMS * sizeof(float),
-        .scales_bytes = n_blocks_of(n_elems) * SN_SCALE_BYTES,
+        .n_whole = n_whole,
+        .whole_bytes = n_whole * format->block_elems * sizeof(float),
+        .n_rest_elems = n_rest_elems,
+        .rest_bytes = n_rest_elems * sizeof(float),
+        .scales_bytes = sn_n_blocks(format, n_elems) * format->scale_bytes,
+        .rest_scales = n_whole * format->scale_bytes,
+        .rest_codes = n_whole * format->block_code_bytes,
     };
 }
 
-size_t sn_encode(const sn_isa *isa, const sn_format *format, const uint8_t *values, size_t n_elems,
-                 uint8_t *payload)
+/* Copies the last block of a vector and fills it up with zeros; NULL stays NULL. */
+static const uint8_t *rest_load(uint8_t *block, const sn_format *format, const uint8_t *vector,
+                                const sn_cut *cut)
 {
-    const sn_kernels *kernels = kernels_of(isa, format);
-    const sn_cut cut = cut_of(n_elems);
-    uint8_t *codes = payload + cut.scales_bytes;
-    size_t n_encoded = kernels->encode(values, payload, codes, cut.n_whole);
-    if (n_encoded == cut.n_whole && cut.n_rest_bytes != 0) {
-        uint8_t last[SN_BLOCK_BYTES] = {0};
-        memcpy(last, values + cut.n_whole * SN_BLOCK_BYTES, cut.n_rest_bytes);
-        n_encoded += kernels->encode(last, payload + cut.n_whole * SN_SCALE_BYTES,
-                                     codes + cut.n_whole * format->block_code_bytes, 1);
+    if (vector == NULL) {
+        return NULL;
     }
-    if (n_encoded != n_blocks_of(n_elems)) {
+    memset(block, 0, format->block_elems * sizeof(float));
+    memcpy(block, vector + cut->whole_bytes, cut->rest_bytes);
+    return block;
+}
+
+size_t sn_encode(const sn_isa *isa, const sn_format *format, const uint8_t *values,
+                 const uint8_t *reference, size_t n_elems, uint8_t *payload)
+{
+    const sn_kernels *kernels = isa->codecs[format->codec];
+    const sn_cut cut = cut_of(format, n_elems);
+    uint8_t *codes = payload + cut.scales_bytes;
+    const sn_values whole = {format, values, reference, cut.n_whole};
+    size_t n_encoded = kernels->encode(&whole, payload, codes);
+    if (n_encoded == cut.n_whole && cut.n_rest_elems != 0) {
+        uint8_t last[SN_BLOCK_BYTES_MAX];
+        uint8_t last_reference[SN_BLOCK_BYTES_MAX];
+        const sn_values rest = {
+            .format = format,
+            .values = rest_load(last, format, values, &cut),
+            .reference = rest_load(last_reference, format, reference, &cut),
+            .n_blocks = 1,
+        };
+        n_encoded += kernels->encode(&rest, payload + cut.rest_scales, codes + cut.rest_codes);
+    }
+    if (n_encoded != sn_n_blocks(format, n_elems)) {
         memset(payload, 0xFF, sn_payload_bytes(format, n_elems));
     }
     return n_encoded;
 }
 
-static int has_invalid_scale(const uint8_t *scales, size_t n_blocks, uint32_t scale_bits_max)
+static int has_invalid_scale(const sn_format *format, const uint8_t *scales, size_t n_blocks)
 {
-    /* As integers, every negative, infinite or NaN bfloat16 is above the largest legal one. */
-    uint16_t found = 0;
-    for (size_t b = 0; b < n_blocks; b++) {
-        uint16_t scale_bits;
-        memcpy(&scale_bits, scales + b * SN_SCALE_BYTES, sizeof scale_bits);
-        found |= scale_bits > scale_bits_max;
+    /* As integers, every negative, infinite or NaN scale is above the largest legal one. */
+    int found = 0;
+    if (format->scale_bytes == sizeof(uint16_t)) {
+        const uint16_t largest = (uint16_t)format->scale_bits_max;
+        for (size_t b = 0; b < n_blocks; b++) {
+            uint16_t scale_bits;
+            memcpy(&scale_bits, scales + b * sizeof scale_bits, sizeof scale_bits);
+            found |= scale_bits > largest;
+        }
+    } else if (format->scale_bytes == sizeof(uint32_t)) {
+        for (size_t b = 0; b < n_blocks; b++) {
+            uint32_t scale_bits;
+            memcpy(&scale_bits, scales + b * sizeof scale_bits, sizeof scale_bits);
+            found |= scale_bits > format->scale_bits_max;
+        }
     }
     return found;
 }
 
-/* Whether the codes from element n_used on, in the last block, are all zero. */
-static int is_padding_zero(const sn_format *format, const uint8_t *block_codes, size_t n_used)
+/* The nibble of element i where byte t of each 64 elements holds those at t and t + 32. */
+static uint8_t nibble_at(const uint8_t *codes, size_t i)
 {
-    uint8_t difference = 0;
-    for (size_t i = n_used; i < SN_BLOCK_ELEMS; i++) {
-        const size_t byte = format->bits == 8 ? i : i % 32;
-        const uint8_t mask = format->bits == 8 ? 0xFF : i < 32 ? 0x0F : 0xF0;
-        difference |= (uint8_t)((block_codes[byte] ^ format->zero_code_byte) & mask);
+    const uint8_t pair = codes[i / SN_BLOCK_ELEMS * SN_Q4_CODE_BYTES + i % SN_Q4_CODE_BYTES];
+    return i / SN_Q4_CODE_BYTES % 2 == 0 ? pair & 0x0F : pair >> 4;
+}
+
+/* Whether element i of a block means zero. */
+static int is_zero_at(const sn_format *format, const uint8_t *codes, size_t i)
+{
+    switch (format->codec) {
+    case SN_Q8:
+        return codes[i] == 0;
+    case SN_SIGN: /* a bit cannot say zero; the padding has positive signs */
+        return (codes[i / 8] >> i % 8 & 1) == 0;
+    default:
+        return nibble_at(codes, i) == SN_Q4_OFFSET;
     }
-    return difference == 0;
+}
+
+/* Whether TK4 names no element from n_used on, except with a code of zero. */
+static int is_tk4_padding_zero(const sn_format *format, const uint8_t *codes, size_t n_used)
+{
+    int is_zero = 1;
+    for (size_t i = 0; i < format->n_kept; i++) {
+        is_zero &= sn_tk4_position(codes, i) < n_used ||
+                   sn_tk4_nibble(codes, format->n_kept, i) == SN_Q4_OFFSET;
+    }
+    return is_zero;
+}
+
+/* Whether the codes from element n_used on, in the last block, are all zero. */
+static int is_padding_zero(const sn_format *format, const uint8_t *codes, size_t n_used)
+{
+    if (format->codec == SN_TK4) {
+        return is_tk4_padding_zero(format, codes, n_used);
+    }
+    int is_zero = 1;
+    for (size_t i = n_used; i < format->block_elems; i++) {
+        is_zero &= is_zero_at(format, codes, i);
+    }
+    return is_zero;
+}
+
+static sn_coded coded_of(const sn_format *format, const uint8_t *payload, const sn_cut *cut,
+                         size_t n_blocks, const uint8_t *reference)
+{
+    return (sn_coded){
+        .format = format,
+        .scales = payload,
+        .codes = payload + cut->scales_bytes,
+        .reference = reference,
+        .n_blocks = n_blocks,
+    };
+}
+
+/* The last, part full block of a payload. */
+static sn_coded coded_rest_of(const sn_format *format, const uint8_t *payload, const sn_cut *cut,
+                              const uint8_t *last_reference)
+{
+    return (sn_coded){
+        .format = format,
+        .scales = payload + cut->rest_scales,
+        .codes = payload + cut->scales_bytes + cut->rest_codes,
+        .reference = last_reference,
+        .n_blocks = 1,
+    };
 }
 
 sn_verdict sn_validate(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
                        size_t n_elems)
 {
-    const size_t n_blocks = n_blocks_of(n_elems);
-    const sn_cut cut = cut_of(n_elems);
-    const uint8_t *codes = payload + cut.scales_bytes;
-    if (has_invalid_scale(payload, n_blocks, format->scale_bits_max)) {
+    const sn_cut cut = cut_of(format, n_elems);
+    const size_t n_blocks = sn_n_blocks(format, n_elems);
+    const sn_coded coded = coded_of(format, payload, &cut, n_blocks, NULL);
+    if (has_invalid_scale(format, payload, n_blocks)) {
         return SN_INVALID_SCALE;
     }
-    if (kernels_of(isa, format)->has_invalid_code(codes, n_blocks)) {
-        return SN_INVALID_CODE;
-    }
-    if (cut.n_rest_bytes != 0 &&
-        !is_padding_zero(format, codes + cut.n_whole * format->block_code_bytes,
-                         cut.n_rest_bytes / sizeof(float))) {
+    const sn_verdict verdict = isa->codecs[format->codec]->check(&coded);
+    if (verdict == SN_VALID && cut.n_rest_elems != 0 &&
+        !is_padding_zero(format, coded.codes + cut.rest_codes, cut.n_rest_elems)) {
         return SN_INVALID_PADDING;
     }
-    return SN_VALID;
+    return verdict;
 }
 
 sn_verdict sn_decode(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
-                     size_t n_elems, uint8_t *out)
+                     const uint8_t *reference, size_t n_elems, uint8_t *out)
 {
     const sn_verdict verdict = sn_validate(isa, format, payload, n_elems);
     if (verdict != SN_VALID) {
         return verdict;
     }
-    const sn_kernels *kernels = kernels_of(isa, format);
-    const sn_cut cut = cut_of(n_elems);
-    const uint8_t *codes = payload + cut.scales_bytes;
-    kernels->decode(payload, codes, out, cut.n_whole);
-    if (cut.n_rest_bytes != 0) {
-        uint8_t last[SN_BLOCK_BYTES];
-        kernels->decode(payload + cut.n_whole * SN_SCALE_BYTES,
-                        codes + cut.n_whole * format->block_code_bytes, last, 1);
-        memcpy(out + cut.n_whole * SN_BLOCK_BYTES, last, cut.n_rest_bytes);
+    const sn_kernels *kernels = isa->codecs[format->codec];
+    const sn_cut cut = cut_of(format, n_elems);
+    const sn_coded whole = coded_of(format, payload, &cut, cut.n_whole, reference);
+    kernels->decode(&whole, out);
+    if (cut.n_rest_elems != 0) {
+        uint8_t last[SN_BLOCK_BYTES_MAX];
+        uint8_t room[SN_BLOCK_BYTES_MAX];
+        const uint8_t *last_reference = rest_load(room, format, reference, &cut);
+        const sn_coded rest = coded_rest_of(format, payload, &cut, last_reference);
+        kernels->decode(&rest, last);
+        memcpy(out + cut.whole_bytes, last, cut.rest_bytes);
     }
     return SN_VALID;
 }
 
 sn_verdict sn_merge(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
-                    size_t n_elems, uint8_t *target, float own_weight, float peer_weight)
+                    const uint8_t *reference, size_t n_elems, uint8_t *target, float own_weight,
+                    float peer_weight)
 {
     const sn_verdict verdict = sn_validate(isa, format, payload, n_elems);
     if (verdict != SN_VALID) {
         return verdict;
     }
-    const sn_kernels *kernels = kernels_of(isa, format);
-    const sn_cut cut = cut_of(n_elems);
-    const uint8_t *codes = payload + cut.scales_bytes;
-    kernels->merge(payload, codes, target, cut.n_whole, own_weight, peer_weight);
-    if (cut.n_rest_bytes != 0) {
-        uint8_t last[SN_BLOCK_BYTES] = {0};
-        uint8_t *rest = target + cut.n_whole * SN_BLOCK_BYTES;
-        memcpy(last, rest, cut.n_rest_bytes);
-        kernels->merge(payload + cut.n_whole * SN_SCALE_BYTES,
-                       codes + cut.n_whole * format->block_code_bytes, last, 1, own_weight,
-                       peer_weight);
-        memcpy(rest, last, cut.n_rest_bytes);
+    const sn_kernels *kernels = isa->codecs[format->codec];
+    const sn_cut cut = cut_of(format, n_elems);
+    const sn_coded whole = coded_of(format, payload, &cut, cut.n_whole, reference);
+    kernels->merge(&whole, target, own_weight, peer_weight);
+    if (cut.n_rest_elems != 0) {
+        uint8_t last[SN_BLOCK_BYTES_MAX];
+        uint8_t room[SN_BLOCK_BYTES_MAX];
+        const uint8_t *last_reference = rest_load(room, format, reference, &cut);
+        const sn_coded rest = coded_rest_of(format, payload, &cut, last_reference);
+        rest_load(last, format, target, &cut);
+        kernels->merge(&rest, last, own_weight, peer_weight);
+        memcpy(target + cut.whole_bytes, last, cut.rest_bytes);
     }
     return SN_VALID;
 }

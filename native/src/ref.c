@@ -3,39 +3,86 @@
  * Always compiled, so it can always be forced (SWARMNODE_NATIVE=ref) and compared with. It is
  * written to be read; compilers vectorise decode and merge well, encode not at all.
  */
-#include "sn_kernels.h"
+#define SN_TARGET
+#include "sn_plain.h"
+#include "sn_sign.h"
+#include "sn_topk.h"
 
-static uint32_t amax_bits_of(const float block[SN_BLOCK_ELEMS])
+typedef struct {
+    float elems[SN_BLOCK_ELEMS];
+} sn_block;
+
+/* The b-th 64 values, or their difference to the reference. */
+SN_INLINE sn_block block_load(const sn_values *from, size_t b)
+{
+    sn_block block;
+    memcpy(block.elems, from->values + b * SN_BLOCK_BYTES, SN_BLOCK_BYTES);
+    if (from->reference != NULL) {
+        float reference[SN_BLOCK_ELEMS];
+        memcpy(reference, from->reference + b * SN_BLOCK_BYTES, SN_BLOCK_BYTES);
+        for (size_t i = 0; i < SN_BLOCK_ELEMS; i++) {
+            block.elems[i] -= reference[i];
+        }
+    }
+    return block;
+}
+
+static uint32_t amax_bits_of(const sn_block *block)
 {
     /* Ordering magnitudes as integers orders NaN above infinity above every number. */
     uint32_t amax_bits = 0;
     for (size_t i = 0; i < SN_BLOCK_ELEMS; i++) {
-        const uint32_t magnitude = sn_bits_from_float(block[i]) & SN_ABS_MASK;
+        const uint32_t magnitude = sn_bits_from_float(block->elems[i]) & SN_ABS_MASK;
         amax_bits = magnitude > amax_bits ? magnitude : amax_bits;
     }
     return amax_bits;
 }
 
-/* Halves round away from zero: add a half with the sign of t, then truncate. */
-static int32_t code_of(float value, float inverse_scale)
+typedef void (*sn_unpack)(const sn_coded *from, size_t b, sn_block *block);
+
+SN_INLINE sn_block block_decode(const sn_coded *from, size_t b, sn_unpack unpack)
 {
-    const float t = value * inverse_scale;
-    return (int32_t)(t + (t < 0.0f ? -0.5f : 0.5f));
+    sn_block block;
+    unpack(from, b, &block);
+    if (from->reference != NULL) {
+        float reference[SN_BLOCK_ELEMS];
+        memcpy(reference, from->reference + b * SN_BLOCK_BYTES, SN_BLOCK_BYTES);
+        for (size_t i = 0; i < SN_BLOCK_ELEMS; i++) {
+            block.elems[i] = sn_saturated(reference[i] + block.elems[i]);
+        }
+    }
+    return block;
 }
 
-static float merged(float own, float decoded, float own_weight, float peer_weight)
-{
-    const float own_part = own_weight * own;
-    const float peer_part = peer_weight * decoded;
-    return own_part + peer_part;
-}
-
-static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes, size_t n_blocks)
+SN_INLINE void decode(const sn_coded *from, size_t n_blocks, uint8_t *out, sn_unpack unpack)
 {
     for (size_t b = 0; b < n_blocks; b++) {
-        float block[SN_BLOCK_ELEMS];
-        memcpy(block, values + b * SN_BLOCK_BYTES, sizeof block);
-        const uint32_t amax_bits = amax_bits_of(block);
+        const sn_block block = block_decode(from, b, unpack);
+        memcpy(out + b * SN_BLOCK_BYTES, block.elems, SN_BLOCK_BYTES);
+    }
+}
+
+SN_INLINE void merge(const sn_coded *from, size_t n_blocks, uint8_t *target, float own_weight,
+                     float peer_weight, sn_unpack unpack)
+{
+    for (size_t b = 0; b < n_blocks; b++) {
+        const sn_block peer = block_decode(from, b, unpack);
+        float own[SN_BLOCK_ELEMS];
+        memcpy(own, target + b * SN_BLOCK_BYTES, sizeof own);
+        for (size_t i = 0; i < SN_BLOCK_ELEMS; i++) {
+            own[i] = sn_merged(own[i], peer.elems[i], own_weight, peer_weight);
+        }
+        memcpy(target + b * SN_BLOCK_BYTES, own, sizeof own);
+    }
+}
+
+/* Q8B64 */
+
+static size_t q8_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
+{
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        const sn_block block = block_load(from, b);
+        const uint32_t amax_bits = amax_bits_of(&block);
         if (amax_bits >= SN_INFINITY_BITS) {
             return b;
         }
@@ -43,61 +90,47 @@ static size_t q8_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes, 
         const float inverse_scale = sn_inverse_scale(scale_bits);
         sn_scale_store(scales, b, scale_bits);
         for (size_t i = 0; i < SN_BLOCK_ELEMS; i++) {
-            codes[b * SN_Q8_CODE_BYTES + i] = (uint8_t)code_of(block[i], inverse_scale);
+            codes[b * SN_Q8_CODE_BYTES + i] = (uint8_t)sn_code_of(block.elems[i], inverse_scale);
         }
     }
-    return n_blocks;
+    return from->n_blocks;
 }
 
-static float q8_value(uint8_t code, float scale)
+SN_INLINE void q8_unpack(const sn_coded *from, size_t b, sn_block *block)
 {
-    return (float)(int8_t)code * scale;
-}
-
-static void q8_decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out, size_t n_blocks)
-{
-    for (size_t b = 0; b < n_blocks; b++) {
-        const float scale = sn_scale_load(scales, b);
-        float block[SN_BLOCK_ELEMS];
-        for (size_t i = 0; i < SN_BLOCK_ELEMS; i++) {
-            block[i] = q8_value(codes[b * SN_Q8_CODE_BYTES + i], scale);
-        }
-        memcpy(out + b * SN_BLOCK_BYTES, block, sizeof block);
+    const float scale = sn_scale_load(from->scales, b);
+    for (size_t i = 0; i < SN_BLOCK_ELEMS; i++) {
+        const int8_t code = (int8_t)from->codes[b * SN_Q8_CODE_BYTES + i];
+        block->elems[i] = (float)code * scale;
     }
 }
 
-static void q8_merge(const uint8_t *scales, const uint8_t *codes, uint8_t *target, size_t n_blocks,
-                     float own_weight, float peer_weight)
+static void q8_decode(const sn_coded *from, uint8_t *out)
 {
-    for (size_t b = 0; b < n_blocks; b++) {
-        const float scale = sn_scale_load(scales, b);
-        float block[SN_BLOCK_ELEMS];
-        memcpy(block, target + b * SN_BLOCK_BYTES, sizeof block);
-        for (size_t i = 0; i < SN_BLOCK_ELEMS; i++) {
-            const float decoded = q8_value(codes[b * SN_Q8_CODE_BYTES + i], scale);
-            block[i] = merged(block[i], decoded, own_weight, peer_weight);
-        }
-        memcpy(target + b * SN_BLOCK_BYTES, block, sizeof block);
-    }
+    decode(from, from->n_blocks, out, q8_unpack);
 }
 
-static int q8_has_invalid_code(const uint8_t *codes, size_t n_blocks)
+static void q8_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
+{
+    merge(from, from->n_blocks, target, own_weight, peer_weight, q8_unpack);
+}
+
+static sn_verdict q8_check(const sn_coded *from)
 {
     uint8_t found = 0;
-    for (size_t i = 0; i < n_blocks * SN_Q8_CODE_BYTES; i++) {
-        found |= codes[i] == SN_INVALID_Q8_BYTE;
+    for (size_t i = 0; i < from->n_blocks * SN_Q8_CODE_BYTES; i++) {
+        found |= from->codes[i] == SN_INVALID_Q8_BYTE;
     }
-    return found;
+    return found ? SN_INVALID_CODE : SN_VALID;
 }
 
-const sn_kernels sn_q8_ref = {q8_encode, q8_decode, q8_merge, q8_has_invalid_code};
+/* Q4B64 */
 
-static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes, size_t n_blocks)
+static size_t q4_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
 {
-    for (size_t b = 0; b < n_blocks; b++) {
-        float block[SN_BLOCK_ELEMS];
-        memcpy(block, values + b * SN_BLOCK_BYTES, sizeof block);
-        const uint32_t amax_bits = amax_bits_of(block);
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        const sn_block block = block_load(from, b);
+        const uint32_t amax_bits = amax_bits_of(&block);
         if (amax_bits >= SN_INFINITY_BITS) {
             return b;
         }
@@ -105,58 +138,119 @@ static size_t q4_encode(const uint8_t *values, uint8_t *scales, uint8_t *codes, 
         const float inverse_scale = sn_inverse_scale(scale_bits);
         sn_scale_store(scales, b, scale_bits);
         for (size_t t = 0; t < SN_Q4_CODE_BYTES; t++) {
-            const int32_t low = code_of(block[t], inverse_scale) + SN_Q4_OFFSET;
-            const int32_t high = code_of(block[t + 32], inverse_scale) + SN_Q4_OFFSET;
+            const int32_t low = sn_code_of(block.elems[t], inverse_scale) + SN_Q4_OFFSET;
+            const int32_t high = sn_code_of(block.elems[t + 32], inverse_scale) + SN_Q4_OFFSET;
             codes[b * SN_Q4_CODE_BYTES + t] = (uint8_t)(low | high << 4);
         }
     }
-    return n_blocks;
+    return from->n_blocks;
 }
 
-static float q4_value(uint8_t nibble, float scale)
+SN_INLINE void q4_unpack(const sn_coded *from, size_t b, sn_block *block)
 {
-    return (float)(nibble - SN_Q4_OFFSET) * scale;
-}
-
-static void q4_decode(const uint8_t *scales, const uint8_t *codes, uint8_t *out, size_t n_blocks)
-{
-    for (size_t b = 0; b < n_blocks; b++) {
-        const float scale = sn_scale_load(scales, b);
-        float block[SN_BLOCK_ELEMS];
-        for (size_t t = 0; t < SN_Q4_CODE_BYTES; t++) {
-            const uint8_t pair = codes[b * SN_Q4_CODE_BYTES + t];
-            block[t] = q4_value(pair & 0x0F, scale);
-            block[t + 32] = q4_value(pair >> 4, scale);
-        }
-        memcpy(out + b * SN_BLOCK_BYTES, block, sizeof block);
+    const float scale = sn_scale_load(from->scales, b);
+    for (size_t t = 0; t < SN_Q4_CODE_BYTES; t++) {
+        const uint8_t pair = from->codes[b * SN_Q4_CODE_BYTES + t];
+        block->elems[t] = (float)((pair & 0x0F) - SN_Q4_OFFSET) * scale;
+        block->elems[t + 32] = (float)((pair >> 4) - SN_Q4_OFFSET) * scale;
     }
 }
 
-static void q4_merge(const uint8_t *scales, const uint8_t *codes, uint8_t *target, size_t n_blocks,
-                     float own_weight, float peer_weight)
+static void q4_decode(const sn_coded *from, uint8_t *out)
 {
-    for (size_t b = 0; b < n_blocks; b++) {
-        const float scale = sn_scale_load(scales, b);
-        float block[SN_BLOCK_ELEMS];
-        memcpy(block, target + b * SN_BLOCK_BYTES, sizeof block);
-        for (size_t t = 0; t < SN_Q4_CODE_BYTES; t++) {
-            const uint8_t pair = codes[b * SN_Q4_CODE_BYTES + t];
-            const float low = q4_value(pair & 0x0F, scale);
-            const float high = q4_value(pair >> 4, scale);
-            block[t] = merged(block[t], low, own_weight, peer_weight);
-            block[t + 32] = merged(block[t + 32], high, own_weight, peer_weight);
-        }
-        memcpy(target + b * SN_BLOCK_BYTES, block, sizeof block);
-    }
+    decode(from, from->n_blocks, out, q4_unpack);
 }
 
-static int q4_has_invalid_code(const uint8_t *codes, size_t n_blocks)
+static void q4_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
+{
+    merge(from, from->n_blocks, target, own_weight, peer_weight, q4_unpack);
+}
+
+static sn_verdict nibbles_check(const uint8_t *codes, size_t n_bytes)
 {
     uint8_t found = 0;
-    for (size_t i = 0; i < n_blocks * SN_Q4_CODE_BYTES; i++) {
+    for (size_t i = 0; i < n_bytes; i++) {
         found |= ((codes[i] & 0x0F) == 0) | ((codes[i] >> 4) == 0);
     }
-    return found;
+    return found ? SN_INVALID_CODE : SN_VALID;
 }
 
-const sn_kernels sn_q4_ref = {q4_encode, q4_decode, q4_merge, q4_has_invalid_code};
+static sn_verdict q4_check(const sn_coded *from)
+{
+    return nibbles_check(from->codes, from->n_blocks * from->format->block_code_bytes);
+}
+
+/* E3M0 */
+
+static uint8_t e3m0_nibble(float value, float inverse_scale)
+{
+    const uint32_t bits = sn_bits_from_float(value * inverse_scale);
+    const int32_t exponent = (int32_t)((bits & SN_ABS_MASK) >> SN_EXPONENT_SHIFT);
+    const int32_t level = exponent > SN_EXPONENT_BIAS ? exponent - SN_EXPONENT_BIAS : 0;
+    const int is_negative = bits >> 31 != 0 && level != 0;
+    return (uint8_t)(is_negative ? level : level | SN_E3M0_POSITIVE);
+}
+
+static float e3m0_value(uint8_t nibble, float scale)
+{
+    static const float levels[SN_E3M0_LEVELS + 1] = {0.0f,     0x1p-6f, 0x1p-5f, 0x1p-4f,
+                                                     0x1p-3f, 0x1p-2f, 0x1p-1f, 1.0f};
+    const float magnitude = levels[nibble % SN_E3M0_POSITIVE] * scale;
+    return nibble >= SN_E3M0_POSITIVE ? magnitude : -magnitude;
+}
+
+static size_t e3m0_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
+{
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        sn_block blocks[SN_E3M0_BLOCKS];
+        uint32_t amax_bits = 0;
+        for (size_t i = 0; i < SN_E3M0_BLOCKS; i++) {
+            blocks[i] = block_load(from, b * SN_E3M0_BLOCKS + i);
+            const uint32_t other = amax_bits_of(&blocks[i]);
+            amax_bits = other > amax_bits ? other : amax_bits;
+        }
+        if (amax_bits >= SN_INFINITY_BITS) {
+            return b;
+        }
+        const uint32_t scale_bits = sn_e3m0_scale_bits(amax_bits);
+        const float inverse_scale = sn_e3m0_inverse_scale(scale_bits);
+        memcpy(scales + b * sizeof scale_bits, &scale_bits, sizeof scale_bits);
+        for (size_t i = 0; i < SN_E3M0_BLOCKS; i++) {
+            uint8_t *to = codes + (b * SN_E3M0_BLOCKS + i) * SN_Q4_CODE_BYTES;
+            for (size_t t = 0; t < SN_Q4_CODE_BYTES; t++) {
+                const uint8_t low = e3m0_nibble(blocks[i].elems[t], inverse_scale);
+                const uint8_t high = e3m0_nibble(blocks[i].elems[t + 32], inverse_scale);
+                to[t] = (uint8_t)(low | high << 4);
+            }
+        }
+    }
+    return from->n_blocks;
+}
+
+SN_INLINE void e3m0_unpack(const sn_coded *from, size_t b, sn_block *block)
+{
+    const float scale = sn_e3m0_scale_load(from->scales, b);
+    for (size_t t = 0; t < SN_Q4_CODE_BYTES; t++) {
+        const uint8_t pair = from->codes[b * SN_Q4_CODE_BYTES + t];
+        block->elems[t] = e3m0_value(pair & 0x0F, scale);
+        block->elems[t + 32] = e3m0_value(pair >> 4, scale);
+    }
+}
+
+static void e3m0_decode(const sn_coded *from, uint8_t *out)
+{
+    decode(from, from->n_blocks * SN_E3M0_BLOCKS, out, e3m0_unpack);
+}
+
+static void e3m0_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
+{
+    merge(from, from->n_blocks * SN_E3M0_BLOCKS, target, own_weight, peer_weight, e3m0_unpack);
+}
+
+const sn_kernels sn_raw32_ref = {raw32_encode, raw32_decode, raw32_merge, raw32_check};
+const sn_kernels sn_bf16_ref = {bf16_encode, bf16_decode, bf16_merge, bf16_check};
+const sn_kernels sn_q8_ref = {q8_encode, q8_decode, q8_merge, q8_check};
+const sn_kernels sn_q4_ref = {q4_encode, q4_decode, q4_merge, q4_check};
+const sn_kernels sn_e3m0_ref = {e3m0_encode, e3m0_decode, e3m0_merge, q4_check};
+const sn_kernels sn_sign_ref = {sign_encode, sign_decode, sign_merge, sign_check};
+const sn_kernels sn_tk4_ref = {tk4_encode, tk4_decode, tk4_merge, tk4_check};

@@ -1,9 +1,33 @@
 from typing_extensions import Buffer
 
 def isas() -> tuple[str, ...]: ...
-def encode(isa: int, bits: int, values: Buffer, payload: Buffer, /) -> int: ...
-def validate(isa: int, bits: int, payload: Buffer, n_elems: int, /) -> int: ...
-def decode(isa: int, bits: int, payload: Buffer, out: Buffer, /) -> int: ...
+def encode(
+    isa: int,
+    codec: int,
+    n_kept: int,
+    values: Buffer,
+    payload: Buffer,
+    reference: Buffer | None,
+    /,
+) -> int: ...
+def validate(isa: int, codec: int, n_kept: int, payload: Buffer, n_elems: int, /) -> int: ...
+def decode(
+    isa: int,
+    codec: int,
+    n_kept: int,
+    payload: Buffer,
+    out: Buffer,
+    reference: Buffer | None,
+    /,
+) -> int: ...
 def merge(
-    isa: int, bits: int, payload: Buffer, target: Buffer, own_weight: float, peer_weight: float, /
+    isa: int,
+    codec: int,
+    n_kept: int,
+    payload: Buffer,
+    target: Buffer,
+    reference: Buffer | None,
+    own_weight: float,
+    peer_weight: float,
+    /,
 ) -> int: ...

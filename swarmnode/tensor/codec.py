@@ -1,4 +1,14 @@
-"""Encode, decode and merge float32 vectors as Q8B64 or Q4B64 (proto/codecs.md).
+"""Encode, decode and merge float32 vectors (proto/codecs.md).
+
+| codec | bits an element | for |
+|---|---|---|
+| RAW32 | 32 | what must stay exact |
+| BF16 | 16 | weights; small tensors |
+| Q8B64 | 8.25 | weights; best as the difference to a reference |
+| Q4B64 | 4.25 | differences |
+| E3M0 | 4.125 | outer gradients |
+| SIGN64 | 1.25 | sums with error feedback |
+| TK4 | 0.254 | sums with error feedback; TK4Kn keeps n of 4096 instead of 64 |
 
 The work is done by the C extension, on the best instruction set that this
 machine runs; ``SWARMNODE_NATIVE`` forces another by name. Without the
@@ -19,7 +29,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, Protocol
 
 from swarmnode.errors import ConfigError, LocalProtocolError, MalformedMessage, WorkerError
-from swarmnode.tensor.formats import BLOCK_ELEMS, FORMATS, Format, Verdict
+from swarmnode.tensor.formats import FORMATS, Format, Verdict, find_format
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +46,8 @@ _FAULTS = {
     Verdict.INVALID_SCALE: "a scale is negative, not finite or too large",
     Verdict.INVALID_CODE: "a code is outside the range of the codec",
     Verdict.INVALID_PADDING: "the padding of the last block is not zero",
+    Verdict.INVALID_VALUE: "a value is NaN or infinite",
+    Verdict.INVALID_POSITION: "positions do not ascend",
 }
 _logger = logging.getLogger(__name__)
 
@@ -43,11 +55,22 @@ _logger = logging.getLogger(__name__)
 class Kernels(Protocol):
     """What does the work: :mod:`swarmnode.tensor.reference`, or the extension on one ISA."""
 
-    def encode(self, fmt: Format, values: Buffer, payload: Buffer, /) -> int: ...
+    def encode(
+        self, fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | None, /
+    ) -> int: ...
     def validate(self, fmt: Format, payload: Buffer, n_elems: int, /) -> int: ...
-    def decode(self, fmt: Format, payload: Buffer, out: Buffer, /) -> int: ...
+    def decode(
+        self, fmt: Format, payload: Buffer, out: Buffer, reference: Buffer | None, /
+    ) -> int: ...
     def merge(
-        self, fmt: Format, payload: Buffer, target: Buffer, own: float, peer: float, /
+        self,
+        fmt: Format,
+        payload: Buffer,
+        target: Buffer,
+        reference: Buffer | None,
+        own: float,
+        peer: float,
+        /,
     ) -> int: ...
 
 
@@ -55,15 +78,25 @@ class Kernels(Protocol):
 class Codec:
     """One codec on one instruction set; stateless, free to share between threads.
 
+    A ``reference`` is a finite float32 vector that both sides have, as long as the values: then
+    the difference to it is what is encoded, and what is decoded is reference plus difference.
+
     Attributes:
-        name: one of ``CODEC_NAMES``.
+        name: as :func:`get_codec` takes it.
         isa: who does the work, one of :func:`available_isas`.
         bits_per_elem: on the wire, scales included.
+        block_elems: a vector may be cut into payloads of its own at multiples of this.
+        takes_reference: whether ``reference`` may be given.
+        needs_error_feedback: only for messages that every consumer sees, with
+            :mod:`swarmnode.tensor.feedback`; a strategy with random partners must refuse it.
     """
 
     name: str
     isa: str
     bits_per_elem: float
+    block_elems: int
+    takes_reference: bool
+    needs_error_feedback: bool
     _format: Format = field(repr=False)
     _kernels: Kernels = field(repr=False)
 
@@ -71,42 +104,55 @@ class Codec:
         """Return the exact size of the payload of ``n_elems`` elements."""
         return self._format.payload_bytes(n_elems)
 
-    def encode(self, values: Buffer, payload: Buffer) -> None:
+    def encode(self, values: Buffer, payload: Buffer, reference: Buffer | None = None) -> None:
         """Quantize.
 
         Args:
             values: float32 [n_elems].
             payload: writable, exactly ``payload_bytes(n_elems)`` bytes.
+            reference: float32 [n_elems].
 
         Raises:
-            WorkerError: a value is NaN or infinite; ``payload`` then holds bytes that no
-                decoder accepts.
+            WorkerError: a value is NaN or infinite, or its difference to the reference is;
+                ``payload`` then holds bytes that no decoder accepts.
             LocalProtocolError: a buffer has the wrong size, type or layout.
         """
         n_elems = self._count_elems(values)
         self._check_own_payload(payload, n_elems)
-        refused = self._kernels.encode(self._format, values, payload)
+        self._check_reference(reference, n_elems)
+        refused = self._kernels.encode(self._format, values, payload, reference)
         if refused >= 0:
-            first = refused * BLOCK_ELEMS
-            last = min(first + BLOCK_ELEMS, n_elems) - 1
+            first = refused * self.block_elems
+            last = min(first + self.block_elems, n_elems) - 1
+            which = f"elements {first} to {last} hold" if last > first else f"element {first} is"
             raise WorkerError(
-                f"{self.name}: expected finite values, elements {first} to {last} hold NaN or "
+                f"{self.name}: expected finite values, {which} NaN or "
                 "infinity; nothing is sent: lower the learning rate or resume from a snapshot"
             )
 
-    def decode(self, payload: Buffer, out: Buffer) -> None:
+    def decode(self, payload: Buffer, out: Buffer, reference: Buffer | None = None) -> None:
         """Check a foreign payload, then write every value of ``out``: float32 [n_elems].
 
         Every value written is finite.
 
         Raises:
             MalformedMessage: the payload breaks a rule; ``out`` is as it was.
-            LocalProtocolError: ``out`` is not writable contiguous float32.
+            LocalProtocolError: ``out`` is not writable contiguous float32, or ``reference`` is
+                not of its length.
         """
-        self._check_size(payload, self._count_elems(out, writable=True))
-        self._judge(self._kernels.decode(self._format, payload, out))
+        n_elems = self._count_elems(out, writable=True)
+        self._check_reference(reference, n_elems)
+        self._check_size(payload, n_elems)
+        self._judge(self._kernels.decode(self._format, payload, out, reference))
 
-    def merge(self, payload: Buffer, target: Buffer, own_weight: float, peer_weight: float) -> None:
+    def merge(
+        self,
+        payload: Buffer,
+        target: Buffer,
+        own_weight: float,
+        peer_weight: float,
+        reference: Buffer | None = None,
+    ) -> None:
         """Check a foreign payload, then set ``target`` to own * target + peer * decoded, in place.
 
         Both weights are rounded to float32; each element takes two products and one sum, each
@@ -117,18 +163,25 @@ class Codec:
             payload: bytes from a peer.
             target: float32 [n_elems].
             own_weight, peer_weight: finite as float32.
+            reference: float32 [n_elems].
 
         Raises:
             MalformedMessage: the payload breaks a rule; ``target`` is as it was.
-            LocalProtocolError: ``target`` is not writable contiguous float32, or a weight is
-                not finite.
+            LocalProtocolError: ``target`` is not writable contiguous float32, ``reference`` is
+                not of its length, or a weight is not finite.
         """
         if not (_is_finite_float32(own_weight) and _is_finite_float32(peer_weight)):
             raise LocalProtocolError(
                 f"expected finite float32 weights, got {own_weight} and {peer_weight}"
             )
-        self._check_size(payload, self._count_elems(target, writable=True))
-        self._judge(self._kernels.merge(self._format, payload, target, own_weight, peer_weight))
+        n_elems = self._count_elems(target, writable=True)
+        self._check_reference(reference, n_elems)
+        self._check_size(payload, n_elems)
+        self._judge(
+            self._kernels.merge(
+                self._format, payload, target, reference, own_weight, peer_weight
+            )
+        )
 
     def validate(self, payload: Buffer, n_elems: int) -> None:
         """Check a foreign payload of ``n_elems`` elements.
@@ -149,6 +202,17 @@ class Codec:
             raise MalformedMessage(
                 f"{self.name} payload of {n_elems} elements: expected "
                 f"{self.payload_bytes(n_elems)} bytes, got {size_bytes}"
+            )
+
+    def _check_reference(self, reference: Buffer | None, n_elems: int) -> None:
+        if reference is None:
+            return
+        if not self.takes_reference:
+            raise LocalProtocolError(f"{self.name} takes no reference: encode the values alone")
+        reference_elems = self._count_elems(reference)
+        if reference_elems != n_elems:
+            raise LocalProtocolError(
+                f"{self.name}: expected a reference of {n_elems} elements, got {reference_elems}"
             )
 
     def _check_own_payload(self, payload: Buffer, n_elems: int) -> None:
@@ -181,14 +245,23 @@ def get_codec(name: str, isa: str | None = None) -> Codec:
     Raises:
         ConfigError: no such codec, or this machine cannot run ``isa``.
     """
-    if name not in FORMATS:
+    fmt = find_format(name)
+    if fmt is None:
         raise ConfigError(f"no codec {name!r}: choose {_or(CODEC_NAMES)}")
-    fmt = FORMATS[name]
     isa = active_isa() if isa is None else isa
     if isa not in available_isas():
         raise ConfigError(f"no instruction set {isa!r} here: choose {_or(available_isas())}")
     kernels = _native_kernels().get(isa) or _reference_kernels()
-    return Codec(name, isa, fmt.bits_per_elem, fmt, kernels)
+    return Codec(
+        name,
+        isa,
+        bits_per_elem=fmt.bits_per_elem,
+        block_elems=fmt.block_elems,
+        takes_reference=fmt.takes_reference,
+        needs_error_feedback=fmt.needs_error_feedback,
+        _format=fmt,
+        _kernels=kernels,
+    )
 
 
 @cache

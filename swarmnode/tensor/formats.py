@@ -1,17 +1,21 @@
 """What the codecs look like on the wire, apart from the arithmetic (proto/codecs.md).
 
-The payload of n elements is ``n_blocks`` = ceil(n / 64) scales of two bytes
-(bfloat16, little endian), then the codes of all blocks. Elements that fill up
-the last block are zero.
+The payload of n elements is one scale for each block of ``block_elems``, then
+the codes of all blocks. Elements that fill up the last block are zero. RAW32
+and BF16 have blocks of one element and no scales, so nothing to fill up.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 
-BLOCK_ELEMS = 64
-SCALE_BYTES = 2
+# TK4 keeps so many of each tile unless its name says otherwise: a quarter of a bit an element.
+KEPT_ELEMS_DEFAULT = 64
+KEPT_ELEMS_MAX = 2048
+_TILE_ELEMS = 4096
+_TK4_NAME = re.compile(r"TK4K([1-9][0-9]{0,3})")
 
 
 class Verdict(IntEnum):
@@ -21,33 +25,133 @@ class Verdict(IntEnum):
     INVALID_SCALE = 1
     INVALID_CODE = 2
     INVALID_PADDING = 3
+    INVALID_VALUE = 4
+    INVALID_POSITION = 5
+
+
+class CodecId(IntEnum):
+    """The numbers of the codecs in the contract; also those of ``sn_codec.h``."""
+
+    RAW32 = 1
+    BF16 = 2
+    Q8B64 = 3
+    Q4B64 = 4
+    E3M0 = 5
+    SIGN64 = 6
+    TK4 = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
     """One codec's shape.
 
-    ``levels`` is the largest code. ``scale_bits_max`` is the largest bfloat16 whose
-    product with ``levels`` is a finite float32.
+    Attributes:
+        name: what manifests and commands call it.
+        codec: its number; with ``kept_elems`` all that the kernels need to know.
+        block_elems: elements that share a scale; vectors may be cut at multiples of it.
+        scale_bytes: of one block: 0, 2 (bfloat16) or 4 (float32).
+        code_bytes: of one block.
+        scale_bits_max: the largest scale that decodes to finite values only.
+        levels: the largest code, where codes are integers.
+        kept_elems: of each block, where not all are.
+        takes_reference: values can be encoded as the difference to a vector that both sides have.
+        needs_error_feedback: the error is as large as the values, so what was not sent must be
+            added to what is sent next; only right where every consumer sees every message.
     """
 
     name: str
-    bits: int
-    levels: int
-    scale_bits_max: int
+    codec: CodecId
+    block_elems: int
+    scale_bytes: int
+    code_bytes: int
+    scale_bits_max: int = 0
+    levels: int = 0
+    kept_elems: int = 0
+    takes_reference: bool = False
+    needs_error_feedback: bool = False
 
     @property
     def bits_per_elem(self) -> float:
         """Bits on the wire for one element of a whole block, scale included."""
-        return self.bits + 8 * SCALE_BYTES / BLOCK_ELEMS
+        return 8 * (self.scale_bytes + self.code_bytes) / self.block_elems
 
     def payload_bytes(self, n_elems: int) -> int:
         """Return the exact size of the payload of ``n_elems`` elements."""
-        n_blocks = -(-n_elems // BLOCK_ELEMS)
-        return n_blocks * (SCALE_BYTES + BLOCK_ELEMS * self.bits // 8)
+        n_blocks = -(-n_elems // self.block_elems)
+        return n_blocks * (self.scale_bytes + self.code_bytes)
 
+
+def _tk4(name: str, kept_elems: int) -> Format:
+    """A position of 12 bits and a code of four for every element that is kept."""
+    return Format(
+        name,
+        CodecId.TK4,
+        _TILE_ELEMS,
+        scale_bytes=2,
+        code_bytes=2 * kept_elems,
+        scale_bits_max=0x7E12,
+        levels=7,
+        kept_elems=kept_elems,
+        needs_error_feedback=True,
+    )
+
+
+def _integers(name: str, codec: CodecId, bits: int, scale_bits_max: int) -> Format:
+    """Blocks of 64 signed integers; times ``levels`` the largest scale is a finite float32."""
+    return Format(
+        name,
+        codec,
+        block_elems=64,
+        scale_bytes=2,
+        code_bytes=64 * bits // 8,
+        scale_bits_max=scale_bits_max,
+        levels=2 ** (bits - 1) - 1,
+        takes_reference=True,
+    )
+
+
+_E3M0 = Format(
+    "E3M0",
+    CodecId.E3M0,
+    block_elems=256,
+    scale_bytes=4,
+    code_bytes=128,
+    scale_bits_max=0x7F7FFFFF,
+    takes_reference=True,
+)
+_SIGN64 = Format(
+    "SIGN64",
+    CodecId.SIGN64,
+    block_elems=64,
+    scale_bytes=2,
+    code_bytes=8,
+    scale_bits_max=0x7F7F,
+    needs_error_feedback=True,
+)
 
 FORMATS = {
-    "Q8B64": Format("Q8B64", bits=8, levels=127, scale_bits_max=0x7C01),
-    "Q4B64": Format("Q4B64", bits=4, levels=7, scale_bits_max=0x7E12),
+    fmt.name: fmt
+    for fmt in (
+        Format("RAW32", CodecId.RAW32, block_elems=1, scale_bytes=0, code_bytes=4),
+        Format("BF16", CodecId.BF16, block_elems=1, scale_bytes=0, code_bytes=2),
+        _integers("Q8B64", CodecId.Q8B64, bits=8, scale_bits_max=0x7C01),
+        _integers("Q4B64", CodecId.Q4B64, bits=4, scale_bits_max=0x7E12),
+        _E3M0,
+        _SIGN64,
+        _tk4("TK4", KEPT_ELEMS_DEFAULT),
+    )
 }
+
+
+def find_format(name: str) -> Format | None:
+    """Return the format ``name``, or None if there is none.
+
+    ``TK4Kn`` is TK4 that keeps n of each 4096 elements; n is even, 2 to 2048, and 64 has the one
+    name TK4, so that equal codecs have equal names.
+    """
+    if name in FORMATS:
+        return FORMATS[name]
+    match = _TK4_NAME.fullmatch(name)
+    kept_elems = int(match[1]) if match else 0
+    is_legal = kept_elems % 2 == 0 and 0 < kept_elems <= KEPT_ELEMS_MAX
+    return _tk4(name, kept_elems) if is_legal and kept_elems != KEPT_ELEMS_DEFAULT else None

@@ -23,21 +23,33 @@ class NativeKernels:
 
     isa: int
 
-    def encode(self, fmt: Format, values: Buffer, payload: Buffer) -> int:
+    def encode(
+        self, fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | None
+    ) -> int:
         """Return -1, or the index of the first block that is not finite."""
-        return _native.encode(self.isa, fmt.bits, values, payload)
+        return _native.encode(self.isa, fmt.codec, fmt.kept_elems, values, payload, reference)
 
     def validate(self, fmt: Format, payload: Buffer, n_elems: int) -> int:
         """Return a Verdict."""
-        return _native.validate(self.isa, fmt.bits, payload, n_elems)
+        return _native.validate(self.isa, fmt.codec, fmt.kept_elems, payload, n_elems)
 
-    def decode(self, fmt: Format, payload: Buffer, out: Buffer) -> int:
+    def decode(self, fmt: Format, payload: Buffer, out: Buffer, reference: Buffer | None) -> int:
         """Return a Verdict; ``out`` is written if it is VALID."""
-        return _native.decode(self.isa, fmt.bits, payload, out)
+        return _native.decode(self.isa, fmt.codec, fmt.kept_elems, payload, out, reference)
 
-    def merge(self, fmt: Format, payload: Buffer, target: Buffer, own: float, peer: float) -> int:
+    def merge(
+        self,
+        fmt: Format,
+        payload: Buffer,
+        target: Buffer,
+        reference: Buffer | None,
+        own: float,
+        peer: float,
+    ) -> int:
         """Return a Verdict; ``target`` is written if it is VALID."""
-        return _native.merge(self.isa, fmt.bits, payload, target, own, peer)
+        return _native.merge(
+            self.isa, fmt.codec, fmt.kept_elems, payload, target, reference, own, peer
+        )
 
 
 def kernels_by_isa() -> dict[str, NativeKernels]:

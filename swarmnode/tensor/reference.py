@@ -2,7 +2,8 @@
 
 Same functions, same bytes and same floats as the C extension, ten to thirty
 times slower. All arithmetic is float32, rounded to nearest even at every
-step; nothing here may be fused or widened.
+step; nothing here may be fused or widened. What a block is made into is in
+:mod:`swarmnode.tensor.reference_blocks`.
 """
 
 from __future__ import annotations
@@ -11,87 +12,84 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from swarmnode.tensor.formats import BLOCK_ELEMS, SCALE_BYTES, Format, Verdict
+from swarmnode.tensor.formats import Format, Verdict
+from swarmnode.tensor.reference_blocks import BLOCK_CODECS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    Floats = NDArray[np.float32]
-    Bytes = NDArray[np.uint8]
+    from swarmnode.tensor.reference_blocks import Bits, Bytes, Floats
 
 _ABS_MASK = np.uint32(0x7FFFFFFF)
 _INFINITY_BITS = 0x7F800000
-# Below this many levels a block is zero, so that no denormal ever becomes a code.
-_SCALE_MIN = np.float32(2.0**-124)
-_HALF = np.float32(0.5)
-_Q4_OFFSET = 8
-_INVALID_Q8_BYTE = 0x80
+_FLOAT32_MAX = np.finfo(np.float32).max
 _REFUSED_BYTE = 0xFF
 
 
-def encode(fmt: Format, values: Buffer, payload: Buffer) -> int:
+def encode(fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | None) -> int:
     """Quantize; return -1, or the index of the first block with a NaN or infinity.
 
     Then the whole payload is 0xFF, which no decoder accepts.
     """
     flat = _floats(values)
+    if reference is not None:
+        with np.errstate(all="ignore"):
+            flat = flat - _floats(reference)
     out = _bytes(payload)
-    blocks = np.zeros((-(-flat.size // BLOCK_ELEMS), BLOCK_ELEMS), dtype=np.float32)
+    blocks = np.zeros((-(-flat.size // fmt.block_elems), fmt.block_elems), dtype=np.float32)
     blocks.reshape(-1)[: flat.size] = flat
-    amax_bits = (blocks.view(np.uint32) & _ABS_MASK).max(axis=1)
+    magnitudes = blocks.view(np.uint32) & _ABS_MASK
+    amax_bits = magnitudes.max(axis=1) if fmt.block_elems > 1 else magnitudes[:, 0]
     refused = np.flatnonzero(amax_bits >= _INFINITY_BITS)
     if refused.size:
         out[:] = _REFUSED_BYTE
         return int(refused[0])
-    scale_bits = _scale_bits(fmt, amax_bits)
-    scales = _scales_from_bits(scale_bits)
-    inverse = np.zeros_like(scales)
-    np.divide(np.float32(1.0), scales, out=inverse, where=scale_bits != 0)
-    with np.errstate(all="ignore"):
-        t = blocks * inverse[:, None]
-        codes = np.trunc(t + np.copysign(_HALF, t)).astype(np.int8)
-    n_scale_bytes = len(blocks) * SCALE_BYTES
-    out[:n_scale_bytes] = scale_bits.astype("<u2").view(np.uint8)
-    out[n_scale_bytes:] = _packed(fmt, codes).reshape(-1)
+    scale_bits, codes = BLOCK_CODECS[fmt.codec].quantize(fmt, blocks, amax_bits)
+    n_scale_bytes = len(blocks) * fmt.scale_bytes
+    out[:n_scale_bytes] = scale_bits.astype(f"<u{fmt.scale_bytes or 4}").view(np.uint8)
+    out[n_scale_bytes:] = codes.reshape(-1)
     return -1
 
 
 def validate(fmt: Format, payload: Buffer, n_elems: int) -> Verdict:
     """Say whether a foreign payload of ``n_elems`` elements keeps every rule."""
-    scale_bits, packed = _planes(fmt, payload)
+    scale_bits, codes = _planes(fmt, payload)
     if (scale_bits > fmt.scale_bits_max).any():
         return Verdict.INVALID_SCALE
-    if fmt.bits == 8:
-        invalid = packed == _INVALID_Q8_BYTE
-    else:
-        invalid = ((packed & 0x0F) == 0) | ((packed >> 4) == 0)
-    if invalid.any():
-        return Verdict.INVALID_CODE
-    if _unpacked(fmt, packed[-1:]).reshape(-1)[n_elems % BLOCK_ELEMS or BLOCK_ELEMS :].any():
+    block_codec = BLOCK_CODECS[fmt.codec]
+    verdict = block_codec.check(fmt, codes)
+    n_rest = n_elems % fmt.block_elems
+    if verdict is Verdict.VALID and n_rest and not block_codec.ends_at(fmt, codes[-1:], n_rest):
         return Verdict.INVALID_PADDING
-    return Verdict.VALID
+    return verdict
 
 
-def decode(fmt: Format, payload: Buffer, out: Buffer) -> Verdict:
-    """Write ``code * scale`` for every element of ``out``, or nothing if the payload is invalid."""
+def decode(fmt: Format, payload: Buffer, out: Buffer, reference: Buffer | None) -> Verdict:
+    """Write every element of ``out``, or nothing if the payload is invalid."""
     target = _floats(out)
     verdict = validate(fmt, payload, target.size)
     if verdict is Verdict.VALID:
-        target[:] = _decoded(fmt, payload, target.size)
+        target[:] = _decoded(fmt, payload, reference, target.size)
     return verdict
 
 
 def merge(
-    fmt: Format, payload: Buffer, target: Buffer, own_weight: float, peer_weight: float
+    fmt: Format,
+    payload: Buffer,
+    target: Buffer,
+    reference: Buffer | None,
+    own_weight: float,
+    peer_weight: float,
 ) -> Verdict:
     """Set target to ``own_weight * target + peer_weight * decoded``: two products, then the sum."""
     own = _floats(target)
     verdict = validate(fmt, payload, own.size)
     if verdict is Verdict.VALID:
+        decoded = _decoded(fmt, payload, reference, own.size)
         with np.errstate(all="ignore"):
             own_part = np.float32(own_weight) * own
-            peer_part = np.float32(peer_weight) * _decoded(fmt, payload, own.size)
+            peer_part = np.float32(peer_weight) * decoded
             own[:] = own_part + peer_part
     return verdict
 
@@ -104,49 +102,22 @@ def _bytes(buffer: Buffer) -> Bytes:
     return np.frombuffer(memoryview(buffer), dtype=np.uint8)
 
 
-def _scale_bits(fmt: Format, amax_bits: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Return amax / levels rounded up to bfloat16, so that no code exceeds ``levels``."""
-    with np.errstate(under="ignore"):
-        exact = amax_bits.view(np.float32) / np.float32(fmt.levels)
-    rounded_up = (exact.view(np.uint32) + np.uint32(0xFFFF)) >> np.uint32(16)
-    bits: NDArray[np.uint32] = np.minimum(rounded_up, np.uint32(fmt.scale_bits_max))
-    bits[exact < _SCALE_MIN] = 0
-    return bits
-
-
-def _scales_from_bits(scale_bits: NDArray[np.uint32]) -> Floats:
-    return (scale_bits << np.uint32(16)).view(np.float32)
-
-
-def _planes(fmt: Format, payload: Buffer) -> tuple[NDArray[np.uint32], Bytes]:
-    """Return scale bits [n_blocks] and codes [n_blocks, bytes of a block]."""
+def _planes(fmt: Format, payload: Buffer) -> tuple[Bits, Bytes]:
+    """Return scale bits [n_blocks] (none without scales) and codes [n_blocks, code_bytes]."""
     raw = _bytes(payload)
-    block_code_bytes = BLOCK_ELEMS * fmt.bits // 8
-    n_blocks = raw.size // (SCALE_BYTES + block_code_bytes)
-    scales, codes = raw[: n_blocks * SCALE_BYTES], raw[n_blocks * SCALE_BYTES :]
-    return scales.view("<u2").astype(np.uint32), codes.reshape(n_blocks, block_code_bytes)
+    n_blocks = raw.size // (fmt.scale_bytes + fmt.code_bytes)
+    n_scale_bytes = n_blocks * fmt.scale_bytes
+    scales = raw[:n_scale_bytes].view(f"<u{fmt.scale_bytes or 4}")
+    codes = raw[n_scale_bytes:].reshape(n_blocks, fmt.code_bytes)
+    return scales.astype(np.uint32), codes
 
 
-def _packed(fmt: Format, codes: NDArray[np.int8]) -> Bytes:
-    """Codes [n_blocks, 64] to bytes: byte t of a Q4B64 block holds elements t and t + 32."""
-    if fmt.bits == 8:
-        return codes.view(np.uint8)
-    nibbles = (codes + np.int8(_Q4_OFFSET)).view(np.uint8)
-    return nibbles[:, :32] | nibbles[:, 32:] << np.uint8(4)
-
-
-def _unpacked(fmt: Format, packed: Bytes) -> NDArray[np.int8]:
-    """The opposite of :func:`_packed`."""
-    if fmt.bits == 8:
-        return packed.view(np.int8)
-    nibbles = np.concatenate((packed & 0x0F, packed >> 4), axis=1)
-    return nibbles.view(np.int8) - np.int8(_Q4_OFFSET)
-
-
-def _decoded(fmt: Format, payload: Buffer, n_elems: int) -> Floats:
-    scale_bits, packed = _planes(fmt, payload)
-    scales = _scales_from_bits(scale_bits)
-    codes = _unpacked(fmt, packed).astype(np.float32)
+def _decoded(fmt: Format, payload: Buffer, reference: Buffer | None, n_elems: int) -> Floats:
+    scale_bits, codes = _planes(fmt, payload)
     with np.errstate(under="ignore"):
-        values: Floats = (codes * scales[:, None]).reshape(-1)[:n_elems]
-    return values
+        blocks = BLOCK_CODECS[fmt.codec].dequantize(fmt, scale_bits, codes)
+    values: NDArray[np.float32] = blocks.reshape(-1)[:n_elems]
+    if reference is None:
+        return values
+    with np.errstate(all="ignore"):  # saturates where reference and difference overflow
+        return np.clip(_floats(reference) + values, -_FLOAT32_MAX, _FLOAT32_MAX)

@@ -1,0 +1,191 @@
+/* TK4: the largest elements of a tile of 4096 in four bits each, and where they are. Included by
+ * each instruction set's file after SN_TARGET is defined; compilers vectorise the passes over a
+ * tile. Codes of a tile that keeps k: positions of 12 bits, two in three bytes, then k nibbles. */
+#ifndef SN_TOPK_H
+#define SN_TOPK_H
+
+#include "sn_kernels.h"
+
+/* What may be kept: those at least as large as some bound, in ascending order of position. */
+typedef struct {
+    size_t count;
+    uint32_t magnitudes[SN_TILE_ELEMS];
+    uint16_t positions[SN_TILE_ELEMS];
+} topk_candidates;
+
+SN_TARGET SN_INLINE size_t topk_count(const uint32_t *magnitudes, size_t count, uint32_t bound)
+{
+    /* Magnitudes are below 2^31, and every vector unit compares signed integers. */
+    const int32_t signed_bound = (int32_t)bound;
+    uint32_t found = 0;
+    for (size_t i = 0; i < count; i++) {
+        found += (int32_t)magnitudes[i] >= signed_bound;
+    }
+    return found;
+}
+
+/* Collects at least n_kept candidates: those within one binary exponent of the largest, or two,
+ * four, and so on. That leaves a few hundred of a tile to search among. */
+SN_TARGET SN_INLINE void topk_collect(const uint32_t *magnitudes, uint32_t amax_bits,
+                                      size_t n_kept, topk_candidates *candidates)
+{
+    uint32_t bound = amax_bits;
+    for (uint32_t step = 1u << SN_EXPONENT_SHIFT; bound > 0; step *= 2) {
+        bound = amax_bits > step ? amax_bits - step : 0;
+        if (topk_count(magnitudes, SN_TILE_ELEMS, bound) >= n_kept) {
+            break;
+        }
+    }
+    size_t count = 0;
+    for (size_t i = 0; i < SN_TILE_ELEMS; i++) {
+        candidates->magnitudes[count] = magnitudes[i];
+        candidates->positions[count] = (uint16_t)i;
+        count += magnitudes[i] >= bound;
+    }
+    candidates->count = count;
+}
+
+/* The magnitude of the n_kept-th largest, or a lower one that no more than n_kept reach. */
+SN_TARGET SN_INLINE uint32_t topk_threshold(const topk_candidates *candidates, uint32_t amax_bits,
+                                            size_t n_kept)
+{
+    uint32_t low = 0; /* at least n_kept reach it */
+    uint32_t high = amax_bits + 1; /* fewer than n_kept reach it */
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        const size_t count = topk_count(candidates->magnitudes, candidates->count, middle);
+        if (count == n_kept) {
+            return middle;
+        }
+        if (count > n_kept) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* Writes the positions of the n_kept largest in ascending order; of equals, the first ones. */
+SN_TARGET SN_INLINE void topk_select(const uint32_t *magnitudes, uint32_t amax_bits,
+                                     size_t n_kept, uint16_t *positions)
+{
+    topk_candidates candidates;
+    topk_collect(magnitudes, amax_bits, n_kept, &candidates);
+    const uint32_t threshold = topk_threshold(&candidates, amax_bits, n_kept);
+    size_t ties_left =
+        n_kept - topk_count(candidates.magnitudes, candidates.count, threshold + 1);
+    size_t n_selected = 0;
+    for (size_t i = 0; i < candidates.count && n_selected < n_kept; i++) {
+        const int is_tie = candidates.magnitudes[i] == threshold;
+        if (candidates.magnitudes[i] > threshold || (is_tie && ties_left > 0)) {
+            ties_left -= (size_t)is_tie;
+            positions[n_selected++] = candidates.positions[i];
+        }
+    }
+}
+
+static inline void topk_pack(const uint8_t *values, const uint16_t *positions, size_t n_kept,
+                             float inverse_scale, uint8_t *codes)
+{
+    uint8_t *pairs = codes + n_kept / 2 * SN_POSITION_PAIR_BYTES;
+    int32_t nibbles[SN_KEPT_MAX];
+    for (size_t i = 0; i < n_kept; i++) {
+        float value;
+        memcpy(&value, values + positions[i] * sizeof value, sizeof value);
+        nibbles[i] = sn_code_of(value, inverse_scale) + SN_Q4_OFFSET;
+    }
+    for (size_t i = 0; i < n_kept / 2; i++) {
+        const uint32_t pair = (uint32_t)positions[2 * i] | (uint32_t)positions[2 * i + 1] << 12;
+        for (size_t byte = 0; byte < SN_POSITION_PAIR_BYTES; byte++) {
+            codes[i * SN_POSITION_PAIR_BYTES + byte] = (uint8_t)(pair >> 8 * byte);
+        }
+        pairs[i] = (uint8_t)(nibbles[i] | nibbles[i + n_kept / 2] << 4);
+    }
+}
+
+SN_TARGET static size_t tk4_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
+{
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        const uint8_t *values = from->values + b * SN_BLOCK_BYTES_MAX;
+        uint32_t magnitudes[SN_TILE_ELEMS];
+        memcpy(magnitudes, values, sizeof magnitudes);
+        uint32_t amax_bits = 0;
+        for (size_t i = 0; i < SN_TILE_ELEMS; i++) {
+            magnitudes[i] &= SN_ABS_MASK;
+            amax_bits = magnitudes[i] > amax_bits ? magnitudes[i] : amax_bits;
+        }
+        if (amax_bits >= SN_INFINITY_BITS) {
+            return b;
+        }
+        uint16_t positions[SN_KEPT_MAX];
+        topk_select(magnitudes, amax_bits, from->format->n_kept, positions);
+        const uint32_t scale_bits = sn_scale_bits(amax_bits, &sn_q4_format);
+        sn_scale_store(scales, b, scale_bits);
+        topk_pack(values, positions, from->format->n_kept, sn_inverse_scale(scale_bits),
+                  codes + b * from->format->block_code_bytes);
+    }
+    return from->n_blocks;
+}
+
+SN_TARGET SN_INLINE void tk4_unpack(const sn_coded *from, size_t b, float tile[SN_TILE_ELEMS])
+{
+    const uint8_t *codes = from->codes + b * from->format->block_code_bytes;
+    const size_t n_kept = from->format->n_kept;
+    const float scale = sn_scale_load(from->scales, b);
+    memset(tile, 0, SN_BLOCK_BYTES_MAX);
+    for (size_t i = 0; i < n_kept; i++) {
+        const int32_t code = sn_tk4_nibble(codes, n_kept, i) - SN_Q4_OFFSET;
+        tile[sn_tk4_position(codes, i)] = (float)code * scale;
+    }
+}
+
+SN_TARGET static void tk4_decode(const sn_coded *from, uint8_t *out)
+{
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        float tile[SN_TILE_ELEMS];
+        tk4_unpack(from, b, tile);
+        memcpy(out + b * SN_BLOCK_BYTES_MAX, tile, sizeof tile);
+    }
+}
+
+SN_TARGET static void tk4_merge(const sn_coded *from, uint8_t *target, float own_weight,
+                                float peer_weight)
+{
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        float tile[SN_TILE_ELEMS];
+        tk4_unpack(from, b, tile);
+        uint8_t *at = target + b * SN_BLOCK_BYTES_MAX;
+        for (size_t i = 0; i < SN_TILE_ELEMS; i++) {
+            float own;
+            memcpy(&own, at + i * sizeof own, sizeof own);
+            const float result = sn_merged(own, tile[i], own_weight, peer_weight);
+            memcpy(at + i * sizeof own, &result, sizeof result);
+        }
+    }
+}
+
+/* Nibbles as those of Q4B64; positions must ascend, so that each is named once. */
+static sn_verdict tk4_check(const sn_coded *from)
+{
+    const size_t n_kept = from->format->n_kept;
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        const uint8_t *codes = from->codes + b * from->format->block_code_bytes;
+        for (size_t i = 0; i < n_kept; i++) {
+            if (sn_tk4_nibble(codes, n_kept, i) == 0) {
+                return SN_INVALID_CODE;
+            }
+        }
+    }
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        const uint8_t *codes = from->codes + b * from->format->block_code_bytes;
+        for (size_t i = 1; i < n_kept; i++) {
+            if (sn_tk4_position(codes, i) <= sn_tk4_position(codes, i - 1)) {
+                return SN_INVALID_POSITION;
+            }
+        }
+    }
+    return SN_VALID;
+}
+
+#endif
