@@ -14,20 +14,24 @@ from swarmnode.errors import ConfigError, SpecMismatch, SwarmNodeError, WorkerEr
 from swarmnode.ipc.control import FATAL_KINDS
 from swarmnode.ipc.spawn import worker_command, worker_environment
 
+_OFFLINE = "swarmnode.worker.offline"
 
-def run_offline(*arguments: str) -> dict[str, Any]:
+
+def run_offline(*arguments: str, module: str = _OFFLINE) -> dict[str, Any]:
     """Run one offline command of the worker and return the last thing that it says.
+
+    ``module``: another one that speaks in the same way.
 
     Raises:
         SwarmNodeError: it failed; the message is the line that it printed.
     """
-    answers = deque(stream_offline(*arguments), maxlen=1)
+    answers = deque(stream_offline(*arguments, module=module), maxlen=1)
     if not answers:
         raise WorkerError("the worker ended without an answer: was it killed?")
     return answers[0]
 
 
-def stream_offline(*arguments: str) -> Iterator[dict[str, Any]]:
+def stream_offline(*arguments: str, module: str = _OFFLINE) -> Iterator[dict[str, Any]]:
     """Yield what an offline command of the worker says, one JSON object a line.
 
     Closing the iterator ends the process.
@@ -35,7 +39,8 @@ def stream_offline(*arguments: str) -> Iterator[dict[str, Any]]:
     Raises:
         SwarmNodeError: it failed; the message is the line that it printed.
     """
-    with tempfile.TemporaryFile() as complaints, _start(arguments, complaints) as process:
+    command = worker_command(module, *arguments)
+    with tempfile.TemporaryFile() as complaints, _start(command, complaints) as process:
         assert process.stdout is not None
         has_answered = False
         try:
@@ -55,10 +60,10 @@ def stream_offline(*arguments: str) -> Iterator[dict[str, Any]]:
         _check_status(process.returncode, complaints.read().decode("utf-8", "replace"))
 
 
-def _start(arguments: tuple[str, ...], complaints: IO[bytes]) -> subprocess.Popen[str]:
+def _start(command: list[str], complaints: IO[bytes]) -> subprocess.Popen[str]:
     try:
         return subprocess.Popen(
-            worker_command("swarmnode.worker.offline", *arguments),
+            command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=complaints,

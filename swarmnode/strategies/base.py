@@ -213,10 +213,14 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Record:
-    """LOG: what ``author`` published. Rounds hold them sorted by author."""
+    """LOG: what ``author`` published. Rounds hold them sorted by author.
+
+    ``round`` is that of the author's intent: a record that comes late is in a later round.
+    """
 
     author: bytes
     payload: bytes
+    round: int
 
 
 @dataclass(frozen=True)
@@ -371,6 +375,9 @@ class Strategy(ABC):
         """
         return 1.0
 
+    def set_round_steps(self, steps: int) -> None:  # noqa: B027  some have no rounds
+        """Take so many local steps in each round that is still to begin; see protocol/pacing.py."""
+
     # --- exchanges -----------------------------------------------------------------------
 
     @abstractmethod
@@ -381,7 +388,7 @@ class Strategy(ABC):
         """Return why a peer's wish is refused, or None.
 
         The engine has compared the compatibility key, tag, fragment, ``round_skew_max`` and
-        ``base_version`` before.
+        ``base_version`` before; of a PULL only the key.
         """
         del offer
         return None

@@ -1,10 +1,10 @@
 """DADAO: decoupled accelerated optimization on a graph; exact, for strongly convex objectives.
 
 Source: A. Nabli and E. Oyallon, "DADAO: Decoupled Accelerated Decentralized Asynchronous
-Optimization", ICML 2023 (extended: JMLR 26, 2025), and the authors' code. It minimises Σ f_i(x)
-where each f_i is mu-strongly convex and L-smooth, and comes within 1e-12 of the optimum in float64.
-Each node keeps x and x̃ (primal), y and ỹ (its share of the dual of the gradients), z and z̃ (the
-dual of consensus; both sum to zero over all nodes). With nu = mu/2 and q = √(nu/L), between events::
+Optimization", ICML 2023 (extended: JMLR 26, 2025), and the authors' code. It minimises Σ f_i(x),
+each f_i mu-strongly convex and L-smooth, and comes within 1e-12 of the optimum in float64. Each
+node keeps x and x̃ (primal), y and ỹ (its share of the dual of the gradients), z and z̃ (the dual
+of consensus; both sum to zero over all nodes). With nu = mu/2 and q = √(nu/L), between events::
 
     x' = η (x̃ − x)        y' = α (ỹ − y)                  z' = α (z̃ − z)
     x̃' = η̃ (x − x̃)        ỹ' = −θ (y + z + nu x̃)          z̃' = α̃ (z − z̃)

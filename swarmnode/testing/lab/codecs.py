@@ -5,6 +5,8 @@ RAW is every number as it is; all others are the real codecs of :mod:`swarmnode.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from swarmnode.tensor.codec import get_codec
@@ -23,7 +25,9 @@ def through(codec: str, values: torch.Tensor) -> tuple[torch.Tensor, int]:
         return values.clone(), values.numel() * values.element_size()
     found = get_codec(codec)
     payload = bytearray(found.payload_bytes(values.numel()))
-    found.encode(memoryview(values.to(torch.float32).contiguous().numpy()), payload)
+    floats: Any = values.to(torch.float32).contiguous().numpy()  # a buffer, says numpy of late
+    found.encode(floats, payload)
     decoded = torch.empty(values.numel(), dtype=torch.float32)
-    found.decode(payload, memoryview(decoded.numpy()))
+    out: Any = decoded.numpy()
+    found.decode(payload, out)
     return decoded.to(values.dtype), len(payload)

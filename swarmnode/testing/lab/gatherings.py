@@ -110,7 +110,7 @@ class Gatherings:
 
     def publish(self, node: Node, intent: Intent) -> None:
         """Publish a record; one node has at most one in a round."""
-        record = Record(node.peer_id, intent.record)
+        record = Record(node.peer_id, intent.record, intent.round)
         number = node.number
 
         def arrive() -> None:

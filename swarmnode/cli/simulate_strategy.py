@@ -1,0 +1,89 @@
+"""``swarmnode simulate --strategy``: a training algorithm on virtual nodes, before real ones.
+
+It needs torch, so it runs as a process of its own: the virtual engine of swarmnode.testing.lab.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from swarmnode.cli.main import print_json
+from swarmnode.cli.worker_tools import run_offline
+from swarmnode.errors import ConfigError
+
+_NODES = 16  # unless --nodes says otherwise: its own default is of the other simulation
+_TOPOLOGIES = ("ring", "torus", "complete", "star", "exponential", "matching", "path", "grid")
+_OPTIONS = (
+    click.option(
+        "--strategy",
+        help="Try a training algorithm instead, in virtual time; the options below are for it.",
+    ),
+    click.option("--task", type=click.Choice(("lsq", "digits")), default="lsq", show_default=True),
+    click.option(
+        "--topology", type=click.Choice(_TOPOLOGIES), default="matching", show_default=True
+    ),
+    click.option("--steps", type=click.IntRange(1, 1_000_000), default=500, show_default=True),
+    click.option("--loss", type=click.FloatRange(0, 1), default=0.0, help="Share of exchanges."),
+    click.option("--latency", type=click.FloatRange(0), default=0.0, help="In local steps."),
+    click.option(
+        "--crashes", type=click.IntRange(0), default=0, help="Nodes that are gone for a while."
+    ),
+    click.option("--partition", is_flag=True, help="Cut the network in two for a while."),
+    click.option("--spread", type=click.FloatRange(1), default=1.0, help="Fastest over slowest."),
+    click.option("--dirichlet", type=click.FloatRange(0), default=0.0, help="Uneven labels."),
+    click.option("--optimizer", type=click.Choice(("sgd", "adam")), help="Of task digits."),
+    click.option("--lr", type=click.FloatRange(0), default=0.0, help="Of the local optimizer."),
+    click.option("--set", "settings", multiple=True, help="KEY=VALUE of the strategy."),
+    click.option("--codec", help="How payloads travel [default: every number as it is]."),
+    click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="A picture."),
+)
+
+
+def strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what a run of an algorithm can be told."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def simulate_strategy(nodes: int, seed: int, as_json: bool, options: dict[str, Any]) -> int:
+    """Run one algorithm and print its figures; return the exit status.
+
+    Raises:
+        ConfigError: no such strategy or setting, or it is not for this task.
+    """
+    source = click.get_current_context().get_parameter_source("nodes")
+    plot = options.pop("plot")
+    run = {name: value for name, value in options.items() if value not in (None, "")}
+    run["settings"] = _parse_settings(run.pop("settings"))
+    run["nodes"] = _NODES if source is ParameterSource.DEFAULT else nodes
+    run["seed"] = seed
+    arguments = [json.dumps(run)]
+    if plot is not None:
+        arguments += ["--plot", str(plot.absolute())]
+    figures = run_offline(*arguments, module="swarmnode.testing.lab")
+    if as_json:
+        print_json(figures)
+    else:
+        for name, value in figures.items():
+            click.echo(f"{name:24}{'-' if value is None else value}")
+    return 0
+
+
+def _parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        key, is_set, value = setting.partition("=")
+        if not (key and is_set):
+            raise ConfigError(f"--set: expected KEY=VALUE, got {setting!r}")
+        try:
+            parsed[key] = json.loads(value)
+        except ValueError:
+            parsed[key] = value  # a word
+    return parsed
