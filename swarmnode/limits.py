@@ -513,6 +513,30 @@ LAYOUT_NAME_BYTES_MAX = 512
 # 64 GiB of float32: far more than a volunteer's machine averages as one vector.
 LAYOUT_ELEMS_MAX = 2**34
 
+# --- group means, pacing ------------------------------------------------------------------
+# Of one group: each more costs a message to all others at every change, and their bulk meets at
+# one node's link. Larger sets go through several rounds of groups.
+GROUP_MEMBERS_MAX = 16
+# The vector is reduced in so many parts: with any number of members up to 16 all have work.
+GROUP_PIECES = 16
+# From the first look for the others to the roll being closed without those who are missing.
+GROUP_ENLIST_S_MAX = 120.0
+# A change of the view is one small message each way; who is silent that long is gone.
+GROUP_FLUSH_S = 5.0
+# Shares and sums at home uplinks; the shell passes what fits the size, this bounds it.
+GROUP_TRANSFER_S_MAX = 600.0
+# How long the outcome is told to members that still ask, as with pairs.
+GROUP_OUTCOME_KEEP_S = 600.0
+# Outcomes kept: a node ends a group mean a minute at most.
+GROUP_OUTCOMES_MAX = 64
+# Of the last measure of a local step in the next: about ten steps tell.
+PACING_STEP_KEEP = 0.9
+# Waiting for the last member of a round, as a share of the round; the goal for all waste is 5 %.
+PACING_GRACE_SHARE = 0.03
+# ... but a few round trips at the least, and no longer than a person would.
+PACING_GRACE_S_MIN = 0.5
+PACING_GRACE_S_MAX = 30.0
+
 # --- daemon, trainer, http ------------------------------------------------------------------------
 # To one worker at most: a message per slot and the requests of a few people.
 TRAINER_OUTBOX_MAX = 64

@@ -10,10 +10,15 @@ from swarmnode.errors import ConfigError
 from swarmnode.strategies.a2cid2 import A2CiD2
 from swarmnode.strategies.base import Strategy, TaskFacts
 from swarmnode.strategies.dadao import Dadao
+from swarmnode.strategies.diloco import DiLoCo
+from swarmnode.strategies.noloco import NoLoCo
+from swarmnode.strategies.one_byte import OneByte
 from swarmnode.strategies.pair_average import PairAverage
+from swarmnode.strategies.streaming import Streaming
 
 _STRATEGIES: dict[str, type[Strategy]] = {
-    strategy.name: strategy for strategy in (A2CiD2, Dadao, PairAverage)
+    strategy.name: strategy
+    for strategy in (A2CiD2, Dadao, DiLoCo, NoLoCo, OneByte, PairAverage, Streaming)
 }
 
 

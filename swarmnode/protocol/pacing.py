@@ -1,0 +1,70 @@
+"""How many local steps a node takes in a round, so that fast and slow ones end it together.
+
+A round lasts as long as the fastest live member needs for the most steps; everybody else takes
+as many as fit, and at least the fewest::
+
+    steps = clip(floor(round_s / own step_s), fewest, most)         round_s = most · min step_s
+
+Sources: B. Liu et al., "Asynchronous Local-SGD training for language modeling", 2024 (DyLU, the
+grace that lets arrivals meet, 1/√(1+s)); Z. Li et al., "FedCompass", 2024 (the bounds on steps);
+Y. Fraboni et al., "A general theory for federated optimization with asynchronous and
+heterogeneous clients updates", 2023 (FedFix, :func:`sure_weight`). Deviation: no server plans;
+each node fits itself to what all members say of their speed. A lie costs at most what the bounds
+allow: nobody takes fewer than the fewest steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from swarmnode import limits
+from swarmnode.errors import ConfigError
+
+
+class Pacer:
+    """Measures this node's steps and fits its rounds to those of the others."""
+
+    def __init__(self, most: int, fewest: int) -> None:
+        """``most``, ``fewest``: local steps of a round. Raises ConfigError: not 1 to most."""
+        if not 1 <= fewest <= most:
+            raise ConfigError(f"expected 1 <= fewest <= most steps, got {fewest} and {most}")
+        self._most, self._fewest = most, fewest
+        self.step_s = 0.0  # a smoothed measure; 0: no step yet
+
+    def note_step(self, seconds: float) -> None:
+        """Take note of a local step."""
+        keep = limits.PACING_STEP_KEEP if self.step_s else 0.0
+        self.step_s = keep * self.step_s + (1 - keep) * seconds
+
+    def round_s(self, peers_step_s: Iterable[float]) -> float:
+        """Return how long a round is to last; ``peers_step_s`` as they say, 0: unknown."""
+        known = [step_s for step_s in (self.step_s, *peers_step_s) if step_s > 0]
+        return self._most * min(known, default=0.0)
+
+    def steps(self, peers_step_s: Iterable[float]) -> int:
+        """Return the local steps of this node's next round."""
+        if not self.step_s:
+            return self._most
+        # A step that just fits may be measured a hair too long.
+        fitting = math.floor(self.round_s(peers_step_s) / self.step_s * (1 + 1e-9))
+        return min(max(fitting, self._fewest), self._most)
+
+    def grace_s(self, peers_step_s: Iterable[float]) -> float:
+        """Return how long to wait for the last member of a round that others have ended."""
+        share = limits.PACING_GRACE_SHARE * self.round_s(peers_step_s)
+        return min(max(share, limits.PACING_GRACE_S_MIN), limits.PACING_GRACE_S_MAX)
+
+
+def staleness_weight(rounds_behind: int) -> float:
+    """Return (1 + s)^-1/2: what a contribution counts that is ``s`` rounds old."""
+    return 1 / math.sqrt(1 + rounds_behind)
+
+
+def sure_weight(round_s: float, period_s: float, share: float) -> float:
+    """Return the weight at which a node counts when it contributes after ``round_s`` of work.
+
+    Contributions are taken every ``period_s``. Who needs k periods is there in every k-th only,
+    and counts k times: on average as its ``share`` of the objective says, however slow it is.
+    """
+    return math.ceil(round_s / period_s) * share

@@ -1,0 +1,220 @@
+"""DiLoCo: everybody who is present averages pseudo-gradients and takes one Nesterov step.
+
+Source: A. Douillard et al., "DiLoCo: Distributed low-communication training of language models",
+2023; the eager form: S. Kale, A. Douillard, Y. Donchev, "Eager updates for overlapped communication
+and computation in DiLoCo", 2025. Fast weights θ (the model, ``x``), slow ones φ, momentum b. After
+H local steps, with Δ = φ − θ and its mean over the M nodes that are present::
+
+    b ← μ b + Δ̄                φ ← φ − lr (Δ̄ + μ b)                θ ← φ
+
+The eager form does not wait for Δ̄. It steps at once, with its own fresh share and the others'
+share of the round before, which has arrived meanwhile::
+
+    Δ_i(t)/M  +  ( Δ̄(t−1) − Δ_i(t−1)/M )      in place of Δ̄
+
+Its replicas differ by their last own share. Lower lr or momentum than without it: with lr 0.4,
+momentum 0.9 it costs a little, while waiting a whole round for Δ̄ is far worse
+(tests/algorithms/test_diloco.py).
+
+Deviations. The paper's barrier is a round that closes over whoever came; training goes on
+meanwhile, and θ ← φ is added as φ − θ_sent. Whoever a round closes without has another φ than
+the others. So slow weights have a *lineage*, a count of outer steps and a hash over who took part
+in them: only equal ones average, and a node whose round came to nothing asks a peer for its φ and b,
+which it gets where that lineage is further. The steps that it took itself are kept. After
+a partition the side with more rounds wins, by the larger hash if both have as many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any
+
+import torch
+from msgspec import Meta as Range
+
+from swarmnode.ipc.settings import PositiveInt, Settings
+from swarmnode.strategies.base import (
+    Context,
+    Exchange,
+    Intent,
+    Kind,
+    Offer,
+    Selector,
+    StepInfo,
+    Strategy,
+    View,
+)
+from swarmnode.strategies.noloco import Momentum
+from swarmnode.strategies.rounds import Rounds
+
+_CATCH_UP = "catch-up"
+_EXACT = "RAW32"
+_HASH_BITS = 24  # so that a lineage is two exact float32 numbers, and can be sent as a view
+_COUNT_MAX = 2**24
+
+
+class DiLoCo(Strategy):
+    """One outer step over all who are present, after it has come or eagerly."""
+
+    name = "diloco"
+
+    class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        """``every``: H. ``lr``, ``momentum``: of the outer step. ``eager``: do not wait for it."""
+
+        every: PositiveInt = 100
+        lr: Annotated[float, Range(gt=0.0, le=2.0)] = 0.7
+        momentum: Momentum = 0.9
+        eager: bool = False
+
+    config: Config
+
+    def __init__(self, settings: dict[str, Any], x: torch.Tensor) -> None:
+        super().__init__(settings, x)
+        self.phi = x.clone()
+        self.b = torch.zeros_like(x)
+        self.rounds = Rounds(self.config.every)
+        self.lineage = torch.zeros(2, dtype=x.dtype)  # outer steps, hash over who took part
+        self._n_members = 1
+        self._sent: torch.Tensor | None = None  # θ as of the view, or Δ where eager
+        self._others: torch.Tensor | None = None  # eager: Δ̄(t−1) − Δ_own(t−1)/M, on the CPU
+        self._awaits_mean = self._has_stepped = self._is_behind = False
+
+    def buffers(self) -> Mapping[str, torch.Tensor]:
+        found = {"phi": self.phi, "b": self.b}
+        return {**found, "lineage": self.lineage, "rounds": self.rounds.state}
+
+    def shipped(self) -> Collection[str]:
+        return self.buffers().keys()
+
+    def start(self, ctx: Context) -> None:
+        super().start(ctx)
+        self._n_members = len(ctx.members)
+        self._has_stepped = bool(self.lineage[0])
+
+    def on_membership(self, members: tuple[bytes, ...]) -> None:
+        self._n_members = len(members)
+
+    def set_round_steps(self, steps: int) -> None:
+        self.rounds.set_steps(steps)
+
+    # --- when, and what ------------------------------------------------------------------
+
+    def after_step(self, info: StepInfo) -> Sequence[Intent]:
+        intents = []
+        if self._is_behind:
+            self._is_behind = False  # asks once for each round that came to nothing
+            intents.append(self._catch_up())
+        for _, number in self.rounds.due(info.step):
+            if not self.config.eager:
+                intents.append(self._meet(number))
+            elif not self._awaits_mean:
+                self._begin_eagerly()
+                intents.append(self._meet(number))
+        return intents
+
+    def _meet(self, round_number: int) -> Intent:
+        return Intent(
+            Kind.GROUP,
+            round_number,
+            (self.whole("delta"),),
+            tag="outer",
+            selector=Selector.ALL,
+            base_version=self._version,
+        )
+
+    def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
+        if intent.tag == _CATCH_UP:
+            out.copy_({"phi": self.phi, "b": self.b, "lineage": self.lineage}[name])
+        elif self.config.eager:
+            assert self._sent is not None, "a round begins with the Δ that it sends"
+            out.copy_(self._sent)
+        else:
+            self._sent = self.x.clone()
+            out.copy_(self.phi - self.x)
+
+    # --- the outer step ------------------------------------------------------------------
+
+    def apply(self, exchange: Exchange) -> None:
+        if exchange.intent.tag == _CATCH_UP:
+            self._take_over(exchange)
+            return
+        delta = exchange.mean["delta"]
+        if self.config.eager:
+            own = exchange.sent["delta"]
+            self._others = delta.sub_(own, alpha=1 / len(exchange.present))
+            self._awaits_mean = False
+        else:
+            self._step(delta.to(self.x.device))
+            x_sent = self.x if self._sent is None else self._sent
+            self.x.add_(self.phi - x_sent)
+        self._sent = None
+        self._extend_lineage(exchange)
+
+    def _begin_eagerly(self) -> None:
+        """Take the step that does not wait, where the round before has given its mean."""
+        delta = self.phi - self.x
+        self._sent, self._awaits_mean = delta, True
+        if self._others is None and self._has_stepped:
+            return  # the last round came to nothing: this one sends what both have learnt
+        estimate = delta / self._n_members
+        if self._others is not None:
+            estimate.add_(self._others.to(self.x.device))
+        self._step(estimate)
+        self.x.add_(self.phi - self.x)
+        self._others, self._has_stepped = None, True
+
+    def _step(self, delta: torch.Tensor) -> None:
+        self.b.mul_(self.config.momentum).add_(delta)
+        self.phi.sub_(delta.add_(self.b, alpha=self.config.momentum), alpha=self.config.lr)
+
+    # --- rounds that others had, and this node had not ---------------------------------------
+
+    @property
+    def _version(self) -> bytes:
+        count, hashed = (int(part) for part in self.lineage.tolist())
+        return count.to_bytes(8, "big") + hashed.to_bytes(8, "big")
+
+    def _extend_lineage(self, exchange: Exchange) -> None:
+        material = self._version + b"".join(exchange.present)
+        hashed = int.from_bytes(hashlib.sha256(material).digest()[: _HASH_BITS // 8], "big")
+        count = (int(self.lineage[0]) + 1) % _COUNT_MAX
+        self.lineage.copy_(torch.tensor([count, hashed]))
+
+    def on_abort(self, intent: Intent, why: str) -> None:
+        del why
+        if intent.tag != _CATCH_UP:
+            self._sent, self._awaits_mean, self._is_behind = None, False, True
+
+    def _catch_up(self) -> Intent:
+        views = (
+            self.whole("phi", _EXACT),
+            self.whole("b", _EXACT),
+            View("lineage", _EXACT, 0, self.lineage.numel()),
+        )
+        return Intent(
+            Kind.PULL,
+            int(self.lineage[0]),
+            views,
+            tag=_CATCH_UP,
+            selector=Selector.NEIGHBOUR,
+            base_version=self._version,
+        )
+
+    def accept(self, offer: Offer) -> str | None:
+        if offer.intent.tag == _CATCH_UP and self._version < offer.intent.base_version:
+            return "round: its slow weights are further than the ones here"
+        return None
+
+    def _take_over(self, exchange: Exchange) -> None:
+        """Put a peer's slow weights under the steps that this node took since its own."""
+        theirs = exchange.partner.views
+        count, hashed = (int(part) for part in theirs["lineage"].tolist())
+        if count.to_bytes(8, "big") + hashed.to_bytes(8, "big") <= self._version:
+            return
+        moved = theirs["phi"].to(self.x.device) - self.phi
+        self.phi.add_(moved)
+        self.x.add_(moved)
+        self.b.copy_(theirs["b"])
+        self.lineage.copy_(theirs["lineage"])
+        self._others = None

@@ -1,0 +1,118 @@
+"""NoLoCo: outer steps with momentum over random pairs; nobody waits for everybody.
+
+Source: J. Kolehmainen, N. Blagoev, J. Donaghy, O. Ersoy, C. Nies, "NoLoCo: No-all-reduce low
+communication training method for large models", 2025, and the authors' code. Each node has fast
+weights θ (the model, ``x``), slow ones φ and a momentum m. After H local steps it meets one peer::
+
+    Δ = φ − θ                                            of each of the two, as sent
+    m ← μ m − β ½ (Δ̂_i + Δ̂_j) + γ ½ (φ̂_j − φ̂_i)
+    φ ← φ + m,   θ ← φ
+
+Two vectors go each way. The γ term is all that holds the swarm together: without it consensus
+is that of nodes that never meet. With μ = ½, β = γ = 0.7 the slow weights of a drift-free random
+walk vary by 1.3125 lr² H σ² (tests/algorithms/test_noloco.py).
+
+Deviations. Paper and code block while they exchange; here training goes on, and θ ← φ is added as
+φ − θ_sent, so that steps taken meanwhile survive. Who finds no partner keeps training, θ and φ as
+they are, and Δ grows: of all that can be done without a partner that is best, and repeating the
+momentum alone explodes. **The stable region** on pairs is 0 < γ < 2 (1 − μ²) (stability.py); the
+paper's bound grows with μ instead, and admits settings that diverge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import torch
+from msgspec import Meta as Range
+
+from swarmnode.errors import ConfigError
+from swarmnode.ipc.settings import PositiveInt, Settings
+from swarmnode.strategies.base import Exchange, Intent, Kind, StepInfo, Strategy, TaskFacts
+from swarmnode.strategies.rounds import Rounds
+from swarmnode.strategies.stability import gamma_bound
+
+Momentum = Annotated[float, Range(ge=0.0, lt=1.0)]
+Rate = Annotated[float, Range(ge=0.0, le=4.0)]
+
+_PAIR = 2
+
+
+class NoLoCo(Strategy):
+    """Pairs average pseudo-gradients and pull their slow weights together."""
+
+    name = "noloco"
+
+    class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        """``every``: H, local steps of a round; ``momentum``: μ; ``beta``, ``gamma``: as above."""
+
+        every: PositiveInt = 50
+        momentum: Momentum = 0.5
+        beta: Rate = 0.7
+        gamma: Rate = 0.7
+
+    config: Config
+
+    def __init__(self, settings: dict[str, Any], x: torch.Tensor) -> None:
+        super().__init__(settings, x)
+        self.phi = x.clone()
+        self.m = torch.zeros_like(x)
+        self.rounds = Rounds(self.config.every)
+        self._x_sent: torch.Tensor | None = None
+
+    @classmethod
+    def check(cls, config: Any, facts: TaskFacts) -> None:
+        del facts
+        refuse_unstable(cls.name, config.momentum, config.gamma, _PAIR)
+
+    def buffers(self) -> Mapping[str, torch.Tensor]:
+        return {"phi": self.phi, "m": self.m, "rounds": self.rounds.state}
+
+    def set_round_steps(self, steps: int) -> None:
+        self.rounds.set_steps(steps)
+
+    def after_step(self, info: StepInfo) -> Sequence[Intent]:
+        views = (self.whole("delta"), self.whole("phi"))
+        return [
+            Intent(Kind.PAIR, number, views, tag="outer")
+            for _, number in self.rounds.due(info.step)
+        ]
+
+    def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
+        del intent
+        if name == "phi":
+            out.copy_(self.phi)
+        else:
+            self._x_sent = self.x.clone()
+            out.copy_(self.phi - self.x)
+
+    def apply(self, exchange: Exchange) -> None:
+        c = self.config
+        step = exchange.sent["delta"].add_(exchange.partner.views["delta"]).mul_(-c.beta / 2)
+        step.add_(exchange.difference("phi"), alpha=c.gamma / 2)
+        self.m.mul_(c.momentum).add_(step.to(self.x.device))
+        self.phi.add_(self.m)
+        x_sent = self.x if self._x_sent is None else self._x_sent
+        self.x.add_(self.phi - x_sent)
+        self._x_sent = None
+
+    def on_abort(self, intent: Intent, why: str) -> None:
+        del intent, why
+        self._x_sent = None
+
+    def metrics(self) -> dict[str, float]:
+        return {"momentum_norm": float(self.m.norm())}
+
+
+def refuse_unstable(
+    name: str, momentum: float, gamma: float, group_size: int, *, nesterov: bool = False
+) -> None:
+    """Refuse a γ that makes slow weights diverge; see stability.py. Raises ConfigError."""
+    bound = gamma_bound(momentum, group_size, nesterov=nesterov)
+    if gamma >= bound:
+        where = "pairs" if group_size == _PAIR else "groups"
+        raise ConfigError(
+            f"strategy {name}: expected gamma below {bound:.4g}, where outer steps with momentum "
+            f"{momentum:g} over random {where} are stable, got {gamma:g}; lower gamma or momentum"
+        )

@@ -1,0 +1,41 @@
+"""When a strategy's rounds begin, and which fragment is due in between.
+
+A round is so many local steps. The number may change from one round to the next, where a pacer
+fits it to a node's speed; a round that has begun ends as it was.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_ROUND, _BEGIN, _STEPS = range(3)
+
+
+class Rounds:
+    """Counts rounds of ``steps`` local steps, each with ``n_fragments`` moments.
+
+    Fragment p of round r is due floor(p steps / n_fragments) steps after the round began.
+
+    Attributes:
+        state: int64 [3]: round, the step that it began at, its steps. A buffer of the strategy,
+            so that a node goes on where it was, and a joiner where its peer is.
+    """
+
+    def __init__(self, steps: int, n_fragments: int = 1) -> None:
+        self.state = torch.tensor([0, 0, steps])
+        self._n_fragments = n_fragments
+        self._next_steps = steps
+
+    def set_steps(self, steps: int) -> None:
+        """Let the next round, and those after it, have so many steps."""
+        self._next_steps = max(steps, self._n_fragments)
+
+    def due(self, step: int) -> list[tuple[int, int]]:
+        """Return (fragment, round) of what is due after local step ``step``."""
+        number, begin, steps = self.state.tolist()
+        while step >= begin + steps:
+            number, begin, steps = number + 1, begin + steps, self._next_steps
+        self.state.copy_(torch.tensor([number, begin, steps]))
+        since = step - begin
+        n = self._n_fragments
+        return [(p, number) for p in range(n) if p * steps // n == since]

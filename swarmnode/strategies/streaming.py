@@ -1,0 +1,224 @@
+"""Streaming gossip: fragments of pseudo-gradients to random peers, while training goes on.
+
+The production default. It joins two papers: A. Douillard et al., "Streaming DiLoCo with
+overlapping communication", 2025 (fragments, overlap, mixing, 4-bit outer gradients) and
+J. Kolehmainen et al., "NoLoCo", 2025 (an outer step that needs one partner). The model ``x`` holds
+the fast weights θ; for each of P fragments there are slow weights φ_p and a momentum m_p. A round
+is H local steps, and fragment p is due t_p = ⌊p H / P⌋ steps after it began::
+
+    due        Δ_p = φ_p − θ_p                 sent as E3M0, with φ_p − reference at 8 bits
+    τ later    g = −β mean(Δ̂) + γ (mean(φ̂) − φ̂_own),   over the two, or over a group
+               m_p ← μ m_p + g
+               φ_p ← φ_p + m_p                 Nesterov: φ_p + g + μ m_p
+               θ_p ← a θ_p + (1 − a) φ_p       as an addition
+
+Hats are payloads after the codec, the own one too, so that what two partners add for γ are exact
+negatives. The reference is the model that all began from; its hash is the base version, and peers
+with another one do not exchange. It keeps 8 bits a weight as good as 32.
+
+By settings it is (tests/algorithms/test_streaming.py): NoLoCo: fragments 1, overlap 0,
+local_share 0; DiLoCo: the same with meet group, gamma 0, nesterov; Streaming DiLoCo: meet group,
+gamma 0, nesterov; pair averaging of every H steps: as NoLoCo with momentum 0, beta = gamma = 1.
+With gamma 0 nothing but Δ is sent. In groups a γ above 0 brings back whoever missed a round.
+
+Deviations. An exchange that takes longer than τ steps counts as if it had come in time: what was
+learnt since then survives whole, where the papers would keep the share a of it. Who finds no
+partner keeps training, with φ and m as they are. a is the share of the *local* weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from msgspec import Meta as Range
+
+from swarmnode.errors import ConfigError
+from swarmnode.ipc.settings import PositiveInt, Settings
+from swarmnode.strategies.base import (
+    Context,
+    Exchange,
+    Intent,
+    Kind,
+    Selector,
+    StepInfo,
+    Strategy,
+    TaskFacts,
+    View,
+)
+from swarmnode.strategies.fragments import Fragment, cut
+from swarmnode.strategies.noloco import Momentum, Rate, refuse_unstable
+from swarmnode.strategies.rounds import Rounds
+
+Share = Annotated[float, Range(ge=0.0, le=1.0)]
+CodecName = Annotated[str, Range(max_length=16)]
+
+_FRAGMENTS_MAX = 64
+
+
+@dataclass
+class _Flight:
+    """A fragment under way: since which step, and θ as it was τ steps later."""
+
+    step: int
+    x: torch.Tensor | None = None
+
+
+class Streaming(Strategy):
+    """Slow weights meet fragment by fragment; fast ones are mixed with them."""
+
+    name = "streaming"
+
+    class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+        """What the module's text names.
+
+        ``every``: H. ``fragments``: P. ``overlap``: τ, local steps from sending to merging.
+        ``local_share``: a. ``momentum``: μ. ``meet``: with one peer, or with all who are present.
+        ``delta_codec``, ``weights_codec``: of Δ and of φ; empty: the swarm's.
+        ``reference``: whether φ is sent as its difference to the common one.
+        """
+
+        every: PositiveInt = 32
+        fragments: Annotated[int, Range(ge=1, le=_FRAGMENTS_MAX)] = 4
+        overlap: Annotated[int, Range(ge=0, le=1000)] = 2
+        local_share: Share = 0.5
+        momentum: Momentum = 0.5
+        beta: Rate = 0.7
+        gamma: Rate = 0.7
+        nesterov: bool = False
+        meet: Literal["pair", "group"] = "pair"
+        delta_codec: CodecName = "E3M0"
+        weights_codec: CodecName = "Q8B64"
+        reference: bool = True
+
+    config: Config
+
+    def __init__(self, settings: dict[str, Any], x: torch.Tensor) -> None:
+        super().__init__(settings, x)
+        self.phi = x.clone()
+        self.m = torch.zeros_like(x)
+        self.reference = x.clone() if self._sends_difference else None
+        self.rounds = Rounds(self.config.every, self.config.fragments)
+        self.fragments: tuple[Fragment, ...] = ()
+        self._base_version = b""
+        self._step = 0
+        self._flights: dict[int, _Flight] = {}
+
+    @classmethod
+    def check(cls, config: Any, facts: TaskFacts) -> None:
+        del facts
+        if config.overlap * config.fragments >= config.every > 1 and config.overlap:
+            raise ConfigError(
+                f"strategy streaming: expected overlap below every / fragments = "
+                f"{config.every / config.fragments:g}, so that a fragment lands before the next "
+                f"is sent, got {config.overlap}; lower overlap or fragments"
+            )
+        if config.fragments > config.every:
+            raise ConfigError(
+                f"strategy streaming: expected at most one fragment a step, got fragments "
+                f"{config.fragments} in rounds of {config.every} steps"
+            )
+        group_size = 2 if config.meet == "pair" else 0
+        refuse_unstable(
+            cls.name, config.momentum, config.gamma, group_size, nesterov=config.nesterov
+        )
+
+    def buffers(self) -> Mapping[str, torch.Tensor]:
+        found = {"phi": self.phi, "m": self.m, "rounds": self.rounds.state}
+        return found if self.reference is None else {**found, "reference": self.reference}
+
+    def start(self, ctx: Context) -> None:
+        super().start(ctx)
+        self.fragments = cut(ctx.layout, self.config.fragments)
+        if self.reference is not None:
+            self._base_version = hashlib.sha256(self.reference.cpu().numpy()).digest()
+
+    def set_round_steps(self, steps: int) -> None:
+        self.rounds.set_steps(steps)
+
+    @property
+    def _sends_difference(self) -> bool:
+        return self.config.reference and self.config.gamma > 0
+
+    # --- when, and what ------------------------------------------------------------------
+
+    def after_step(self, info: StepInfo) -> Sequence[Intent]:
+        self._step = info.step
+        for number, flight in self._flights.items():
+            if flight.x is None and info.step >= flight.step + self.config.overlap:
+                flight.x = self.fragments[number].gather(self.x)
+        return [
+            self._intent(fragment, number)
+            for fragment, number in self.rounds.due(info.step)
+            if fragment < len(self.fragments)
+        ]
+
+    def _intent(self, fragment: int, round_number: int) -> Intent:
+        c = self.config
+        numel = self.fragments[fragment].numel
+        delta = View("delta", c.delta_codec, 0, numel)
+        phi = View("phi", c.weights_codec, 0, numel)
+        in_pairs = c.meet == "pair"
+        return Intent(
+            kind=Kind.PAIR if in_pairs else Kind.GROUP,
+            round=round_number,
+            views=(delta, phi) if c.gamma else (delta,),
+            tag="outer",
+            fragment=fragment,
+            selector=Selector.MATCHING if in_pairs else Selector.ALL,
+            apply_after_steps=c.overlap,
+            base_version=self._base_version,
+        )
+
+    def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
+        fragment = self.fragments[intent.fragment]
+        phi = fragment.gather(self.phi)
+        if name == "delta":
+            x = fragment.gather(self.x)
+            out.copy_(phi - x)
+            self._flights[intent.fragment] = _Flight(self._step, None if self.config.overlap else x)
+        elif self.reference is None:
+            out.copy_(phi)
+        else:
+            out.copy_(phi - fragment.gather(self.reference))
+
+    # --- the outer step ------------------------------------------------------------------
+
+    def apply(self, exchange: Exchange) -> None:
+        c = self.config
+        fragment = self.fragments[exchange.intent.fragment]
+        g = self._pull(exchange).to(self.x.device)
+        m = fragment.gather(self.m).mul_(c.momentum).add_(g)
+        fragment.put(self.m, m)
+        fragment.add(self.phi, g.add_(m, alpha=c.momentum) if c.nesterov else m)
+        flight = self._flights.pop(exchange.intent.fragment, None)
+        x = flight.x if flight is not None else None
+        if x is None:
+            x = fragment.gather(self.x)
+        fragment.add(self.x, fragment.gather(self.phi).sub_(x), alpha=1 - c.local_share)
+
+    def _pull(self, exchange: Exchange) -> torch.Tensor:
+        """Return g = −β mean(Δ̂) + γ (mean(φ̂) − φ̂_own)."""
+        c = self.config
+        if exchange.intent.kind is Kind.PAIR:
+            g = exchange.sent["delta"].add_(exchange.partner.views["delta"]).mul_(-c.beta / 2)
+            if c.gamma:
+                g.add_(exchange.difference("phi"), alpha=c.gamma / 2)
+            return g
+        g = exchange.mean["delta"] * -c.beta
+        if c.gamma:
+            g.add_(exchange.mean["phi"] - exchange.sent["phi"], alpha=c.gamma)
+        return g
+
+    def on_abort(self, intent: Intent, why: str) -> None:
+        del why
+        self._flights.pop(intent.fragment, None)
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "momentum_norm": float(self.m.norm()),
+            "delta_norm": float((self.phi - self.x).norm()),
+        }
