@@ -4,6 +4,10 @@
 
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
 #include "sn_codec.h"
 
 /* Loops take the codec as an argument; inlining makes it constant, so each gets a loop of its own. */
@@ -85,6 +89,18 @@ enum { SN_GROUP_BLOCKS = 16 }; /* 4 KiB of float32 */
 #define SN_E3M0_POSITIVE 8 /* the sign in a nibble; a zero is positive, so nibble 0 is invalid */
 #define SN_EXPONENT_SHIFT 23
 #define SN_EXPONENT_BIAS 127
+
+/* SIGN64: smaller ones do not count in the mean. Then every term is normal, and a thread that
+ * flushes denormals writes the same bytes. */
+#define SN_SIGN_BITS_MIN 0x0D800000 /* 2^-100 */
+#define SN_SIGN_FACTOR 0x1p-6f
+
+/* What SIGN64's encoder needs to know of 64 values. */
+typedef struct {
+    uint32_t amax_bits;
+    float mean;     /* of the magnitudes; means nothing if one is not finite */
+    uint64_t signs; /* bit i is that of element i */
+} sn_sign_summary;
 
 /* The kernels read ahead of the processor's own prefetcher, which stops at a page of 4 KiB. */
 #define SN_PREFETCH_BYTES 4096
@@ -252,6 +268,26 @@ SN_INLINE int32_t sn_code_of(float value, float inverse_scale)
 {
     const float t = value * inverse_scale;
     return (int32_t)(t + (t < 0.0f ? -0.5f : 0.5f));
+}
+
+/* 64 bytes of 0 or 1 to 64 bits. */
+SN_INLINE uint64_t sn_bits_packed(const uint8_t flags[64])
+{
+    uint64_t packed = 0;
+#if defined(__x86_64__) /* SSE2 is always there */
+    for (int i = 0; i < 4; i++) {
+        const __m128i bytes = _mm_loadu_si128((const __m128i *)(flags + i * 16));
+        const uint32_t sixteen = (uint32_t)_mm_movemask_epi8(_mm_slli_epi16(bytes, 7));
+        packed |= (uint64_t)sixteen << 16 * i;
+    }
+#else /* the product moves the low bits of eight bytes into the highest byte */
+    for (int i = 0; i < 8; i++) {
+        uint64_t eight;
+        memcpy(&eight, flags + i * 8, sizeof eight);
+        packed |= (eight * 0x0102040810204080u >> 56) << 8 * i;
+    }
+#endif
+    return packed;
 }
 
 /* A hint may lie past the end of an array: harmless to the processor, and as an integer to C. */

@@ -5,65 +5,56 @@
 
 #include "sn_kernels.h"
 
-enum { SN_SIGN_LANES = 16 };
-
-/* Smaller ones do not count in the mean. Then every term is normal, and a thread that flushes
- * denormals writes the same bytes. */
-#define SN_SIGN_BITS_MIN 0x0D800000u /* 2^-100 */
-
-/* The mean magnitude to the nearest bfloat16, ties to even. The order of the sum is part of the
- * contract; the terms are divided first, so that it cannot overflow. */
-SN_TARGET SN_INLINE uint32_t sign_scale_bits(const uint32_t bits[SN_BLOCK_ELEMS])
+/* The order of the sum is part of the contract; the terms are divided first, so that it cannot
+ * overflow. Vector units have a summary of their own: a sum in this order is what compilers make
+ * least of. */
+#ifndef SN_SIGN_SUMMARY
+#define SN_SIGN_SUMMARY sign_summary_portable
+SN_TARGET SN_INLINE sn_sign_summary sign_summary_portable(const uint8_t *values)
 {
+    uint32_t bits[SN_BLOCK_ELEMS];
+    memcpy(bits, values, sizeof bits);
+    uint32_t amax_bits = 0;
+    uint8_t signs[SN_BLOCK_ELEMS];
     float terms[SN_BLOCK_ELEMS];
     for (size_t i = 0; i < SN_BLOCK_ELEMS; i++) {
         const uint32_t magnitude = bits[i] & SN_ABS_MASK;
         const uint32_t counted = magnitude >= SN_SIGN_BITS_MIN ? magnitude : 0;
-        terms[i] = sn_float_from_bits(counted) * 0x1p-6f;
+        amax_bits = magnitude > amax_bits ? magnitude : amax_bits;
+        signs[i] = (uint8_t)(bits[i] >> 31);
+        terms[i] = sn_float_from_bits(counted) * SN_SIGN_FACTOR;
     }
-    float lanes[SN_SIGN_LANES];
-    for (size_t i = 0; i < SN_SIGN_LANES; i++) {
-        lanes[i] = ((terms[i] + terms[i + 16]) + terms[i + 32]) + terms[i + 48];
+    float sums[16];
+    for (size_t i = 0; i < 16; i++) {
+        sums[i] = ((terms[i] + terms[i + 16]) + terms[i + 32]) + terms[i + 48];
     }
-    for (size_t n = SN_SIGN_LANES / 2; n > 0; n /= 2) {
+    for (size_t n = 8; n > 0; n /= 2) {
         for (size_t i = 0; i < n; i++) {
-            lanes[i] += lanes[i + n];
+            sums[i] += sums[i + n];
         }
     }
-    const uint32_t mean = sn_bits_from_float(lanes[0]);
-    const uint32_t rounded = (mean + 0x7FFFu + (mean >> 16 & 1)) >> 16;
-    return rounded < sn_sign_format.scale_bits_max ? rounded : sn_sign_format.scale_bits_max;
+    return (sn_sign_summary){amax_bits, sums[0], sn_bits_packed(signs)};
 }
+#endif
 
-/* Bit i is the sign of element i. The product moves the low bits of eight bytes into one. */
-SN_TARGET SN_INLINE void sign_pack(const uint32_t bits[SN_BLOCK_ELEMS], uint8_t *codes)
+/* To the nearest bfloat16, ties to even; what would be infinite becomes the largest. */
+SN_TARGET SN_INLINE uint32_t sign_scale_bits(float mean)
 {
-    uint8_t signs[SN_BLOCK_ELEMS];
-    for (size_t i = 0; i < SN_BLOCK_ELEMS; i++) {
-        signs[i] = (uint8_t)(bits[i] >> 31);
-    }
-    for (size_t i = 0; i < SN_SIGN_CODE_BYTES; i++) {
-        uint64_t eight;
-        memcpy(&eight, signs + i * 8, sizeof eight);
-        codes[i] = (uint8_t)(eight * 0x0102040810204080u >> 56);
-    }
+    const uint32_t bits = sn_bits_from_float(mean);
+    const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1)) >> 16;
+    return rounded < sn_sign_format.scale_bits_max ? rounded : sn_sign_format.scale_bits_max;
 }
 
 SN_TARGET static size_t sign_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
 {
     for (size_t b = 0; b < from->n_blocks; b++) {
-        uint32_t bits[SN_BLOCK_ELEMS];
-        memcpy(bits, from->values + b * SN_BLOCK_BYTES, sizeof bits);
-        uint32_t amax_bits = 0;
-        for (size_t i = 0; i < SN_BLOCK_ELEMS; i++) {
-            const uint32_t magnitude = bits[i] & SN_ABS_MASK;
-            amax_bits = magnitude > amax_bits ? magnitude : amax_bits;
-        }
-        if (amax_bits >= SN_INFINITY_BITS) {
+        const uint8_t *values = from->values + b * SN_BLOCK_BYTES;
+        const sn_sign_summary summary = SN_SIGN_SUMMARY(values);
+        if (summary.amax_bits >= SN_INFINITY_BITS) {
             return b;
         }
-        sn_scale_store(scales, b, sign_scale_bits(bits));
-        sign_pack(bits, codes + b * SN_SIGN_CODE_BYTES);
+        sn_scale_store(scales, b, sign_scale_bits(summary.mean));
+        memcpy(codes + b * SN_SIGN_CODE_BYTES, &summary.signs, SN_SIGN_CODE_BYTES);
     }
     return from->n_blocks;
 }

@@ -9,7 +9,6 @@
 #define SN_TARGET SN_AVX2
 
 #include "sn_plain.h"
-#include "sn_sign.h"
 #include "sn_topk.h"
 
 typedef struct {
@@ -246,6 +245,37 @@ SN_AVX2 SN_INLINE sn_block e3m0_block(const sn_coded *from, size_t b)
     }
     return block;
 }
+
+/* SIGN64 */
+
+#define SN_SIGN_SUMMARY sign_summary
+SN_AVX2 SN_INLINE sn_sign_summary sign_summary(const uint8_t *values)
+{
+    const sn_block block = block_load(values);
+    const __m256i abs_mask = _mm256_set1_epi32((int)SN_ABS_MASK);
+    const __m256i below_min = _mm256_set1_epi32(SN_SIGN_BITS_MIN - 1);
+    uint64_t signs = 0;
+    __m256 terms[8];
+    for (int i = 0; i < 8; i++) {
+        const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(block.part[i]), abs_mask);
+        const __m256i counted =
+            _mm256_and_si256(magnitude, _mm256_cmpgt_epi32(magnitude, below_min));
+        terms[i] = _mm256_mul_ps(_mm256_castsi256_ps(counted), _mm256_set1_ps(SN_SIGN_FACTOR));
+        signs |= (uint64_t)(uint32_t)_mm256_movemask_ps(block.part[i]) << 8 * i;
+    }
+    __m256 sums[2];
+    for (int i = 0; i < 2; i++) {
+        sums[i] = _mm256_add_ps(_mm256_add_ps(_mm256_add_ps(terms[i], terms[i + 2]), terms[i + 4]),
+                                terms[i + 6]);
+    }
+    const __m256 eight = _mm256_add_ps(sums[0], sums[1]);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    const __m128 mean = _mm_add_ss(two, _mm_shuffle_ps(two, two, 1));
+    return (sn_sign_summary){amax_bits_of(&block), _mm_cvtss_f32(mean), signs};
+}
+
+#include "sn_sign.h"
 
 /* The codecs differ only in how a block is packed and unpacked. */
 

@@ -9,7 +9,6 @@
 #define SN_TARGET SN_AVX512
 
 #include "sn_plain.h"
-#include "sn_sign.h"
 #include "sn_topk.h"
 
 typedef struct {
@@ -202,6 +201,37 @@ SN_AVX512 SN_INLINE sn_block e3m0_block(const sn_coded *from, size_t b)
     const float scale = sn_e3m0_scale_load(from->scales, b);
     return nibbles_block(from, b, _mm512_mul_ps(levels, _mm512_set1_ps(scale)));
 }
+
+/* SIGN64 */
+
+#define SN_SIGN_SUMMARY sign_summary
+SN_AVX512 SN_INLINE sn_sign_summary sign_summary(const uint8_t *values)
+{
+    const sn_block block = block_load(values);
+    const __m512i abs_mask = _mm512_set1_epi32((int)SN_ABS_MASK);
+    const __m512i min = _mm512_set1_epi32(SN_SIGN_BITS_MIN);
+    uint64_t signs = 0;
+    __m512 terms[4];
+    for (int i = 0; i < 4; i++) {
+        const __m512i bits = _mm512_castps_si512(block.part[i]);
+        const __m512i magnitude = _mm512_and_si512(bits, abs_mask);
+        const __mmask16 is_counted = _mm512_cmpge_epi32_mask(magnitude, min);
+        terms[i] = _mm512_maskz_mul_ps(is_counted, _mm512_castsi512_ps(magnitude),
+                                       _mm512_set1_ps(SN_SIGN_FACTOR));
+        const __mmask16 is_negative = _mm512_cmplt_epi32_mask(bits, _mm512_setzero_si512());
+        signs |= (uint64_t)is_negative << 16 * i;
+    }
+    const __m512 sums =
+        _mm512_add_ps(_mm512_add_ps(_mm512_add_ps(terms[0], terms[1]), terms[2]), terms[3]);
+    const __m256 high = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(sums), 1));
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(sums), high);
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    const __m128 mean = _mm_add_ss(two, _mm_shuffle_ps(two, two, 1));
+    return (sn_sign_summary){amax_bits_of(&block), _mm_cvtss_f32(mean), signs};
+}
+
+#include "sn_sign.h"
 
 /* The codecs differ only in how a block is packed and unpacked. */
 
