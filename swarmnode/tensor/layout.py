@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from swarmnode import limits
 from swarmnode.errors import ConfigError
-from swarmnode.tensor.formats import BLOCK_ELEMS
 
+_GRAIN_ELEMS = 64  # of the blocks that most codecs have; chunks on the wire suit all of them
 _HASH_DOMAIN = b"swarmnode/layout/v1\0"
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
@@ -129,6 +129,6 @@ def chunks(numel: int, chunk_elems: int = limits.CODEC_CHUNK_ELEMS) -> Iterator[
     vector encoded in chunks decodes to the same values as one encoded whole.
     """
     assert chunk_elems > 0, chunk_elems
-    assert chunk_elems % BLOCK_ELEMS == 0, chunk_elems
+    assert chunk_elems % _GRAIN_ELEMS == 0, chunk_elems
     for begin in range(0, numel, chunk_elems):
         yield begin, min(begin + chunk_elems, numel)
