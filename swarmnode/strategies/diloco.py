@@ -18,10 +18,10 @@ momentum 0.9 it costs a little, while waiting a whole round for Δ̄ is far wors
 
 Deviations. The paper's barrier is a round that closes over whoever came; training goes on
 meanwhile, and θ ← φ is added as φ − θ_sent. Whoever a round closes without has another φ than
-the others. So slow weights have a *lineage*, a count of outer steps and a hash over who took part
-in them: only equal ones average, and a node whose round came to nothing asks a peer for its φ and b,
-which it gets where that lineage is further. The steps that it took itself are kept. After
-a partition the side with more rounds wins, by the larger hash if both have as many.
+the others. So slow weights have a *lineage*, a count of outer steps and a hash over who took
+part in them: only equal ones average, and a node whose round came to nothing asks a peer for its
+φ and b, which it gets where that lineage is further. The steps that it took itself are kept.
+After a partition the side with more rounds wins, by the larger hash if both have as many.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from swarmnode.tensor.formats import BLOCK_ELEMS
 from swarmnode.tensor.layout import Layout
 
+_GRAIN_ELEMS = 64  # of the codecs' blocks
 _ATOMS_PER_FRAGMENT = 8  # at the least: fragments differ by an eighth of their size at most
 
 
@@ -61,7 +61,7 @@ def cut(layout: Layout, n: int) -> tuple[Fragment, ...]:
     goes to the fragment that has the fewest elements yet: equal ones are dealt in turn.
     """
     largest = -(-layout.numel // (n * _ATOMS_PER_FRAGMENT))
-    largest = -(-largest // BLOCK_ELEMS) * BLOCK_ELEMS
+    largest = -(-largest // _GRAIN_ELEMS) * _GRAIN_ELEMS
     spans: list[list[tuple[int, int]]] = [[] for _ in range(n)]
     sizes = [0] * n
     for begin, end in _atoms(layout, largest):

@@ -152,7 +152,7 @@ class OneByte(Strategy):
         raise NotImplementedError("records of the log are all that comes")
 
     def metrics(self) -> dict[str, float]:
-        octets = hashlib.sha256(self.x.cpu().numpy()).digest()
+        octets = hashlib.sha256(self.x.cpu().numpy().tobytes()).digest()
         return {
             "rounds_closed": float(self.round),
             "malformed_records": float(self._malformed),

@@ -134,7 +134,7 @@ class Streaming(Strategy):
         super().start(ctx)
         self.fragments = cut(ctx.layout, self.config.fragments)
         if self.reference is not None:
-            self._base_version = hashlib.sha256(self.reference.cpu().numpy()).digest()
+            self._base_version = _digest(self.reference)
 
     def set_round_steps(self, steps: int) -> None:
         self.rounds.set_steps(steps)
@@ -222,3 +222,7 @@ class Streaming(Strategy):
             "momentum_norm": float(self.m.norm()),
             "delta_norm": float((self.phi - self.x).norm()),
         }
+
+
+def _digest(vector: torch.Tensor) -> bytes:
+    return hashlib.sha256(vector.cpu().numpy().tobytes()).digest()
