@@ -10,7 +10,7 @@
 
 #include "sn_codec.h"
 
-/* Loops take the codec as an argument; inlining makes it constant, so each gets a loop of its own. */
+/* Loops take the codec as an argument; inlining makes it constant, so each gets its own loop. */
 #define SN_INLINE static inline __attribute__((always_inline))
 
 #define SN_Q4_OFFSET 8 /* a nibble holds code + 8, so that zeroed memory is no valid payload */
@@ -238,17 +238,6 @@ SN_INLINE float sn_e3m0_scale_load(const uint8_t *scales, size_t block)
     return scale;
 }
 
-/* Where in the two planes the block-th 64 elements of a format with such blocks are. */
-SN_INLINE size_t sn_scale_offset(const sn_format *format, size_t block)
-{
-    return block * SN_BLOCK_ELEMS / format->block_elems * format->scale_bytes;
-}
-
-SN_INLINE size_t sn_code_offset(const sn_format *format, size_t block)
-{
-    return block * (format->block_code_bytes * SN_BLOCK_ELEMS / format->block_elems);
-}
-
 /* A reference and a decoded difference may be finite and their sum not. */
 SN_INLINE float sn_saturated(float value)
 {
@@ -300,6 +289,15 @@ static inline const void *sn_ahead(const uint8_t *at)
 #define SN_EXTERN_KERNELS(isa)                                                                     \
     extern const sn_kernels sn_raw32_##isa, sn_bf16_##isa, sn_q8_##isa, sn_q4_##isa,               \
         sn_e3m0_##isa, sn_sign_##isa, sn_tk4_##isa
+
+#define SN_DEFINE_KERNELS(isa)                                                                     \
+    const sn_kernels sn_raw32_##isa = {raw32_encode, raw32_decode, raw32_merge, raw32_check};      \
+    const sn_kernels sn_bf16_##isa = {bf16_encode, bf16_decode, bf16_merge, bf16_check};           \
+    const sn_kernels sn_q8_##isa = {q8_encode, q8_decode, q8_merge, q8_check};                     \
+    const sn_kernels sn_q4_##isa = {q4_encode, q4_decode, q4_merge, q4_check};                     \
+    const sn_kernels sn_e3m0_##isa = {e3m0_encode, e3m0_decode, e3m0_merge, q4_check};             \
+    const sn_kernels sn_sign_##isa = {sign_encode, sign_decode, sign_merge, sign_check};           \
+    const sn_kernels sn_tk4_##isa = {tk4_encode, tk4_decode, tk4_merge, tk4_check}
 
 SN_EXTERN_KERNELS(ref);
 #if defined(__x86_64__)

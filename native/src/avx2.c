@@ -11,37 +11,63 @@
 #include "sn_plain.h"
 #include "sn_topk.h"
 
+typedef __m256 sn_part;
+
+enum { SN_PARTS = 8 };
+
 typedef struct {
-    __m256 part[8];
+    sn_part part[SN_PARTS];
 } sn_block;
+
+SN_AVX2 SN_INLINE sn_part part_load(const uint8_t *at)
+{
+    return _mm256_loadu_ps((const float *)at);
+}
+
+SN_AVX2 SN_INLINE void part_store(uint8_t *at, sn_part part)
+{
+    _mm256_storeu_ps((float *)at, part);
+}
+
+SN_AVX2 SN_INLINE void part_stream(uint8_t *at, sn_part part)
+{
+    _mm256_stream_ps((float *)at, part);
+}
+
+SN_AVX2 SN_INLINE sn_part part_set(float value)
+{
+    return _mm256_set1_ps(value);
+}
+
+SN_AVX2 SN_INLINE sn_part part_add(sn_part a, sn_part b)
+{
+    return _mm256_add_ps(a, b);
+}
+
+SN_AVX2 SN_INLINE sn_part part_sub(sn_part a, sn_part b)
+{
+    return _mm256_sub_ps(a, b);
+}
+
+SN_AVX2 SN_INLINE sn_part part_mul(sn_part a, sn_part b)
+{
+    return _mm256_mul_ps(a, b);
+}
+
+/* The order of the operands lets a NaN through, as everywhere. */
+SN_AVX2 SN_INLINE sn_part part_saturated(sn_part values)
+{
+    const sn_part capped = _mm256_min_ps(_mm256_set1_ps(FLT_MAX), values);
+    return _mm256_max_ps(_mm256_set1_ps(-FLT_MAX), capped);
+}
 
 SN_AVX2 SN_INLINE sn_block block_load(const uint8_t *at)
 {
     sn_block block;
-    for (int i = 0; i < 8; i++) {
-        block.part[i] = _mm256_loadu_ps((const float *)(at + i * 32));
+    for (size_t i = 0; i < SN_PARTS; i++) {
+        block.part[i] = part_load(at + i * (SN_BLOCK_BYTES / SN_PARTS));
     }
     return block;
-}
-
-/* The b-th 64 values, or their difference to the reference. */
-SN_AVX2 SN_INLINE sn_block block_of(const sn_values *from, const uint8_t *reference, size_t b)
-{
-    sn_block block = block_load(from->values + b * SN_BLOCK_BYTES);
-    if (reference != NULL) {
-        const sn_block base = block_load(reference + b * SN_BLOCK_BYTES);
-        for (int i = 0; i < 8; i++) {
-            block.part[i] = _mm256_sub_ps(block.part[i], base.part[i]);
-        }
-    }
-    return block;
-}
-
-SN_AVX2 SN_INLINE void prefetch_block(const uint8_t *at)
-{
-    for (int line = 0; line < SN_BLOCK_BYTES; line += 64) {
-        _mm_prefetch(sn_ahead(at + line), _MM_HINT_T0);
-    }
 }
 
 SN_AVX2 SN_INLINE uint32_t amax_bits_of(const sn_block *block)
@@ -89,19 +115,6 @@ SN_AVX2 SN_INLINE __m256i codes_of_half(const sn_block *block, int half, __m256 
                         codes_of(part[2], inverse_scale), codes_of(part[3], inverse_scale));
 }
 
-SN_AVX2 SN_INLINE __m256 merged(__m256 own, __m256 decoded, __m256 own_weight,
-                                __m256 peer_weight)
-{
-    return _mm256_add_ps(_mm256_mul_ps(own_weight, own), _mm256_mul_ps(peer_weight, decoded));
-}
-
-/* The order of the operands lets a NaN through, as everywhere. */
-SN_AVX2 SN_INLINE __m256 saturated(__m256 values)
-{
-    const __m256 capped = _mm256_min_ps(_mm256_set1_ps(FLT_MAX), values);
-    return _mm256_max_ps(_mm256_set1_ps(-FLT_MAX), capped);
-}
-
 /* Eight signed bytes to eight scaled floats. */
 SN_AVX2 SN_INLINE __m256 scaled(__m128i bytes, __m256 scale)
 {
@@ -118,7 +131,7 @@ SN_AVX2 SN_INLINE void q8_quantize(const sn_block *block, __m256 inverse_scale, 
     }
 }
 
-SN_AVX2 SN_INLINE sn_block q8_block(const sn_coded *from, size_t b)
+SN_AVX2 SN_INLINE sn_block q8_unpack(const sn_coded *from, size_t b)
 {
     const __m256 scale = _mm256_set1_ps(sn_scale_load(from->scales, b));
     sn_block block;
@@ -152,7 +165,7 @@ SN_AVX2 SN_INLINE void q4_quantize(const sn_block *block, __m256 inverse_scale, 
     _mm256_storeu_si256((__m256i *)codes, pairs);
 }
 
-SN_AVX2 SN_INLINE sn_block q4_block(const sn_coded *from, size_t b)
+SN_AVX2 SN_INLINE sn_block q4_unpack(const sn_coded *from, size_t b)
 {
     const __m256 scale = _mm256_set1_ps(sn_scale_load(from->scales, b));
     const __m128i mask = _mm_set1_epi8(0x0F);
@@ -231,7 +244,7 @@ SN_AVX2 SN_INLINE __m256 e3m0_values(__m256i nibbles, __m256 levels)
     return _mm256_or_ps(magnitude, _mm256_castsi256_ps(sign));
 }
 
-SN_AVX2 SN_INLINE sn_block e3m0_block(const sn_coded *from, size_t b)
+SN_AVX2 SN_INLINE sn_block e3m0_unpack(const sn_coded *from, size_t b)
 {
     const __m256 levels = _mm256_mul_ps(_mm256_setr_ps(0.0f, 0x1p-6f, 0x1p-5f, 0x1p-4f, 0x1p-3f,
                                                        0x1p-2f, 0x1p-1f, 1.0f),
@@ -277,176 +290,9 @@ SN_AVX2 SN_INLINE sn_sign_summary sign_summary(const uint8_t *values)
 
 #include "sn_sign.h"
 
-/* The codecs differ only in how a block is packed and unpacked. */
+#include "sn_loops.h"
 
-typedef void (*sn_quantize)(const sn_block *block, __m256 inverse_scale, uint8_t *codes);
-typedef sn_block (*sn_unpack)(const sn_coded *from, size_t b);
-
-SN_AVX2 SN_INLINE size_t encode_from(const sn_values *from, const uint8_t *reference, uint8_t *scales,
-                             uint8_t *codes, const sn_format *format, sn_quantize quantize)
-{
-    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
-    for (size_t b = 0; b < n_blocks; b += SN_GROUP_BLOCKS) {
-        const size_t count = n_blocks - b < SN_GROUP_BLOCKS ? n_blocks - b : SN_GROUP_BLOCKS;
-        sn_group group = {0};
-        for (size_t i = 0; i < count; i++) {
-            prefetch_block(from->values + (b + i) * SN_BLOCK_BYTES);
-            const sn_block block = block_of(from, reference, b + i);
-            group.amax_bits[i] = amax_bits_of(&block);
-        }
-        const size_t refused = sn_group_refused(&group, count);
-        if (refused < count) {
-            return (b + refused) / (format->block_elems / SN_BLOCK_ELEMS);
-        }
-        sn_group_scale(&group, count, format, scales + sn_scale_offset(format, b));
-        for (size_t i = 0; i < count; i++) {
-            const sn_block block = block_of(from, reference, b + i);
-            quantize(&block, _mm256_set1_ps(group.inverse_scales[i]),
-                     codes + sn_code_offset(format, b + i));
-        }
-    }
-    return from->n_blocks;
-}
-
-/* Two loops, so that the one without a reference does not ask for it at every block. */
-SN_AVX2 SN_INLINE size_t encode(const sn_values *from, uint8_t *scales, uint8_t *codes,
-                        const sn_format *format, sn_quantize quantize)
-{
-    if (from->reference == NULL) {
-        return encode_from(from, NULL, scales, codes, format, quantize);
-    }
-    return encode_from(from, from->reference, scales, codes, format, quantize);
-}
-
-SN_AVX2 SN_INLINE sn_block decoded(const sn_coded *from, const uint8_t *reference, size_t b,
-                           sn_unpack unpack)
-{
-    sn_block block = unpack(from, b);
-    if (reference != NULL) {
-        const sn_block base = block_load(reference + b * SN_BLOCK_BYTES);
-        for (int i = 0; i < 8; i++) {
-            block.part[i] = saturated(_mm256_add_ps(base.part[i], block.part[i]));
-        }
-    }
-    return block;
-}
-
-SN_AVX2 SN_INLINE void decode_from(const sn_coded *from, const uint8_t *reference, uint8_t *out,
-                           const sn_format *format, sn_unpack unpack)
-{
-    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
-    if (n_blocks >= SN_STREAM_BLOCKS && (uintptr_t)out % sizeof(__m256) == 0) {
-        for (size_t b = 0; b < n_blocks; b++) {
-            const sn_block block = decoded(from, reference, b, unpack);
-            for (int i = 0; i < 8; i++) {
-                _mm256_stream_ps((float *)(out + b * SN_BLOCK_BYTES) + i * 8, block.part[i]);
-            }
-        }
-        _mm_sfence();
-        return;
-    }
-    for (size_t b = 0; b < n_blocks; b++) {
-        const sn_block block = decoded(from, reference, b, unpack);
-        for (int i = 0; i < 8; i++) {
-            _mm256_storeu_ps((float *)(out + b * SN_BLOCK_BYTES) + i * 8, block.part[i]);
-        }
-    }
-}
-
-SN_AVX2 SN_INLINE void decode(const sn_coded *from, uint8_t *out, const sn_format *format,
-                      sn_unpack unpack)
-{
-    if (from->reference == NULL) {
-        decode_from(from, NULL, out, format, unpack);
-    } else {
-        decode_from(from, from->reference, out, format, unpack);
-    }
-}
-
-SN_AVX2 SN_INLINE void merge_from(const sn_coded *from, const uint8_t *reference, uint8_t *target,
-                          float own_weight, float peer_weight, const sn_format *format,
-                          sn_unpack unpack)
-{
-    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
-    const __m256 own_weights = _mm256_set1_ps(own_weight);
-    const __m256 peer_weights = _mm256_set1_ps(peer_weight);
-    for (size_t b = 0; b < n_blocks; b++) {
-        uint8_t *at = target + b * SN_BLOCK_BYTES;
-        prefetch_block(at);
-        const sn_block own = block_load(at);
-        const sn_block peer = decoded(from, reference, b, unpack);
-        for (int i = 0; i < 8; i++) {
-            const __m256 result = merged(own.part[i], peer.part[i], own_weights, peer_weights);
-            _mm256_storeu_ps((float *)at + i * 8, result);
-        }
-    }
-}
-
-SN_AVX2 SN_INLINE void merge(const sn_coded *from, uint8_t *target, float own_weight,
-                     float peer_weight, const sn_format *format, sn_unpack unpack)
-{
-    if (from->reference == NULL) {
-        merge_from(from, NULL, target, own_weight, peer_weight, format, unpack);
-    } else {
-        merge_from(from, from->reference, target, own_weight, peer_weight, format, unpack);
-    }
-}
-
-SN_AVX2 static size_t q8_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
-{
-    return encode(from, scales, codes, &sn_q8_format, q8_quantize);
-}
-
-SN_AVX2 static void q8_decode(const sn_coded *from, uint8_t *out)
-{
-    decode(from, out, &sn_q8_format, q8_block);
-}
-
-SN_AVX2 static void q8_merge(const sn_coded *from, uint8_t *target, float own_weight,
-                             float peer_weight)
-{
-    merge(from, target, own_weight, peer_weight, &sn_q8_format, q8_block);
-}
-
-SN_AVX2 static size_t q4_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
-{
-    return encode(from, scales, codes, &sn_q4_format, q4_quantize);
-}
-
-SN_AVX2 static void q4_decode(const sn_coded *from, uint8_t *out)
-{
-    decode(from, out, &sn_q4_format, q4_block);
-}
-
-SN_AVX2 static void q4_merge(const sn_coded *from, uint8_t *target, float own_weight,
-                             float peer_weight)
-{
-    merge(from, target, own_weight, peer_weight, &sn_q4_format, q4_block);
-}
-
-SN_AVX2 static size_t e3m0_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
-{
-    return encode(from, scales, codes, &sn_e3m0_format, e3m0_quantize);
-}
-
-SN_AVX2 static void e3m0_decode(const sn_coded *from, uint8_t *out)
-{
-    decode(from, out, &sn_e3m0_format, e3m0_block);
-}
-
-SN_AVX2 static void e3m0_merge(const sn_coded *from, uint8_t *target, float own_weight,
-                               float peer_weight)
-{
-    merge(from, target, own_weight, peer_weight, &sn_e3m0_format, e3m0_block);
-}
-
-const sn_kernels sn_raw32_avx2 = {raw32_encode, raw32_decode, raw32_merge, raw32_check};
-const sn_kernels sn_bf16_avx2 = {bf16_encode, bf16_decode, bf16_merge, bf16_check};
-const sn_kernels sn_q8_avx2 = {q8_encode, q8_decode, q8_merge, q8_check};
-const sn_kernels sn_q4_avx2 = {q4_encode, q4_decode, q4_merge, q4_check};
-const sn_kernels sn_e3m0_avx2 = {e3m0_encode, e3m0_decode, e3m0_merge, q4_check};
-const sn_kernels sn_sign_avx2 = {sign_encode, sign_decode, sign_merge, sign_check};
-const sn_kernels sn_tk4_avx2 = {tk4_encode, tk4_decode, tk4_merge, tk4_check};
+SN_DEFINE_KERNELS(avx2);
 
 #else
 typedef int sn_avx2_is_for_x86_64; /* ISO C wants at least one declaration */

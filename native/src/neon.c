@@ -8,47 +8,63 @@
 #include "sn_sign.h"
 #include "sn_topk.h"
 
+typedef float32x4_t sn_part;
+
+enum { SN_PARTS = 16 };
+
 typedef struct {
-    float32x4_t part[16];
+    sn_part part[SN_PARTS];
 } sn_block;
 
-SN_INLINE float32x4_t part_load(const uint8_t *at)
+SN_INLINE sn_part part_load(const uint8_t *at)
 {
     return vreinterpretq_f32_u8(vld1q_u8(at));
 }
 
-SN_INLINE void part_store(uint8_t *at, float32x4_t part)
+SN_INLINE void part_store(uint8_t *at, sn_part part)
 {
     vst1q_u8(at, vreinterpretq_u8_f32(part));
+}
+
+/* Compilers offer no store past the cache that all of them know. */
+SN_INLINE void part_stream(uint8_t *at, sn_part part)
+{
+    part_store(at, part);
+}
+
+SN_INLINE sn_part part_set(float value)
+{
+    return vdupq_n_f32(value);
+}
+
+SN_INLINE sn_part part_add(sn_part a, sn_part b)
+{
+    return vaddq_f32(a, b);
+}
+
+SN_INLINE sn_part part_sub(sn_part a, sn_part b)
+{
+    return vsubq_f32(a, b);
+}
+
+SN_INLINE sn_part part_mul(sn_part a, sn_part b)
+{
+    return vmulq_f32(a, b);
+}
+
+SN_INLINE sn_part part_saturated(sn_part values)
+{
+    const sn_part capped = vminq_f32(values, vdupq_n_f32(FLT_MAX)); /* lets a NaN through */
+    return vmaxq_f32(capped, vdupq_n_f32(-FLT_MAX));
 }
 
 SN_INLINE sn_block block_load(const uint8_t *at)
 {
     sn_block block;
-    for (size_t i = 0; i < 16; i++) {
-        block.part[i] = part_load(at + i * 16);
+    for (size_t i = 0; i < SN_PARTS; i++) {
+        block.part[i] = part_load(at + i * (SN_BLOCK_BYTES / SN_PARTS));
     }
     return block;
-}
-
-/* The b-th 64 values, or their difference to the reference. */
-SN_INLINE sn_block block_of(const sn_values *from, const uint8_t *reference, size_t b)
-{
-    sn_block block = block_load(from->values + b * SN_BLOCK_BYTES);
-    if (reference != NULL) {
-        const sn_block base = block_load(reference + b * SN_BLOCK_BYTES);
-        for (size_t i = 0; i < 16; i++) {
-            block.part[i] = vsubq_f32(block.part[i], base.part[i]);
-        }
-    }
-    return block;
-}
-
-SN_INLINE void prefetch_block(const uint8_t *at)
-{
-    for (size_t line = 0; line < SN_BLOCK_BYTES; line += 64) {
-        __builtin_prefetch(sn_ahead(at + line));
-    }
 }
 
 SN_INLINE uint32_t amax_bits_of(const sn_block *block)
@@ -92,12 +108,6 @@ SN_INLINE void unpack_quarter(sn_block *block, size_t quarter, int8x16_t codes, 
     }
 }
 
-SN_INLINE float32x4_t saturated(float32x4_t values)
-{
-    const float32x4_t capped = vminq_f32(values, vdupq_n_f32(FLT_MAX)); /* lets a NaN through */
-    return vmaxq_f32(capped, vdupq_n_f32(-FLT_MAX));
-}
-
 /* Q8B64 */
 
 SN_INLINE void q8_quantize(const sn_block *block, float32x4_t inverse_scale, uint8_t *codes)
@@ -108,7 +118,7 @@ SN_INLINE void q8_quantize(const sn_block *block, float32x4_t inverse_scale, uin
     }
 }
 
-SN_INLINE sn_block q8_block(const sn_coded *from, size_t b)
+SN_INLINE sn_block q8_unpack(const sn_coded *from, size_t b)
 {
     const float32x4_t scale = vdupq_n_f32(sn_scale_load(from->scales, b));
     sn_block block;
@@ -143,7 +153,7 @@ SN_INLINE void q4_quantize(const sn_block *block, float32x4_t inverse_scale, uin
     }
 }
 
-SN_INLINE sn_block q4_block(const sn_coded *from, size_t b)
+SN_INLINE sn_block q4_unpack(const sn_coded *from, size_t b)
 {
     const float32x4_t scale = vdupq_n_f32(sn_scale_load(from->scales, b));
     const int8x16_t offset = vdupq_n_s8(SN_Q4_OFFSET);
@@ -229,7 +239,7 @@ SN_INLINE void e3m0_unpack_quarter(sn_block *block, size_t quarter, uint8x16_t n
     }
 }
 
-SN_INLINE sn_block e3m0_block(const sn_coded *from, size_t b)
+SN_INLINE sn_block e3m0_unpack(const sn_coded *from, size_t b)
 {
     const float32x4_t scale = vdupq_n_f32(sn_e3m0_scale_load(from->scales, b));
     sn_block block;
@@ -241,165 +251,9 @@ SN_INLINE sn_block e3m0_block(const sn_coded *from, size_t b)
     return block;
 }
 
-/* The codecs differ only in how a block is packed and unpacked. */
+#include "sn_loops.h"
 
-typedef void (*sn_quantize)(const sn_block *block, float32x4_t inverse_scale, uint8_t *codes);
-typedef sn_block (*sn_unpack)(const sn_coded *from, size_t b);
-
-SN_INLINE size_t encode_from(const sn_values *from, const uint8_t *reference, uint8_t *scales,
-                             uint8_t *codes, const sn_format *format, sn_quantize quantize)
-{
-    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
-    for (size_t b = 0; b < n_blocks; b += SN_GROUP_BLOCKS) {
-        const size_t count = n_blocks - b < SN_GROUP_BLOCKS ? n_blocks - b : SN_GROUP_BLOCKS;
-        sn_group group = {0};
-        for (size_t i = 0; i < count; i++) {
-            prefetch_block(from->values + (b + i) * SN_BLOCK_BYTES);
-            const sn_block block = block_of(from, reference, b + i);
-            group.amax_bits[i] = amax_bits_of(&block);
-        }
-        const size_t refused = sn_group_refused(&group, count);
-        if (refused < count) {
-            return (b + refused) / (format->block_elems / SN_BLOCK_ELEMS);
-        }
-        sn_group_scale(&group, count, format, scales + sn_scale_offset(format, b));
-        for (size_t i = 0; i < count; i++) {
-            const sn_block block = block_of(from, reference, b + i);
-            quantize(&block, vdupq_n_f32(group.inverse_scales[i]),
-                     codes + sn_code_offset(format, b + i));
-        }
-    }
-    return from->n_blocks;
-}
-
-/* Two loops, so that the one without a reference does not ask for it at every block. */
-SN_INLINE size_t encode(const sn_values *from, uint8_t *scales, uint8_t *codes,
-                        const sn_format *format, sn_quantize quantize)
-{
-    if (from->reference == NULL) {
-        return encode_from(from, NULL, scales, codes, format, quantize);
-    }
-    return encode_from(from, from->reference, scales, codes, format, quantize);
-}
-
-SN_INLINE sn_block decoded(const sn_coded *from, const uint8_t *reference, size_t b,
-                           sn_unpack unpack)
-{
-    sn_block block = unpack(from, b);
-    if (reference != NULL) {
-        const sn_block base = block_load(reference + b * SN_BLOCK_BYTES);
-        for (size_t i = 0; i < 16; i++) {
-            block.part[i] = saturated(vaddq_f32(base.part[i], block.part[i]));
-        }
-    }
-    return block;
-}
-
-SN_INLINE void decode_from(const sn_coded *from, const uint8_t *reference, uint8_t *out,
-                           const sn_format *format, sn_unpack unpack)
-{
-    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
-    for (size_t b = 0; b < n_blocks; b++) {
-        const sn_block block = decoded(from, reference, b, unpack);
-        for (size_t i = 0; i < 16; i++) {
-            part_store(out + b * SN_BLOCK_BYTES + i * 16, block.part[i]);
-        }
-    }
-}
-
-SN_INLINE void decode(const sn_coded *from, uint8_t *out, const sn_format *format,
-                      sn_unpack unpack)
-{
-    if (from->reference == NULL) {
-        decode_from(from, NULL, out, format, unpack);
-    } else {
-        decode_from(from, from->reference, out, format, unpack);
-    }
-}
-
-SN_INLINE void merge_from(const sn_coded *from, const uint8_t *reference, uint8_t *target,
-                          float own_weight, float peer_weight, const sn_format *format,
-                          sn_unpack unpack)
-{
-    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
-    for (size_t b = 0; b < n_blocks; b++) {
-        uint8_t *at = target + b * SN_BLOCK_BYTES;
-        prefetch_block(at);
-        const sn_block peer = decoded(from, reference, b, unpack);
-        for (size_t i = 0; i < 16; i++) {
-            /* A product and a sum, never vfmaq or vmlaq: each step is rounded. */
-            const float32x4_t own_part = vmulq_n_f32(part_load(at + i * 16), own_weight);
-            const float32x4_t peer_part = vmulq_n_f32(peer.part[i], peer_weight);
-            part_store(at + i * 16, vaddq_f32(own_part, peer_part));
-        }
-    }
-}
-
-SN_INLINE void merge(const sn_coded *from, uint8_t *target, float own_weight,
-                     float peer_weight, const sn_format *format, sn_unpack unpack)
-{
-    if (from->reference == NULL) {
-        merge_from(from, NULL, target, own_weight, peer_weight, format, unpack);
-    } else {
-        merge_from(from, from->reference, target, own_weight, peer_weight, format, unpack);
-    }
-}
-
-static size_t q8_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
-{
-    return encode(from, scales, codes, &sn_q8_format, q8_quantize);
-}
-
-static void q8_decode(const sn_coded *from, uint8_t *out)
-{
-    decode(from, out, &sn_q8_format, q8_block);
-}
-
-static void q8_merge(const sn_coded *from, uint8_t *target, float own_weight,
-                     float peer_weight)
-{
-    merge(from, target, own_weight, peer_weight, &sn_q8_format, q8_block);
-}
-
-static size_t q4_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
-{
-    return encode(from, scales, codes, &sn_q4_format, q4_quantize);
-}
-
-static void q4_decode(const sn_coded *from, uint8_t *out)
-{
-    decode(from, out, &sn_q4_format, q4_block);
-}
-
-static void q4_merge(const sn_coded *from, uint8_t *target, float own_weight,
-                     float peer_weight)
-{
-    merge(from, target, own_weight, peer_weight, &sn_q4_format, q4_block);
-}
-
-static size_t e3m0_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
-{
-    return encode(from, scales, codes, &sn_e3m0_format, e3m0_quantize);
-}
-
-static void e3m0_decode(const sn_coded *from, uint8_t *out)
-{
-    decode(from, out, &sn_e3m0_format, e3m0_block);
-}
-
-static void e3m0_merge(const sn_coded *from, uint8_t *target, float own_weight,
-                       float peer_weight)
-{
-    merge(from, target, own_weight, peer_weight, &sn_e3m0_format, e3m0_block);
-}
-
-const sn_kernels sn_raw32_neon = {raw32_encode, raw32_decode, raw32_merge, raw32_check};
-const sn_kernels sn_bf16_neon = {bf16_encode, bf16_decode, bf16_merge, bf16_check};
-const sn_kernels sn_q8_neon = {q8_encode, q8_decode, q8_merge, q8_check};
-const sn_kernels sn_q4_neon = {q4_encode, q4_decode, q4_merge, q4_check};
-const sn_kernels sn_e3m0_neon = {e3m0_encode, e3m0_decode, e3m0_merge, q4_check};
-const sn_kernels sn_sign_neon = {sign_encode, sign_decode, sign_merge, sign_check};
-const sn_kernels sn_tk4_neon = {tk4_encode, tk4_decode, tk4_merge, tk4_check};
+SN_DEFINE_KERNELS(neon);
 
 #else
 typedef int sn_neon_is_for_aarch64; /* ISO C wants at least one declaration */

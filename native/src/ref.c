@@ -166,18 +166,14 @@ static void q4_merge(const sn_coded *from, uint8_t *target, float own_weight, fl
     merge(from, from->n_blocks, target, own_weight, peer_weight, q4_unpack);
 }
 
-static sn_verdict nibbles_check(const uint8_t *codes, size_t n_bytes)
-{
-    uint8_t found = 0;
-    for (size_t i = 0; i < n_bytes; i++) {
-        found |= ((codes[i] & 0x0F) == 0) | ((codes[i] >> 4) == 0);
-    }
-    return found ? SN_INVALID_CODE : SN_VALID;
-}
-
+/* E3M0 has no nibble of 0 either. */
 static sn_verdict q4_check(const sn_coded *from)
 {
-    return nibbles_check(from->codes, from->n_blocks * from->format->block_code_bytes);
+    uint8_t found = 0;
+    for (size_t i = 0; i < from->n_blocks * from->format->block_code_bytes; i++) {
+        found |= ((from->codes[i] & 0x0F) == 0) | ((from->codes[i] >> 4) == 0);
+    }
+    return found ? SN_INVALID_CODE : SN_VALID;
 }
 
 /* E3M0 */
@@ -247,10 +243,4 @@ static void e3m0_merge(const sn_coded *from, uint8_t *target, float own_weight, 
     merge(from, from->n_blocks * SN_E3M0_BLOCKS, target, own_weight, peer_weight, e3m0_unpack);
 }
 
-const sn_kernels sn_raw32_ref = {raw32_encode, raw32_decode, raw32_merge, raw32_check};
-const sn_kernels sn_bf16_ref = {bf16_encode, bf16_decode, bf16_merge, bf16_check};
-const sn_kernels sn_q8_ref = {q8_encode, q8_decode, q8_merge, q8_check};
-const sn_kernels sn_q4_ref = {q4_encode, q4_decode, q4_merge, q4_check};
-const sn_kernels sn_e3m0_ref = {e3m0_encode, e3m0_decode, e3m0_merge, q4_check};
-const sn_kernels sn_sign_ref = {sign_encode, sign_decode, sign_merge, sign_check};
-const sn_kernels sn_tk4_ref = {tk4_encode, tk4_decode, tk4_merge, tk4_check};
+SN_DEFINE_KERNELS(ref);

@@ -10,7 +10,12 @@
 
 #include "sn_kernels.h"
 
-enum { ROUNDS = 7000, LARGE_EVERY = 300, SMALL_ELEMS_MAX = 1300, TILES_ELEMS_MAX = 10000 };
+enum {
+    ROUNDS = 7000,
+    LARGE_EVERY = 300, /* no multiple of the number of codecs, so that each has its turn */
+    SMALL_ELEMS_MAX = 1300,
+    TILES_ELEMS_MAX = 10000,
+};
 
 static uint64_t random_state = 20240229;
 

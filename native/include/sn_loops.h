@@ -1,0 +1,201 @@
+/* The loops over blocks of Q8B64, Q4B64 and E3M0, which differ only in how a block is packed and
+ * unpacked. Included at the end of each vector unit's file, which defines before:
+ *
+ *     SN_TARGET, sn_part (a register of floats), SN_PARTS, sn_block { sn_part part[SN_PARTS] }
+ *     part_load, part_store, part_stream (past the cache), part_set, part_add, part_sub, part_mul
+ *     part_saturated, amax_bits_of
+ *     q8_quantize, q4_quantize, e3m0_quantize, q8_unpack, q4_unpack, e3m0_unpack
+ *     q8_check, q4_check
+ */
+#ifndef SN_LOOPS_H
+#define SN_LOOPS_H
+
+#include "sn_kernels.h"
+
+typedef void (*sn_quantize)(const sn_block *block, sn_part inverse_scale, uint8_t *codes);
+typedef sn_block (*sn_unpack)(const sn_coded *from, size_t b);
+
+enum { SN_PART_BYTES = SN_BLOCK_BYTES / SN_PARTS };
+
+SN_TARGET SN_INLINE void block_prefetch(const uint8_t *at)
+{
+    for (size_t line = 0; line < SN_BLOCK_BYTES; line += 64) {
+        __builtin_prefetch(sn_ahead(at + line));
+    }
+}
+
+/* The b-th 64 values, or their difference to the reference. */
+SN_TARGET SN_INLINE sn_block block_given(const sn_values *from, const uint8_t *reference, size_t b)
+{
+    sn_block block = block_load(from->values + b * SN_BLOCK_BYTES);
+    if (reference != NULL) {
+        const sn_block base = block_load(reference + b * SN_BLOCK_BYTES);
+        for (size_t i = 0; i < SN_PARTS; i++) {
+            block.part[i] = part_sub(block.part[i], base.part[i]);
+        }
+    }
+    return block;
+}
+
+SN_TARGET SN_INLINE sn_block block_decoded(const sn_coded *from, const uint8_t *reference,
+                                           size_t b, sn_unpack unpack)
+{
+    sn_block block = unpack(from, b);
+    if (reference != NULL) {
+        const sn_block base = block_load(reference + b * SN_BLOCK_BYTES);
+        for (size_t i = 0; i < SN_PARTS; i++) {
+            block.part[i] = part_saturated(part_add(base.part[i], block.part[i]));
+        }
+    }
+    return block;
+}
+
+SN_TARGET SN_INLINE size_t encode_from(const sn_values *from, const uint8_t *reference,
+                                       uint8_t *scales, uint8_t *codes, const sn_format *format,
+                                       sn_quantize quantize)
+{
+    const size_t n_shared = format->block_elems / SN_BLOCK_ELEMS; /* 64s that share a scale */
+    const size_t n_blocks = from->n_blocks * n_shared;
+    for (size_t b = 0; b < n_blocks; b += SN_GROUP_BLOCKS) {
+        const size_t count = n_blocks - b < SN_GROUP_BLOCKS ? n_blocks - b : SN_GROUP_BLOCKS;
+        sn_group group = {0};
+        for (size_t i = 0; i < count; i++) {
+            block_prefetch(from->values + (b + i) * SN_BLOCK_BYTES);
+            const sn_block block = block_given(from, reference, b + i);
+            group.amax_bits[i] = amax_bits_of(&block);
+        }
+        const size_t refused = sn_group_refused(&group, count);
+        if (refused < count) {
+            return (b + refused) / n_shared;
+        }
+        sn_group_scale(&group, count, format, scales + b / n_shared * format->scale_bytes);
+        for (size_t i = 0; i < count; i++) {
+            const sn_block block = block_given(from, reference, b + i);
+            quantize(&block, part_set(group.inverse_scales[i]),
+                     codes + (b + i) * (format->block_code_bytes / n_shared));
+        }
+    }
+    return from->n_blocks;
+}
+
+/* Each loop twice, so that the one without a reference does not ask for it at every block. */
+SN_TARGET SN_INLINE size_t encode(const sn_values *from, uint8_t *scales, uint8_t *codes,
+                                  const sn_format *format, sn_quantize quantize)
+{
+    if (from->reference == NULL) {
+        return encode_from(from, NULL, scales, codes, format, quantize);
+    }
+    return encode_from(from, from->reference, scales, codes, format, quantize);
+}
+
+SN_TARGET SN_INLINE void decode_from(const sn_coded *from, const uint8_t *reference, uint8_t *out,
+                                     const sn_format *format, sn_unpack unpack)
+{
+    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
+    if (n_blocks >= SN_STREAM_BLOCKS && (uintptr_t)out % SN_PART_BYTES == 0) {
+        for (size_t b = 0; b < n_blocks; b++) {
+            const sn_block block = block_decoded(from, reference, b, unpack);
+            for (size_t i = 0; i < SN_PARTS; i++) {
+                part_stream(out + b * SN_BLOCK_BYTES + i * SN_PART_BYTES, block.part[i]);
+            }
+        }
+        __sync_synchronize(); /* streamed stores are not ordered otherwise */
+        return;
+    }
+    for (size_t b = 0; b < n_blocks; b++) {
+        const sn_block block = block_decoded(from, reference, b, unpack);
+        for (size_t i = 0; i < SN_PARTS; i++) {
+            part_store(out + b * SN_BLOCK_BYTES + i * SN_PART_BYTES, block.part[i]);
+        }
+    }
+}
+
+SN_TARGET SN_INLINE void decode(const sn_coded *from, uint8_t *out, const sn_format *format,
+                                sn_unpack unpack)
+{
+    if (from->reference == NULL) {
+        decode_from(from, NULL, out, format, unpack);
+    } else {
+        decode_from(from, from->reference, out, format, unpack);
+    }
+}
+
+SN_TARGET SN_INLINE void merge_from(const sn_coded *from, const uint8_t *reference,
+                                    uint8_t *target, float own_weight, float peer_weight,
+                                    const sn_format *format, sn_unpack unpack)
+{
+    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
+    const sn_part own_weights = part_set(own_weight);
+    const sn_part peer_weights = part_set(peer_weight);
+    for (size_t b = 0; b < n_blocks; b++) {
+        uint8_t *at = target + b * SN_BLOCK_BYTES;
+        block_prefetch(at);
+        const sn_block peer = block_decoded(from, reference, b, unpack);
+        for (size_t i = 0; i < SN_PARTS; i++) {
+            /* Products and a sum, never fused: each step is rounded. */
+            const sn_part own_part = part_mul(own_weights, part_load(at + i * SN_PART_BYTES));
+            const sn_part peer_part = part_mul(peer_weights, peer.part[i]);
+            part_store(at + i * SN_PART_BYTES, part_add(own_part, peer_part));
+        }
+    }
+}
+
+SN_TARGET SN_INLINE void merge(const sn_coded *from, uint8_t *target, float own_weight,
+                               float peer_weight, const sn_format *format, sn_unpack unpack)
+{
+    if (from->reference == NULL) {
+        merge_from(from, NULL, target, own_weight, peer_weight, format, unpack);
+    } else {
+        merge_from(from, from->reference, target, own_weight, peer_weight, format, unpack);
+    }
+}
+
+SN_TARGET static size_t q8_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
+{
+    return encode(from, scales, codes, &sn_q8_format, q8_quantize);
+}
+
+SN_TARGET static void q8_decode(const sn_coded *from, uint8_t *out)
+{
+    decode(from, out, &sn_q8_format, q8_unpack);
+}
+
+SN_TARGET static void q8_merge(const sn_coded *from, uint8_t *target, float own_weight,
+                               float peer_weight)
+{
+    merge(from, target, own_weight, peer_weight, &sn_q8_format, q8_unpack);
+}
+
+SN_TARGET static size_t q4_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
+{
+    return encode(from, scales, codes, &sn_q4_format, q4_quantize);
+}
+
+SN_TARGET static void q4_decode(const sn_coded *from, uint8_t *out)
+{
+    decode(from, out, &sn_q4_format, q4_unpack);
+}
+
+SN_TARGET static void q4_merge(const sn_coded *from, uint8_t *target, float own_weight,
+                               float peer_weight)
+{
+    merge(from, target, own_weight, peer_weight, &sn_q4_format, q4_unpack);
+}
+
+SN_TARGET static size_t e3m0_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
+{
+    return encode(from, scales, codes, &sn_e3m0_format, e3m0_quantize);
+}
+
+SN_TARGET static void e3m0_decode(const sn_coded *from, uint8_t *out)
+{
+    decode(from, out, &sn_e3m0_format, e3m0_unpack);
+}
+
+SN_TARGET static void e3m0_merge(const sn_coded *from, uint8_t *target, float own_weight,
+                                 float peer_weight)
+{
+    merge(from, target, own_weight, peer_weight, &sn_e3m0_format, e3m0_unpack);
+}
+
+#endif
