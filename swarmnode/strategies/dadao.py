@@ -43,8 +43,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from msgspec import Meta as Range
+from numpy.typing import NDArray
 
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.settings import Settings
@@ -60,10 +62,14 @@ from swarmnode.strategies.base import (
 )
 from swarmnode.strategies.topology import Graph, build_graph
 
+Matrix = NDArray[np.float64]
+
 _NAMES = ("x", "x_tilde", "y", "y_tilde", "z", "z_tilde")
 _X, _XT, _Y, _YT, _Z, _ZT = range(6)
 # Of a clock that rings at random, so many rings tell its rate within a seventh.
 _MEASURED_RINGS = 50
+_TERMS = 9
+_IDENTITY = np.eye(6)
 _PACE_MIN = 0.01  # with no exchange at all there is nothing to wait for
 
 
@@ -104,9 +110,9 @@ class Constants:
             beta_t=safety * 2 * chi1 / q,
         )
 
-    def flow_matrix(self) -> torch.Tensor:
-        """Return M of S' = M S: float64 [6, 6], rows as in the state."""
-        m = torch.zeros(6, 6, dtype=torch.float64)
+    def flow_matrix(self) -> Matrix:
+        """Return M of S' = M S: [6, 6], rows as in the state."""
+        m = np.zeros((6, 6))
         m[_X, _XT], m[_X, _X] = self.eta, -self.eta
         m[_XT, _X], m[_XT, _XT] = self.eta_t, -self.eta_t
         m[_Y, _YT], m[_Y, _Y] = self.alpha, -self.alpha
@@ -114,6 +120,23 @@ class Constants:
         m[_Z, _ZT], m[_Z, _Z] = self.alpha, -self.alpha
         m[_ZT, _Z], m[_ZT, _ZT] = self.alpha_t, -self.alpha_t
         return m
+
+
+def exponential(m: Matrix, elapsed: float) -> Matrix:
+    """Return exp(m elapsed), to rounding: Taylor's series of a small part of it, squared.
+
+    Of at most 1/8 in norm, nine terms leave 1e-16. torch.linalg.matrix_exp and scipy do the same
+    at four and thirty times the cost, and two of these are needed for every exchange.
+    """
+    size = elapsed * float(np.abs(m).sum(axis=0).max())
+    squarings = max(0, math.ceil(math.log2(8 * size))) if size else 0
+    part = m * (elapsed / 2**squarings)
+    result: Matrix = _IDENTITY + part / _TERMS
+    for term in range(_TERMS - 1, 0, -1):
+        result = _IDENTITY + part @ result / term
+    for _ in range(squarings):
+        result = result @ result
+    return result
 
 
 def exchange_rates(graph: Graph) -> Graph:
@@ -185,7 +208,7 @@ class Dadao(Strategy):
             rates.mixing().chi1,
             self.config.safety,
         )
-        self._m = self.constants.flow_matrix().to(self.x.device)
+        self._m = self.constants.flow_matrix()
         self._s[_X] = self.x
 
     # --- the local process ---------------------------------------------------------------
@@ -194,7 +217,7 @@ class Dadao(Strategy):
         elapsed, self._t = t - self._t, t
         if elapsed <= 0:
             return
-        self._s = torch.linalg.matrix_exp(self._m * elapsed) @ self._s
+        self._s = torch.from_numpy(exponential(self._m, elapsed)).to(self.x.device) @ self._s
         self.x.copy_(self._s[_X])
         at_full_speed = elapsed / self._pace
         self._measured *= math.exp(-at_full_speed * self._rate / _MEASURED_RINGS)

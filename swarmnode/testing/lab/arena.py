@@ -19,7 +19,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -307,7 +307,7 @@ class Arena:
             node.held.append((not_before_step, exchange))
             return
         self.flow(node)
-        node.strategy.apply(exchange)
+        node.strategy.apply(replace(exchange, steps_since=node.steps - exchange.meta.steps))
 
     def _apply_held(self, node: Node) -> None:
         due = [held for held in node.held if held[0] <= node.steps]

@@ -100,7 +100,7 @@ class Gatherings:
                 meta=side.meta,
                 sent=side.sent,
                 got={},
-                steps_since=node.steps - side.meta.steps,
+                steps_since=0,  # known when it is applied
                 mean={name: tensor.clone() for name, tensor in mean.items()},
                 present=ids,
             )

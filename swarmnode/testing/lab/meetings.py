@@ -148,10 +148,10 @@ class Meetings:
             return False
         if self._busy & {_lane(one, its), _lane(two, other)}:
             return False
+        if _shape(its) != _shape(other):
+            return False
         skew = its.round_skew_max
         if skew is not None and abs(its.round - other.round) > skew:
-            return False
-        if (its.kind, its.views, its.base_version) != (other.kind, other.views, other.base_version):
             return False
         return self._accepts(two, one, its) and self._accepts(one, two, other)
 
@@ -224,7 +224,7 @@ class Meetings:
             meta=side.meta,
             sent=side.sent,
             got={partner.node.peer_id: partner.received()},
-            steps_since=node.steps - side.meta.steps,
+            steps_since=0,  # known when it is applied
         )
         self._arena.deliver(node, exchange, side.meta.steps + side.intent.apply_after_steps)
 
@@ -257,6 +257,11 @@ def take_view(arena: Arena, node: Node, intent: Intent) -> Side:
         sent[view.name], payload_bytes = through(codec, out)
         size += payload_bytes
     return Side(node, node.life, intent, meta_of(node, intent), sent, size)
+
+
+def _shape(intent: Intent) -> tuple[object, ...]:
+    """Return what must be equal on both sides."""
+    return intent.kind, intent.views, intent.base_version, intent.round_skew_max
 
 
 def _lane(node: Node, intent: Intent) -> tuple[int, str, int]:
