@@ -178,9 +178,7 @@ class Codec:
         self._check_reference(reference, n_elems)
         self._check_size(payload, n_elems)
         self._judge(
-            self._kernels.merge(
-                self._format, payload, target, reference, own_weight, peer_weight
-            )
+            self._kernels.merge(self._format, payload, target, reference, own_weight, peer_weight)
         )
 
     def validate(self, payload: Buffer, n_elems: int) -> None:

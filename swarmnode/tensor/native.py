@@ -23,9 +23,7 @@ class NativeKernels:
 
     isa: int
 
-    def encode(
-        self, fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | None
-    ) -> int:
+    def encode(self, fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | None) -> int:
         """Return -1, or the index of the first block that is not finite."""
         return _native.encode(self.isa, fmt.codec, fmt.kept_elems, values, payload, reference)
 

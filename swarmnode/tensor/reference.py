@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from swarmnode.tensor.formats import Format, Verdict
-from swarmnode.tensor.reference_blocks import BLOCK_CODECS
+from swarmnode.tensor.reference_blocks import block_codec
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -45,7 +45,7 @@ def encode(fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | Non
     if refused.size:
         out[:] = _REFUSED_BYTE
         return int(refused[0])
-    scale_bits, codes = BLOCK_CODECS[fmt.codec].quantize(fmt, blocks, amax_bits)
+    scale_bits, codes = block_codec(fmt).quantize(blocks, amax_bits)
     n_scale_bytes = len(blocks) * fmt.scale_bytes
     out[:n_scale_bytes] = scale_bits.astype(f"<u{fmt.scale_bytes or 4}").view(np.uint8)
     out[n_scale_bytes:] = codes.reshape(-1)
@@ -57,10 +57,10 @@ def validate(fmt: Format, payload: Buffer, n_elems: int) -> Verdict:
     scale_bits, codes = _planes(fmt, payload)
     if (scale_bits > fmt.scale_bits_max).any():
         return Verdict.INVALID_SCALE
-    block_codec = BLOCK_CODECS[fmt.codec]
-    verdict = block_codec.check(fmt, codes)
+    blocks = block_codec(fmt)
+    verdict = blocks.check(codes)
     n_rest = n_elems % fmt.block_elems
-    if verdict is Verdict.VALID and n_rest and not block_codec.ends_at(fmt, codes[-1:], n_rest):
+    if verdict is Verdict.VALID and n_rest and not blocks.ends_at(codes[-1:], n_rest):
         return Verdict.INVALID_PADDING
     return verdict
 
@@ -115,9 +115,10 @@ def _planes(fmt: Format, payload: Buffer) -> tuple[Bits, Bytes]:
 def _decoded(fmt: Format, payload: Buffer, reference: Buffer | None, n_elems: int) -> Floats:
     scale_bits, codes = _planes(fmt, payload)
     with np.errstate(under="ignore"):
-        blocks = BLOCK_CODECS[fmt.codec].dequantize(fmt, scale_bits, codes)
+        blocks = block_codec(fmt).dequantize(scale_bits, codes)
     values: NDArray[np.float32] = blocks.reshape(-1)[:n_elems]
     if reference is None:
         return values
     with np.errstate(all="ignore"):  # saturates where reference and difference overflow
-        return np.clip(_floats(reference) + values, -_FLOAT32_MAX, _FLOAT32_MAX)
+        sums: Floats = np.clip(_floats(reference) + values, -_FLOAT32_MAX, _FLOAT32_MAX)
+    return sums

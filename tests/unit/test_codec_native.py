@@ -73,16 +73,26 @@ def test_without_the_extension_numpy_works_and_says_so_once() -> None:
 def test_the_binding_checks_sizes_itself() -> None:
     """Memory safety must not rest on the Python above it."""
     for call in (
-        lambda: _native.encode(0, 8, bytes(256), bytearray(65)),
-        lambda: _native.encode(0, 8, bytes(255), bytearray(66)),
-        lambda: _native.validate(0, 8, bytes(66), 65),
-        lambda: _native.validate(0, 8, bytes(66), -1),
-        lambda: _native.validate(0, 8, bytes(66), sys.maxsize),
-        lambda: _native.decode(0, 4, bytes(34), bytearray(260)),
-        lambda: _native.merge(0, 4, bytes(33), bytearray(256), 0.5, 0.5),
-        lambda: _native.decode(99, 8, bytes(66), bytearray(256)),
-        lambda: _native.decode(-1, 8, bytes(66), bytearray(256)),
-        lambda: _native.decode(0, 5, bytes(66), bytearray(256)),
+        lambda: _native.encode(0, 3, 0, bytes(256), bytearray(65), None),
+        lambda: _native.encode(0, 3, 0, bytes(255), bytearray(66), None),
+        lambda: _native.encode(0, 3, 0, bytes(256), bytearray(66), bytes(252)),
+        lambda: _native.encode(0, 1, 0, bytes(256), bytearray(256), bytes(256)),
+        lambda: _native.validate(0, 3, 0, bytes(66), 65),
+        lambda: _native.validate(0, 3, 0, bytes(66), -1),
+        lambda: _native.validate(0, 3, 0, bytes(66), sys.maxsize),
+        lambda: _native.decode(0, 4, 0, bytes(34), bytearray(260), None),
+        lambda: _native.decode(0, 4, 0, bytes(34), bytearray(256), bytes(260)),
+        lambda: _native.merge(0, 4, 0, bytes(33), bytearray(256), None, 0.5, 0.5),
+        lambda: _native.merge(0, 6, 0, bytes(10), bytearray(256), bytes(256), 0.5, 0.5),
+        lambda: _native.decode(99, 3, 0, bytes(66), bytearray(256), None),
+        lambda: _native.decode(-1, 3, 0, bytes(66), bytearray(256), None),
+        lambda: _native.decode(0, 0, 0, bytes(66), bytearray(256), None),
+        lambda: _native.decode(0, 8, 0, bytes(66), bytearray(256), None),
+        lambda: _native.decode(0, 3, 64, bytes(66), bytearray(256), None),
+        lambda: _native.decode(0, 7, 0, bytes(2), bytearray(256), None),
+        lambda: _native.decode(0, 7, 3, bytes(8), bytearray(256), None),
+        lambda: _native.decode(0, 7, 2050, bytes(4102), bytearray(256), None),
+        lambda: _native.decode(0, 7, -2, bytes(2), bytearray(256), None),
     ):
         with pytest.raises(ValueError):  # noqa: PT011 (all of them: nothing was touched)
             call()

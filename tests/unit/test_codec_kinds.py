@@ -1,0 +1,210 @@
+"""What is special about each codec: its rounding, its edges, what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from swarmnode.errors import MalformedMessage
+from swarmnode.tensor.codec import Codec, available_isas, get_codec
+
+FLOAT_MAX = np.finfo(np.float32).max
+BLOCK_NAMES = ("Q8B64", "Q4B64", "E3M0", "SIGN64", "TK4")
+
+
+@pytest.fixture(params=available_isas())
+def isa(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def encoded(codec: Codec, values: np.ndarray) -> bytearray:
+    payload = bytearray(codec.payload_bytes(values.size))
+    codec.encode(values.data, payload)
+    return payload
+
+
+def decoded(codec: Codec, payload: bytes | bytearray, n_elems: int) -> np.ndarray:
+    out = np.full(n_elems, np.nan, dtype=np.float32)
+    codec.decode(payload, out.data)
+    return out
+
+
+def roundtrip(codec: Codec, values: np.ndarray) -> np.ndarray:
+    return decoded(codec, encoded(codec, values), values.size)
+
+
+def floats(*bits: int) -> np.ndarray:
+    return np.array(bits, dtype=np.uint32).view(np.float32)
+
+
+@pytest.mark.parametrize("name", BLOCK_NAMES)
+def test_a_block_of_denormals_is_zero(name: str, isa: str) -> None:
+    codec = get_codec(name, isa)
+    values = np.full(256, 2.0**-149, dtype=np.float32)
+    payload = encoded(codec, values)
+    assert payload[:2] == b"\0\0"
+    assert not decoded(codec, payload, 256).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "payload", "expected"),
+    [
+        ("Q8B64", b"\x01\x00" + b"\x03" * 64, 3 * 2.0**-133),
+        ("Q4B64", b"\x01\x00" + b"\xbb" * 32, 3 * 2.0**-133),
+        ("E3M0", b"\x01\x00\x01\x00" + b"\xee" * 128, 0x8000 * 2.0**-149),
+        ("SIGN64", b"\x01\x00" + b"\x00" * 8, 2.0**-133),
+        ("BF16", b"\x01\x00" * 64, 2.0**-133),
+        ("RAW32", b"\x01\x00\x00\x00" * 64, 2.0**-149),
+    ],
+)
+def test_denormals_of_another_encoder_decode_exactly(
+    name: str, payload: bytes, expected: float, isa: str
+) -> None:
+    """Only the encoder may flush; half of 2**-133 + 2**-149 is a tie, which goes to even."""
+    n_elems = 256 if name == "E3M0" else 64
+    assert (decoded(get_codec(name, isa), payload, n_elems) == np.float32(expected)).all()
+
+
+def test_raw32_keeps_every_bit(isa: str) -> None:
+    values = floats(0x80000000, 0x00000001, 0x7F7FFFFF, 0x3F800001, 0xFF7FFFFF)
+    assert roundtrip(get_codec("RAW32", isa), values).tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("bits", "rounded"),
+    [
+        (0x3F808000, 0x3F80),  # a tie goes to even: down
+        (0x3F818000, 0x3F82),  # and up
+        (0x3F808001, 0x3F81),
+        (0xBF808001, 0xBF81),
+        (0x7F7FFFFF, 0x7F7F),  # not to infinity
+        (0xFF7FFFFF, 0xFF7F),
+        (0x80000000, 0x8000),
+        (0x00008001, 0x0001),  # denormals as all others
+        (0x007FFFFF, 0x0080),
+    ],
+)
+def test_bf16_rounds_to_nearest_even(bits: int, rounded: int, isa: str) -> None:
+    codec = get_codec("BF16", isa)
+    payload = encoded(codec, np.repeat(floats(bits), 131))
+    assert (np.frombuffer(payload, "<u2") == rounded).all()
+    assert (decoded(codec, payload, 131).view(np.uint32) == rounded << 16).all()
+
+
+@pytest.mark.parametrize("name", ["RAW32", "BF16"])
+@pytest.mark.parametrize("at", [0, 63, 130])
+def test_a_value_of_a_peer_must_be_finite(name: str, at: int, isa: str) -> None:
+    codec = get_codec(name, isa)
+    for bits in (0x7F80, 0xFF80, 0x7FC1):
+        payload = bytearray(codec.payload_bytes(131))
+        end = codec.payload_bytes(at + 1)
+        payload[end - 2 : end] = bits.to_bytes(2, "little")
+        with pytest.raises(MalformedMessage, match="a value is NaN or infinite"):
+            codec.validate(payload, 131)
+
+
+def test_e3m0_on_gaussian_values_is_as_published(isa: str) -> None:
+    values = np.random.default_rng(1).standard_normal(1 << 20, dtype=np.float32)
+    result = roundtrip(get_codec("E3M0", isa), values)
+    is_kept = result != 0
+    error = np.abs(result[is_kept] / values[is_kept].astype(np.float64) - 1)
+    assert error.max() <= 0.415
+    assert 0.02 <= 1 - is_kept.mean() <= 0.035
+    cosine = result @ values / np.linalg.norm(result) / np.linalg.norm(values)
+    assert cosine >= 0.975
+
+
+def test_e3m0_levels(isa: str) -> None:
+    """Level L stands for 2**(L - 7) of the largest; a zero is positive, whatever its sign."""
+    codec = get_codec("E3M0", isa)
+    powers = [2.0**e for e in range(0, -8, -1)]
+    values = np.zeros(256, dtype=np.float32)
+    values[:16] = [*powers, *(-power for power in powers)]
+    values[16:19] = [-0.0, 0.72, 0.70]
+    payload = encoded(codec, values * np.float32(3.0))
+    assert payload[:4] == np.float32(3.0).tobytes()
+    nibbles = [byte & 15 for byte in payload[4:23]]
+    assert nibbles == [15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 8, 8, 15, 14]
+    expected = [*powers[:7], 0.0, *(-power for power in powers[:7]), 0.0, 0.0, 1.0, 0.5]
+    assert (decoded(codec, payload, 256)[:19] == np.float32(3.0) * np.float32(expected)).all()
+
+
+@pytest.mark.parametrize("bits", [0x80000000, 0xBF800000, 0x7F800000, 0x7FC00000, 0xFFFFFFFF])
+def test_e3m0_refuses_scales_that_are_negative_or_not_finite(bits: int, isa: str) -> None:
+    codec = get_codec("E3M0", isa)
+    payload = encoded(codec, np.ones(512, dtype=np.float32))
+    payload[4:8] = bits.to_bytes(4, "little")
+    with pytest.raises(MalformedMessage, match="a scale is negative, not finite or too large"):
+        codec.validate(payload, 512)
+
+
+def test_sign64_is_the_mean_magnitude_with_signs(isa: str) -> None:
+    codec = get_codec("SIGN64", isa)
+    values = np.where(np.arange(128) % 3 == 0, -1.0, 1.0).astype(np.float32)
+    values[:64] *= np.linspace(0.5, 1.5, 64, dtype=np.float32)
+    values[64:] *= 3e38  # the sum of 64 of these would overflow
+    payload = encoded(codec, values)
+    result = decoded(codec, payload, 128)
+    assert (np.sign(result) == np.sign(values)).all()
+    assert (np.abs(result[:64]) == 1.0).all()
+    assert np.allclose(np.abs(result[64:]), 3e38, rtol=2.0**-8)
+    assert codec.needs_error_feedback
+
+
+@pytest.mark.parametrize(
+    ("name", "n_elems", "at", "byte"),
+    [
+        ("Q8B64", 65, -1, 1),
+        ("Q4B64", 65, -1, 0x98),
+        ("E3M0", 257, -1, 0x98),
+        ("SIGN64", 65, -8, 2),
+    ],
+)
+def test_padding_must_be_zero(name: str, n_elems: int, at: int, byte: int, isa: str) -> None:
+    codec = get_codec(name, isa)
+    payload = encoded(codec, np.zeros(n_elems, dtype=np.float32))
+    payload[at] = byte
+    with pytest.raises(MalformedMessage, match="the padding of the last block is not zero"):
+        codec.validate(payload, n_elems)
+
+
+def test_tk4_names_no_element_behind_the_vector_but_as_zero(isa: str) -> None:
+    codec = get_codec("TK4", isa)
+    payload = encoded(codec, np.zeros(65, dtype=np.float32))
+    payload[-35:-32] = (62 | 65 << 12).to_bytes(3, "little")  # the last two positions
+    codec.validate(payload, 65)
+    payload[-1] = 0x98  # the code of the last one is 1
+    codec.validate(payload, 66)
+    with pytest.raises(MalformedMessage, match="the padding of the last block is not zero"):
+        codec.validate(payload, 65)
+
+
+def test_tk4_keeps_the_largest_in_order_of_place(isa: str) -> None:
+    codec = get_codec("TK4K4", isa)
+    values = np.zeros(5000, dtype=np.float32)
+    values[[7, 4095, 12, 300, 9]] = [-7.0, 5.0, 3.0, -2.0, 1.0]
+    values[4999] = 1.0
+    payload = encoded(codec, values)
+    result = decoded(codec, payload, 5000)
+    assert result.nonzero()[0].tolist() == [7, 12, 300, 4095, 4999]
+    assert result[[7, 4095, 12, 300]].tolist() == [-7.0, 5.0, 3.0, -2.0]
+    assert codec.needs_error_feedback
+
+
+@pytest.mark.parametrize("name", ["TK4", "TK4K2", "TK4K2048"])
+def test_tk4_breaks_ties_by_place(name: str, isa: str) -> None:
+    codec = get_codec(name, isa)
+    kept = (codec.payload_bytes(4096) - 2) // 2
+    values = np.where(np.arange(4096) % 2, -7.0, 7.0).astype(np.float32)
+    result = roundtrip(codec, values)
+    assert result.nonzero()[0].tolist() == list(range(kept))
+    assert (result[:kept] == values[:kept]).all()
+
+
+def test_tk4_refuses_positions_that_do_not_ascend(isa: str) -> None:
+    codec = get_codec("TK4", isa)
+    for positions in (5 | 5 << 12, 6 | 5 << 12):
+        payload = encoded(codec, np.ones(4096, dtype=np.float32))
+        payload[2:5] = positions.to_bytes(3, "little")
+        with pytest.raises(MalformedMessage, match="positions do not ascend"):
+            codec.validate(payload, 4096)
