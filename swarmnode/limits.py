@@ -525,6 +525,11 @@ GROUP_ENLIST_S_MAX = 120.0
 GROUP_FLUSH_S = 5.0
 # Shares and sums at home uplinks; the shell passes what fits the size, this bounds it.
 GROUP_TRANSFER_S_MAX = 600.0
+# A control message that was lost is sent again after so long: ten times before its sender is
+# taken for gone, and more than a trip around the earth, so that it is rarely sent in vain.
+GROUP_RESEND_S = 0.5
+# Fragments whose means are under way at once, each with a payload in memory.
+GROUP_RUNS_MAX = 8
 # How long the outcome is told to members that still ask, as with pairs.
 GROUP_OUTCOME_KEEP_S = 600.0
 # Outcomes kept: a node ends a group mean a minute at most.

@@ -89,7 +89,7 @@ class NoLoCo(Strategy):
 
     def apply(self, exchange: Exchange) -> None:
         c = self.config
-        step = exchange.sent["delta"].add_(exchange.partner.views["delta"]).mul_(-c.beta / 2)
+        step = exchange.partner.views["delta"].add_(exchange.sent["delta"]).mul_(-c.beta / 2)
         step.add_(exchange.difference("phi"), alpha=c.gamma / 2)
         self.m.mul_(c.momentum).add_(step.to(self.x.device))
         self.phi.add_(self.m)

@@ -204,7 +204,7 @@ class Streaming(Strategy):
         """Return g = −β mean(Δ̂) + γ (mean(φ̂) − φ̂_own)."""
         c = self.config
         if exchange.intent.kind is Kind.PAIR:
-            g = exchange.sent["delta"].add_(exchange.partner.views["delta"]).mul_(-c.beta / 2)
+            g = exchange.partner.views["delta"].add_(exchange.sent["delta"]).mul_(-c.beta / 2)
             if c.gamma:
                 g.add_(exchange.difference("phi"), alpha=c.gamma / 2)
             return g

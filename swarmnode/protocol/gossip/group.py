@@ -1,0 +1,199 @@
+"""A mean over a group of which any member may die at any moment; the others finish.
+
+There is no master and no vote. A run goes through views, which only ever shrink::
+
+    ENLIST --all came, or the grace is over--> FLUSH --all of the view said the same--> RUN --> end
+                                                 ^                                       |
+                                                 +--a member died, left or fell silent---+
+
+*Flush.* Whoever learns that a member is gone takes the smaller view, freezes, and tells its view,
+and in the same message of which contributors it holds the whole mean, if it does (*prepared*).
+Views that differ are intersected. When all of a view have said the same, all know the same and
+come to the same plan: keep the mean that somebody has prepared, or make the mean over the view.
+
+*Run.* The vector lies in n_pieces. The sum of each is made by one member, from the shares of all
+contributors, and given to everybody: a scattered and gathered mean, of about twice the vector
+each way. Everything is asked for (WANT), so that nobody sends what nobody needs; shares
+that have come are kept over changes of the view.
+
+*End.* A member that holds the whole mean says so, with its hash. It finishes when its whole view
+has said so. Hence the promise: **if anybody finishes with a mean, then every survivor holds that
+same mean, and finishes with it too.** For whoever finished had heard PREPARED from all; a survivor
+that did not hear one of them flushes, reports what it has prepared, and the plan keeps it.
+
+That holds where only the dead are taken for lost. A network in two parts has two views, which may
+end with two means: each part's hashes are equal, and the lineage of what was averaged (base
+version) keeps the parts from mixing. A member that the others took for lost ends with Abort, in
+doubt if it was prepared; that is counted. Two different hashes for one plan, which honest members
+cannot have, end the run everywhere: no wrong mean is applied.
+
+Every phase ends by a deadline, and each of them takes at least one member away, so a run lasts
+at most enlist_s + 16 (GROUP_FLUSH_S + 3 transfer_s). Messages may be lost or come twice; they are
+repeated every GROUP_RESEND_S. Payloads are sent once: a stream that breaks is a lost peer.
+
+Source: view-synchronous flush, Birman and Joseph, "Exploiting virtual synchrony in distributed
+systems", 1987; groups in place of the whole: Ryabinin, Gorbunov, Plokhotnyuk and Pekhimenko,
+"Moshpit SGD", 2021. Deviation: there a member that fails leaves parts of the mean over different
+sets; here all parts are over the same. The contract for others is proto/group.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from swarmnode import limits
+from swarmnode.errors import LocalProtocolError
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip import group_events as events
+from swarmnode.protocol.gossip.group_events import Commit, Effect, Event, Send
+from swarmnode.protocol.gossip.group_run import Phase, Run
+from swarmnode.wire import group as wire
+
+
+@dataclass(frozen=True)
+class GroupStatistics:
+    """Counters since the core was made."""
+
+    running: int
+    committed_total: int
+    aborted_total: Mapping[str, int]  # by the part of the reason before a colon
+    in_doubt_total: int  # aborted here, while others may have finished
+    views_total: int  # changes of the view, the first one of each run included
+    outcomes_kept: int
+
+
+@dataclass(frozen=True)
+class _Ended:
+    at: float
+    commit: Commit | None
+
+
+class GroupCore:
+    """Sans-IO core of one node's group means, several at a time; see the module."""
+
+    def __init__(self, self_id: PeerId) -> None:
+        self._self_id = self_id
+        self._runs: dict[bytes, Run] = {}
+        self._ended: dict[bytes, _Ended] = {}  # in order of time
+        self._effects: list[Effect] = []
+        self._committed = self._in_doubt = self._views = 0
+        self._aborted: Counter[str] = Counter()
+
+    def handle(self, event: Event, now: float) -> None:
+        """Take in one event.
+
+        Raises:
+            LocalProtocolError: the shell broke the order of events: a bug.
+            RemoteProtocolError: the peer broke a rule; nothing has changed.
+        """
+        match event:
+            case events.Begin():
+                self._begin(event, now)
+            case events.Received(peer, message):
+                run = self._runs.get(message.gid)
+                if run is None:
+                    self._receive_stale(peer, message)
+                else:
+                    run.receive(peer, message, now)
+            case events.PeerLost(peer):
+                for run in self._runs.values():
+                    run.lose(peer, now)
+            case events.Reduced(gid, plan, piece):
+                if gid in self._runs:
+                    self._runs[gid].note_reduced(plan, piece)
+            case events.Assembled(gid, plan, result):
+                if gid in self._runs:
+                    self._runs[gid].note_assembled(plan, result)
+            case events.Failed(gid, why):
+                if gid in self._runs:
+                    self._runs[gid].give_up(f"local: {why}")
+        self._collect(now)
+
+    def poll_effects(self) -> list[Effect]:
+        """Return what is to be done, in order, and forget it."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """Return when :meth:`handle_deadline` wants to be called, or None."""
+        return min((run.deadline for run in self._runs.values()), default=None)
+
+    def handle_deadline(self, now: float) -> None:
+        """Repeat what may be lost; go on without those who are silent."""
+        for run in self._runs.values():
+            if run.deadline <= now:
+                run.handle_deadline(now)
+        self._collect(now)
+
+    def statistics(self) -> GroupStatistics:
+        """Return a frozen record of counters."""
+        return GroupStatistics(
+            running=len(self._runs),
+            committed_total=self._committed,
+            aborted_total=MappingProxyType(dict(self._aborted)),
+            in_doubt_total=self._in_doubt,
+            views_total=self._views + sum(run.views for run in self._runs.values()),
+            outcomes_kept=len(self._ended),
+        )
+
+    def _begin(self, event: events.Begin, now: float) -> None:
+        if event.gid in self._runs or event.gid in self._ended:
+            raise LocalProtocolError("a group mean begins once")
+        if len(self._runs) >= limits.GROUP_RUNS_MAX:
+            raise LocalProtocolError(
+                f"expected at most {limits.GROUP_RUNS_MAX} group means at a time"
+            )
+        n_members = len({*event.members, self._self_id})
+        is_sound = (
+            n_members <= limits.GROUP_MEMBERS_MAX
+            and 1 <= event.n_pieces <= limits.GROUP_PIECES
+            and event.weight > 0
+            and math.isfinite(event.weight)
+            and 0 < event.enlist_s <= limits.GROUP_ENLIST_S_MAX
+            and 0 < event.transfer_s <= limits.GROUP_TRANSFER_S_MAX
+        )
+        if not is_sound:
+            raise LocalProtocolError(f"a group mean out of its limits: {n_members=}, {event}")
+        self._runs[event.gid] = Run(self._self_id, event, now)
+
+    def _receive_stale(self, peer: PeerId, message: wire.Message) -> None:
+        """Answer those who still wait for a run that is over here; drop what is not known."""
+        ended = self._ended.get(message.gid)
+        if ended is None or isinstance(message, wire.Leave | wire.Finished | wire.Share | wire.Sum):
+            return
+        commit = ended.commit
+        if commit is None or peer not in commit.contributors:
+            self._effects.append(Send(peer, wire.Leave(message.gid, "it is over here")))
+        else:
+            reply = wire.Finished(message.gid, commit.plan, commit.result)
+            self._effects.append(Send(peer, reply))
+
+    def _collect(self, now: float) -> None:
+        """Take the effects of all runs, and let go of those that are over."""
+        for gid, run in list(self._runs.items()):
+            self._effects += run.effects
+            run.effects.clear()
+            if run.phase is Phase.OVER:
+                del self._runs[gid]
+                self._note_end(gid, run, now)
+
+    def _note_end(self, gid: bytes, run: Run, now: float) -> None:
+        outcome = run.outcome
+        self._views += run.views
+        if isinstance(outcome, Commit):
+            self._committed += 1
+            self._ended[gid] = _Ended(now, outcome)
+        else:
+            assert outcome is not None, "a run that is over has an outcome"
+            self._aborted[outcome.why.partition(":")[0]] += 1
+            self._in_doubt += outcome.in_doubt
+            self._ended[gid] = _Ended(now, None)
+        for old in list(self._ended):
+            is_old = self._ended[old].at + limits.GROUP_OUTCOME_KEEP_S < now
+            if not is_old and len(self._ended) <= limits.GROUP_OUTCOMES_MAX:
+                break
+            del self._ended[old]

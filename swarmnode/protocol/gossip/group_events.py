@@ -1,0 +1,198 @@
+"""What goes into a group core and what comes out of it.
+
+The shell holds, for each run, its own payload cut into pieces, the shares of others that it was
+told to keep, and the sums of one plan. It frees all of it on ``Commit`` or ``Abort``: exactly one
+of the two comes, exactly once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swarmnode.ids import PeerId
+from swarmnode.wire.group import Message
+
+_GROUP_DOMAIN = b"swarmnode/gid\0"
+_PLAN_DOMAIN = b"swarmnode/group-plan\0"
+_ID_BYTES = 16
+
+
+def group_id(key: bytes, tag: str, fragment: int, round_number: int, base_version: bytes) -> bytes:
+    """Return the name of a run: whoever averages the same thing finds the same.
+
+    ``key``: 32 bytes, the digest of strategy, settings, layout and codecs.
+    """
+    text = tag.encode()
+    parts = (
+        len(text).to_bytes(2, "big") + text,
+        fragment.to_bytes(8, "big"),
+        round_number.to_bytes(8, "big"),
+        base_version,
+    )
+    return hashlib.sha256(_GROUP_DOMAIN + key + b"".join(parts)).digest()[:_ID_BYTES]
+
+
+def plan_id(gid: bytes, contributors: Iterable[PeerId]) -> bytes:
+    """Return the name of the mean over ``contributors``."""
+    return hashlib.sha256(_PLAN_DOMAIN + gid + b"".join(sorted(contributors))).digest()[:_ID_BYTES]
+
+
+# --- events ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Average with ``members``, this node among them or not.
+
+    Attributes:
+        n_pieces: into how many pieces the vector is cut, the same for all members.
+        weight: of this node's payload in the mean, above 0.
+        enlist_s: how long to wait for members who have not come; the grace of this round.
+        transfer_s: how long one share or sum may take.
+    """
+
+    gid: bytes
+    members: tuple[PeerId, ...]
+    n_pieces: int
+    weight: float
+    enlist_s: float
+    transfer_s: float
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message of an authenticated peer; a share or a sum with its whole payload."""
+
+    peer: PeerId
+    message: Message
+
+
+@dataclass(frozen=True)
+class PeerLost:
+    """The session with this peer ended, or it is known to be dead."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """The sum of a piece that Reduce asked for is there."""
+
+    gid: bytes
+    plan: bytes
+    piece: int
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """All pieces of the mean are in one place; ``result`` is the SHA-256 over them."""
+
+    gid: bytes
+    plan: bytes
+    result: bytes
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Our side cannot go on: not finite, no memory, the worker went away."""
+
+    gid: bytes
+    why: str
+
+
+Event = Begin | Received | PeerLost | Reduced | Assembled | Failed
+
+
+# --- effects -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Send:
+    """A control message, in order with the others to that peer."""
+
+    peer: PeerId
+    message: Message
+
+
+@dataclass(frozen=True)
+class SendShare:
+    """Stream the own payload of a piece."""
+
+    gid: bytes
+    peer: PeerId
+    piece: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class SendSum:
+    """Stream the sum of a piece."""
+
+    gid: bytes
+    peer: PeerId
+    plan: bytes
+    piece: int
+
+
+@dataclass(frozen=True)
+class KeepShare:
+    """The share just received counts. Without this effect it is dropped."""
+
+    gid: bytes
+    peer: PeerId
+    piece: int
+
+
+@dataclass(frozen=True)
+class KeepSum:
+    """The sum just received counts. Without this effect it is dropped."""
+
+    gid: bytes
+    plan: bytes
+    piece: int
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Compute the mean of a piece over ``contributors`` by ``weights``, in that order.
+
+    Sums of another plan are of no use any more.
+    """
+
+    gid: bytes
+    plan: bytes
+    piece: int
+    contributors: tuple[PeerId, ...]
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Assemble:
+    """All sums of ``plan`` are there: put them together, and answer with Assembled."""
+
+    gid: bytes
+    plan: bytes
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The mean over ``contributors`` counts: hand it to the worker."""
+
+    gid: bytes
+    plan: bytes
+    contributors: tuple[PeerId, ...]
+    result: bytes
+
+
+@dataclass(frozen=True)
+class Abort:
+    """Nothing came of it here. ``in_doubt``: others may have finished with our contribution."""
+
+    gid: bytes
+    why: str
+    in_doubt: bool
+
+
+Effect = Send | SendShare | SendSum | KeepShare | KeepSum | Reduce | Assemble | Commit | Abort

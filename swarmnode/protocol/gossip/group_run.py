@@ -1,0 +1,439 @@
+"""One run of a group mean on one member: its view, its plan, what it holds. See group.py."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from swarmnode import limits
+from swarmnode.errors import InvariantViolation, RemoteProtocolError
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip.group_events import (
+    Abort,
+    Assemble,
+    Begin,
+    Commit,
+    Effect,
+    KeepShare,
+    KeepSum,
+    Reduce,
+    Send,
+    SendShare,
+    SendSum,
+    plan_id,
+)
+from swarmnode.wire import group as wire
+
+_REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
+
+
+class Phase(enum.StrEnum):
+    """Where a run is."""
+
+    ENLIST = "enlist"  # who takes part?
+    FLUSH = "flush"  # do all of the view agree on the view?
+    RUN = "run"  # shares and sums flow
+    OVER = "over"
+
+
+@dataclass
+class _Plan:
+    """One mean: over whom, and what this member holds of it."""
+
+    contributors: tuple[PeerId, ...]
+    plan: bytes
+    held: set[int]
+    reducing: set[int]
+    is_assembling: bool = False
+    result: bytes = b""  # SHA-256 of the whole, once it is assembled
+    is_prepared: bool = False  # and the others were, or will be, told so
+
+
+class Run:
+    """Owns: ``effects``, which the core takes away after every event."""
+
+    def __init__(self, self_id: PeerId, begin: Begin, now: float) -> None:
+        self.self_id, self.begin, self.gid = self_id, begin, begin.gid
+        self.effects: list[Effect] = []
+        self.phase = Phase.ENLIST
+        self.outcome: Commit | Abort | None = None
+        self.view: tuple[PeerId, ...] = tuple(sorted({*begin.members, self_id}))
+        self.views = 0
+        self._enlisted = {self_id}
+        self._gone: set[PeerId] = set()
+        self._since = now  # of the phase
+        self._resend_at = now + limits.GROUP_RESEND_S
+        self._flush = wire.Flush(self.gid, (), ())
+        self._flushes: dict[PeerId, tuple[PeerId, ...]] = {}
+        self._plan: _Plan | None = None
+        self._sources: tuple[PeerId, ...] = ()  # who hold the whole mean; none: it is made anew
+        self._shares: set[tuple[PeerId, int]] = set()
+        self._weights = {self_id: begin.weight}
+        self._wants: dict[PeerId, wire.Want] = {}
+        self._prepared: dict[PeerId, wire.Prepared] = {}
+        self._shares_sent: set[tuple[PeerId, int]] = set()
+        self._sums_sent: set[tuple[PeerId, bytes, int]] = set()
+        self._broadcast(wire.Enlist(self.gid, wants_answer=True))
+        self._close_roll_if_complete(now)
+
+    # --- what happens --------------------------------------------------------------------
+
+    def receive(self, peer: PeerId, message: wire.Message, now: float) -> None:
+        """Take in a message of a peer. Raises RemoteProtocolError: it cannot be honest."""
+        if peer not in self.view:
+            if not isinstance(message, wire.Leave | wire.Finished):
+                self._send(peer, wire.Leave(self.gid, "not in this view"))
+            return
+        match message:
+            case wire.Enlist(wants_answer=wants_answer):
+                self._enlist(peer, wants_answer=wants_answer, now=now)
+            case wire.Flush():
+                self._take_flush(peer, message, now)
+            case wire.Want():
+                self._check(peer, *message.shares, *message.sums)
+                self._wants[peer] = message
+                self._serve(peer)
+            case wire.Share(piece=piece, weight=weight):
+                self._check(peer, piece)
+                self._take_share(peer, piece, weight)
+            case wire.Sum(plan=plan, piece=piece):
+                self._check(peer, piece)
+                self._take_sum(plan, piece)
+            case wire.Prepared():
+                self._prepared[peer] = message
+                self._finish_if_all_are_prepared()
+            case wire.Finished():
+                self._take_finished(message)
+            case wire.Leave():
+                self.lose(peer, now)
+
+    def lose(self, peer: PeerId, now: float) -> None:
+        """Go on without a member that is dead, unreachable or unwilling."""
+        if self.phase is Phase.OVER or peer not in self.view or peer == self.self_id:
+            return
+        self._gone.add(peer)
+        if self.phase is Phase.ENLIST:
+            self.view = tuple(member for member in self.view if member != peer)
+            self._enlisted.discard(peer)
+            self._close_roll_if_complete(now)
+        else:
+            self._adopt(set(self.view) - {peer}, now)
+
+    def note_reduced(self, plan: bytes, piece: int) -> None:
+        """The shell has the sum of a piece."""
+        if self._plan is None or self._plan.plan != plan:
+            return
+        self._plan.held.add(piece)
+        for peer in self.view:
+            self._serve(peer)
+        self._advance()
+
+    def note_assembled(self, plan: bytes, result: bytes) -> None:
+        """The shell has the whole mean."""
+        if self._plan is not None and self._plan.plan == plan:
+            self._plan.result = result
+            self._advance()
+
+    def give_up(self, why: str) -> None:
+        """End it here; the others go on without this member."""
+        if self.phase is Phase.OVER:
+            return
+        self._broadcast(wire.Leave(self.gid, why[:_REASON_CHARACTERS_MAX]))
+        plan = self._plan
+        self._end(Abort(self.gid, why, in_doubt=plan is not None and plan.is_prepared))
+
+    # --- time ----------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float:
+        """When this run wants attention."""
+        return min(self._resend_at, self._phase_ends_at)
+
+    def handle_deadline(self, now: float) -> None:
+        """Ask again, or go on without those who are silent."""
+        if self._resend_at <= now:
+            self._resend_at = now + limits.GROUP_RESEND_S
+            self._resend()
+        if self._phase_ends_at <= now:
+            self._lose_patience(now)
+
+    @property
+    def _phase_ends_at(self) -> float:
+        if self.phase is Phase.ENLIST:
+            return self._since + self.begin.enlist_s
+        if self.phase is Phase.FLUSH:
+            return self._since + limits.GROUP_FLUSH_S
+        return self._since + self.begin.transfer_s * self._stage
+
+    @property
+    def _stage(self) -> int:
+        """1: waits for shares, 2: for sums, which wait for shares elsewhere, 3: for the others."""
+        if self._plan is not None and self._plan.is_prepared:
+            return 3
+        return 1 if self._lacking_shares() else 2
+
+    def _lose_patience(self, now: float) -> None:
+        if self.phase is Phase.ENLIST:
+            if len(self._enlisted) < 2:
+                self.give_up("nobody else came")
+            else:
+                self._adopt(self._enlisted, now)
+            return
+        silent = self._silent() - {self.self_id}
+        if silent:
+            self._adopt(set(self.view) - silent, now)
+        else:
+            self.give_up("timeout: this node is too slow itself")
+
+    def _silent(self) -> set[PeerId]:
+        """Return whom this phase waits for."""
+        if self.phase is Phase.FLUSH:
+            return set(self.view) - self._flushes.keys()
+        plan = self._plan
+        assert plan is not None, "a run has a plan"
+        if plan.is_prepared:
+            return {peer for peer in self.view if not self._is_prepared(peer)}
+        lacking = self._lacking_shares()
+        if lacking:
+            return {peer for peer, _ in lacking}
+        missing = set(range(self.begin.n_pieces)) - plan.held
+        return {self._source(piece) for piece in missing}
+
+    def _resend(self) -> None:
+        """Repeat what may have been lost. All of it may come twice."""
+        if self.phase is Phase.ENLIST:
+            for peer in set(self.view) - self._enlisted:
+                self._send(peer, wire.Enlist(self.gid, wants_answer=True))
+        elif self.phase is Phase.FLUSH:
+            for peer in set(self.view) - self._flushes.keys():
+                self._send(peer, self._flush_message(wants_answer=True))
+        elif self._plan is not None and self._plan.is_prepared:
+            for peer in self.view:
+                if not self._is_prepared(peer):
+                    self._send_prepared((peer,))
+        else:
+            self._ask()
+
+    # --- who takes part ------------------------------------------------------------------
+
+    def _enlist(self, peer: PeerId, *, wants_answer: bool, now: float) -> None:
+        if wants_answer:
+            self._send(peer, wire.Enlist(self.gid, wants_answer=False))
+        if self.phase is Phase.ENLIST:
+            self._enlisted.add(peer)
+            self._close_roll_if_complete(now)
+
+    def _close_roll_if_complete(self, now: float) -> None:
+        if len(self.view) < 2:
+            self.give_up("nobody else is there")
+        elif self._enlisted >= set(self.view):
+            self._adopt(self._enlisted, now)
+
+    def _take_flush(self, peer: PeerId, message: wire.Flush, now: float) -> None:
+        theirs = {PeerId(member) for member in message.view}
+        if self.self_id not in theirs:
+            self.lose(peer, now)  # it goes on without us, so we do without it
+            return
+        common = set(self.view) & theirs
+        if self.phase is Phase.ENLIST or common != set(self.view):
+            self._adopt(common, now)
+        if self.phase is Phase.OVER or theirs != set(self.view):
+            return
+        if message.wants_answer:
+            self._send(peer, self._flush_message())
+        self._flushes[peer] = tuple(PeerId(member) for member in message.prepared)
+        if self.phase is Phase.FLUSH and self._flushes.keys() >= set(self.view):
+            self._agree(now)
+
+    def _adopt(self, view: Iterable[PeerId], now: float) -> None:
+        """Take a smaller view, freeze, and tell all who are in it."""
+        left_out = set(self.view) - set(view) - self._gone
+        self.view = tuple(sorted(view))
+        for peer in sorted(left_out):
+            self._gone.add(peer)
+            self._send(peer, wire.Leave(self.gid, "left out of the view"))
+        self.views += 1
+        self.phase, self._since = Phase.FLUSH, now
+        plan = self._plan
+        prepared = plan.contributors if plan is not None and plan.is_prepared else ()
+        self._flush = wire.Flush(self.gid, self.view, prepared)
+        self._flushes = {self.self_id: prepared}
+        self._broadcast(self._flush)
+        if len(self.view) == 1:
+            self._agree(now)
+
+    def _flush_message(self, *, wants_answer: bool = False) -> wire.Flush:
+        """Return what was said when the view was adopted: it binds until all have agreed."""
+        return wire.Flush(self.gid, self._flush.view, self._flush.prepared, wants_answer)
+
+    # --- what is averaged ------------------------------------------------------------------
+
+    def _agree(self, now: float) -> None:
+        """All of the view have said the same: everybody comes to the same plan by itself.
+
+        Whoever finished had heard from its whole view that all are prepared. So if anybody may
+        have finished, everybody who is left is prepared, with one and the same mean: keep it.
+        """
+        self.phase, self._since = Phase.RUN, now
+        kept = {prepared for prepared in self._flushes.values() if prepared}
+        if len(kept) > 1:
+            self.give_up("members prepared different means: one of them is faulty")
+            return
+        contributors = kept.pop() if kept else self.view
+        self._sources = tuple(peer for peer in self.view if self._flushes[peer])
+        if len(contributors) < 2:
+            self.give_up("nobody else is left")
+            return
+        plan = plan_id(self.gid, contributors)
+        if self._plan is None or self._plan.plan != plan:
+            if self._plan is not None and self._plan.is_prepared:
+                raise InvariantViolation("a mean that was prepared may not be given up")
+            self._plan = _Plan(contributors, plan, held=set(), reducing=set())
+        if self._plan.is_prepared:
+            self._send_prepared(self.view)
+        self._ask()
+        for peer in self.view:
+            self._serve(peer)
+        self._advance()
+
+    def _owner(self, piece: int) -> PeerId:
+        return self.view[piece % len(self.view)]
+
+    def _source(self, piece: int) -> PeerId:
+        """Return who has, or makes, the sum of a piece."""
+        sources = self._sources or self.view
+        return sources[piece % len(sources)]
+
+    def _lacking_shares(self) -> set[tuple[PeerId, int]]:
+        """Return (contributor, piece) of what is missing for the sums that are made here."""
+        if self._plan is None or self._sources:
+            return set()
+        own = [p for p in range(self.begin.n_pieces) if self._owner(p) == self.self_id]
+        others = [peer for peer in self._plan.contributors if peer != self.self_id]
+        return {(peer, piece) for peer in others for piece in own} - self._shares
+
+    def _ask(self) -> None:
+        """Tell each peer what is wanted of it."""
+        plan = self._plan
+        if plan is None or plan.is_prepared:
+            return
+        lacking = self._lacking_shares()
+        missing = set(range(self.begin.n_pieces)) - plan.held
+        for peer in self.view:
+            shares = tuple(sorted(piece for owner, piece in lacking if owner == peer))
+            sums = tuple(sorted(piece for piece in missing if self._source(piece) == peer))
+            if peer != self.self_id and (shares or sums):
+                self._send(peer, wire.Want(self.gid, plan.plan, shares, sums))
+
+    def _serve(self, peer: PeerId) -> None:
+        """Give a peer what it wants, as far as it is here; each thing once."""
+        want = self._wants.get(peer)
+        if want is None or peer not in self.view:
+            return
+        for piece in want.shares:
+            if (peer, piece) not in self._shares_sent:
+                self._shares_sent.add((peer, piece))
+                self.effects.append(SendShare(self.gid, peer, piece, self.begin.weight))
+        plan = self._plan
+        if plan is None or plan.plan != want.plan:
+            return
+        for piece in want.sums:
+            sent = (peer, plan.plan, piece)
+            if piece in plan.held and sent not in self._sums_sent:
+                self._sums_sent.add(sent)
+                self.effects.append(SendSum(self.gid, peer, plan.plan, piece))
+
+    def _take_share(self, peer: PeerId, piece: int, weight: float) -> None:
+        if (peer, piece) not in self._shares:
+            self._shares.add((peer, piece))
+            self._weights[peer] = weight
+            self.effects.append(KeepShare(self.gid, peer, piece))
+            self._advance()
+
+    def _take_sum(self, plan: bytes, piece: int) -> None:
+        mine = self._plan
+        if mine is not None and mine.plan == plan and piece not in mine.held:
+            mine.held.add(piece)
+            self.effects.append(KeepSum(self.gid, plan, piece))
+            self._advance()
+
+    def _advance(self) -> None:
+        """Do what has become possible. While the view changes nothing may be prepared."""
+        plan = self._plan
+        if plan is None or self.phase is not Phase.RUN:
+            return
+        if not self._sources:
+            self._reduce_what_is_complete(plan)
+        if len(plan.held) == self.begin.n_pieces and not plan.is_assembling:
+            plan.is_assembling = True
+            self.effects.append(Assemble(self.gid, plan.plan))
+        if plan.result and not plan.is_prepared:
+            plan.is_prepared = True
+            self._send_prepared(self.view)
+        self._finish_if_all_are_prepared()
+
+    def _reduce_what_is_complete(self, plan: _Plan) -> None:
+        lacking = {piece for _, piece in self._lacking_shares()}
+        for piece in range(self.begin.n_pieces):
+            is_ready = piece not in lacking and piece not in plan.reducing
+            if self._owner(piece) == self.self_id and is_ready and piece not in plan.held:
+                plan.reducing.add(piece)
+                weights = tuple(self._weights[peer] for peer in plan.contributors)
+                self.effects.append(Reduce(self.gid, plan.plan, piece, plan.contributors, weights))
+
+    # --- the end -------------------------------------------------------------------------
+
+    def _send_prepared(self, peers: Iterable[PeerId]) -> None:
+        assert self._plan is not None, "only a plan is prepared"
+        message = wire.Prepared(self.gid, self._plan.plan, self._plan.result)
+        for peer in peers:
+            self._send(peer, message)
+
+    def _is_prepared(self, peer: PeerId) -> bool:
+        if self._plan is None:
+            return False
+        if peer == self.self_id:
+            return self._plan.is_prepared
+        told = self._prepared.get(peer)
+        return told is not None and told.plan == self._plan.plan
+
+    def _finish_if_all_are_prepared(self) -> None:
+        plan = self._plan
+        if plan is None or self.phase is not Phase.RUN:
+            return
+        if not all(self._is_prepared(peer) for peer in self.view):
+            return
+        results = {self._prepared[peer].result for peer in self.view if peer != self.self_id}
+        if results - {plan.result}:
+            self.give_up("the hashes of the mean differ: one of the members is faulty")
+        else:
+            self._end(Commit(self.gid, plan.plan, plan.contributors, plan.result))
+
+    def _take_finished(self, message: wire.Finished) -> None:
+        plan = self._plan
+        told = (message.plan, message.result)
+        if plan is not None and plan.is_prepared and (plan.plan, plan.result) == told:
+            self._end(Commit(self.gid, plan.plan, plan.contributors, plan.result))
+        else:
+            self.give_up("the others finished without this node")
+
+    def _end(self, outcome: Commit | Abort) -> None:
+        self.phase, self.outcome = Phase.OVER, outcome
+        self.effects.append(outcome)
+
+    # --- small things --------------------------------------------------------------------
+
+    def _send(self, peer: PeerId, message: wire.Message) -> None:
+        if peer != self.self_id:
+            self.effects.append(Send(peer, message))
+
+    def _broadcast(self, message: wire.Message) -> None:
+        for peer in self.view:
+            self._send(peer, message)
+
+    def _check(self, peer: PeerId, *pieces: int) -> None:
+        if any(piece >= self.begin.n_pieces for piece in pieces):
+            raise RemoteProtocolError(
+                f"expected pieces below {self.begin.n_pieces}, got {max(pieces)}", peer=str(peer)
+            )

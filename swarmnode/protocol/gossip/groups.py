@@ -1,0 +1,94 @@
+"""Who averages with whom in groups, without asking anybody: samples, and grids for exact means.
+
+Sources: M. de Vos, A. Dhasade, A.-M. Kermarrec, E. Lavoie, J. Pouwelse, "Decentralized learning
+made easy" (MoDeST), 2023, for samples; M. Ryabinin, E. Gorbunov, V. Plokhotnyuk, G. Pekhimenko,
+"Moshpit SGD", 2021, for grids. Deviation: a grid there is exact when n is a power of the group's
+size; the weights here make it exact for any n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from swarmnode import limits
+from swarmnode.errors import ConfigError
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip import matching
+
+GROUP_SIZE_MAX = limits.GROUP_MEMBERS_MAX // 2  # a line may be one longer than others: see grid
+
+
+@dataclass(frozen=True)
+class Group:
+    """Members that average by these weights."""
+
+    members: tuple[PeerId, ...]
+    weights: tuple[float, ...]
+
+
+def sample(
+    salt: bytes,
+    round_number: int,
+    members: Iterable[PeerId],
+    size: int,
+    is_responsive: Callable[[PeerId], bool] = lambda _: True,
+) -> tuple[PeerId, ...]:
+    """Return the first ``size`` members of the round's order that respond.
+
+    Nodes with equal views find equal samples, and with views that differ a little most of them.
+    """
+    found: list[PeerId] = []
+    for member in matching.order(salt, round_number, members):
+        if len(found) == size:
+            break
+        if is_responsive(member):
+            found.append(member)
+    return tuple(found)
+
+
+def grid(salt: bytes, members: Iterable[PeerId], size: int) -> tuple[tuple[Group, ...], ...]:
+    """Return the groups of each round after which all members hold the exact mean over all.
+
+    Members lie in lines of at most ``size``, and lines in a grid with sides of ``size``. In the
+    first round each line averages, in each later one all lines along one axis of the grid. Where
+    lines are not equally long, two members of a longer one stand in one group, with half of its
+    weight each, so a group has up to 2 ``size`` members. Rounds: log n / log size, rounded up.
+
+    Raises:
+        ConfigError: ``size`` is not 2 to GROUP_SIZE_MAX.
+    """
+    if not 2 <= size <= GROUP_SIZE_MAX:
+        raise ConfigError(f"expected groups of 2 to {GROUP_SIZE_MAX}, got {size}")
+    ordered = matching.order(salt, 0, members)
+    n_lines, axes = 1, 0
+    while n_lines * size < len(ordered):
+        n_lines, axes = n_lines * size, axes + 1
+    lines = [tuple(ordered[number::n_lines]) for number in range(n_lines)]
+    first = tuple(Group(line, (1.0,) * len(line)) for line in lines)
+    return (first, *(_along(lines, size, axis) for axis in range(axes)))
+
+
+def _along(lines: list[tuple[PeerId, ...]], size: int, axis: int) -> tuple[Group, ...]:
+    """Return the groups of the lines that differ in their place along one axis only."""
+    stride = size**axis
+    n_rows = min(len(line) for line in lines)
+    groups = []
+    for begin in range(len(lines)):
+        if begin // stride % size:
+            continue
+        peers = [begin + step * stride for step in range(size)]
+        # What a line holds by now is the mean of its whole block along the axes before.
+        weights = [
+            sum(len(lines[other]) for other in range(len(lines)) if other // stride == p // stride)
+            for p in peers
+        ]
+        for row in range(n_rows):
+            members: list[PeerId] = []
+            shares: list[float] = []
+            for line, weight in zip(peers, weights, strict=True):
+                standing = lines[line][row::n_rows]
+                members += standing
+                shares += [weight / len(standing)] * len(standing)
+            groups.append(Group(tuple(members), tuple(shares)))
+    return tuple(groups)

@@ -1,0 +1,256 @@
+"""Whoever dies, and whenever: the others finish, with the same bits, and those are the mean."""
+
+import random
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.errors import LocalProtocolError, RemoteProtocolError
+from swarmnode.protocol.gossip import group_events as events
+from swarmnode.protocol.gossip.group import GroupCore
+from swarmnode.protocol.gossip.group_run import Phase, Run
+from swarmnode.wire import group as wire
+from tests.property.group_world import GID, World
+
+
+def survive(n, seed, **kwargs):
+    world = World(n, seed, **kwargs)
+    world.begin()
+    world.run()
+    world.check()
+    return world
+
+
+def test_without_deaths_everybody_has_the_weighted_mean_of_all_after_a_few_trips():
+    for n in (2, 3, 4, 8, 16):
+        world = survive(n, 1, n_pieces=16)
+        assert all(len(m.outcome.contributors) == n for m in world.members)
+        assert max(m.ended_at for m in world.members) < 1.0  # one trip takes up to 0.1 s
+        # A scattered and gathered mean: at most two vectors each way, however many members.
+        assert sum(m.bytes_sent for m in world.members) == 2 * 16 * (n - 1)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_one_may_die_before_any_event(n):
+    quiet = survive(n, 0)
+    slowest = 0.0
+    for number in range(quiet.events + 2):
+        for victim in range(n):
+            world = survive(n, 0, deaths=[(number, victim)])
+            if len(world.survivors) > 1:
+                ended = max(m.ended_at for m in world.survivors)
+                slowest = max(slowest, ended - world.died_at)
+    assert slowest < 2.0  # s, of which up to 0.3 until the death is noticed
+
+
+def test_several_may_die_at_any_moment():
+    rng = random.Random(5)
+    finished = 0
+    for seed in range(300):
+        n = rng.randrange(3, 9)
+        victims = rng.sample(range(n), rng.randrange(1, n - 1))
+        world = survive(n, seed, deaths=[(rng.randrange(150), victim) for victim in victims])
+        finished += any(isinstance(m.outcome, events.Commit) for m in world.survivors)
+    assert finished == 300
+
+
+def test_deaths_and_lost_messages_together():
+    rng = random.Random(6)
+    for seed in range(100):
+        world = World(5, seed, deaths=[(rng.randrange(150), rng.randrange(5))])
+        drop_control_messages(world, 0.05)
+        world.begin()
+        world.run()
+        world.check()
+
+
+def drop_control_messages(world, share):
+    """Lose messages, but no payload: a payload goes over a stream, which tells when it breaks."""
+    send = world.send
+
+    def lossy(source, target, message, payload=0.0):
+        is_bulk = isinstance(message, wire.Share | wire.Sum)
+        # A Leave is the one message that nobody repeats; without it the other side waits longer.
+        if is_bulk or isinstance(message, wire.Leave) or world.rng.random() >= share:
+            send(source, target, message, payload)
+
+    world.send = lossy
+
+
+def test_who_comes_late_is_waited_for_and_who_never_comes_is_not():
+    world = World(4, 3)
+    world.begin(at=lambda number: 2.0 * (number == 3))
+    world.run()
+    world.check()
+    assert all(len(m.outcome.contributors) == 4 for m in world.members)
+
+    world = World(4, 3)
+    world.begin(at=lambda number: 9.0 * (number == 3))
+    world.run()
+    assert [isinstance(m.outcome, events.Commit) for m in world.members] == [True] * 3 + [False]
+    assert not world.members[3].outcome.in_doubt
+    assert all(len(m.outcome.contributors) == 3 for m in world.members[:3])
+
+
+def test_members_who_do_not_know_of_all_others_meet_in_what_they_have_in_common():
+    world = World(5, 4)
+    world.begin(members=lambda number, ids: ids[:4] if number == 0 else ids)
+    world.run()
+    committed = [m for m in world.members if isinstance(m.outcome, events.Commit)]
+    assert len({m.outcome.result for m in committed}) == 1
+    assert len(committed) >= 3  # the two who do not know each other may both be left out
+    assert not any(m.outcome.in_doubt for m in world.members if m not in committed)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_who_cannot_reach_one_another_never_apply_two_means_of_one_plan(seed):
+    world = World(4, seed)
+    world.begin()
+    rng = random.Random(seed)
+    one, two = rng.sample(range(4), 2)
+    world.at(rng.uniform(0, 0.6), lambda: world.cut(one, two))
+    world.run()
+    assert all(m.outcomes == 1 for m in world.members)
+    by_plan = {}
+    for m in world.members:
+        if isinstance(m.outcome, events.Commit):
+            by_plan.setdefault(m.outcome.plan, set()).add(m.outcome.result)
+            world.check_mean(m)
+    assert all(len(results) == 1 for results in by_plan.values())
+    assert by_plan, "the three who still reach each other, or two of them, finish"
+
+
+def test_a_network_in_two_halves_ends_with_a_mean_in_each():
+    world = World(4, 1)
+    world.begin()
+    for one in (0, 1):
+        for two in (2, 3):
+            world.at(0.12, lambda one=one, two=two: world.cut(one, two))
+    world.run()
+    assert all(isinstance(m.outcome, events.Commit) for m in world.members)
+    assert world.members[0].outcome.result == world.members[1].outcome.result
+    assert world.members[2].outcome.result == world.members[3].outcome.result
+
+
+# --- known bugs, which the deaths above must find -----------------------------------------------
+
+
+def deaths_find_it(n=4):
+    quiet = survive(n, 0)
+    for number in range(quiet.events + 2):
+        for victim in range(n):
+            try:
+                survive(n, 0, deaths=[(number, victim)])
+            except AssertionError:
+                return True
+    return False
+
+
+def test_canary_finishing_before_all_are_prepared_is_found(monkeypatch):
+    def hasty(self):
+        plan = self._plan
+        if plan is not None and plan.is_prepared and self.phase is Phase.RUN:
+            self._end(events.Commit(self.gid, plan.plan, plan.contributors, plan.result))
+
+    monkeypatch.setattr(Run, "_finish_if_all_are_prepared", hasty)
+    assert deaths_find_it()
+
+
+def test_canary_a_plan_that_forgets_what_was_prepared_is_found(monkeypatch):
+    adopt = Run._adopt
+
+    def forgetful(self, view, now):
+        if self._plan is not None:
+            self._plan.is_prepared = False
+        adopt(self, view, now)
+
+    monkeypatch.setattr(Run, "_adopt", forgetful)
+    assert deaths_find_it()
+
+
+def test_canary_going_on_before_all_have_agreed_on_the_view_is_found(monkeypatch):
+    adopt = Run._adopt
+
+    def impatient(self, view, now):
+        adopt(self, view, now)
+        if self.phase is Phase.FLUSH and self.views > 1:
+            self._flushes = {peer: self._flushes.get(peer, ()) for peer in self.view}
+            self._agree(now)
+
+    monkeypatch.setattr(Run, "_adopt", impatient)
+    assert deaths_find_it()
+
+
+# --- rules -----------------------------------------------------------------------------------
+
+
+def begin_pair(n_pieces=4):
+    world = World(2, 0, n_pieces=n_pieces)
+    world.begin()
+    return world, world.members[0], world.members[1]
+
+
+def test_hashes_that_differ_are_not_applied_anywhere():
+    world, _, _ = begin_pair()
+    send = world.send
+
+    def corrupt(source, target, message, payload=0.0):
+        send(source, target, message, payload + 1e-3 * isinstance(message, wire.Sum))
+
+    world.send = corrupt
+    world.run()
+    for member in world.members:
+        assert isinstance(member.outcome, events.Abort)
+        assert member.outcome.why.startswith("the hashes of the mean differ") or (
+            member.outcome.why == "nobody else is left"
+        )
+
+
+def test_a_member_that_fails_leaves_the_others_to_it():
+    world = World(4, 2)
+    world.begin()
+    world.at(0.25, lambda: world.members[1].feed(events.Failed(GID, "not finite")))
+    world.run()
+    assert world.members[1].outcome.why == "local: not finite"
+    others = [m for m in world.members if m is not world.members[1]]
+    assert len({m.outcome.result for m in others}) == 1
+
+
+def test_nobody_else_there():
+    core = GroupCore(World(1, 0).members[0].peer_id)
+    core.handle(events.Begin(GID, (), 4, 1.0, 5.0, 5.0), 0.0)
+    (abort,) = core.poll_effects()
+    assert (abort.why, abort.in_doubt) == ("nobody else is there", False)
+    assert core.statistics().aborted_total == {"nobody else is there": 1}
+    with pytest.raises(LocalProtocolError, match="begins once"):
+        core.handle(events.Begin(GID, (), 4, 1.0, 5.0, 5.0), 0.0)
+
+
+def test_pieces_out_of_range_change_nothing():
+    world, one, two = begin_pair()
+    world.run(until=0.3)
+    with pytest.raises(RemoteProtocolError, match="expected pieces below 4, got 9"):
+        one.core.handle(events.Received(two.peer_id, wire.Share(gid=GID, piece=9, weight=1.0)), 0.3)
+
+
+def test_runs_are_bounded_and_outcomes_are_forgotten():
+    ids = [m.peer_id for m in World(2, 0).members]
+    core = GroupCore(ids[0])
+    for number in range(limits.GROUP_RUNS_MAX):
+        core.handle(events.Begin(bytes([number] * 16), tuple(ids), 4, 1.0, 5.0, 5.0), 0.0)
+    with pytest.raises(LocalProtocolError, match="at most 8 group means"):
+        core.handle(events.Begin(bytes([99] * 16), tuple(ids), 4, 1.0, 5.0, 5.0), 0.0)
+    core.handle(events.PeerLost(ids[1]), 1.0)
+    assert core.statistics().running == 0
+    for number in range(2 * limits.GROUP_OUTCOMES_MAX):
+        core.handle(events.Begin((1000 + number).to_bytes(16, "big"), (), 4, 1.0, 5.0, 5.0), 2.0)
+    assert core.statistics().outcomes_kept == limits.GROUP_OUTCOMES_MAX
+
+
+def test_whoever_still_asks_is_told_the_outcome():
+    world = survive(3, 7)
+    one, two, _ = world.members
+    flush = wire.Flush(GID, view=(one.peer_id, two.peer_id), prepared=())
+    one.core.handle(events.Received(two.peer_id, flush), 300.0)
+    (answer,) = one.core.poll_effects()
+    assert answer.message == wire.Finished(GID, one.outcome.plan, one.outcome.result)

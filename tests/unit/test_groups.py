@@ -1,0 +1,90 @@
+"""Grids give the exact mean; samples agree, follow a changing view, and are fair."""
+
+import hashlib
+import random
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.errors import ConfigError
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip.groups import GROUP_SIZE_MAX, grid, sample
+
+SALT = b"swarm"
+
+
+def peers(n):
+    return [PeerId(hashlib.sha256(b"%d" % number).digest()) for number in range(n)]
+
+
+def average(n, size):
+    """Return (rounds, largest error of any member) of a grid mean over n random numbers."""
+    rng = random.Random(n)
+    values = {peer: rng.uniform(-1, 1) for peer in peers(n)}
+    exact = sum(values.values()) / n
+    rounds = grid(SALT, values, size)
+    for groups in rounds:
+        assert sorted(peer for group in groups for peer in group.members) == sorted(values)
+        for group in groups:
+            assert len(group.members) <= limits.GROUP_MEMBERS_MAX
+            total = sum(group.weights)
+            mean = (
+                sum(
+                    weight * values[peer]
+                    for peer, weight in zip(group.members, group.weights, strict=True)
+                )
+                / total
+            )
+            values |= dict.fromkeys(group.members, mean)
+    return len(rounds), max(abs(value - exact) for value in values.values())
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "rounds"), [(4, 4, 1), (16, 4, 2), (64, 4, 3), (256, 4, 4), (64, 8, 2)]
+)
+def test_powers_of_the_size_take_the_least_rounds(n, size, rounds):
+    taken, error = average(n, size)
+    assert taken == rounds
+    assert error < 1e-12
+
+
+def test_it_is_exact_for_any_number_of_members_and_any_size():
+    for size in range(2, GROUP_SIZE_MAX + 1):
+        for n in (1, 2, 3, 5, 7, 9, 13, 17, 31, 33, 50, 65, 100, 127):
+            assert average(n, size)[1] < 1e-12, (n, size)
+
+
+def test_sizes_that_would_not_fit_are_refused():
+    with pytest.raises(ConfigError, match="expected groups of 2 to 8, got 9"):
+        grid(SALT, peers(20), 9)
+
+
+def test_equal_views_find_the_same_sample_and_similar_ones_most_of_it():
+    everybody = peers(100)
+    shuffled = random.Random(1).sample(everybody, 100)
+    assert sample(SALT, 7, everybody, 10) == sample(SALT, 7, shuffled, 10)
+    rng = random.Random(2)
+    overlaps = []
+    for number in range(200):
+        one, two = (sample(SALT, number, rng.sample(everybody, 90), 10) for _ in range(2))
+        overlaps.append(len({*one} & {*two}))
+    assert sum(overlaps) / len(overlaps) >= 7.5
+
+
+def test_the_silent_are_skipped_so_a_sample_is_full_with_four_in_five_dead():
+    everybody = peers(100)
+    alive = set(random.Random(3).sample(everybody, 20))
+    for number in range(50):
+        found = sample(SALT, number, everybody, 10, alive.__contains__)
+        assert len(found) == 10
+        assert alive.issuperset(found)
+
+
+def test_everybody_is_sampled_equally_often():
+    everybody = peers(100)
+    counts = dict.fromkeys(everybody, 0)
+    for number in range(2000):
+        for peer in sample(SALT, number, everybody, 10):
+            counts[peer] += 1
+    chi_square = sum((count - 200) ** 2 / 200 for count in counts.values())
+    assert chi_square < 135  # 99 degrees of freedom, less 0.9 for the fixed size: 1 in 100

@@ -1,0 +1,98 @@
+"""Rounds end together whatever the speeds, and slow nodes count as much as their data."""
+
+import heapq
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.errors import ConfigError
+from swarmnode.protocol.pacing import Pacer, staleness_weight, sure_weight
+
+
+def paced(speeds, most, fewest):
+    """Return the steps of each node in a round, from what all have measured and said."""
+    pacers = [Pacer(most, fewest) for _ in speeds]
+    for pacer, step_s in zip(pacers, speeds, strict=True):
+        pacer.note_step(step_s)
+    return [
+        pacer.steps([other.step_s for other in pacers if other is not pacer]) for pacer in pacers
+    ]
+
+
+def idle_share(speeds, steps):
+    """Return the share of all time that is spent waiting for the last member of a round."""
+    times = [step_s * n for step_s, n in zip(speeds, steps, strict=True)]
+    return 1 - sum(times) / (max(times) * len(times))
+
+
+def test_speeds_of_one_to_eight_end_together():
+    speeds = (1, 2, 4, 8)
+    steps = paced(speeds, 80, 10)
+    assert steps == [80, 40, 20, 10]
+    assert idle_share(speeds, steps) <= 0.01
+    assert idle_share(speeds, [80] * 4) == pytest.approx(0.53, abs=0.005)  # equal steps
+
+
+def test_speeds_that_do_not_divide_waste_little():
+    speeds = (1, 1.3, 2.1, 2.9, 4.4, 7.9)
+    assert idle_share(speeds, paced(speeds, 80, 8)) < 0.05
+
+
+def test_the_canary_that_paces_by_the_slowest_waits_for_half_of_the_time():
+    """Equal steps for all, as many as the slowest takes: the others wait for it."""
+    speeds = (1, 2, 4, 8)
+    assert idle_share(speeds, [10] * 4) > 0.5
+
+
+def test_bounds_hold_against_a_peer_that_lies_about_its_speed():
+    pacer = Pacer(most=80, fewest=10)
+    assert pacer.steps([1.0]) == 80  # nothing is measured yet
+    pacer.note_step(1.0)
+    assert pacer.steps([1e-9]) == 10
+    assert pacer.steps([1e9]) == 80
+    assert pacer.steps([0.0]) == 80  # unknown
+    with pytest.raises(ConfigError, match="expected 1 <= fewest <= most steps, got 9 and 8"):
+        Pacer(8, 9)
+
+
+def test_a_change_of_speed_is_followed_within_some_tens_of_steps():
+    pacer = Pacer(80, 10)
+    for _ in range(50):
+        pacer.note_step(1.0)
+    for _ in range(30):
+        pacer.note_step(2.0)
+    assert pacer.steps([1.0]) == pytest.approx(40, abs=2)
+
+
+def test_grace_is_a_small_share_of_the_round_within_bounds():
+    pacer = Pacer(100, 10)
+    pacer.note_step(2.0)
+    assert pacer.grace_s([4.0]) == pytest.approx(0.03 * 200)
+    assert pacer.grace_s([1e-9]) == limits.PACING_GRACE_S_MIN
+    pacer.note_step(1e6)
+    assert pacer.grace_s([]) == limits.PACING_GRACE_S_MAX
+
+
+def test_what_is_older_counts_less():
+    assert [staleness_weight(s) for s in (0, 3, 8)] == [1.0, 0.5, pytest.approx(1 / 3)]
+
+
+@pytest.mark.parametrize(("weigh", "expected"), [(True, 0.5), (False, 0.25)])
+def test_sure_weights_give_the_slow_what_is_theirs(weigh, expected):
+    """f_i = (x - b_i)²/2 with b = 0 and 1, which take 1 and 3; the optimum of the mean is 1/2."""
+    assert fixed_point((1.0, 3.0), (0.0, 1.0), weigh=weigh) == pytest.approx(expected, abs=0.01)
+
+
+def fixed_point(durations, goals, *, weigh, period=0.5, lr=0.002):
+    """Return where x settles when every contribution moves it by its weighted gradient."""
+    x, total, taken = 0.3, 0.0, 0
+    arrivals = [(duration, number) for number, duration in enumerate(durations)]
+    heapq.heapify(arrivals)
+    while arrivals[0][0] < 9000:
+        at, number = heapq.heappop(arrivals)
+        weight = sure_weight(durations[number], period, 0.5) if weigh else 0.5
+        x -= lr * weight * (x - goals[number])
+        heapq.heappush(arrivals, (at + durations[number], number))
+        if at > 6000:
+            total, taken = total + x, taken + 1
+    return total / taken
