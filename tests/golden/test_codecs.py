@@ -1,7 +1,8 @@
 """The bytes of codecs version 1, on every instruction set of this machine.
 
-The entries of ``codecs-v1.json`` are the contract with other implementations
-and with files already written: never edited, only added to.
+The entries of ``codecs-v1.json`` (Q8B64, Q4B64) and ``codecs-v1-more.json``
+(all others, and references) are the contract with other implementations and
+with files already written: never edited, only added to.
 """
 
 from __future__ import annotations
@@ -18,7 +19,11 @@ from swarmnode.errors import MalformedMessage
 from swarmnode.tensor.codec import Codec, available_isas, get_codec
 from swarmnode.tensor.layout import Layout
 
-GOLDEN = json.loads((Path(__file__).parent / "codecs-v1.json").read_text())
+HERE = Path(__file__).parent
+GOLDEN = json.loads((HERE / "codecs-v1.json").read_text())
+MORE = json.loads((HERE / "codecs-v1-more.json").read_text())
+VALID = GOLDEN["valid"] + MORE["valid"]
+INVALID = GOLDEN["invalid"] + MORE["invalid"]
 # The payload and the digest of the decoded values of one block, agreed before any code existed:
 # x[i] = ((37 i mod 64) - 31.5) * 0.001 in float32.
 RAMP_PAYLOADS = {
@@ -38,29 +43,30 @@ def isa(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("entry", GOLDEN["valid"], ids=entry_id)
+@pytest.mark.parametrize("entry", VALID, ids=entry_id)
 def test_encode_gives_these_bytes(entry: dict[str, Any], isa: str) -> None:
     codec = get_codec(entry["codec"], isa)
     payload = bytearray(codec.payload_bytes(entry["n_elems"]))
-    codec.encode(bytes.fromhex(entry["values"]), payload)
+    codec.encode(bytes.fromhex(entry["values"]), payload, reference_of(entry))
     assert payload.hex() == entry["payload"]
 
 
-@pytest.mark.parametrize("entry", GOLDEN["valid"], ids=entry_id)
+@pytest.mark.parametrize("entry", VALID, ids=entry_id)
 def test_decode_gives_these_floats(entry: dict[str, Any], isa: str) -> None:
     out = bytearray(4 * entry["n_elems"])
-    get_codec(entry["codec"], isa).decode(bytes.fromhex(entry["payload"]), out)
+    payload = bytes.fromhex(entry["payload"])
+    get_codec(entry["codec"], isa).decode(payload, out, reference_of(entry))
     assert out.hex() == entry["decoded"]
 
 
-@pytest.mark.parametrize("entry", GOLDEN["valid"], ids=entry_id)
+@pytest.mark.parametrize("entry", VALID, ids=entry_id)
 def test_merge_gives_these_floats(entry: dict[str, Any], isa: str) -> None:
     codec = get_codec(entry["codec"], isa)
     assert merged(codec, entry, entry["own_weight"], entry["peer_weight"]) == entry["merged"]
     assert merged(codec, entry, -1.0, 1.0) == entry["difference"]
 
 
-@pytest.mark.parametrize("entry", GOLDEN["invalid"], ids=entry_id)
+@pytest.mark.parametrize("entry", INVALID, ids=entry_id)
 def test_these_payloads_are_refused(entry: dict[str, Any], isa: str) -> None:
     with pytest.raises(MalformedMessage):
         get_codec(entry["codec"], isa).validate(bytes.fromhex(entry["payload"]), entry["n_elems"])
@@ -90,5 +96,10 @@ def test_layouts_have_these_offsets_and_hashes(entry: dict[str, Any]) -> None:
 
 def merged(codec: Codec, entry: dict[str, Any], own_weight: float, peer_weight: float) -> str:
     target = bytearray.fromhex(entry["target"])
-    codec.merge(bytes.fromhex(entry["payload"]), target, own_weight, peer_weight)
+    payload = bytes.fromhex(entry["payload"])
+    codec.merge(payload, target, own_weight, peer_weight, reference_of(entry))
     return target.hex()
+
+
+def reference_of(entry: dict[str, Any]) -> bytes | None:
+    return bytes.fromhex(entry["reference"]) if "reference" in entry else None
