@@ -51,12 +51,14 @@ def describe(arguments: argparse.Namespace) -> Iterator[Json]:
     """Say what a task and a strategy are; this is what a manifest is made from."""
     import msgspec
 
-    from swarmnode.strategies.registry import build_strategy
+    from swarmnode.strategies.base import TaskFacts
+    from swarmnode.strategies.registry import build_strategy, check_strategy
     from swarmnode.worker.state import build_state, build_task
 
     task = build_task(arguments.task, _json_object(arguments.config), arguments.data_dir)
     state = build_state(task, swarm_seed=0, device="cpu")
     settings = _json_object(arguments.strategy_settings)
+    check_strategy(arguments.strategy, settings, TaskFacts(task.name))
     strategy = build_strategy(arguments.strategy, settings, state.arena.flat)
     yield {
         "task": task.name,

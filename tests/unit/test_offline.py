@@ -104,6 +104,12 @@ def test_an_export_is_the_same_model(run, snapshots, tmp_path):
             "config",
             "setting every",
         ),
+        (
+            ["describe", "--task", "synthetic", "--strategy", "dadao"],
+            12,
+            "config",
+            "strongly convex",
+        ),
         (["evaluate", "/nowhere"], 12, "config", "expected an export, a snapshot or a folder"),
         (
             ["alone", "--task", "synthetic", "--steps", "99", "--config", '{"lr": 1e30}'],
