@@ -504,7 +504,8 @@ DIVERGED_STEPS = 5
 # --- tensor ------------------------------------------------------------------------------
 # Its Q8B64 payload, 523,776 bytes, and the headers just fill one record: measured 57-64 ms for
 # 50 M parameters against 72 ms with 262,144 and 97 ms with 131,072, where what each message
-# costs in the event loop outweighs the cache. A multiple of the 64 elements of a codec's block.
+# costs in the event loop outweighs the cache. A multiple of the 4096 elements of the largest block
+# of a codec, TK4 (the others have 1, 64 and 256).
 CODEC_CHUNK_ELEMS = 507_904
 # A transformer has about ten tensors a layer; mixtures of experts a few thousand in all.
 LAYOUT_TENSORS_MAX = 65_536

@@ -7,6 +7,9 @@ daemon calls once for each chunk of 2 MiB, whose payload is still in the
 cache: there the C codecs are somewhat faster than here, and numpy about three
 times, as its temporary arrays then stay in the cache too.
 
+Rows ``…-ref`` encode the difference to a reference that is a tenth of the
+values' norm away; the error is relative to the values in every row.
+
 Time is CPU time of the thread, so a busy machine distorts it little; figures
 are medians. The portable C and numpy rows use a smaller array, still larger
 than a cache, to keep the run to seconds.
@@ -32,6 +35,7 @@ _SLOW_ISAS: Final = frozenset({"ref", "numpy"})
 _SLOW_ARRAY_BYTES: Final = 64 * MIB
 _NMSE_ELEMS: Final = MIB
 _SEED: Final = 1
+_REFERENCE_CODECS: Final = ("Q8B64",)  # the others that take one differ from it as without
 
 Floats = NDArray[np.float32]
 
@@ -42,7 +46,7 @@ def run_codec_bench(
     """Measure every codec on every instruction set; takes a few seconds.
 
     Args:
-        size_bytes: of the float32 array; 2.3 times as much memory is used.
+        size_bytes: of the float32 array; four times as much memory is used.
         isas: names of :func:`available_isas`; all of them if None.
 
     Returns:
@@ -52,16 +56,24 @@ def run_codec_bench(
     n_elems = size_bytes // 4
     values = _floats(n_elems)
     np.random.default_rng(_SEED).standard_normal(out=values, dtype=np.float32)
-    target = _floats(n_elems)
+    target, reference = _floats(n_elems), _floats(n_elems)
+    np.multiply(values, np.float32(0.9), out=reference)
     payload = _memory(max(get_codec(name).payload_bytes(n_elems) for name in CODEC_NAMES))
     memcpy_gbps, rows = [], []
-    for name in CODEC_NAMES:
+    for name, base in _variants(reference):
         for isa in available_isas() if isas is None else isas:
             # Beside each codec, so that both see the same state of the machine.
             memcpy_gbps.append(_memcpy_gbps(values, target))
             used = min(n_elems, _SLOW_ARRAY_BYTES // 4) if isa in _SLOW_ISAS else n_elems
-            rows.append(_row(get_codec(name, isa), values[:used], target[:used], payload))
+            used_base = None if base is None else base[:used]
+            codec = get_codec(name, isa)
+            rows.append(_row(codec, values[:used], target[:used], payload, used_base))
     return {"memcpy_gbps": statistics.median(memcpy_gbps), "codecs": rows}
+
+
+def _variants(reference: Floats) -> list[tuple[str, Floats | None]]:
+    alone: list[tuple[str, Floats | None]] = [(name, None) for name in CODEC_NAMES]
+    return alone + [(name, reference) for name in _REFERENCE_CODECS]
 
 
 def format_codec_bench(result: dict[str, Any]) -> str:
@@ -74,11 +86,11 @@ def format_codec_bench(result: dict[str, Any]) -> str:
     lines = [
         "GB/s of float32, one thread; in brackets: against memcpy of the same array",
         f"memcpy {memcpy_gbps:.2f}",
-        f"{'codec':6} {'isa':7} {'encode':>15} {'decode':>15} {'merge':>15} {'NMSE':>9} "
+        f"{'codec':9} {'isa':7} {'encode':>15} {'decode':>15} {'merge':>15} {'NMSE':>9} "
         f"{'bit/elem':>8}",
     ]
     lines += [
-        f"{row['codec']:6} {row['isa']:7} {speed(row['encode_gbps']):>15} "
+        f"{row['codec']:9} {row['isa']:7} {speed(row['encode_gbps']):>15} "
         f"{speed(row['decode_gbps']):>15} {speed(row['merge_gbps']):>15} {row['nmse']:9.2e} "
         f"{row['bits_per_element']:8.2f}"
         for row in result["codecs"]
@@ -86,26 +98,33 @@ def format_codec_bench(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _row(codec: Codec, values: Floats, target: Floats, payload: memoryview) -> dict[str, Any]:
+def _row(
+    codec: Codec,
+    values: Floats,
+    target: Floats,
+    payload: memoryview,
+    base: Floats | None,
+) -> dict[str, Any]:
     used_payload = payload[: codec.payload_bytes(values.size)]
+    reference = None if base is None else base.data
 
     def encode() -> None:
-        codec.encode(values.data, used_payload)
+        codec.encode(values.data, used_payload, reference)
 
     def decode() -> None:
-        codec.decode(used_payload, target.data)
+        codec.decode(used_payload, target.data, reference)
 
     def merge() -> None:
-        codec.merge(used_payload, target.data, 0.5, 0.5)
+        codec.merge(used_payload, target.data, 0.5, 0.5, reference)
 
     encode_gbps, decode_gbps, merge_gbps = _median_gbps(values.nbytes, (encode, decode, merge))
     return {
-        "codec": codec.name,
+        "codec": codec.name if base is None else f"{codec.name}-ref",
         "isa": codec.isa,
         "encode_gbps": encode_gbps,
         "decode_gbps": decode_gbps,
         "merge_gbps": merge_gbps,
-        "nmse": _nmse(codec, values[:_NMSE_ELEMS]),
+        "nmse": _nmse(codec, values, base),
         "bits_per_element": codec.bits_per_elem,
     }
 
@@ -129,12 +148,14 @@ def _median_gbps(size_bytes: int, steps: Sequence[Callable[[], None]]) -> list[f
     return [size_bytes / 1e9 / statistics.median(samples) for samples in seconds]
 
 
-def _nmse(codec: Codec, values: Floats) -> float:
+def _nmse(codec: Codec, values: Floats, base: Floats | None) -> float:
     """Return the squared error over the squared norm, for values from N(0, 1)."""
+    values = values[:_NMSE_ELEMS]
+    reference = None if base is None else base[: values.size].data
     payload = bytearray(codec.payload_bytes(values.size))
     decoded = np.empty_like(values)
-    codec.encode(values.data, payload)
-    codec.decode(payload, decoded.data)
+    codec.encode(values.data, payload, reference)
+    codec.decode(payload, decoded.data, reference)
     error = decoded.astype(np.float64) - values
     return float(np.square(error).sum() / np.square(values, dtype=np.float64).sum())
 

@@ -35,7 +35,12 @@ _SHOWN = ("task", "config", "strategy", "strategy_settings", "numel", "layout_ha
     metavar="KEY=VALUE",
     help="A setting of the task, or of the strategy as strategy.KEY=VALUE; may be repeated.",
 )
-@click.option("--codec", default="Q8B64", show_default=True, help="Q8B64 or Q4B64.")
+@click.option(
+    "--codec",
+    default="Q8B64",
+    show_default=True,
+    help="How values travel: Q8B64, Q4B64, BF16, RAW32 or E3M0.",
+)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
 @click.option("--expires-days", type=click.IntRange(1, 36_500), help="Refuse newcomers after that.")
 @click.option("--closed", is_flag=True, help="Only who has an invite may join.")
@@ -60,10 +65,9 @@ def create(
     goes on without it.
     """
     from swarmnode.protocol.swarm import check_name
-    from swarmnode.tensor.codec import get_codec
 
     check_name(name)
-    get_codec(codec)
+    _check_codec(codec)
     data_dir = check_data(data)
     config = load_config(
         given(home=home and str(home), listen=listen, advertise=advertise), os.environ
@@ -121,6 +125,16 @@ def _warn_if_private(link: str) -> None:
         click.echo(
             f"note: {', '.join(map(str, hosts))} can be reached from this network only; for others,"
             " forward a port and create the swarm with --advertise PUBLIC_HOST:PORT"
+        )
+
+
+def _check_codec(name: str) -> None:
+    from swarmnode.tensor.codec import get_codec
+
+    if get_codec(name).needs_error_feedback:
+        raise ConfigError(
+            f"--codec {name}: it needs error feedback, which harms where partners are drawn at"
+            " random: choose Q8B64, Q4B64, BF16, RAW32 or E3M0"
         )
 
 
