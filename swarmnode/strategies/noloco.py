@@ -73,9 +73,8 @@ class NoLoCo(Strategy):
         self.rounds.set_steps(steps)
 
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
-        views = (self.whole("delta"), self.whole("phi"))
         return [
-            Intent(Kind.PAIR, number, views, tag="outer")
+            Intent(Kind.PAIR, number, (self.whole("delta"), self.whole("phi")), tag="outer")
             for _, number in self.rounds.due(info.step)
         ]
 

@@ -33,9 +33,10 @@ class Rounds:
     def due(self, step: int) -> list[tuple[int, int]]:
         """Return (fragment, round) of what is due after local step ``step``."""
         number, begin, steps = self.state.tolist()
-        while step >= begin + steps:
-            number, begin, steps = number + 1, begin + steps, self._next_steps
-        self.state.copy_(torch.tensor([number, begin, steps]))
+        if step >= begin + steps:
+            while step >= begin + steps:
+                number, begin, steps = number + 1, begin + steps, self._next_steps
+            self.state.copy_(torch.tensor([number, begin, steps]))
         since = step - begin
         n = self._n_fragments
         return [(p, number) for p in range(n) if p * steps // n == since]
