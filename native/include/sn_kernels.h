@@ -285,6 +285,14 @@ static inline const void *sn_ahead(const uint8_t *at)
     return (const void *)((uintptr_t)at + SN_PREFETCH_BYTES);
 }
 
+/* Asks for what is SN_PREFETCH_BYTES ahead of `size_bytes` of memory. */
+SN_INLINE void sn_prefetch(const uint8_t *at, size_t size_bytes)
+{
+    for (size_t line = 0; line < size_bytes; line += 64) {
+        __builtin_prefetch(sn_ahead(at + line));
+    }
+}
+
 /* The tables of one instruction set, in the order of sn_codec. */
 #define SN_EXTERN_KERNELS(isa)                                                                     \
     extern const sn_kernels sn_raw32_##isa, sn_bf16_##isa, sn_q8_##isa, sn_q4_##isa,               \

@@ -17,18 +17,12 @@ typedef sn_block (*sn_unpack)(const sn_coded *from, size_t b);
 
 enum { SN_PART_BYTES = SN_BLOCK_BYTES / SN_PARTS };
 
-SN_TARGET SN_INLINE void block_prefetch(const uint8_t *at)
-{
-    for (size_t line = 0; line < SN_BLOCK_BYTES; line += 64) {
-        __builtin_prefetch(sn_ahead(at + line));
-    }
-}
-
 /* The b-th 64 values, or their difference to the reference. */
 SN_TARGET SN_INLINE sn_block block_given(const sn_values *from, const uint8_t *reference, size_t b)
 {
     sn_block block = block_load(from->values + b * SN_BLOCK_BYTES);
     if (reference != NULL) {
+        sn_prefetch(reference + b * SN_BLOCK_BYTES, SN_BLOCK_BYTES);
         const sn_block base = block_load(reference + b * SN_BLOCK_BYTES);
         for (size_t i = 0; i < SN_PARTS; i++) {
             block.part[i] = part_sub(block.part[i], base.part[i]);
@@ -42,6 +36,7 @@ SN_TARGET SN_INLINE sn_block block_decoded(const sn_coded *from, const uint8_t *
 {
     sn_block block = unpack(from, b);
     if (reference != NULL) {
+        sn_prefetch(reference + b * SN_BLOCK_BYTES, SN_BLOCK_BYTES);
         const sn_block base = block_load(reference + b * SN_BLOCK_BYTES);
         for (size_t i = 0; i < SN_PARTS; i++) {
             block.part[i] = part_saturated(part_add(base.part[i], block.part[i]));
@@ -60,7 +55,7 @@ SN_TARGET SN_INLINE size_t encode_from(const sn_values *from, const uint8_t *ref
         const size_t count = n_blocks - b < SN_GROUP_BLOCKS ? n_blocks - b : SN_GROUP_BLOCKS;
         sn_group group = {0};
         for (size_t i = 0; i < count; i++) {
-            block_prefetch(from->values + (b + i) * SN_BLOCK_BYTES);
+            sn_prefetch(from->values + (b + i) * SN_BLOCK_BYTES, SN_BLOCK_BYTES);
             const sn_block block = block_given(from, reference, b + i);
             group.amax_bits[i] = amax_bits_of(&block);
         }
@@ -129,7 +124,7 @@ SN_TARGET SN_INLINE void merge_from(const sn_coded *from, const uint8_t *referen
     const sn_part peer_weights = part_set(peer_weight);
     for (size_t b = 0; b < n_blocks; b++) {
         uint8_t *at = target + b * SN_BLOCK_BYTES;
-        block_prefetch(at);
+        sn_prefetch(at, SN_BLOCK_BYTES);
         const sn_block peer = block_decoded(from, reference, b, unpack);
         for (size_t i = 0; i < SN_PARTS; i++) {
             /* Products and a sum, never fused: each step is rounded. */

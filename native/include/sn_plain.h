@@ -68,15 +68,31 @@ SN_TARGET static void raw32_decode(const sn_coded *from, uint8_t *out)
     memcpy(out, from->codes, from->n_blocks * sizeof(float));
 }
 
+SN_TARGET SN_INLINE void raw32_merge_count(const uint8_t *codes, uint8_t *target, size_t count,
+                                           float own_weight, float peer_weight)
+{
+    for (size_t i = 0; i < count; i++) {
+        uint8_t *at = target + i * sizeof(float);
+        const uint32_t bits = plain_bits_load(codes, i);
+        const float result = plain_merged(at, bits, own_weight, peer_weight);
+        memcpy(at, &result, sizeof result);
+    }
+}
+
 SN_TARGET static void raw32_merge(const sn_coded *from, uint8_t *target, float own_weight,
                                   float peer_weight)
 {
-    const uint8_t *codes = from->codes;
-    for (size_t i = 0; i < from->n_blocks; i++) {
-        uint8_t *at = target + i * sizeof(float);
-        const float result =
-            plain_merged(at, plain_bits_load(codes, i), own_weight, peer_weight);
-        memcpy(at, &result, sizeof result);
+    for (size_t i = 0; i < from->n_blocks; i += SN_BLOCK_ELEMS) {
+        const size_t rest = from->n_blocks - i;
+        const uint8_t *codes = from->codes + i * sizeof(float);
+        uint8_t *own = target + i * sizeof(float);
+        sn_prefetch(codes, SN_BLOCK_BYTES);
+        sn_prefetch(own, SN_BLOCK_BYTES);
+        if (rest >= SN_BLOCK_ELEMS) { /* a constant count, for which compilers make no loop */
+            raw32_merge_count(codes, own, SN_BLOCK_ELEMS, own_weight, peer_weight);
+        } else {
+            raw32_merge_count(codes, own, rest, own_weight, peer_weight);
+        }
     }
 }
 
@@ -132,15 +148,31 @@ SN_TARGET static void bf16_decode(const sn_coded *from, uint8_t *out)
     }
 }
 
-SN_TARGET static void bf16_merge(const sn_coded *from, uint8_t *target, float own_weight,
-                                 float peer_weight)
+SN_TARGET SN_INLINE void bf16_merge_count(const uint8_t *codes, uint8_t *target, size_t count,
+                                          float own_weight, float peer_weight)
 {
-    const uint8_t *codes = from->codes;
-    for (size_t i = 0; i < from->n_blocks; i++) {
+    for (size_t i = 0; i < count; i++) {
         uint8_t *at = target + i * sizeof(float);
         const uint32_t bits = (uint32_t)bf16_load(codes, i) << 16;
         const float result = plain_merged(at, bits, own_weight, peer_weight);
         memcpy(at, &result, sizeof result);
+    }
+}
+
+SN_TARGET static void bf16_merge(const sn_coded *from, uint8_t *target, float own_weight,
+                                 float peer_weight)
+{
+    for (size_t i = 0; i < from->n_blocks; i += SN_BLOCK_ELEMS) {
+        const size_t rest = from->n_blocks - i;
+        const uint8_t *codes = from->codes + i * sizeof(uint16_t);
+        uint8_t *own = target + i * sizeof(float);
+        sn_prefetch(codes, SN_BLOCK_BYTES / 2);
+        sn_prefetch(own, SN_BLOCK_BYTES);
+        if (rest >= SN_BLOCK_ELEMS) { /* a constant count, for which compilers make no loop */
+            bf16_merge_count(codes, own, SN_BLOCK_ELEMS, own_weight, peer_weight);
+        } else {
+            bf16_merge_count(codes, own, rest, own_weight, peer_weight);
+        }
     }
 }
 
