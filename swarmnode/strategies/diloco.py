@@ -212,9 +212,9 @@ class DiLoCo(Strategy):
         count, hashed = (int(part) for part in theirs["lineage"].tolist())
         if count.to_bytes(8, "big") + hashed.to_bytes(8, "big") <= self._version:
             return
-        moved = theirs["phi"].to(self.x.device) - self.phi
-        self.phi.add_(moved)
-        self.x.add_(moved)
+        phi = theirs["phi"].to(self.x.device)
+        self.x.add_(phi - self.phi)
+        self.phi.copy_(phi)
         self.b.copy_(theirs["b"])
         self.lineage.copy_(theirs["lineage"])
         self._others = None

@@ -1,9 +1,10 @@
 """Group means and the log of the laboratory.
 
 GROUP: a round waits for every node that is alive, at most ``PATIENCE``; the mean is that of those
-who came and whose payload arrived, the same bits for each of them. LOG: a round closes when every
-node that is alive has published, at most ``PATIENCE`` after the first; what comes later is in the
-next one. Every node sees the same rounds in the same order, each at its own time.
+who came with the same base version and whose payload arrived, the same bits for each of them. LOG:
+a round closes when every node that is alive has published, at most ``PATIENCE`` after the first;
+what comes later is in the next one. Every node sees the same rounds in the same order, each at its
+own time.
 """
 
 from __future__ import annotations
@@ -61,9 +62,11 @@ class Gatherings:
         ids = [arena.ids[number] for number in came if arena.nodes[number].is_up]
         salt = f"{arena.seed}/{key[0]}/{key[1]}".encode()
         ordered = [arena.ids.index(i) for i in matching.order(salt, key[2], ids)]
-        size = max((intent.group_size_max for intent in came.values()), default=0) or len(ordered)
-        for begin in range(0, len(ordered), max(size, 1)):
-            self._begin([(arena.nodes[i], came[i]) for i in ordered[begin : begin + size]])
+        for version in sorted({came[number].base_version for number in ordered}):
+            alike = [number for number in ordered if came[number].base_version == version]
+            size = max(came[number].group_size_max for number in alike) or len(alike)
+            for begin in range(0, len(alike), size):
+                self._begin([(arena.nodes[i], came[i]) for i in alike[begin : begin + size]])
 
     def _begin(self, group: list[tuple[Node, Intent]]) -> None:
         sides = []
