@@ -10,8 +10,6 @@ from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.faults import Faults
 from swarmnode.testing.lab.tasks import Adam, Sgd, Walk
 
-torch.set_num_threads(1)  # its vectors are small, and the tests run beside each other
-
 ADAM_LR = 1e-2
 PLAIN = {"fragments": 1, "overlap": 0, "local_share": 0.0, "delta_codec": "", "weights_codec": ""}
 
