@@ -35,9 +35,18 @@ import numpy as np
 import torch
 from msgspec import Meta as Range
 
-from swarmnode.errors import MalformedMessage
+from swarmnode.errors import InvariantViolation, MalformedMessage
 from swarmnode.ipc.settings import PositiveFloat, Settings
-from swarmnode.strategies.base import Intent, Kind, Probe, Record, Selector, StepInfo, Strategy
+from swarmnode.strategies.base import (
+    Exchange,
+    Intent,
+    Kind,
+    Probe,
+    Record,
+    Selector,
+    StepInfo,
+    Strategy,
+)
 
 _LOG_MIN, _LOG_STEP, _Q_MAX = -9.0, 0.125, 127
 _SIGN = 0x80
@@ -146,10 +155,12 @@ class OneByte(Strategy):
         return decode_slope(payload)
 
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
-        raise NotImplementedError("records of the log are all that is sent")
+        del intent, name, out
+        raise InvariantViolation("one-byte: records of the log are all that is sent")
 
-    def apply(self, exchange: Any) -> None:
-        raise NotImplementedError("records of the log are all that comes")
+    def apply(self, exchange: Exchange) -> None:
+        del exchange
+        raise InvariantViolation("one-byte: records of the log are all that comes")
 
     def metrics(self) -> dict[str, float]:
         octets = hashlib.sha256(self.x.cpu().numpy().tobytes()).digest()

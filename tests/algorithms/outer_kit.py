@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from swarmnode.testing.lab.arena import Arena
@@ -9,6 +10,11 @@ from swarmnode.testing.lab.codecs import RAW
 from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.faults import Faults
 from swarmnode.testing.lab.tasks import Adam, Sgd, Walk
+
+# One seed each time; the others tell a lucky run from a right one.
+SEEDS = pytest.mark.parametrize(
+    "seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
+)
 
 ADAM_LR = 1e-2
 PLAIN = {"fragments": 1, "overlap": 0, "local_share": 0.0, "delta_codec": "", "weights_codec": ""}

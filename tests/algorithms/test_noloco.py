@@ -10,7 +10,7 @@ from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.registry import check_strategy
 from swarmnode.strategies.stability import gamma_bound, moment_map
 from swarmnode.testing.lab.faults import Faults
-from tests.algorithms.outer_kit import digits, slow_variance, stationary, walk
+from tests.algorithms.outer_kit import SEEDS, digits, slow_variance, stationary, walk
 
 SETTINGS = {"every": 50, "momentum": 0.5, "beta": 0.7, "gamma": 0.7}
 LR = 0.01
@@ -20,12 +20,13 @@ FACTS = TaskFacts("any")
 # --- theory ------------------------------------------------------------------------------------
 
 
-def test_the_variance_is_what_second_moments_predict():
+@SEEDS
+def test_the_variance_is_what_second_moments_predict(seed):
     """V = (1 - M)^-1 beta² s²/2 (1, 1, 1) with s² = lr² H sigma²: 1.3125 of it."""
     noise = 0.7**2 / 2 * np.ones(3)
     predicted = np.linalg.solve(np.eye(3) - moment_map(0.5, 0.7, 0.5), noise)[0]
     assert predicted == pytest.approx(1.3125, abs=1e-3)
-    measured = stationary(NoLoCo, SETTINGS) / (LR**2 * 50)
+    measured = stationary(NoLoCo, SETTINGS, seed=seed) / (LR**2 * 50)
     assert 1.0 <= measured <= 1.5
 
 
@@ -125,9 +126,10 @@ def test_steps_taken_in_flight_survive(strategy, survives):
 # --- digits ------------------------------------------------------------------------------------
 
 
-def test_digits_are_learnt_in_consensus_which_gamma_alone_brings_about():
-    _, with_pull = digits(NoLoCo, {"every": 20})
-    _, without = digits(NoLoCo, {"every": 20, "gamma": 0.0})
+@SEEDS
+def test_digits_are_learnt_in_consensus_which_gamma_alone_brings_about(seed):
+    _, with_pull = digits(NoLoCo, {"every": 20}, seed=seed)
+    _, without = digits(NoLoCo, {"every": 20, "gamma": 0.0}, seed=seed)
     assert with_pull["consensus"] <= 0.1 * without["consensus"]
     assert with_pull["loss"] <= 0.16
     assert with_pull["accuracy"] >= 0.955
