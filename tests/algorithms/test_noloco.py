@@ -128,11 +128,21 @@ def test_steps_taken_in_flight_survive(strategy, survives):
 
 @SEEDS
 def test_digits_are_learnt_in_consensus_which_gamma_alone_brings_about(seed):
-    _, with_pull = digits(NoLoCo, {"every": 20}, seed=seed)
-    _, without = digits(NoLoCo, {"every": 20, "gamma": 0.0}, seed=seed)
-    assert with_pull["consensus"] <= 0.1 * without["consensus"]
-    assert with_pull["loss"] <= 0.16
-    assert with_pull["accuracy"] >= 0.955
+    with_pull, figures = digits(NoLoCo, {"every": 20}, seed=seed, steps=400)
+    without, _ = digits(NoLoCo, {"every": 20, "gamma": 0.0}, seed=seed, steps=400)
+    # One node that stumbles shows in a single measurement, so it is the mean over ten rounds;
+    # nodes that never meet are at 64 here.
+    assert over_rounds(with_pull) <= 0.15 * over_rounds(without)
+    assert figures["loss"] <= 0.16
+    assert figures["accuracy"] >= 0.955
+
+
+def over_rounds(arena):
+    found = []
+    for _ in range(10):
+        arena.run(20)
+        found.append(arena.consensus())
+    return sum(found) / len(found)
 
 
 def test_a_restart_goes_on_in_the_round_where_it_was():
