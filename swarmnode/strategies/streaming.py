@@ -52,6 +52,7 @@ from swarmnode.strategies.base import (
 from swarmnode.strategies.fragments import Fragment, cut
 from swarmnode.strategies.noloco import Momentum, Rate, refuse_unstable
 from swarmnode.strategies.rounds import Rounds
+from swarmnode.tensor.formats import find_format
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]
 CodecName = Annotated[str, Range(max_length=16)]
@@ -121,6 +122,13 @@ class Streaming(Strategy):
                 f"strategy streaming: expected at most one fragment a step, got fragments "
                 f"{config.fragments} in rounds of {config.every} steps"
             )
+        for name in filter(None, (config.delta_codec, config.weights_codec)):
+            found = find_format(name)
+            if found is None or found.needs_error_feedback:
+                raise ConfigError(
+                    f"strategy streaming: expected a codec that stands alone, such as E3M0 for "
+                    f"delta_codec and Q8B64 for weights_codec, got {name!r}"
+                )
         group_size = 2 if config.meet == "pair" else 0
         refuse_unstable(
             cls.name, config.momentum, config.gamma, group_size, nesterov=config.nesterov

@@ -244,6 +244,8 @@ def test_gather_add_and_put_are_each_others_reverse():
         ({"momentum": 0.9}, r"strategy streaming: expected gamma below 0\.38"),
         ({"every": 8, "fragments": 4}, r"expected overlap below every / fragments = 2, .* got 2"),
         ({"every": 2, "fragments": 4, "overlap": 0}, "at most one fragment a step"),
+        ({"delta_codec": "TK4"}, "expected a codec that stands alone, .* got 'TK4'"),
+        ({"weights_codec": "Q9"}, "got 'Q9'"),
         ({"meet": "group", "gamma": 3.5}, "gamma below 3, .* over random groups"),
     ],
 )
