@@ -45,6 +45,20 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     listen: str = "*:7337"
     # Addresses that we tell peers besides those we find out, for a port forwarded by hand.
     advertise: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
+    # What this node does for its swarm: a trainer has a worker, a keeper holds snapshots, a
+    # monitor only watches; the latter two need no torch.
+    role: Annotated[
+        Literal["trainer", "keeper", "monitor"],
+        Meta(description="trainer, keeper or monitor"),
+    ] = "trainer"
+    # Nodes of different networks never talk to each other; each has a DHT of its own.
+    network: Annotated[
+        str, Meta(min_length=1, max_length=64, pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    ] = "main"
+    # Peers to begin with, besides those of a link and on the LAN: sn1…@HOST:PORT.
+    bootstrap: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
+    # Whether to look for other nodes on the local network, and be found there.
+    lan: bool = True
     # Where /metrics answers, or "off".
     metrics: str = "127.0.0.1:7338"
     metrics_allow_remote: bool = False
@@ -116,6 +130,16 @@ class SwarmPaths:
         return self.directory / "swarm.key"
 
     @property
+    def journal(self) -> Path:
+        """The shared state of the swarm."""
+        return self.directory / "state.journal"
+
+    @property
+    def blobs(self) -> Path:
+        """Snapshots as others fetch them, and what we fetched."""
+        return self.directory / "blobs"
+
+    @property
     def snapshots(self) -> Path:
         """Model snapshots, written by the worker."""
         return self.directory / "snapshots"
@@ -146,6 +170,11 @@ class Paths:
     def boot_epoch(self) -> Path:
         """How often this node was started."""
         return self.home / "boot_epoch"
+
+    @property
+    def contacts(self) -> Path:
+        """Peers that answered for long: whom to ask first after a restart."""
+        return self.home / "contacts"
 
     @property
     def lock(self) -> Path:

@@ -155,6 +155,16 @@ DHT_RECORDS_PER_AUTHOR_MAX = 64
 DHT_RECORDS_PER_SUBJECT_MAX = 4
 DHT_PUBLICATIONS_MAX = 256
 DHT_SWEEP_S = 60.0
+# Peers that must give a record of one author before it is taken for the newest.
+DHT_QUORUM = 3
+# A node that meets nobody publishes all the same: the first who comes will find it.
+DHT_BOOTSTRAP_WAIT_S = 10.0
+# A lookup that waits for slow peers to the last; whoever asked gets an error then.
+DHT_COMMAND_S = 60.0
+# Between two writings of the good peers to disk: what a crash forgets is a few minutes of news.
+DHT_REMEMBER_S = 300.0
+# Four addresses of 260 bytes for each remembered peer.
+CONTACTS_FILE_BYTES_MAX = 128 * KIB
 
 # --- membership --------------------------------------------------------------------------
 # A link must fit into a chat message or a QR code (version 40 holds 2,953 bytes).
@@ -162,22 +172,25 @@ LINK_CHARACTERS_MAX = 2048
 BOOTSTRAP_HINTS_MAX = 8
 # Volunteers' clocks are wrong by minutes; a day off is a broken clock.
 MANIFEST_CLOCK_SKEW_S = 86_400
-# Peers we remember: one list of them must fit into MESSAGE_BYTES_MAX.
-PEERS_KNOWN_MAX = 256
+# Members whose addresses we keep; the failure detector knows as many.
+CONTACTS_MAX = 4096
+# What it says itself and what the link says.
+CONTACT_ADDRESSES_MAX = 8
 # Open sessions: every peer may be a partner, and a home router survives this many.
 PEERS_CONNECTED_MAX = 64
-# Past these, peers that dial us are turned away: newcomers find room where we do not look for it.
-PEERS_ACCEPTED_MAX = 128
+# Past these, whoever was not asked lately makes room for peers that dial us.
+SESSIONS_MAX = 128
+# Sessions that one question of the DHT opened are closed when nobody asked another for so long.
+SESSION_IDLE_S = 120.0
+SESSION_SWEEP_S = 15.0
+# Two processes show one key: the session of the first must answer within this to be alive.
+KEY_CHECK_S = 2.0
+# The last reasons why somebody could not be reached, for people who ask why.
+DIAL_ERRORS_KEPT_MAX = 256
 # Connections whose handshake is not over: 60 KiB each, and a real one takes three round trips.
 STRANGERS_MAX = 64
 # Refused connections share one line of the log in this time: anybody can cause thousands.
 REFUSAL_LOG_INTERVAL_S = 1.0
-# Lists are exchanged with one random neighbour this often: news crosses N peers in log2(N) rounds.
-PEER_GOSSIP_INTERVAL_S = 2.0
-# A peer that nobody has heard of for this long is forgotten as a partner and for dialling.
-PEER_RECORD_TTL_S = 120.0
-# Own record is signed again this often, so that others see it live and our status fresh.
-PEER_RECORD_REFRESH_S = 5.0
 # Dial again after a failure: doubled each time, with full jitter, up to the maximum.
 REDIAL_BACKOFF_S_MIN = 0.5
 REDIAL_BACKOFF_S_MAX = 30.0
@@ -185,8 +198,6 @@ REDIAL_BACKOFF_S_MAX = 30.0
 HINT_REDIAL_S = 60.0
 # Other peers that went silent: with 256 of them, one dial in two seconds.
 LOST_REDIAL_S = 600.0
-# 256 records with their keys and signatures fit into one message (MESSAGE_BYTES_MAX).
-PEER_RECORD_BYTES_MAX = 900
 # A partner that let an offer or a transfer run out of time is asked last for a while.
 PARTNER_SLOW_S = 60.0
 # Home routers fall over when a client opens many connections at once.
@@ -196,9 +207,29 @@ DIAL_DEADLINE_S = 10.0
 SESSION_CROSSING_S = 5.0
 # Leaving takes less than 2 s in all: a neighbour that does not answer is not waited for.
 GOODBYE_DEADLINE_S = 0.2
+# The DHT is asked for peers of the swarm: at first often, then rarely, for the shared state names
+# them all; a node with few neighbours asks more often, as two halves must find each other.
+SWARM_SEARCH_S_MIN = 1.0
+SWARM_SEARCH_S_LONELY = 30.0
+SWARM_SEARCH_S = 600.0
+SWARM_LONELY_NEIGHBOURS = 3
+SWARM_CANDIDATES_MAX = 64
+# Our entry in the list of swarms is written anew when the number of members is out by a quarter.
+SWARM_REPUBLISH_S_MIN = 60.0
+# Words about ourselves: at most four a second in the whole swarm, so that a large one says the
+# same in a larger time, and never more often than this.
+REPORT_S_MIN = 2.0
+REPORT_MEMBER_S = 0.25
+# ... but for a change of state, which is looked for this often.
+REPORT_LOOK_S = 0.5
+# A conflict of keys seen in the first minute: we are the younger of the two nodes and stop.
+KEY_CONFLICT_YOUNG_S = 60.0
+KEY_CONFLICT_WAIT_S = 3.0
 # A newcomer gives up when no peer of its link gave the manifest within a minute.
 MANIFEST_FETCH_DEADLINE_S = 60.0
 MANIFEST_RETRY_S = 0.25
+# Then whoever was found meanwhile is asked as well; slow dials go on.
+MANIFEST_ROUND_S = 3.0
 # A peer list or manifest is a few KiB: more than this is a dead or hostile peer.
 PEER_REQUEST_DEADLINE_S = 10.0
 
@@ -291,6 +322,12 @@ STATE_SYNC_INTERVAL_S = 10.0
 STATE_PUSH_FANOUT = 6
 # Fresh records of this time travel together.
 STATE_PUSH_DELAY_S = 0.05
+# Messages to one neighbour that reads slowly; what is dropped beyond, comparing finds again.
+STATE_OUTBOX_MAX = 64
+# Records of others that wait for the disk; what is left out comes back from a neighbour.
+STATE_WRITES_WAITING_MAX = 1024
+# A full disk is tried again this often.
+STATE_DISK_RETRY_S = 5.0
 # What was sent this lately is on its way, whatever a listing written before says.
 STATE_RESEND_S = 10.0
 # Up to here a range is listed (13 KiB), above it is split into sixteen.

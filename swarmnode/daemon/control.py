@@ -31,7 +31,7 @@ def control_routes(node: Node) -> list[Route]:
         return json_response(node.view.node_status(node.env.monotonic()))
 
     async def peers(request: Request) -> Response:  # noqa: ARG001
-        return json_response(node.view.peers(node.env.monotonic()))
+        return json_response(node.view.peers())
 
     async def snapshot(request: Request) -> Response:  # noqa: ARG001
         saved = await _trainer(node).save_snapshot(limits.SNAPSHOT_REQUEST_DEADLINE_S)
@@ -64,7 +64,7 @@ def metrics_routes(node: Node) -> list[Route]:
     """Return the routes that Prometheus may see."""
 
     async def metrics(request: Request) -> Response:
-        snapshot = node.view.metrics(node.env.monotonic())
+        snapshot = node.view.metrics()
         content_type, body = render(snapshot, request.headers.get("accept", ""))
         return Response(body, content_type)
 

@@ -2,9 +2,12 @@
 
 ::
 
-    identity -> services -> neighbours (sessions, peer book)
-                   |  \\-> manifest
-                   |   \\-> exchanges <-> trainer <-> worker
+    identity -> services -> network (sessions) -> discovery (DHT, LAN) -> finder
+                                |                                           |
+                                +-> manifest -> our part in the swarm <-----+
+                                                (members, shared state, blobs)
+                                                       |
+                                                exchanges <-> trainer <-> worker
                  control API, /metrics
 
 A node starts in this order and stops in the reverse one, in under two seconds.
@@ -15,23 +18,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import trio
 
-from swarmnode import __version__, limits
+from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.addresses import reachable_addresses
+from swarmnode.daemon.admission import OpenGate
 from swarmnode.daemon.control import control_routes, metrics_routes
+from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
+from swarmnode.daemon.finder import SwarmFinder
 from swarmnode.daemon.manifests import ManifestKeeper
-from swarmnode.daemon.neighbours import Neighbours
-from swarmnode.daemon.newcomer import Newcomer, SnapshotService
+from swarmnode.daemon.network import Network, own_key_elsewhere
+from swarmnode.daemon.report import SelfReport
 from swarmnode.daemon.status import NodeView
+from swarmnode.daemon.swarm import Grounds, SwarmPart
 from swarmnode.daemon.trainer import Trainer
 from swarmnode.daemon.worker_link import StartWorker
 from swarmnode.env import Env
-from swarmnode.errors import StorageError, SwarmNodeError
+from swarmnode.errors import KeyInUse, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Applied, Configure
 from swarmnode.net.channel import Transport
@@ -39,15 +45,13 @@ from swarmnode.net.http import serve_http
 from swarmnode.net.services import Services
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.membership.peerbook import sign_peer_record
-from swarmnode.protocol.swarm import SwarmLink, compatibility_key
+from swarmnode.protocol.swarm import Hint, SwarmLink, compatibility_key, network_id
 from swarmnode.store.files import HistoryFile
 from swarmnode.store.swarms import save_link
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.metrics import Histogram
 from swarmnode.tensor.codec import get_codec
-from swarmnode.wire.membership import PeerRecord
-from swarmnode.wire.swarm import Manifest, Signed
+from swarmnode.wire.swarm import Manifest
 
 _log = get_logger(__name__)
 
@@ -94,7 +98,6 @@ class Node:
         self._link = link
         self._identity = identity
         self._boot_epoch = boot_epoch
-        self._sequence = 0
         self._start_worker = start_worker
         self._training = training
         self._on_event = on_event
@@ -103,32 +106,47 @@ class Node:
         self._stop = trio.Event()
         self._stop_reason = ""
         self._failure: SwarmNodeError | None = None
+        self._nursery: trio.Nursery | None = None
         self._history = HistoryFile(config.paths.history)
         self._history_fails = False
+        self._started_at = env.monotonic()
         self._services = Services()
-        self._neighbours = Neighbours(
+        self._network = Network(
             identity=identity,
-            network_id=link.network_id,
+            network_id=network_id(config.network),
             transport=transport,
             services=self._services,
             env=env,
-            sign_own_record=self._sign_own_record,
+        )
+        self._discovery = Discovery(
+            identity=identity,
+            network_id=network_id(config.network),
+            boot_epoch=boot_epoch,
+            network=self._network,
+            services=self._services,
+            env=env,
+            remembered=config.paths.contacts,
+        )
+        self._finder = SwarmFinder(
+            link,
+            discovery=self._discovery,
+            self_id=identity.peer_id,
+            env=env,
+            is_lonely=self._is_lonely,
         )
         self._manifests = ManifestKeeper(link, config.paths, env, self._services)
-        self._snapshots = SnapshotService(self._services, self._newest_snapshot)
         self.view = NodeView(
-            manifest=None,
-            neighbours=self._neighbours,
-            trainer=None,
-            exchanges=None,
-            peer=str(identity.peer_id),
+            network=self._network,
+            discovery=self._discovery,
+            self_id=identity.peer_id,
             swarm=link.name,
-            address="",
+            role=config.role,
             started_monotonic_s=env.monotonic(),
             started_unix_s=env.wall(),
             exchange_duration=Histogram(),
         )
-        self._neighbours.on_session_end = self.view.count_closed
+        self._network.on_session_end = self.view.count_closed
+        self._network.on_key_in_use = self._key_refused
 
     def stop(self, reason: str) -> None:
         """Leave the swarm and end :meth:`run`."""
@@ -149,6 +167,7 @@ class Node:
         manifest = self._manifests.load()
         try:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 await self._listen(nursery)
                 task_status.started(self.view.address)
                 nursery.start_soon(self._take_part, manifest, nursery)
@@ -170,36 +189,34 @@ class Node:
         if config.metrics_address is not None:
             serve = partial(serve_http, any_host=config.metrics_allow_remote)
             await nursery.start(serve, config.metrics_address, metrics_routes(self))
-        self.view.address = await nursery.start(self._neighbours.run, config.listen)
+        self.view.address = await nursery.start(self._network.run, config.listen)
         self._on_event(f"{self._identity.peer_id.short}… listens on {self.view.address}")
-        self._neighbours.add_hints(self._link.hints)
+        self._discovery.reachable_at(self._addresses())
+        await nursery.start(self._discovery.run)
+        for hint in map(Hint.parse, config.bootstrap):
+            self._discovery.discovered(hint.peer, (hint.address,))
 
     async def _take_part(self, manifest: Manifest | None, nursery: trio.Nursery) -> None:
         """Get the manifest, then train; a failure ends the node in an orderly way."""
         try:
+            await self._check_own_key()
+            nursery.start_soon(self._finder.run)
             if manifest is None:
-                self.view.waiting_for = "looking for a peer that has the manifest"
-                asked = ", ".join(hint.address for hint in self._link.hints)
-                self._on_event(f"asking for the manifest of the swarm at {asked or 'no peer'}")
-                manifest = await self._manifests.fetch(self._neighbours)
+                manifest = await self._fetch_manifest()
             save_link(self._link, self._config.paths)
             self.view.manifest = manifest
             self._on_event(
                 f"swarm {manifest.name}: task {manifest.task}, {manifest.numel:,} parameters,"
                 f" strategy {manifest.strategy}, codec {manifest.codec}"
             )
-            await self._catch_up(manifest)
-            trainer = self._make_trainer(manifest)
-            exchanges = self._make_exchanges(manifest, trainer)
-            trainer.exchanges = exchanges
-            self._neighbours.on_session_opened = exchanges.session_opened
-            await nursery.start(exchanges.run)
+            part = await self._join(manifest, nursery)
             nursery.start_soon(self._say_progress)
-            self.view.trainer, self.view.exchanges = trainer, exchanges
-            await trainer.run()
+            if self._config.role == "trainer":
+                await self._train(manifest, part, nursery)
+            else:
+                self.view.is_serving = True
         except SwarmNodeError as error:
-            self._failure = error
-            self.stop("it cannot go on")  # peers are told this: the error may name our files
+            self._fail(error)
 
     async def _say_progress(self) -> None:
         """One line now and then for whoever looks at the terminal."""
@@ -216,21 +233,88 @@ class Node:
                 f" {status.exchanges_committed} exchanges"
             )
 
-    async def _catch_up(self, manifest: Manifest) -> None:
-        newcomer = Newcomer(
-            self._neighbours,
-            self._config.paths.swarm(manifest.name).snapshots,
-            numel=manifest.numel,
-            on_event=self._on_event,
-        )
-        others = [hint for hint in self._link.hints if hint.peer != self._identity.peer_id]
-        if others and not newcomer.has_own():
-            self.view.waiting_for = "fetching the swarm's model from a peer"
-            await newcomer.catch_up()
+    async def _check_own_key(self) -> None:
+        """A copied home is noticed where the link leads to the original. Raises KeyInUse."""
+        own = [hint.address for hint in self._link.hints if hint.peer == self._identity.peer_id]
+        await self._network.check_own_key(tuple(own))
 
-    def _newest_snapshot(self) -> tuple[int, Path] | None:
-        saved = self.view.trainer.last_snapshot if self.view.trainer is not None else None
-        return None if saved is None else (saved.step, Path(saved.path))
+    async def _fetch_manifest(self) -> Manifest:
+        self.view.waiting_for = "looking for a peer that has the manifest"
+        asked = ", ".join(hint.address for hint in self._link.hints)
+        self._on_event(f"looking for the swarm: {asked or 'the link names no peer'}, the DHT")
+        return await self._manifests.fetch(self._network, lambda: self._finder.candidates)
+
+    async def _join(self, manifest: Manifest, nursery: trio.Nursery) -> SwarmPart:
+        """Become a member, and learn what the others say."""
+        self.view.waiting_for = "meeting the other members"
+        grounds = Grounds(
+            self._identity,
+            self._boot_epoch,
+            self._network,
+            self._services,
+            self._discovery,
+            self.env,
+        )
+        part = SwarmPart(
+            grounds,
+            link=self._link,
+            manifest=manifest,
+            paths=self._config.paths.swarm(manifest.name),
+            finder=self._finder,
+            gate=OpenGate(self._config.role),
+            report=self._report,
+        )
+        part.members.on_key_conflict = self._key_elsewhere
+        part.state.on_key_elsewhere = self._key_elsewhere
+        self.view.part = part
+        await nursery.start(part.run)
+        return part
+
+    async def _train(self, manifest: Manifest, part: SwarmPart, nursery: trio.Nursery) -> None:
+        trainer = self._make_trainer(manifest)
+        exchanges = self._make_exchanges(manifest, part, trainer)
+        trainer.exchanges = exchanges
+        part.on_partners_changed = exchanges.partners_changed
+        await nursery.start(exchanges.run)
+        self.view.trainer, self.view.exchanges = trainer, exchanges
+        await trainer.run()
+
+    def _is_lonely(self) -> bool:
+        part = self.view.part
+        return part is None or len(part.sessions) < limits.SWARM_LONELY_NEIGHBOURS
+
+    def _addresses(self) -> tuple[str, ...]:
+        # Looked up each time: a laptop moves from one network to another.
+        return self._config.advertise or self._find_addresses(self._network.address)
+
+    def _report(self) -> SelfReport:
+        return self.view.report(self._addresses(), self.env.monotonic())
+
+    # --- one key on two nodes -----------------------------------------------------------
+
+    def _key_refused(self, error: KeyInUse) -> None:
+        """A peer would not have us, for another node with our key answers it."""
+        assert self._nursery is not None
+        self._nursery.start_soon(self._judge_key_refusals, error)
+
+    async def _judge_key_refusals(self, error: KeyInUse) -> None:
+        """One peer may lie, all of them do not."""
+        await trio.sleep(limits.KEY_CONFLICT_WAIT_S)
+        if self._network.key_refusals >= len(self._network.sessions):
+            self._fail(own_key_elsewhere(str(error)))
+
+    def _key_elsewhere(self, epoch: int) -> None:
+        """Somebody signs with our key: the younger one of the two stops."""
+        error = own_key_elsewhere(f"(start {epoch}, this is start {self._boot_epoch})")
+        if self.env.monotonic() - self._started_at < limits.KEY_CONFLICT_YOUNG_S:
+            self._fail(error)
+        elif not self.view.alarm:
+            self.view.alarm = str(error)
+            _log.error("one key on two nodes", why=str(error))
+
+    def _fail(self, error: SwarmNodeError) -> None:
+        self._failure = self._failure or error
+        self.stop("it cannot go on")  # peers are told this: the error may name our files
 
     def _make_trainer(self, manifest: Manifest) -> Trainer:
         choice, swarm_paths = self._training, self._config.paths.swarm(manifest.name)
@@ -260,12 +344,12 @@ class Node:
             on_lost=self._record_lost,
         )
 
-    def _make_exchanges(self, manifest: Manifest, trainer: Trainer) -> Exchanges:
+    def _make_exchanges(self, manifest: Manifest, part: SwarmPart, trainer: Trainer) -> Exchanges:
         return Exchanges(
             self_id=self._identity.peer_id,
-            network_id=self._link.network_id,
-            neighbours=self._neighbours,
-            services=self._services,
+            swarm_id=self._link.swarm_id,
+            partners=part,
+            services=part.members.services,
             codec=get_codec(manifest.codec),
             env=self.env,
             apply=trainer.apply,
@@ -288,23 +372,16 @@ class Node:
                 await exchanges.drain()
                 await trainer.drain()
         with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
-            await self._neighbours.say_goodbye(self._stop_reason)
+            if self.view.part is not None:
+                await self.view.part.leave(self._stop_reason)
+        with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
+            await self._network.close(self._stop_reason)
+        try:
+            self._discovery.remember()
+        except StorageError as error:
+            _log.error("good peers are not written down", why=str(error))
 
     # --- what is written down -------------------------------------------------------------
-
-    def _sign_own_record(self, bound: str) -> Signed:
-        self._sequence += 1
-        record = PeerRecord(
-            network_id=self._link.network_id,
-            public_key=self._identity.public_key,
-            addresses=self._config.advertise or self._find_addresses(bound),
-            role="trainer",
-            version=__version__,
-            boot_epoch=self._boot_epoch,
-            sequence=self._sequence,
-            status=self.view.peer_status(),
-        )
-        return sign_peer_record(record, self._identity)
 
     def _record_finished(self, finished: Finished) -> None:
         self._on_finished(finished)

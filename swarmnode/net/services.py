@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from swarmnode.errors import InvariantViolation
+from swarmnode.errors import InvariantViolation, Refused
 from swarmnode.ids import PeerId
 from swarmnode.wire.session import check_service_name
 
@@ -54,3 +54,41 @@ class Services:
             raise InvariantViolation(f"{service!r} is no service name")
         if service in self._streams or service in self._requests:
             raise InvariantViolation(f"service {service!r} is registered twice")
+
+
+class ScopedServices:
+    """Services of one swarm on sessions that are for everything: ``state/1@TAG``.
+
+    ``may_use`` tells whether a peer may ask for them at all; others are refused.
+    """
+
+    def __init__(self, services: Services, tag: str, may_use: Callable[[PeerId], bool]) -> None:
+        self._services = services
+        self._tag = tag
+        self._may_use = may_use
+
+    def name(self, service: str) -> str:
+        """Return what a service of this swarm is called on the wire."""
+        return f"{service}@{self._tag}"
+
+    def add_stream(self, service: str, handler: Handler) -> None:
+        """Answer streams of ``service`` that members open."""
+
+        async def guarded(session: Session, stream: Stream) -> None:
+            self._check(session.peer)
+            await handler(session, stream)
+
+        self._services.add_stream(self.name(service), guarded)
+
+    def add_request(self, service: str, handler: RequestHandler) -> None:
+        """Answer requests of members to ``service``."""
+
+        async def guarded(peer: PeerId, payload: bytes) -> bytes:
+            self._check(peer)
+            return await handler(peer, payload)
+
+        self._services.add_request(self.name(service), guarded)
+
+    def _check(self, peer: PeerId) -> None:
+        if not self._may_use(peer):
+            raise Refused("members of the swarm only: say hello first (swarm/1)")

@@ -71,6 +71,8 @@ class Session:
         self.outbound = role is Role.CLIENT
         self.channel_description = channel.description
         self.version = link.version
+        self.instance = link.theirs.instance  # of the peer's running process
+        self.is_probe = link.theirs.is_probe
         self.close_cause: SwarmNodeError | None = None  # why it is over
         self.core = SessionCore(role, trio.current_time())
         self._reader = link.reader
@@ -120,7 +122,14 @@ class Session:
             deadline_ms = min(max(1, int(deadline_s * 1000)), DEADLINE_MS_MAX)
         return self._adopt(self.core.open_stream(service, priority, deadline_ms))
 
-    async def request(self, service: str, payload: bytes, *, deadline_s: float) -> bytes:
+    async def request(
+        self,
+        service: str,
+        payload: bytes,
+        *,
+        deadline_s: float,
+        priority: Priority = Priority.CONTROL,
+    ) -> bytes:
         """Send ``payload`` and return the answer; both up to REQUEST_BYTES_MAX.
 
         Raises:
@@ -130,9 +139,7 @@ class Session:
             LimitExceeded: the answer is too long.
         """
         with trio.move_on_after(deadline_s):
-            stream = await self.open_stream(
-                service, priority=Priority.CONTROL, deadline_s=deadline_s
-            )
+            stream = await self.open_stream(service, priority=priority, deadline_s=deadline_s)
             async with stream:
                 stream.queue_last(payload)
                 return await stream.receive_rest(limits.REQUEST_BYTES_MAX)
@@ -147,10 +154,10 @@ class Session:
             handlers_failed=self._handlers_failed,
         )
 
-    async def aclose(self, reason: str = "") -> None:
+    async def aclose(self, reason: str = "", code: GoodbyeCode = GoodbyeCode.DONE) -> None:
         """Say goodbye and wait until the session is over; the peer is told ``reason``."""
         cause = ChannelClosed(f"session with {self.peer.short}: closed by this side: {reason}")
-        self._close(cause, (GoodbyeCode.DONE, reason))
+        self._close(cause, (code, reason))
         await self._closed.wait()
 
     async def wait_closed(self) -> None:
@@ -367,13 +374,16 @@ async def run_session(
     services: Services,
     role: Role,
     expected: PeerId | None = None,
+    instance: bytes = b"",
+    is_probe: bool = False,
     task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Authenticate the peer on ``channel`` and run the session until it is over.
 
     ``nursery.start`` gives the open Session. The channel is closed in any case, and no task
     is left. Whoever dialled is the CLIENT and should know whom it ``expected``; with a
-    simultaneous open the smaller peer id is the SERVER.
+    simultaneous open the smaller peer id is the SERVER. ``instance`` and ``is_probe`` are
+    what the HELLO says of us.
 
     Raises:
         AuthenticationFailed, VersionMismatch, DeadlineExceeded, RemoteProtocolError,
@@ -382,7 +392,13 @@ async def run_session(
     """
     try:
         link = await establish(
-            channel, identity=identity, network_id=network_id, role=role, expected=expected
+            channel,
+            identity=identity,
+            network_id=network_id,
+            role=role,
+            expected=expected,
+            instance=instance,
+            is_probe=is_probe,
         )
         await Session(link, channel, role, services).run(task_status)
     finally:

@@ -166,7 +166,7 @@ class SimNode:
         swarm = self.swarm
         return Node(
             config=NodeConfig(
-                home=swarm.home / self.name, listen=f"mem:{self.name}", metrics="off"
+                home=swarm.home / self.name, listen=f"mem:{self.name}", metrics="off", lan=False
             ),
             link=self.link or swarm.link(self.hints),
             identity=self.identity,

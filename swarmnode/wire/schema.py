@@ -33,7 +33,7 @@ FAMILIES: dict[str, Any] = {
     "dht-record": dht.Record,
     "gossip": gossip.Message,
     "session": (session.Hello,),
-    "membership": (membership.PeerRecord, membership.PeerList, membership.SnapshotHeader),
+    "membership": (membership.SwarmHello,),
     "swim": swim.Message,
     "blobs": blobs.Message,
     "swarm": (swarm.Signed, swarm.Manifest, swarm.ManifestRequest, swarm.ManifestReply),

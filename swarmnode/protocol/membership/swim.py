@@ -162,6 +162,10 @@ class SwimCore:
         """Return who may be a partner, without ourselves: alive or suspect, in id order."""
         return tuple(sorted(member.peer for member in self._table if member.is_live))
 
+    def members(self) -> tuple[PeerId, ...]:
+        """Return everybody whom we know, also who has gone, without ourselves."""
+        return tuple(member.peer for member in self._table)
+
     def state_of(self, peer: PeerId) -> MemberState | None:
         """Return what we hold of a member, or None if we do not know it."""
         member = self._table.get(peer)
