@@ -99,12 +99,15 @@ class Members:
         self.watchers: list[NeighbourWatcher] = []
         self.on_changed: Callable[[swim_events.Changed], None] = lambda _changed: None
         self.on_key_conflict: Callable[[int], None] = lambda _epoch: None
-        self.services = ScopedServices(services, link.tag, gate.is_member)
+        self.services = ScopedServices(services, link.tag, self._may_use)
         self._self_id = identity.peer_id
         self._network = network
         self._gate = gate
         self._resolve = resolve
         self._nursery: trio.Nursery | None = None
+        self._greetings: dict[PeerId, trio.Event] = {}
+        self._is_leaving = False
+        self._farewells: list[swim_events.Send] = []
         self._hello_name = self.services.name(HELLO_SERVICE)
         self._swim_name = self.services.name(SWIM_SERVICE)
         self._contacts: CoreDriver[contacts.Event, contacts.Dial] = CoreDriver(
@@ -141,11 +144,11 @@ class Members:
 
     async def leave(self, reason: str) -> None:
         """Tell some neighbours that we leave; they pass it on."""
-        assert self._nursery is not None
+        self._is_leaving = True
+        self._swim.feed(swim_events.Leave(reason))
         async with trio.open_nursery() as nursery:
-            self._nursery, old = nursery, self._nursery
-            self._swim.feed(swim_events.Leave(reason))
-            self._nursery = old
+            for each in self._farewells:
+                nursery.start_soon(self._send, each.peer, encode_record(each.message))
 
     # --- sessions -------------------------------------------------------------------------
 
@@ -187,11 +190,22 @@ class Members:
 
     async def _greet(self, session: Session) -> None:
         """Say hello and take in the answer. Raises SwarmNodeError."""
-        mine = encode_record(self._gate.hello())
-        answer = await session.request(
-            self._hello_name, mine, deadline_s=limits.PEER_REQUEST_DEADLINE_S
-        )
-        self._admit(session, decode_record(answer, SwarmHello))
+        done = self._greetings.setdefault(session.peer, trio.Event())
+        try:
+            mine = encode_record(self._gate.hello())
+            answer = await session.request(
+                self._hello_name, mine, deadline_s=limits.PEER_REQUEST_DEADLINE_S
+            )
+            self._admit(session, decode_record(answer, SwarmHello))
+        finally:
+            self._greetings.pop(session.peer, None)
+            done.set()
+
+    async def _may_use(self, peer: PeerId) -> bool:
+        """Whether a peer is a member; if its answer to our hello is on its way, wait for that."""
+        if not self._gate.is_member(peer) and peer in self._greetings:
+            await self._greetings[peer].wait()
+        return self._gate.is_member(peer)
 
     async def _answer_hello(self, peer: PeerId, payload: bytes) -> bytes:
         session = self._network.sessions.get(peer)
@@ -202,6 +216,8 @@ class Members:
 
     def _admit(self, session: Session, hello: SwarmHello) -> None:
         peer = session.peer
+        if self._is_leaving:
+            raise Refused("this node is leaving the swarm")
         self._gate.admit(peer, hello)
         if session.is_closed or self._network.sessions.get(peer) is not session:
             raise Refused("the session was replaced meanwhile")
@@ -225,7 +241,9 @@ class Members:
     def _carry_out(self, effect: swim_events.Effect) -> None:
         match effect:
             case swim_events.Send(peer, message):
-                if self._nursery is not None:
+                if self._is_leaving:
+                    self._farewells.append(effect)
+                elif self._nursery is not None:
                     self._nursery.start_soon(self._send, peer, encode_record(message))
             case swim_events.Changed():
                 self._changed(effect)

@@ -132,7 +132,9 @@ class StateKeeper:
 
     def neighbour_down(self, peer: PeerId) -> None:
         """Part of ``NeighbourWatcher``."""
-        self._outboxes.pop(peer).close()
+        outbox = self._outboxes.pop(peer, None)
+        if outbox is not None:
+            outbox.close()
         self._driver.feed(events.NeighbourDown(peer))
 
     async def _send_all(self, session: Session, outbox: trio.MemoryReceiveChannel[bytes]) -> None:

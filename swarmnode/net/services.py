@@ -62,7 +62,9 @@ class ScopedServices:
     ``may_use`` tells whether a peer may ask for them at all; others are refused.
     """
 
-    def __init__(self, services: Services, tag: str, may_use: Callable[[PeerId], bool]) -> None:
+    def __init__(
+        self, services: Services, tag: str, may_use: Callable[[PeerId], Awaitable[bool]]
+    ) -> None:
         self._services = services
         self._tag = tag
         self._may_use = may_use
@@ -75,7 +77,7 @@ class ScopedServices:
         """Answer streams of ``service`` that members open."""
 
         async def guarded(session: Session, stream: Stream) -> None:
-            self._check(session.peer)
+            await self._check(session.peer)
             await handler(session, stream)
 
         self._services.add_stream(self.name(service), guarded)
@@ -84,11 +86,11 @@ class ScopedServices:
         """Answer requests of members to ``service``."""
 
         async def guarded(peer: PeerId, payload: bytes) -> bytes:
-            self._check(peer)
+            await self._check(peer)
             return await handler(peer, payload)
 
         self._services.add_request(self.name(service), guarded)
 
-    def _check(self, peer: PeerId) -> None:
-        if not self._may_use(peer):
+    async def _check(self, peer: PeerId) -> None:
+        if not await self._may_use(peer):
             raise Refused("members of the swarm only: say hello first (swarm/1)")
