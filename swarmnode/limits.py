@@ -295,6 +295,46 @@ SWIM_MEMBERS_MAX = 4096
 # Who leaves tells this many: they spread it, and the leaver may be gone within 0.2 s.
 SWIM_FAREWELLS = 8
 
+# --- lan -----------------------------------------------------------------------------------------
+# Below every MTU in use, with room for tunnels: a beacon is never fragmented. The largest legal
+# one has 836 bytes.
+LAN_BEACON_BYTES_MAX = 1200
+# What fits; a volunteer is in one or two.
+LAN_SWARMS_MAX = 4
+# A few hundred bytes: nothing, also on a wireless LAN that sends multicast at its slowest rate.
+LAN_BEACON_S = 30.0
+# Nodes that started together do not go on in step.
+LAN_JITTER = 0.1
+# At start; UDP may lose one, and a sleeping radio wakes up for the second.
+LAN_HELLOS = 3
+LAN_HELLO_S = 0.25
+# A newcomer hears of us after this at the latest, plus the gap if we spoke just now: in all less
+# than a second. It also bounds what a stranger with many keys makes us send.
+LAN_ANSWER_DELAY_S = 0.2
+LAN_ANSWER_GAP_S = 0.5
+# Of hundreds on one LAN only so many answer; the others heard the newcomer and may dial it.
+LAN_ANSWERS_ENOUGH = 8
+# Three beacons missed, each as late as the jitter allows, and a second for the way.
+LAN_SILENCE_S = 3 * LAN_BEACON_S * (1 + LAN_JITTER) + 1.0
+# One beacon on all interfaces, IPv4 and IPv6, arrives within this; later it is a replay.
+LAN_COPY_S = 1.0
+# IPv4, IPv6, both by cable and by radio.
+LAN_HOSTS_PER_PEER_MAX = 4
+# About 2 KiB each; the one silent for longest goes.
+LAN_PEERS_MAX = 256
+# Nodes on one machine, or made-up keys of one sender: they cannot crowd out the other machines.
+LAN_PEERS_PER_HOST_MAX = 64
+# 32 nodes on one machine that start at once are still heard. Checking one takes 0.07 ms,
+# so a flood costs 2 % of a core.
+LAN_DATAGRAMS_PER_HOST_PER_S_MAX = 128
+LAN_DATAGRAMS_PER_S_MAX = 256
+# Linux lets a socket join 20 groups; a machine with more is one that runs containers.
+LAN_INTERFACES_MAX = 16
+# A cable plugged in or a network joined is noticed in this time.
+LAN_RESCAN_S = 30.0
+# Read at once before other tasks get their turn: about 0.2 ms.
+LAN_RECEIVE_BATCH = 32
+
 # --- shared state (protocol.crdt, store.journal) --------------------------------------------
 # One signed record; everything that one author says of itself must fit into one checkpoint.
 STATE_RECORD_BYTES_MAX = 8 * KIB
@@ -363,8 +403,8 @@ BLOB_CHUNK_BYTES_MAX = 4 * MIB  # what others may choose; two of them wait in me
 BLOB_CHUNKS_MAX = 65_536
 BLOB_PROOF_MAX = 16  # log2 of the above
 BLOB_BYTES_MAX = BLOB_CHUNKS_MAX * BLOB_CHUNK_BYTES_MAX
-# What a partial blob costs in memory is one bit a chunk for each holder.
-BLOB_HOLDERS_MAX = 64
+# One session each, some of them dialled for this; eight fill any home link.
+BLOB_HOLDERS_MAX = 16
 # In flight from one holder: enough for 8 MiB of bandwidth times round trip.
 BLOB_REQUESTS_PER_HOLDER_MAX = 8
 # ... and at first, until its rate is known.
@@ -382,8 +422,68 @@ BLOB_TAKEOVER_S_MIN = 2.0
 BLOB_BUSY_PAUSE_S = 1.0
 # A bandwidth limit may be overdrawn by what it allows in this time.
 BLOB_BURST_S = 1.0
+# Hashing, reading and writing at once, for all transfers: a third thread fills the gaps that
+# the disk leaves to two cores; a fourth and more only take them from training.
+BLOB_THREADS_MAX = 3
+# So much may wait for the disk when the last chunk has come: a hard disk writes it in 0.3 s.
+BLOB_FLUSH_BYTES = 32 * MIB
+# Who holds a blob is asked this often: holders come and go.
+BLOB_LOOK_S = 1.0
+# A holder that could not be reached, or that left, is tried again after this.
+BLOB_RETRY_S = 5.0
+# A holder that had not all of it is asked again what it has: it may be fetching, too.
+BLOB_REFRESH_S = 5.0
+# From dialling (DIAL_DEADLINE_S) to the answer: a holder may have to check a partial blob first.
+BLOB_ANSWER_S = 30.0
+# Nothing came from anybody for this long: four slow chunks, or three dead sessions in a row.
+BLOB_NO_PROGRESS_S = 60.0
+# Peers that are sent chunks at once, as with BitTorrent: to have some finish early, who then hold
+# the blob too, is better for all than to have everybody wait for the last chunk.
+BLOB_UPLOADS_MAX = 4
+# ... and for no longer than this at a stretch while others are turned away.
+BLOB_TURN_S = 20.0
+# A peer fetches two blobs at once: a new snapshot appears while the last is being fetched.
+BLOB_STREAMS_PER_PEER_MAX = 2
+# One chunk: the largest takes 32 s at 1 Mbit/s, and four peers may share that.
+BLOB_SEND_S = 180.0
 # Of a manifest file: a map of three numbers and a digest.
 BLOB_MANIFEST_FILE_BYTES_MAX = 4 * KIB
+
+# --- admission ---------------------------------------------------------------------------
+# A link that leaks is of use to nobody for longer than this after its invite has ended.
+MEMBER_CERTIFICATE_DAYS_MAX = 30
+# One class of students; every member remembers each of them.
+INVITE_USES_MAX = 1000
+# An invite renews its members while it lasts: once a year somebody should think about it.
+INVITE_DAYS_MAX = 366
+# Of the body of an invite or a certificate: about 165 bytes, and room for fields to come.
+CERTIFICATE_BYTES_MAX = 512
+# Twelve bytes each in a list that everybody passes on; dead invites leave it.
+REVOCATIONS_MAX = 256
+REVOCATIONS_BYTES_MAX = 4 * KIB
+# Chains of other members in one message: at 1.3 KiB each at most, a third of MESSAGE_BYTES_MAX.
+CREDENTIALS_HEARD_MAX = 64
+# Members, and uses of invites, that a node remembers: as many as authors of the shared state.
+ADMISSION_MEMBERS_MAX = 4096
+# That many with two bodies of CERTIFICATE_BYTES_MAX each, on disk.
+ADMISSION_STATE_BYTES_MAX = 8 * MIB
+# Volunteers' clocks are wrong by minutes; a day off is a broken clock.
+ADMISSION_CLOCK_SKEW_S = 86_400
+# News of a new member reaches everybody who is online sooner than this; who claims to have
+# joined longer ago than that, and was not heard of, is not believed.
+ADMISSION_BACKDATE_S = 86_400
+
+# --- shards ------------------------------------------------------------------------------------
+# Bits of one register of the shared state: 64 characters, rewritten with every shard.
+SHARDS_PER_EPOCH_MAX = 256
+# The one in training and the next: more would leave less to others when a peer dies.
+SHARD_CLAIMS_MAX = 2
+# News crosses 1,000 peers in about 1 s: a rival's claim has been seen by then.
+SHARD_SETTLE_S = 2.0
+# Registers of each author, one for an epoch: a peer so many epochs behind holds nobody up.
+SHARD_EPOCHS_OPEN = 4
+# One a second for thirty years, and nine digits in every text.
+SHARD_EPOCH_MAX = 10**9 - 1
 
 # --- ipc, worker -------------------------------------------------------------------------
 # Text that a task reads into memory at once; more is a job for a streaming task.
@@ -418,10 +518,14 @@ WORKER_BACKOFF_S_MAX = 30.0
 WORKER_LOG_BYTES_MAX = MIB
 WORKER_LOG_KEPT_BYTES = 128 * KIB
 # Snapshots: never more often than this, never rarer, and at most this share of the time
-# goes into writing them, whatever the size of the model and the speed of the disk.
+# one is being written, whatever the size of the model and the speed of the disk.
 SNAPSHOT_PERIOD_S_MIN = 10.0
 SNAPSHOT_PERIOD_S_MAX = 300.0
 SNAPSHOT_TIME_SHARE_MAX = 0.02
+# Names, shapes and hashes: about 250 bytes a tensor, and a model has a few thousand.
+SNAPSHOT_HEADER_BYTES_MAX = 16 * MIB
+# A worker that was told to go saves for as long as WORKER_TERMINATE_S before it is killed.
+SNAPSHOT_LOCK_WAIT_S = 15.0
 # The newest may be torn by a dying disk: the one before it is the way back.
 SNAPSHOTS_KEPT = 2
 # One bad batch may overflow; this many in a row mean that the model is lost.

@@ -38,6 +38,7 @@ _SHOWN = ("task", "config", "strategy", "strategy_settings", "numel", "layout_ha
 @click.option("--codec", default="Q8B64", show_default=True, help="Q8B64 or Q4B64.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
 @click.option("--expires-days", type=click.IntRange(1, 36_500), help="Refuse newcomers after that.")
+@click.option("--closed", is_flag=True, help="Only who has an invite may join.")
 @node_options
 @json_option
 def create(
@@ -47,6 +48,7 @@ def create(
     codec: str,
     data: Path | None,
     expires_days: int | None,
+    closed: bool,
     listen: str | None,
     advertise: tuple[str, ...],
     home: Path | None,
@@ -70,9 +72,12 @@ def create(
     if config.paths.swarm(name).manifest.exists():
         raise Refused(f"this home has a swarm named {name!r} already: choose another name")
     described = _describe(task, settings, data_dir)
-    link, node_id = _write(name, config, codec, described, expires_days)
+    link, node_id = _write(
+        name, config, codec, described, expires_days=expires_days, is_closed=closed
+    )
     if as_json:
         facts = {key: described[key] for key in _SHOWN}
+        facts["admission"] = "closed" if closed else "open"
         print_json({"link": link, "name": name, "peer": node_id, "codec": codec, **facts})
         return
     click.echo(
@@ -81,13 +86,21 @@ def create(
         f" codec {codec}"
     )
     click.echo(f"\n  {link}\n")
-    click.echo(f"others: swarmnode join '{link}'")
+    home_flag = [("--home", str(home or ""))]
+    if closed:
+        invite = ["swarmnode", "invite", "create", name, *_given_flags(home_flag)]
+        click.echo(f"others need an invite, this link alone lets nobody in: {shlex.join(invite)}")
+    else:
+        click.echo(f"others: swarmnode join '{link}'")
     # The link leads to this address, so the node must listen there.
-    flags = [("--home", home and str(home)), ("--listen", listen)]
+    flags = [*home_flag, ("--listen", listen or "")]
     flags += [("--advertise", address) for address in advertise]
-    given_flags = [part for flag, value in flags if value for part in (flag, value)]
-    click.echo(f"this machine: {shlex.join(['swarmnode', 'join', name, *given_flags])}")
+    click.echo(f"this machine: {shlex.join(['swarmnode', 'join', name, *_given_flags(flags)])}")
     _warn_if_private(link)
+
+
+def _given_flags(flags: list[tuple[str, str]]) -> list[str]:
+    return [part for flag, value in flags if value for part in (flag, value)]
 
 
 def _warn_if_private(link: str) -> None:
@@ -136,7 +149,9 @@ def _write(
     config: NodeConfig,
     codec: str,
     described: dict[str, Any],
+    *,
     expires_days: int | None,
+    is_closed: bool,
 ) -> tuple[str, str]:
     from swarmnode.daemon.addresses import reachable_addresses
     from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
@@ -164,7 +179,7 @@ def _write(
         strategy_settings=described["strategy_settings"],
         codec=codec,
         seed=secrets.randbits(32),
-        admission="open",
+        admission="closed" if is_closed else "open",
         min_version=__version__,
         created_at=now,
         expires_at=now + expires_days * _SECONDS_PER_DAY if expires_days else 0,

@@ -26,6 +26,7 @@ _VERBS = {
     "demo": ("demo", "Train a language model with four nodes on this machine; kill one midway."),
     "export": ("export", "Write the trained model as safetensors with a model card."),
     "generate": ("generate", "Generate text from an exported model."),
+    "invite": ("invite", "Let people into a closed swarm, and take that back."),
     "join": ("join", "Join a swarm by its link and train until Ctrl-C."),
     "leave": ("control", "Tell the running node to leave its swarm and stop."),
     "pause": ("control", "Stop training until `resume`; the node stays in its swarm."),

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from swarmnode import limits
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.records import Count, ExchangeId, ShortText
 
@@ -68,6 +69,24 @@ class SaveSnapshot(Message, frozen=True, tag="save"):
     request: Count
 
 
+class TakeShard(Message, frozen=True, tag="take"):
+    """Train this shard once, after those taken before: part ``index`` of ``n_shards`` of an epoch.
+
+    Unless it is dropped, ShardDone follows; a worker that starts again is told again.
+    """
+
+    epoch: Count
+    index: Count
+    n_shards: Count
+
+
+class DropShard(Message, frozen=True, tag="drop"):
+    """Forget this shard: it is another peer's."""
+
+    epoch: Count
+    index: Count
+
+
 class Pause(Message, frozen=True, tag="pause"):
     """Stop stepping, keep everything."""
 
@@ -95,6 +114,7 @@ class WorkerReady(Message, frozen=True, tag="ready"):
     torch_version: str
     threads: Count
     data_hash: ShortText = ""  # hex SHA-256 of what this node trains on
+    n_shards: Count = limits.SHARDS_PER_EPOCH_MAX  # of one epoch; the same for the same data
 
 
 class SlotReady(Message, frozen=True, tag="slot"):
@@ -132,6 +152,13 @@ class Progress(Message, frozen=True, tag="progress"):
     finished: bool = False
 
 
+class ShardDone(Message, frozen=True, tag="done"):
+    """Every batch of this shard has been trained."""
+
+    epoch: Count
+    index: Count
+
+
 class SnapshotSaved(Message, frozen=True, tag="saved"):
     """A snapshot is on disk, durable; ``request`` 0 means that the worker chose the moment."""
 
@@ -159,9 +186,18 @@ class WorkerFailed(Message, frozen=True, tag="failed"):
 FATAL_KINDS = frozenset({"torch-missing", "task-unknown", "config", "layout", "data"})
 FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "crash"}
 
-ToWorker = Configure | Apply | Release | SaveSnapshot | Pause | Resume | Stop
+ToWorker = (
+    Configure | Apply | Release | SaveSnapshot | TakeShard | DropShard | Pause | Resume | Stop
+)
 FromWorker = (
-    WorkerReady | SlotReady | Applied | Progress | SnapshotSaved | SnapshotFailed | WorkerFailed
+    WorkerReady
+    | SlotReady
+    | Applied
+    | Progress
+    | ShardDone
+    | SnapshotSaved
+    | SnapshotFailed
+    | WorkerFailed
 )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, urlencode
 
 import msgspec
@@ -41,18 +42,26 @@ class Hint:
 
 @dataclass(frozen=True)
 class SwarmLink:
-    """``swarm:NAME?k=<swarm public key>&b=<hint>…``: all that a volunteer needs."""
+    """``swarm:NAME?k=<swarm public key>&b=<hint>…&i=<invite>``: all that a volunteer needs.
+
+    A link with an invite is a secret: whoever reads it can join in its place. ``invite``
+    is the token of :meth:`swarmnode.protocol.invites.Invite.encode`, b"" for none.
+    """
 
     name: str
     swarm_key: bytes
     hints: tuple[Hint, ...] = ()
+    invite: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
         query = [("k", encode_base32(self.swarm_key))]
         query += [("b", str(hint)) for hint in self.hints]
+        if self.invite:
+            query.append(("i", encode_base32(self.invite)))
         return f"{_SCHEME}{self.name}?{urlencode(query, safe='@:[]')}"
 
     @property
+<<<<<<< HEAD
     def swarm_id(self) -> bytes:
         """The 32 bytes that what members sign for this swarm is bound to."""
         return swarm_id(self.swarm_key)
@@ -61,6 +70,16 @@ class SwarmLink:
     def tag(self) -> str:
         """What sets the services of this swarm apart from those of others on one session."""
         return encode_base32(self.swarm_id[:10])
+=======
+    def public(self) -> SwarmLink:
+        """The link without its invite: fit to be shown, logged and passed on."""
+        return replace(self, invite=b"")
+
+    @property
+    def network_id(self) -> bytes:
+        """The 32 bytes that both ends of a connection must agree on."""
+        return network_id(self.swarm_key)
+>>>>>>> main
 
 
 def swarm_id(swarm_key: bytes) -> bytes:
@@ -88,13 +107,15 @@ def parse_link(text: str) -> SwarmLink:
     check_name(name)
     if not question:
         raise ConfigError("the link has no ?k=…: copy it whole, as `swarmnode create` printed it")
-    key = b""
+    key = invite = b""
     hints: list[Hint] = []
-    for field, value in parse_qsl(query, keep_blank_values=True):
-        if field == "k":
+    for field_name, value in parse_qsl(query, keep_blank_values=True):
+        if field_name == "k":
             key = decode_base32(value, what="the swarm key (k=) in the link")
-        elif field == "b":
+        elif field_name == "b":
             hints.append(Hint.parse(value))
+        elif field_name == "i":
+            invite = _decode_invite(value)
     if len(key) != PUBLIC_KEY_BYTES:
         raise ConfigError(
             f"the swarm key (k=) in the link must have {PUBLIC_KEY_BYTES} bytes, it has {len(key)}:"
@@ -104,7 +125,18 @@ def parse_link(text: str) -> SwarmLink:
         raise ConfigError(
             f"a link names at most {BOOTSTRAP_HINTS_MAX} peers (b=), not {len(hints)}"
         )
-    return SwarmLink(name, key, tuple(hints))
+    return SwarmLink(name, key, tuple(hints), invite)
+
+
+def _decode_invite(text: str) -> bytes:
+    # Nothing of it may reach a message: those are printed and logged.
+    with contextlib.suppress(ConfigError):
+        if invite := decode_base32(text, what="invite"):
+            return invite
+    raise ConfigError(
+        "the invite (i=) in the link is damaged: copy the link whole, as"
+        " `swarmnode invite create` printed it"
+    )
 
 
 def check_name(name: str) -> str:

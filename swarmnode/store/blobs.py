@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -251,7 +252,7 @@ class Blob:
 
 
 class BlobStore:
-    """All blobs of a node, in one folder of bounded size."""
+    """All blobs of a node, in one folder of bounded size. Any thread may call it."""
 
     def __init__(self, folder: Path, *, bytes_max: int) -> None:
         """Take the lock of the folder.
@@ -263,6 +264,7 @@ class BlobStore:
         self._folder = folder
         self._bytes_max = bytes_max
         self._lock = HomeLock(folder / "lock")
+        self._reserving = threading.Lock()
 
     def close(self) -> None:
         """Let another process write here."""
@@ -271,6 +273,14 @@ class BlobStore:
     def names(self) -> list[bytes]:
         """Return the names of all blobs, complete or not, in order."""
         return [bytes.fromhex(path.name) for path, _ in self._manifests()]
+
+    def complete(self) -> dict[bytes, int]:
+        """Return the size in bytes of each blob that is complete, by name."""
+        return {
+            bytes.fromhex(folder.name): manifest.size_bytes
+            for folder, manifest in self._manifests()
+            if _has_data(folder, manifest)
+        }
 
     def size_bytes(self) -> int:
         """Return the size of all blobs, with what is still missing of them."""
@@ -288,16 +298,20 @@ class BlobStore:
     def _reserve(self, manifest: BlobManifest) -> Path:
         """Return the folder of a blob, made if the blob fits."""
         folder = self._folder_of(blob_name(manifest))
-        if _manifest_in(folder) is None:
-            free_bytes = self._bytes_max - self.size_bytes()
-            if manifest.size_bytes > free_bytes:
-                raise StorageFull(
-                    f"{self._folder}: a blob of {manifest.size_bytes} bytes does not fit into the "
-                    f"{free_bytes} that are left of {self._bytes_max}: remove one, or allow more"
-                )
-            make_private_dir(folder)
-            write_atomic(folder / "manifest", encode_record(manifest))
+        with self._reserving:
+            if _manifest_in(folder) is None:
+                self._check_room(manifest)
+                make_private_dir(folder)
+                write_atomic(folder / "manifest", encode_record(manifest))
         return folder
+
+    def _check_room(self, manifest: BlobManifest) -> None:
+        free_bytes = self._bytes_max - self.size_bytes()
+        if manifest.size_bytes > free_bytes:
+            raise StorageFull(
+                f"{self._folder}: a blob of {manifest.size_bytes} bytes does not fit into the "
+                f"{free_bytes} that are left of {self._bytes_max}: remove one, or allow more"
+            )
 
     def open(self, name: bytes) -> Blob | None:
         """Return what there is of a blob, or None.
@@ -374,6 +388,13 @@ def _manifest_in(folder: Path) -> BlobManifest | None:
     except (FileNotFoundError, RemoteProtocolError, CorruptRecord, ValueError):
         return None
     return manifest
+
+
+def _has_data(folder: Path, manifest: BlobManifest) -> bool:
+    try:
+        return (folder / "data").stat().st_size == manifest.size_bytes
+    except OSError:  # not there, or not to be read: either way nothing to offer
+        return False
 
 
 def _slot(leaf: bytes, proof: tuple[bytes, ...]) -> bytes:

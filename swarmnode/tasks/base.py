@@ -39,15 +39,17 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.settings import PositiveFloat, PositiveInt, Settings, parse_settings
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DataError", "PositiveFloat", "PositiveInt", "Task", "TaskConfig"]
+__all__ = ["DataError", "PositiveFloat", "PositiveInt", "Task", "TaskConfig", "seed_of"]
 
 
 class DataError(ConfigError):
@@ -58,6 +60,11 @@ class TaskConfig(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Base of a task's settings; every field has a default, a type and a range."""
 
 
+def seed_of(material: str) -> int:
+    """Return a seed of 32 bits that follows from the text."""
+    return int.from_bytes(hashlib.sha256(material.encode()).digest()[:4], "little")
+
+
 class Task(ABC):
     """One thing to train. Instances are cheap: data is read on first use.
 
@@ -66,6 +73,8 @@ class Task(ABC):
         Config: the settings, a subclass of :class:`TaskConfig`.
         eval_every_steps: how often :meth:`evaluate` runs while training.
         exchange_every_steps: the default number of steps between exchanges with a peer.
+        batches_per_shard: how many batches one node trains between two agreements with the
+            others on who trains what; seconds of training, so that they agree in time.
     """
 
     name: ClassVar[str]
@@ -73,6 +82,7 @@ class Task(ABC):
     Config: ClassVar[type[TaskConfig]] = TaskConfig
     eval_every_steps: ClassVar[int] = 20
     exchange_every_steps: ClassVar[int] = 8
+    batches_per_shard: ClassVar[int] = 64
 
     config: Any  # narrowed to its own Config by each task
 
@@ -107,6 +117,24 @@ class Task(ABC):
 
         A batch is a tensor or a tuple of tensors. Raises DataError on the first one.
         """
+
+    @property
+    def shards_per_epoch(self) -> int:
+        """Into how many shards one pass over the data is cut, 1 to SHARDS_PER_EPOCH_MAX.
+
+        It follows from settings and data alone, as all nodes must agree on it.
+        """
+        return limits.SHARDS_PER_EPOCH_MAX
+
+    def shard_batches(self, epoch_seed: int, shard: int, n_shards: int) -> Iterator[Any]:
+        """Yield the batches of part ``shard`` of ``n_shards`` of an epoch, and end.
+
+        The same arguments give the same batches on every node. By default they are drawn
+        from :meth:`batches`; a task with a fixed set of examples deals each of them out
+        exactly once over all shards (:func:`swarmnode.tasks.deal.deal`).
+        """
+        del n_shards
+        return islice(self.batches(seed_of(f"{epoch_seed}/{shard}")), self.batches_per_shard)
 
     @abstractmethod
     def loss(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from swarmnode.errors import ConfigError
 from swarmnode.tasks.base import DataError, PositiveFloat, PositiveInt, Task, TaskConfig
+from swarmnode.tasks.deal import deal, shard_count
 from swarmnode.tasks.gpt import ByteGPT
 from swarmnode.tasks.text import corpus_hash, load_corpus, split
 
@@ -77,6 +78,25 @@ class BytesLM(Task):
         while True:
             starts = torch.randint(starts_end, (self.config.batch, 1), generator=generator)
             yield text[starts + window].long()
+
+    @property
+    def shards_per_epoch(self) -> int:
+        n_windows = (len(self._text[0]) - 1) // self.config.context
+        return shard_count(n_windows, self.config.batch, self.batches_per_shard)
+
+    def shard_batches(self, epoch_seed: int, shard: int, n_shards: int) -> Iterator[torch.Tensor]:
+        """Yield windows side by side, each once an epoch; each epoch cuts elsewhere."""
+        context = self.config.context
+        text = self._text[0]
+        offset = epoch_seed % context
+        n_windows = (len(text) - 1 - offset) // context
+        dealt = deal(
+            n_windows, self.config.batch, epoch_seed=epoch_seed, shard=shard, n_shards=n_shards
+        )
+        window = torch.arange(context + 1)
+        for indices in dealt:
+            starts = torch.from_numpy(offset + indices * context)
+            yield text[starts[:, None] + window].long()
 
     def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
         logits = model(batch[:, :-1])

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from swarmnode.tasks.base import DataError, PositiveFloat, PositiveInt, Task, TaskConfig
+from swarmnode.tasks.deal import deal, shard_count
 
 _PIXELS = 64
 _CLASSES = 10
@@ -55,6 +56,18 @@ class Digits(Task):
         generator = torch.Generator().manual_seed(seed)
         while True:
             chosen = torch.randint(_TRAIN_EXAMPLES, (self.config.batch,), generator=generator)
+            yield pixels[chosen], labels[chosen]
+
+    @property
+    def shards_per_epoch(self) -> int:
+        return shard_count(_TRAIN_EXAMPLES, self.config.batch, self.batches_per_shard)
+
+    def shard_batches(self, epoch_seed: int, shard: int, n_shards: int) -> Iterator[Examples]:
+        pixels, labels = self._examples
+        batch = self.config.batch
+        for chosen in deal(
+            _TRAIN_EXAMPLES, batch, epoch_seed=epoch_seed, shard=shard, n_shards=n_shards
+        ):
             yield pixels[chosen], labels[chosen]
 
     def loss(self, model: torch.nn.Module, batch: Examples) -> torch.Tensor:

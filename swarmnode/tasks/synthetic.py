@@ -22,6 +22,7 @@ class Synthetic(Task):
     name = "synthetic"
     version = 1
     exchange_every_steps = 32  # its steps take well under a millisecond
+    batches_per_shard = 4096
 
     class Config(TaskConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Size, noise and learning rate."""

@@ -30,15 +30,18 @@ from swarmnode.ipc.control import (
     Applied,
     Apply,
     Configure,
+    DropShard,
     FromWorker,
     Pause,
     Progress,
     Release,
     Resume,
     SaveSnapshot,
+    ShardDone,
     SlotReady,
     SnapshotSaved,
     Stop,
+    TakeShard,
     ToWorker,
     WorkerReady,
 )
@@ -81,11 +84,13 @@ class FakeWorker:
         every: steps between two snapshots for exchange.
         drift: what a step adds, from (step, x).
         save_every: steps between two saves; 0: when asked to, and at the end, only.
+        shard_steps: steps that a shard takes.
 
     Attributes:
         x: the parameters now. drift_sum: what all steps added that are part of ``x``.
         ledger: what each exchange added that is part of ``x``, by its id.
         step, tokens, applied: counts, as the real worker reports them.
+        shards: those trained to their end in any life, as (epoch, index).
     """
 
     initial: npt.ArrayLike
@@ -93,6 +98,7 @@ class FakeWorker:
     every: int = 8
     drift: Callable[[int, Vector], Vector] = no_drift
     save_every: int = 0
+    shard_steps: int = 8
     layout_hash: bytes = b"\x00" * 32
     x: Vector = field(init=False)
     drift_sum: Vector = field(init=False)
@@ -100,6 +106,7 @@ class FakeWorker:
     step: int = 0
     applied: int = 0
     lives: int = 0
+    shards: list[tuple[int, int]] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.x = np.array(self.initial, dtype=np.float64)
@@ -154,6 +161,7 @@ class _Life:
         self._slots = [_Slot(np.zeros(numel, np.float32)) for _ in range(limits.SLOTS_PER_WORKER)]
         self._outbox: deque[FromWorker] = deque([self._ready()])
         self._orders: deque[ToWorker] = deque()
+        self._shards: dict[tuple[int, int], int] = {}  # taken, to the steps that are left
         self._next_report_s = 0.0
         self._is_paused = False
         self._is_due = False
@@ -202,6 +210,10 @@ class _Life:
                     self._worker.save()
                     step = self._worker.step
                     self._outbox.append(SnapshotSaved(request=request, step=step, path="memory"))
+                case TakeShard(epoch=epoch, index=index):
+                    self._shards[epoch, index] = self._worker.shard_steps
+                case DropShard(epoch=epoch, index=index):
+                    self._shards.pop((epoch, index), None)
                 case Pause():
                     self._is_paused = True
                 case Resume():
@@ -241,9 +253,19 @@ class _Life:
         worker.drift_sum += drift
         if worker.save_every and worker.step % worker.save_every == 0:
             worker.save()
+        self._train_shard()
         self._is_due = self._is_due or worker.step % worker.every == 0
         if self._is_due:
             self._offer()
+
+    def _train_shard(self) -> None:
+        for shard, steps_left in self._shards.items():
+            self._shards[shard] = steps_left - 1
+            if steps_left == 1:
+                del self._shards[shard]
+                self._worker.shards.append(shard)
+                self._outbox.append(ShardDone(epoch=shard[0], index=shard[1]))
+            return
 
     def _offer(self) -> None:
         worker = self._worker

@@ -64,4 +64,6 @@ class ChunkRefusal(BlobMessage, frozen=True, tag="refusal"):
     reason: Literal["busy", "absent"]
 
 
+Request = HoldingQuery | ChunkRequest
+Answer = Holding | ChunkHeader | ChunkRefusal
 Message = HoldingQuery | Holding | ChunkRequest | ChunkHeader | ChunkRefusal

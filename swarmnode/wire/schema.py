@@ -23,10 +23,29 @@ from typing import Any, get_args
 import msgspec
 from msgspec import inspect
 
-from swarmnode.wire import blobs, crdt, dht, gossip, membership, session, swarm, swim
+from swarmnode.wire import (
+    admission,
+    beacon,
+    blobs,
+    crdt,
+    dht,
+    gossip,
+    membership,
+    session,
+    swarm,
+    swim,
+)
 
 # Family name to its record types: a union where the field "t" tells them apart, else a tuple.
 FAMILIES: dict[str, Any] = {
+    "admission": (
+        admission.InviteCertificate,
+        admission.MemberCertificate,
+        admission.MemberChain,
+        admission.Revocations,
+        admission.Credentials,
+    ),
+    "beacon": (beacon.Beacon,),
     "crdt": crdt.Message,
     "crdt-record": (crdt.StateRecord,),
     "dht": dht.Message,

@@ -41,7 +41,7 @@ class Manifest(msgspec.Struct, frozen=True):
     strategy_settings: dict[str, Any]
     codec: Annotated[str, Meta(min_length=1, max_length=16, pattern=r"^[A-Z0-9]+$")]
     seed: Annotated[int, Meta(ge=0, le=2**32 - 1)]
-    admission: Literal["open"]
+    admission: Literal["open", "closed"]  # closed: by invite, see wire.admission
     min_version: ShortText
     created_at: Count  # Unix seconds
     expires_at: Count  # Unix seconds; 0: never

@@ -13,10 +13,21 @@ import time
 from typing import Any
 
 from swarmnode import limits
-from swarmnode.ipc.control import Apply, Pause, Release, Resume, SaveSnapshot, Stop, ToWorker
+from swarmnode.ipc.control import (
+    Apply,
+    DropShard,
+    Pause,
+    Release,
+    Resume,
+    SaveSnapshot,
+    Stop,
+    TakeShard,
+    ToWorker,
+)
 from swarmnode.strategies.base import Intent, Strategy
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.failures import Diverged
+from swarmnode.worker.feed import Feed
 from swarmnode.worker.handoff import Handoff
 from swarmnode.worker.report import Reporter, Saver
 from swarmnode.worker.state import TrainState
@@ -38,21 +49,25 @@ class Loop:
         self.state, self.strategy = state, strategy
         self.channel, self.handoff, self.saver = channel, handoff, saver
         self.reporter = Reporter(channel)
+        self.feed = Feed(state.shard_batches, channel.send)
         self.steps_max = steps_max
         self.intent: Intent | None = None
         self.paused = self.stopping = False
         self.bad_steps = 0
 
     def run(self, shard_seed: int) -> None:
-        """Train until told to stop or the daemon is gone, then save. Raises Diverged."""
-        batches = self.state.batches(shard_seed)
+        """Train until told to stop or the daemon is gone, then save. Raises Diverged.
+
+        ``shard_seed`` is of this node's own batches, for when it has no shard to train.
+        """
+        own = self.state.batches(shard_seed)
         with contextlib.suppress(DaemonGone):  # nobody to report to: save and leave
             while not self.stopping:
                 idle = self.paused or self.finished
                 for message in self.channel.poll(limits.WORKER_IDLE_POLL_S if idle else 0.0):
                     self.obey(message)
                 if not idle and not self.stopping:
-                    self.train_step(next(batches))
+                    self.train_step(self.feed.next_batch(own))
                     self.offer_parameters()
                     self.saver.save_when_due(self.state, self.strategy, last=self.finished)
                 self.reporter.report_when_due(
@@ -106,6 +121,10 @@ class Loop:
                 self.handoff.release(message)
             case SaveSnapshot():
                 self.saver.save(self.state, self.strategy, message.request)
+            case TakeShard():
+                self.feed.take(message)
+            case DropShard():
+                self.feed.drop(message)
             case Pause() | Resume():
                 self.paused = isinstance(message, Pause)
                 self.reporter.report_soon()

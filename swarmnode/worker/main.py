@@ -95,6 +95,7 @@ def work(channel: Channel, segment: Segment) -> None:
         torch_version=str(torch.__version__),
         threads=threads,
         data_hash=state.task.data_hash(),
+        n_shards=state.task.shards_per_epoch,
     )
     channel.send(ready)
     loop = Loop(

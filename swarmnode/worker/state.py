@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +9,8 @@ from typing import Any
 
 import torch
 
-from swarmnode.tasks.base import Task
+from swarmnode.ipc.control import TakeShard
+from swarmnode.tasks.base import Task, seed_of
 from swarmnode.tasks.registry import load_task
 from swarmnode.worker.arena import Arena
 from swarmnode.worker.device import Device, choose_device, with_fastest_precision
@@ -25,6 +25,7 @@ class TrainState:
     arena: Arena
     optimizer: torch.optim.Optimizer
     device: Device
+    swarm_seed: int = 0
     step: int = 0
     tokens: int = 0
 
@@ -34,10 +35,14 @@ class TrainState:
         A resumed run does not replay a stream from its beginning: it draws a new one, fixed
         by the seed and the step at which it resumes.
         """
-        material = f"{shard_seed}/{self.step}".encode()
-        seed = int.from_bytes(hashlib.sha256(material).digest()[:4], "little")
+        seed = seed_of(f"{shard_seed}/{self.step}")
         torch.manual_seed(seed)  # dropout and the like: different on every node
         return self.task.batches(seed)
+
+    def shard_batches(self, order: TakeShard) -> Iterator[Any]:
+        """Return the batches of one shard: the same ones on every node of the swarm."""
+        epoch_seed = seed_of(f"{self.swarm_seed}/epoch/{order.epoch}")
+        return self.task.shard_batches(epoch_seed, order.index, order.n_shards)
 
     def take_step(self, batch: Any) -> float:
         """Take one step of local training; return its loss.
@@ -82,4 +87,4 @@ def build_state(task: Task, *, swarm_seed: int, device: str) -> TrainState:
     arena = Arena(model)
     model.train()
     chosen = with_fastest_precision(chosen, task, model)
-    return TrainState(task, model, arena, task.build_optimizer(model), chosen)
+    return TrainState(task, model, arena, task.build_optimizer(model), chosen, swarm_seed)

@@ -15,7 +15,18 @@ from pathlib import Path
 
 import msgspec
 
-from swarmnode.wire import blobs, crdt, dht, gossip, membership, session, swarm, swim
+from swarmnode.wire import (
+    admission,
+    beacon,
+    blobs,
+    crdt,
+    dht,
+    gossip,
+    membership,
+    session,
+    swarm,
+    swim,
+)
 from swarmnode.wire.packing import encode_record
 
 VECTORS = Path(__file__).with_name("messages.json")
@@ -27,10 +38,33 @@ _DIAL = ("192.0.2.1:4001", "[2001:db8::1]:4001")
 
 _CLAIM = swim.Claim(_KEY, epoch=7, incarnation=2, signature=bytes(64))
 _SUSPECT = swim.Claim(_KEY, 7, 2, bytes(64), doubt="suspect", by=(_KEY, bytes(32)))
+_CHAIN = admission.MemberChain(_SIGNED, _SIGNED)
 _BLOB = blobs.BlobManifest(size_bytes=200_000_000, chunk_bytes=2**20, root=_KEY)
 
 # "family/example" to a record that is encoded to exactly the recorded bytes.
 EXAMPLES: dict[str, msgspec.Struct] = {
+    "admission/invite": admission.InviteCertificate(
+        _KEY, _KEY, "trainer", 5, 1_800_000_000, 1_800_604_800, 30
+    ),
+    "admission/member": admission.MemberCertificate(
+        _KEY, _KEY, "keeper", 1_800_000_000, 1_800_000_060, 1_802_592_060
+    ),
+    "admission/chain": _CHAIN,
+    "admission/chain-of-the-creator": admission.MemberChain(_SIGNED),
+    "admission/revocations": admission.Revocations(_KEY, 1_800_000_000, (_KEY[:10],)),
+    "admission/credentials": admission.Credentials(_CHAIN, _SIGNED, (_CHAIN,)),
+    "admission/credentials-none": admission.Credentials(None),
+    "beacon/silent-on-swarms": beacon.Beacon(_KEY, 1_800_000_000_000, 1, 7337, ()),
+    "beacon/two-swarms": beacon.Beacon(
+        network_id=_KEY,
+        boot=1_800_000_000_000,
+        sequence=41,
+        port=7337,
+        swarms=(
+            beacon.LanSwarm("tiny-lm", _KEY, 12, 1_700_000_000),
+            beacon.LanSwarm("digits", bytes(32), 1, 0),
+        ),
+    ),
     "crdt/summary": crdt.Summary((crdt.Range("", 3, _KEY),), 1_800_000_000_000),
     "crdt/listing": crdt.Listing("a7", (crdt.Head(_KEY, 7, 41, _KEY),)),
     "crdt/listing-empty": crdt.Listing("", ()),

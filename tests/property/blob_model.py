@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from swarmnode.ids import PeerId
 from swarmnode.protocol.blobs import events
+from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.protocol.blobs.fetch import FetchCore
 from swarmnode.protocol.blobs.holders import bitmap_of
 from swarmnode.protocol.blobs.merkle import MerkleTree, leaf_hash
@@ -59,9 +60,8 @@ class FetchModel:
         self.tree = MerkleTree([leaf_hash(chunk) for chunk in self.chunks])
         size_bytes = sum(map(len, self.chunks))
         self.manifest = BlobManifest(size_bytes, CHUNK_BYTES, self.tree.root)
-        self.core = FetchCore(
-            self.manifest, random.Random(seed), stored=stored, rate_bytes_per_s=rate_bytes_per_s
-        )
+        bucket = TokenBucket(rate_bytes_per_s) if rate_bytes_per_s is not None else None
+        self.core = FetchCore(self.manifest, random.Random(seed), stored=stored, bucket=bucket)
         self.peers = {peer_id(peer.number): peer for peer in peers}
         self.disk = {index: self.chunks[index] for index in stored}
         self.now = 100.0

@@ -55,6 +55,51 @@ def test_the_data_hash_is_stable(task_type, config):
     assert len(task_type(config).data_hash()) == 64
 
 
+@pytest.mark.parametrize(("task_type", "config"), BUILT_IN)
+def test_a_shard_is_the_same_on_every_node_and_ends(task_type, config, monkeypatch):
+    monkeypatch.setattr(task_type, "batches_per_shard", 5)
+    first, again, other, later = (
+        [parts(batch)[0] for batch in task_type(config).shard_batches(epoch_seed, shard, 200)]
+        for epoch_seed, shard in ((1, 0), (1, 0), (1, 1), (2, 0))
+    )
+    assert 0 < len(first) == len(again)
+    assert all(map(torch.equal, first, again))
+    assert not torch.equal(first[0], other[0])
+    assert not torch.equal(first[0], later[0])
+
+
+def test_an_epoch_of_text_visits_every_window_once(tmp_path):
+    (tmp_path / "a.txt").write_bytes(bytes(range(32, 127)) * 5)
+    task = BytesLM(SMALL_LM, data_dir=str(tmp_path))
+    train = task._text[0].tolist()
+    for epoch_seed, n_shards in ((8, 3), (11, 7)):
+        batches = [b for s in range(n_shards) for b in task.shard_batches(epoch_seed, s, n_shards)]
+        offset = epoch_seed % 8
+        n_windows = (len(train) - 1 - offset) // 8
+        windows = [tuple(row) for batch in batches for row in batch.tolist()]
+        expected = [tuple(train[at : at + 9]) for at in range(offset, offset + 8 * n_windows, 8)]
+        assert sorted(windows) == sorted(expected)
+        assert windows != expected
+        assert batches[0].dtype == next(task.batches(0)).dtype
+
+
+def test_an_epoch_of_digits_visits_every_example_once():
+    task = Digits({"batch": 64})
+    seen = [row for s in range(3) for pixels, _ in task.shard_batches(5, s, 3) for row in pixels]
+    expected = task._examples[0][:1400]
+    assert len(seen) == 1400
+    assert torch.equal(torch.stack(seen).sort(0).values, expected.sort(0).values)
+
+
+def test_how_many_shards_an_epoch_has_follows_from_the_data(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"text" * 5000)
+    windows = (18_000 - 1) // 8  # of the nine tenths that are not held out
+    task = BytesLM(SMALL_LM, data_dir=str(tmp_path))
+    assert task.shards_per_epoch == windows // (2 * 64) == 17
+    assert Digits({}).shards_per_epoch == 1
+    assert Synthetic({}).shards_per_epoch == 256
+
+
 def test_a_wrong_setting_is_named():
     with pytest.raises(ConfigError, match="task bytes-lm: unknown setting 'layer'; known settings"):
         BytesLM({"layer": 2})

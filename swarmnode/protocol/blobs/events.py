@@ -26,6 +26,13 @@ class HolderLost:
 
 
 @dataclass(frozen=True)
+class Heard:
+    """This peer is at work: parts of a chunk came, or one of its chunks waits for our disk."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True)
 class ChunkArrived:
     """A chunk came whole; ``leaf`` is the hash of what came, not what anybody says it is."""
 
@@ -52,7 +59,7 @@ class ChunkStored:
     index: int
 
 
-Event = HolderFound | HolderLost | ChunkArrived | ChunkRefused | ChunkStored
+Event = HolderFound | HolderLost | Heard | ChunkArrived | ChunkRefused | ChunkStored
 
 
 # --- effects -----------------------------------------------------------------------------

@@ -78,9 +78,9 @@ class FetchCore:
         rng: Chance,
         *,
         stored: Set[int] = frozenset(),
-        rate_bytes_per_s: float | None = None,
+        bucket: TokenBucket | None = None,
     ) -> None:
-        """``stored``: chunks on disk already; ``rate_bytes_per_s``: a bandwidth limit."""
+        """``stored``: chunks on disk already; ``bucket``: a bandwidth limit, perhaps shared."""
         self._manifest = manifest
         self._rng = rng
         n_chunks = n_chunks_of(manifest)
@@ -94,7 +94,7 @@ class FetchCore:
         self._tie_break = list(range(n_chunks))
         rng.shuffle(self._tie_break)
         self._order: list[int] | None = None  # missing ones, the next to ask for last
-        self._bucket = TokenBucket(rate_bytes_per_s) if rate_bytes_per_s is not None else None
+        self._bucket = bucket
         self._tokens_at: float | None = None
         self._usual_s = 0.0
         self._effects: list[Effect] = []
@@ -115,6 +115,9 @@ class FetchCore:
                 self._found(peer, have, now)
             case events.HolderLost(peer):
                 self._remove(peer)
+            case events.Heard(peer):
+                if peer in self._holders:
+                    self._holders[peer].heard_at = now
             case events.ChunkArrived():
                 self._arrive(event, now)
             case events.ChunkRefused():
@@ -182,6 +185,11 @@ class FetchCore:
     def is_starved(self) -> bool:
         """Whether no holder that we know has what is missing: find others."""
         return bool(self._missing) and not self._asked and not self._reachable()
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether nothing is under way only because of our own bandwidth limit."""
+        return self._tokens_at is not None and not self._asked
 
     def _reachable(self) -> bool:
         return any(self._availability[index] for index in self._missing)
@@ -319,6 +327,8 @@ class FetchCore:
         del holder.asked[event.index]
         self._take_back(event.peer, event.index)
         if event.reason == "absent":
+            if not has_bit(holder.have, event.index):
+                return  # it has told us meanwhile
             holder.have[event.index >> 3] &= ~(1 << (event.index & 7)) & 0xFF
             self._availability[event.index] -= 1
             self._order = None

@@ -30,7 +30,8 @@ class Holder:
     peer: PeerId
     have: bytearray
     asked: dict[int, float] = field(default_factory=dict)  # chunk to when it was asked for
-    heard_at: float = 0.0  # when it last did what was asked, or began to owe
+    delivered_at: float = 0.0  # when it last sent a chunk, or began to owe
+    heard_at: float = 0.0  # when anything of a chunk last came, or it began to owe
     resting_until: float = 0.0  # it said busy
     rate_bytes_per_s: float = 0.0  # 0: not measured
     bytes_received: int = 0
@@ -51,17 +52,17 @@ class Holder:
     def ask(self, index: int, now: float) -> None:
         """Note a request."""
         if not self.asked:
-            self.heard_at = now
+            self.heard_at = self.delivered_at = now
         self.asked[index] = now
 
     def deliver(self, index: int, size_bytes: int, now: float) -> float:
         """Note a chunk that came; return how long it took since the request."""
         took_s = now - self.asked.pop(index)
         # Chunks of one holder queue behind each other: what counts is the time between two.
-        between_s = max(now - self.heard_at, 1e-6)
+        between_s = max(now - self.delivered_at, 1e-6)
         rate = size_bytes / between_s
         newest = _NEWEST_WEIGHT if self.rate_bytes_per_s else 1.0
         self.rate_bytes_per_s += newest * (rate - self.rate_bytes_per_s)
-        self.heard_at = now
+        self.heard_at = self.delivered_at = now
         self.bytes_received += size_bytes
         return took_s

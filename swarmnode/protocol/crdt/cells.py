@@ -53,7 +53,7 @@ class CellStatistics:
     removed: int  # tombstones that no floor has passed yet
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Cell(Generic[ValueT]):
     """One write of the cell's owner."""
 

@@ -10,7 +10,7 @@ from swarmnode.protocol.crdt.records import Opened
 from swarmnode.wire.crdt import Head
 
 
-@dataclass
+@dataclass(slots=True)
 class Chain:
     """Records of one actor without a gap; the first one is a checkpoint."""
 
@@ -34,8 +34,7 @@ class Chain:
     @property
     def head(self) -> Head:
         """What others compare with theirs."""
-        newest = self.newest
-        return Head(bytes(self.actor.peer), self.actor.epoch, newest.sequence, newest.hash)
+        return self.newest.head
 
     def append(self, opened: Opened, heard_at: float) -> int:
         """Take in a record that belongs here; return by how many bytes the chain has grown."""

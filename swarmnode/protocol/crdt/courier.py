@@ -101,9 +101,9 @@ class Courier:
         if len(self._fresh) >= limits.STATE_RECORDS_PER_MESSAGE_MAX:
             self._push_fresh(now)
 
-    def received(self, peer: PeerId, opened: Opened) -> None:
+    def received(self, peer: PeerId, opened: Opened, now: float) -> None:
         """A neighbour sent us that record, so it has it."""
-        self.neighbours[peer].note_received(opened.actor.peer, _version_of(opened))
+        self.neighbours[peer].note_received(opened.actor.peer, opened.version, now)
 
     def ask(self, peer: PeerId, authors: Iterable[PeerId], now: float) -> None:
         """Ask a neighbour for what it has newer of these authors."""
@@ -185,7 +185,7 @@ class Courier:
             batch += [self._carried(opened, now) for opened in records]
             batch_bytes += size_bytes
             if records:
-                neighbour.note_sent(author, _version_of(records[-1]), now)
+                neighbour.note_sent(author, records[-1].version, now)
         if batch:
             self._send(peer, wire.Push(tuple(batch)))
 
@@ -199,7 +199,7 @@ class Courier:
             batch: list[Carried] = []
             batch_bytes = 0
             for opened in fresh:
-                author, version = opened.actor.peer, _version_of(opened)
+                author, version = opened.actor.peer, opened.version
                 if neighbour.has(author, version) or author not in self._ledger.chains:
                     continue
                 neighbour.note_sent(author, version, now)
@@ -227,7 +227,3 @@ class Courier:
 
 def _version(head: Head) -> tuple[int, int]:
     return (head.epoch, head.sequence)
-
-
-def _version_of(opened: Opened) -> tuple[int, int]:
-    return (opened.actor.epoch, opened.sequence)

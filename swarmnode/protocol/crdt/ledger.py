@@ -44,10 +44,10 @@ from swarmnode.protocol.crdt.ranges import RangeIndex
 from swarmnode.protocol.crdt.records import (
     NO_HASH,
     Opened,
+    Read,
     Verify,
     check,
     check_proof,
-    open_record,
 )
 from swarmnode.wire.crdt import Head, Proof
 from swarmnode.wire.swarm import Signed
@@ -92,7 +92,12 @@ class Ledger:
     """Chains, bans and retired authors of one swarm, and the document that they add up to."""
 
     def __init__(
-        self, self_id: PeerId, network_id: bytes, clock: HybridClock, verify: Verify
+        self,
+        self_id: PeerId,
+        network_id: bytes,
+        clock: HybridClock,
+        verify: Verify,
+        read: Read,
     ) -> None:
         self.document = Document()
         self.chains: dict[PeerId, Chain] = {}
@@ -103,6 +108,7 @@ class Ledger:
         self._network_id = network_id
         self._clock = clock
         self._verify = verify
+        self._read = read
         self._retired: dict[PeerId, Head] = {}  # in order of retirement
         self._index = RangeIndex()
         self._heard_at_min = math.inf  # nobody was heard of before this
@@ -119,7 +125,7 @@ class Ledger:
         if held is not None:
             return Judgement(Verdict.DUPLICATE, held)  # and no sign of life: anybody repeats it
         try:
-            opened = open_record(signed, self._network_id)
+            opened = self._read(signed, self._network_id)
         except LimitExceeded:
             return Judgement(Verdict.OVERSIZED)
         except MalformedMessage:
@@ -202,7 +208,7 @@ class Ledger:
 
     def _screen(self, opened: Opened, now: float, heard_at: float) -> Verdict | None:
         """Refuse what needs no signature to be refused."""
-        peer, version = opened.actor.peer, (opened.actor.epoch, opened.sequence)
+        peer, version = opened.actor.peer, opened.version
         if peer in self.bans:
             return Verdict.BANNED
         chain = self.chains.get(peer)

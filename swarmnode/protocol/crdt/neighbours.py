@@ -1,13 +1,14 @@
 """What each neighbour is known to have, so that nothing is sent to it twice.
 
-Bounded: the most recent versions of STATE_KNOWN_PER_NEIGHBOUR_MAX authors. What falls out
-costs, at worst, one record that is sent once more.
+Kept for STATE_RESEND_S, and of STATE_KNOWN_PER_NEIGHBOUR_MAX authors at most: a fresh record
+is passed on within a moment, and whatever is older shows in the listings of both sides. What
+falls out too early costs one record that is sent once more.
 """
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,7 +20,8 @@ Version = tuple[int, int]  # (epoch, sequence)
 
 class _Known(NamedTuple):
     version: Version
-    sent_at: float  # by us; -inf: it came from them
+    noted_at: float
+    is_sent: bool  # by us; else it came from them
 
 
 @dataclass
@@ -41,33 +43,36 @@ class Neighbour:
         known = self._known.get(author)
         if known is None or known.version < version:
             return False
-        return now - known.sent_at < limits.STATE_RESEND_S
+        return known.is_sent and now - known.noted_at < limits.STATE_RESEND_S
 
-    def note_received(self, author: PeerId, version: Version) -> None:
+    def note_received(self, author: PeerId, version: Version, now: float) -> None:
         """It sent us that record."""
         if not self.has(author, version):
-            self._note(author, _Known(version, -math.inf))
+            self._note(author, _Known(version, now, is_sent=False))
 
     def note_sent(self, author: PeerId, version: Version, now: float) -> None:
         """We send it that record."""
-        self._note(author, _Known(version, now))
+        self._note(author, _Known(version, now, is_sent=True))
 
     def may_ask(self, author: PeerId, version: Version, now: float) -> bool:
         """Whether to ask it for what follows ``version``: once in a while is enough."""
         asked = self._asked.pop(author, None)
         again = asked is None or asked[0] != version or now - asked[1] >= limits.STATE_RESEND_S
         self._asked[author] = (version, now) if again or asked is None else asked
-        _trim(self._asked)
+        if len(self._asked) > limits.STATE_KNOWN_PER_NEIGHBOUR_MAX:
+            self._asked.popitem(last=False)
         return again
 
     def _note(self, author: PeerId, known: _Known) -> None:
         self._known.pop(author, None)
         self._known[author] = known
-        _trim(self._known)
+        for oldest in list(self._too_old(known.noted_at)):
+            del self._known[oldest]
 
-
-def _trim(
-    entries: OrderedDict[PeerId, _Known] | OrderedDict[PeerId, tuple[Version, float]],
-) -> None:
-    if len(entries) > limits.STATE_KNOWN_PER_NEIGHBOUR_MAX:
-        entries.popitem(last=False)
+    def _too_old(self, now: float) -> Iterator[PeerId]:
+        """Yield, the oldest first, what needs no place any more."""
+        too_many = len(self._known) - limits.STATE_KNOWN_PER_NEIGHBOUR_MAX
+        for number, (author, known) in enumerate(self._known.items()):
+            if number >= too_many and now - known.noted_at < limits.STATE_RESEND_S:
+                return
+            yield author

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from swarmnode.wire.crdt import Head, Range
 
@@ -28,28 +29,38 @@ class _Sum:
     total: int = 0
 
 
+class _Weighed(NamedTuple):
+    head: Head
+    weight: int  # what it adds to a sum
+
+
 class RangeIndex:
     """Heads by peer id, with sums over ranges. Cost: O(1) a change, O(n / 256) a deep range."""
 
     def __init__(self) -> None:
-        self._buckets: dict[str, dict[bytes, Head]] = defaultdict(dict)
+        self._buckets: dict[str, dict[bytes, _Weighed]] = defaultdict(dict)
         self._sums: dict[str, _Sum] = defaultdict(_Sum)
 
     def get(self, peer: bytes) -> Head | None:
         """Return the head of a peer."""
-        return self._bucket(peer).get(peer)
+        held = self._bucket(peer).get(peer)
+        return None if held is None else held.head
 
     def put(self, head: Head) -> None:
         """Set or replace the head of a peer."""
-        self.remove(head.peer)
-        self._bucket(head.peer)[head.peer] = head
-        self._count(head, 1)
+        bucket, weight = self._bucket(head.peer), _weight(head)
+        held = bucket.get(head.peer)
+        bucket[head.peer] = _Weighed(head, weight)
+        if held is None:
+            self._count(head.peer, 1, weight)
+        else:
+            self._count(head.peer, 0, weight - held.weight)
 
     def remove(self, peer: bytes) -> None:
         """Drop the head of a peer, if there is one."""
-        head = self._bucket(peer).pop(peer, None)
-        if head is not None:
-            self._count(head, -1)
+        held = self._bucket(peer).pop(peer, None)
+        if held is not None:
+            self._count(peer, -1, -held.weight)
 
     def digest(self, prefix: str) -> Range:
         """Return number and fingerprint of a range."""
@@ -63,10 +74,10 @@ class RangeIndex:
         """Return the heads of a range in id order."""
         first = prefix[:_SUMMED_DIGITS]
         found = [
-            head
+            held.head
             for bucket, heads in self._buckets.items()
             if bucket.startswith(first)
-            for peer, head in heads.items()
+            for peer, held in heads.items()
             if peer.hex().startswith(prefix)
         ]
         return sorted(found, key=lambda head: head.peer)
@@ -78,15 +89,15 @@ class RangeIndex:
     def __len__(self) -> int:
         return self._sums[""].n_heads
 
-    def _bucket(self, peer: bytes) -> dict[bytes, Head]:
+    def _bucket(self, peer: bytes) -> dict[bytes, _Weighed]:
         return self._buckets[peer.hex()[:_SUMMED_DIGITS]]
 
-    def _count(self, head: Head, sign: int) -> None:
-        digits, weight = head.peer.hex(), _weight(head)
+    def _count(self, peer: bytes, n_more: int, weight_more: int) -> None:
+        digits = peer.hex()[:_SUMMED_DIGITS]
         for length in range(_SUMMED_DIGITS + 1):
             held = self._sums[digits[:length]]
-            held.n_heads += sign
-            held.total = (held.total + sign * weight) % _MODULUS
+            held.n_heads += n_more
+            held.total = (held.total + weight_more) % _MODULUS
 
 
 def _weight(head: Head) -> int:

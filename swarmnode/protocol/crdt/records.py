@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from swarmnode import limits
@@ -16,7 +17,7 @@ from swarmnode.errors import AuthenticationFailed, LimitExceeded, VersionMismatc
 from swarmnode.ids import PeerId
 from swarmnode.protocol.crdt.actors import Actor
 from swarmnode.protocol.crdt.clock import Stamp
-from swarmnode.wire.crdt import Proof, StateRecord
+from swarmnode.wire.crdt import Head, Proof, StateRecord
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed
 
@@ -40,6 +41,13 @@ class Signer(Protocol):
         """Return 64 bytes."""
 
 
+class Read(Protocol):
+    """:func:`open_record`, or what reads each record once for many replicas."""
+
+    def __call__(self, signed: Signed, network_id: bytes) -> Opened:
+        """Return the record; raises what :func:`open_record` does."""
+
+
 class Verify(Protocol):
     """``identity.verify``, or what belongs to another signer."""
 
@@ -57,6 +65,16 @@ class Opened:
     record: StateRecord
     actor: Actor
     hash: bytes
+
+    @cached_property
+    def head(self) -> Head:
+        """What others compare with theirs while this is the newest of its author."""
+        return Head(bytes(self.actor.peer), self.actor.epoch, self.record.sequence, self.hash)
+
+    @cached_property
+    def version(self) -> tuple[int, int]:
+        """(epoch, sequence): the greater one of an author is the later one."""
+        return (self.actor.epoch, self.record.sequence)
 
     @property
     def sequence(self) -> int:

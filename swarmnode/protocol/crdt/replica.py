@@ -37,7 +37,15 @@ from swarmnode.protocol.crdt.courier import Chance, Courier
 from swarmnode.protocol.crdt.events import Effect, Event
 from swarmnode.protocol.crdt.ledger import SENDER_AT_FAULT, Judgement, Ledger, Verdict
 from swarmnode.protocol.crdt.own import OwnChain
-from swarmnode.protocol.crdt.records import Opened, Signer, Verify, check, check_proof, open_record
+from swarmnode.protocol.crdt.records import (
+    Opened,
+    Read,
+    Signer,
+    Verify,
+    check,
+    check_proof,
+    open_record,
+)
 from swarmnode.protocol.crdt.tally import StateStatistics
 from swarmnode.protocol.crdt.views import View
 from swarmnode.protocol.identity import verify as verify_ed25519
@@ -59,6 +67,7 @@ class SharedState:
         now: float,
         rng: Chance,
         verify: Verify = verify_ed25519,
+        read: Read = open_record,
     ) -> None:
         """Make an empty one.
 
@@ -69,12 +78,13 @@ class SharedState:
             wall_unix_s: Unix time at ``now`` (monotonic seconds).
             rng: chooses neighbours and spreads deadlines.
             verify: checks signatures; another one goes with another kind of signer.
+            read: opens the records of others.
         """
         self._self_id = signer.peer_id
         self._network_id = network_id
         self._verify = verify
         self._clock = HybridClock(wall_unix_s, now)
-        self._ledger = Ledger(self._self_id, network_id, self._clock, verify)
+        self._ledger = Ledger(self._self_id, network_id, self._clock, verify, read)
         self._own = OwnChain(signer, network_id, epoch, self._clock)
         self._courier = Courier(self._self_id, self._ledger, self._clock, rng)
         self._renew_at = math.inf
@@ -250,12 +260,12 @@ class SharedState:
         author = opened.actor.peer
         match judgement.verdict:
             case Verdict.ACCEPTED:
-                self._courier.received(peer, opened)
+                self._courier.received(peer, opened, now)
                 self._effects.append(events.Persist(opened.signed))
                 self._note_changed(author, judgement.changed)
                 self._courier.publish(opened, now)
             case Verdict.DUPLICATE | Verdict.STALE:
-                self._courier.received(peer, opened)
+                self._courier.received(peer, opened, now)
             case Verdict.GAP:
                 gaps[author] = None
             case Verdict.EQUIVOCATION:

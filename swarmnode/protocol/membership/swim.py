@@ -129,7 +129,7 @@ class SwimCore:
             self._table.forget_gone(lived - limits.SWIM_GONE_KEEP_S)
             for peer in self._table.some_live(1):
                 self._compare(peer)
-        if self._recall_at <= lived:
+        if self._recall_at <= lived and self._table.has_dead:
             self._recall_at = lived + self._jittered(limits.SWIM_RECALL_S)
             dead = self._table.dead_to_call()
             if dead is not None:
@@ -194,14 +194,13 @@ class SwimCore:
     def _next_due(self) -> float | None:
         if self._probe_at is None or self._own.left is not None:
             return None
-        due = min(self._probe_at, self._sync_at, self._recall_at)
+        due = min(self._probe_at, self._sync_at, self._table.next_suspicion_end)
+        if self._table.has_dead:
+            due = min(due, self._recall_at)
         if self._probe is not None and not self._probe.helpers_asked:
             due = min(due, self._probe.helpers_at)
         for relay in self._relays.values():
             due = min(due, relay.give_up_at)
-        for member in self._table.suspects.values():
-            assert member.suspicion is not None
-            due = min(due, member.suspicion.deadline)
         return due
 
     def _jittered(self, period_s: float) -> float:
@@ -318,7 +317,13 @@ class SwimCore:
 
     def _learn(self, sender: PeerId, claims: tuple[wire.Claim, ...], now: float) -> None:
         """Check everything, then merge everything."""
-        named = [(PeerId.from_public_key(claim.key), claim) for claim in claims]
+        named: list[tuple[PeerId, wire.Claim]] = []
+        for claim in claims:
+            member = self._table.by_key(claim.key)
+            if member is None:
+                named.append((PeerId.from_public_key(claim.key), claim))
+            elif claim.doubt != "none" or rank_of(claim) > member.rank:
+                named.append((member.peer, claim))  # the rest, by far the most, we know
         for subject, claim in named:
             if self._is_newer(subject, claim):
                 try:
@@ -388,24 +393,16 @@ class SwimCore:
             times = SuspicionTimes.for_swarm(self._table.n_live + 1)
             member.suspicion = Suspicion(now, times)
             self._tell(member, MemberState.ALIVE)
-        suspicion = member.suspicion
-        assert suspicion is not None
-        suspicion.is_certain |= is_certain
-        before = len(suspicion.accusers)
-        for accuser in accusers:
-            if len(suspicion.accusers) < limits.SWIM_ACCUSERS_MAX:
-                suspicion.accusers[accuser] = None
-        if len(suspicion.accusers) > before:
+        if self._table.accuse(member, accusers, is_certain=is_certain):
             self._rumours.push(member.peer)
 
     def _end_suspicions(self, now: float) -> None:
-        for member in list(self._table.suspects.values()):
-            suspicion = member.suspicion
-            assert suspicion is not None
-            if suspicion.deadline <= now:
-                self._tally.died += 1
-                self._table.set_state(member, MemberState.DEAD, now)
-                self._tell(member, MemberState.SUSPECT)
+        for member in self._table.overdue(now):
+            if not self._table.has_dead:  # until now there was nobody to call
+                self._recall_at = now + self._jittered(limits.SWIM_RECALL_S)
+            self._tally.died += 1
+            self._table.set_state(member, MemberState.DEAD, now)
+            self._tell(member, MemberState.SUSPECT)
 
     def _leave(self, reason: str) -> None:
         self._own = self._sign(self._own.epoch, self._own.incarnation, reason[:64] or "left")

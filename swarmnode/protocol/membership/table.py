@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -30,7 +31,7 @@ class Chance(Protocol):
         """Return ``k`` different ones of ``population``."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Suspicion:
     """A member that somebody could not reach: it has until the deadline to refute."""
 
@@ -38,16 +39,22 @@ class Suspicion:
     times: SuspicionTimes
     accusers: dict[PeerId, None] = field(default_factory=dict)
     is_certain: bool = False  # somebody has waited it out already
+    deadline: float = math.inf  # nobody accuses yet
 
-    @property
-    def deadline(self) -> float:
-        confirmations = len(self.accusers) - 1
-        if self.is_certain:
-            confirmations = self.times.confirmations_wanted
-        return self.started + self.times.timeout_s(confirmations)
+    def accuse(self, accusers: Iterable[PeerId], *, is_certain: bool) -> bool:
+        """Add to the accusation, which may bring the deadline forward; return if it is news."""
+        before = len(self.accusers)
+        for accuser in accusers:
+            if len(self.accusers) < limits.SWIM_ACCUSERS_MAX:
+                self.accusers[accuser] = None
+        self.is_certain |= is_certain
+        wanted = self.times.confirmations_wanted
+        confirmations = wanted if self.is_certain else len(self.accusers) - 1
+        self.deadline = self.started + self.times.timeout_s(confirmations)
+        return len(self.accusers) > before
 
 
-@dataclass
+@dataclass(slots=True)
 class Member:
     """One member but ourselves. ``claim`` is its newest signed word, without hearsay."""
 
@@ -79,6 +86,8 @@ class MemberTable:
         self._next = 0
         self._page_from = PeerId(bytes(32))
         self._live_sum = 0
+        self._by_key: dict[bytes, Member] = {}
+        self._overdue_from = math.inf  # no suspicion ends before this
 
     def __len__(self) -> int:
         return len(self._members)
@@ -96,12 +105,49 @@ class MemberTable:
     def get(self, peer: PeerId) -> Member | None:
         return self._members.get(peer)
 
+    def by_key(self, public_key: bytes) -> Member | None:
+        """Return the member with this key: an id costs a hash, and claims come by the hundred."""
+        return self._by_key.get(public_key)
+
+    @property
+    def has_dead(self) -> bool:
+        return bool(self._dead)
+
+    @property
+    def next_suspicion_end(self) -> float:
+        """When :meth:`overdue` may have something, at the earliest; inf: nobody is suspected."""
+        return self._overdue_from if self.suspects else math.inf
+
+    def accuse(self, member: Member, accusers: Iterable[PeerId], *, is_certain: bool) -> bool:
+        """Add to what is held against a suspect; return whether it is news."""
+        assert member.suspicion is not None
+        is_news = member.suspicion.accuse(accusers, is_certain=is_certain)
+        deadline = member.suspicion.deadline
+        is_only = len(self.suspects) == 1  # then what is kept is of suspicions long gone
+        self._overdue_from = deadline if is_only else min(self._overdue_from, deadline)
+        return is_news
+
+    def overdue(self, now: float) -> list[Member]:
+        """Return the suspects that did not refute in time."""
+        if now < self.next_suspicion_end:
+            return []
+        found: list[Member] = []
+        self._overdue_from = math.inf
+        for member in self.suspects.values():
+            assert member.suspicion is not None
+            if member.suspicion.deadline <= now:
+                found.append(member)
+            else:
+                self._overdue_from = min(self._overdue_from, member.suspicion.deadline)
+        return found
+
     def add(self, peer: PeerId, claim: Claim, now: float) -> Member | None:
         """Add a live member, or return None if there is no room for it."""
         assert peer not in self._members
         if len(self._members) >= limits.SWIM_MEMBERS_MAX and not self._make_room():
             return None
         member = self._members[peer] = Member(peer, claim, MemberState.ALIVE, now)
+        self._by_key[claim.key] = member
         self._enter_ring(member)
         return member
 
@@ -195,6 +241,7 @@ class MemberTable:
         self.suspects.pop(member.peer, None)
         self._dead.pop(member.peer, None)
         del self._members[member.peer]
+        del self._by_key[member.claim.key]
 
     def _make_room(self) -> bool:
         """Forget the longest gone, else the longest known that never answered us."""

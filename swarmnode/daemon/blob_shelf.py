@@ -1,0 +1,90 @@
+"""Blobs in use, each open once: who serves one sees what a fetch has just written to it.
+
+Disk and hashes take milliseconds to seconds, so all of it runs in a few threads. A simulation
+on virtual time, whose clock runs on while a thread works, passes another runner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import trio
+
+from swarmnode import limits
+from swarmnode.store.blobs import Blob, BlobStore
+from swarmnode.wire.blobs import BlobManifest
+
+T = TypeVar("T")
+
+
+class Runner(Protocol):
+    """Runs what blocks, somewhere where it blocks nobody."""
+
+    async def __call__(self, work: Callable[[], T], /) -> T:
+        """Return what ``work`` returns, or raise what it raises, once it has ended."""
+
+
+class Threads:
+    """Runs what blocks in at most BLOB_THREADS_MAX threads."""
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(limits.BLOB_THREADS_MAX)
+
+    async def __call__(self, work: Callable[[], T], /) -> T:
+        """Run ``work`` to its end, even if cancelled meanwhile: it uses open files."""
+        return await trio.to_thread.run_sync(work, limiter=self._limiter)
+
+
+@dataclass
+class _Place:
+    blob: Blob | None = None
+    n_users: int = 0
+    opening: trio.Lock = field(default_factory=trio.Lock)
+
+
+class Shelf:
+    """Hands out blobs of a store. A blob is closed when its last user is done."""
+
+    def __init__(self, store: BlobStore, run: Runner) -> None:
+        self.store = store
+        self.run = run
+        self._places: dict[bytes, _Place] = {}
+
+    @asynccontextmanager
+    async def open(self, name: bytes) -> AsyncIterator[Blob | None]:
+        """Lend what there is of a blob, complete or not. Raises StorageError."""
+        async with self._lend(name, lambda: self.store.open(name)) as blob:
+            yield blob
+
+    @asynccontextmanager
+    async def begin(self, name: bytes, manifest: BlobManifest) -> AsyncIterator[Blob]:
+        """Lend a blob to write into. Raises StorageFull, StorageError."""
+        async with self._lend(name, lambda: self.store.begin(manifest)) as blob:
+            assert blob is not None
+            yield blob
+
+    def forget(self, name: bytes) -> None:
+        """Let who comes next open it anew: the blob has been removed, or replaced on disk."""
+        self._places.pop(name, None)
+
+    @asynccontextmanager
+    async def _lend(
+        self, name: bytes, open_blob: Callable[[], Blob | None]
+    ) -> AsyncIterator[Blob | None]:
+        place = self._places.setdefault(name, _Place())
+        place.n_users += 1
+        try:
+            async with place.opening:
+                if place.blob is None:
+                    place.blob = await self.run(open_blob)
+            yield place.blob
+        finally:
+            place.n_users -= 1
+            if not place.n_users:
+                if self._places.get(name) is place:
+                    del self._places[name]
+                if place.blob is not None:
+                    place.blob.close()
