@@ -216,6 +216,8 @@ SWARM_LONELY_NEIGHBOURS = 3
 SWARM_CANDIDATES_MAX = 64
 # Our entry in the list of swarms is written anew when the number of members is out by a quarter.
 SWARM_REPUBLISH_S_MIN = 60.0
+# Certificates are renewed, revocations passed on, and old members parted from this often.
+ADMISSION_REFRESH_S = 10.0
 # Words about ourselves: at most four a second in the whole swarm, so that a large one says the
 # same in a larger time, and never more often than this.
 REPORT_S_MIN = 2.0

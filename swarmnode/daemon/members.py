@@ -47,6 +47,8 @@ _log = get_logger(__name__)
 class Gate(Protocol):
     """Who may be a member; see ``daemon/admission.py``."""
 
+    is_open: bool
+
     def hello(self) -> SwarmHello:
         """Return what we say of ourselves."""
 
@@ -55,6 +57,9 @@ class Gate(Protocol):
 
     def is_member(self, peer: PeerId) -> bool:
         """Whether it has been admitted, and still is."""
+
+    def refresh(self) -> None:
+        """Do what time brings. Raises Refused if we are no member any more."""
 
 
 class NeighbourWatcher(Protocol):
@@ -101,6 +106,7 @@ class Members:
         self.on_key_conflict: Callable[[int], None] = lambda _epoch: None
         self.services = ScopedServices(services, link.tag, self._may_use)
         self._self_id = identity.peer_id
+        self._rng = env.rng
         self._network = network
         self._gate = gate
         self._resolve = resolve
@@ -122,12 +128,17 @@ class Members:
         network.watchers.append(self)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep neighbours until cancelled."""
+        """Keep neighbours until cancelled. Raises Refused if we are no member any more."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._contacts.run)
             nursery.start_soon(self._swim.run)
             task_status.started()
+            while True:
+                await trio.sleep(limits.ADMISSION_REFRESH_S)
+                self._gate.refresh()
+                self._part_from_strangers()
+                await self._greet_somebody_again()
 
     def add_hints(self, hints: tuple[Hint, ...]) -> None:
         """Remember addresses from a link; they are dialled soon."""
@@ -168,6 +179,17 @@ class Members:
         for watcher in self.watchers:
             watcher.neighbour_down(peer)
         self._contacts.feed(contacts.SessionClosed(peer))
+
+    def _part_from_strangers(self) -> None:
+        """End with neighbours whose certificate has ended or was revoked."""
+        for peer in [peer for peer in self.sessions if not self._gate.is_member(peer)]:
+            _log.warning("no member of the swarm any more", peer=peer.short)
+            self._lost(peer)
+
+    async def _greet_somebody_again(self) -> None:
+        """In a closed swarm news about members and revocations travels with hellos."""
+        if not self._gate.is_open and self.sessions:
+            await self._greet_quietly(self._rng.choice(list(self.sessions.values())))
 
     def _dial(self, effect: contacts.Dial) -> None:
         assert self._nursery is not None

@@ -24,7 +24,7 @@ import trio
 from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.addresses import reachable_addresses
-from swarmnode.daemon.admission import OpenGate
+from swarmnode.daemon.admission import AdmissionGate
 from swarmnode.daemon.control import control_routes, metrics_routes
 from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
@@ -261,7 +261,14 @@ class Node:
             manifest=manifest,
             paths=self._config.paths.swarm(manifest.name),
             finder=self._finder,
-            gate=OpenGate(self._config.role),
+            gate=AdmissionGate(
+                manifest,
+                self._link,
+                role=self._config.role,
+                self_id=self._identity.peer_id,
+                paths=self._config.paths.swarm(manifest.name),
+                env=self.env,
+            ),
             report=self._report,
         )
         part.members.on_key_conflict = self._key_elsewhere

@@ -27,11 +27,12 @@ from swarmnode.protocol.crdt.leases import SetKey
 from swarmnode.protocol.crdt.registers import RegisterContent
 from swarmnode.protocol.crdt.views import MEMBER
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire.membership import PeerRole, PeerState
+from swarmnode.wire.admission import Role
+from swarmnode.wire.membership import PeerState
 
 ROLE, VERSION = "role", "version"
 _STATES: tuple[PeerState, ...] = get_args(PeerState)
-_ROLES: tuple[PeerRole, ...] = get_args(PeerRole)
+_ROLES: tuple[Role, ...] = get_args(Role)
 _log = get_logger(__name__)
 
 
@@ -39,7 +40,7 @@ _log = get_logger(__name__)
 class SelfReport:
     """What there is to say at one moment."""
 
-    role: PeerRole
+    role: Role
     state: PeerState
     addresses: tuple[str, ...]
     counters: dict[str, int]
@@ -113,7 +114,7 @@ class PeerReport:
 
     peer: PeerId
     state: PeerState | None = None
-    role: PeerRole | None = None
+    role: Role | None = None
     version: str = ""
     addresses: tuple[str, ...] = ()
     counters: dict[str, int] = field(default_factory=dict)

@@ -21,7 +21,8 @@ from swarmnode.net.session import Session
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.telemetry.metrics import Histogram, NodeSnapshot
 from swarmnode.tensor.codec import active_isa
-from swarmnode.wire.membership import PeerRole, PeerState
+from swarmnode.wire.admission import Role
+from swarmnode.wire.membership import PeerState
 from swarmnode.wire.session import Priority
 from swarmnode.wire.swarm import Manifest
 
@@ -99,7 +100,7 @@ class NodeView:
     started_monotonic_s: float
     started_unix_s: float
     exchange_duration: Histogram
-    role: PeerRole = "trainer"
+    role: Role = "trainer"
     manifest: Manifest | None = None
     part: SwarmPart | None = None
     trainer: Trainer | None = None

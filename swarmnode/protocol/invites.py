@@ -30,7 +30,7 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId, encode_base32
 from swarmnode.protocol.identity import Identity, verify
-from swarmnode.protocol.swarm import SwarmLink, network_id
+from swarmnode.protocol.swarm import SwarmLink, swarm_id
 from swarmnode.wire.admission import (
     INVITE_ID_BYTES,
     InviteCertificate,
@@ -126,7 +126,7 @@ class Invite:
                 " copy the link whole, as `swarmnode invite create` printed it"
             ) from None
         identity = Identity.from_seed(seed)
-        if certificate.invite_key != identity.public_key or certificate.network_id != network_id(
+        if certificate.invite_key != identity.public_key or certificate.network_id != swarm_id(
             swarm_key
         ):
             raise ConfigError(
@@ -152,7 +152,7 @@ def make_invite(
     """Make an invite with a new key. The caller keeps ``uses`` and times within limits."""
     identity = Identity.generate()
     certificate = InviteCertificate(
-        network_id=network_id(swarm_identity.public_key),
+        network_id=swarm_id(swarm_identity.public_key),
         invite_key=identity.public_key,
         role=role,
         uses=uses,
@@ -216,7 +216,7 @@ def make_creator_chain(
     """Make a certificate with the swarm's own key: it uses no invite and can't be revoked."""
     now = int(now_unix_s)
     certificate = MemberCertificate(
-        network_id=network_id(swarm_identity.public_key),
+        network_id=swarm_id(swarm_identity.public_key),
         peer=peer,
         role=role,
         joined_at=now,

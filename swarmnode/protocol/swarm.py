@@ -61,7 +61,6 @@ class SwarmLink:
         return f"{_SCHEME}{self.name}?{urlencode(query, safe='@:[]')}"
 
     @property
-<<<<<<< HEAD
     def swarm_id(self) -> bytes:
         """The 32 bytes that what members sign for this swarm is bound to."""
         return swarm_id(self.swarm_key)
@@ -70,16 +69,11 @@ class SwarmLink:
     def tag(self) -> str:
         """What sets the services of this swarm apart from those of others on one session."""
         return encode_base32(self.swarm_id[:10])
-=======
+
+    @property
     def public(self) -> SwarmLink:
         """The link without its invite: fit to be shown, logged and passed on."""
         return replace(self, invite=b"")
-
-    @property
-    def network_id(self) -> bytes:
-        """The 32 bytes that both ends of a connection must agree on."""
-        return network_id(self.swarm_key)
->>>>>>> main
 
 
 def swarm_id(swarm_key: bytes) -> bytes:

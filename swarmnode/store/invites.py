@@ -25,7 +25,7 @@ from swarmnode.ids import encode_base32
 from swarmnode.protocol.admission import AdmissionState
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.invites import Invite, ends_at, invite_id, sign_revocations
-from swarmnode.protocol.swarm import network_id
+from swarmnode.protocol.swarm import swarm_id
 from swarmnode.store.files import make_private_dir, read_file, write_atomic, write_new
 from swarmnode.wire.admission import InviteCertificate, MemberChain, Revocations
 from swarmnode.wire.packing import RecordT, decode_record, encode_record
@@ -100,7 +100,7 @@ def revoke_invite(
                 " wait until one is, or create a new swarm"
             )
         revocations = Revocations(
-            network_id=network_id(swarm_identity.public_key),
+            network_id=swarm_id(swarm_identity.public_key),
             # Ahead of all lists of a disk that was lost.
             sequence=max(_sequence(newest) + 1, int(now_unix_s)),
             revoked=(*kept, revoked_id),

@@ -114,7 +114,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "gossip/status-reply-pending": gossip.StatusReply(_XID, "pending"),
     "gossip/status-reply-unknown": gossip.StatusReply(_XID, "unknown"),
     "session/hello": session.Hello(1, 1, _KEY, "swarmnode/0.1.0", _KEY, b"i" * 16, False),
-    "membership/swarm-hello": membership.SwarmHello("trainer", b"certificate", _SIGNED),
+    "membership/swarm-hello": membership.SwarmHello("trainer", admission.Credentials(None)),
     "swim/ping": swim.Ping(41, (_CLAIM, _SUSPECT)),
     "swim/ack": swim.Ack(41, (swim.Claim(_KEY, 7, 2, bytes(64), left="battery low"),)),
     "swim/ping-request": swim.PingRequest(42, _KEY, ()),
