@@ -60,6 +60,21 @@ def exchange(params: int, codec: str, repeats: int, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option("--size", default="200000000", show_default=True, help="Bytes, such as 64M.")
+@click.option("--rounds", type=click.IntRange(1, 100), default=7, show_default=True)
+@json_option
+def blob(size: str, rounds: int, as_json: bool) -> None:
+    """A snapshot from three holders, against a plain copy of the same file."""
+    from swarmnode.cli.bench_blob import format_blob_bench, run_blob_bench
+
+    result = run_blob_bench(size_bytes=_bytes(size), rounds=rounds)
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(format_blob_bench(result))
+
+
+@bench.command()
 @click.option("--seconds", type=click.FloatRange(2.0, 600.0), default=15.0, show_default=True)
 @click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True)
 @click.option("--every", type=click.IntRange(1), default=16, show_default=True)

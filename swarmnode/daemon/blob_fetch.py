@@ -3,7 +3,7 @@
 ::
 
     holders() --> a link each: dial, query, requests out, answers in
-    answer --> hash (thread) --ChunkArrived--> core --Store--> write (thread) --ChunkStored--> core
+    answer --> hash, write (thread) --ChunkArrived--> core --Store--> ChunkStored --> core
 
 The manifest comes from the disk, if this blob was begun before, or else from the first holder
 that has it; it is checked against the name either way. Two nurseries, one inside the other: links
@@ -13,6 +13,7 @@ are closed.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.blob_link import Link, OpenSession
-from swarmnode.daemon.blob_shelf import Shelf
+from swarmnode.daemon.blob_shelf import Runner, Shelf
 from swarmnode.daemon.driver import CoreDriver
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -80,6 +81,22 @@ class _Round:
         self.nursery = nursery
         self.driver: CoreDriver[events.Event, events.Effect]
         self.completed = trio.Event()
+        self._unflushed_bytes = 0
+        self._flush_due = trio.Event()
+
+    def count_unflushed(self, n_bytes: int) -> None:
+        """Note that a chunk was written."""
+        self._unflushed_bytes += n_bytes
+        if self._unflushed_bytes >= limits.BLOB_FLUSH_BYTES:
+            self._unflushed_bytes = 0
+            self._flush_due.set()
+
+    async def keep_flushing(self, run: Runner) -> None:
+        """Let the disk write while chunks come, not only when they are all here."""
+        while True:
+            await self._flush_due.wait()
+            self._flush_due = trio.Event()
+            await run(self.blob.flush)
 
 
 @dataclass
@@ -187,6 +204,7 @@ class Fetch:
             current.driver = CoreDriver(core, self._carry_out, now=self._env.monotonic)
             try:
                 nursery.start_soon(current.driver.run)
+                nursery.start_soon(current.keep_flushing, self._shelf.run)
                 self._report(blob.manifest)
                 for link in self._links.values():
                     self._offer(link)
@@ -320,15 +338,19 @@ class Fetch:
     async def _take(
         self, current: _Round, link: Link, header: wire.ChunkHeader, chunk: memoryview
     ) -> None:
-        """Hash a chunk, let the core judge it, and write it if it is right and wanted."""
+        """Hash a chunk, write it if it is right, and tell the core, in one visit to a thread.
+
+        So one that another holder has brought meanwhile is written again, with the same bytes:
+        that is rare, and a second visit for every chunk would cost more.
+        """
         index, proof = header.index, header.proof
         link.n_in_hand += 1
         try:
-            leaf = await self._shelf.run(partial(leaf_hash, chunk))
+            leaf = await self._shelf.run(partial(_check_in, current.blob, index, chunk, proof))
             self._is_wanted = False
             self._feed(events.ChunkArrived(link.peer, index, leaf, len(chunk), proof))
             if self._is_wanted:
-                await self._shelf.run(partial(current.blob.write, index, chunk, leaf, proof))
+                current.count_unflushed(len(chunk))
                 self._stored(index, len(chunk))
         except StorageError as error:
             self._fail(error)
@@ -369,3 +391,11 @@ class Fetch:
     @property
     def _short(self) -> str:
         return self._order.name.hex()[:16]
+
+
+def _check_in(blob: Blob, index: int, chunk: memoryview, proof: tuple[bytes, ...]) -> bytes:
+    """Write a chunk if it belongs to the blob; return its hash."""
+    leaf = leaf_hash(chunk)
+    with contextlib.suppress(CorruptRecord):  # it does not belong: the core will say so
+        blob.write(index, chunk, leaf, proof)
+    return leaf

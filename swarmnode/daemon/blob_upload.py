@@ -2,10 +2,10 @@
 
 ::
 
-    receive --requests--> prepare (disk, hash) --answers--> send (bandwidth limit)
+    receive, read from disk --answers--> send (bandwidth limit)
 
 While one chunk is on its way the next is read, so a stream has at most three chunks in memory.
-A fetcher that asks for more than is prepared waits for its session's credit.
+Requests beyond wait in the stream, within its credit.
 """
 
 from __future__ import annotations
@@ -147,46 +147,38 @@ class _Upload:
         self._stream = stream
         self._blob = blob
         self._n_admitted = 0
-        self._to_read, self._requests = trio.open_memory_channel[wire.Request](
-            limits.BLOB_REQUESTS_PER_HOLDER_MAX
-        )
         self._to_send, self._answers = trio.open_memory_channel[tuple[bytes, bytes]](1)
 
     async def run(self, query: wire.HoldingQuery) -> None:
         """Answer the query and everything that follows it."""
-        self._to_read.send_nowait(query)
         try:
-            await run_together(self._receive, self._prepare, self._send)
+            await run_together(partial(self._prepare, query), self._send)
         finally:
             for _ in range(self._n_admitted):
                 self._uploads.turns.done(self._peer)
 
-    async def _receive(self) -> None:
-        async with self._to_read:
+    async def _prepare(self, request: wire.Request) -> None:
+        async with self._to_send:
             while True:
+                await self._to_send.send(await self._answer(request))
                 try:
                     request = await _receive(self._stream)
                 except trio.EndOfChannel:
                     return
-                if request.blob != self._blob.name:
-                    raise MalformedMessage(
-                        "expected requests for one blob on a stream", peer=str(self._peer)
-                    )
-                await self._to_read.send(request)
 
-    async def _prepare(self) -> None:
-        async with self._to_send, self._requests:
-            async for request in self._requests:
-                match request:
-                    case wire.HoldingQuery():
-                        blob = self._blob
-                        holding = wire.Holding(blob.name, blob.manifest, blob.have())
-                        await self._to_send.send((encode_record(holding), b""))
-                    case wire.ChunkRequest(index=index):
-                        await self._to_send.send(await self._chunk(index))
+    async def _answer(self, request: wire.Request) -> tuple[bytes, bytes]:
+        """Return the header and the payload that answer a request."""
+        blob = self._blob
+        if request.blob != blob.name:
+            raise MalformedMessage("expected requests for one blob on a stream")
+        match request:
+            case wire.HoldingQuery():
+                holding = wire.Holding(blob.name, blob.manifest, blob.have())
+                return encode_record(holding), b""
+            case wire.ChunkRequest(index=index):
+                return await self._chunk(index)
 
     async def _chunk(self, index: int) -> tuple[bytes, bytes]:
-        """Return the header and the payload that answer a request for a chunk."""
         name = self._blob.name
         if not self._uploads.admit(self._peer):
             return encode_record(wire.ChunkRefusal(name, index, "busy")), b""

@@ -64,7 +64,10 @@ class Release(Message, frozen=True, tag="release"):
 
 
 class SaveSnapshot(Message, frozen=True, tag="save"):
-    """Write a snapshot at the next step boundary; SnapshotSaved or SnapshotFailed has this id."""
+    """Take a snapshot between two steps, as soon as none is being written.
+
+    SnapshotSaved or SnapshotFailed has this id, or that of a newer request: one answers both.
+    """
 
     request: Count
 

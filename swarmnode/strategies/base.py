@@ -16,7 +16,7 @@ the exchange was under way survive.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -54,6 +54,24 @@ class Strategy(ABC):
     def buffers(self) -> Mapping[str, torch.Tensor]:
         """Return the tensors beside ``x`` that a snapshot must hold, by name."""
         return {}
+
+    def shipped(self) -> Collection[str]:
+        """Return the names of those buffers that a joiner takes from a peer's snapshot.
+
+        One that is about this node alone, such as the residual of a codec's error feedback,
+        would be wrong anywhere else.
+        """
+        return self.buffers().keys()
+
+    def join(self, received: Mapping[str, torch.Tensor]) -> None:
+        """Set the buffers of a node that begins with a peer's snapshot, ``x`` being set already.
+
+        Args:
+            received: of the :meth:`shipped` buffers those that the snapshot has in this shape.
+        """
+        buffers = self.buffers()
+        for name, tensor in received.items():
+            buffers[name].copy_(tensor)
 
     @abstractmethod
     def after_step(self, step: int) -> Intent | None:

@@ -29,7 +29,8 @@ from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.failures import Diverged
 from swarmnode.worker.feed import Feed
 from swarmnode.worker.handoff import Handoff
-from swarmnode.worker.report import Reporter, Saver
+from swarmnode.worker.report import Reporter
+from swarmnode.worker.saver import Saver
 from swarmnode.worker.state import TrainState
 
 
@@ -69,12 +70,13 @@ class Loop:
                 if not idle and not self.stopping:
                     self.train_step(self.feed.next_batch(own))
                     self.offer_parameters()
+                if not self.stopping:
                     self.saver.save_when_due(self.state, self.strategy, last=self.finished)
                 self.reporter.report_when_due(
                     self.state, paused=self.paused, finished=self.finished
                 )
         with contextlib.suppress(DaemonGone):
-            self.saver.save(self.state, self.strategy)
+            self.saver.finish(self.state, self.strategy)
 
     @property
     def finished(self) -> bool:
@@ -120,7 +122,7 @@ class Loop:
             case Release():
                 self.handoff.release(message)
             case SaveSnapshot():
-                self.saver.save(self.state, self.strategy, message.request)
+                self.saver.ask(message.request)
             case TakeShard():
                 self.feed.take(message)
             case DropShard():

@@ -61,7 +61,7 @@ def work(channel: Channel, segment: Segment) -> None:
     from swarmnode.strategies.registry import build_strategy
     from swarmnode.worker.handoff import Handoff
     from swarmnode.worker.loop import Loop
-    from swarmnode.worker.report import Saver
+    from swarmnode.worker.saver import Saver
     from swarmnode.worker.snapshot import SnapshotStore
     from swarmnode.worker.state import build_state, build_task
 
@@ -98,15 +98,16 @@ def work(channel: Channel, segment: Segment) -> None:
         n_shards=state.task.shards_per_epoch,
     )
     channel.send(ready)
-    loop = Loop(
-        state,
-        strategy,
-        channel=channel,
-        handoff=Handoff(segment, strategy),
-        saver=Saver(snapshots, channel),
-        steps_max=configure.steps_max,
-    )
-    loop.run(configure.shard_seed)
+    with Saver(snapshots, channel.send) as saver:
+        loop = Loop(
+            state,
+            strategy,
+            channel=channel,
+            handoff=Handoff(segment, strategy),
+            saver=saver,
+            steps_max=configure.steps_max,
+        )
+        loop.run(configure.shard_seed)
     channel.flush(_LAST_WORDS_S)
 
 

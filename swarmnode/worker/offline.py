@@ -77,12 +77,11 @@ def generate(arguments: argparse.Namespace) -> Iterator[Json]:
     """Let a model write."""
     import torch
 
-    from swarmnode.worker import snapshot
+    from swarmnode.worker import restore
 
-    path = snapshot.find_weights_file(Path(arguments.model))
-    tensors, about = snapshot.read_weights_file(path)
+    path, tensors, about = restore.read_weights(Path(arguments.model))
     state = _state_for(about, arguments)
-    snapshot.load_weights(state, tensors, about, path)
+    restore.load_weights(state, tensors, about, path)
     state.model.eval()
     with torch.no_grad():
         text = state.task.generate(
@@ -99,15 +98,15 @@ def evaluate(arguments: argparse.Namespace) -> Iterator[Json]:
     """Compare models: the loss of each, of their uniform mean, and (1/n) Σ‖x_i − x̄‖²."""
     import torch
 
-    from swarmnode.worker import snapshot
+    from swarmnode.worker import restore
 
     state = None
     losses: list[Json] = []
     vectors: list[torch.Tensor] = []
-    for path in [snapshot.find_weights_file(Path(model)) for model in arguments.models]:
-        tensors, about = snapshot.read_weights_file(path)
+    for model in arguments.models:
+        path, tensors, about = restore.read_weights(Path(model))
         state = state or _state_for(about, arguments)
-        snapshot.load_weights(state, tensors, about, path)
+        restore.load_weights(state, tensors, about, path)
         losses.append({"path": str(path), "step": about.step, "loss": _number(state.evaluate())})
         vectors.append(state.arena.flat.cpu().clone())
     assert state is not None, "the parser wants at least one model"
@@ -146,11 +145,10 @@ def alone(arguments: argparse.Namespace) -> Iterator[Json]:
 
 def export(arguments: argparse.Namespace) -> Iterator[Json]:
     """Write the weights of a snapshot as ``model.safetensors``."""
-    from swarmnode.worker import snapshot
+    from swarmnode.worker import restore
 
-    path = snapshot.find_weights_file(Path(arguments.snapshot))
-    tensors, about = snapshot.read_weights_file(path)
-    written = snapshot.export_weights(tensors, about, Path(arguments.folder))
+    _, tensors, about = restore.read_weights(Path(arguments.snapshot))
+    written = restore.export_weights(tensors, about, Path(arguments.folder))
     yield {
         "path": str(written),
         "task": about.task,

@@ -1,4 +1,4 @@
-"""What the worker tells the daemon about itself: heartbeats with losses, and snapshots."""
+"""What the worker tells the daemon about itself: heartbeats with losses."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import math
 import time
 
 from swarmnode import limits
-from swarmnode.errors import StorageError
-from swarmnode.ipc.control import Progress, SnapshotFailed, SnapshotSaved
-from swarmnode.strategies.base import Strategy
+from swarmnode.ipc.control import Progress
 from swarmnode.worker.channel import Channel
-from swarmnode.worker.snapshot import SnapshotStore
 from swarmnode.worker.state import TrainState
 
 _SMOOTHING = 0.05  # weight of the newest step in the exponential means
@@ -48,34 +45,6 @@ class Reporter:
     def report_soon(self) -> None:
         """Let the next chance to report count as due."""
         self._next_s = 0.0
-
-
-class Saver:
-    """Saves when asked and every so often: the rarer, the longer it takes."""
-
-    def __init__(self, store: SnapshotStore, channel: Channel) -> None:
-        self._store = store
-        self._channel = channel
-        self._next_s = time.monotonic() + limits.SNAPSHOT_PERIOD_S_MIN
-
-    def save_when_due(self, state: TrainState, strategy: Strategy, *, last: bool) -> None:
-        """Save after the last step, or if the snapshot is old enough. Raises DaemonGone."""
-        if last or time.monotonic() >= self._next_s:
-            self.save(state, strategy)
-
-    def save(self, state: TrainState, strategy: Strategy, request: int = 0) -> None:
-        """Save, and say so or why not; a full disk does not end training. Raises DaemonGone."""
-        started = time.monotonic()
-        message: SnapshotSaved | SnapshotFailed
-        try:
-            path = self._store.save(state, strategy)
-            message = SnapshotSaved(request=request, step=state.step, path=str(path))
-        except StorageError as error:
-            message = SnapshotFailed(request=request, step=state.step, message=str(error))
-        period_s = (time.monotonic() - started) / limits.SNAPSHOT_TIME_SHARE_MAX
-        period_s = max(period_s, limits.SNAPSHOT_PERIOD_S_MIN)
-        self._next_s = time.monotonic() + min(period_s, limits.SNAPSHOT_PERIOD_S_MAX)
-        self._channel.send(message)
 
 
 def smooth(mean: float, value: float) -> float:

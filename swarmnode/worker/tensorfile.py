@@ -1,30 +1,37 @@
-"""Tensors in one safetensors file, written so that a crash leaves the old file or the new one.
+"""Tensors to and from a file, written so that a crash leaves the old file or the new one.
 
 Written here rather than by the library's ``save_file``: that one refuses tensors that share
-a storage (all of ours do), copies everything once more, and turns a full disk into a text.
-Reading goes through the library. The format has no checksum; a CRC-32 of the tensors is
-kept in its metadata, because a torn file that happens to have the right length would
-otherwise be trained on.
-
-Source: the safetensors format, github.com/huggingface/safetensors, README "Format".
+a storage (all of ours do), keeps no hashes, and turns a full disk into a text. What is written
+is a copy in the memory of the host, laid out as in the file: so the copy is made between two
+steps, and a thread writes it while the next ones are taken. The format is that of
+``tensor/snapshot_format.py``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
+import hashlib
 import os
-import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
-import safetensors
 import torch
 
-from swarmnode.errors import CorruptRecord, StorageError, StorageFull
+from swarmnode import limits
+from swarmnode.errors import StorageError, StorageFull
+from swarmnode.tensor.snapshot_format import (
+    About,
+    Entry,
+    encode_header,
+    lay_out,
+    read_entry,
+    read_header,
+)
 
 Tensors = dict[str, torch.Tensor]
 
@@ -40,89 +47,147 @@ _DTYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-_HEADER_ALIGNMENT = 8
+_TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_NO_HASH = "0" * 64
 
 
-def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], about: str) -> None:
-    """Write ``tensors`` and the text ``about`` to ``path``, durable on return.
+@dataclass(frozen=True)
+class HostCopy:
+    """Tensors as they were when copied; valid until the next copy into the same buffer."""
+
+    entries: tuple[Entry, ...]
+    memory: memoryview  # the data of the file
+    events: tuple[torch.cuda.Event, ...]  # copies from a GPU that may be under way
+
+    def wait(self) -> None:
+        """Return when all is copied."""
+        for event in self.events:
+            event.synchronize()
+
+
+class HostBuffer:
+    """Memory that copies of tensors are made into, used again for the next copy."""
+
+    def __init__(self) -> None:
+        self._buffer = torch.empty(0, dtype=torch.uint8)
+
+    def copy(self, tensors: Tensors) -> HostCopy:
+        """Copy ``tensors``. From a GPU this returns at once: kernels queued later come later.
+
+        Raises:
+            StorageError: there is no memory for it, or a dtype that the format does not know.
+        """
+        entries = lay_out({name: (_dtype(name, t), t.shape) for name, t in tensors.items()})
+        gpus = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
+        self._reserve(entries[-1].end if entries else 0, is_pinned=bool(gpus))
+        for entry in entries:
+            tensor = tensors[entry.name].detach()
+            _view(self._buffer, entry).copy_(tensor, non_blocking=tensor.is_cuda)
+        events = tuple(torch.cuda.current_stream(gpu).record_event() for gpu in gpus)
+        return HostCopy(entries, self._buffer.numpy().data, events)
+
+    def _reserve(self, size_bytes: int, *, is_pinned: bool) -> None:
+        if self._buffer.numel() >= size_bytes and self._buffer.is_pinned() >= is_pinned:
+            return
+        self._buffer = torch.empty(0, dtype=torch.uint8)  # not both at once
+        try:
+            self._buffer = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=is_pinned)
+        except (MemoryError, RuntimeError) as error:  # torch has no narrower one for the CPU
+            raise StorageError(
+                f"no memory for a copy of {size_bytes} bytes to write from: free some"
+            ) from error
+
+
+def write_copy(path: Path, copy: HostCopy, about: About, finite: Collection[str] = ()) -> None:
+    """Write ``copy`` to ``path``, durable on return. Uses no torch but to wait for a GPU.
+
+    Args:
+        about: its hashes are replaced by those of the tensors.
+        finite: names of float32 tensors that are not worth keeping with a NaN or an infinity.
 
     Raises:
         StorageFull: no space is left; ``path`` is as it was.
-        StorageError: the disk failed otherwise; ``path`` is as it was.
+        StorageError: the disk failed otherwise, or a tensor is not finite; likewise.
     """
+    copy.wait()
     temporary = path.with_suffix(".tmp")
-    cpu = {name: _on_cpu(tensor) for name, tensor in sorted(tensors.items())}
     try:
-        with temporary.open("wb") as file:
-            file.write(_header(cpu, about))
-            for tensor in cpu.values():
-                file.write(_raw(tensor))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_directory(path.parent)
-    except OSError as error:
+        with storage_errors(path, "write"):
+            with temporary.open("wb") as file:
+                _write(file, copy, about, finite)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            _sync_directory(path.parent)
+    finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if error.errno in _NO_SPACE:
-            raise StorageFull(f"no space left to write {path.name} in {path.parent}") from error
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def read_tensors(path: Path) -> tuple[Tensors, str]:
-    """Return (tensors on the CPU, the text ``about``).
+def write_tensors(path: Path, tensors: Tensors, about: About) -> None:
+    """Copy ``tensors`` and write them; see :func:`write_copy`."""
+    write_copy(path, HostBuffer().copy(tensors), about)
+
+
+def read_tensors(path: Path) -> tuple[Tensors, About]:
+    """Return (tensors on the CPU, what the file says about itself), all checked.
 
     Raises:
-        CorruptRecord: not what was written.
+        CorruptRecord: not what was written; the message names what is not.
         StorageError: it cannot be read.
     """
+    with storage_errors(path, "read"), path.open("rb") as file:
+        header = read_header(file, path)
+        buffer = torch.empty(header.data_bytes, dtype=torch.uint8)
+        memory = buffer.numpy().data
+        for entry in header.entries:
+            read_entry(file, entry, header, memory[entry.begin : entry.end], path)
+    return {entry.name: _view(buffer, entry) for entry in header.entries}, header.about
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path, verb: str) -> Iterator[None]:
+    """Turn what the system says into one line."""
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors: Tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
-    except safetensors.SafetensorError as error:
-        raise CorruptRecord(f"{path} is damaged: {error}", path=str(path)) from error
+        yield
     except OSError as error:
-        raise StorageError(f"cannot read {path}: {error.strerror or error}") from error
-    if metadata.get("crc32") != f"{_crc32(tensors):08x}":
-        raise CorruptRecord(f"{path} is damaged: its checksum differs", path=str(path))
-    return tensors, metadata.get("swarmnode", "")
+        if error.errno in _NO_SPACE:
+            raise StorageFull(f"no space left to {verb} {path.name} in {path.parent}") from error
+        raise StorageError(f"cannot {verb} {path}: {error.strerror or error}") from error
 
 
-def _header(tensors: Tensors, about: str) -> bytes:
-    """Return the length and the JSON that begin a safetensors file."""
-    metadata = {"crc32": f"{_crc32(tensors):08x}", "format": "pt", "swarmnode": about}
-    header: dict[str, object] = {"__metadata__": metadata}
-    begin = 0
-    for name, tensor in tensors.items():
-        end = begin + tensor.nbytes
-        header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
-        begin = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % _HEADER_ALIGNMENT)
-    return len(text).to_bytes(8, "little") + text
+def _write(file: BinaryIO, copy: HostCopy, about: About, finite: Collection[str]) -> None:
+    """Write the data with hashes on the way, so that it goes through the cache once."""
+    hashes = dict.fromkeys((entry.name for entry in copy.entries), _NO_HASH)
+    file.write(encode_header(copy.entries, msgspec.structs.replace(about, hashes=hashes)))
+    for entry in copy.entries:
+        digest = hashlib.sha256()
+        for begin in range(entry.begin, entry.end, limits.SNAPSHOT_PIECE_BYTES):
+            piece = copy.memory[begin : min(begin + limits.SNAPSHOT_PIECE_BYTES, entry.end)]
+            if entry.name in finite and not np.isfinite(np.frombuffer(piece, np.float32)).all():
+                raise StorageError(
+                    f"tensor {entry.name} at step {about.step} is not finite: not worth keeping"
+                )
+            digest.update(piece)
+            file.write(piece)
+        hashes[entry.name] = digest.hexdigest()
+    file.seek(0)
+    file.write(encode_header(copy.entries, msgspec.structs.replace(about, hashes=hashes)))
 
 
-def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().cpu().contiguous()
+def _dtype(name: str, tensor: torch.Tensor) -> str:
+    if tensor.dtype not in _DTYPES:
+        raise StorageError(
+            f"tensor {name}: expected a dtype of {', '.join(map(str, _DTYPES))}, "
+            f"got {tensor.dtype}; register the buffer with persistent=False, or change its dtype"
+        )
+    return _DTYPES[tensor.dtype]
 
 
-def _crc32(tensors: Tensors) -> int:
-    crc = 0
-    for tensor in tensors.values():
-        crc = zlib.crc32(_raw(tensor), crc)
-    return crc
-
-
-def _raw(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a contiguous tensor on the CPU, not copied."""
-    octets: npt.NDArray[np.uint8] = tensor.reshape(-1).view(torch.uint8).numpy()
-    return octets.data
+def _view(buffer: torch.Tensor, entry: Entry) -> torch.Tensor:
+    octets = buffer[entry.begin : entry.end]
+    return octets.view(_TORCH_DTYPES[entry.dtype]).reshape(entry.shape)
 
 
 def _sync_directory(directory: Path) -> None:

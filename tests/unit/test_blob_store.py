@@ -92,7 +92,7 @@ def test_a_chunk_that_does_not_belong_is_not_written(store: BlobStore) -> None:
 def test_a_flipped_bit_in_a_partial_blob_costs_that_chunk_only(store: BlobStore, file: str) -> None:
     with store.begin(MANIFEST) as blob:
         put(blob, 0, 1, 2)
-    slot_bytes = 32 * 4
+    slot_bytes = 32 * 4 + 16
     flip_bit(store._folder / NAME.hex() / file, CHUNK_BYTES + 5 if file == "part" else slot_bytes)
     with store.begin(MANIFEST) as blob:
         assert blob.stored == {0, 2}

@@ -36,7 +36,8 @@ def snapshots(tmp_path):
         for _ in range(steps):
             state.take_step(next(batches))
         folders.append(tmp_path / f"node{steps}")
-        SnapshotStore(folders[-1]).save(state, PairAverage({}, state.arena.flat))
+        with SnapshotStore(folders[-1]) as store:
+            store.save(state, PairAverage({}, state.arena.flat))
     return folders
 
 
@@ -69,7 +70,8 @@ def test_evaluate_compares_nodes_with_their_mean(run, snapshots):
     flats = []
     for folder, steps in zip(snapshots, (3, 4), strict=True):
         state = build_state(BytesLM(SMALL_LM), swarm_seed=0, device="cpu")
-        assert SnapshotStore(folder).restore(state, PairAverage({}, state.arena.flat))
+        with SnapshotStore(folder) as store:
+            assert store.restore(state, PairAverage({}, state.arena.flat))
         assert state.step == steps
         flats.append(state.arena.flat.double())
     # Of two nodes each is half of their difference away from the mean.

@@ -2,6 +2,7 @@ import errno
 import logging
 import os
 
+import msgspec
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -11,22 +12,34 @@ from swarmnode.errors import ConfigError, CorruptRecord, SpecMismatch, StorageEr
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.tasks.digits import Digits
-from swarmnode.worker import snapshot, tensorfile
+from swarmnode.tensor.snapshot_format import FETCHED_NAME, About
+from swarmnode.worker import restore, tensorfile
 from swarmnode.worker.snapshot import SnapshotStore
 from swarmnode.worker.state import build_state
 
+ABOUT = About(task="t", task_version=1, task_config={}, layout_hash="0" * 64, step=1, tokens=2)
 SMALL_LM = {"dim": 16, "layers": 1, "heads": 2, "context": 8, "batch": 2, "probe_windows": 4}
 
 
 class WithMomentum(PairAverage):
     """A strategy that keeps a vector beside the parameters, as outer optimizers do."""
 
-    def __init__(self, x):
+    def __init__(self, x, n_fragments=4):
         super().__init__({}, x)
         self.momentum = torch.zeros_like(x)
 
+        self.residual = torch.zeros_like(x)
+        self.fragment_rounds = torch.zeros(n_fragments)
+
     def buffers(self):
-        return {"momentum": self.momentum}
+        return {
+            "momentum": self.momentum,
+            "residual": self.residual,
+            "fragment_rounds": self.fragment_rounds,
+        }
+
+    def shipped(self):
+        return {"momentum"}
 
 
 def new_state(config=SMALL_LM, seed=0):
@@ -46,8 +59,10 @@ def trained(tmp_path):
     state, strategy = new_state()
     train(state, 3)
     strategy.momentum += 0.25
-    store = SnapshotStore(tmp_path / "snapshots")
-    return store, state, strategy, store.save(state, strategy)
+    strategy.residual += 0.5
+    strategy.fragment_rounds += 3
+    with SnapshotStore(tmp_path / "snapshots") as store:
+        yield store, state, strategy, store.save(state, strategy)
 
 
 def test_a_restored_node_goes_on_exactly(trained):
@@ -57,6 +72,7 @@ def test_a_restored_node_goes_on_exactly(trained):
     assert (fresh.step, fresh.tokens) == (3, 3 * 16)
     assert torch.equal(fresh.arena.flat, state.arena.flat)
     assert strategy.momentum.eq(0.25).all()
+    assert strategy.residual.eq(0.5).all()
 
     train(state, 4)
     train(fresh, 4)
@@ -65,7 +81,8 @@ def test_a_restored_node_goes_on_exactly(trained):
 
 def test_an_empty_directory_restores_nothing(tmp_path):
     state, strategy = new_state()
-    assert not SnapshotStore(tmp_path / "none").restore(state, strategy)
+    with SnapshotStore(tmp_path / "none") as store:
+        assert not store.restore(state, strategy)
     assert state.step == 0
 
 
@@ -76,7 +93,7 @@ def test_weights_are_readable_without_torch(trained, tmp_path):
     np.testing.assert_array_equal(arrays["model/blocks.0.project.weight"], expected)
     assert "model/bytes_out.weight" not in arrays, "tied to bytes_in.weight: kept once"
 
-    exported = snapshot.export_weights(*snapshot.read_weights_file(path), tmp_path / "export")
+    exported = restore.export_weights(*tensorfile.read_tensors(path), tmp_path / "export")
     weights = safetensors.numpy.load_file(exported)
     assert set(weights) == {name for name, _ in state.model.named_parameters()}
     state.model.load_state_dict({n: torch.tensor(w) for n, w in weights.items()}, strict=False)
@@ -116,8 +133,11 @@ def test_a_damaged_newest_falls_back_to_the_one_before(trained, damage, caplog):
         assert store.restore(fresh, fresh_strategy)
     assert fresh.step == 3
     assert len(caplog.records) == 1
-    assert "is damaged" in caplog.text
+    assert f"{newest} is damaged" in caplog.text
     assert "trying the one before it" in caplog.text
+    assert not newest.exists(), "else it would count as one of those to keep"
+    assert newest.with_name("damaged.safetensors").read_bytes() == data
+    assert "damaged" not in "".join(path.name for path in store.paths())
 
 
 class FullDisk:
@@ -187,7 +207,7 @@ def test_parameters_that_are_not_finite_are_not_saved(trained):
     store, state, strategy, first = trained
     state.step += 1
     state.arena.flat[7] = float("nan")
-    with pytest.raises(StorageError, match="at step 4 are not all finite"):
+    with pytest.raises(StorageError, match=r"tensor model/.* at step 4 is not finite"):
         store.save(state, strategy)
     assert store.paths() == [first]
 
@@ -204,11 +224,11 @@ def test_buffers_travel_with_the_snapshot(tmp_path):
     state.model.append(torch.nn.BatchNorm1d(10, affine=False))
     train(state, 2)
     strategy = PairAverage({}, state.arena.flat)
-    store = SnapshotStore(tmp_path)
-    store.save(state, strategy)
-    counted = state.model[3].num_batches_tracked.clone()
-    state.model[3].reset_running_stats()
-    assert store.restore(state, strategy)
+    with SnapshotStore(tmp_path / "snapshots") as store:
+        store.save(state, strategy)
+        counted = state.model[3].num_batches_tracked.clone()
+        state.model[3].reset_running_stats()
+        assert store.restore(state, strategy)
     assert state.model[3].num_batches_tracked == counted == 2
     assert state.arena.numel == 4810, "what is not trained is never averaged"
 
@@ -218,27 +238,320 @@ def test_every_dtype_survives(tmp_path):
     tensors["scalar"] = torch.tensor(3.5)
     tensors["nothing"] = torch.empty(0, 4)
     tensors["transposed"] = torch.arange(6.0).reshape(2, 3).T
-    tensorfile.write_tensors(tmp_path / "all.safetensors", tensors, "about")
+    tensorfile.write_tensors(tmp_path / "all.safetensors", tensors, ABOUT)
     read, about = tensorfile.read_tensors(tmp_path / "all.safetensors")
-    assert about == "about"
+    assert about.hashes.keys() == tensors.keys()
+    assert msgspec.structs.replace(about, hashes={}) == ABOUT
     assert read.keys() == tensors.keys()
     for name, tensor in tensors.items():
         assert read[name].dtype == tensor.dtype
         assert torch.equal(read[name], tensor)
 
 
-def test_weights_are_found_where_people_point(trained, tmp_path):
-    path = trained[3]
-    assert snapshot.find_weights_file(path) == path
-    assert snapshot.find_weights_file(path.parent) == path
-    exported = snapshot.export_weights(*snapshot.read_weights_file(path), tmp_path / "export")
-    assert snapshot.find_weights_file(tmp_path / "export") == exported
+def test_weights_are_found_where_people_point(trained, tmp_path, caplog):
+    store, state, strategy, path = trained
+    assert restore.read_weights(path)[0] == path
+    assert restore.read_weights(path.parent)[0] == path
+    exported = restore.export_weights(*tensorfile.read_tensors(path), tmp_path / "export")
+    assert restore.read_weights(tmp_path / "export")[0] == exported
     with pytest.raises(ConfigError, match="expected an export, a snapshot or a folder"):
-        snapshot.find_weights_file(tmp_path / "nothing")
+        restore.read_weights(tmp_path / "nothing")
+
+    train(state, 1)
+    flip(store.save(state, strategy))
+    assert restore.read_weights(path.parent)[0] == path
+    assert "trying the one before it" in caplog.text
+    flip(path)
+    with pytest.raises(CorruptRecord, match=r"snapshot-000000000003.* is damaged"):
+        restore.read_weights(path.parent)
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
 
 
 def test_a_foreign_file_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
-    tensorfile.write_tensors(path, {"a": torch.zeros(1)}, "not ours")
-    with pytest.raises(CorruptRecord, match="is no snapshot or export of swarmnode"):
-        snapshot.read_weights_file(path)
+    safetensors.numpy.save_file({"a": np.zeros(100, np.float32)}, path)
+    with pytest.raises(CorruptRecord, match="does not begin like a snapshot or an export"):
+        tensorfile.read_tensors(path)
+
+
+def test_a_dtype_without_a_name_is_an_alarm_and_no_crash(trained):
+    store, state, strategy, _ = trained
+    state.model.register_buffer("rotation", torch.zeros(2, dtype=torch.complex64))
+    with pytest.raises(
+        StorageError, match=r"tensor model/rotation: expected .*complex64; register"
+    ):
+        store.save(state, strategy)
+
+
+def test_no_memory_for_a_copy_is_an_alarm_and_no_crash(trained, monkeypatch):
+    _, state, strategy, path = trained
+    with SnapshotStore(path.parent.parent / "other") as store:
+        empty = torch.empty
+
+        def no_memory(size, **options):
+            if size:
+                raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+            return empty(size, **options)
+
+        monkeypatch.setattr(torch, "empty", no_memory)
+        with pytest.raises(StorageError, match="no memory for a copy of"):
+            store.take(state, strategy)
+
+
+# --- taken between two steps, written beside them --------------------------------------------
+
+
+def test_what_is_written_is_the_state_when_it_was_taken(trained):
+    store, state, strategy, _ = trained
+    train(state, 1)
+    expected = {name: p.detach().clone() for name, p in state.model.named_parameters()}
+    taken = store.take(state, strategy)
+    train(state, 2)
+    tensors, about = tensorfile.read_tensors(store.write(taken))
+    assert about.step == 4
+    for name, tensor in expected.items():
+        assert torch.equal(tensors["model/" + name], tensor)
+
+
+def test_the_memory_of_a_copy_is_used_again(trained):
+    store, state, strategy, _ = trained
+    before = store._buffer._buffer.data_ptr()
+    train(state, 1)
+    store.save(state, strategy)
+    assert store._buffer._buffer.data_ptr() == before
+
+
+def test_two_workers_do_not_write_one_folder(trained):
+    store, *_ = trained
+    with pytest.raises(StorageError, match="another worker writes snapshots: it has held"):
+        SnapshotStore(store._directory, lock_wait_s=0.0)
+    store.close()
+    SnapshotStore(store._directory, lock_wait_s=0.0).close()
+
+
+def test_what_a_crash_left_half_written_is_removed(trained):
+    store, _, _, path = trained
+    store.close()
+    leftover = path.with_name("snapshot-000000000004.tmp")
+    leftover.write_bytes(b"half")
+    with SnapshotStore(path.parent) as store:
+        assert list(path.parent.iterdir()) == store.paths() == [path]
+
+
+def test_a_file_that_cannot_be_read_is_not_taken_for_none(trained, monkeypatch):
+    store, state, strategy, _ = trained
+    train(state, 1)
+    newest = store.save(state, strategy)
+    path_type, really_open = type(newest), type(newest).open
+    unreadable = {newest}
+
+    def fails(path, mode):
+        if path in unreadable:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return really_open(path, mode)
+
+    monkeypatch.setattr(path_type, "open", fails)
+    assert store.restore(*new_state())
+    unreadable.update(store.paths())
+    with pytest.raises(StorageError, match=r"cannot read .*Input/output error"):
+        store.restore(*new_state())
+    assert newest.exists(), "the disk may have been away, the file is good"
+
+
+# --- into another node -------------------------------------------------------------------------
+
+
+def rewritten(path, change):
+    """Change the tensors of a snapshot; its hashes are right."""
+    tensors, about = tensorfile.read_tensors(path)
+    change(tensors)
+    tensorfile.write_tensors(path, tensors, about)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_snapshot_of_another_dtype_loads(trained, dtype):
+    store, state, _, path = trained
+    rewritten(path, lambda tensors: tensors.update({n: t.to(dtype) for n, t in tensors.items()}))
+    fresh, strategy = new_state(seed=99)
+    assert store.restore(fresh, strategy)
+    assert fresh.arena.flat.dtype == torch.float32
+    torch.testing.assert_close(fresh.arena.flat, state.arena.flat, rtol=0.01, atol=0.001)
+    parameter = fresh.model.blocks[0].project.weight
+    moments = fresh.optimizer.state[parameter]
+    assert moments["exp_avg"].dtype == torch.float32
+    train(fresh, 2)
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_a_snapshot_goes_from_one_device_to_another(trained, device):
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available[device]:
+        pytest.skip(f"no {device} here")
+    store, state, _, _ = trained
+    there = build_state(BytesLM(SMALL_LM), swarm_seed=9, device=device)
+    strategy = WithMomentum(there.arena.flat)
+    assert store.restore(there, strategy)
+    assert torch.equal(there.arena.flat.cpu(), state.arena.flat)
+    train(there, 1)
+    store.save(there, strategy)
+    back, strategy = new_state()
+    assert store.restore(back, strategy)
+    assert torch.equal(there.arena.flat.cpu(), back.arena.flat)
+
+
+def with_optimizer(make):
+    state, strategy = new_state(seed=99)
+    state.optimizer = make(state.model.parameters())
+    return state, strategy
+
+
+@pytest.mark.parametrize(
+    ("make", "is_kept"),
+    [
+        (lambda p: torch.optim.AdamW(p, lr=0.5, foreach=True), True),
+        (lambda p: torch.optim.Adam(p, lr=0.5), True),
+        (lambda p: torch.optim.AdamW(p, lr=0.5, amsgrad=True), False),
+        (lambda p: torch.optim.SGD(p, lr=0.5, momentum=0.9), False),
+        (lambda p: torch.optim.RMSprop(p, lr=0.5, momentum=0.9, centered=True), False),
+    ],
+    ids=["other-lr", "adam", "amsgrad", "sgd", "rmsprop"],
+)
+def test_other_settings_of_the_optimizer(trained, caplog, make, is_kept):
+    store, state, _, _ = trained
+    fresh, strategy = with_optimizer(make)
+    assert store.restore(fresh, strategy)
+    assert torch.equal(fresh.arena.flat, state.arena.flat)
+    assert fresh.optimizer.param_groups[0]["lr"] == 0.5
+    name, parameter = next(fresh.model.named_parameters())
+    assert bool(fresh.optimizer.state.get(parameter)) == is_kept
+    assert ("begins anew" in caplog.text) != is_kept
+    if is_kept:
+        theirs = dict(state.model.named_parameters())[name]
+        for key, value in state.optimizer.state[theirs].items():
+            assert torch.equal(fresh.optimizer.state[parameter][key], value)
+    assert all(parameter.grad is None for parameter in fresh.model.parameters())
+    train(fresh, 2)
+    assert fresh.arena.is_finite()
+
+
+def test_an_optimizer_without_state_needs_none(tmp_path):
+    state, strategy = with_optimizer(lambda p: torch.optim.SGD(p, lr=0.1))
+    train(state, 2)
+    with SnapshotStore(tmp_path / "snapshots") as store:
+        store.save(state, strategy)
+        fresh, strategy = with_optimizer(lambda p: torch.optim.SGD(p, lr=0.1))
+        assert store.restore(fresh, strategy)
+    train(state, 2)
+    train(fresh, 2)
+    assert torch.equal(fresh.arena.flat, state.arena.flat)
+
+
+class Counting(torch.optim.SGD):
+    """An optimizer that keeps a plain number for each parameter, and one for its group."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["k"] = group.get("k", 0) + 1
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.state[parameter]
+                    state["count"] = state.get("count", 0) + 1
+        return super().step(closure)
+
+
+def test_state_that_is_no_tensor_is_kept_too(tmp_path):
+    def make(parameters):
+        optimizer = Counting(parameters, lr=0.1)
+        optimizer.param_groups[0]["k"] = 0
+        return optimizer
+
+    state, strategy = with_optimizer(make)
+    train(state, 3)
+    with SnapshotStore(tmp_path / "snapshots") as store:
+        store.save(state, strategy)
+        fresh, strategy = with_optimizer(make)
+        assert store.restore(fresh, strategy)
+    assert {entry["count"] for entry in fresh.optimizer.state.values()} == {3}
+    assert fresh.optimizer.param_groups[0]["k"] == 0, "the group's are settings, not state"
+
+
+def test_another_number_of_fragments_keeps_what_goes_by_parameter(trained, caplog):
+    store, _, _, _ = trained
+    fresh, _ = new_state(seed=99)
+    strategy = WithMomentum(fresh.arena.flat, n_fragments=7)
+    assert store.restore(fresh, strategy)
+    assert strategy.momentum.eq(0.25).all()
+    assert strategy.residual.eq(0.5).all()
+    assert strategy.fragment_rounds.eq(0).all()
+    assert "has no fragment_rounds of shape (7,)" in caplog.text
+
+
+def test_a_joiner_takes_what_is_shipped_and_counts_from_zero(trained):
+    store, state, _, path = trained
+    path.rename(path.with_name(FETCHED_NAME))
+    fresh, strategy = new_state(seed=99)
+    assert store.restore(fresh, strategy)
+    assert torch.equal(fresh.arena.flat, state.arena.flat)
+    assert (fresh.step, fresh.tokens) == (0, 0)
+    assert strategy.momentum.eq(0.25).all()
+    assert strategy.residual.eq(0).all(), "it was about the other node"
+    assert strategy.fragment_rounds.eq(0).all()
+
+
+def test_what_a_peer_sent_cannot_stop_a_node(trained, caplog):
+    store, _, _, path = trained
+    fetched = path.with_name(FETCHED_NAME)
+
+    def spoil(tensors):
+        tensors["model/blocks.0.project.weight"][0, 0] = float("nan")
+
+    rewritten(path.rename(fetched), spoil)
+    fresh, strategy = new_state()
+    before = fresh.arena.flat.clone()
+    assert not store.restore(fresh, strategy)
+    assert "tensor blocks.0.project.weight is not finite" in caplog.text
+
+    other, other_strategy = new_state(SMALL_LM | {"dim": 32})
+    store.save(other, other_strategy)
+    assert store.paths() == [fetched]
+    assert not store.restore(fresh, strategy)
+    assert "belongs to another model" in caplog.text
+    assert not store.paths()
+    assert torch.equal(fresh.arena.flat, before)
+
+
+@pytest.mark.parametrize("shape", [None, (3,)])
+def test_a_tensor_that_does_not_fit_is_named(trained, shape):
+    store, _, _, path = trained
+
+    def change(tensors):
+        tensors.pop("model/blocks.0.project.weight")
+        if shape is not None:
+            tensors["model/blocks.0.project.weight"] = torch.zeros(shape)
+
+    rewritten(path, change)
+    fresh, strategy = new_state()
+    before = fresh.arena.flat.clone()
+    with pytest.raises(SpecMismatch, match=r"expected a tensor blocks.0.project.weight of shape"):
+        store.restore(fresh, strategy)
+    assert torch.equal(fresh.arena.flat, before)
+
+
+def test_a_folder_that_cannot_be_used_is_tried_again(tmp_path, caplog):
+    state, strategy = new_state()
+    train(state, 1)
+    (tmp_path / "home").write_text("in the way")
+    with SnapshotStore(tmp_path / "home" / "snapshots") as store:
+        assert "cannot use" in caplog.text
+        assert not store.restore(state, strategy)
+        with pytest.raises(StorageError, match=r"cannot write .*Not a directory"):
+            store.save(state, strategy)
+        (tmp_path / "home").unlink()
+        assert store.save(state, strategy).exists()
+        with pytest.raises(StorageError, match="another worker writes"):
+            SnapshotStore(tmp_path / "home" / "snapshots", lock_wait_s=0.0)

@@ -6,6 +6,7 @@ import math
 import os
 import socket
 import sys
+from concurrent.futures import wait
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ from swarmnode.worker.arena import Arena
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.handoff import Handoff
 from swarmnode.worker.loop import Loop
-from swarmnode.worker.report import Saver
+from swarmnode.worker.saver import Saver
 from swarmnode.worker.snapshot import SnapshotStore
 from swarmnode.worker.state import build_state
 
@@ -65,7 +66,7 @@ class Rig:
             strategy,
             channel=self.channel,
             handoff=Handoff(worker_segment, strategy),
-            saver=Saver(self.store, self.channel),
+            saver=Saver(self.store, self.channel.send),
             steps_max=steps_max,
         )
         self._batches = self.state.batches(0)
@@ -92,7 +93,14 @@ class Rig:
             self._inbox = self._inbox[end:]
         return [message for message in messages if isinstance(message, kind)]
 
+    def wait_saved(self):
+        """Wait for the snapshot that is being written, and let the loop say so."""
+        wait([self.loop.saver._save.written])
+        self.loop.saver.save_when_due(self.state, self.loop.strategy, last=False)
+
     def close(self):
+        self.loop.saver.__exit__()
+        self.store.close()
         self.socket.close()
         self._theirs.close()
         self.segment.close()
@@ -157,9 +165,8 @@ def test_an_apply_for_a_slot_that_was_not_handed_back_changes_nothing(rig):
 def test_run_obeys_in_order_saves_and_ends(rig):
     rig.send(SaveSnapshot(request=9), Stop())
     rig.loop.run(shard_seed=1)
-    saved = rig.received(SnapshotSaved)
-    assert [message.request for message in saved] == [9, 0]
-    assert saved[0].path == str(rig.store.paths()[0])
+    (saved,) = rig.received(SnapshotSaved)
+    assert (saved.request, saved.path) == (9, str(rig.store.paths()[0]))
 
 
 def test_a_paused_loop_takes_no_step_and_still_reports(rig):
@@ -183,6 +190,7 @@ def test_the_last_step_is_evaluated_and_saved(tmp_path):
     assert rig.loop.finished
     assert math.isfinite(rig.loop.reporter.eval_loss)
     rig.loop.saver.save_when_due(rig.state, rig.loop.strategy, last=rig.loop.finished)
+    rig.wait_saved()
     assert rig.store.paths()[0].name == "snapshot-000000000003.safetensors"
     rig.close()
 
@@ -204,9 +212,11 @@ def test_a_signal_makes_the_loop_save_and_leave(rig):
 def test_a_full_disk_is_reported_and_training_goes_on(rig, monkeypatch):
     rig.step(1)
     monkeypatch.setattr(
-        rig.store, "save", lambda *_: (_ for _ in ()).throw(StorageFull("no space left"))
+        rig.store, "write", lambda _: (_ for _ in ()).throw(StorageFull("no space left"))
     )
     rig.loop.obey(SaveSnapshot(request=4))
+    rig.loop.saver.save_when_due(rig.state, rig.loop.strategy, last=False)
+    rig.wait_saved()
     failed = rig.received(SnapshotFailed)
     assert failed == [SnapshotFailed(request=4, step=1, message="no space left")]
     rig.step(1)

@@ -393,7 +393,7 @@ class SwimCore:
             times = SuspicionTimes.for_swarm(self._table.n_live + 1)
             member.suspicion = Suspicion(now, times)
             self._tell(member, MemberState.ALIVE)
-        if self._table.accuse(member, accusers, is_certain=is_certain):
+        if self._table.accuse(member, accusers, now, is_certain=is_certain):
             self._rumours.push(member.peer)
 
     def _end_suspicions(self, now: float) -> None:

@@ -41,8 +41,11 @@ class Suspicion:
     is_certain: bool = False  # somebody has waited it out already
     deadline: float = math.inf  # nobody accuses yet
 
-    def accuse(self, accusers: Iterable[PeerId], *, is_certain: bool) -> bool:
-        """Add to the accusation, which may bring the deadline forward; return if it is news."""
+    def accuse(self, accusers: Iterable[PeerId], now: float, *, is_certain: bool) -> bool:
+        """Add to the accusation, which may bring the deadline forward; return if it is news.
+
+        Not before ``now``: a deadline that nobody kept is what a stall looks like.
+        """
         before = len(self.accusers)
         for accuser in accusers:
             if len(self.accusers) < limits.SWIM_ACCUSERS_MAX:
@@ -50,7 +53,7 @@ class Suspicion:
         self.is_certain |= is_certain
         wanted = self.times.confirmations_wanted
         confirmations = wanted if self.is_certain else len(self.accusers) - 1
-        self.deadline = self.started + self.times.timeout_s(confirmations)
+        self.deadline = max(now, self.started + self.times.timeout_s(confirmations))
         return len(self.accusers) > before
 
 
@@ -118,10 +121,12 @@ class MemberTable:
         """When :meth:`overdue` may have something, at the earliest; inf: nobody is suspected."""
         return self._overdue_from if self.suspects else math.inf
 
-    def accuse(self, member: Member, accusers: Iterable[PeerId], *, is_certain: bool) -> bool:
+    def accuse(
+        self, member: Member, accusers: Iterable[PeerId], now: float, *, is_certain: bool
+    ) -> bool:
         """Add to what is held against a suspect; return whether it is news."""
         assert member.suspicion is not None
-        is_news = member.suspicion.accuse(accusers, is_certain=is_certain)
+        is_news = member.suspicion.accuse(accusers, now, is_certain=is_certain)
         deadline = member.suspicion.deadline
         is_only = len(self.suspects) == 1  # then what is kept is of suspicions long gone
         self._overdue_from = deadline if is_only else min(self._overdue_from, deadline)
