@@ -235,18 +235,30 @@ MANIFEST_ROUND_S = 3.0
 # A peer list or manifest is a few KiB: more than this is a dead or hostile peer.
 PEER_REQUEST_DEADLINE_S = 10.0
 
-# A newcomer fetches a snapshot from one peer; a dead or very slow one must not keep it for ever.
-SNAPSHOT_FETCH_IDLE_S = 30.0
 SNAPSHOT_PIECE_BYTES = 1 * MIB
 # Parameters, two moments of the optimizer, and the swarm's strategy may keep two more.
 SNAPSHOT_BYTES_PER_PARAMETER_MAX = 24
 SNAPSHOT_EXTRA_BYTES_MAX = 16 * MIB
-# Records of peers arrive within a round trip of the session; after that they are not coming.
-NEWCOMER_WAIT_S = 2.0
-# Each takes upload bandwidth from exchanges; a flash crowd is spread over the swarm.
-SNAPSHOT_UPLOADS_MAX = 2
-# Asked of this many peers, the most advanced first; then training begins afresh.
-SNAPSHOT_SOURCES_MAX = 3
+# The first word of a neighbour about the state comes within a round trip of the session; a dial
+# through the DHT takes a few more.
+NEWCOMER_WAIT_S = 5.0
+# A swarm that trains writes its first snapshot within SNAPSHOT_PERIOD_S_MIN.
+SNAPSHOT_WAIT_S = 20.0
+SNAPSHOT_LOOK_S = 0.25
+# Whoever comes back after a longer absence begins with the swarm's model, not with its own.
+SNAPSHOT_STALE_S = 600.0
+# Progress of a fetch is said in tenths, if it takes more than a moment.
+SNAPSHOT_SAY_BYTES = 32 * MIB
+# Newcomers want a recent model; hashing one of some GB takes seconds of a core.
+SNAPSHOT_OFFER_S = 30.0
+# So many members hold the newest snapshot, so that it outlives whoever wrote it.
+SNAPSHOT_REPLICAS = 3
+SNAPSHOT_REPLICATE_LOOK_S = 5.0
+# A trainer copies at most at 1 Mbit/s on average, a keeper at ten times that.
+SNAPSHOT_REPLICATE_S = 60.0
+SNAPSHOT_REPLICATE_BYTES_PER_S = 125_000
+# Blobs on disk: those of our own and of others that are kept, and one of each that comes in.
+SNAPSHOT_BLOBS_MAX = 6
 
 # --- failure detection (SWIM, Lifeguard) -----------------------------------------------------
 # One member is probed in each period. A relayed path takes a second and more for a round trip,

@@ -153,6 +153,19 @@ class Members:
         """Return who is alive, as far as we know, ourselves included, in id order."""
         return tuple(sorted((*self.detector.live_members(), self._self_id)))
 
+    async def connect(self, peer: PeerId) -> Session:
+        """Return a session with a member, dialled if need be. Raises SwarmNodeError."""
+        session = self.sessions.get(peer)
+        if session is None:
+            addresses = self.book.addresses_of(peer) or await self._resolve(peer)
+            session = await self._network.connect(peer, addresses)
+            await self._greet(session)
+        return session
+
+    def is_member(self, peer: PeerId) -> bool:
+        """Whether this peer has said hello and been admitted."""
+        return self._gate.is_member(peer)
+
     async def leave(self, reason: str) -> None:
         """Tell some neighbours that we leave; they pass it on."""
         self._is_leaving = True
@@ -280,11 +293,7 @@ class Members:
 
     async def _send(self, peer: PeerId, payload: bytes) -> None:
         try:
-            session = self.sessions.get(peer)
-            if session is None:
-                addresses = self.book.addresses_of(peer) or await self._resolve(peer)
-                session = await self._network.connect(peer, addresses)
-                await self._greet(session)
+            session = await self.connect(peer)
             await session.request(
                 self._swim_name, payload, deadline_s=limits.PEER_REQUEST_DEADLINE_S
             )

@@ -25,6 +25,7 @@ from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.addresses import reachable_addresses
 from swarmnode.daemon.admission import AdmissionGate
+from swarmnode.daemon.blobs import Blobs
 from swarmnode.daemon.control import control_routes, metrics_routes
 from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
@@ -32,6 +33,7 @@ from swarmnode.daemon.finder import SwarmFinder
 from swarmnode.daemon.manifests import ManifestKeeper
 from swarmnode.daemon.network import Network, own_key_elsewhere
 from swarmnode.daemon.report import SelfReport
+from swarmnode.daemon.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status import NodeView
 from swarmnode.daemon.swarm import Grounds, SwarmPart
 from swarmnode.daemon.trainer import Trainer
@@ -46,6 +48,7 @@ from swarmnode.net.services import Services
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink, compatibility_key, network_id
+from swarmnode.store.blobs import BlobStore
 from swarmnode.store.files import HistoryFile
 from swarmnode.store.swarms import save_link
 from swarmnode.telemetry.logs import get_logger
@@ -107,6 +110,8 @@ class Node:
         self._stop_reason = ""
         self._failure: SwarmNodeError | None = None
         self._nursery: trio.Nursery | None = None
+        self._store: BlobStore | None = None
+        self._snapshots: Snapshots
         self._history = HistoryFile(config.paths.history)
         self._history_fails = False
         self._started_at = env.monotonic()
@@ -178,6 +183,8 @@ class Node:
                 nursery.cancel_scope.cancel()
         finally:
             self._history.close()
+            if self._store is not None:
+                self._store.close()
         if self._failure is not None:
             raise self._failure
 
@@ -212,6 +219,9 @@ class Node:
             part = await self._join(manifest, nursery)
             nursery.start_soon(self._say_progress)
             if self._config.role == "trainer":
+                if self._finder.candidates:  # who made the swarm begins alone
+                    self.view.waiting_for = "fetching the swarm's model"
+                    await self._snapshots.catch_up()
                 await self._train(manifest, part, nursery)
             else:
                 self.view.is_serving = True
@@ -275,7 +285,31 @@ class Node:
         part.state.on_key_elsewhere = self._key_elsewhere
         self.view.part = part
         await nursery.start(part.run)
+        self._snapshots = await self._open_snapshots(manifest, part)
+        await nursery.start(self._snapshots.run)
         return part
+
+    async def _open_snapshots(self, manifest: Manifest, part: SwarmPart) -> Snapshots:
+        paths = self._config.paths.swarm(manifest.name)
+        bytes_max = limits.SNAPSHOT_BLOBS_MAX * snapshot_bytes_max(manifest.numel)
+        self._store = await self.env.in_thread(partial(BlobStore, paths.blobs, bytes_max=bytes_max))
+        blobs = Blobs(
+            self._store,
+            self._services,
+            part.members.connect,
+            self.env,
+            may_serve=part.members.is_member,
+            run=self.env.in_thread,
+        )
+        return Snapshots(
+            blobs=blobs,
+            part=part,
+            discovery=self._discovery,
+            folder=paths.snapshots,
+            self_id=self._identity.peer_id,
+            env=self.env,
+            on_event=self._on_event,
+        )
 
     async def _train(self, manifest: Manifest, part: SwarmPart, nursery: trio.Nursery) -> None:
         trainer = self._make_trainer(manifest)
@@ -349,6 +383,7 @@ class Node:
             env=self.env,
             on_applied=self._record_applied,
             on_lost=self._record_lost,
+            on_saved=self._snapshots.saved,
         )
 
     def _make_exchanges(self, manifest: Manifest, part: SwarmPart, trainer: Trainer) -> Exchanges:

@@ -31,6 +31,7 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.store.journal import Journal
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import crdt as wire
+from swarmnode.wire.crdt import SnapshotClaim
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
 from swarmnode.wire.swarm import Signed
@@ -65,6 +66,7 @@ class StateKeeper:
         self.on_changed: Callable[[PeerId, frozenset[str]], None] = lambda _author, _names: None
         self.on_key_elsewhere: Callable[[int], None] = lambda _epoch: None
         self.first_comparison = trio.Event()
+        self._self_id = identity.peer_id
         self._path = journal
         self._env = env
         self._journal: Journal | None = None
@@ -111,6 +113,12 @@ class StateKeeper:
     def say(self, update: events.Update) -> None:
         """Say something about this node; see ``events.Update``."""
         self._driver.feed(update)
+
+    def own_claims(self) -> dict[bytes, SnapshotClaim]:
+        """Return which snapshots this node said it held, in its earlier life too."""
+        chain = self.view.ledger.chains.get(self._self_id)
+        document = self.view.ledger.document
+        return {} if chain is None else document.snapshots.of(chain.actor)
 
     def stored_addresses(self) -> dict[PeerId, tuple[str, ...]]:
         """Return where others said that they were, also those who were not heard of lately."""

@@ -67,11 +67,12 @@ class SwarmPart:
         gate: Gate,
         report: Callable[[], SelfReport],
     ) -> None:
+        self.nursery: trio.Nursery  # of what runs as long as we are a member
         self.on_partners_changed: Callable[[], None] = lambda: None
         self.manifest = manifest
         self._grounds = grounds
         self._finder = finder
-        self._report = report
+        self.report = report
         self._self_id = grounds.identity.peer_id
         self.members = Members(
             identity=grounds.identity,
@@ -100,6 +101,7 @@ class SwarmPart:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take part until cancelled. Raises StorageError if the journal cannot be opened."""
         async with trio.open_nursery() as nursery:
+            self.nursery = nursery
             await nursery.start(self.state.run)
             await nursery.start(self.members.run)
             self._grounds.network.keeps = self.members.sessions.__contains__
@@ -167,7 +169,7 @@ class SwarmPart:
         with trio.move_on_after(limits.DHT_BOOTSTRAP_WAIT_S):
             await self._grounds.discovery.bootstrapped.wait()
         while True:
-            addresses = self._report().addresses[: limits.DHT_ADDRESSES_MAX]
+            addresses = self.report().addresses[: limits.DHT_ADDRESSES_MAX]
             members = len(self.members.live())
             contacts = min(
                 limits.DHT_BUCKET_CONTACTS, self._grounds.discovery.core.statistics().contacts

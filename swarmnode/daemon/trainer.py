@@ -72,6 +72,7 @@ class Trainer:
         compatibility_key: 32 bytes that guard every exchange.
         start_worker: starts a process, or a fake of one in tests.
         on_applied: the worker has merged this exchange.
+        on_saved: the worker has written a snapshot.
         on_lost: an exchange has committed, but the worker died before it merged it.
     """
 
@@ -84,6 +85,7 @@ class Trainer:
         env: Env,
         on_applied: Callable[[Applied], None],
         on_lost: Callable[[bytes], None],
+        on_saved: Callable[[SnapshotSaved], None] = lambda _saved: None,
     ) -> None:
         self.configure = configure
         self.state: PeerState = "starting"
@@ -101,6 +103,7 @@ class Trainer:
         self._env = env
         self._on_applied = on_applied
         self._on_lost = on_lost
+        self._on_saved = on_saved
         self._link: WorkerLink | None = None
         self._outgoing: trio.MemorySendChannel[ToWorker] | None = None
         self._generations: dict[int, int] = {}
@@ -208,6 +211,7 @@ class Trainer:
                 self._take_progress(message)
             case SnapshotSaved():
                 self.last_snapshot, self.snapshot_failure = message, None
+                self._on_saved(message)
                 self._wake_savers()
             case SnapshotFailed():
                 self.snapshot_failure = message

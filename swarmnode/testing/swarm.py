@@ -22,14 +22,15 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import trio
 
 from swarmnode.config import NodeConfig, Paths
 from swarmnode.daemon.node import Node, TrainingChoice
-from swarmnode.daemon.status import NodeStatus
+from swarmnode.daemon.status import NodeStatus, PeerView
+from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
@@ -85,6 +86,9 @@ class SimNode:
     Args:
         hints: the nodes that its link names.
         link: another one than the swarm's with these hints.
+        role: a ``keeper`` or ``monitor`` runs no worker.
+        bootstrap: nodes of its network that it knows, of whatever swarm.
+        clock_error_s: by how much its wall clock is ahead.
 
     Attributes:
         failure: what ended the last boot, if it was an error.
@@ -96,6 +100,9 @@ class SimNode:
     identity: Identity
     hints: tuple[int, ...] = (0,)
     link: SwarmLink | None = None
+    role: Literal["trainer", "keeper", "monitor"] = "trainer"
+    bootstrap: tuple[int, ...] = ()
+    clock_error_s: float = 0.0
     boots: int = 0
     node: Node | None = None
     failure: SwarmNodeError | None = None
@@ -128,6 +135,18 @@ class SimNode:
     def status(self) -> NodeStatus:
         """What ``swarmnode status`` would show."""
         return self.running.view.node_status(trio.current_time())
+
+    @property
+    def part(self) -> SwarmPart:
+        """Its part in the swarm, which it must have joined."""
+        part = self.running.view.part
+        assert part is not None, f"{self.name} has not joined yet"
+        return part
+
+    def view_of(self, other: SimNode) -> PeerView:
+        """Return what ``swarmnode peers`` would show of another node."""
+        views = {view.peer: view for view in self.running.view.peers()}
+        return views[str(other.peer)]
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -166,7 +185,12 @@ class SimNode:
         swarm = self.swarm
         return Node(
             config=NodeConfig(
-                home=swarm.home / self.name, listen=f"mem:{self.name}", metrics="off", lan=False
+                home=swarm.home / self.name,
+                listen=f"mem:{self.name}",
+                metrics="off",
+                lan=False,
+                role=self.role,
+                bootstrap=tuple(str(swarm.hint(index)) for index in self.bootstrap),
             ),
             link=self.link or swarm.link(self.hints),
             identity=self.identity,
@@ -175,7 +199,7 @@ class SimNode:
             start_worker=self.worker.start,
             env=Env(
                 monotonic=trio.current_time,
-                wall=lambda: UNIX_START_S + trio.current_time(),
+                wall=lambda: UNIX_START_S + self.clock_error_s + trio.current_time(),
                 rng=random.Random(f"{swarm.seed}/{self.index}/{self.boots}"),
             ),
             training=TrainingChoice(),
@@ -214,11 +238,11 @@ class SimSwarm:
 
     def link(self, hints: tuple[int, ...]) -> SwarmLink:
         """Return the swarm's link with hints to some nodes."""
-        return SwarmLink(
-            "sim",
-            SWARM_KEY.public_key,
-            tuple(Hint(make_identity(index).peer_id, f"mem:n{index}") for index in hints),
-        )
+        return SwarmLink("sim", SWARM_KEY.public_key, tuple(map(self.hint, hints)))
+
+    def hint(self, index: int) -> Hint:
+        """Return who node ``index`` is, and where."""
+        return Hint(make_identity(index).peer_id, f"mem:n{index}")
 
     @property
     def up(self) -> list[SimNode]:
