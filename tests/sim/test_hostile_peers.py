@@ -228,5 +228,5 @@ async def test_a_message_of_a_running_exchange_from_somebody_else(tmp_path, auto
             await session.request(MESSAGE_SERVICE, accept, deadline_s=2)
         await until(lambda: any(e["xid"] == xid.hex() for e in victim.history), 10)
         assert next(e for e in victim.history if e["xid"] == xid.hex())["outcome"] == "committed"
-        assert make_identity(1).peer_id in victim.running.view.neighbours.sessions
+        assert make_identity(1).peer_id in victim.part.sessions
         await end(swarm)

@@ -25,14 +25,12 @@ async def test_neighbours_are_told_and_no_task_is_left(tmp_path, autojump_clock)
         assert await leaver.leave() < 2
         assert leaver.failure is None
         for node in swarm.up:
-            entry = node.running.view.neighbours.book.entries[leaver.peer]
-            assert entry.record is not None
-            assert entry.record.status.state == "left"
-            assert not entry.connected
-            assert leaver.peer not in node.running.view.neighbours.sessions
-        dials = [node.running.view.neighbours.book.statistics().dials for node in swarm.up]
+            shown = node.view_of(leaver)
+            assert (shown.alive, shown.state, shown.connected) == ("left", "left", False)
+            assert leaver.peer not in node.part.sessions
+        dials = [node.part.members.book.statistics().dials for node in swarm.up]
         await trio.sleep(20)
-        again = [node.running.view.neighbours.book.statistics().dials for node in swarm.up]
+        again = [node.part.members.book.statistics().dials for node in swarm.up]
         assert dials == again  # who has left is not dialled
         await everybody_exchanges(swarm)
         await swarm.start(2)

@@ -48,8 +48,8 @@ def sessions_between(one: SimNode, other: SimNode) -> int:
         for a, b, end in one.swarm.network._links
         if {a, b} == {one.name, other.name} and not end.is_over
     ]
-    ours = one.running.view.neighbours.sessions[other.peer]
-    theirs = other.running.view.neighbours.sessions[one.peer]
+    ours = one.part.sessions[other.peer]
+    theirs = other.part.sessions[one.peer]
     assert ours.outbound != theirs.outbound
     return len(alive)
 
@@ -68,7 +68,7 @@ async def test_two_that_dial_each_other_end_with_one_session(
         await swarm.start(1)
         await trio.sleep(2)
         assert sessions_between(one, other) == 1
-        assert one.running.view.neighbours.book.statistics().dials <= 3
+        assert one.part.members.book.statistics().dials <= 3
         await everybody_exchanges(swarm)
         assert sessions_between(one, other) == 1
         await end(swarm)
@@ -82,15 +82,15 @@ async def test_a_dial_that_waited_for_long_does_not_replace_a_session(
         await trio.sleep(5)
         one, other = swarm.nodes
         swarm.partition(range(1), range(1, 2))
-        await until(lambda: not one.running.view.neighbours.sessions, 60)
-        await until(lambda: not other.running.view.neighbours.sessions, 60)
+        await until(lambda: not one.part.sessions, 60)
+        await until(lambda: not other.part.sessions, 60)
         await trio.sleep(15)
         swarm.network.heal()
         await until(lambda: one.status.peers_connected == 1 == other.status.peers_connected, 5)
         await trio.sleep(1)
-        session = one.running.view.neighbours.sessions[other.peer]
+        session = one.part.sessions[other.peer]
         await trio.sleep(30)
-        assert one.running.view.neighbours.sessions[other.peer] is session
+        assert one.part.sessions[other.peer] is session
         assert sessions_between(one, other) == 1
         await end(swarm)
 
@@ -138,7 +138,7 @@ async def test_a_node_of_another_network_is_refused(tmp_path, autojump_clock) ->
         await until(lambda: stranger.node is None, 10)
         assert isinstance(stranger.failure, Exception)
         assert "network" in str(stranger.failure)
-        assert swarm.nodes[0].running.view.neighbours.refused["VersionMismatch"] > 0
+        assert swarm.nodes[0].running.view.network.refused["VersionMismatch"] > 0
         assert swarm.nodes[0].status.peers_known == 1
         swarm.nodes.pop()
         await end(swarm)
