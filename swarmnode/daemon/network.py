@@ -168,7 +168,7 @@ class Network:
         """Bound what strangers cost who have proven nothing yet, and how many peers there are."""
         if self._strangers >= limits.STRANGERS_MAX:
             self._note_refusal("TooManyStrangers", "", "too many handshakes at once")
-        elif len(self.sessions) >= limits.SESSIONS_MAX and not self._close_least_used():
+        elif self._is_full() and self._least_used() is None:
             self._note_refusal("TooManyPeers", "", "connected to enough peers")
         else:
             return True
@@ -215,7 +215,8 @@ class Network:
             async with self._dial_limit:
                 await self._dial(peer, addresses)
         finally:
-            del self._dials[peer]
+            if self._dials.get(peer) is done:
+                del self._dials[peer]
             done.set()
 
     async def _dial(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
@@ -307,15 +308,25 @@ class Network:
             return False
         if session.is_closed:
             return False
+        if old is not None:
+            old.close_nowait("replaced by a newer connection")
+        elif not self._make_room() and not session.outbound:
+            await session.aclose("connected to enough peers")
+            return False
+        self._keep(session)
+        return True
+
+    def _keep(self, session: Session) -> None:
+        assert self._nursery is not None
         self.sessions[session.peer] = session
         self.dial_errors.pop(session.peer, None)
         self._used_at[session.peer] = self._env.monotonic()
-        if old is not None:
-            self._nursery.start_soon(old.aclose, "replaced by a newer connection")
         self._nursery.start_soon(self._watch, session)
+        dial = self._dials.pop(session.peer, None)
+        if dial is not None:
+            dial.set()  # whoever waits for a slow dial need not any more
         for watcher in self.watchers:
             watcher.session_opened(session)
-        return True
 
     def _loses(self, session: Session, old: Session) -> bool:
         crossed = (
@@ -356,23 +367,34 @@ class Network:
     def _close_idle(self) -> None:
         """Close what we dialled for one question and nobody needs any more."""
         now = self._env.monotonic()
-        for peer, session in list(self.sessions.items()):
-            idle_s = now - self._used_at.get(peer, now)
+        for peer, session in self.sessions.items():
+            idle_s = now - self._used_at[peer]
             if session.outbound and idle_s > limits.SESSION_IDLE_S and not self.keeps(peer):
-                self._close_soon(session, "nothing to ask for now")
+                session.close_nowait("nothing to ask for now")
 
-    def _close_least_used(self) -> bool:
-        """Make room for a newcomer; False if every session is one that we keep."""
-        spare = [peer for peer in self.sessions if not self.keeps(peer)]
-        if not spare:
-            return False
-        oldest = min(spare, key=lambda peer: self._used_at.get(peer, 0.0))
-        self._close_soon(self.sessions[oldest], "room is needed for others")
-        return True
+    def _is_full(self) -> bool:
+        n_open = sum(not session.is_closed for session in self.sessions.values())
+        return n_open >= limits.SESSIONS_MAX
 
-    def _close_soon(self, session: Session, why: str) -> None:
-        assert self._nursery is not None
-        self._nursery.start_soon(session.aclose, why)
+    def _make_room(self) -> bool:
+        """Let go of what was not used for longest, for a newcomer who has shown its key.
+
+        False if every session is one that we keep.
+        """
+        if not self._is_full():
+            return True
+        spare = self._least_used()
+        if spare is not None:
+            spare.close_nowait("room is needed for others")
+        return spare is not None
+
+    def _least_used(self) -> Session | None:
+        spare = [
+            peer
+            for peer, session in self.sessions.items()
+            if not (session.is_closed or self.keeps(peer))
+        ]
+        return self.sessions[min(spare, key=self._used_at.__getitem__)] if spare else None
 
 
 def _again(error: SwarmNodeError | None, peer: PeerId) -> SwarmNodeError:

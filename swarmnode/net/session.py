@@ -156,9 +156,13 @@ class Session:
 
     async def aclose(self, reason: str = "", code: GoodbyeCode = GoodbyeCode.DONE) -> None:
         """Say goodbye and wait until the session is over; the peer is told ``reason``."""
+        self.close_nowait(reason, code)
+        await self._closed.wait()
+
+    def close_nowait(self, reason: str = "", code: GoodbyeCode = GoodbyeCode.DONE) -> None:
+        """Say goodbye; the session is closed now, and over a little later."""
         cause = ChannelClosed(f"session with {self.peer.short}: closed by this side: {reason}")
         self._close(cause, (code, reason))
-        await self._closed.wait()
 
     async def wait_closed(self) -> None:
         """Wait until the session is over; ``close_cause`` tells why."""
