@@ -218,6 +218,8 @@ SWARM_CANDIDATES_MAX = 64
 SWARM_REPUBLISH_S_MIN = 60.0
 # Certificates are renewed, revocations passed on, and old members parted from this often.
 ADMISSION_REFRESH_S = 10.0
+# Which shards are free is looked at anew at most this often, however fast the state changes.
+SHARD_REFRESH_S = 0.2
 # Words about ourselves: at most four a second in the whole swarm, so that a large one says the
 # same in a larger time, and never more often than this.
 REPORT_S_MIN = 2.0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+from ipaddress import IPv4Network, IPv6Network
 
 from swarmnode.config import parse_host_port
+from swarmnode.net.interfaces import list_interfaces
 from swarmnode.net.tcp import format_address
 
 # Hosts that stand for every interface; None is both families.
@@ -46,3 +48,13 @@ def _own_address(family: socket.AddressFamily) -> str | None:
         except OSError:  # no route: this machine does not speak that family
             return None
         return str(probe.getsockname()[0])
+
+
+def own_networks() -> tuple[IPv4Network | IPv6Network, ...]:
+    """Return the private networks that this machine is in, where peers may share a range."""
+    return tuple(
+        address.network
+        for interface in list_interfaces()
+        for address in interface.addresses
+        if address.is_private
+    )

@@ -63,10 +63,16 @@ class SwarmFinder:
         pause_s = limits.SWARM_SEARCH_S_MIN
         while True:
             await self._search()
-            jitter = self._env.rng.uniform(0.75, 1.25)
-            await trio.sleep(pause_s * jitter)
-            longest_s = limits.SWARM_SEARCH_S_LONELY if self._is_lonely() else limits.SWARM_SEARCH_S
-            pause_s = min(2 * pause_s, longest_s)
+            await self._pause(pause_s * self._env.rng.uniform(0.75, 1.25))
+            pause_s = min(2 * pause_s, limits.SWARM_SEARCH_S)
+
+    async def _pause(self, longest_s: float) -> None:
+        """Wait; not so long for a node that is lonely, or becomes so meanwhile."""
+        until = trio.current_time() + longest_s
+        while True:
+            await trio.sleep(min(limits.SWARM_SEARCH_S_LONELY, until - trio.current_time()))
+            if trio.current_time() >= until or self._is_lonely():
+                return
 
     def found(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         """Somebody says that this peer is of our swarm."""

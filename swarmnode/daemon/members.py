@@ -144,10 +144,10 @@ class Members:
         """Remember addresses from a link; they are dialled soon."""
         self._contacts.feed(contacts.HintsGiven(hints))
 
-    def found(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
-        """A peer of our swarm is said to be there."""
+    def found(self, peer: PeerId, addresses: tuple[str, ...], *, is_own_word: bool = False) -> None:
+        """A peer of our swarm is said to be there, or says so itself in the shared state."""
         if addresses and peer != self._self_id:
-            self._contacts.feed(contacts.AddressesFound(peer, addresses))
+            self._contacts.feed(contacts.AddressesFound(peer, addresses, is_own_word))
 
     def live(self) -> tuple[PeerId, ...]:
         """Return who is alive, as far as we know, ourselves included, in id order."""

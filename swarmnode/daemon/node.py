@@ -22,11 +22,12 @@ from functools import partial
 import trio
 
 from swarmnode import limits
-from swarmnode.config import NodeConfig
-from swarmnode.daemon.addresses import reachable_addresses
+from swarmnode.config import NodeConfig, is_loopback, parse_host_port
+from swarmnode.daemon.addresses import own_networks, reachable_addresses
 from swarmnode.daemon.admission import AdmissionGate
 from swarmnode.daemon.blobs import Blobs
 from swarmnode.daemon.control import control_routes, metrics_routes
+from swarmnode.daemon.dealer import Dealer
 from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
 from swarmnode.daemon.finder import SwarmFinder
@@ -42,7 +43,9 @@ from swarmnode.env import Env
 from swarmnode.errors import KeyInUse, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Applied, Configure
+from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.channel import Transport
+from swarmnode.net.datagrams import DatagramNet
 from swarmnode.net.http import serve_http
 from swarmnode.net.services import Services
 from swarmnode.protocol.gossip.events import Finished
@@ -78,6 +81,7 @@ class Node:
         start_worker: how the worker is started.
         on_event: told of each step on the way to training, for the terminal.
         on_finished: told of each exchange that ended.
+        lan: what beacons are sent on, if not the real LAN.
         find_addresses: where others reach a listener that is bound to an address.
     """
 
@@ -95,6 +99,7 @@ class Node:
         on_event: Callable[[str], None] = lambda _text: None,
         on_finished: Callable[[Finished], None] = lambda _finished: None,
         find_addresses: Callable[[str], tuple[str, ...]] = reachable_addresses,
+        lan: DatagramNet | None = None,
     ) -> None:
         self.env = env
         self._config = config
@@ -131,6 +136,7 @@ class Node:
             services=self._services,
             env=env,
             remembered=config.paths.contacts,
+            lan=own_networks() if config.lan else (),
         )
         self._finder = SwarmFinder(
             link,
@@ -139,6 +145,7 @@ class Node:
             env=env,
             is_lonely=self._is_lonely,
         )
+        self._beacon = self._make_beacon(lan) if config.lan else None
         self._manifests = ManifestKeeper(link, config.paths, env, self._services)
         self.view = NodeView(
             network=self._network,
@@ -202,6 +209,9 @@ class Node:
         await nursery.start(self._discovery.run)
         for hint in map(Hint.parse, config.bootstrap):
             self._discovery.discovered(hint.peer, (hint.address,))
+        if self._beacon is not None:
+            names = await nursery.start(self._beacon.run)
+            self._on_event(f"looking for peers on the LAN: {', '.join(names) or 'no interface'}")
 
     async def _take_part(self, manifest: Manifest | None, nursery: trio.Nursery) -> None:
         """Get the manifest, then train; a failure ends the node in an orderly way."""
@@ -315,10 +325,46 @@ class Node:
         trainer = self._make_trainer(manifest)
         exchanges = self._make_exchanges(manifest, part, trainer)
         trainer.exchanges = exchanges
+        dealer = Dealer(
+            part, manifest, self_id=self._identity.peer_id, post=trainer.post, env=self.env
+        )
+        trainer.dealer = dealer
+        nursery.start_soon(dealer.run)
         part.on_partners_changed = exchanges.partners_changed
         await nursery.start(exchanges.run)
         self.view.trainer, self.view.exchanges = trainer, exchanges
         await trainer.run()
+
+    def _make_beacon(self, lan: DatagramNet | None) -> LanBeacon:
+        return LanBeacon(
+            identity=self._identity,
+            network_id=network_id(self._config.network),
+            port=self._announced_port,
+            swarms=self._announced_swarms,
+            on_peer=self._met_on_lan,
+            env=self.env,
+            net=lan,
+        )
+
+    def _announced_port(self) -> int:
+        """0 where others on the LAN could not dial us anyway: then we only listen."""
+        if is_loopback(self._config.listen_address.host) or not self._network.address:
+            return 0
+        return parse_host_port(self._network.address, setting="listen").port
+
+    def _announced_swarms(self) -> tuple[LanSwarm, ...]:
+        manifest, part = self.view.manifest, self.view.part
+        if manifest is None or part is None:
+            return ()
+        members = len(part.members.live())
+        return (LanSwarm(manifest.name, manifest.swarm_key, members, manifest.created_at),)
+
+    def _met_on_lan(self, peer: LanPeer) -> None:
+        if "%" not in peer.address:  # a link-local address is of use on this machine only
+            self._discovery.discovered(peer.peer, (peer.address,))
+        if any(swarm.swarm_key == self._link.swarm_key for swarm in peer.swarms):
+            self._on_event(f"met {peer.peer.short}… of this swarm on the LAN")
+            self._finder.found(peer.peer, (peer.address,))
 
     def _is_lonely(self) -> bool:
         part = self.view.part

@@ -27,7 +27,10 @@ from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
+from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.identity import Identity
+from swarmnode.protocol.membership.swim_events import Changed
+from swarmnode.protocol.shards.words import REGISTERS
 from swarmnode.protocol.swarm import SwarmLink
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import dht as wire_dht
@@ -67,6 +70,7 @@ class SwarmPart:
         gate: Gate,
         report: Callable[[], SelfReport],
     ) -> None:
+        self.changed = trio.Event()  # another one after each change of members or state
         self.nursery: trio.Nursery  # of what runs as long as we are a member
         self.on_partners_changed: Callable[[], None] = lambda: None
         self.manifest = manifest
@@ -97,6 +101,7 @@ class SwarmPart:
         )
         self.members.watchers += [self.state, self]
         self.state.on_changed = self._state_changed
+        self.members.on_changed = self._member_changed
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take part until cancelled. Raises StorageError if the journal cannot be opened."""
@@ -109,6 +114,7 @@ class SwarmPart:
             for peer, addresses in self._finder.candidates.items():
                 self.members.found(peer, addresses)
             self._use_stored_addresses()
+            self._repeat_progress()
             nursery.start_soon(self.reporter.run)
             nursery.start_soon(self._publish)
             task_status.started()
@@ -147,16 +153,34 @@ class SwarmPart:
 
     # --- inside -----------------------------------------------------------------------------
 
+    def _repeat_progress(self) -> None:
+        """Our first record takes the place of all before: which shards we had trained as well."""
+        said = self.state.view.registers_of(self._self_id)
+        done = {name: said[name] for name in REGISTERS if name in said}
+        if done:
+            self.state.say(Update(registers=done))
+
+    def _member_changed(self, changed: Changed) -> None:
+        _log.info("member", peer=changed.peer.short, is_now=str(changed.state), why=changed.reason)
+        self._note_change()
+        self.on_partners_changed()
+
+    def _note_change(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
     def _state_changed(self, author: PeerId, names: frozenset[str]) -> None:
         if ADDRESS in names and author != self._self_id:
-            self.members.found(author, self.peer_report(author).addresses)
+            addresses = self.peer_report(author).addresses
+            self.members.found(author, addresses, is_own_word=True)
+        self._note_change()
         if names & {"state", ROLE}:
             self.on_partners_changed()
 
     def _use_stored_addresses(self) -> None:
         """What the journal says about others has expired, and is the best there is."""
         for peer, addresses in self.state.stored_addresses().items():
-            self.members.found(peer, addresses)
+            self.members.found(peer, addresses, is_own_word=True)
 
     async def _resolve(self, peer: PeerId) -> tuple[str, ...]:
         """Ask the DHT where a member is. Raises SwarmNodeError."""

@@ -39,10 +39,11 @@ class HintsGiven:
 
 @dataclass(frozen=True)
 class AddressesFound:
-    """This peer of our swarm says, or is said, to be there."""
+    """This peer of our swarm is said to be there, or says so itself in the shared state."""
 
     peer: PeerId
     addresses: tuple[str, ...]
+    is_own_word: bool
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class Entry:
 
     peer: PeerId
     addresses: tuple[str, ...] = ()
+    heard: tuple[str, ...] = ()  # on the LAN or in the DHT
     hinted: tuple[str, ...] = ()  # of the link
     heard_at: float = 0.0
     is_gone: bool = False
@@ -125,12 +127,12 @@ class Entry:
     dial_at: float = 0.0
 
     def all_addresses(self) -> tuple[str, ...]:
-        """What it says itself first, then what the link says."""
-        every = dict.fromkeys((*self.addresses, *self.hinted))
+        """What it says itself first, then what was heard, then what the link says."""
+        every = dict.fromkeys((*self.addresses, *self.heard, *self.hinted))
         return tuple(every)[: limits.CONTACT_ADDRESSES_MAX]
 
     def wants_dial(self) -> bool:
-        return not (self.connected or self.dialling) and bool(self.addresses or self.hinted)
+        return not (self.connected or self.dialling) and bool(self.all_addresses())
 
 
 @dataclass
@@ -153,8 +155,8 @@ class ContactBook:
             case HintsGiven(hints):
                 for hint in hints:
                     self._take_hint(hint, now)
-            case AddressesFound(peer, addresses):
-                self._take_addresses(peer, addresses, now)
+            case AddressesFound():
+                self._take_addresses(event, now)
             case MemberLives(peer):
                 self._lives(peer, now)
             case MemberGone(peer):
@@ -211,11 +213,18 @@ class ContactBook:
         if entry is not None:
             entry.hinted = tuple(dict.fromkeys((*entry.hinted, hint.address)))
 
-    def _take_addresses(self, peer: PeerId, addresses: tuple[str, ...], now: float) -> None:
-        entry = self._entry(peer, now)
-        if entry is None or entry.addresses == addresses:
+    def _take_addresses(self, found: AddressesFound, now: float) -> None:
+        entry = self._entry(found.peer, now)
+        if entry is None:
             return
-        entry.addresses, entry.heard_at = addresses[: limits.CONTACT_ADDRESSES_MAX], now
+        before, addresses = entry.all_addresses(), found.addresses[: limits.CONTACT_ADDRESSES_MAX]
+        if found.is_own_word:
+            entry.addresses = addresses
+        else:
+            entry.heard = addresses
+        if entry.all_addresses() == before:
+            return
+        entry.heard_at = now
         if not (entry.is_gone or entry.dialling):
             entry.failures, entry.dial_at = 0, now  # it has moved, or is new
 
