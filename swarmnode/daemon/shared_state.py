@@ -65,7 +65,6 @@ class StateKeeper:
         self.disk_failure = ""
         self.on_changed: Callable[[PeerId, frozenset[str]], None] = lambda _author, _names: None
         self.on_key_elsewhere: Callable[[int], None] = lambda _epoch: None
-        self.first_comparison = trio.Event()
         self._self_id = identity.peer_id
         self._path = journal
         self._env = env
@@ -113,6 +112,10 @@ class StateKeeper:
     def say(self, update: events.Update) -> None:
         """Say something about this node; see ``events.Update``."""
         self._driver.feed(update)
+
+    def fingerprint(self) -> str:
+        """Return hexadecimal digits that are equal on nodes that hold the same records."""
+        return self.view.ledger.index.digest("").fingerprint.hex()
 
     def own_claims(self) -> dict[bytes, SnapshotClaim]:
         """Return which snapshots this node said it held, in its earlier life too."""
@@ -162,7 +165,6 @@ class StateKeeper:
     async def _receive(self, peer: PeerId, payload: bytes) -> bytes:
         message: wire.Message = decode_record(payload, _MESSAGE)
         self._driver.feed(events.Received(peer, message))
-        self.first_comparison.set()
         return b""
 
     # --- effects --------------------------------------------------------------------------

@@ -126,15 +126,21 @@ class Snapshots:
 
     async def _wait_for_entry(self) -> SnapshotEntry | None:
         """Return the newest snapshot that others hold; None if it seems that there is none."""
-        with trio.move_on_after(limits.NEWCOMER_WAIT_S):
-            await self._part.state.first_comparison.wait()
-        with trio.move_on_after(limits.SNAPSHOT_WAIT_S):
-            while True:
-                entry = self._best()
-                if entry is not None or not self._others_have_trained():
-                    return entry
-                await trio.sleep(limits.SNAPSHOT_LOOK_S)
-        return None
+        started_at = trio.current_time()
+        while True:
+            waited_s = trio.current_time() - started_at
+            entry = self._best()
+            if entry is not None or waited_s > limits.SNAPSHOT_WAIT_S:
+                return entry
+            is_informed = self._knows_its_neighbours() or waited_s > limits.NEWCOMER_WAIT_S
+            if is_informed and not self._others_have_trained():
+                return None
+            await trio.sleep(limits.SNAPSHOT_LOOK_S)
+
+    def _knows_its_neighbours(self) -> bool:
+        """Whether there are some, and each has said in the shared state what it does."""
+        peers = list(self._part.sessions)
+        return bool(peers) and all(self._part.peer_report(peer).state for peer in peers)
 
     def _others_have_trained(self) -> bool:
         return any(
