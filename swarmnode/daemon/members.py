@@ -13,6 +13,7 @@ for the DHT; and may go on after.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -83,6 +84,9 @@ class Members:
         book: whom we know, and where.
         detector: who is alive; to be read.
         refusals: why peers would not have us, or we them, newest last.
+        on_changed: told of each member whose state changes.
+        on_key_conflict: somebody else signs with our key, in this boot epoch.
+        on_expelled: told why we are no member any more.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class Members:
         self.watchers: list[NeighbourWatcher] = []
         self.on_changed: Callable[[swim_events.Changed], None] = lambda _changed: None
         self.on_key_conflict: Callable[[int], None] = lambda _epoch: None
+        self.on_expelled: Callable[[Refused], None] = lambda _why: None
         self.services = ScopedServices(services, link.tag, self._may_use)
         self._self_id = identity.peer_id
         self._rng = env.rng
@@ -128,17 +133,13 @@ class Members:
         network.watchers.append(self)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep neighbours until cancelled. Raises Refused if we are no member any more."""
+        """Keep neighbours until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._contacts.run)
             nursery.start_soon(self._swim.run)
+            nursery.start_soon(self._stay_admitted)
             task_status.started()
-            while True:
-                await trio.sleep(limits.ADMISSION_REFRESH_S)
-                self._gate.refresh()
-                self._part_from_strangers()
-                await self._greet_somebody_again()
 
     def add_hints(self, hints: tuple[Hint, ...]) -> None:
         """Remember addresses from a link; they are dialled soon."""
@@ -161,6 +162,14 @@ class Members:
             session = await self._network.connect(peer, addresses)
             await self._greet(session)
         return session
+
+    def keeps(self, peer: PeerId) -> bool:
+        """Whether the session with a peer is to stay open though nobody uses it just now.
+
+        The failure detector talks to everybody in turn: a large swarm would keep a session
+        with each of us, so those of the first ones only are kept.
+        """
+        return peer in itertools.islice(self.sessions, limits.PEERS_CONNECTED_MAX)
 
     def is_member(self, peer: PeerId) -> bool:
         """Whether this peer has said hello and been admitted."""
@@ -192,6 +201,17 @@ class Members:
         for watcher in self.watchers:
             watcher.neighbour_down(peer)
         self._contacts.feed(contacts.SessionClosed(peer))
+
+    async def _stay_admitted(self) -> None:
+        while True:
+            await trio.sleep(limits.ADMISSION_REFRESH_S)
+            try:
+                self._gate.refresh()
+            except Refused as error:
+                self.on_expelled(error)
+                return
+            self._part_from_strangers()
+            await self._greet_somebody_again()
 
     def _part_from_strangers(self) -> None:
         """End with neighbours whose certificate has ended or was revoked."""

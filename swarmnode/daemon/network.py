@@ -369,7 +369,8 @@ class Network:
         now = self._env.monotonic()
         for peer, session in self.sessions.items():
             idle_s = now - self._used_at[peer]
-            if session.outbound and idle_s > limits.SESSION_IDLE_S and not self.keeps(peer):
+            is_idle = idle_s > limits.SESSION_IDLE_S and not session.is_busy
+            if session.outbound and is_idle and not self.keeps(peer):
                 session.close_nowait("nothing to ask for now")
 
     def _is_full(self) -> bool:
@@ -390,11 +391,12 @@ class Network:
 
     def _least_used(self) -> Session | None:
         spare = [
-            peer
+            session
             for peer, session in self.sessions.items()
             if not (session.is_closed or self.keeps(peer))
         ]
-        return self.sessions[min(spare, key=self._used_at.__getitem__)] if spare else None
+        # Open streams do not protect a session: else whoever opens some keeps others out.
+        return min(spare, key=lambda each: (each.is_busy, self._used_at[each.peer]), default=None)
 
 
 def _again(error: SwarmNodeError | None, peer: PeerId) -> SwarmNodeError:

@@ -292,6 +292,7 @@ class Node:
             report=self._report,
         )
         part.members.on_key_conflict = self._key_elsewhere
+        part.members.on_expelled = self._fail
         part.state.on_key_elsewhere = self._key_elsewhere
         self.view.part = part
         await nursery.start(part.run)
@@ -347,7 +348,7 @@ class Node:
         )
 
     def _announced_port(self) -> int:
-        """0 where others on the LAN could not dial us anyway: then we only listen."""
+        """0 where others on the LAN could not dial us anyway: then we only ask who is there."""
         if is_loopback(self._config.listen_address.host) or not self._network.address:
             return 0
         return parse_host_port(self._network.address, setting="listen").port

@@ -109,7 +109,7 @@ class SwarmPart:
             self.nursery = nursery
             await nursery.start(self.state.run)
             await nursery.start(self.members.run)
-            self._grounds.network.keeps = self.members.sessions.__contains__
+            self._grounds.network.keeps = self.members.keeps
             self._finder.on_found = self.members.found
             for peer, addresses in self._finder.candidates.items():
                 self.members.found(peer, addresses)

@@ -101,6 +101,11 @@ class Session:
         """Whether nothing can be sent or received any more."""
         return self._closing.is_set()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether a stream is open, whoever opened it."""
+        return bool(self._streams)
+
     async def open_stream(
         self, service: str, *, priority: Priority = Priority.BULK, deadline_s: float | None = None
     ) -> Stream:

@@ -18,6 +18,8 @@ from swarmnode.errors import (
 )
 from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.memory import MemoryNetwork
+from swarmnode.net.session import Session
+from swarmnode.net.stream import Stream
 from tests.unit.party_kit import Party, parties
 
 
@@ -277,6 +279,22 @@ async def test_what_was_opened_for_one_question_is_closed_when_nobody_asks_again
         assert [session.peer for session in a.closed] == [b.peer]
         await trio.sleep(2 * limits.SESSION_IDLE_S)
         assert a.network.sessions.keys() == {c.peer}
+
+
+async def test_a_session_in_use_is_not_idle(autojump_clock) -> None:
+    async with parties("a", "b") as (a, b):
+
+        async def keep(session: Session, stream: Stream) -> None:
+            await trio.sleep_forever()
+
+        b.services.add_stream("long/1", keep)
+        session = await a.connect(b)
+        stream = await session.open_stream("long/1")
+        await trio.sleep(3 * limits.SESSION_IDLE_S)
+        assert a.session(b) is session
+        await stream.reset()
+        await trio.sleep(2 * limits.SESSION_SWEEP_S)
+        assert a.session(b) is None
 
 
 async def test_who_was_dialled_does_not_close(autojump_clock) -> None:

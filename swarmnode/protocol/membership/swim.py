@@ -451,7 +451,8 @@ class SwimCore:
     def _send_page(self, peer: PeerId, *, wants_reply: bool) -> None:
         doubt = self._doubt_about(peer)
         room = limits.SWIM_SYNC_CLAIMS_MAX - 1 - len(doubt)
-        members = [member for member in self._table.page(room) if member.peer != peer]
+        # The receiver's own claim is in it as well: that is how it learns of a copy of its key.
+        members = self._table.page(room)
         claims = (self._own, *doubt, *(_claim_of_member(member) for member in members))
         self._effects.append(Send(peer, wire.Sync(wants_reply, claims)))
 
