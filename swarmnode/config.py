@@ -202,6 +202,11 @@ class Paths:
         digest = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:16]
         return Path(gettempdir()) / f"swarmnode-{digest}" / "control.sock"
 
+    @property
+    def swarms(self) -> Path:
+        """A directory for each swarm that was joined or created here."""
+        return self.home / "swarms"
+
     def swarm(self, name: str) -> SwarmPaths:
         """Return the files of one swarm. Raises ConfigError if ``name`` is no swarm's name."""
         if not _SWARM_NAME.fullmatch(name):
@@ -209,7 +214,7 @@ class Paths:
                 "expected a swarm name of 1 to 64 characters out of a-z, 0-9, '.', '_' and '-', "
                 f"the first a letter or digit, got {name[:80]!r}"
             )
-        return SwarmPaths(self.home / "swarms" / name)
+        return SwarmPaths(self.swarms / name)
 
 
 def resolve_home(flag: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:

@@ -117,7 +117,7 @@ def paths(home: Path | None, as_json: bool) -> None:
         "node_key": own.node_key,
         "control_socket": own.control_socket,
         "exchanges": own.history,
-        "swarms": own.home / "swarms",
+        "swarms": own.swarms,
     }
     if as_json:
         print_json({name: str(path) for name, path in where.items()})
