@@ -166,6 +166,20 @@ DHT_REMEMBER_S = 300.0
 # Four addresses of 260 bytes for each remembered peer.
 CONTACTS_FILE_BYTES_MAX = 128 * KIB
 
+# --- lookup: swarms by name, for people -----------------------------------------------------------
+# A list on a screen, largest first; more than that is somebody who floods a name.
+SWARMS_LISTED_MAX = 64
+# Names of one question: those of a home and a few more; so many operations run at once.
+LOOKUP_NAMES_MAX = 16
+# A visitor hears of its LAN after LAN_ANSWER_DELAY_S and LAN_ANSWER_GAP_S, and what dialling takes.
+LOOKUP_LAN_S = 1.0
+# ... and somebody of the DHT has answered by then: three slow peers one after the other.
+LOOKUP_BOOTSTRAP_S = 5.0
+# A lookup in the DHT: a few rounds, most of them with peers that have to be dialled.
+LOOKUP_DHT_S = 8.0
+# All who may have the manifest are asked at once: a dial and an answer through a slow relay.
+LOOKUP_MANIFEST_S = 8.0
+
 # --- membership --------------------------------------------------------------------------
 # A link must fit into a chat message or a QR code (version 40 holds 2,953 bytes).
 LINK_CHARACTERS_MAX = 2048

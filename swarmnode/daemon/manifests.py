@@ -120,11 +120,7 @@ class ManifestKeeper:
         return manifest
 
     async def _request(self, session: Session) -> Manifest:
-        request = encode_record(ManifestRequest(self.link.swarm_key))
-        answer = await session.request(
-            MANIFEST_SERVICE, request, deadline_s=limits.PEER_REQUEST_DEADLINE_S
-        )
-        manifest = self._take(decode_record(answer, ManifestReply).manifest)
+        manifest = self._take(await request_manifest(session, self.link.swarm_key))
         self.save()
         return manifest
 
@@ -143,12 +139,7 @@ class ManifestKeeper:
 
     def _take(self, signed: Signed) -> Manifest:
         manifest = open_manifest(signed, swarm_key=self.link.swarm_key, now_unix_s=self._env.wall())
-        if manifest.name != self.link.name:
-            # Its files would land in the folder of another swarm.
-            raise Refused(
-                f"the link calls the swarm {self.link.name!r}, its manifest {manifest.name!r}:"
-                " ask for the link as `swarmnode create` printed it"
-            )
+        check_names(self.link, manifest)
         if parse_version(manifest.min_version) > parse_version(__version__):
             raise Refused(
                 f"expected swarmnode >= {manifest.min_version}, this is {__version__}:"
@@ -172,6 +163,29 @@ class ManifestKeeper:
         if self._signed is None or request.swarm_key != self.link.swarm_key:
             raise Overloaded("I do not hold that manifest yet")
         return encode_record(ManifestReply(self._signed))
+
+
+async def request_manifest(session: Session, swarm_key: bytes) -> Signed:
+    """Ask a peer for a manifest, whoever signed what it gives.
+
+    Raises:
+        Overloaded: the peer does not hold it.
+        DeadlineExceeded, TransportError, MalformedMessage: no answer, or none that it should be.
+    """
+    request = encode_record(ManifestRequest(swarm_key))
+    answer = await session.request(
+        MANIFEST_SERVICE, request, deadline_s=limits.PEER_REQUEST_DEADLINE_S
+    )
+    return decode_record(answer, ManifestReply).manifest
+
+
+def check_names(link: SwarmLink, manifest: Manifest) -> None:
+    """Raise Refused unless both mean one name: files would land in another swarm's folder."""
+    if manifest.name != link.name:
+        raise Refused(
+            f"the link calls the swarm {link.name!r}, its manifest {manifest.name!r}:"
+            " ask for the link as `swarmnode create` printed it"
+        )
 
 
 async def _first(
