@@ -9,7 +9,7 @@ import numpy as np
 import trio
 
 from swarmnode.cli.audit import Audit, audit_histories
-from swarmnode.testing.fake_worker import Vector
+from swarmnode.testing.fake_snapshot import Vector
 from swarmnode.testing.swarm import SimNode, SimSwarm
 
 SUM_ERROR_MAX = 1e-6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -19,3 +20,9 @@ def no_bug_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
         if record.exc_info or record.levelno >= logging.ERROR
     ]
     assert not bugs
+
+
+@pytest.fixture(autouse=True)
+def disks_are_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are killed here, machines lose no power: what was written stays."""
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
