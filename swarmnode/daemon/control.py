@@ -3,6 +3,7 @@
 ==========  =========================================================================
 GET /status   :class:`~swarmnode.daemon.status.NodeStatus`
 GET /peers    list of :class:`~swarmnode.daemon.status.PeerView`
+GET /swarms   ``?names=A,B``: :class:`~swarmnode.daemon.found.Findings`, what LAN and DHT know
 GET /metrics  the Prometheus text, also where metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``
 POST /pause, /resume
@@ -15,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from swarmnode import limits
+from swarmnode.daemon.lookup import ask_node
 from swarmnode.errors import NotRunning
 from swarmnode.net.http import Request, Response, Route, json_response
 from swarmnode.telemetry.metrics import render
@@ -32,6 +34,10 @@ def control_routes(node: Node) -> list[Route]:
 
     async def peers(request: Request) -> Response:  # noqa: ARG001
         return json_response(node.view.peers())
+
+    async def swarms(request: Request) -> Response:
+        names = [name for name in request.query().get("names", "").split(",") if name]
+        return json_response(await ask_node(node.view, node.beacon, names, node.env))
 
     async def snapshot(request: Request) -> Response:  # noqa: ARG001
         saved = await _trainer(node).save_snapshot(limits.SNAPSHOT_REQUEST_DEADLINE_S)
@@ -52,6 +58,7 @@ def control_routes(node: Node) -> list[Route]:
     return [
         Route("GET", "/status", status),
         Route("GET", "/peers", peers),
+        Route("GET", "/swarms", swarms, limits.LOOKUP_DHT_S + 1),
         Route("POST", "/snapshot", snapshot, limits.SNAPSHOT_REQUEST_DEADLINE_S + 1),
         Route("POST", "/pause", pause),
         Route("POST", "/resume", resume),

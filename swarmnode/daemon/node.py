@@ -83,6 +83,9 @@ class Node:
         on_finished: told of each exchange that ended.
         lan: what beacons are sent on, if not the real LAN.
         find_addresses: where others reach a listener that is bound to an address.
+
+    Attributes:
+        beacon: finds nodes on the LAN; None if that is switched off.
     """
 
     def __init__(
@@ -145,7 +148,7 @@ class Node:
             env=env,
             is_lonely=self._is_lonely,
         )
-        self._beacon = self._make_beacon(lan) if config.lan else None
+        self.beacon = self._make_beacon(lan) if config.lan else None
         self._manifests = ManifestKeeper(link, config.paths, env, self._services)
         self.view = NodeView(
             network=self._network,
@@ -209,8 +212,8 @@ class Node:
         await nursery.start(self._discovery.run)
         for hint in map(Hint.parse, config.bootstrap):
             self._discovery.discovered(hint.peer, (hint.address,))
-        if self._beacon is not None:
-            names = await nursery.start(self._beacon.run)
+        if self.beacon is not None:
+            names = await nursery.start(self.beacon.run)
             self._on_event(f"looking for peers on the LAN: {', '.join(names) or 'no interface'}")
 
     async def _take_part(self, manifest: Manifest | None, nursery: trio.Nursery) -> None:
