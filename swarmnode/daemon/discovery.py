@@ -179,6 +179,8 @@ class Discovery:
                 DHT_SERVICE, encode_record(message), deadline_s=limits.DHT_GONE_S
             )
             answer: wire.Message = decode_record(raw, _MESSAGE)
+            if not isinstance(answer, wire.Answer):
+                raise MalformedMessage(f"expected an answer, got a {type(answer).__name__}")
             self._driver.feed(events.Received(peer, answer, remote_address(session)))
         except SwarmNodeError as error:
             _log.debug("no DHT answer", peer=peer.short, why=str(error))

@@ -236,16 +236,24 @@ class StateKeeper:
         own = [each.sequence for each in batch if each.sequence is not None]
         try:
             await self._env.in_thread(_append, self._journal, batch, bool(own))
-            await self._rotate_if_long()
         except StorageError as error:
-            if str(error) != self.disk_failure:
-                _log.error("the shared state is not written down; training goes on", why=error)
-            self.disk_failure = str(error)
+            self._note_failure(error)
             return False
-        self.disk_failure = ""
+        # Before the journal is rotated: a new generation holds what the core shows to others.
         for sequence in own:
             self._driver.feed(events.Persisted(sequence))
+        try:
+            await self._rotate_if_long()
+        except StorageError as error:
+            self._note_failure(error)  # the old generation goes on
+        else:
+            self.disk_failure = ""
         return True
+
+    def _note_failure(self, error: StorageError) -> None:
+        if str(error) != self.disk_failure:  # said once: it is tried again and again
+            _log.error("the shared state is not written down; training goes on", why=str(error))
+        self.disk_failure = str(error)
 
     async def _rotate_if_long(self) -> None:
         assert self._journal is not None
