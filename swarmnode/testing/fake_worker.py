@@ -83,7 +83,8 @@ class FakeWorker:
         step_s: time of a step.
         every: steps between two snapshots for exchange.
         drift: what a step adds, from (step, x).
-        save_every: steps between two snapshots; 0: when asked to, and at the end, only.
+        save_every: steps between two snapshots, by default ten seconds of them; 0: when asked
+            to, and at the end, only.
         shard_steps: steps that a shard takes.
 
     Attributes:
@@ -97,7 +98,7 @@ class FakeWorker:
     step_s: float = 0.05
     every: int = 8
     drift: Callable[[int, Vector], Vector] = no_drift
-    save_every: int = 0
+    save_every: int = 200
     shard_steps: int = 8
     layout_hash: bytes = b"\x00" * 32
     x: Vector = field(init=False)

@@ -88,6 +88,7 @@ class SimNode:
         hints: the nodes that its link names.
         link: another one than the swarm's with these hints.
         role: a ``keeper`` or ``monitor`` runs no worker.
+        network: nodes of other networks refuse it.
         bootstrap: nodes of its network that it knows, of whatever swarm.
         clock_error_s: by how much its wall clock is ahead.
 
@@ -102,6 +103,7 @@ class SimNode:
     hints: tuple[int, ...] = (0,)
     link: SwarmLink | None = None
     role: Literal["trainer", "keeper", "monitor"] = "trainer"
+    network: str = "main"
     bootstrap: tuple[int, ...] = ()
     clock_error_s: float = 0.0
     boots: int = 0
@@ -191,6 +193,7 @@ class SimNode:
                 metrics="off",
                 lan=False,
                 role=self.role,
+                network=self.network,
                 bootstrap=tuple(str(swarm.hint(index)) for index in self.bootstrap),
             ),
             link=self.link or swarm.link(self.hints),

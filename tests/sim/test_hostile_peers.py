@@ -7,7 +7,6 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange import EXCHANGE_SERVICE, MESSAGE_SERVICE
 from swarmnode.errors import SwarmNodeError
 from swarmnode.net.stream import Stream
 from swarmnode.testing.fake_worker import FakeWorker
@@ -166,8 +165,9 @@ def offer_with(key: bytes, **changes: object) -> wire.Offer:
 async def test_a_stream_that_does_not_begin_with_an_offer(tmp_path, autojump_clock, first) -> None:
     async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
         await trio.sleep(1)
-        session = await Impostor(swarm, b"i", nothing).join(0)
-        async with await session.open_stream(EXCHANGE_SERVICE) as stream:
+        impostor = Impostor(swarm, b"i", nothing)
+        session = await impostor.join(0)
+        async with await impostor.open_exchange(session) as stream:
             if first:
                 await stream.send_message(first)
             await stream.send_end()
@@ -180,8 +180,9 @@ async def test_a_stream_that_does_not_begin_with_an_offer(tmp_path, autojump_clo
 async def test_a_stream_on_which_nothing_comes_is_refused_in_time(tmp_path, autojump_clock) -> None:
     async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
         await trio.sleep(1)
-        session = await Impostor(swarm, b"i", nothing).join(0)
-        stream = await session.open_stream(EXCHANGE_SERVICE)
+        impostor = Impostor(swarm, b"i", nothing)
+        session = await impostor.join(0)
+        stream = await impostor.open_exchange(session)
         await stream.send(b"\0")  # a message has at least eight bytes
         with trio.fail_after(limits.EXCHANGE_OFFER_S + 1), pytest.raises(SwarmNodeError):
             await stream.receive_message(0)
@@ -191,8 +192,9 @@ async def test_a_stream_on_which_nothing_comes_is_refused_in_time(tmp_path, auto
 async def test_an_offer_that_is_refused_is_answered_and_ended(tmp_path, autojump_clock) -> None:
     async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
         await trio.sleep(1)
-        session = await Impostor(swarm, b"i", nothing).join(0)
-        async with await session.open_stream(EXCHANGE_SERVICE) as stream:
+        impostor = Impostor(swarm, b"i", nothing)
+        session = await impostor.join(0)
+        async with await impostor.open_exchange(session) as stream:
             await say(stream, offer_with(b"k" * 32))
             header, _ = await stream.receive_message(0)
             assert b"incompatible" in header
@@ -218,14 +220,15 @@ async def test_a_message_of_a_running_exchange_from_somebody_else(tmp_path, auto
     async with sim_swarm(tmp_path, 2, delay_s=0.1, worker=TRAINING) as swarm:
         await trio.sleep(3)
         victim = swarm.nodes[0]
-        session = await Impostor(swarm, b"i", nothing).join(0)
+        impostor = Impostor(swarm, b"i", nothing)
+        session = await impostor.join(0)
         xid = await running_exchange(victim)
-        abort = encode_record(wire.Abort(xid=xid, reason="because I say so"))
+        abort = wire.Abort(xid=xid, reason="because I say so")
         with pytest.raises(SwarmNodeError):
-            await session.request(MESSAGE_SERVICE, abort, deadline_s=2)
-        accept = encode_record(wire.Accept(xid=xid, round=1, step=1, tokens=1))
+            await impostor.tell(session, abort)
+        accept = wire.Accept(xid=xid, round=1, step=1, tokens=1)
         with pytest.raises(SwarmNodeError, match="needs a stream"):
-            await session.request(MESSAGE_SERVICE, accept, deadline_s=2)
+            await impostor.tell(session, accept)
         await until(lambda: any(e["xid"] == xid.hex() for e in victim.history), 10)
         assert next(e for e in victim.history if e["xid"] == xid.hex())["outcome"] == "committed"
         assert make_identity(1).peer_id in victim.part.sessions
