@@ -53,7 +53,10 @@ HANDLERS_PER_SESSION_MAX = 32
 # A peer that opens and resets leaves running handlers behind; the next streams wait here.
 ACCEPT_BACKLOG_MAX = 32
 REQUEST_BYTES_MAX = MESSAGE_BYTES_MAX  # a request and its answer are one message each
-PING_INTERVAL_S = 5.0
+# A peer that was not heard of for so long is asked for a sign of life ...
+PING_QUIET_S = 5.0
+# ... and any peer this often, for the round trip: each of dozens of sessions wakes both nodes.
+PING_INTERVAL_S = 30.0
 SILENCE_S = 15.0  # three lost pings
 # A peer that talks but never answers has stopped reading; slow links queue seconds of bulk.
 PONG_WAIT_S = 30.0
@@ -240,6 +243,8 @@ REPORT_S_MIN = 2.0
 REPORT_MEMBER_S = 0.25
 # ... but for a change of state, which is looked for this often.
 REPORT_LOOK_S = 0.5
+# That time goes by is no news: who does nothing else says it as often as it renews its lease.
+REPORT_TIME_S = 100.0
 # A conflict of keys seen in the first minute: we are the younger of the two nodes and stop.
 KEY_CONFLICT_YOUNG_S = 60.0
 KEY_CONFLICT_WAIT_S = 3.0

@@ -12,6 +12,7 @@ All of it is self-reported: it is shown, and used to choose whom to ask, and nev
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import get_args
@@ -75,6 +76,7 @@ class Reporter:
     make: Callable[[], SelfReport]
     n_members: Callable[[], int]
     _said: Update = field(default_factory=Update)
+    _said_at: float = -math.inf
 
     async def run(self) -> None:
         """Report until cancelled."""
@@ -84,15 +86,15 @@ class Reporter:
 
     def say_now(self) -> None:
         """Say what is new since last time."""
-        whole = self.make().update(self.peer)
+        whole, now = self.make().update(self.peer), trio.current_time()
         news = _difference(self._said, whole)
-        if news is None:
+        if news is None or (_is_only_time(news) and now < self._said_at + limits.REPORT_TIME_S):
             return
         try:
             self.state.say(news)
         except LocalProtocolError as error:  # an address that no record can hold, for example
             _log.error("not said in the shared state", why=str(error))
-        self._said = whole
+        self._said, self._said_at = whole, now
 
     def say_goodbye(self) -> None:
         """Take back that we are here; totals stay."""
@@ -149,3 +151,8 @@ def _difference(said: Update, whole: Update) -> Update | None:
         {k: v for k, v in whole.maxima.items() if said.maxima.get(k) != v},
     )
     return news if (news.leases or news.counters or news.registers or news.maxima) else None
+
+
+def _is_only_time(news: Update) -> bool:
+    """Whether nothing has happened but that time went by."""
+    return not (news.leases or news.registers or news.maxima) and set(news.counters) == {"seconds"}

@@ -72,6 +72,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     peers_alive: int
     peers_connected: int
     dht_contacts: int
+    state_fingerprint: str
     swarm_steps: int
     swarm_tokens: int
     alarm: str
@@ -178,6 +179,7 @@ class NodeView:
             peers_alive=len(self.part.members.live()) - 1 if self.part is not None else 0,
             peers_connected=len(self._sessions()),
             dht_contacts=self.discovery.core.statistics().contacts,
+            state_fingerprint=self.part.state.fingerprint() if self.part is not None else "",
             swarm_steps=totals.get("steps", 0),
             swarm_tokens=totals.get("tokens", 0),
             alarm=self._alarm(),

@@ -1,10 +1,13 @@
 """Records on a channel: buffers between the channel's bytes and the session's frames.
 
 Both directions use one buffer for the whole life of the session: fresh memory
-costs more than encrypting does.
+costs more than encrypting does. A buffer takes memory as far as it was ever filled: of dozens
+of sessions most never carry a tensor.
 """
 
 from __future__ import annotations
+
+import mmap
 
 import trio
 
@@ -29,10 +32,8 @@ class RecordWriter:
     def __init__(self, channel: Channel, sealer: Sealer) -> None:
         self._channel = channel
         self._sealer = sealer
-        self._head = memoryview(bytearray(limits.RECORD_HEAD_BYTES_MAX))
-        self._out = memoryview(
-            bytearray(limits.RECORD_HEAD_BYTES_MAX + RECORD_OVERHEAD_BYTES + RECORD_BYTES_MAX)
-        )
+        self._head = _buffer(limits.RECORD_HEAD_BYTES_MAX)
+        self._out = _buffer(limits.RECORD_HEAD_BYTES_MAX + RECORD_OVERHEAD_BYTES + RECORD_BYTES_MAX)
 
     def seal_next(self, core: SessionCore, now: float) -> int:
         """Take what is due from ``core``; return how many bytes :meth:`send` has to send.
@@ -62,6 +63,11 @@ class RecordWriter:
         await self.send(self._sealer.seal_into(memoryview(frame), self._out))
 
 
+def _buffer(n_bytes: int) -> memoryview:
+    """Return zeros that the system hands out page by page; a bytearray would touch them all."""
+    return memoryview(mmap.mmap(-1, n_bytes))
+
+
 def next_body_bytes(body_bytes: int, sent_bytes: int, taken_s: float) -> int:
     """Return how large the next turn's body may be, after one that took ``taken_s``.
 
@@ -81,10 +87,10 @@ class RecordReader:
         self._channel = channel
         self._opener = opener
         # Room for a whole record behind the rest of another.
-        self._buffer = memoryview(bytearray(2 * RECORD_BYTES_MAX))
+        self._buffer = _buffer(2 * RECORD_BYTES_MAX)
         self._start = 0
         self._end = 0
-        self._plaintext = memoryview(bytearray(limits.RECORD_PLAINTEXT_BYTES_MAX))
+        self._plaintext = _buffer(limits.RECORD_PLAINTEXT_BYTES_MAX)
 
     async def receive(self) -> None:
         """Wait for more bytes.

@@ -75,7 +75,7 @@ class SessionCore:
     def __init__(self, role: Role, now: float) -> None:
         self._effects: list[Effect] = []
         self._parser = FrameParser()
-        self._keepalive = Keepalive(now)
+        self._keepalive = Keepalive(role, now)
         self._table = StreamTable(role, self._effects)
         self._outgoing = Outgoing(self._table, self._keepalive, self._effects)
         self._received_bytes = [0 for _ in Priority]
