@@ -318,6 +318,9 @@ SWIM_NEWS_MAX = 32
 # Views are compared with one random member, so that news that got lost is found again. While
 # there is more news than pings carry, in every period.
 SWIM_SYNC_S = 10.0
+# Likewise for this long after somebody came back from the dead: who heals a partition of a
+# thousand has the last claims after twenty seconds, and one that returned costs fifteen digests.
+SWIM_MENDING_S = 30.0
 # 512 claims of at most 450 bytes fit into MESSAGE_BYTES_MAX; larger swarms send pages in turn.
 SWIM_SYNC_CLAIMS_MAX = 512
 # So often a node may call a dead member, with the share of the dead as probability: two halves of
@@ -431,24 +434,24 @@ JOURNAL_BYTES_MAX = 64 * MIB
 JOURNAL_ROTATE_BYTES_MIN = 1 * MIB
 
 # --- blobs -------------------------------------------------------------------------------------
-# One chunk is one unit of checking, of a request, and of what a dying holder costs: 8 s at a home
-# router's upstream. The proof that comes with it is 0.05 % of it.
-BLOB_CHUNK_BYTES = 1 * MIB
-BLOB_CHUNK_BYTES_MAX = 4 * MIB  # what others may choose; two of them wait in memory for a reader
+# One chunk is one unit of checking, of a request, and of what a dying holder costs: 16 s at a home
+# router's upstream. Half of it costs a tenth more CPU; a session keeps buffers up to this size.
+BLOB_CHUNK_BYTES = 2 * MIB
+BLOB_CHUNK_BYTES_MAX = 4 * MIB  # what others may choose; three of them wait in memory for a reader
 BLOB_CHUNKS_MAX = 65_536
 BLOB_PROOF_MAX = 16  # log2 of the above
 BLOB_BYTES_MAX = BLOB_CHUNKS_MAX * BLOB_CHUNK_BYTES_MAX
 # One session each, some of them dialled for this; eight fill any home link.
 BLOB_HOLDERS_MAX = 16
 # In flight from one holder: enough for 8 MiB of bandwidth times round trip.
-BLOB_REQUESTS_PER_HOLDER_MAX = 8
+BLOB_REQUESTS_PER_HOLDER_MAX = 4
 # ... and at first, until its rate is known.
 BLOB_REQUESTS_PER_HOLDER_MIN = 2
 # Asked for as much as a holder sends in this time: a slow one does not sit on many chunks.
 BLOB_AHEAD_S = 1.0
 # In flight or waiting for the disk, from all: 32 MiB of memory.
-BLOB_REQUESTS_MAX = 32
-# A holder that owes us chunks and sends none for this long is dropped: two chunks at 1 Mbit/s.
+BLOB_REQUESTS_MAX = 16
+# A holder that owes us chunks and sends nothing of them for this long is dropped.
 BLOB_IDLE_S = 20.0
 # Idle holders take over a chunk that has been under way this many times longer than is usual.
 BLOB_TAKEOVER_TIMES = 4.0
@@ -464,14 +467,18 @@ BLOB_THREADS_MAX = 3
 BLOB_FLUSH_BYTES = 32 * MIB
 # Who holds a blob is asked this often: holders come and go.
 BLOB_LOOK_S = 1.0
+# ... and whoever sent this much since then is at work: less is refusals, or not worth waiting for.
+BLOB_LIFE_SIGN_BYTES = 4 * KIB
 # A holder that could not be reached, or that left, is tried again after this.
 BLOB_RETRY_S = 5.0
 # A holder that had not all of it is asked again what it has: it may be fetching, too.
 BLOB_REFRESH_S = 5.0
 # From dialling (DIAL_DEADLINE_S) to the answer: a holder may have to check a partial blob first.
 BLOB_ANSWER_S = 30.0
-# Nothing came from anybody for this long: four slow chunks, or three dead sessions in a row.
+# Nothing came from anybody for this long: every holder was dialled several times.
 BLOB_NO_PROGRESS_S = 60.0
+# ... or for this long, if holders say that they are busy: a flash crowd of a hundred and twenty.
+BLOB_BUSY_PATIENCE_S = 600.0
 # Peers that are sent chunks at once, as with BitTorrent: to have some finish early, who then hold
 # the blob too, is better for all than to have everybody wait for the last chunk.
 BLOB_UPLOADS_MAX = 4
@@ -479,7 +486,7 @@ BLOB_UPLOADS_MAX = 4
 BLOB_TURN_S = 20.0
 # A peer fetches two blobs at once: a new snapshot appears while the last is being fetched.
 BLOB_STREAMS_PER_PEER_MAX = 2
-# One chunk: the largest takes 32 s at 1 Mbit/s, and four peers may share that.
+# One chunk: the largest takes 34 s at 1 Mbit/s, and four peers may share that.
 BLOB_SEND_S = 180.0
 # Of a manifest file: a map of three numbers and a digest.
 BLOB_MANIFEST_FILE_BYTES_MAX = 4 * KIB

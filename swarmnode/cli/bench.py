@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from swarmnode import limits
 from swarmnode.cli.main import print_json
 from swarmnode.cli.options import json_option
 from swarmnode.errors import ConfigError
@@ -13,7 +14,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 @click.group()
 def bench() -> None:
-    """Measure the codecs, a link, an exchange, a blob or a whole swarm on this machine."""
+    """Measure codecs, a link, exchanges, snapshots, blobs or a whole swarm on this machine."""
 
 
 @bench.command()
@@ -72,6 +73,28 @@ def blob(size: str, rounds: int, as_json: bool) -> None:
         print_json(result)
     else:
         click.echo(format_blob_bench(result))
+
+
+@bench.command()
+@click.option("--params", type=click.IntRange(1), default=50_000_000, show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option(
+    "--period",
+    type=click.FloatRange(0.1, limits.SNAPSHOT_PERIOD_S_MAX),
+    default=limits.SNAPSHOT_PERIOD_S_MIN,
+    show_default=True,
+    help="Seconds from one snapshot to the next; the default is the shortest that there is.",
+)
+@json_option
+def snapshot(params: int, rounds: int, period: float, as_json: bool) -> None:
+    """Steps while snapshots are written, against the same steps without."""
+    from swarmnode.cli.bench_snapshot import format_snapshot_bench, run_snapshot_bench
+
+    result = run_snapshot_bench(params, rounds, period)
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(format_snapshot_bench(result))
 
 
 @bench.command()

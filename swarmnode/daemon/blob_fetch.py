@@ -14,6 +14,7 @@ are closed.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.blob_link import Link, OpenSession
-from swarmnode.daemon.blob_shelf import Runner, Shelf
+from swarmnode.daemon.blob_shelf import Shelf
 from swarmnode.daemon.driver import CoreDriver
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -91,12 +92,10 @@ class _Round:
             self._unflushed_bytes = 0
             self._flush_due.set()
 
-    async def keep_flushing(self, run: Runner) -> None:
-        """Let the disk write while chunks come, not only when they are all here."""
-        while True:
-            await self._flush_due.wait()
-            self._flush_due = trio.Event()
-            await run(self.blob.flush)
+    async def wait_flush_due(self) -> None:
+        """Wait until enough was written since the last call."""
+        await self._flush_due.wait()
+        self._flush_due = trio.Event()
 
 
 @dataclass
@@ -104,7 +103,13 @@ class _Liveness:
     """When anything was last received, and what a person should know if that is long ago."""
 
     moved_at: float
+    busy_at: float = -math.inf  # when a holder last asked us to wait
     trouble: str = "none was reached"
+
+    def limit_s(self, now: float) -> float:
+        """Return how long nothing may come: whoever says busy is there, and our turn comes."""
+        is_queued = now - self.busy_at < limits.BLOB_NO_PROGRESS_S
+        return limits.BLOB_BUSY_PATIENCE_S if is_queued else limits.BLOB_NO_PROGRESS_S
 
 
 @dataclass
@@ -139,6 +144,7 @@ class Fetch:
         self._known = _Known()
         self._liveness = _Liveness(env.monotonic())
         self._manifest: wire.BlobManifest | None = None
+        self._everything = b""  # the bitmap of a holder that has all
         self._manifest_found = trio.Event()
         self._round: _Round | None = None
         self._is_wanted = False  # the chunk that the core has just been told of
@@ -150,7 +156,8 @@ class Fetch:
         """Return the path of the whole blob and its size in bytes.
 
         Raises:
-            DeadlineExceeded: nobody sent anything for BLOB_NO_PROGRESS_S.
+            DeadlineExceeded: nobody sent anything for BLOB_NO_PROGRESS_S, or only that it is
+                busy for BLOB_BUSY_PATIENCE_S.
             Refused: it is larger than was allowed.
             StorageFull, StorageError: as the disk says.
         """
@@ -204,7 +211,7 @@ class Fetch:
             current.driver = CoreDriver(core, self._carry_out, now=self._env.monotonic)
             try:
                 nursery.start_soon(current.driver.run)
-                nursery.start_soon(current.keep_flushing, self._shelf.run)
+                nursery.start_soon(self._keep_flushing, current)
                 self._report(blob.manifest)
                 for link in self._links.values():
                     self._offer(link)
@@ -214,6 +221,15 @@ class Fetch:
                 statistics = core.statistics()
                 self._tally.bytes_wasted += statistics.bytes_wasted_total
             nursery.cancel_scope.cancel()
+
+    async def _keep_flushing(self, current: _Round) -> None:
+        """Let the disk write while chunks come, not only when they are all here."""
+        try:
+            while True:
+                await current.wait_flush_due()
+                await self._shelf.run(current.blob.flush)
+        except StorageError as error:
+            self._fail(error)
 
     def _fail(self, error: SwarmNodeError) -> None:
         assert self._nursery is not None
@@ -255,6 +271,8 @@ class Fetch:
         except RemoteProtocolError as error:
             self._ban(link, f"broke a rule: {error}", lied=True)
         except SwarmNodeError as error:
+            # What it sent before it went counts: the core must not ask for that again.
+            await link.wait_taken_in()
             self._liveness.trouble = str(error)
             _log.info("holder is gone", blob=self._short, peer=link.peer.short, why=str(error))
         finally:
@@ -272,11 +290,8 @@ class Fetch:
 
     def _refresh(self, now: float) -> None:
         """Ask those who had not all of it what they have now."""
-        if self._manifest is None:
-            return
-        everything = bitmap_of(range(n_chunks_of(self._manifest)), n_chunks_of(self._manifest))
         for link in self._links.values():
-            is_partial = link.have is not None and link.have != everything
+            is_partial = link.have is not None and link.have != self._everything
             if is_partial and now - link.asked_at >= limits.BLOB_REFRESH_S:
                 link.query()
 
@@ -288,8 +303,9 @@ class Fetch:
             if link.is_at_work():
                 self._liveness.moved_at = now
                 self._feed(events.Heard(link.peer))
-        if now - self._liveness.moved_at >= limits.BLOB_NO_PROGRESS_S:
-            self._fail(DeadlineExceeded(self._what_is_missing(), limits.BLOB_NO_PROGRESS_S))
+        limit_s = self._liveness.limit_s(now)
+        if now - self._liveness.moved_at >= limit_s:
+            self._fail(DeadlineExceeded(self._what_is_missing(), limit_s))
 
     def _what_is_missing(self) -> str:
         missing = "its manifest"
@@ -316,8 +332,12 @@ class Fetch:
                     link.have = have
                     self._offer(link)
             case wire.ChunkHeader() if self._round is not None:
+                link.chunk_came()
                 self._round.nursery.start_soon(self._take, self._round, link, answer, payload)
             case wire.ChunkRefusal(index=index, reason=reason):
+                if reason == "busy":
+                    self._liveness.busy_at = self._env.monotonic()
+                    self._liveness.trouble = f"{link.peer.short} is busy"
                 self._feed(events.ChunkRefused(link.peer, index, reason))
 
     def _learn(self, manifest: wire.BlobManifest) -> None:
@@ -328,8 +348,10 @@ class Fetch:
                 f"blob {self._short} has {size_bytes} bytes, at most {allowed_bytes} are allowed: "
                 "it is not the one that was expected"
             )
-        self._manifest = manifest
-        self._manifest_found.set()
+        if self._manifest is None:
+            self._manifest = manifest
+            self._everything = bitmap_of(range(n_chunks_of(manifest)), n_chunks_of(manifest))
+            self._manifest_found.set()
 
     def _offer(self, link: Link) -> None:
         if link.have:
@@ -344,7 +366,6 @@ class Fetch:
         that is rare, and a second visit for every chunk would cost more.
         """
         index, proof = header.index, header.proof
-        link.n_in_hand += 1
         try:
             leaf = await self._shelf.run(partial(_check_in, current.blob, index, chunk, proof))
             self._is_wanted = False
@@ -355,9 +376,10 @@ class Fetch:
         except StorageError as error:
             self._fail(error)
         finally:
-            link.n_in_hand -= 1
+            link.chunk_taken_in()
 
     def _stored(self, index: int, size_bytes: int) -> None:
+        self._liveness.moved_at = self._env.monotonic()
         self._done_bytes += size_bytes
         self._tally.chunks_received += 1
         self._tally.bytes_received += size_bytes

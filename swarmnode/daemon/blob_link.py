@@ -42,13 +42,14 @@ class Link:
         self.peer = peer
         self.scope = trio.CancelScope()
         self.have: bytes | None = None  # its bitmap, once it has answered
-        self.n_in_hand = 0  # chunks that came and wait for our hash or disk
         self.asked_at = 0.0  # when it was last asked what it has
         self._name = name
         self._owner = owner
         self._env = env
         self._session: Session | None = None
         self._seen_bytes = 0
+        self._n_in_hand = 0  # chunks that came and wait for our hash or disk
+        self._all_taken_in = trio.Event()
         self._outbox: deque[wire.Request] = deque()  # bounded as _owed is
         # Bounded by BLOB_REQUESTS_PER_HOLDER_MAX, what was cancelled, and one query.
         self._owed: deque[wire.Request] = deque()
@@ -80,17 +81,34 @@ class Link:
         """Ask for a chunk."""
         self._post(wire.ChunkRequest(self._name, index))
 
+    def chunk_came(self) -> None:
+        """Note a chunk that waits for our hash or disk; :meth:`chunk_taken_in` follows."""
+        self._n_in_hand += 1
+
+    def chunk_taken_in(self) -> None:
+        """Note that the core knows of one more chunk."""
+        self._n_in_hand -= 1
+        if not self._n_in_hand:
+            self._all_taken_in.set()
+
+    async def wait_taken_in(self) -> None:
+        """Wait until the core knows of every chunk that came."""
+        while self._n_in_hand:
+            self._all_taken_in = trio.Event()
+            await self._all_taken_in.wait()
+
     def is_at_work(self) -> bool:
-        """Whether anything came since the last call, or lies with us; False if it owes nothing.
+        """Whether parts of chunks came since the last call, BLOB_LOOK_S ago, or lie with us.
 
         Counted are all bulk bytes of its session: a holder whose line is full of other things
         that it sends us is not idle.
         """
-        if self._session is None or not (self._owed or self.n_in_hand):
+        if self._session is None:
             return False
         seen_bytes = self._session.statistics().core.received_bytes[Priority.BULK]
-        has_moved, self._seen_bytes = seen_bytes != self._seen_bytes, seen_bytes
-        return has_moved or self.n_in_hand > 0
+        came_bytes, self._seen_bytes = seen_bytes - self._seen_bytes, seen_bytes
+        has_sent = bool(self._owed) and came_bytes >= limits.BLOB_LIFE_SIGN_BYTES
+        return has_sent or self._n_in_hand > 0
 
     def _post(self, request: wire.Request) -> None:
         self._owed.append(request)

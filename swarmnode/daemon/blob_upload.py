@@ -35,6 +35,8 @@ from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
+from swarmnode.protocol.blobs.merkle import chunk_size
+from swarmnode.protocol.session.buffers import BufferPool
 from swarmnode.store.blobs import Blob
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import blobs as wire
@@ -75,6 +77,7 @@ class Uploads:
         self._may_serve = may_serve
         self._throttle = None if rate_bytes_per_s is None else Throttle(rate_bytes_per_s, env)
         self._found_rotten = found_rotten
+        self._pool = BufferPool()
         self._streams: Counter[PeerId] = Counter()
         services.add_stream(BLOB_SERVICE, self._serve)
 
@@ -115,11 +118,14 @@ class Uploads:
         self.tally.busy_refusals += not is_admitted
         return is_admitted
 
-    async def read(self, blob: Blob, index: int) -> tuple[bytes, tuple[bytes, ...]] | None:
+    async def read(self, blob: Blob, index: int) -> tuple[bytearray, tuple[bytes, ...]] | None:
         """Return a chunk and its proof, or None if it is not here or not right any more."""
+        if not blob.has(index):
+            return None
+        buffer = self._pool.get(chunk_size(blob.manifest, index))
         try:
-            return await self._shelf.run(partial(blob.read, index))
-        except KeyError:
+            return buffer, await self._shelf.run(partial(blob.read_into, index, buffer))
+        except KeyError:  # another reader has just found it rotten
             return None
         except CorruptRecord as error:
             self.tally.chunks_rotten += 1
@@ -138,6 +144,9 @@ class Uploads:
         self.tally.bytes_sent += n_bytes
 
 
+_Answer = tuple[bytes, bytes | bytearray]  # header and payload
+
+
 class _Upload:
     """One stream, for one blob, until the fetcher ends it."""
 
@@ -147,7 +156,7 @@ class _Upload:
         self._stream = stream
         self._blob = blob
         self._n_admitted = 0
-        self._to_send, self._answers = trio.open_memory_channel[tuple[bytes, bytes]](1)
+        self._to_send, self._answers = trio.open_memory_channel[_Answer](1)
 
     async def run(self, query: wire.HoldingQuery) -> None:
         """Answer the query and everything that follows it."""
@@ -166,7 +175,7 @@ class _Upload:
                 except trio.EndOfChannel:
                     return
 
-    async def _answer(self, request: wire.Request) -> tuple[bytes, bytes]:
+    async def _answer(self, request: wire.Request) -> _Answer:
         """Return the header and the payload that answer a request."""
         blob = self._blob
         if request.blob != blob.name:
@@ -178,7 +187,7 @@ class _Upload:
             case wire.ChunkRequest(index=index):
                 return await self._chunk(index)
 
-    async def _chunk(self, index: int) -> tuple[bytes, bytes]:
+    async def _chunk(self, index: int) -> _Answer:
         name = self._blob.name
         if not self._uploads.admit(self._peer):
             return encode_record(wire.ChunkRefusal(name, index, "busy")), b""

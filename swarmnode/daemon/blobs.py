@@ -120,8 +120,8 @@ class Blobs:
             size_bytes_max: a larger blob is not begun.
 
         Raises:
-            DeadlineExceeded: no holder sent anything for BLOB_NO_PROGRESS_S; names what is
-                missing and the last trouble.
+            DeadlineExceeded: no holder sent anything for BLOB_NO_PROGRESS_S, or only that it is
+                busy for BLOB_BUSY_PATIENCE_S; names what is missing and the last trouble.
             Refused: it is larger than allowed.
             StorageFull, StorageError: as the disk says.
         """

@@ -127,28 +127,42 @@ class Blob:
         """Return the bitmap of the chunks that are here."""
         return bitmap_of(set(self._stored), self.n_chunks)
 
-    def read(self, index: int) -> tuple[bytes, tuple[bytes, ...]]:
-        """Return a chunk and its proof.
+    def has(self, index: int) -> bool:
+        """Whether a chunk is here."""
+        return index in self._stored
+
+    def read(self, index: int) -> tuple[bytearray, tuple[bytes, ...]]:
+        """Return a chunk and its proof. Raises as :meth:`read_into`."""
+        if not self.has(index):
+            raise KeyError(index)
+        buffer = bytearray(chunk_size(self.manifest, index))
+        return buffer, self.read_into(index, buffer)
+
+    def read_into(self, index: int, buffer: bytearray) -> tuple[bytes, ...]:
+        """Fill ``buffer``, of the size of the chunk, and return the proof of the chunk.
 
         Raises:
             CorruptRecord: its bytes have changed on disk; from now on it is missing.
             KeyError: it is not here.
             StorageError: the disk fails.
         """
-        if index not in self._stored:
+        if not self.has(index):
             raise KeyError(index)
+        assert len(buffer) == chunk_size(self.manifest, index)
         with storage_errors(self.path, "read"):
-            chunk = os.pread(self._fd, chunk_size(self.manifest, index), self._offset(index))
+            n_bytes = os.preadv(self._fd, [buffer], self._offset(index))
         slot = self._read_slot(index)
-        is_unchanged = slot.checksum == _checksum(chunk) or slot.leaf == leaf_hash(chunk)
-        if not (is_unchanged and is_in_blob(self.manifest, index, slot.leaf, slot.proof)):
+        is_unchanged = slot.checksum == _checksum(buffer) or slot.leaf == leaf_hash(buffer)
+        if n_bytes < len(buffer) or not (
+            is_unchanged and is_in_blob(self.manifest, index, slot.leaf, slot.proof)
+        ):
             self._lose(index)
             raise CorruptRecord(
                 f"{self._folder}: chunk {index} is not what was written there: the disk may be "
                 "failing; the chunk is fetched again",
                 path=str(self._folder),
             )
-        return chunk, slot.proof
+        return slot.proof
 
     def link_to(self, path: Path) -> None:
         """Let the complete blob appear under another path too; a copy where links do not work.
@@ -440,7 +454,7 @@ def _slot_bytes(manifest: BlobManifest, index: int) -> int:
     return _HASH_BYTES * n_hashes + _CHECKSUM_BYTES
 
 
-def _checksum(chunk: bytes | memoryview) -> bytes:
+def _checksum(chunk: bytes | bytearray | memoryview) -> bytes:
     return Poly1305.generate_tag(_CHECKSUM_KEY, chunk)
 
 

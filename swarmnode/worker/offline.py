@@ -10,6 +10,7 @@ output. A failure is ``{"failed": KIND, "message": LINE}`` and the exit status o
     evaluate MODEL...                          loss of each, of their mean, and their spread
     alone --task NAME --steps N                train one node with no peers, for comparison
     export SNAPSHOT FOLDER                     the weights alone, for everybody else
+    bench_snapshot --params N ...              steps with and without snapshots
 """
 
 from __future__ import annotations
@@ -159,6 +160,19 @@ def export(arguments: argparse.Namespace) -> Iterator[Json]:
     }
 
 
+def bench_snapshot(arguments: argparse.Namespace) -> Iterator[Json]:
+    """Measure steps with and without snapshots."""
+    import torch
+
+    from swarmnode.worker.bench import bench_snapshots
+    from swarmnode.worker.runtime import thread_count
+
+    torch.set_num_threads(thread_count())
+    yield bench_snapshots(
+        arguments.params, arguments.optimizer, rounds=arguments.rounds, period_s=arguments.period
+    )
+
+
 def _state_for(about: Any, arguments: argparse.Namespace) -> Any:
     """Build the model that a file of weights describes."""
     from swarmnode.worker.state import build_state, build_task
@@ -220,6 +234,11 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--temperature", type=float, default=0.8)
     sub.add_argument("--seed", type=int, default=0)
     add(evaluate).add_argument("models", nargs="+")
+    sub = add(bench_snapshot)
+    sub.add_argument("--params", type=int, required=True)
+    sub.add_argument("--optimizer", choices=("sgd", "adamw"), required=True)
+    sub.add_argument("--rounds", type=int, required=True)
+    sub.add_argument("--period", type=float, required=True, help="seconds")
     sub = add(export)
     sub.add_argument("snapshot")
     sub.add_argument("folder")

@@ -54,7 +54,13 @@ class Saver:
         self._save: _Save | None = None
         self._request = 0  # the newest that no save has begun for; 0: none
         self._tried_step = self._saved_step = 0
-        self.next_s = time.monotonic() + limits.SNAPSHOT_PERIOD_S_MIN
+        self.write_s = 0.0  # from taking the last one until it was durable
+        self.next_s = time.monotonic() + period_s(self.write_s)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a snapshot was asked for, or is being written."""
+        return bool(self._request) or self._save is not None
 
     def ask(self, request: int) -> None:
         """Have a snapshot taken as soon as none is being written; it answers all requests."""
@@ -120,11 +126,16 @@ class Saver:
         """Wait for a write; return what to say of it. A full disk does not end training."""
         self._save = None
         written = save.written.result()
-        period_s = (written.ended_s - save.began_s) / limits.SNAPSHOT_TIME_SHARE_MAX
-        period_s = max(period_s, limits.SNAPSHOT_PERIOD_S_MIN)
-        self.next_s = save.began_s + min(period_s, limits.SNAPSHOT_PERIOD_S_MAX)
+        self.write_s = written.ended_s - save.began_s
+        self.next_s = save.began_s + period_s(self.write_s)
         if isinstance(written.result, StorageError):
             message = str(written.result)
             return SnapshotFailed(request=save.request, step=save.step, message=message)
         self._saved_step = save.step
         return SnapshotSaved(request=save.request, step=save.step, path=str(written.result))
+
+
+def period_s(write_s: float) -> float:
+    """Return how long after one snapshot the next one begins, if it takes so long to write."""
+    wanted_s = max(write_s / limits.SNAPSHOT_TIME_SHARE_MAX, limits.SNAPSHOT_PERIOD_S_MIN)
+    return min(wanted_s, limits.SNAPSHOT_PERIOD_S_MAX)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 import trio
 
 from swarmnode import limits
@@ -22,9 +23,12 @@ from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session, run_session
 from swarmnode.net.tcp import TcpTransport
+from swarmnode.protocol.blobs.holders import bitmap_of
+from swarmnode.protocol.blobs.merkle import MerkleTree, blob_name, leaf_hash
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
 from swarmnode.store.blobs import BlobStore
+from swarmnode.wire.blobs import BlobManifest
 from tests.unit.session_kit import NETWORK_ID
 
 T = TypeVar("T")
@@ -40,6 +44,15 @@ async def at_once(work: Callable[[], T], /) -> T:
 def content(n_chunks: int, seed: int = 1) -> bytes:
     """Return bytes that make a blob of ``n_chunks``; the last chunk is short."""
     return random.Random(seed).randbytes(n_chunks * CHUNK - 1000)
+
+
+N_CHUNKS = 5
+DATA = content(N_CHUNKS)
+CHUNKS = [DATA[i : i + CHUNK] for i in range(0, len(DATA), CHUNK)]
+TREE = MerkleTree([leaf_hash(chunk) for chunk in CHUNKS])
+MANIFEST = BlobManifest(len(DATA), CHUNK, TREE.root)
+NAME = blob_name(MANIFEST)
+ALL = bitmap_of(range(N_CHUNKS), N_CHUNKS)
 
 
 class BlobNode:
@@ -62,6 +75,7 @@ class BlobNode:
         self.sessions: dict[PeerId, Session] = {}
         self.scope = trio.CancelScope()
         self.progress: list[tuple[int, int]] = []
+        self.watcher: Callable[[int], object] = lambda done_bytes: None
 
     async def open_session(self, peer: PeerId) -> Session:
         session = self.sessions.get(peer)
@@ -116,11 +130,13 @@ class BlobNode:
 
     async def fetch(self, name: bytes, *holders: BlobNode, size_bytes_max: int = 2**30) -> Path:
         peers = [holder.peer for holder in holders]
+
+        def on_progress(done_bytes: int, total_bytes: int) -> None:
+            self.progress.append((done_bytes, total_bytes))
+            self.watcher(done_bytes)
+
         return await self.blobs.fetch(
-            name,
-            lambda: peers,
-            on_progress=lambda done, total: self.progress.append((done, total)),
-            size_bytes_max=size_bytes_max,
+            name, lambda: peers, on_progress=on_progress, size_bytes_max=size_bytes_max
         )
 
     def data_file(self, name: bytes) -> Path:
@@ -162,3 +178,20 @@ async def blob_world(
     async with trio.open_nursery() as world.nursery:
         yield world
         world.nursery.cancel_scope.cancel()
+
+
+def mem_world(folder: Path) -> AbstractAsyncContextManager[BlobWorld]:
+    """Return a world over memory links, where everything that blocks runs at once."""
+    return blob_world(folder, network=MemoryNetwork(delay_s=0.01))
+
+
+def flip_bit(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0]
+        file.seek(offset)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def log_lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, object]]:
+    return [vars(record)["fields"] for record in caplog.records if record.getMessage() == event]

@@ -23,7 +23,7 @@ from swarmnode.wire.blobs import BlobManifest
 _SIZES = struct.Struct(">QI")
 
 
-def leaf_hash(chunk: bytes | memoryview) -> bytes:
+def leaf_hash(chunk: bytes | bytearray | memoryview) -> bytes:
     """Hash one chunk. Cost: the only O(size) step; releases the GIL."""
     digest = hashlib.sha256(b"\x00")
     digest.update(chunk)
