@@ -36,6 +36,8 @@ OFF = "off"
 _HOST = re.compile(r"\[[^\s\[\]]+\]|[^\s\[\]:]+")
 _SWARM_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
+NodeRole = Literal["trainer", "keeper", "monitor"]
+
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the owner of a node can choose. Field names are the names of the settings."""
@@ -47,10 +49,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     advertise: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
     # What this node does for its swarm: a trainer has a worker, a keeper holds snapshots, a
     # monitor only watches; the latter two need no torch.
-    role: Annotated[
-        Literal["trainer", "keeper", "monitor"],
-        Meta(description="trainer, keeper or monitor"),
-    ] = "trainer"
+    role: Annotated[NodeRole, Meta(description="trainer, keeper or monitor")] = "trainer"
     # Nodes of different networks never talk to each other; each has a DHT of its own.
     network: Annotated[
         str, Meta(min_length=1, max_length=64, pattern=r"^[a-z0-9][a-z0-9._-]*$")

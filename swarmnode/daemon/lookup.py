@@ -85,8 +85,8 @@ def searched(discovery: Discovery, lan: LanBeacon | None, env: Env) -> Searched:
 
 def in_words(searched: Searched) -> str:
     """Say where was looked."""
-    lan = "not on the LAN, which is switched off"
-    if searched.lan_interfaces is not None:
-        names = ", ".join(searched.lan_interfaces) or "no interface"
-        lan = f"on the LAN ({names}: {searched.lan_peers} nodes)"
-    return f"in the DHT ({searched.dht_contacts} nodes), {lan}"
+    dht = f"in the DHT ({searched.dht_contacts} nodes)"
+    if searched.lan_interfaces is None:
+        return f"{dht}; the LAN is switched off"
+    names = ", ".join(searched.lan_interfaces) or "no interface"
+    return f"{dht} and on the LAN ({names}: {searched.lan_peers} nodes)"

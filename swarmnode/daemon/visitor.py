@@ -90,11 +90,11 @@ class Visitor:
         return manifest
 
     def plan(self) -> str:
-        """Say where will be looked."""
-        lan = (
-            f" and the LAN ({', '.join(self.lan.interfaces) or 'no interface'})" if self.lan else ""
-        )
-        return f"asking {len(self.known)} known nodes{lan}"
+        """Say who will be asked."""
+        asked = [f"{len(self.known)} known nodes"] if self.known else []
+        if self.lan is not None:
+            asked.append(f"the LAN ({', '.join(self.lan.interfaces) or 'no interface'})")
+        return f"asking {' and '.join(asked)}"
 
     def _searched(self) -> Searched:
         return lookup.searched(self.discovery, self.lan, self.env)
@@ -221,7 +221,8 @@ async def visit(
                 net=lan_net,
             )
             await nursery.start(visitor.lan.run)
-        on_event(visitor.plan())
+        if visitor.known or visitor.lan:
+            on_event(visitor.plan())
         yield visitor
         with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
             await sessions.close("only looking around")
