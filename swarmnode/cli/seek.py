@@ -34,6 +34,7 @@ KEY_LETTERS_MIN = 8
 KEY_LETTERS_SHOWN = 12
 _KEY_LETTERS = len(encode_base32(bytes(PUBLIC_KEY_BYTES)))
 _ANSWER_S = limits.LOOKUP_DHT_S + 2
+_SHOWN_MAX = 8  # in one line; `swarmnode swarms NAME` shows all
 _ROW = "{:>3}  {:<15} {:>9}  {:<17} {}"
 _AnswerT = TypeVar("_AnswerT")
 Say = Callable[[str], None]
@@ -110,9 +111,10 @@ def choose(name: str, wanted: str, findings: Findings, *, may_ask: bool) -> Foun
 
 def describe(swarm: FoundSwarm, now_unix_s: float) -> str:
     """Return the key, size and age of a swarm, as people tell swarms apart."""
+    size = "1 member" if swarm.members == 1 else f"{members(swarm)} members"
     return (
-        f"key {swarm.key[:KEY_LETTERS_SHOWN]}…, {members(swarm)} members,"
-        f" {age(swarm.created_at, now_unix_s)} ({', '.join(swarm.via)})"
+        f"key {swarm.key[:KEY_LETTERS_SHOWN]}…, {size}, {age(swarm.created_at, now_unix_s)}"
+        f" ({', '.join(swarm.via)})"
     )
 
 
@@ -199,7 +201,9 @@ def _check_has_key(link: SwarmLink, wanted: str, *, is_given: bool) -> None:
 
 def _one_line(swarms: Sequence[FoundSwarm]) -> str:
     now_unix_s = time.time()
-    return "; ".join(describe(swarm, now_unix_s) for swarm in swarms)
+    shown = [describe(swarm, now_unix_s) for swarm in swarms[:_SHOWN_MAX]]
+    more = len(swarms) - len(shown)
+    return "; ".join([*shown, f"and {more} smaller ones"] if more else shown)
 
 
 def _ask_which(name: str, swarms: Sequence[FoundSwarm]) -> FoundSwarm:

@@ -64,7 +64,9 @@ class Answer:
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     inherited = {k: v for k, v in worker_environment().items() if not k.startswith("SWARMNODE_")}
-    ours = {"SWARMNODE_HOME": str(home), "SWARMNODE_THREADS": "1", **(extra or {})}
+    # Nodes of other tests on this machine, and of other machines, are none of a test's business.
+    ours = {"SWARMNODE_HOME": str(home), "SWARMNODE_THREADS": "1", "SWARMNODE_LAN": "false"}
+    ours |= extra or {}
     path = os.pathsep.join(filter(None, (ours.get("PYTHONPATH"), inherited["PYTHONPATH"])))
     return inherited | ours | {"PYTHONPATH": path}
 
