@@ -265,6 +265,8 @@ SNAPSHOT_EXTRA_BYTES_MAX = 16 * MIB
 NEWCOMER_WAIT_S = 5.0
 # A swarm that trains writes its first snapshot within SNAPSHOT_PERIOD_S_MIN.
 SNAPSHOT_WAIT_S = 20.0
+# Holders that died, a snapshot that is none: then training begins from the swarm's seed.
+SNAPSHOT_TRIES_MAX = 5
 SNAPSHOT_LOOK_S = 0.25
 # Whoever comes back after a longer absence begins with the swarm's model, not with its own.
 SNAPSHOT_STALE_S = 600.0
@@ -394,6 +396,10 @@ STATE_LEASE_S_MAX = 86_400
 # Volunteers' clocks are wrong by minutes; a day ahead is a broken clock.
 STATE_CLOCK_AHEAD_S = 86_400.0
 STATE_CLOCK_TICKS_MAX = 65_535  # events within one millisecond
+# A machine without a battery learns the time from the network, some seconds after its start.
+STATE_CLOCK_LOOK_S = 10.0
+# Less is drift, that nobody sees in a time of day.
+STATE_CLOCK_SET_S = 60.0
 # Each costs one small message where two peers agree, and a partition heals within a few.
 STATE_SYNC_INTERVAL_S = 10.0
 # Rumours told to six reach 99.7 % of a swarm (1 - e^-6); the digests find the rest.
@@ -568,6 +574,8 @@ SNAPSHOT_TIME_SHARE_MAX = 0.02
 SNAPSHOT_HEADER_BYTES_MAX = 16 * MIB
 # A worker that was told to go saves for as long as WORKER_TERMINATE_S before it is killed.
 SNAPSHOT_LOCK_WAIT_S = 15.0
+# Twelve digits in the name of a snapshot: a million steps a second for eleven days.
+STEP_MAX = 10**12 - 1
 # The newest may be torn by a dying disk: the one before it is the way back.
 SNAPSHOTS_KEPT = 2
 # One bad batch may overflow; this many in a row mean that the model is lost.

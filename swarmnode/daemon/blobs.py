@@ -148,6 +148,10 @@ class Blobs:
         """Return the size in bytes of every complete blob, by name."""
         return dict(self._held)
 
+    async def parts(self) -> set[bytes]:
+        """Return the names of blobs that are here in part only. Raises StorageError."""
+        return set(await self._shelf.run(self._shelf.store.names)) - self._held.keys()
+
     async def link(self, name: bytes, path: Path) -> None:
         """Let a blob that is held appear as a file of its own, too.
 

@@ -434,6 +434,7 @@ class Node:
             on_applied=self._record_applied,
             on_lost=self._record_lost,
             on_saved=self._snapshots.saved,
+            on_event=self._on_event,
         )
 
     def _make_exchanges(self, manifest: Manifest, part: SwarmPart, trainer: Trainer) -> Exchanges:

@@ -7,13 +7,15 @@
     newcomer -> newest claim -> fetch from all its holders at once -> the worker begins with it
 
 Steps in claims are the swarm's: the furthest that any member says it is. A node's own count
-begins anew when it joins, so that it cannot tell which of two snapshots is further.
+begins anew when it joins, so that it alone cannot tell which of two snapshots is further.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import trio
@@ -23,12 +25,13 @@ from swarmnode.daemon.blobs import Blobs
 from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.env import Env
-from swarmnode.errors import StorageError, SwarmNodeError
+from swarmnode.errors import CorruptRecord, Refused, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import SnapshotSaved
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.crdt.snapshots import SnapshotEntry
 from swarmnode.protocol.dht.keys import blob_key
+from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.store.checkpoints import newest, verify_checkpoint
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.snapshot_format import FETCHED_NAME
@@ -75,6 +78,7 @@ class Snapshots:
         self._on_event = on_event
         self._size_max = snapshot_bytes_max(part.manifest.numel)
         self._own: list[bytes] = []  # of those in claims, what our worker wrote
+        self._parts: set[bytes] = set()  # fetches that were begun, in an earlier life too
         self._saved: SnapshotSaved | None = None
         self._saved_wanted = trio.Event()
         self._replicated_at: float | None = None
@@ -104,18 +108,28 @@ class Snapshots:
         """
         if await self._env.in_thread(self._has_fresh_model):
             return
-        entry = await self._wait_for_entry()
-        if entry is None:
-            return
+        tried: set[bytes] = set()
+        while len(tried) < limits.SNAPSHOT_TRIES_MAX:
+            entry = await self._wait_for_entry(tried)
+            if entry is None:
+                return
+            tried.add(entry.root)
+            if await self._begin_with(entry):
+                return
+        self._on_event("no model of the swarm could be fetched: training begins from its seed")
+
+    async def _begin_with(self, entry: SnapshotEntry) -> bool:
+        """Whether the worker can begin with this snapshot. Raises StorageError."""
         try:
             await self._fetch(entry, say=self._on_event)
-        except StorageError:
-            raise
         except SwarmNodeError as error:
-            _log.warning("no snapshot could be fetched", why=str(error))
-            return
+            if isinstance(error, StorageError) and not isinstance(error, CorruptRecord):
+                raise  # it is our disk, and no other snapshot would fit either
+            _log.warning("not fetched, another one is tried", why=str(error))
+            return False
         await self._blobs.link(entry.root, self._folder / FETCHED_NAME)
         self._claim(entry.root, entry.step, entry.size_bytes, entry.loss)
+        return True
 
     def _has_fresh_model(self) -> bool:
         found = newest(self._folder)
@@ -124,12 +138,12 @@ class Snapshots:
         age_s = self._env.wall() - max(path.stat().st_mtime for _, path in found)
         return age_s < limits.SNAPSHOT_STALE_S
 
-    async def _wait_for_entry(self) -> SnapshotEntry | None:
+    async def _wait_for_entry(self, tried: Collection[bytes]) -> SnapshotEntry | None:
         """Return the newest snapshot that others hold; None if it seems that there is none."""
         started_at = trio.current_time()
         while True:
             waited_s = trio.current_time() - started_at
-            entry = self._best()
+            entry = self._best(tried)
             if entry is not None or waited_s > limits.SNAPSHOT_WAIT_S:
                 return entry
             is_informed = self._knows_its_neighbours() or waited_s > limits.NEWCOMER_WAIT_S
@@ -149,12 +163,30 @@ class Snapshots:
             if peer != self._self_id
         )
 
-    def _best(self) -> SnapshotEntry | None:
-        return next((e for e in self._entries() if set(e.holders) - {self._self_id}), None)
+    def _best(self, tried: Collection[bytes] = ()) -> SnapshotEntry | None:
+        """Return the furthest that others hold, but first one of which a part is here already."""
+        entries = [
+            entry
+            for entry in self._entries()
+            if set(entry.holders) - {self._self_id} and entry.root not in tried
+        ]
+        return min(entries, key=lambda entry: entry.root not in self._parts, default=None)
 
-    def _entries(self) -> tuple[SnapshotEntry, ...]:
-        entries = self._part.state.view.snapshots(self._env.monotonic())
-        return tuple(entry for entry in entries if entry.size_bytes <= self._size_max)
+    def _entries(self) -> list[SnapshotEntry]:
+        """Return what members hold now, the furthest first."""
+        found = []
+        for entry in self._part.state.view.snapshots(self._env.monotonic()):
+            here = tuple(peer for peer in entry.holders if not self._is_gone(peer))
+            if here and entry.size_bytes <= self._size_max:
+                found.append(replace(entry, holders=here))
+        return found
+
+    def _is_gone(self, peer: PeerId) -> bool:
+        """Whether a member has left or died: what it holds is of no use until it is back."""
+        liveness = self._part.members.detector.state_of(peer)
+        is_back = peer == self._self_id or peer in self._part.sessions
+        has_left = self._part.peer_report(peer).state == "left"
+        return not is_back and (has_left or liveness in (MemberState.DEAD, MemberState.LEFT))
 
     async def _fetch(self, entry: SnapshotEntry, *, say: Callable[[str], None]) -> None:
         """Bring a snapshot here, and check it. Raises SwarmNodeError."""
@@ -170,6 +202,9 @@ class Snapshots:
                 tenth = here_bytes * 10 // all_bytes
                 say(f"fetching the model: {10 * tenth} %")
 
+        await self._drop_parts(keep=entry.root)
+        self._parts.add(entry.root)
+        before, began_s = self._blobs.statistics(), self._env.monotonic()
         others = await self._providers(entry.root)
         path = await self._blobs.fetch(
             entry.root,
@@ -177,7 +212,35 @@ class Snapshots:
             on_progress=on_progress,
             size_bytes_max=self._size_max,
         )
-        await self._env.in_thread(verify_checkpoint, path)
+        self._parts.discard(entry.root)
+        await self._check(entry.root, path)
+        after, took_s = self._blobs.statistics(), self._env.monotonic() - began_s
+        _log.info(
+            "snapshot fetched",
+            blob=entry.root.hex()[:16],
+            chunks=after.chunks_received_total - before.chunks_received_total,
+            received_bytes=after.bytes_received_total - before.bytes_received_total,
+            wasted_bytes=after.bytes_wasted_total - before.bytes_wasted_total,
+            took_s=round(took_s, 2),
+        )
+        say(f"the model is here ({took_s:.1f} s)")
+
+    async def _drop_parts(self, keep: bytes) -> None:
+        """Remove what is left of fetches that nobody goes on with: it takes room of the others."""
+        for name in self._parts - {keep}:
+            with suppress(Refused):  # it is being fetched just now
+                await self._blobs.remove(name)
+                self._parts.discard(name)
+
+    async def _check(self, name: bytes, path: Path) -> None:
+        """Raise CorruptRecord, and hold it no more, if that is no snapshot of our model."""
+        try:
+            info = await self._env.in_thread(verify_checkpoint, path)
+            if info.layout_hash != self._part.manifest.layout_hash:
+                raise CorruptRecord(f"{path} is a snapshot of another model", path=str(path))
+        except CorruptRecord:
+            await self._blobs.remove(name)
+            raise
 
     def _holders(self, name: bytes) -> set[PeerId]:
         holders = {p for entry in self._entries() if entry.root == name for p in entry.holders}
@@ -212,12 +275,11 @@ class Snapshots:
     async def _offer(self, saved: SnapshotSaved) -> None:
         name = await self._blobs.add_file(Path(saved.path))
         self._own.append(name)
+        self._parts.discard(name)
         report = self._part.peer_report(self._self_id)
-        self._claim(name, self._swarm_step(), self._blobs.held()[name], report.numbers.get("loss"))
+        step = max(self._part.report().step, self._part.state.view.maxima().get("step", 0))
+        self._claim(name, step, self._blobs.held()[name], report.numbers.get("loss"))
         await self._tidy()
-
-    def _swarm_step(self) -> int:
-        return self._part.state.view.maxima().get("step", 0)
 
     def _claim(self, name: bytes, step: int, size_bytes: int, loss: float | None) -> None:
         ttl_s = int(limits.STATE_LEASE_S)
@@ -237,6 +299,7 @@ class Snapshots:
 
     async def _claim_what_is_held(self) -> None:
         """After a start: say again what is on disk, as it was said before."""
+        self._parts = await self._blobs.parts()
         said = self._part.state.own_claims()
         for name, size_bytes in self._blobs.held().items():
             claim = said.get(name)

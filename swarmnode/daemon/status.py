@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from swarmnode import __version__
+from swarmnode import __version__, limits
 from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.exchange import Exchanges
 from swarmnode.daemon.network import Network
@@ -114,6 +114,7 @@ class NodeView:
     alarm: str = ""
 
     def __post_init__(self) -> None:
+        self._ahead_steps: int | None = None  # how far the swarm was before our worker's first step
         # Bytes of sessions that are closed: a counter must not fall when a peer leaves.
         self.closed_sent: Counter[str] = Counter()
         self.closed_received: Counter[str] = Counter()
@@ -143,7 +144,7 @@ class NodeView:
             "seconds": int(now - self.started_monotonic_s),
         }
         numbers = {"loss": loss, "eval_loss": eval_loss, "step_time_s": self._step_time_s()}
-        return SelfReport(self.role, state, addresses, counters, numbers, step)
+        return SelfReport(self.role, state, addresses, counters, numbers, self._swarm_step(step))
 
     def node_status(self, now: float) -> NodeStatus:
         """Return everything that ``status`` shows; ``now`` is monotonic."""
@@ -286,6 +287,15 @@ class NodeView:
             finite_or_none(progress.loss),
             finite_or_none(progress.eval_loss),
         )
+
+    def _swarm_step(self, own: int) -> int:
+        """How far the swarm is: our own steps, counted on from where it was when we came in."""
+        if self.part is None or self.trainer is None or self.trainer.ready is None:
+            return 0
+        if self._ahead_steps is None:
+            known = self.part.state.view.maxima().get("step", 0)
+            self._ahead_steps = max(0, known - own)
+        return min(self._ahead_steps + own, limits.STEP_MAX)
 
     def _step_time_s(self) -> float | None:
         progress = self.trainer.progress if self.trainer is not None else None

@@ -98,6 +98,7 @@ class Trainer:
         on_saved: the worker has written a snapshot.
         dealer: deals data shards; without one the worker trains on its own stream.
         on_lost: an exchange has committed, but the worker died before it merged it.
+        on_event: told that training begins, for the terminal.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Trainer:
         on_applied: Callable[[Applied], None],
         on_lost: Callable[[bytes], None],
         on_saved: Callable[[SnapshotSaved], None] = lambda _saved: None,
+        on_event: Callable[[str], None] = lambda _text: None,
         dealer: ShardDealer | None = None,
     ) -> None:
         self.configure = configure
@@ -129,6 +131,7 @@ class Trainer:
         self._on_applied = on_applied
         self._on_lost = on_lost
         self._on_saved = on_saved
+        self._on_event = on_event
         self.dealer = dealer
         self._link: WorkerLink | None = None
         self._outgoing: trio.MemorySendChannel[ToWorker] | None = None
@@ -226,6 +229,7 @@ class Trainer:
                 _log.info(
                     "worker ready", device=message.device, step=message.step, numel=message.numel
                 )
+                self._on_event(f"training on {message.device}, from step {message.step:,} on")
                 self._compare_data(message.data_hash)
                 if self.dealer is not None:
                     self.dealer.worker_ready(message)
