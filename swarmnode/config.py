@@ -70,6 +70,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     # Torch threads; 0 leaves one core to everything else.
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
+    # What snapshots may take of the line, over all peers; 0 is all that there is.
+    snapshot_upload_bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
+    snapshot_download_bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
     log_format: Annotated[Literal["text", "json"], Meta(description="text or json")] = "text"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],

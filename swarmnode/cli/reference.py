@@ -73,6 +73,8 @@ _SETTINGS = {
     "metrics_allow_remote": "Let `metrics` be an address that other machines reach. It asks nobody"
     " who they are.",
     "device": "`auto`, `cpu`, `cuda`, `cuda:N` or `mps`.",
+    "snapshot_download_bytes_per_s": "Limit of fetching snapshots of the model. 0: none.",
+    "snapshot_upload_bytes_per_s": "Limit of sending snapshots, to all peers together. 0: none.",
     "threads": "Threads of torch. 0: all cores that this process may use but one.",
     "log_format": "`text` or `json`, one event a line on standard error.",
     "log_level": "`debug`, `info`, `warning` or `error`.",

@@ -313,6 +313,8 @@ class Node:
             part.members.connect,
             self.env,
             may_serve=part.members.is_member,
+            upload_bytes_per_s=self._config.snapshot_upload_bytes_per_s or None,
+            download_bytes_per_s=self._config.snapshot_download_bytes_per_s or None,
             run=self.env.in_thread,
         )
         return Snapshots(
