@@ -105,6 +105,7 @@ class StateKeeper:
                 self._nursery = nursery
                 nursery.start_soon(self._driver.run)
                 nursery.start_soon(self._write)
+                nursery.start_soon(self._follow_clock)
                 task_status.started()
         finally:
             self._journal.close()
@@ -130,6 +131,18 @@ class StateKeeper:
             if name == ADDRESS:
                 found.setdefault(actor.peer, []).append(element)
         return {peer: tuple(addresses) for peer, addresses in found.items()}
+
+    async def _follow_clock(self) -> None:
+        """Say so if the wall clock was set: a machine may start years off, and learn the time."""
+        offset_s = self._env.wall() - self._env.monotonic()
+        while True:
+            await trio.sleep(limits.STATE_CLOCK_LOOK_S)
+            wall_unix_s = self._env.wall()
+            moved_s = wall_unix_s - self._env.monotonic() - offset_s
+            if abs(moved_s) > limits.STATE_CLOCK_SET_S:
+                _log.warning("the clock of this machine was set", by_s=round(moved_s))
+                offset_s += moved_s
+                self._driver.feed(events.ClockSet(wall_unix_s))
 
     # --- neighbours -----------------------------------------------------------------------
 

@@ -253,6 +253,13 @@ class SimSwarm:
         """The nodes that run."""
         return [node for node in self.nodes if node.node is not None]
 
+    def add(self, worker: FakeWorker, hints: tuple[int, ...] = (0,), **options: Any) -> SimNode:
+        """Make one more node, which is down; ``options`` are fields of :class:`SimNode`."""
+        index = len(self.nodes)
+        node = SimNode(self, index, worker, make_identity(index), hints, **options)
+        self.nodes.append(node)
+        return node
+
     async def start(self, index: int) -> None:
         """Boot a node; returns once it listens."""
         await self.nursery.start(self.nodes[index].live)
@@ -329,11 +336,11 @@ def make_identity(index: int) -> Identity:
     return Identity.from_seed(bytes([index + 1]) * 32)
 
 
-def give_manifest(node: SimNode, manifest: Manifest) -> None:
+def give_manifest(node: SimNode, manifest: Manifest, key: Identity = SWARM_KEY) -> None:
     """Put a signed manifest where the node looks for it."""
-    path = node.paths.swarm("sim").manifest
+    path = node.paths.swarm(manifest.name).manifest
     make_private_dir(path.parent)
-    write_atomic(path, encode_record(sign_manifest(manifest, SWARM_KEY)))
+    write_atomic(path, encode_record(sign_manifest(manifest, key)))
 
 
 @asynccontextmanager
@@ -358,9 +365,8 @@ async def sim_swarm(
     like = FakeWorker(np.zeros(0)) if worker is None else worker
     async with trio.open_nursery() as nursery:
         swarm = SimSwarm(home, nursery, seed, MemoryNetwork(delay_s=delay_s))
-        for index in range(count):
-            own = replace(like, initial=rng.standard_normal(numel))
-            swarm.nodes.append(SimNode(swarm, index, own, make_identity(index)))
+        for _ in range(count):
+            swarm.add(replace(like, initial=rng.standard_normal(numel)))
         for node in swarm.nodes[:1]:
             give_manifest(node, make_manifest(codec, numel))
         for index in range(count):

@@ -35,10 +35,7 @@ TRAINING = FakeWorker(np.zeros(0), drift=pull)
 
 
 def add_node(swarm: SimSwarm, hints: tuple[int, ...]) -> SimNode:
-    index = len(swarm.nodes)
-    worker = replace(TRAINING, initial=np.full(640, float(index)))
-    swarm.nodes.append(SimNode(swarm, index, worker, make_identity(index), hints))
-    return swarm.nodes[-1]
+    return swarm.add(replace(TRAINING, initial=np.full(640, float(len(swarm.nodes)))), hints)
 
 
 def sessions_between(one: SimNode, other: SimNode) -> int:
