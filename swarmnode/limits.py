@@ -231,8 +231,9 @@ SWARM_SEARCH_S_LONELY = 30.0
 SWARM_SEARCH_S = 600.0
 SWARM_LONELY_NEIGHBOURS = 3
 SWARM_CANDIDATES_MAX = 64
-# Our entry in the list of swarms is written anew when the number of members is out by a quarter.
-SWARM_REPUBLISH_S_MIN = 60.0
+# Our entry in the list of swarms is written anew when the number of members is out by a quarter,
+# or twice as many nodes can keep it: in a growing swarm, as often as it doubles.
+SWARM_REPUBLISH_S_MIN = 10.0
 # Certificates are renewed, revocations passed on, and old members parted from this often.
 ADMISSION_REFRESH_S = 10.0
 # Which shards are free is looked at anew at most this often, however fast the state changes.

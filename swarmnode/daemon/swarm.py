@@ -190,8 +190,9 @@ class SwarmPart:
     async def _publish(self) -> None:
         """Be found in the DHT; say so again when it is no longer what we said."""
         said: tuple[tuple[str, ...], int, int] | None = None
-        with trio.move_on_after(limits.DHT_BOOTSTRAP_WAIT_S):
-            await self._grounds.discovery.bootstrapped.wait()
+        if self._finder.candidates or self._grounds.discovery.core.statistics().contacts:
+            with trio.move_on_after(limits.DHT_BOOTSTRAP_WAIT_S):
+                await self._grounds.discovery.bootstrapped.wait()
         while True:
             addresses = self.report().addresses[: limits.DHT_ADDRESSES_MAX]
             members = len(self.members.live())
