@@ -178,7 +178,7 @@ class Members:
     async def leave(self, reason: str) -> None:
         """Tell some neighbours that we leave; they pass it on."""
         self._is_leaving = True
-        self._swim.feed(swim_events.Leave(reason))
+        self._swim.feed(swim_events.Leave(reason, frozenset(self.sessions)))
         async with trio.open_nursery() as nursery:
             for each in self._farewells:
                 nursery.start_soon(self._send, each.peer, encode_record(each.message))

@@ -396,6 +396,15 @@ def test_leaving_tells_some_and_is_silent_afterwards() -> None:
         bench.feed(events.Contact(IDS[1]))
 
 
+def test_a_leaver_tells_those_first_whom_it_can_reach_at_once() -> None:
+    bench = Bench(9)
+    reach = frozenset(IDS[6:8])
+    effects = bench.feed(events.Leave("power cut", reach))
+    told = [peer for peer, _ in sent(effects, Sync)]
+    assert len(set(told)) == limits.SWIM_FAREWELLS
+    assert set(told[:2]) == reach
+
+
 def test_who_left_returns_with_a_new_epoch_only() -> None:
     bench = Bench(5)
     [change] = changes(bench.hear(claim(3, left="bye")))

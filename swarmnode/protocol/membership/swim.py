@@ -93,8 +93,8 @@ class SwimCore:
                 self._send_page(peer, wants_reply=True)
             case events.SendFailed(peer):
                 self._send_failed(peer, lived)
-            case events.Leave(reason):
-                self._leave(reason)
+            case events.Leave(reason, reach):
+                self._leave(reason, reach)
 
     def poll_effects(self) -> list[Effect]:
         """Return what is to be done, in order, and forget it."""
@@ -404,10 +404,12 @@ class SwimCore:
             self._table.set_state(member, MemberState.DEAD, now)
             self._tell(member, MemberState.SUSPECT)
 
-    def _leave(self, reason: str) -> None:
+    def _leave(self, reason: str, reach: frozenset[PeerId]) -> None:
         self._own = self._sign(self._own.epoch, self._own.incarnation, reason[:64] or "left")
         farewell = wire.Sync(wants_reply=False, claims=(self._own,))
-        for peer in self._table.some_live(limits.SWIM_FAREWELLS):
+        live = self._table.some_live(self._table.n_live)
+        live.sort(key=lambda peer: peer not in reach)
+        for peer in live[: limits.SWIM_FAREWELLS]:
             self._effects.append(Send(peer, farewell))
 
     # --- spreading -----------------------------------------------------------------------
