@@ -15,7 +15,13 @@ from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver
 from swarmnode.daemon.network import Network, remote_address
 from swarmnode.env import Env
-from swarmnode.errors import DeadlineExceeded, MalformedMessage, Overloaded, SwarmNodeError
+from swarmnode.errors import (
+    DeadlineExceeded,
+    MalformedMessage,
+    Overloaded,
+    StorageError,
+    SwarmNodeError,
+)
 from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
 from swarmnode.protocol.dht import events
@@ -84,8 +90,7 @@ class Discovery:
         """Take part until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            contacts = load_contacts(self._remembered)
-            self._driver.feed(events.Discovered(contacts))
+            self._driver.feed(events.Discovered(self._recall()))
             nursery.start_soon(self._driver.run)
             nursery.start_soon(self._remember_now_and_then)
             task_status.started()
@@ -131,6 +136,13 @@ class Discovery:
         contacts = self.core.good_contacts()
         if contacts:  # whoever met nobody keeps what it knew
             save_contacts(self._remembered, contacts)
+
+    def _recall(self) -> tuple[wire.Contact, ...]:
+        try:
+            return load_contacts(self._remembered)
+        except StorageError as error:  # we only start as if for the first time
+            _log.warning("good peers of the last run cannot be read", why=str(error))
+            return ()
 
     # --- commands ---------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import pytest
 
@@ -185,13 +186,42 @@ def test_nobody_answering_is_tried_again() -> None:
 
 def test_a_stranger_with_unknown_neighbours_starts_a_self_lookup() -> None:
     core = core_that_knows(1)
-    core.handle(events.Discovered((contact(2),)), 100.0)
+    core.handle(events.Discovered((contact(2),)), 1.0)
     (sent,) = sends(core)
     assert isinstance(sent.message, wire.Find)
     assert sent.message.key == core.self_id
-    answer(core, sent, 100.0, *(contact(number) for number in range(3, 9)))
-    run_dry(core, 100.0, *(contact(number) for number in range(3, 9)))
+    answer(core, sent, 1.0, *(contact(number) for number in range(3, 9)))
+    soon = 1.25 * limits.DHT_SELF_LOOKUP_PAUSE_S
+    core.handle_deadline(soon)
+    run_dry(core, soon, *(contact(number) for number in range(3, 9)))
     assert len(core.table) == 8
+
+
+def self_lookups(core: DhtCore, end: float) -> list[float]:
+    """Return when a core looked itself up; everybody whom it asks knows nobody."""
+    times: list[float] = []
+    while (deadline := core.next_deadline()) is not None and deadline <= end:
+        core.handle_deadline(deadline)
+        for sent in sends(core):
+            if isinstance(sent.message, wire.Find) and sent.message.key == core.self_id:
+                times.append(deadline)
+            answer(core, sent, deadline)
+    return times
+
+
+def test_who_knows_few_looks_around_soon_and_then_ever_less() -> None:
+    times = self_lookups(core_that_knows(1), 7200.0)
+    pauses = [later - earlier for earlier, later in itertools.pairwise((0.0, *times))]
+    expected = limits.DHT_SELF_LOOKUP_PAUSE_S
+    for pause in pauses:
+        assert 0.7 * expected < pause < 1.3 * expected
+        expected = min(2 * expected, limits.DHT_SELF_LOOKUP_S)
+    assert expected == limits.DHT_SELF_LOOKUP_S
+
+
+def test_who_knows_enough_does_not() -> None:
+    core = core_that_knows(*range(1, 1 + limits.DHT_BUCKET_CONTACTS))
+    assert min(self_lookups(core, 3600.0)) > 0.7 * limits.DHT_SELF_LOOKUP_S
 
 
 # --- time --------------------------------------------------------------------------------
