@@ -13,7 +13,7 @@ All of it is self-reported: it is shown, and used to choose whom to ask, and nev
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -32,6 +32,7 @@ from swarmnode.wire.admission import Role
 from swarmnode.wire.membership import PeerState
 
 ROLE, VERSION = "role", "version"
+_SINCE_START = ("exchanges", "seconds")  # a node counts these from zero in each of its lives
 _STATES: tuple[PeerState, ...] = get_args(PeerState)
 _ROLES: tuple[Role, ...] = get_args(Role)
 _log = get_logger(__name__)
@@ -44,12 +45,12 @@ class SelfReport:
     role: Role
     state: PeerState
     addresses: tuple[str, ...]
-    counters: dict[str, int]
+    counters: dict[str, int]  # exchanges and seconds since the start, the others in all
     numbers: dict[str, float | None]  # None: nothing to say yet
     step: int
 
-    def update(self, peer: PeerId) -> Update:
-        """Return all of it as one update."""
+    def update(self, peer: PeerId, earlier: Mapping[str, int]) -> Update:
+        """Return all of it as one update; ``earlier`` is what earlier lives have counted."""
         lease_s = int(limits.STATE_LEASE_S)
         leases: dict[SetKey, int] = {
             (MEMBER, str(peer)): lease_s,
@@ -58,8 +59,11 @@ class SelfReport:
         }
         leases |= {(ADDRESS, address): lease_s for address in self.addresses}
         registers: dict[str, RegisterContent] = {"state": self.state}
-        registers |= {name: value for name, value in self.numbers.items() if value is not None}
-        return Update(leases, self.counters, registers, {"step": self.step})
+        for name, value in self.numbers.items():
+            if value is not None and math.isfinite(value):  # the loss of a model that is lost
+                registers[name] = value
+        counters = {name: n + earlier.get(name, 0) for name, n in self.counters.items()}
+        return Update(leases, counters, registers, {"step": self.step})
 
 
 @dataclass
@@ -77,16 +81,19 @@ class Reporter:
     n_members: Callable[[], int]
     _said: Update = field(default_factory=Update)
     _said_at: float = -math.inf
+    _earlier: Mapping[str, int] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Report until cancelled."""
+        """Report until cancelled; the journal has been read before."""
+        totals = self.state.view.counters_of(self.peer)
+        self._earlier = {name: totals[name] for name in _SINCE_START if name in totals}
         while True:
             self.say_now()
             await self._wait()
 
     def say_now(self) -> None:
         """Say what is new since last time."""
-        whole, now = self.make().update(self.peer), trio.current_time()
+        whole, now = self.make().update(self.peer, self._earlier), trio.current_time()
         news = _difference(self._said, whole)
         if news is None or (_is_only_time(news) and now < self._said_at + limits.REPORT_TIME_S):
             return
