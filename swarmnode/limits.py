@@ -158,6 +158,10 @@ DHT_RECORDS_PER_AUTHOR_MAX = 64
 DHT_RECORDS_PER_SUBJECT_MAX = 4
 DHT_PUBLICATIONS_MAX = 256
 DHT_SWEEP_S = 60.0
+# A record is stored once the closest peers on each path have answered: two, as one may lie.
+DHT_NEAR_ANSWERS = 2
+# So many holders are enough to go on while the rest of k get it: more than twice the quorum.
+DHT_PUT_REPLICAS = 8
 # Peers that must give a record of one author before it is taken for the newest.
 DHT_QUORUM = 3
 # A node that meets nobody publishes all the same: the first who comes will find it.
@@ -268,6 +272,8 @@ NEWCOMER_WAIT_S = 5.0
 SNAPSHOT_WAIT_S = 20.0
 # Holders that died, a snapshot that is none: then training begins from the swarm's seed.
 SNAPSHOT_TRIES_MAX = 5
+# A holder of whom only the shared state knows may be gone for minutes; a dial takes 10 s.
+SNAPSHOT_ABANDONED_S = 12.0
 SNAPSHOT_LOOK_S = 0.25
 # Whoever comes back after a longer absence begins with the swarm's model, not with its own.
 SNAPSHOT_STALE_S = 600.0

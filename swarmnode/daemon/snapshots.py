@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -24,8 +25,9 @@ from swarmnode import limits
 from swarmnode.daemon.blobs import Blobs
 from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.swarm import SwarmPart
+from swarmnode.daemon.together import run_together
 from swarmnode.env import Env
-from swarmnode.errors import CorruptRecord, Refused, StorageError, SwarmNodeError
+from swarmnode.errors import CorruptRecord, Overloaded, Refused, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import SnapshotSaved
 from swarmnode.protocol.crdt.events import Update
@@ -109,7 +111,7 @@ class Snapshots:
         if await self._env.in_thread(self._has_fresh_model):
             return
         tried: set[bytes] = set()
-        while len(tried) < limits.SNAPSHOT_TRIES_MAX:
+        for _ in range(limits.SNAPSHOT_TRIES_MAX):
             entry = await self._wait_for_entry(tried)
             if entry is None:
                 return
@@ -164,13 +166,16 @@ class Snapshots:
         )
 
     def _best(self, tried: Collection[bytes] = ()) -> SnapshotEntry | None:
-        """Return the furthest that others hold, but first one of which a part is here already."""
-        entries = [
-            entry
-            for entry in self._entries()
-            if set(entry.holders) - {self._self_id} and entry.root not in tried
-        ]
-        return min(entries, key=lambda entry: entry.root not in self._parts, default=None)
+        """Return the furthest that others hold, but first one of which a part is here already.
+
+        What was tried in vain comes last.
+        """
+        entries = [entry for entry in self._entries() if set(entry.holders) - {self._self_id}]
+        return min(
+            entries,
+            key=lambda entry: (entry.root in tried, entry.root not in self._parts),
+            default=None,
+        )
 
     def _entries(self) -> list[SnapshotEntry]:
         """Return what members hold now, the furthest first."""
@@ -206,12 +211,20 @@ class Snapshots:
         self._parts.add(entry.root)
         before, began_s = self._blobs.statistics(), self._env.monotonic()
         others = await self._providers(entry.root)
-        path = await self._blobs.fetch(
-            entry.root,
-            lambda: self._holders(entry.root) | others,
-            on_progress=on_progress,
-            size_bytes_max=self._size_max,
-        )
+        found: list[Path] = []
+
+        def holders() -> set[PeerId]:
+            return {peer for peer in self._holders(entry.root) | others if not self._is_gone(peer)}
+
+        async def fetch() -> None:
+            found.append(
+                await self._blobs.fetch(
+                    entry.root, holders, on_progress=on_progress, size_bytes_max=self._size_max
+                )
+            )
+
+        await run_together(fetch, partial(self._watch_holders, holders, found))
+        (path,) = found
         self._parts.discard(entry.root)
         await self._check(entry.root, path)
         after, took_s = self._blobs.statistics(), self._env.monotonic() - began_s
@@ -224,6 +237,23 @@ class Snapshots:
             took_s=round(took_s, 2),
         )
         say(f"the model is here ({took_s:.1f} s)")
+
+    async def _watch_holders(
+        self, holders: Callable[[], set[PeerId]], found: Collection[Path]
+    ) -> None:
+        """Look, until it is found, that somebody is there from whom it could come.
+
+        Raises:
+            Overloaded: there is nobody any more.
+        """
+        there_at = self._env.monotonic()
+        while not found:
+            named, now = holders(), self._env.monotonic()
+            if named & {*self._part.members.live(), *self._part.sessions}:
+                there_at = now
+            if not named or now - there_at > limits.SNAPSHOT_ABANDONED_S:
+                raise Overloaded("all who held it have left, died or cannot be reached")
+            await trio.sleep(limits.SNAPSHOT_LOOK_S)
 
     async def _drop_parts(self, keep: bytes) -> None:
         """Remove what is left of fetches that nobody goes on with: it takes room of the others."""
