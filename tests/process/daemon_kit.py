@@ -47,12 +47,16 @@ class Answer:
     err: str
 
     @property
+    def lines(self) -> list[str]:
+        """Lines of ours on standard error: what is being done, and what went wrong."""
+        assert "Traceback" not in self.out + self.err, self.out + self.err
+        return [one for one in self.err.splitlines() if one.startswith("swarmnode: ")]
+
+    @property
     def line(self) -> str:
         """The one line that an error is."""
-        assert "Traceback" not in self.out + self.err, self.out + self.err
-        lines = [one for one in self.err.splitlines() if one.startswith("swarmnode: ")]
-        assert len(lines) == 1, self.err
-        return lines[0]
+        assert len(self.lines) == 1, self.err
+        return self.lines[0]
 
     @property
     def json(self) -> Any:
@@ -181,10 +185,15 @@ class Daemon:
     """``swarmnode join`` as a process of its own; always stopped by :meth:`kill`."""
 
     def __init__(
-        self, home: Path, link: str, *flags: str, env: Mapping[str, str] | None = None
+        self,
+        home: Path,
+        link: str,
+        *flags: str,
+        env: Mapping[str, str] | None = None,
+        host: str = LOOPBACK,
     ) -> None:
         self.home = home
-        self.port = free_port()
+        self.host, self.port = host, free_port()
         self._link, self._flags, self._env = link, flags, env
         self._client = ControlClient(Paths(home))
         self.process: subprocess.Popen[bytes] | None = None
@@ -193,7 +202,7 @@ class Daemon:
 
     def start(self) -> None:
         command = worker_command("swarmnode", "join", self._link, *self._flags)
-        command += ["--listen", f"{LOOPBACK}:{self.port}"]
+        command += ["--listen", f"{self.host}:{self.port}"]
         if "--metrics" not in self._flags:
             command += ["--metrics", "off"]
         with self.log_path.open("ab") as log:

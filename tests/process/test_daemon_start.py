@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -265,6 +266,15 @@ async def test_a_manifest_that_a_peer_forged_is_refused(home: Path) -> None:
     assert answer.code == 4
     assert "the link names the swarm key" in answer.json["error"]
     assert "no manifest" in answer.err
+
+
+async def test_trust_believes_no_forged_manifest_either(home: Path) -> None:
+    swarm, forger = new_swarm(), new_swarm()
+    async with peer_with(forger.signed()) as hint:
+        ask = functools.partial(swarmnode, home, "trust", str(swarm.link(hint)), "--json")
+        answer = await trio.to_thread.run_sync(ask)
+    assert answer.code == answer.json["exit_code"] == 4
+    assert "the link names the swarm key" in answer.json["error"]
 
 
 async def test_a_peer_with_another_key_than_the_link_says_is_refused(home: Path) -> None:

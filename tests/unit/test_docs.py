@@ -102,7 +102,11 @@ def verbs() -> dict[str, set[str]]:
         for name in group.list_commands(context):
             command = group.get_command(context, name)
             assert command is not None
-            found[prefix + name] = {option for param in command.params for option in param.opts}
+            found[prefix + name] = {
+                option
+                for param in command.params
+                for option in (*param.opts, *param.secondary_opts)
+            }
             if isinstance(command, click.Group):
                 walk(command, f"{prefix}{name} ")
 
