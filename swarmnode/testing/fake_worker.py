@@ -99,7 +99,7 @@ class FakeWorker:
     every: int = 8
     drift: Callable[[int, Vector], Vector] = no_drift
     save_every: int = 200
-    shard_steps: int = 8
+    shard_steps: int = 200
     layout_hash: bytes = b"\x00" * 32
     x: Vector = field(init=False)
     drift_sum: Vector = field(init=False)

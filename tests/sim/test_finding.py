@@ -127,5 +127,3 @@ async def test_halves_that_started_apart(tmp_path, autojump_clock, contact_is: s
         await until(lambda: are_one_swarm(ours), 120, poll_s=0.5)
         await until(lambda: exchanges_across(halves, met), 60, poll_s=0.5)
         await end(swarm)
-
-
