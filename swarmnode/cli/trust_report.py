@@ -16,7 +16,7 @@ from swarmnode.protocol.invites import certificate_of, invite_in
 from swarmnode.protocol.swarm import SwarmLink
 from swarmnode.store.invites import load_member_chain
 from swarmnode.store.swarms import stored_link
-from swarmnode.tasks.look import InstalledTask, look_at_task
+from swarmnode.tasks.installed import InstalledTask, look_at_task
 from swarmnode.tensor.codec import get_codec
 from swarmnode.wire.swarm import Manifest
 

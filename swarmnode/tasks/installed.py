@@ -1,5 +1,6 @@
-"""What is installed as a task, without importing it: its package, and the version of the task.
+"""Which tasks this machine has, without importing any: names, packages, versions.
 
+The built-in ones, and entry points of the group ``swarmnode.tasks`` of installed packages.
 Importing a task imports torch, which takes seconds and may not be installed; and whoever only
 looks at a swarm need not run anything.
 """
@@ -14,7 +15,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from swarmnode import __version__
-from swarmnode.tasks.registry import ENTRY_POINT_GROUP, installed_tasks
+
+ENTRY_POINT_GROUP = "swarmnode.tasks"
+# Also when swarmnode runs from a checkout that is not installed.
+BUILT_IN = {
+    "bytes-lm": "swarmnode.tasks.bytes_lm:BytesLM",
+    "digits": "swarmnode.tasks.digits:Digits",
+    "synthetic": "swarmnode.tasks.synthetic:Synthetic",
+}
 
 
 @dataclass(frozen=True)
@@ -26,13 +34,19 @@ class InstalledTask:
     version: int | None
 
 
+def installed_tasks() -> dict[str, str]:
+    """Return name → ``module:Class`` of every task that is installed."""
+    found = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}
+    return found | BUILT_IN
+
+
 def look_at_task(name: str) -> InstalledTask | None:
     """Return what is installed here as task ``name``, None if nothing is."""
     target = installed_tasks().get(name)
     if target is None:
         return None
     package = f"swarmnode {__version__}"
-    if not target.startswith("swarmnode."):
+    if name not in BUILT_IN:
         owners = [entry.dist for entry in entry_points(group=ENTRY_POINT_GROUP, name=name)]
         package = next((f"{dist.name} {dist.version}" for dist in owners if dist), "")
     return InstalledTask(package, target, _version_in_source(target))

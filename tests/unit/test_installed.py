@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from swarmnode import __version__
-from swarmnode.tasks.look import look_at_task
-from swarmnode.tasks.registry import _BUILT_IN, ENTRY_POINT_GROUP, load_task
+from swarmnode.tasks.installed import BUILT_IN, ENTRY_POINT_GROUP, look_at_task
+from swarmnode.tasks.registry import load_task
 
 
 def install(folder: Path, target: str, files: dict[str, str]) -> None:
@@ -24,7 +24,7 @@ def install(folder: Path, target: str, files: dict[str, str]) -> None:
     (about / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\nmine = {target}\n")
 
 
-@pytest.mark.parametrize("name", _BUILT_IN)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_the_built_in_ones(name: str) -> None:
     found = look_at_task(name)
     assert found is not None
