@@ -10,7 +10,7 @@ KIB = 1024
 MIB = 1024 * KIB
 
 # --- wire: one msgpack control message --------------------------------------------------
-# The largest legal one is a full peer list: 256 records of about 400 bytes.
+# The largest legal ones are a page of failure detection and a push of shared state.
 MESSAGE_BYTES_MAX = 256 * KIB
 TEXT_BYTES_MAX = 4 * KIB
 MAP_ENTRIES_MAX = 256
@@ -258,9 +258,10 @@ MANIFEST_FETCH_DEADLINE_S = 60.0
 MANIFEST_RETRY_S = 0.25
 # Then whoever was found meanwhile is asked as well; slow dials go on.
 MANIFEST_ROUND_S = 3.0
-# A peer list or manifest is a few KiB: more than this is a dead or hostile peer.
+# A hello or a manifest is a few KiB: who takes longer than this is dead or hostile.
 PEER_REQUEST_DEADLINE_S = 10.0
 
+# Hashed and written at a time: large enough for the disk, small enough for the cache.
 SNAPSHOT_PIECE_BYTES = 1 * MIB
 # Parameters, two moments of the optimizer, and the swarm's strategy may keep two more.
 SNAPSHOT_BYTES_PER_PARAMETER_MAX = 24
