@@ -113,6 +113,9 @@ class Snapshots:
         tried: set[bytes] = set()
         for _ in range(limits.SNAPSHOT_TRIES_MAX):
             entry = await self._wait_for_entry(tried)
+            if not tried:
+                others, connected = len(self._part.members.live()) - 1, len(self._part.sessions)
+                self._on_event(f"in the swarm: {others} others, {connected} connected")
             if entry is None:
                 return
             tried.add(entry.root)
@@ -159,11 +162,9 @@ class Snapshots:
         return bool(peers) and all(self._part.peer_report(peer).state for peer in peers)
 
     def _others_have_trained(self) -> bool:
-        return any(
-            self._part.peer_report(peer).counters.get("steps", 0) > 0
-            for peer in self._part.partners()
-            if peer != self._self_id
-        )
+        """Whether somebody who is here has, even if it trains no more, or keeps what others did."""
+        progress = self._part.state.view.maxima().get("step", 0)
+        return progress > 0 and len(self._part.members.live()) > 1
 
     def _best(self, tried: Collection[bytes] = ()) -> SnapshotEntry | None:
         """Return the furthest that others hold, but first one of which a part is here already.

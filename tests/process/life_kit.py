@@ -8,12 +8,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from swarmnode.config import Paths, SwarmPaths
 from swarmnode.ids import PeerId
-from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.swarm import Hint, sign_manifest
+from swarmnode.protocol.swarm import Hint
 from swarmnode.store.files import make_private_dir
 from swarmnode.store.keys import load_or_create_identity
 from swarmnode.tensor.layout import Layout
@@ -24,7 +21,7 @@ NAME = "demo"
 # `synthetic` of 2,048 numbers that learns slowly: a node that begins anew is known by its loss,
 # which is the distance to the optimum, a minute after it began.
 FRESH_LOSS = 2048**0.5
-SLOW = {"dim": 2048, "batch": 8, "lr": 0.0005}
+SLOW = {"batch": 8, "lr": 0.0005}
 FIRST_STEPS = 20  # the first evaluation is after so many
 
 
@@ -34,15 +31,18 @@ class Party:
     The creator's home is there from the beginning, with the swarm's key in it.
     """
 
-    def __init__(self, folder: Path, **changes: Any) -> None:
+    def __init__(self, folder: Path, *, dim: int = 2048, **changes: Any) -> None:
         self.folder = folder
         self.network = f"test-{os.getpid()}-{folder.name.replace('_', '-')}"[:64]
         paths = Paths(folder / "creator")
         make_private_dir(paths.swarm(NAME).directory)
         self.swarm = Swarm(load_or_create_identity(paths.swarm(NAME).swarm_key), NAME)
-        changes = {"task_config": SLOW, **changes}
+        layout = Layout.of([("weight", (1, dim), "float32")])
+        model = {"numel": dim, "layout_hash": layout.layout_hash}
+        changes = {"task_config": {**SLOW, "dim": dim}, **model, **changes}
         self.creator = make_home(folder / "creator", self.swarm, self.swarm.signed(**changes))
         self.nodes: list[Daemon] = []
+        self.settings: dict[str, str] = {}  # variables of all nodes from now on
 
     def join(self, home: str, *flags: str, via: Daemon | None = None, **env: str) -> Daemon:
         """Start a node: by the link that leads to ``via``, else by the name of the swarm."""
@@ -60,7 +60,7 @@ class Party:
 
     def env(self, **more: str) -> dict[str, str]:
         """Return the variables of a node that meets nobody else on this machine."""
-        return {"SWARMNODE_NETWORK": self.network, "SWARMNODE_LAN": "false", **more}
+        return {"SWARMNODE_NETWORK": self.network, "SWARMNODE_LAN": "false", **self.settings, **more}
 
     def link(self, *nodes: Daemon) -> str:
         """Return the link that leads to these."""

@@ -314,7 +314,9 @@ async def test_after_a_crash_everything_that_others_have_seen_is_there(
         assert again.heard_of(a) == b.heard_of(a) == {"steps": 24}
         assert again.heard_of(b) == {"steps": 5}
         assert again.keeper.stored_addresses() == {b.peer: ("mem:b",)}
-        assert again.keeper.view.members(again.env.monotonic()) == (), "leases have run out"
+        said = again.keeper.view.sets(again.env.monotonic())
+        assert said[ADDRESS] == {"mem:b": frozenset({b.peer})}, "its lease runs on"
+        assert again.keeper.view.sets(again.env.monotonic() + 300) == {}, "as long as it did"
         again.keeper.say(Update(registers={"state": "training"}))
         await again.connect(b)
         await trio.sleep(1)

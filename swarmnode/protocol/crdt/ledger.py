@@ -171,6 +171,16 @@ class Ledger:
         self._heard_at_min = min((c.heard_at for c in self.chains.values()), default=math.inf)
         return gone
 
+    def go_by_stamps(self, now: float) -> None:
+        """After a journal was read: an author was last heard of when it says that it spoke.
+
+        That is seconds ago if we are back at once. A wrong clock, theirs or ours, makes their
+        leases end too early, or up to one lease too late, until they speak again.
+        """
+        for chain in self.chains.values():
+            age_s = (self._clock.wall_ms(now) - chain.newest.stamp.wall_ms) / 1000
+            chain.heard_at = now - min(max(0.0, age_s), limits.STATE_LEASE_S_MAX)
+
     def next_retirement(self) -> float:
         """Return when :meth:`retire_silent` may have something to do, at the earliest."""
         return self._heard_at_min + limits.STATE_RETENTION_S

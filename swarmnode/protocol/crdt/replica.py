@@ -201,7 +201,7 @@ class SharedState:
         self._renew_at = now + self._own.lease_s() / 3
 
     def _restore(self, records: tuple[Signed, ...], now: float) -> None:
-        """Take in a journal. Leases have run out: we cannot know for how long we were away."""
+        """Take in a journal. For how long we were away only the clocks on the wall can tell."""
         if self._own.has_spoken:
             raise LocalProtocolError("the journal comes before everything else")
         for signed in records:
@@ -209,6 +209,7 @@ class SharedState:
             self._verdicts[judgement.verdict] += 1
             if judgement.proof is not None:
                 self._ledger.ban(judgement.proof)
+        self._ledger.go_by_stamps(now)
         mine = self._ledger.chains.get(self._self_id)
         if mine is not None:
             if mine.actor.epoch >= self._own.epoch:
