@@ -160,21 +160,24 @@ async def _start_all(nodes: list[NodeProcess], link: SwarmLink) -> float:
         await node.start(str(link))
     with trio.move_on_after(_SETTLE_DEADLINE_S):
         for node in nodes:
-            while not await _knows(node, len(nodes) - 1):  # noqa: ASYNC110 -- another process
+            while not await _knows(node, [other for other in nodes if other is not node]):  # noqa: ASYNC110 -- another process
                 await trio.sleep(0.25)
         return trio.current_time() - begin
     raise DeadlineExceeded("waiting for all nodes to know each other", _SETTLE_DEADLINE_S)
 
 
-async def _knows(node: NodeProcess, n_others: int) -> bool:
-    """Whether this node holds so many others for alive and has heard what each says."""
+async def _knows(node: NodeProcess, others: list[NodeProcess]) -> bool:
+    """Whether this node holds all others for alive and has heard what each says."""
     await node.poll()
-    if node.status.get("peers_alive") != n_others:
+    if node.status.get("peers_alive", 0) < len(others):
         return False
-    peers = await node.ask("GET", "/peers")
-    return (
-        sum(peer["alive"] == "alive" and peer["state"] == "serving" for peer in peers) == n_others
-    )
+    known = {
+        address
+        for peer in await node.ask("GET", "/peers")
+        for address in peer["addresses"]
+        if peer["alive"] == "alive" and peer["state"] == "serving"
+    }
+    return known.issuperset(other.address for other in others)
 
 
 async def _join_fresh(home: Path, link: SwarmLink, nodes: list[NodeProcess]) -> tuple[float, float]:
@@ -186,7 +189,7 @@ async def _join_fresh(home: Path, link: SwarmLink, nodes: list[NodeProcess]) -> 
     listens_at = 0.0
     try:
         with trio.move_on_after(_SETTLE_DEADLINE_S):
-            while not await _knows(fresh, len(nodes)):
+            while not await _knows(fresh, nodes):
                 if not listens_at and fresh.status.get("address"):
                     listens_at = trio.current_time()
                 await trio.sleep(0.02)
