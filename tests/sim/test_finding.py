@@ -1,4 +1,4 @@
-"""Nodes that nobody gave an address of their swarm find it; swarms stay apart; halves become one."""
+"""Nodes without an address of their swarm find it; swarms stay apart; halves become one."""
 
 from __future__ import annotations
 
