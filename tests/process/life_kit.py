@@ -60,7 +60,8 @@ class Party:
 
     def env(self, **more: str) -> dict[str, str]:
         """Return the variables of a node that meets nobody else on this machine."""
-        return {"SWARMNODE_NETWORK": self.network, "SWARMNODE_LAN": "false", **self.settings, **more}
+        apart = {"SWARMNODE_NETWORK": self.network, "SWARMNODE_LAN": "false"}
+        return apart | self.settings | more
 
     def link(self, *nodes: Daemon) -> str:
         """Return the link that leads to these."""
@@ -128,7 +129,8 @@ def offer(node: Daemon) -> str:
     before = whole_blobs(node)
     node.ask("/snapshot")
     made = wait_until(lambda: set(whole_blobs(node)) - set(before), "the snapshot as a blob", 60.0)
-    return max(made, key=lambda path: path.stat().st_mtime).parent.name
+    newest: Path = max(made, key=lambda path: path.stat().st_mtime)
+    return newest.parent.name
 
 
 def flip_bit(path: Path, at: float = 0.5) -> None:

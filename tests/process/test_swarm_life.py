@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .daemon_kit import Daemon, wait_until
+from .daemon_kit import Daemon
 from .life_kit import (
     FIRST_STEPS,
     FRESH_LOSS,
@@ -38,7 +38,8 @@ def train_until_learnt(nodes: list[Daemon]) -> float:
         node.wait(lambda s: s["eval_loss"] and s["eval_loss"] < LEARNT, "something learnt")
     for node in nodes:
         node.ask("/pause")
-    return max(node.wait(lambda s: s["state"] == "paused", "paused")["eval_loss"] for node in nodes)
+    paused = [node.wait(lambda s: s["state"] == "paused", "paused") for node in nodes]
+    return max(float(status["eval_loss"]) for status in paused)
 
 
 def first_loss(node: Daemon) -> float:
