@@ -102,15 +102,19 @@ class AdmissionGate:
             return
         self._take_own_revocations()
         self._renew()
+        self._save_changes()  # first: who is out now knows it after a restart, too
         self.admission.admit(self._self_id, self._chain, self._env.wall(), role=self._role)
-        if self.admission.changes != self._saved_changes:
-            try:
-                save_admission_state(self.admission.state(), self._paths)
-                self._saved_changes = self.admission.changes
-            except StorageError as error:
-                _log.error("who used which invite is not written down", why=str(error))
 
     # --- inside -----------------------------------------------------------------------------
+
+    def _save_changes(self) -> None:
+        if self.admission.changes == self._saved_changes:
+            return
+        try:
+            save_admission_state(self.admission.state(), self._paths)
+            self._saved_changes = self.admission.changes
+        except StorageError as error:
+            _log.error("who used which invite is not written down", why=str(error))
 
     def _renew(self) -> None:
         """Make our next certificate if it is time and something here allows it."""

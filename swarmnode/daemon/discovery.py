@@ -24,6 +24,7 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
+from swarmnode.net.session import Session
 from swarmnode.protocol.dht import events
 from swarmnode.protocol.dht.core import DhtConfig, DhtCore
 from swarmnode.protocol.dht.keys import LOOPBACK
@@ -84,16 +85,19 @@ class Discovery:
         self._answers: dict[tuple[PeerId, int], wire.Answer] = {}
         self._waiting: dict[int, tuple[trio.Event, list[_Answer]]] = {}
         self._last_command = 0
-        services.add_request(DHT_SERVICE, self._answer)
+        services.add_answer(DHT_SERVICE, self._answer)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take part until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self._driver.feed(events.Discovered(self._recall()))
-            nursery.start_soon(self._driver.run)
-            nursery.start_soon(self._remember_now_and_then)
-            task_status.started()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._driver.feed(events.Discovered(self._recall()))
+                nursery.start_soon(self._driver.run)
+                nursery.start_soon(self._remember_now_and_then)
+                task_status.started()
+        finally:
+            self._nursery = None  # sessions that end later still say what became of requests
 
     # --- for the rest of the node ---------------------------------------------------------
 
@@ -173,8 +177,7 @@ class Discovery:
             case events.Send(peer, _, message) if isinstance(message, wire.Answer):
                 self._answers[peer, message.id] = message
             case events.Send():
-                if self._nursery is not None:
-                    self._nursery.start_soon(self._request, effect)
+                self._request(effect)
             case events.Bootstrapped():
                 self.bootstrapped.set()
             case _:
@@ -183,22 +186,48 @@ class Discovery:
                     answers.append(effect)
                     done.set()
 
-    async def _request(self, send: events.Send) -> None:
-        peer, message = send.peer, send.message
+    def _request(self, send: events.Send) -> None:
+        """Ask over the session that there is; dial only if there is none."""
+        session = self._network.connected(send.peer, dial_anew=send.anew)
+        if self._nursery is not None and not (session and self._ask(session, send)):
+            self._nursery.start_soon(self._dial_and_ask, send)
+
+    async def _dial_and_ask(self, send: events.Send) -> None:
         try:
-            session = await self._network.connect(peer, send.addresses, dial_anew=send.anew)
-            raw = await session.request(
-                DHT_SERVICE, encode_record(message), deadline_s=limits.DHT_GONE_S
-            )
+            session = await self._network.connect(send.peer, send.addresses, dial_anew=send.anew)
+            if not self._ask(session, send):
+                raise Overloaded("too many requests to this peer are under way")
+        except SwarmNodeError as error:
+            self._failed(send, error)
+
+    def _ask(self, session: Session, send: events.Send) -> bool:
+        def on_answer(answer: bytes | SwarmNodeError) -> None:
+            if isinstance(answer, SwarmNodeError):
+                self._failed(send, answer)
+            else:
+                self._answered(session, send, answer)
+
+        return session.ask(
+            DHT_SERVICE,
+            encode_record(send.message),
+            deadline_s=limits.DHT_GONE_S,
+            on_answer=on_answer,
+        )
+
+    def _answered(self, session: Session, send: events.Send, raw: bytes) -> None:
+        try:
             answer: wire.Message = decode_record(raw, _MESSAGE)
             if not isinstance(answer, wire.Answer):
                 raise MalformedMessage(f"expected an answer, got a {type(answer).__name__}")
-            self._driver.feed(events.Received(peer, answer, remote_address(session)))
+            self._driver.feed(events.Received(send.peer, answer, remote_address(session)))
         except SwarmNodeError as error:
-            _log.debug("no DHT answer", peer=peer.short, why=str(error))
-            self._driver.feed(events.SendFailed(peer, message.id))
+            self._failed(send, error)
 
-    async def _answer(self, peer: PeerId, payload: bytes) -> bytes:
+    def _failed(self, send: events.Send, error: SwarmNodeError) -> None:
+        _log.debug("no DHT answer", peer=send.peer.short, why=str(error))
+        self._driver.feed(events.SendFailed(send.peer, send.message.id))
+
+    def _answer(self, peer: PeerId, payload: bytes) -> bytes:
         message: wire.Message = decode_record(payload, _MESSAGE)
         if not isinstance(message, wire.Request):
             raise MalformedMessage(f"expected a request of the DHT, got a {type(message).__name__}")

@@ -131,10 +131,10 @@ class Network:
         Raises:
             DialFailed, DeadlineExceeded, ProtocolError: the last attempt's reason.
         """
-        session = self.sessions.get(peer)
-        if session is not None and not (dial_anew and not session.outbound):
-            self._used_at[peer] = self._env.monotonic()
+        session = self.connected(peer, dial_anew=dial_anew)
+        if session is not None:
             return session
+        session = self.sessions.get(peer)
         if session is not None:
             await self._probe(peer, addresses)
             return session
@@ -142,6 +142,14 @@ class Network:
         session = self.sessions.get(peer)
         if session is None:
             raise _again(self.dial_errors.get(peer), peer)
+        self._used_at[peer] = self._env.monotonic()
+        return session
+
+    def connected(self, peer: PeerId, *, dial_anew: bool = False) -> Session | None:
+        """Return the session that :meth:`connect` would return at once, if there is one."""
+        session = self.sessions.get(peer)
+        if session is None or (dial_anew and not session.outbound):
+            return None
         self._used_at[peer] = self._env.monotonic()
         return session
 

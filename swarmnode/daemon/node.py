@@ -22,37 +22,35 @@ from functools import partial
 import trio
 
 from swarmnode import limits
-from swarmnode.config import NodeConfig, is_loopback, parse_host_port
-from swarmnode.daemon.addresses import own_networks, reachable_addresses
+from swarmnode.config import NodeConfig
+from swarmnode.daemon.addresses import reachable_addresses
 from swarmnode.daemon.admission import AdmissionGate
 from swarmnode.daemon.blobs import Blobs
 from swarmnode.daemon.control import control_routes, metrics_routes
 from swarmnode.daemon.dealer import Dealer
-from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
+from swarmnode.daemon.exchange_log import ExchangeLog
 from swarmnode.daemon.finder import SwarmFinder
+from swarmnode.daemon.grounds import make_beacon, make_grounds
+from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.manifests import ManifestKeeper
-from swarmnode.daemon.network import Network, own_key_elsewhere
 from swarmnode.daemon.report import SelfReport
 from swarmnode.daemon.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status import NodeView
-from swarmnode.daemon.swarm import Grounds, SwarmPart
+from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.trainer import Trainer
 from swarmnode.daemon.worker_link import StartWorker
 from swarmnode.env import Env
-from swarmnode.errors import KeyInUse, StorageError, SwarmNodeError
-from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Applied, Configure
+from swarmnode.errors import StorageError, SwarmNodeError
+from swarmnode.ipc.control import Configure
 from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.channel import Transport
 from swarmnode.net.datagrams import DatagramNet
 from swarmnode.net.http import serve_http
-from swarmnode.net.services import Services
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.swarm import Hint, SwarmLink, compatibility_key, network_id
+from swarmnode.protocol.swarm import Hint, SwarmLink, compatibility_key
 from swarmnode.store.blobs import BlobStore
-from swarmnode.store.files import HistoryFile
 from swarmnode.store.swarms import save_link
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.metrics import Histogram
@@ -108,7 +106,6 @@ class Node:
         self._config = config
         self._link = link
         self._identity = identity
-        self._boot_epoch = boot_epoch
         self._start_worker = start_worker
         self._training = training
         self._on_event = on_event
@@ -117,30 +114,12 @@ class Node:
         self._stop = trio.Event()
         self._stop_reason = ""
         self._failure: SwarmNodeError | None = None
-        self._nursery: trio.Nursery | None = None
         self._store: BlobStore | None = None
         self._snapshots: Snapshots
-        self._history = HistoryFile(config.paths.history)
-        self._history_fails = False
-        self._started_at = env.monotonic()
-        self._services = Services()
-        self._network = Network(
-            identity=identity,
-            network_id=network_id(config.network),
-            transport=transport,
-            services=self._services,
-            env=env,
-        )
-        self._discovery = Discovery(
-            identity=identity,
-            network_id=network_id(config.network),
-            boot_epoch=boot_epoch,
-            network=self._network,
-            services=self._services,
-            env=env,
-            remembered=config.paths.contacts,
-            lan=own_networks() if config.lan else (),
-        )
+        self._log = ExchangeLog(config.paths.history, boot_epoch, env)
+        self._grounds = grounds = make_grounds(config, identity, boot_epoch, transport, env)
+        self._network, self._discovery = grounds.network, grounds.discovery
+        self._key_guard = KeyGuard(self._network, boot_epoch, env, self._fail)
         self._finder = SwarmFinder(
             link,
             discovery=self._discovery,
@@ -149,10 +128,11 @@ class Node:
             is_lonely=self._is_lonely,
         )
         self.beacon = self._make_beacon(lan) if config.lan else None
-        self._manifests = ManifestKeeper(link, config.paths, env, self._services)
+        self._manifests = ManifestKeeper(link, config.paths, env, grounds.services)
         self.view = NodeView(
             network=self._network,
             discovery=self._discovery,
+            key_guard=self._key_guard,
             self_id=identity.peer_id,
             swarm=link.name,
             role=config.role,
@@ -161,7 +141,6 @@ class Node:
             exchange_duration=Histogram(),
         )
         self._network.on_session_end = self.view.count_closed
-        self._network.on_key_in_use = self._key_refused
 
     def stop(self, reason: str) -> None:
         """Leave the swarm and end :meth:`run`."""
@@ -182,7 +161,6 @@ class Node:
         manifest = self._manifests.load()
         try:
             async with trio.open_nursery() as nursery:
-                self._nursery = nursery
                 await self._listen(nursery)
                 task_status.started(self.view.address)
                 nursery.start_soon(self._take_part, manifest, nursery)
@@ -192,7 +170,7 @@ class Node:
                 await self._leave()
                 nursery.cancel_scope.cancel()
         finally:
-            self._history.close()
+            self._log.close()
             if self._store is not None:
                 self._store.close()
         if self._failure is not None:
@@ -221,6 +199,7 @@ class Node:
         try:
             await self._check_own_key()
             nursery.start_soon(self._finder.run)
+            nursery.start_soon(self._key_guard.run)
             if manifest is None:
                 manifest = await self._fetch_manifest()
             save_link(self._link, self._config.paths)
@@ -270,16 +249,8 @@ class Node:
     async def _join(self, manifest: Manifest, nursery: trio.Nursery) -> SwarmPart:
         """Become a member, and learn what the others say."""
         self.view.waiting_for = "meeting the other members"
-        grounds = Grounds(
-            self._identity,
-            self._boot_epoch,
-            self._network,
-            self._services,
-            self._discovery,
-            self.env,
-        )
         part = SwarmPart(
-            grounds,
+            self._grounds,
             link=self._link,
             manifest=manifest,
             paths=self._config.paths.swarm(manifest.name),
@@ -294,9 +265,9 @@ class Node:
             ),
             report=self._report,
         )
-        part.members.on_key_conflict = self._key_elsewhere
+        part.members.on_key_conflict = self._key_guard.seen_elsewhere
         part.members.on_expelled = self._fail
-        part.state.on_key_elsewhere = self._key_elsewhere
+        part.state.on_key_elsewhere = self._key_guard.seen_elsewhere
         self.view.part = part
         await nursery.start(part.run)
         self._snapshots = await self._open_snapshots(manifest, part)
@@ -309,7 +280,7 @@ class Node:
         self._store = await self.env.in_thread(partial(BlobStore, paths.blobs, bytes_max=bytes_max))
         blobs = Blobs(
             self._store,
-            self._services,
+            self._grounds.services,
             part.members.connect,
             self.env,
             may_serve=part.members.is_member,
@@ -342,21 +313,13 @@ class Node:
         await trainer.run()
 
     def _make_beacon(self, lan: DatagramNet | None) -> LanBeacon:
-        return LanBeacon(
-            identity=self._identity,
-            network_id=network_id(self._config.network),
-            port=self._announced_port,
+        return make_beacon(
+            self._config,
+            self._grounds,
             swarms=self._announced_swarms,
             on_peer=self._met_on_lan,
-            env=self.env,
             net=lan,
         )
-
-    def _announced_port(self) -> int:
-        """0 where others on the LAN could not dial us anyway: then we only ask who is there."""
-        if is_loopback(self._config.listen_address.host) or not self._network.address:
-            return 0
-        return parse_host_port(self._network.address, setting="listen").port
 
     def _announced_swarms(self) -> tuple[LanSwarm, ...]:
         manifest, part = self.view.manifest, self.view.part
@@ -366,8 +329,6 @@ class Node:
         return (LanSwarm(manifest.name, manifest.swarm_key, members, manifest.created_at),)
 
     def _met_on_lan(self, peer: LanPeer) -> None:
-        if "%" not in peer.address:  # a link-local address is of use on this machine only
-            self._discovery.discovered(peer.peer, (peer.address,))
         if any(swarm.swarm_key == self._link.swarm_key for swarm in peer.swarms):
             self._on_event(f"met {peer.peer.short}… of this swarm on the LAN")
             self._finder.found(peer.peer, (peer.address,))
@@ -382,28 +343,6 @@ class Node:
 
     def _report(self) -> SelfReport:
         return self.view.report(self._addresses(), self.env.monotonic())
-
-    # --- one key on two nodes -----------------------------------------------------------
-
-    def _key_refused(self, error: KeyInUse) -> None:
-        """A peer would not have us, for another node with our key answers it."""
-        assert self._nursery is not None
-        self._nursery.start_soon(self._judge_key_refusals, error)
-
-    async def _judge_key_refusals(self, error: KeyInUse) -> None:
-        """One peer may lie, all of them do not."""
-        await trio.sleep(limits.KEY_CONFLICT_WAIT_S)
-        if self._network.key_refusals >= len(self._network.sessions):
-            self._fail(own_key_elsewhere(str(error)))
-
-    def _key_elsewhere(self, epoch: int) -> None:
-        """Somebody signs with our key: the younger one of the two stops."""
-        error = own_key_elsewhere(f"(start {epoch}, this is start {self._boot_epoch})")
-        if self.env.monotonic() - self._started_at < limits.KEY_CONFLICT_YOUNG_S:
-            self._fail(error)
-        elif not self.view.alarm:
-            self.view.alarm = str(error)
-            _log.error("one key on two nodes", why=str(error))
 
     def _fail(self, error: SwarmNodeError) -> None:
         self._failure = self._failure or error
@@ -433,8 +372,8 @@ class Node:
             compatibility_key=compatibility_key(manifest),
             start_worker=self._start_worker,
             env=self.env,
-            on_applied=self._record_applied,
-            on_lost=self._record_lost,
+            on_applied=self._log.applied,
+            on_lost=self._log.lost,
             on_saved=self._snapshots.saved,
             on_event=self._on_event,
         )
@@ -450,7 +389,7 @@ class Node:
             apply=trainer.apply,
             release=trainer.release,
             record=self._record_finished,
-            lost=self._record_lost,
+            lost=self._log.lost,
         )
 
     # --- going down -----------------------------------------------------------------------
@@ -476,47 +415,9 @@ class Node:
         except StorageError as error:
             _log.error("good peers are not written down", why=str(error))
 
-    # --- what is written down -------------------------------------------------------------
-
     def _record_finished(self, finished: Finished) -> None:
         self._on_finished(finished)
         if finished.outcome == "committed":
             self.view.exchange_duration.observe(finished.ended - finished.started)
             self.view.last_exchange_unix_s = self.env.wall()
-        self._write_history(
-            {
-                "event": "finished",
-                "xid": finished.xid.hex(),
-                "peer": str(PeerId(finished.peer)),
-                "role": str(finished.role),
-                "outcome": str(finished.outcome),
-                "reason": finished.reason,
-                "in_doubt": finished.in_doubt,
-                "took_s": round(finished.ended - finished.started, 6),
-            }
-        )
-
-    def _record_applied(self, applied: Applied) -> None:
-        self._write_history(
-            {
-                "event": "applied",
-                "xid": applied.xid.hex(),
-                "step": applied.step,
-                "staleness_steps": applied.staleness_steps,
-            }
-        )
-
-    def _record_lost(self, xid: bytes) -> None:
-        self._write_history({"event": "lost", "xid": xid.hex()})
-
-    def _write_history(self, entry: dict[str, object]) -> None:
-        entry = {**entry, "boot": self._boot_epoch, "unix_s": round(self.env.wall(), 3)}
-        try:
-            self._history.append(entry)
-        except StorageError as error:
-            # A full disk must not stop training, nor fill the log with a line an exchange.
-            if not self._history_fails:
-                _log.error("exchanges are not written down", why=str(error))
-            self._history_fails = True
-        else:
-            self._history_fails = False
+        self._log.finished(finished)

@@ -38,8 +38,10 @@ from swarmnode.store.checkpoints import newest, verify_checkpoint
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.snapshot_format import FETCHED_NAME
 from swarmnode.wire import dht as wire_dht
+from swarmnode.wire.admission import Role
 from swarmnode.wire.crdt import SnapshotClaim
 
+_HOLDERS: tuple[Role, ...] = ("trainer", "keeper")
 _log = get_logger(__name__)
 
 
@@ -377,6 +379,7 @@ class Snapshots:
 
     def _next_holders(self, entry: SnapshotEntry, count: int) -> list[PeerId]:
         """Who of the live members shall hold it, by the same hash for everybody."""
-        free = set(self._part.members.live()) - set(entry.holders)
+        live = self._part.members.live()
+        free = {p for p in live if self._part.peer_report(p).role in _HOLDERS} - set(entry.holders)
         ranked = sorted(free, key=lambda peer: hashlib.sha256(entry.root + peer).digest())
         return ranked[: max(0, count)]

@@ -12,6 +12,7 @@ import msgspec
 from swarmnode import __version__, limits
 from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.exchange import Exchanges
+from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.network import Network
 from swarmnode.daemon.report import PeerReport, SelfReport
 from swarmnode.daemon.swarm import SwarmPart
@@ -96,6 +97,7 @@ class NodeView:
 
     network: Network
     discovery: Discovery
+    key_guard: KeyGuard
     self_id: PeerId
     swarm: str
     started_monotonic_s: float
@@ -111,7 +113,6 @@ class NodeView:
     leaving: bool = False
     is_serving: bool = False  # in a role without a worker
     waiting_for: str = "starting"
-    alarm: str = ""
 
     def __post_init__(self) -> None:
         self._ahead_steps: int | None = None  # how far the swarm was before our worker's first step
@@ -272,7 +273,9 @@ class NodeView:
     def _alarm(self) -> str:
         """What somebody should look at, "" if nothing."""
         failure = self.part.state.disk_failure if self.part is not None else ""
-        return self.alarm or (f"the shared state is not written down: {failure}" if failure else "")
+        return self.key_guard.alarm or (
+            f"the shared state is not written down: {failure}" if failure else ""
+        )
 
     def _progress(self) -> tuple[int, int, float | None, float | None]:
         trainer = self.trainer

@@ -10,25 +10,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import trio
 
 from swarmnode import limits
 from swarmnode.config import SwarmPaths
-from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.finder import SwarmFinder
+from swarmnode.daemon.grounds import Grounds
 from swarmnode.daemon.members import Gate, Members
-from swarmnode.daemon.network import Network
 from swarmnode.daemon.report import ROLE, PeerReport, Reporter, SelfReport, peer_report
 from swarmnode.daemon.shared_state import ADDRESS, StateKeeper
-from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.crdt.events import Update
-from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.membership.swim_events import Changed
 from swarmnode.protocol.shards.words import REGISTERS
 from swarmnode.protocol.swarm import SwarmLink
@@ -38,18 +33,6 @@ from swarmnode.wire.swarm import Manifest
 
 _log = get_logger(__name__)
 _IDLE = ("left", "failed", "stopped")
-
-
-@dataclass
-class Grounds:
-    """What a node has before it knows its swarm."""
-
-    identity: Identity
-    boot_epoch: int
-    network: Network
-    services: Services
-    discovery: Discovery
-    env: Env
 
 
 class SwarmPart:
