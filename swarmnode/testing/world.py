@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.core import Core
 from swarmnode.protocol.dht.records import Signer
@@ -217,7 +218,10 @@ class World:
             return
         self.deliveries += 1
         self._hash.update(_DELIVERY.pack(self.now, source.number, target.number))
-        part.receive(source.peer_id, part.unpack(message), source.place.address, self.now)
+        try:
+            part.receive(source.peer_id, part.unpack(message), source.place.address, self.now)
+        except RemoteProtocolError as error:
+            self.violated("I3", target, f"an honest node's message was refused: {error}")
         self.settle(part, self.now)
 
     def _wake(self, part: Part, deadline: float) -> None:
