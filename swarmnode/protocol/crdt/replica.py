@@ -81,6 +81,7 @@ class SharedState:
             read: opens the records of others.
         """
         self._self_id = signer.peer_id
+        self._public_key = signer.public_key
         self._network_id = network_id
         self._verify = verify
         self._clock = HybridClock(wall_unix_s, now)
@@ -240,7 +241,7 @@ class SharedState:
     def _take_records(self, peer: PeerId, records: tuple[wire.Carried, ...], now: float) -> None:
         gaps: dict[PeerId, None] = {}
         for carried in records:
-            if PeerId.from_public_key(carried.record.public_key) == self._self_id:
+            if carried.record.public_key == self._public_key:
                 self._meet_own(carried.record)
                 continue
             judgement = self._ledger.accept(carried.record, now, now - carried.age_s)

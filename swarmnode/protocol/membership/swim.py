@@ -67,7 +67,7 @@ class SwimCore:
         self._relays: dict[int, Relay] = {}
         # Lived times; None until the first event, since only that brings a time.
         self._probe_at: float | None = None
-        self._sync_at = self._recall_at = 0.0
+        self._sync_at = self._recall_at = self._mending_until = 0.0
         self._rumours.push(self._self_id)
 
     # --- the five methods ----------------------------------------------------------------
@@ -119,12 +119,10 @@ class SwimCore:
         if self._probe_at <= lived:
             self._judge(lived)
             self._begin_probe(lived)
-            if len(self._rumours) > limits.SWIM_NEWS_MAX:
+            if self._is_flooded(lived):
                 self._sync_at = min(self._sync_at, lived + limits.SWIM_PERIOD_S)
         if self._sync_at <= lived:
-            # With more news than pings can carry; pings are rare too while our health is bad.
-            is_flooded = len(self._rumours) > limits.SWIM_NEWS_MAX
-            interval_s = limits.SWIM_PERIOD_S if is_flooded else limits.SWIM_SYNC_S
+            interval_s = limits.SWIM_PERIOD_S if self._is_flooded(lived) else limits.SWIM_SYNC_S
             self._sync_at = lived + self._jittered(interval_s)
             self._table.forget_gone(lived - limits.SWIM_GONE_KEEP_S)
             for peer in self._table.some_live(1):
@@ -202,6 +200,12 @@ class SwimCore:
         for relay in self._relays.values():
             due = min(due, relay.give_up_at)
         return due
+
+    def _is_flooded(self, now: float) -> bool:
+        """Whether there is more news than pings can carry: they are rare while we are unwell,
+        and while a partition heals everybody has another half of it.
+        """
+        return len(self._rumours) > limits.SWIM_NEWS_MAX or now < self._mending_until
 
     def _jittered(self, period_s: float) -> float:
         return period_s * self._rng.uniform(1 - limits.SWIM_JITTER, 1 + limits.SWIM_JITTER)
@@ -322,8 +326,8 @@ class SwimCore:
             member = self._table.by_key(claim.key)
             if member is None:
                 named.append((PeerId.from_public_key(claim.key), claim))
-            elif claim.doubt != "none" or rank_of(claim) > member.rank:
-                named.append((member.peer, claim))  # the rest, by far the most, we know
+            elif member.is_news(claim):
+                named.append((member.peer, claim))
         for subject, claim in named:
             if self._is_newer(subject, claim):
                 try:
@@ -375,6 +379,8 @@ class SwimCore:
         was, epoch = member.state, member.claim.epoch
         state = MemberState.ALIVE if claim.left is None else MemberState.LEFT
         self._table.renew(member, _without_hearsay(claim), state, now)
+        if was is MemberState.DEAD and state is MemberState.ALIVE:
+            self._mending_until = now + limits.SWIM_MENDING_S
         if state is not was or claim.epoch > epoch:
             self._tell(member, was)
         else:
