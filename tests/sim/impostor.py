@@ -13,16 +13,16 @@ import trio
 
 from swarmnode.daemon.exchange import EXCHANGE_SERVICE, MESSAGE_SERVICE
 from swarmnode.daemon.members import HELLO_SERVICE, SWIM_SERVICE
-from swarmnode.daemon.report import SelfReport
-from swarmnode.daemon.shared_state import STATE_SERVICE
+from swarmnode.daemon.report import ROLE
+from swarmnode.daemon.shared_state import ADDRESS, STATE_SERVICE
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session, run_session
 from swarmnode.net.stream import Stream
-from swarmnode.protocol.crdt.clock import HybridClock
-from swarmnode.protocol.crdt.own import OwnChain
+from swarmnode.protocol.crdt.records import NO_HASH, seal
+from swarmnode.protocol.crdt.views import MEMBER
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.membership.claims import Ed25519Notary
 from swarmnode.protocol.session.records import Role
@@ -37,6 +37,7 @@ from swarmnode.wire.swarm import Signed
 
 Conversation = Callable[[Stream, wire.Offer], Awaitable[None]]
 NETWORK = network_id("main")
+NOWHERE = ("mem:nowhere",)
 _SWIM_MESSAGE: Any = swim.Message
 _GOSSIP_MESSAGE: Any = wire.Message
 
@@ -80,7 +81,7 @@ class Impostor:
         session = await self.connect(index)
         await self.ask(session, HELLO_SERVICE, self._hello())
         await self.ask(session, SWIM_SERVICE, swim.Sync(False, (self.claim(),)))
-        pushed = crdt.Push((crdt.Carried(self.state_record(), 0),))
+        pushed = crdt.Push((crdt.Carried(state_record(self.identity, self.link.swarm_id), 0),))
         await self.ask(session, STATE_SERVICE, pushed)
         return session
 
@@ -141,15 +142,6 @@ class Impostor:
         signature = self.notary.sign(epoch, incarnation, None)
         return swim.Claim(self.identity.public_key, epoch, incarnation, signature)
 
-    def state_record(self) -> Signed:
-        """Return its word that it trains."""
-        chain = OwnChain(self.identity, self.link.swarm_id, 1, HybridClock(UNIX_START_S, 0))
-        report = SelfReport("trainer", "training", (), {}, {}, 1)
-        chain.update(report.update(self.peer))
-        opened = chain.stage(trio.current_time())
-        assert opened is not None
-        return opened.signed
-
     # --- what it answers --------------------------------------------------------------------
 
     def _hello(self) -> SwarmHello:
@@ -187,3 +179,24 @@ def accept_of(offer: wire.Offer) -> bytes:
 async def say(stream: Stream, message: wire.Message, payload: bytes = b"") -> None:
     """Send one message."""
     await stream.send_message(encode_record(message), payload)
+
+
+def state_record(
+    author: Identity, swarm_id: bytes, *, sequence: int = 1, ahead_s: int = 0, loss: float = 0.0
+) -> Signed:
+    """Return a checkpoint in which an author says that it is a trainer."""
+    record = crdt.StateRecord(
+        network_id=swarm_id,
+        epoch=1,
+        sequence=sequence,
+        previous=NO_HASH,
+        clock_ms=int(UNIX_START_S + ahead_s) * 1000,
+        checkpoint=True,
+        leases=(
+            crdt.Lease(MEMBER, str(author.peer_id), 86_400),
+            crdt.Lease(ROLE, "trainer", 86_400),
+            crdt.Lease(ADDRESS, NOWHERE[0], 86_400),
+        ),
+        registers={"state": "training", "loss": loss},
+    )
+    return seal(record, author).signed
