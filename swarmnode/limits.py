@@ -219,7 +219,7 @@ REDIAL_BACKOFF_S_MAX = 30.0
 HINT_REDIAL_S = 60.0
 # Other peers that went silent: with 256 of them, one dial in two seconds.
 LOST_REDIAL_S = 600.0
-# A partner that let an offer or a transfer run out of time is asked last for a while.
+# A partner that let an offer or a transfer run out of time is not asked while there are others.
 PARTNER_SLOW_S = 60.0
 # Home routers fall over when a client opens many connections at once.
 DIALS_CONCURRENT_MAX = 8
