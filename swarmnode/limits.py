@@ -250,7 +250,9 @@ REPORT_MEMBER_S = 0.25
 REPORT_LOOK_S = 0.5
 # That time goes by is no news: who does nothing else says it as often as it renews its lease.
 REPORT_TIME_S = 100.0
-# A conflict of keys seen in the first minute: we are the younger of the two nodes and stop.
+# A conflict of keys seen as soon as we hear others: we are the younger of the two nodes and stop.
+# Later it was the other that began, unless peers that know both turn us away.
+KEY_CONFLICT_NEW_S = 5.0
 KEY_CONFLICT_YOUNG_S = 60.0
 KEY_CONFLICT_WAIT_S = 3.0
 # A newcomer gives up when no peer of its link gave the manifest within a minute.

@@ -53,9 +53,15 @@ class KeyGuard:
                 self._fail(own_key_elsewhere(str(self._refusal)))
 
     def seen_elsewhere(self, epoch: int) -> None:
-        """Something that our key signed, and we did not, came to us."""
+        """Something that our key signed, and we did not, came to us.
+
+        If it came at once, the other was there before us; if later, we were, unless peers that
+        know both turn us away.
+        """
         error = own_key_elsewhere(f"(start {epoch}, this is start {self._boot_epoch})")
-        if self._env.monotonic() - self._started_at < limits.KEY_CONFLICT_YOUNG_S:
+        age_s = self._env.monotonic() - self._started_at
+        was_refused = self._refusal is not None and age_s < limits.KEY_CONFLICT_YOUNG_S
+        if was_refused or age_s < limits.KEY_CONFLICT_NEW_S:
             self._fail(error)
         elif not self.alarm:
             self.alarm = str(error)
