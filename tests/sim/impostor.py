@@ -186,7 +186,7 @@ def state_record(
 ) -> Signed:
     """Return a checkpoint in which an author says that it is a trainer."""
     record = crdt.StateRecord(
-        network_id=swarm_id,
+        swarm_id=swarm_id,
         epoch=1,
         sequence=sequence,
         previous=NO_HASH,

@@ -68,17 +68,20 @@ async def test_a_peer_that_accepts_nothing_and_ends_nothing(tmp_path, autojump_c
         impostor = Impostor(swarm, b"i", ignore)
         await impostor.join(0)
         victim = swarm.nodes[0]
-        for n_offers in (1, 2):
-            await until(lambda: impostor.offers >= n_offers, 3 * limits.PARTNER_SLOW_S)
-            asked = trio.current_time()
-            done = victim.status.exchanges_committed
+        for asked_before in range(2):
+            await until_offered(impostor, asked_before)
+            offered_at, done = trio.current_time(), victim.status.exchanges_committed
             # Each offer waits EXCHANGE_OFFER_S, then lingers; others have their turn meanwhile.
             await trio.sleep(limits.EXCHANGE_OFFER_S + limits.EXCHANGE_LINGER_S + 5)
             assert lanes(victim) <= 1
-            assert impostor.offers == n_offers
+            assert impostor.offers == asked_before + 1
             assert victim.status.exchanges_committed > done + 10
-            await trio.sleep_until(asked + limits.EXCHANGE_OFFER_S + limits.PARTNER_SLOW_S)
+            await trio.sleep_until(offered_at + limits.EXCHANGE_OFFER_S + limits.PARTNER_SLOW_S)
         await end(swarm)
+
+
+async def until_offered(impostor: Impostor, asked_before: int) -> None:
+    await until(lambda: impostor.offers > asked_before, 3 * limits.PARTNER_SLOW_S)
 
 
 async def nothing(stream: Stream, offer: wire.Offer) -> None:
