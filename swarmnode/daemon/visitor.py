@@ -15,9 +15,9 @@ import trio
 from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon import lookup
-from swarmnode.daemon.addresses import own_networks
 from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.found import Findings, Searched, gather
+from swarmnode.daemon.grounds import make_beacon, make_grounds
 from swarmnode.daemon.manifests import check_names, request_manifest
 from swarmnode.daemon.network import Network
 from swarmnode.env import Env
@@ -26,10 +26,9 @@ from swarmnode.ids import PeerId
 from swarmnode.net.beacon import LanBeacon, LanPeer
 from swarmnode.net.channel import Transport
 from swarmnode.net.datagrams import DatagramNet
-from swarmnode.net.services import Services
 from swarmnode.protocol.dht.keys import swarm_key_key
 from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.swarm import Hint, SwarmLink, network_id, open_manifest
+from swarmnode.protocol.swarm import Hint, SwarmLink, open_manifest
 from swarmnode.store.contacts import load_contacts
 from swarmnode.store.swarms import stored_links
 from swarmnode.telemetry.logs import get_logger
@@ -49,11 +48,6 @@ class Visitor:
     env: Env
     lan: LanBeacon | None = None
     known: set[PeerId] = field(default_factory=set)  # who may be asked
-
-    def introduce(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
-        """Somebody may be there, who may know others."""
-        self.known.add(peer)
-        self.discovery.discovered(peer, addresses)
 
     async def find_swarms(self, names: Iterable[str]) -> Findings:
         """Return the swarms of these names, and all that the LAN knows; takes some seconds.
@@ -184,46 +178,25 @@ async def visit(
     """
     hints = [*map(Hint.parse, config.bootstrap), *also]
     hints += [hint for link in stored_links(config.paths) for hint in link.hints]
-    identity, network = Identity.generate(), network_id(config.network)
-    services = Services()
-    sessions = Network(
-        identity=identity, network_id=network, transport=transport, services=services, env=env
-    )
-    discovery = Discovery(
-        identity=identity,
-        network_id=network,
-        boot_epoch=_EPOCH,
-        network=sessions,
-        services=services,
-        env=env,
-        remembered=config.paths.contacts,
-        lan=own_networks() if config.lan else (),
-    )
-    visitor = Visitor(sessions, discovery, env)
+    grounds = make_grounds(config, Identity.generate(), _EPOCH, transport, env)
+    visitor = Visitor(grounds.network, grounds.discovery, env)
     visitor.known.update(PeerId(each.peer) for each in load_contacts(config.paths.contacts))
 
     def met(peer: LanPeer) -> None:
-        visitor.introduce(peer.peer, (peer.address,))
+        visitor.known.add(peer.peer)
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(sessions.run, "")
-        await nursery.start(discovery.run)
+        await nursery.start(grounds.network.run, "")
+        await nursery.start(grounds.discovery.run)
         for hint in hints:
-            visitor.introduce(hint.peer, (hint.address,))
+            visitor.known.add(hint.peer)
+            grounds.discovery.discovered(hint.peer, (hint.address,))
         if config.lan:
-            visitor.lan = LanBeacon(
-                identity=identity,
-                network_id=network,
-                port=lambda: 0,
-                swarms=lambda: (),
-                on_peer=met,
-                env=env,
-                net=lan_net,
-            )
+            visitor.lan = make_beacon(config, grounds, swarms=lambda: (), on_peer=met, net=lan_net)
             await nursery.start(visitor.lan.run)
         if visitor.known or visitor.lan:
             on_event(visitor.plan())
         yield visitor
         with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
-            await sessions.close("only looking around")
+            await grounds.network.close("only looking around")
         nursery.cancel_scope.cancel()
