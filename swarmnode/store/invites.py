@@ -100,7 +100,7 @@ def revoke_invite(
                 " wait until one is, or create a new swarm"
             )
         revocations = Revocations(
-            network_id=swarm_id(swarm_identity.public_key),
+            swarm_id=swarm_id(swarm_identity.public_key),
             # Ahead of all lists of a disk that was lost.
             sequence=max(_sequence(newest) + 1, int(now_unix_s)),
             revoked=(*kept, revoked_id),

@@ -29,11 +29,11 @@ class Reader:
 
     _opened: WeakValueDictionary[bytes, Opened] = field(default_factory=WeakValueDictionary)
 
-    def read(self, signed: Signed, network_id: bytes) -> Opened:
+    def read(self, signed: Signed, swarm_id: bytes) -> Opened:
         """As ``open_record``: an opened record is never changed, so nodes may share it."""
         opened = self._opened.get(signed.signature)
-        if opened is None or opened.signed != signed or opened.record.network_id != network_id:
-            self._opened[signed.signature] = opened = open_record(signed, network_id)
+        if opened is None or opened.signed != signed or opened.record.swarm_id != swarm_id:
+            self._opened[signed.signature] = opened = open_record(signed, swarm_id)
         return opened
 
 
@@ -48,7 +48,7 @@ class StateWatch:
 
     def check_record(self, part: StatePart, record: Signed, *, is_own: bool) -> None:
         """Check that no dot is signed twice, and none taken in twice."""
-        opened = self.reader.read(record, part.network_id)
+        opened = self.reader.read(record, part.swarm_id)
         author, version = opened.actor.peer, opened.version
         if is_own:
             self.words += 1
@@ -79,14 +79,14 @@ class StatePart(Part):
     core: SharedState
 
     def __init__(
-        self, node: Node, network_id: bytes, verify: Verify, watch: StateWatch, *, as_bytes: bool
+        self, node: Node, swarm_id: bytes, verify: Verify, watch: StateWatch, *, as_bytes: bool
     ) -> None:
         super().__init__(node, as_bytes=as_bytes)
-        self.network_id = network_id
+        self.swarm_id = swarm_id
         self.versions: dict[PeerId, tuple[int, int]] = {}  # the newest taken in of each author
         self.core = SharedState(
             node.signer,
-            network_id,
+            swarm_id,
             epoch=1,
             wall_unix_s=UNIX_START_S + node.started_at,
             now=node.started_at,

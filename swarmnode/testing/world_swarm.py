@@ -27,7 +27,7 @@ _POLL_S = 1.0
 class Swarm:
     """One swarm: its members that are up, and the sessions between them."""
 
-    network_id: bytes
+    swarm_id: bytes
     mesh: Mesh
     members: dict[Node, None] = field(default_factory=dict)
 
@@ -72,7 +72,7 @@ class Swarms:
         self._swarm_of[node] = swarm
         members = list(swarm.members)
         seeds = self._rng.sample(members, min(_SEEDS, len(members)))
-        notary = SimNotary(node.signer, self._verify, swarm.network_id)
+        notary = SimNotary(node.signer, self._verify, swarm.swarm_id)
         return [
             SwimPart(
                 node,
@@ -82,7 +82,7 @@ class Swarms:
                 as_bytes=self._as_bytes,
             ),
             StatePart(
-                node, swarm.network_id, self._verify, self.state_watch, as_bytes=self._as_bytes
+                node, swarm.swarm_id, self._verify, self.state_watch, as_bytes=self._as_bytes
             ),
         ]
 

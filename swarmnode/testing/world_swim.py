@@ -24,7 +24,7 @@ class SimNotary:
 
     signer: Signer
     verify: Verify
-    network_id: bytes
+    swarm_id: bytes
 
     @property
     def public_key(self) -> bytes:
@@ -33,12 +33,12 @@ class SimNotary:
 
     def sign(self, epoch: int, incarnation: int, left: str | None) -> bytes:
         """Return our signature."""
-        body = self.network_id + claim_body(epoch, incarnation, left)
+        body = self.swarm_id + claim_body(epoch, incarnation, left)
         return self.signer.sign(_DOMAIN, body)
 
     def check(self, claim: wire.Claim) -> None:
         """Raise AuthenticationFailed if the member did not sign this."""
-        body = self.network_id + claim_body(claim.epoch, claim.incarnation, claim.left)
+        body = self.swarm_id + claim_body(claim.epoch, claim.incarnation, claim.left)
         self.verify(claim.key, _DOMAIN, body, claim.signature, what="claim")
 
 

@@ -74,7 +74,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "crdt/proofs": crdt.Proofs((crdt.Proof(_SIGNED, _SIGNED),)),
     "crdt-record/sign-of-life": crdt.StateRecord(_KEY, 7, 41, _KEY, 1_800_000_000_000),
     "crdt-record/checkpoint": crdt.StateRecord(
-        network_id=_KEY,
+        swarm_id=_KEY,
         epoch=7,
         sequence=42,
         previous=_KEY,

@@ -32,7 +32,7 @@ def example(name: str, **changes: object) -> bytes:
     records: Any = EXAMPLES
     swarm = swarm_id(SWARM.public_key)
     return encode_record(
-        msgspec.structs.replace(records[f"admission/{name}"], network_id=swarm, **changes)
+        msgspec.structs.replace(records[f"admission/{name}"], swarm_id=swarm, **changes)
     )
 
 

@@ -236,7 +236,7 @@ def test_a_link_that_is_too_long_is_not_made(
     paths: Paths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = load_or_create_identity(paths.swarm("demo").swarm_key).public_key
-    hints = (Hint(PEER, f"{'h' * 200}:7337"),) * 6
+    hints = (Hint(PEER, f"{'h' * 210}:7337"),) * 6
     save_link(SwarmLink("demo", key, hints), paths)
     message = run(capsys, "create", "demo", code=2)
     assert "create the swarm with fewer --advertise" in message

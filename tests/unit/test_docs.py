@@ -325,6 +325,7 @@ def test_the_specification_says_what_members_say() -> None:
     view = NodeView(
         network=absent,
         discovery=absent,
+        key_guard=absent,
         self_id=Identity.from_seed(b"s" * 32).peer_id,
         swarm="",
         started_monotonic_s=0.0,

@@ -94,7 +94,7 @@ class Ledger:
     def __init__(
         self,
         self_id: PeerId,
-        network_id: bytes,
+        swarm_id: bytes,
         clock: HybridClock,
         verify: Verify,
         read: Read,
@@ -105,7 +105,7 @@ class Ledger:
         self.size_bytes = 0
         self.near = {self_id}  # ourselves, and those with an open session
         self._self_id = self_id
-        self._network_id = network_id
+        self._swarm_id = swarm_id
         self._clock = clock
         self._verify = verify
         self._read = read
@@ -125,7 +125,7 @@ class Ledger:
         if held is not None:
             return Judgement(Verdict.DUPLICATE, held)  # and no sign of life: anybody repeats it
         try:
-            opened = self._read(signed, self._network_id)
+            opened = self._read(signed, self._swarm_id)
         except LimitExceeded:
             return Judgement(Verdict.OVERSIZED)
         except MalformedMessage:
@@ -148,7 +148,7 @@ class Ledger:
         Raises:
             RemoteProtocolError: it proves nothing.
         """
-        peer = check_proof(proof, self._network_id, self._verify)
+        peer = check_proof(proof, self._swarm_id, self._verify)
         if peer in self.bans:
             return None
         if len(self.bans) >= limits.STATE_BANS_MAX:

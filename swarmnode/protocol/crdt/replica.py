@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterator
 from types import MappingProxyType
@@ -60,7 +59,7 @@ class SharedState:
     def __init__(
         self,
         signer: Signer,
-        network_id: bytes,
+        swarm_id: bytes,
         *,
         epoch: int,
         wall_unix_s: float,
@@ -73,7 +72,7 @@ class SharedState:
 
         Args:
             signer: our identity.
-            network_id: 32 bytes of the swarm; records of others are refused.
+            swarm_id: 32 bytes of the swarm; records of others are refused.
             epoch: the boot epoch, on disk already and never used before.
             wall_unix_s: Unix time at ``now`` (monotonic seconds).
             rng: chooses neighbours and spreads deadlines.
@@ -82,11 +81,11 @@ class SharedState:
         """
         self._self_id = signer.peer_id
         self._public_key = signer.public_key
-        self._network_id = network_id
+        self._swarm_id = swarm_id
         self._verify = verify
         self._clock = HybridClock(wall_unix_s, now)
-        self._ledger = Ledger(self._self_id, network_id, self._clock, verify, read)
-        self._own = OwnChain(signer, network_id, epoch, self._clock)
+        self._ledger = Ledger(self._self_id, swarm_id, self._clock, verify, read)
+        self._own = OwnChain(signer, swarm_id, epoch, self._clock)
         self._courier = Courier(self._self_id, self._ledger, self._clock, rng)
         self._renew_at = math.inf
         self._effects: list[Effect] = []
@@ -148,7 +147,7 @@ class SharedState:
     def statistics(self) -> StateStatistics:
         """Return sizes and counts."""
         skews = [n.clock_skew_s for n in self._courier.neighbours.values()]
-        known = [skew_s for skew_s in skews if skew_s is not None]
+        known = sorted((skew_s for skew_s in skews if skew_s is not None), key=abs)
         return StateStatistics(
             authors=len(self._ledger.chains),
             bans=len(self._ledger.bans),
@@ -159,7 +158,7 @@ class SharedState:
             own_sequence=self._own.sequence,
             messages_total=MappingProxyType(dict(self._courier.messages)),
             records_sent_total=self._courier.records_sent,
-            clock_skew_s=statistics.median(known) if known else None,
+            clock_skew_s=known[(len(known) - 1) // 2] if known else None,
         )
 
     # --- what a shell reads ---------------------------------------------------------------
@@ -280,7 +279,7 @@ class SharedState:
         for proof in proofs:
             try:
                 if PeerId.from_public_key(proof.first.public_key) == self._self_id:
-                    check_proof(proof, self._network_id, self._verify)
+                    check_proof(proof, self._swarm_id, self._verify)
                     self._meet_own(proof.first)
                     self._meet_own(proof.second)
                 else:
@@ -304,7 +303,7 @@ class SharedState:
     def _meet_own(self, signed: Signed) -> None:
         """A record with our name came back: is it one of ours?"""
         try:
-            opened = open_record(signed, self._network_id)
+            opened = open_record(signed, self._swarm_id)
             check(opened, self._verify)
         except RemoteProtocolError:
             return  # somebody passes on nonsense about us; nobody believes it
