@@ -250,6 +250,8 @@ REPORT_MEMBER_S = 0.25
 REPORT_LOOK_S = 0.5
 # That time goes by is no news: who does nothing else says it as often as it renews its lease.
 REPORT_TIME_S = 100.0
+# Certificates and records allow for a day; who is an hour off should know long before that.
+CLOCK_ALARM_S = 3600.0
 # A conflict of keys seen as soon as we hear others: we are the younger of the two nodes and stop.
 # Later it was the other that began, unless peers that know both turn us away.
 KEY_CONFLICT_NEW_S = 5.0
@@ -305,6 +307,9 @@ SWIM_JITTER = 0.1
 SWIM_HELPERS = 3
 # A helper says "not so far" at this share of the time that the asker waits for it.
 SWIM_NACK_SHARE = 0.8
+# So many members warn one that is suspected: four are lost together once in 10,000 times at a
+# tenth of lost messages, and each of them costs one ping.
+SWIM_WARNINGS = 4
 # Requests of others that are under way; a helper that has more of them says nack at once.
 SWIM_RELAYS_MAX = 64
 # Shortest suspicion: this many periods for each power of ten of members, so that a refutation

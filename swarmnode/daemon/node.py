@@ -234,6 +234,8 @@ class Node:
                 f" swarm {swarm}, {status.peers_connected} peers,"
                 f" {status.exchanges_committed} exchanges"
             )
+            if status.alarm:
+                self._on_event(f"ALARM: {status.alarm}")
 
     async def _check_own_key(self) -> None:
         """A copied home is noticed where the link leads to the original. Raises KeyInUse."""

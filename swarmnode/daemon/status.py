@@ -272,10 +272,22 @@ class NodeView:
 
     def _alarm(self) -> str:
         """What somebody should look at, "" if nothing."""
-        failure = self.part.state.disk_failure if self.part is not None else ""
-        return self.key_guard.alarm or (
-            f"the shared state is not written down: {failure}" if failure else ""
-        )
+        found = [self.key_guard.alarm]
+        if self.part is not None:
+            state = self.part.state
+            skew_s = state.core.statistics().clock_skew_s or 0.0
+            if abs(skew_s) > limits.CLOCK_ALARM_S:
+                side = "behind" if skew_s > 0 else "ahead of"
+                found.append(
+                    f"this machine's clock is {_in_words(abs(skew_s))} {side} that of its"
+                    " neighbours: check which is right, what a wrong clock dates is not believed"
+                )
+            if state.disk_failure:
+                found.append(f"the shared state is not written down: {state.disk_failure}")
+        failed = self.trainer.snapshot_failure if self.trainer is not None else None
+        if failed is not None:
+            found.append(f"no snapshot can be written: {failed.message}")
+        return "; ".join(filter(None, found))
 
     def _progress(self) -> tuple[int, int, float | None, float | None]:
         trainer = self.trainer
@@ -336,6 +348,10 @@ class NodeView:
             {plane: sent[plane] for plane in PLANES.values()},
             {plane: received[plane] for plane in PLANES.values()},
         )
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds / 86_400:.0f} days" if seconds > 2 * 86_400 else f"{seconds / 3600:.1f} hours"
 
 
 def _shown_state(report: PeerReport, liveness: MemberState | None) -> str:
