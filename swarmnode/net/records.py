@@ -34,6 +34,7 @@ class RecordWriter:
         self._sealer = sealer
         self._head = _buffer(limits.RECORD_HEAD_BYTES_MAX)
         self._out = _buffer(limits.RECORD_HEAD_BYTES_MAX + RECORD_OVERHEAD_BYTES + RECORD_BYTES_MAX)
+        self._rest = self._out[:0]  # sealed, and not sent yet
 
     def seal_next(self, core: SessionCore, now: float) -> int:
         """Take what is due from ``core``; return how many bytes :meth:`send` has to send.
@@ -57,6 +58,18 @@ class RecordWriter:
         start_s = trio.current_time()
         await self._channel.send_all(self._out[:n_bytes])
         return trio.current_time() - start_s
+
+    def send_nowait(self, n_bytes: int) -> bool:
+        """Send what was sealed without waiting; False: :meth:`send_rest` has to go on."""
+        sent_bytes = self._channel.send_nowait(self._out[:n_bytes])
+        self._rest = self._out[sent_bytes:n_bytes]
+        return sent_bytes == n_bytes
+
+    async def send_rest(self) -> None:
+        """Send what :meth:`send_nowait` has left. Not to be cancelled, like :meth:`send`."""
+        if self._rest:
+            await self._channel.send_all(self._rest)
+            self._rest = self._out[:0]
 
     async def send_frame(self, frame: bytes) -> None:
         """Send one frame in a record of its own, for the time before there is a core."""

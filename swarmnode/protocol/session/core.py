@@ -207,6 +207,11 @@ class SessionCore:
         """Whether :meth:`take` may have something to give."""
         return self._outgoing.has_due
 
+    @property
+    def is_light(self) -> bool:
+        """Whether all that :meth:`take` may give is small: nothing of a bulk stream is due."""
+        return self._outgoing.is_light
+
     def take(self, head: memoryview, now: float) -> tuple[int, memoryview | None]:
         """Write the most urgent frames into ``head``; return (bytes written, body).
 
