@@ -401,6 +401,19 @@ class SwimCore:
             self._tell(member, MemberState.ALIVE)
         if self._table.accuse(member, accusers, now, is_certain=is_certain):
             self._rumours.push(member.peer)
+        if is_new and self._is_to_warn(member):
+            self._ping(member.peer, self._next_seq())
+
+    def _is_to_warn(self, member: Member) -> bool:
+        """Whether we tell it at once, so that it refutes in time; about SWIM_WARNINGS of all do.
+
+        Without it, somebody who slanders again and again, among members that it made up and
+        that are probed in vain, had others taken for dead that answer at once.
+        """
+        if not member.has_answered:
+            return False
+        n_known = sum(each.has_answered and each.is_live for each in self._table)
+        return self._rng.randrange(n_known) < limits.SWIM_WARNINGS
 
     def _end_suspicions(self, now: float) -> None:
         for member in self._table.overdue(now):
