@@ -332,7 +332,8 @@ class Node:
 
     def _met_on_lan(self, peer: LanPeer) -> None:
         if any(swarm.swarm_key == self._link.swarm_key for swarm in peer.swarms):
-            self._on_event(f"met {peer.peer.short}… of this swarm on the LAN")
+            if peer.address not in self._finder.candidates.get(peer.peer, ()):
+                self._on_event(f"met {peer.peer.short}… of this swarm on the LAN")
             self._finder.found(peer.peer, (peer.address,))
 
     def _is_lonely(self) -> bool:
