@@ -18,7 +18,10 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import DropShard, TakeShard, WorkerReady
 from swarmnode.protocol.shards.core import ShardCore
 from swarmnode.protocol.shards.words import Shard
+from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.swarm import Manifest
+
+_log = get_logger(__name__)
 
 
 class Dealer:
@@ -96,6 +99,7 @@ class Dealer:
 
     def finished(self, epoch: int, index: int) -> None:
         """It has trained a shard to the end."""
+        _log.debug("shard done", epoch=epoch, shard=index)
         if self.shards is not None:
             self.shards.finished(Shard(epoch, index))
 
@@ -109,7 +113,9 @@ class Dealer:
         self.shards.refresh(view)
 
     def _assign(self, shard: Shard) -> None:
+        _log.debug("shard taken", epoch=shard.epoch, shard=shard.index, of=self._n_shards)
         self._post(TakeShard(shard.epoch, shard.index, self._n_shards))
 
     def _withdraw(self, shard: Shard) -> None:
+        _log.debug("shard given back", epoch=shard.epoch, shard=shard.index)
         self._post(DropShard(shard.epoch, shard.index))

@@ -85,6 +85,8 @@ class Snapshots:
         self._parts: set[bytes] = set()  # fetches that were begun, in an earlier life too
         self._saved: SnapshotSaved | None = None
         self._saved_wanted = trio.Event()
+        self._to_provide: dict[bytes, None] = {}  # of claims
+        self._provide_wanted = trio.Event()
         self._replicated_at: float | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -94,6 +96,7 @@ class Snapshots:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._offer_saved)
             nursery.start_soon(self._replicate)
+            nursery.start_soon(self._provide_claimed)
 
     def saved(self, saved: SnapshotSaved) -> None:
         """The worker has written a snapshot."""
@@ -320,7 +323,16 @@ class Snapshots:
         self.claims.pop(name, None)
         self.claims[name] = claim
         self._part.state.say(Update(snapshots={name: claim}))
-        self._part.nursery.start_soon(self._provide, name)
+        self._to_provide[name] = None
+        self._provide_wanted.set()
+
+    async def _provide_claimed(self) -> None:
+        """Say in the DHT as well what we hold."""
+        while True:
+            await self._provide_wanted.wait()
+            self._provide_wanted = trio.Event()
+            while self._to_provide:
+                await self._provide(self._to_provide.popitem()[0])
 
     async def _provide(self, name: bytes) -> None:
         addresses = self._part.report().addresses[: limits.DHT_ADDRESSES_MAX]
@@ -345,6 +357,7 @@ class Snapshots:
         others = [name for name in self.claims if name not in self._own]
         for name in own[: -limits.SNAPSHOTS_KEPT] + others[: -limits.SNAPSHOTS_KEPT]:
             claim = self.claims.pop(name)
+            self._to_provide.pop(name, None)
             gone = SnapshotClaim(name, claim.step, claim.size_bytes, 0)
             self._part.state.say(Update(snapshots={name: gone}))
             self._discovery.withdraw(blob_key(name))

@@ -54,7 +54,6 @@ class SwarmPart:
         report: Callable[[], SelfReport],
     ) -> None:
         self.changed = trio.Event()  # another one after each change of members or state
-        self.nursery: trio.Nursery  # of what runs as long as we are a member
         self.on_partners_changed: Callable[[], None] = lambda: None
         self.manifest = manifest
         self._grounds = grounds
@@ -89,7 +88,6 @@ class SwarmPart:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take part until cancelled. Raises StorageError if the journal cannot be opened."""
         async with trio.open_nursery() as nursery:
-            self.nursery = nursery
             await nursery.start(self.state.run)
             await nursery.start(self.members.run)
             self._grounds.network.keeps = self.members.keeps

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from .daemon_kit import Daemon
+from swarmnode.cli.worker_tools import run_offline
+
+from .daemon_kit import Daemon, swarmnode
 from .life_kit import (
     FIRST_STEPS,
     FRESH_LOSS,
@@ -71,3 +73,42 @@ def test_a_swarm_that_everyone_left_goes_on_from_one_disk_and_from_a_keeper(part
 def creator_steps(node: Daemon) -> int:
     """Return how far the newest snapshot on a disk is."""
     return max(int(path.stem.split("-")[1]) for path in on_disk(node).snapshots.iterdir())
+
+
+@pytest.mark.slow
+def test_what_four_trained_goes_on_with_seven(party: Party) -> None:
+    creator = party.join("creator")
+    four = [creator, *(party.join(f"node{i}", via=creator) for i in range(3))]
+    loss = train_until_learnt(four)
+    for node in four:
+        node.ask("/snapshot")
+    steps = {node.home: creator_steps(node) for node in four}
+    interrupt(*four)
+
+    creator.start()
+    for node in four[1:]:
+        node.start()
+    newcomers = [party.join(f"new{i}", "--steps", str(FIRST_STEPS), via=creator) for i in range(3)]
+    for node in newcomers:
+        assert first_loss(node) < NEAR * loss
+    for node in four:
+        status = node.wait(
+            lambda s: s["eval_loss"] and s["peers_alive"] == 6 and s["exchanges_applied"] > 0,
+            "all seven, and an exchange",
+        )
+        assert status["eval_loss"] < NEAR * loss
+        assert status["step"] > steps[node.home]
+
+
+@pytest.mark.slow
+def test_a_keepers_copy_loads_under_other_settings(party: Party, tmp_path: Path) -> None:
+    """What is on its disk is a snapshot like any other, for who has torch."""
+    creator = party.join("creator", "--device", "cpu", SWARMNODE_THREADS="1")
+    keeper = party.keeper("keeper", via=creator)
+    loss = train_until_learnt([creator])
+    name = offer(creator)
+    wait_copy(keeper, name)
+    found = run_offline("evaluate", str(on_disk(keeper).blobs / name / "data"))
+    assert found["models"][0]["loss"] == pytest.approx(loss, rel=NEAR - 1)
+    exported = swarmnode(creator.home, "export", str(tmp_path / "out"), "--json").json
+    assert run_offline("evaluate", str(tmp_path / "out"))["models"][0]["step"] == exported["step"]
