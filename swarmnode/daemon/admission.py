@@ -25,6 +25,7 @@ from swarmnode.store.invites import (
     load_revocations,
     save_admission_state,
     save_member_chain,
+    set_admission_state_aside,
 )
 from swarmnode.store.keys import load_identity
 from swarmnode.telemetry.logs import get_logger
@@ -145,7 +146,11 @@ class AdmissionGate:
 
     def _take_own_revocations(self) -> None:
         """``swarmnode invite revoke`` writes them to the home of whoever made the swarm."""
-        revocations = load_revocations(self._paths)
+        try:
+            revocations = load_revocations(self._paths)
+        except StorageError as error:
+            _log.error("revocations on this disk cannot be read", why=str(error))
+            return
         if revocations is not None:
             self.admission.take_revocations(revocations)
 
@@ -154,6 +159,7 @@ class AdmissionGate:
             return load_admission_state(self._paths)
         except CorruptRecord as error:
             _log.warning("what was known of other members is lost", why=str(error))
+            set_admission_state_aside(self._paths)
             return AdmissionState()
 
     def _load_chain(self) -> MemberChain | None:

@@ -10,8 +10,8 @@ import pytest
 
 from swarmnode.limits import KEY_CONFLICT_NEW_S
 
-from .daemon_kit import Daemon, swarmnode
-from .life_kit import NAME, Party, ended, interrupt
+from .daemon_kit import Daemon, swarmnode, wait_until
+from .life_kit import NAME, Party, ended, flip_bit, interrupt, on_disk
 
 REFUSED = 4
 REVOKED_S_MAX = 30.0
@@ -59,6 +59,22 @@ def test_an_invite_lets_in_whom_it_is_for_until_it_is_taken_back(party: Party) -
     code, line = ended(party.join_by(link, "member", "--role", "monitor"))
     assert code == REFUSED
     assert f"invite {name} was revoked" in line
+
+
+def test_bits_in_a_certificate_and_in_what_is_known_of_others_cost_nothing(party: Party) -> None:
+    creator = party.join("creator", "--role", "monitor")
+    link, _ = invite(party, via=creator)
+    member = party.join_by(link, "member", "--role", "monitor")
+    member.wait(lambda s: s["peers_connected"] == 1, "the creator")
+    folder = on_disk(member).directory
+    wait_until((folder / "admission").exists, "what the member has seen")
+    interrupt(member)
+    for name in ("member", "admission"):
+        flip_bit(folder / name, 0.3)
+    member.start()
+    member.wait(lambda s: s["peers_connected"] == 1, "the creator again")
+    assert "our certificate is made anew" in member.log
+    assert "what was known of other members is lost" in member.log
 
 
 def test_a_copied_home_ends_and_the_original_goes_on(party: Party) -> None:
