@@ -165,6 +165,7 @@ def fill(path: Path) -> None:
                     pass
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_nothing_and_nothing_is_lost(party: Party) -> None:
     creator = party.join("creator")
     creator.wait_training()

@@ -93,6 +93,7 @@ def test_a_copied_home_ends_and_the_original_goes_on(party: Party) -> None:
     original.wait_training(step + 100)
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_creator_that_knows_only_itself_ends_as_well(party: Party) -> None:
     creator = party.join("creator")
     link, _ = invite(party, via=creator)

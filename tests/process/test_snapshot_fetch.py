@@ -116,6 +116,7 @@ def test_a_holder_killed_midway_costs_nothing(big: Big) -> None:
     joiner.kill()
 
 
+@pytest.mark.slow
 def test_chunks_that_rot_on_a_holders_disk_come_from_another(big: Big) -> None:
     big.keeper.kill()
     for blob in whole_blobs(big.keeper):
