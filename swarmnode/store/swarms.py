@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -23,7 +24,8 @@ def save_link(link: SwarmLink, paths: Paths) -> None:
     """
     path = paths.swarm(link.name).link
     make_private_dir(path.parent)
-    write_atomic(path, f"{with_stored(link, paths)}\n".encode())
+    text = str(with_stored(link, paths))
+    write_atomic(path, f"{text}\n{_check_line(text)}\n".encode())
 
 
 def with_stored(link: SwarmLink, paths: Paths) -> SwarmLink:
@@ -49,12 +51,21 @@ def stored_link(name: str, paths: Paths) -> SwarmLink | None:
         stored = read_file(path, bytes_max=limits.KEY_FILE_BYTES_MAX)
     except FileNotFoundError:
         return None
+    # Without the second line a flipped bit could be another swarm's key. Somebody who copies a
+    # link there by hand may leave it out.
+    text, _, check_line = stored.decode("utf-8", "replace").partition("\n")
     try:
-        return _check_hints(parse_link(stored.decode("utf-8", "replace")))
+        if check_line.strip() not in ("", _check_line(text)):
+            raise ConfigError("its checksum is wrong")
+        return _check_hints(parse_link(text))
     except ConfigError as error:
         raise ConfigError(
             f"{path} is damaged ({error}): join once by the link instead of the name"
         ) from error
+
+
+def _check_line(text: str) -> str:
+    return f"crc32 {zlib.crc32(text.encode()):08x}"
 
 
 def stored_links(paths: Paths) -> list[SwarmLink]:

@@ -13,7 +13,8 @@ import pytest
 from swarmnode.cli.client import ControlClient
 from swarmnode.config import Paths
 from swarmnode.ids import encode_base32
-from swarmnode.protocol.swarm import Hint, parse_link
+from swarmnode.protocol.swarm import Hint
+from swarmnode.store.swarms import stored_link
 
 from .daemon_kit import (
     LOOPBACK,
@@ -144,7 +145,8 @@ def test_the_key_settles_which_is_joined(network: Network, tmp_path: Path, lette
         assert status["role"] == "monitor"
         (peer,) = (peer["peer"] for peer in node.peers() if peer["connected"])
         assert peer == network.nodes[1].status()["peer"]
-        stored = parse_link(Paths(node.home).swarm("demo").link.read_text())
+        stored = stored_link("demo", Paths(node.home))
+        assert stored is not None
         assert stored.swarm_key == network.other.key.public_key
         if letters == 8:
             assert f"found swarm demo: key {key_of(network.other)[:12]}…, " in node.log
