@@ -116,7 +116,7 @@ def test_a_bit_in_what_says_which_swarm_it_is_ends_with_a_line(party: Party, nam
 def test_bits_in_what_only_helps_cost_nothing(party: Party) -> None:
     creator = party.join("creator", "--role", "monitor")
     member = party.join("member", "--role", "monitor", via=creator)
-    member.wait(lambda s: s["peers_connected"] == 1, "the creator")
+    member.wait(lambda s: s["peers_connected"] and s["dht_contacts"], "the creator")
     interrupt(member)
     paths = Paths(member.home)
     for path in (paths.contacts, paths.boot_epoch):

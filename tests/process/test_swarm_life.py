@@ -21,7 +21,7 @@ from .life_kit import (
     wait_copy,
 )
 
-LEARNT = 0.8 * FRESH_LOSS
+LEARNT = 0.9 * FRESH_LOSS
 NEAR = 1.02
 
 
