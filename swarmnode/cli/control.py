@@ -179,7 +179,7 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("state", f"{answer['state']}: {answer['reason']}"),
         ("peer", answer["peer"]),
-        ("address", answer["address"]),
+        ("address", ", ".join(answer["addresses"]) or answer["address"]),
         (
             "training",
             f"step {answer['step']:,}, {answer['tokens']:,} tokens,"

@@ -35,7 +35,7 @@ def report(run: DemoRun, out: Path, view: LiveView) -> dict[str, Any]:
         "steps": max(steps),
         "steps_by_node": steps,
         "tokens": sum(node.status["tokens"] for node in run.nodes),
-        "loss_start": max(node.curve[0][1] for node in run.nodes),
+        "loss_start": max(node.curve[0][1] for node in run.nodes if node.curve),
         "loss_end": sum(losses) / len(losses),
         "loss_by_node": losses,
         "loss_merged": evaluated["mean_loss"],

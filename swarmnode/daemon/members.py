@@ -23,7 +23,7 @@ from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver
 from swarmnode.daemon.network import Network
 from swarmnode.env import Env
-from swarmnode.errors import Refused, SwarmNodeError
+from swarmnode.errors import Overloaded, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
@@ -263,6 +263,8 @@ class Members:
         return self._gate.is_member(peer)
 
     async def _answer_hello(self, peer: PeerId, payload: bytes) -> bytes:
+        if self._nursery is None:
+            raise Overloaded("this node is still starting: say hello again in a moment")
         session = self._network.sessions.get(peer)
         if session is None:  # it is being replaced, or is only a probe
             raise Refused("say hello on the session that stays")

@@ -141,6 +141,7 @@ class Node:
             exchange_duration=Histogram(),
         )
         self._network.on_session_end = self.view.count_closed
+        self.view.addresses = self._addresses
 
     def stop(self, reason: str) -> None:
         """Leave the swarm and end :meth:`run`."""

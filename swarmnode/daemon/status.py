@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -58,6 +59,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     pid: int
     worker_pid: int | None
     address: str
+    addresses: tuple[str, ...]
     uptime_s: float
     device: str
     codec: str
@@ -109,6 +111,7 @@ class NodeView:
     trainer: Trainer | None = None
     exchanges: Exchanges | None = None
     address: str = ""
+    addresses: Callable[[], tuple[str, ...]] = tuple  # where others can dial us
     last_exchange_unix_s: float | None = None
     leaving: bool = False
     is_serving: bool = False  # in a role without a worker
@@ -166,6 +169,7 @@ class NodeView:
             pid=os.getpid(),
             worker_pid=trainer.worker_pid if trainer is not None else None,
             address=self.address,
+            addresses=self.addresses(),
             uptime_s=now - self.started_monotonic_s,
             device=self._device(),
             codec=self.manifest.codec if self.manifest is not None else "",

@@ -29,6 +29,7 @@ from swarmnode.errors import (
     DeadlineExceeded,
     Overloaded,
     ProtocolError,
+    Refused,
     SwarmNodeError,
     TransportError,
 )
@@ -432,8 +433,14 @@ class Session:
             return  # no fault of the handler
         self._handlers_failed += 1
         is_bug = not isinstance(error, SwarmNodeError)
-        _log.warning(
-            "handler of %r for %s: %s", state.service, self.peer.short, error, exc_info=is_bug
+        level = logging.DEBUG if isinstance(error, Refused) else logging.WARNING
+        _log.log(
+            level,
+            "handler of %r for %s: %s",
+            state.service,
+            self.peer.short,
+            error,
+            exc_info=is_bug,
         )
 
 

@@ -22,7 +22,7 @@ from swarmnode.protocol.invites import (
     make_invite,
     make_member_chain,
 )
-from swarmnode.protocol.swarm import swarm_id, parse_link
+from swarmnode.protocol.swarm import parse_link, swarm_id
 from swarmnode.wire.admission import MemberChain
 
 DAY_S = 86_400

@@ -78,11 +78,16 @@ class Impostor:
 
     async def join(self, index: int) -> Session:
         """Become a member, as far as one node can tell."""
-        session = await self.connect(index)
-        await self.ask(session, HELLO_SERVICE, self._hello())
+        session = await self.enter(index)
         await self.ask(session, SWIM_SERVICE, swim.Sync(False, (self.claim(),)))
         pushed = crdt.Push((crdt.Carried(state_record(self.identity, self.link.swarm_id), 0),))
         await self.ask(session, STATE_SERVICE, pushed)
+        return session
+
+    async def enter(self, index: int) -> Session:
+        """Say hello, so that the services of the swarm may be used, and no more."""
+        session = await self.connect(index)
+        await self.ask(session, HELLO_SERVICE, self._hello())
         return session
 
     async def connect(self, index: int) -> Session:

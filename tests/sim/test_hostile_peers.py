@@ -19,10 +19,10 @@ from tests.sim.impostor import Impostor, accept_of, say
 TRAINING = FakeWorker(np.zeros(0), drift=pull)
 
 
-def lanes(node: SimNode) -> int:
+def lanes(node: SimNode, other: Impostor) -> int:
     exchanges = node.running.view.exchanges
     assert exchanges is not None
-    return len(exchanges._lanes)
+    return sum(lane.peer == other.peer for lane in exchanges._lanes.values())
 
 
 def with_peer(node: SimNode, impostor: Impostor) -> list[dict]:
@@ -53,7 +53,7 @@ async def test_a_peer_that_accepts_and_then_reads_nothing(tmp_path, autojump_clo
         passed_s = trio.current_time() - started
         assert abs((victim.worker.step - steps) - passed_s / slow.step_s) <= 2
         await session.aclose()
-        await until(lambda: lanes(victim) == 0, limits.EXCHANGE_LINGER_S + 5)
+        await until(lambda: lanes(victim, impostor) == 0, limits.EXCHANGE_LINGER_S + 5)
         await end(swarm)
 
 
@@ -73,7 +73,7 @@ async def test_a_peer_that_accepts_nothing_and_ends_nothing(tmp_path, autojump_c
             offered_at, done = trio.current_time(), victim.status.exchanges_committed
             # Each offer waits EXCHANGE_OFFER_S, then lingers; others have their turn meanwhile.
             await trio.sleep(limits.EXCHANGE_OFFER_S + limits.EXCHANGE_LINGER_S + 5)
-            assert lanes(victim) <= 1
+            assert lanes(victim, impostor) == 0
             assert impostor.offers == asked_before + 1
             assert victim.status.exchanges_committed > done + 10
             await trio.sleep_until(offered_at + limits.EXCHANGE_OFFER_S + limits.PARTNER_SLOW_S)
@@ -175,14 +175,14 @@ async def test_a_stream_that_does_not_begin_with_an_offer(tmp_path, autojump_clo
     async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
         await trio.sleep(1)
         impostor = Impostor(swarm, b"i", nothing)
-        session = await impostor.join(0)
+        session = await impostor.enter(0)
         async with await impostor.open_exchange(session) as stream:
             if first:
                 await stream.send_message(first)
             await stream.send_end()
             with pytest.raises(SwarmNodeError):
                 await stream.receive_message(0)
-        assert lanes(swarm.nodes[0]) == 0
+        assert lanes(swarm.nodes[0], impostor) == 0
         await end(swarm)
 
 
@@ -190,7 +190,7 @@ async def test_a_stream_on_which_nothing_comes_is_refused_in_time(tmp_path, auto
     async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
         await trio.sleep(1)
         impostor = Impostor(swarm, b"i", nothing)
-        session = await impostor.join(0)
+        session = await impostor.enter(0)
         stream = await impostor.open_exchange(session)
         await stream.send(b"\0")  # a message has at least eight bytes
         with trio.fail_after(limits.EXCHANGE_OFFER_S + 1), pytest.raises(SwarmNodeError):
@@ -202,7 +202,7 @@ async def test_an_offer_that_is_refused_is_answered_and_ended(tmp_path, autojump
     async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
         await trio.sleep(1)
         impostor = Impostor(swarm, b"i", nothing)
-        session = await impostor.join(0)
+        session = await impostor.enter(0)
         async with await impostor.open_exchange(session) as stream:
             await say(stream, offer_with(b"k" * 32))
             header, _ = await stream.receive_message(0)
@@ -211,7 +211,7 @@ async def test_an_offer_that_is_refused_is_answered_and_ended(tmp_path, autojump
                 await stream.receive_message(0)
             await stream.send_end()
         await trio.sleep(0.1)
-        assert lanes(swarm.nodes[0]) == 0
+        assert lanes(swarm.nodes[0], impostor) == 0
         await end(swarm)
 
 

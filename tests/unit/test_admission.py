@@ -26,7 +26,7 @@ from swarmnode.protocol.invites import (
     renewal_due_at,
     sign_revocations,
 )
-from swarmnode.protocol.swarm import Hint, SwarmLink, swarm_id, parse_link
+from swarmnode.protocol.swarm import Hint, SwarmLink, parse_link, swarm_id
 from swarmnode.wire.admission import (
     Credentials,
     MemberCertificate,

@@ -24,7 +24,7 @@ from swarmnode.protocol.invites import (
     make_member_chain,
     open_revocations,
 )
-from swarmnode.protocol.swarm import Hint, SwarmLink, swarm_id, parse_link, sign_manifest
+from swarmnode.protocol.swarm import Hint, SwarmLink, parse_link, sign_manifest, swarm_id
 from swarmnode.store import invites as store
 from swarmnode.store.files import write_atomic, write_new
 from swarmnode.store.keys import load_or_create_identity
