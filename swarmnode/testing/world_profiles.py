@@ -24,6 +24,7 @@ class Profile:
         members_max: the largest swarm. The cost of a run is nodes x members x time.
         membership_s: promised time until members agree after the last change.
         state_s: promised time until states are equal after the last word.
+        false_deaths: promised share of probes after which live members are declared dead.
     """
 
     faults_s: float
@@ -37,10 +38,11 @@ class Profile:
     members_max: int = 60
     membership_s: float = 30.0
     state_s: float = 60.0
+    false_deaths: float = 1.0
 
 
 PROFILES = {
-    "calm": Profile(600.0),
+    "calm": Profile(600.0, false_deaths=0.001),
     # Whoever vanishes must be found out first, and may be suspected for 12 to 72 seconds.
     "churn": Profile(
         3600.0, Weather(loss=0.001), replaced_per_h=0.3, members_max=30, membership_s=120.0
