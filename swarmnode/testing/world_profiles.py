@@ -47,7 +47,7 @@ PROFILES = {
     "churn": Profile(
         3600.0, Weather(loss=0.001), replaced_per_h=0.3, members_max=30, membership_s=120.0
     ),
-    "partition": Profile(600.0, cut_s=300.0, members_max=100),
+    "partition": Profile(600.0, cut_s=300.0, members_max=64),
     # With every tenth message lost somebody is always being suspected, wrongly, and refutes.
     "lossy": Profile(600.0, Weather(loss=0.1, stall=0.02), membership_s=120.0, state_s=120.0),
     "grey": Profile(600.0, grey=0.6),
