@@ -24,6 +24,7 @@ class Profile:
         members_max: the largest swarm. The cost of a run is nodes x members x time.
         membership_s: promised time until members agree after the last change.
         state_s: promised time until states are equal after the last word.
+        false_deaths: promised share of probes after which live members are declared dead.
     """
 
     faults_s: float
@@ -34,18 +35,19 @@ class Profile:
     grey: float = 0.0
     nated: float = 0.2
     unaware: float = 0.2
-    members_max: int = 125
+    members_max: int = 60
     membership_s: float = 30.0
     state_s: float = 60.0
+    false_deaths: float = 1.0
 
 
 PROFILES = {
-    "calm": Profile(600.0),
+    "calm": Profile(600.0, false_deaths=0.001),
     # Whoever vanishes must be found out first, and may be suspected for 12 to 72 seconds.
     "churn": Profile(
-        3600.0, Weather(loss=0.001), replaced_per_h=0.3, members_max=50, membership_s=120.0
+        3600.0, Weather(loss=0.001), replaced_per_h=0.3, members_max=30, membership_s=120.0
     ),
-    "partition": Profile(600.0, cut_s=300.0, members_max=250),
+    "partition": Profile(600.0, cut_s=300.0, members_max=64),
     # With every tenth message lost somebody is always being suspected, wrongly, and refutes.
     "lossy": Profile(600.0, Weather(loss=0.1, stall=0.02), membership_s=120.0, state_s=120.0),
     "grey": Profile(600.0, grey=0.6),

@@ -26,7 +26,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from swarmnode import limits
 from swarmnode.errors import (
@@ -78,8 +78,7 @@ class Verdict(enum.StrEnum):
 SENDER_AT_FAULT = frozenset({Verdict.MALFORMED, Verdict.OVERSIZED, Verdict.FOREIGN, Verdict.FORGED})
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(NamedTuple):
     """A verdict and what goes with it."""
 
     verdict: Verdict

@@ -250,7 +250,8 @@ class SharedState:
                 self._effects.append(events.Penalise(peer, why))
                 break  # what else it sent is as likely to be bad, and costs a signature each
             self._take(peer, judgement, gaps, now)
-        self._courier.ask(peer, gaps, now)
+        if gaps:
+            self._courier.ask(peer, gaps, now)
 
     def _take(
         self, peer: PeerId, judgement: Judgement, gaps: dict[PeerId, None], now: float
