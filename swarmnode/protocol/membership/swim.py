@@ -65,8 +65,7 @@ class SwimCore:
         self._seq = 0
         self._probe: Probe | None = None
         self._relays: dict[int, Relay] = {}
-        # Lived times; None until the first event, since only that brings a time.
-        self._probe_at: float | None = None
+        self._probe_at: float | None = None  # lived time, as those below; only events bring one
         self._sync_at = self._recall_at = self._mending_until = 0.0
         self._rumours.push(self._self_id)
 
