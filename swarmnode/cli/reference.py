@@ -25,7 +25,8 @@ from swarmnode.daemon.control import control_routes, metrics_routes
 from swarmnode.daemon.found import FoundSwarm
 from swarmnode.daemon.status import NodeStatus, PeerView
 from swarmnode.errors import SwarmNodeError
-from swarmnode.telemetry.metrics import NodeSnapshot, render
+from swarmnode.telemetry.catalogue import render
+from swarmnode.telemetry.metrics import NodeSnapshot
 
 _DEFAULT_FILE = Path(__file__).parents[2] / "docs" / "reference.md"
 

@@ -19,7 +19,6 @@ from swarmnode import limits
 from swarmnode.daemon.lookup import ask_node
 from swarmnode.errors import NotRunning
 from swarmnode.net.http import Request, Response, Route, json_response
-from swarmnode.telemetry.metrics import render
 
 if TYPE_CHECKING:
     from swarmnode.daemon.node import Node
@@ -71,6 +70,8 @@ def metrics_routes(node: Node) -> list[Route]:
     """Return the routes that Prometheus may see."""
 
     async def metrics(request: Request) -> Response:
+        from swarmnode.telemetry.catalogue import render  # 3 MB, for nodes that are scraped
+
         snapshot = node.view.metrics()
         content_type, body = render(snapshot, request.headers.get("accept", ""))
         return Response(body, content_type)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import trio
 
-from swarmnode.telemetry.metrics import render
+from swarmnode.telemetry.catalogue import render
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, sim_swarm
 from tests.sim.checks import end, pull, until
