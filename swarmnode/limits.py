@@ -226,6 +226,8 @@ DIALS_CONCURRENT_MAX = 8
 DIAL_DEADLINE_S = 10.0
 # Two nodes that dial each other at once see both sessions open within this time.
 SESSION_CROSSING_S = 5.0
+# ... and requests that are under way on the one too many are answered by then.
+SESSION_RETIRE_S = 1.0
 # Leaving takes less than 2 s in all: a neighbour that does not answer is not waited for.
 GOODBYE_DEADLINE_S = 0.2
 # The DHT is asked for peers of the swarm: at first often, then rarely, for the shared state names

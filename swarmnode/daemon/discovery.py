@@ -196,7 +196,9 @@ class Discovery:
         try:
             session = await self._network.connect(send.peer, send.addresses, dial_anew=send.anew)
             if not self._ask(session, send):
-                raise Overloaded("too many requests to this peer are under way")
+                raise Overloaded(
+                    f"{send.peer.short} has too many of our requests, or has just gone"
+                )
         except SwarmNodeError as error:
             self._failed(send, error)
 

@@ -134,12 +134,12 @@ class Network:
         session = self.connected(peer, dial_anew=dial_anew)
         if session is not None:
             return session
-        session = self.sessions.get(peer)
+        session = self._open_session(peer)
         if session is not None:
             await self._probe(peer, addresses)
             return session
         await self._dial_shared(peer, addresses).wait()
-        session = self.sessions.get(peer)
+        session = self._open_session(peer)
         if session is None:
             raise _again(self.dial_errors.get(peer), peer)
         self._used_at[peer] = self._env.monotonic()
@@ -147,7 +147,7 @@ class Network:
 
     def connected(self, peer: PeerId, *, dial_anew: bool = False) -> Session | None:
         """Return the session that :meth:`connect` would return at once, if there is one."""
-        session = self.sessions.get(peer)
+        session = self._open_session(peer)
         if session is None or (dial_anew and not session.outbound):
             return None
         self._used_at[peer] = self._env.monotonic()
@@ -190,8 +190,12 @@ class Network:
                 session = await self._start(channel, None)
             finally:
                 self._strangers -= 1
-            if session.is_probe or await self._register(session):
-                await session.wait_closed()
+            if not session.is_probe:
+                await self._register(session)
+            await session.wait_closed()
+        except ChannelBroken as error:  # it went away: often we were there first
+            self.refused["ChannelBroken"] += 1
+            _log.debug("gone before it was known", channel=channel.description, why=str(error))
         except SwarmNodeError as error:
             self._note_refusal(type(error).__name__, channel.description, str(error))
 
@@ -233,7 +237,7 @@ class Network:
         for address in addresses:
             try:
                 channel = await self._open_channel(address)
-                if peer in self.sessions:  # it dialled us meanwhile, and got through first
+                if self._open_session(peer) is not None:  # it got through to us first
                     await channel.aclose()
                     return
                 session = await self._start(channel, peer)
@@ -298,31 +302,49 @@ class Network:
         session: Session = await self._nursery.start(start)
         return session
 
-    async def _register(self, session: Session) -> bool:
+    def _open_session(self, peer: PeerId) -> Session | None:
+        """Return the session with a peer, but not one that is just ending."""
+        session = self.sessions.get(peer)
+        return None if session is None or session.is_closed else session
+
+    async def _register(self, session: Session) -> None:
         """Make it the session with its peer, unless another one has the better right."""
         assert self._nursery is not None
         if session.peer == self._identity.peer_id:
             await session.aclose("this is your own key")
-            return False
-        old = self.sessions.get(session.peer)
+            return
+        old = self._open_session(session.peer)
         if old is not None and old.instance != session.instance and await self._is_alive(old):
             why = f"another node with the key of {session.peer.short} is running and answers"
             _log.error("one key on two nodes", peer=session.peer.short, way=old.channel_description)
             await session.aclose(why, GoodbyeCode.KEY_IN_USE)
-            return False
-        old = self.sessions.get(session.peer)
-        if old is not None and self._loses(session, old):
-            await session.aclose("a second connection between the same two peers")
-            return False
+            return
+        old = self._open_session(session.peer)
+        have_crossed = old is not None and _have_crossed(session, old)
+        if old is not None and have_crossed and self._loses(session):
+            why = "a second connection between the same two peers"
+            self._nursery.start_soon(self._retire, session, why)
+            return
         if session.is_closed:
-            return False
-        if old is not None:
+            return
+        if old is not None and have_crossed:
+            self._nursery.start_soon(self._retire, old, "replaced by a newer connection")
+        elif old is not None:  # the peer has lost it
             old.close_nowait("replaced by a newer connection")
         elif not self._make_room() and not session.outbound:
             await session.aclose("connected to enough peers")
-            return False
+            return
         self._keep(session)
-        return True
+
+    async def _retire(self, session: Session, why: str) -> None:
+        """Close the one of two crossing sessions that does not stay, when its requests are over.
+
+        Nodes that start together dial each other at the same moments; a probe that was lost
+        with such a session would be taken for a dead peer.
+        """
+        with trio.move_on_after(limits.SESSION_RETIRE_S):
+            await session.wait_closed()
+        await session.aclose(why)
 
     def _keep(self, session: Session) -> None:
         assert self._nursery is not None
@@ -336,14 +358,10 @@ class Network:
         for watcher in self.watchers:
             watcher.session_opened(session)
 
-    def _loses(self, session: Session, old: Session) -> bool:
-        crossed = (
-            old.outbound != session.outbound
-            and old.statistics().age_s < limits.SESSION_CROSSING_S
-            and old.instance == session.instance
-        )
+    def _loses(self, session: Session) -> bool:
+        """Of two that have crossed, the one stays that the smaller id dialled."""
         we_dial = self._identity.peer_id < session.peer
-        return crossed and session.outbound != we_dial
+        return session.outbound != we_dial
 
     async def _is_alive(self, session: Session) -> bool:
         try:
@@ -405,6 +423,15 @@ class Network:
         ]
         # Open streams do not protect a session: else whoever opens some keeps others out.
         return min(spare, key=lambda each: (each.is_busy, self._used_at[each.peer]), default=None)
+
+
+def _have_crossed(session: Session, old: Session) -> bool:
+    """Whether two nodes have dialled each other at the same moment."""
+    return (
+        old.outbound != session.outbound
+        and old.statistics().age_s < limits.SESSION_CROSSING_S
+        and old.instance == session.instance
+    )
 
 
 def _again(error: SwarmNodeError | None, peer: PeerId) -> SwarmNodeError:
