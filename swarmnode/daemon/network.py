@@ -134,11 +134,10 @@ class Network:
         session = self.connected(peer, dial_anew=dial_anew)
         if session is not None:
             return session
-        session = self._open_session(peer)
-        if session is not None:
+        if self._open_session(peer) is not None:
             await self._probe(peer, addresses)
-            return session
-        await self._dial_shared(peer, addresses).wait()
+        else:
+            await self._dial_shared(peer, addresses).wait()
         session = self._open_session(peer)
         if session is None:
             raise _again(self.dial_errors.get(peer), peer)
