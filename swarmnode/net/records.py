@@ -7,12 +7,13 @@ of sessions most never carry a tensor.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 
 import trio
 
 from swarmnode import limits
-from swarmnode.errors import AuthenticationFailed, ChannelBroken
+from swarmnode.errors import AuthenticationFailed, ChannelBroken, ChannelClosed
 from swarmnode.net.channel import Channel
 from swarmnode.net.tls import is_tls_alert
 from swarmnode.protocol.session.core import SessionCore
@@ -148,12 +149,10 @@ class RecordReader:
         return bytes(plaintext)
 
     async def drain(self) -> None:
-        """Throw away what comes until the peer closes the channel."""
-        try:
+        """Throw away what comes until the channel is closed, whoever does that."""
+        with contextlib.suppress(ChannelBroken, ChannelClosed):
             while await self._channel.receive_into(self._buffer):
                 await trio.lowlevel.checkpoint()
-        except ChannelBroken:
-            return
 
     def _next_plaintext_bytes(self) -> int | None:
         """Return the plaintext size of the next record if it is here whole."""

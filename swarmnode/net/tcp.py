@@ -99,6 +99,8 @@ class TcpChannel:
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive at most ``len(buffer)`` bytes."""
         await trio.lowlevel.checkpoint_if_cancelled()
+        if self._is_closed:  # there is no descriptor to wait for
+            raise ChannelClosed(f"{self._description}: this side closed it")
         n_bytes = None
         try:
             if self._may_have_more:

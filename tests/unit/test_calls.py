@@ -211,6 +211,37 @@ async def test_tcp_sends_at_once_what_the_kernel_takes_and_says_when_it_is_over(
             channel.send_nowait(memoryview(b"x"))
 
 
+async def test_a_tcp_channel_that_is_closed_is_not_waited_for() -> None:
+    """Its socket has no descriptor any more, and Trio knows no answer to that."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = trio.socket.from_stdlib_socket(socket.create_connection(server.getsockname()))
+        theirs, _ = server.accept()
+    with theirs:
+        channel = TcpChannel(ours)
+        buffer = memoryview(bytearray(100))
+        theirs.send(b"less than fits")
+        assert await channel.receive_into(buffer) == 14
+        async with trio.open_nursery() as nursery:
+
+            async def receive_while_it_is_closed() -> None:
+                with pytest.raises(ChannelClosed):
+                    await channel.receive_into(buffer)
+
+            nursery.start_soon(receive_while_it_is_closed)
+            await wait_all_tasks_blocked()
+            await channel.aclose()
+        with pytest.raises(ChannelClosed):
+            await channel.receive_into(buffer)
+
+
+async def test_a_session_whose_channel_is_closed_while_it_lingers_ends_quietly() -> None:
+    async with session_pair(services()) as (alice, _):
+        alice.close_nowait("over")
+        await trio.testing.wait_all_tasks_blocked()
+        await alice._channel.aclose()
+        await alice.wait_closed()
+
+
 async def test_what_does_not_fit_into_the_socket_follows(autojump_clock: MockClock) -> None:
     """A full link: the rest of a record goes out before anything else does."""
     network = MemoryNetwork()
