@@ -160,7 +160,8 @@ async def _start_all(nodes: list[NodeProcess], link: SwarmLink) -> float:
         await node.start(str(link))
     with trio.move_on_after(_SETTLE_DEADLINE_S):
         for node in nodes:
-            while not await _knows(node, [other for other in nodes if other is not node]):  # noqa: ASYNC110 -- another process
+            others = [other for other in nodes if other is not node]
+            while not await _knows(node, others):  # noqa: ASYNC110 -- another process
                 await trio.sleep(0.25)
         return trio.current_time() - begin
     raise DeadlineExceeded("waiting for all nodes to know each other", _SETTLE_DEADLINE_S)
