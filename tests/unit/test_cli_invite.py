@@ -168,9 +168,7 @@ def test_two_who_revoke_at_once_both_do(paths: Paths, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("swarmnode.store.invites.write_new", late)
     signed = store.revoke_invite(own, swarm, b"1" * 10, NOW)
-    found = open_revocations(
-        signed, network=swarm_id(swarm.public_key), swarm_key=swarm.public_key
-    )
+    found = open_revocations(signed, network=swarm_id(swarm.public_key), swarm_key=swarm.public_key)
     assert set(found.revoked) == {b"1" * 10, b"2" * 10}
     assert store.load_revocations(own) == signed
 
