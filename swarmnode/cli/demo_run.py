@@ -111,9 +111,10 @@ class DemoRun:
             await self._wait_until_found()
             for node in self.nodes[1:-1]:
                 await self._start(node)
-            await self._wait_until_training()
+            await self._wait_until_training(self.nodes[:-1])
             self._view.say(f"{len(self.nodes) - 1} nodes train together; one more joins later")
             await self._train()
+            await self._wait_until_training(self.nodes)  # whoever came back just now
             await self._save()
             await self._leave()
         finally:
@@ -131,9 +132,9 @@ class DemoRun:
             return
         raise DeadlineExceeded("waiting for the first node", _START_DEADLINE_S)
 
-    async def _wait_until_training(self) -> None:
+    async def _wait_until_training(self, nodes: list[DemoNode]) -> None:
         with trio.move_on_after(_START_DEADLINE_S):
-            while not all(node.is_training for node in self.nodes[:-1]):
+            while not all(node.is_training for node in nodes):
                 await trio.sleep(_POLL_S)
                 await self._poll()
             return
