@@ -19,6 +19,7 @@ _POLL_S = 0.5
 _JOIN_AT = 0.3  # of the training time
 _KILL_AT = 0.5
 _DOWN_S = 2.0
+_COME_BACK_S = 60.0
 _START_DEADLINE_S = 120.0
 _STOP_DEADLINE_S = 10.0
 
@@ -152,7 +153,10 @@ class DemoRun:
         joined_s: float | None = None
         restarted_s: float | None = None
         is_killed = False
-        while (elapsed_s := trio.current_time() - begin) < total_s:
+        # On a slow machine whoever was killed late may need longer than is left to come back.
+        while (elapsed_s := trio.current_time() - begin) < total_s or (
+            self.rejoined_s is None and elapsed_s < total_s + _COME_BACK_S
+        ):
             if joined_s is None and elapsed_s >= total_s * _JOIN_AT:
                 await self._start(self.nodes[-1])
                 joined_s = elapsed_s
@@ -166,7 +170,7 @@ class DemoRun:
                 restarted_s = elapsed_s
             elif restarted_s is not None and self.rejoined_s is None:
                 self._note_return(elapsed_s - restarted_s)
-            self._view.show(elapsed_s, total_s, [node.row() for node in self.nodes])
+            self._view.show(min(elapsed_s, total_s), total_s, [node.row() for node in self.nodes])
             await trio.sleep(_POLL_S)
             await self._poll()
 
