@@ -320,8 +320,8 @@ def test_sigterm_ends_a_node_that_waits_for_its_manifest(home: Path) -> None:
     link = str(new_swarm().link(Hint(Identity.generate().peer_id, f"{LOOPBACK}:{free_port()}")))
     daemon = Daemon(home, link)
     try:
-        status = daemon.wait(lambda s: s["state"] == "syncing", "waiting")
-        assert status["reason"] == "looking for a peer that has the manifest"
+        reason = "looking for a peer that has the manifest"
+        assert daemon.wait(lambda s: s["reason"] == reason, reason)["state"] == "syncing"
         wait_until(lambda: "no manifest" in daemon.log, "the reason in the log")
         code, seconds = daemon.signal(signal.SIGTERM)
     finally:
