@@ -36,6 +36,8 @@ OFF = "off"
 _HOST = re.compile(r"\[[^\s\[\]]+\]|[^\s\[\]:]+")
 _SWARM_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
+NodeRole = Literal["trainer", "keeper", "monitor"]
+
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the owner of a node can choose. Field names are the names of the settings."""
@@ -45,6 +47,17 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     listen: str = "*:7337"
     # Addresses that we tell peers besides those we find out, for a port forwarded by hand.
     advertise: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
+    # What this node does for its swarm: a trainer has a worker, a keeper holds snapshots, a
+    # monitor only watches; the latter two need no torch.
+    role: Annotated[NodeRole, Meta(description="trainer, keeper or monitor")] = "trainer"
+    # Nodes of different networks never talk to each other; each has a DHT of its own.
+    network: Annotated[
+        str, Meta(min_length=1, max_length=64, pattern=r"^[a-z0-9][a-z0-9._-]*$")
+    ] = "main"
+    # Peers to begin with, besides those of a link and on the LAN: sn1…@HOST:PORT.
+    bootstrap: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
+    # Whether to look for other nodes on the local network, and be found there.
+    lan: bool = True
     # Where /metrics answers, or "off".
     metrics: str = "127.0.0.1:7338"
     metrics_allow_remote: bool = False
@@ -57,6 +70,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     ] = "auto"
     # Torch threads; 0 leaves one core to everything else.
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
+    # What snapshots may take of the line, over all peers; 0 is all that there is.
+    snapshot_upload_bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
+    snapshot_download_bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
     log_format: Annotated[Literal["text", "json"], Meta(description="text or json")] = "text"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
@@ -116,6 +132,16 @@ class SwarmPaths:
         return self.directory / "swarm.key"
 
     @property
+    def journal(self) -> Path:
+        """The shared state of the swarm."""
+        return self.directory / "state.journal"
+
+    @property
+    def blobs(self) -> Path:
+        """Snapshots as others fetch them, and what we fetched."""
+        return self.directory / "blobs"
+
+    @property
     def snapshots(self) -> Path:
         """Model snapshots, written by the worker."""
         return self.directory / "snapshots"
@@ -148,6 +174,11 @@ class Paths:
         return self.home / "boot_epoch"
 
     @property
+    def contacts(self) -> Path:
+        """Peers that answered for long: whom to ask first after a restart."""
+        return self.home / "contacts"
+
+    @property
     def lock(self) -> Path:
         """Held by the one daemon that runs on this home."""
         return self.home / "home.lock"
@@ -173,6 +204,11 @@ class Paths:
         digest = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:16]
         return Path(gettempdir()) / f"swarmnode-{digest}" / "control.sock"
 
+    @property
+    def swarms(self) -> Path:
+        """A directory for each swarm that was joined or created here."""
+        return self.home / "swarms"
+
     def swarm(self, name: str) -> SwarmPaths:
         """Return the files of one swarm. Raises ConfigError if ``name`` is no swarm's name."""
         if not _SWARM_NAME.fullmatch(name):
@@ -180,7 +216,7 @@ class Paths:
                 "expected a swarm name of 1 to 64 characters out of a-z, 0-9, '.', '_' and '-', "
                 f"the first a letter or digit, got {name[:80]!r}"
             )
-        return SwarmPaths(self.home / "swarms" / name)
+        return SwarmPaths(self.swarms / name)
 
 
 def resolve_home(flag: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:

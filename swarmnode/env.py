@@ -9,8 +9,13 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
+
+
+async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
 
 
 @dataclass
@@ -18,18 +23,27 @@ class Env:
     """What a node may know about time and chance.
 
     ``monotonic`` counts seconds for durations and deadlines, ``wall`` is Unix
-    time and is only ever shown or signed, never used to decide an order.
+    time and is only ever shown or signed, never used to decide an order. ``in_thread`` calls
+    a function that waits for a disk; a simulation calls it at once, for virtual time must not
+    pass while real time does.
     """
 
     monotonic: Callable[[], float]
     wall: Callable[[], float]
     rng: random.Random = field(default_factory=lambda: random.Random(secrets.randbits(128)))
+    in_thread: Callable[..., Awaitable[Any]] = _at_once
 
     def token(self, n_bytes: int) -> bytes:
         """Return ``n_bytes`` from this environment's generator."""
         return self.rng.randbytes(n_bytes)
 
 
-def real_env(monotonic: Callable[[], float] = time.monotonic) -> Env:
-    """Return the environment of a real node; a Trio shell passes ``trio.current_time``."""
-    return Env(monotonic=monotonic, wall=time.time)
+def real_env(
+    monotonic: Callable[[], float] = time.monotonic,
+    in_thread: Callable[..., Awaitable[Any]] = _at_once,
+) -> Env:
+    """Return the environment of a real node.
+
+    A Trio shell passes ``trio.current_time`` and ``trio.to_thread.run_sync``.
+    """
+    return Env(monotonic=monotonic, wall=time.time, in_thread=in_thread)

@@ -6,6 +6,7 @@
     ├ ConfigError(ValueError)         a setting, link, manifest or file is wrong
     ├ NotRunning                      no daemon answers on this home
     ├ Refused                         trust or a limit says no
+    │ └ KeyInUse                      another running node has our key
     ├ ProtocolError                   .peer
     │ ├ LocalProtocolError            we misused a core: a bug in swarmnode
     │ └ RemoteProtocolError           the peer broke a rule: penalise, maybe close
@@ -57,6 +58,10 @@ class Refused(SwarmNodeError):
     """A rule of trust or a limit says no."""
 
     exit_code = 4
+
+
+class KeyInUse(Refused):
+    """Another running node signs with our key: a copied home, or a restored backup."""
 
 
 class ProtocolError(SwarmNodeError):

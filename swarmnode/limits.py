@@ -10,7 +10,7 @@ KIB = 1024
 MIB = 1024 * KIB
 
 # --- wire: one msgpack control message --------------------------------------------------
-# The largest legal one is a full peer list: 256 records of about 400 bytes.
+# The largest legal ones are a page of failure detection and a push of shared state.
 MESSAGE_BYTES_MAX = 256 * KIB
 TEXT_BYTES_MAX = 4 * KIB
 MAP_ENTRIES_MAX = 256
@@ -53,7 +53,10 @@ HANDLERS_PER_SESSION_MAX = 32
 # A peer that opens and resets leaves running handlers behind; the next streams wait here.
 ACCEPT_BACKLOG_MAX = 32
 REQUEST_BYTES_MAX = MESSAGE_BYTES_MAX  # a request and its answer are one message each
-PING_INTERVAL_S = 5.0
+# A peer that was not heard of for so long is asked for a sign of life ...
+PING_QUIET_S = 5.0
+# ... and any peer this often, for the round trip: each of dozens of sessions wakes both nodes.
+PING_INTERVAL_S = 30.0
 SILENCE_S = 15.0  # three lost pings
 # A peer that talks but never answers has stopped reading; slow links queue seconds of bulk.
 PONG_WAIT_S = 30.0
@@ -155,6 +158,34 @@ DHT_RECORDS_PER_AUTHOR_MAX = 64
 DHT_RECORDS_PER_SUBJECT_MAX = 4
 DHT_PUBLICATIONS_MAX = 256
 DHT_SWEEP_S = 60.0
+# A record is stored once the closest peers on each path have answered: two, as one may lie.
+DHT_NEAR_ANSWERS = 2
+# So many holders are enough to go on while the rest of k get it: more than twice the quorum.
+DHT_PUT_REPLICAS = 8
+# Peers that must give a record of one author before it is taken for the newest.
+DHT_QUORUM = 3
+# A node that meets nobody publishes all the same: the first who comes will find it.
+DHT_BOOTSTRAP_WAIT_S = 10.0
+# A lookup that waits for slow peers to the last; whoever asked gets an error then.
+DHT_COMMAND_S = 60.0
+# Between two writings of the good peers to disk: what a crash forgets is a few minutes of news.
+DHT_REMEMBER_S = 300.0
+# Four addresses of 260 bytes for each remembered peer.
+CONTACTS_FILE_BYTES_MAX = 128 * KIB
+
+# --- lookup: swarms by name, for people -----------------------------------------------------------
+# A list on a screen, largest first; more than that is somebody who floods a name.
+SWARMS_LISTED_MAX = 64
+# Names of one question: those of a home and a few more; so many operations run at once.
+LOOKUP_NAMES_MAX = 16
+# A visitor hears of its LAN after LAN_ANSWER_DELAY_S and LAN_ANSWER_GAP_S, and what dialling takes.
+LOOKUP_LAN_S = 1.0
+# ... and somebody of the DHT has answered by then: three slow peers one after the other.
+LOOKUP_BOOTSTRAP_S = 5.0
+# A lookup in the DHT: a few rounds, most of them with peers that have to be dialled.
+LOOKUP_DHT_S = 8.0
+# All who may have the manifest are asked at once: a dial and an answer through a slow relay.
+LOOKUP_MANIFEST_S = 8.0
 
 # --- membership --------------------------------------------------------------------------
 # A link must fit into a chat message or a QR code (version 40 holds 2,953 bytes).
@@ -162,22 +193,25 @@ LINK_CHARACTERS_MAX = 2048
 BOOTSTRAP_HINTS_MAX = 8
 # Volunteers' clocks are wrong by minutes; a day off is a broken clock.
 MANIFEST_CLOCK_SKEW_S = 86_400
-# Peers we remember: one list of them must fit into MESSAGE_BYTES_MAX.
-PEERS_KNOWN_MAX = 256
+# Members whose addresses we keep; the failure detector knows as many.
+CONTACTS_MAX = 4096
+# What it says itself and what the link says.
+CONTACT_ADDRESSES_MAX = 8
 # Open sessions: every peer may be a partner, and a home router survives this many.
 PEERS_CONNECTED_MAX = 64
-# Past these, peers that dial us are turned away: newcomers find room where we do not look for it.
-PEERS_ACCEPTED_MAX = 128
+# Past these, whoever was not asked lately makes room for peers that dial us.
+SESSIONS_MAX = 128
+# Sessions that one question of the DHT opened are closed when nobody asked another for so long.
+SESSION_IDLE_S = 120.0
+SESSION_SWEEP_S = 15.0
+# Two processes show one key: the session of the first must answer within this to be alive.
+KEY_CHECK_S = 2.0
+# The last reasons why somebody could not be reached, for people who ask why.
+DIAL_ERRORS_KEPT_MAX = 256
 # Connections whose handshake is not over: 60 KiB each, and a real one takes three round trips.
 STRANGERS_MAX = 64
 # Refused connections share one line of the log in this time: anybody can cause thousands.
 REFUSAL_LOG_INTERVAL_S = 1.0
-# Lists are exchanged with one random neighbour this often: news crosses N peers in log2(N) rounds.
-PEER_GOSSIP_INTERVAL_S = 2.0
-# A peer that nobody has heard of for this long is forgotten as a partner and for dialling.
-PEER_RECORD_TTL_S = 120.0
-# Own record is signed again this often, so that others see it live and our status fresh.
-PEER_RECORD_REFRESH_S = 5.0
 # Dial again after a failure: doubled each time, with full jitter, up to the maximum.
 REDIAL_BACKOFF_S_MIN = 0.5
 REDIAL_BACKOFF_S_MAX = 30.0
@@ -185,35 +219,83 @@ REDIAL_BACKOFF_S_MAX = 30.0
 HINT_REDIAL_S = 60.0
 # Other peers that went silent: with 256 of them, one dial in two seconds.
 LOST_REDIAL_S = 600.0
-# 256 records with their keys and signatures fit into one message (MESSAGE_BYTES_MAX).
-PEER_RECORD_BYTES_MAX = 900
-# A partner that let an offer or a transfer run out of time is asked last for a while.
+# A partner that let an offer or a transfer run out of time is not asked while there are others.
 PARTNER_SLOW_S = 60.0
 # Home routers fall over when a client opens many connections at once.
 DIALS_CONCURRENT_MAX = 8
 DIAL_DEADLINE_S = 10.0
 # Two nodes that dial each other at once see both sessions open within this time.
 SESSION_CROSSING_S = 5.0
+# ... and requests that are under way on the one too many are answered by then.
+SESSION_RETIRE_S = 1.0
 # Leaving takes less than 2 s in all: a neighbour that does not answer is not waited for.
 GOODBYE_DEADLINE_S = 0.2
+# The DHT is asked for peers of the swarm: at first often, then rarely, for the shared state names
+# them all; a node with few neighbours asks more often, as two halves must find each other.
+SWARM_SEARCH_S_MIN = 1.0
+SWARM_SEARCH_S_LONELY = 30.0
+SWARM_SEARCH_S = 600.0
+SWARM_LONELY_NEIGHBOURS = 3
+SWARM_CANDIDATES_MAX = 64
+# Our entry in the list of swarms is written anew when the number of members is out by a quarter,
+# or twice as many nodes can keep it: in a growing swarm, as often as it doubles.
+SWARM_REPUBLISH_S_MIN = 10.0
+# Certificates are renewed, revocations passed on, and old members parted from this often.
+ADMISSION_REFRESH_S = 10.0
+# Which shards are free is looked at anew at most this often, however fast the state changes.
+SHARD_REFRESH_S = 0.2
+# Words about ourselves: at most four a second in the whole swarm, so that a large one says the
+# same in a larger time, and never more often than this.
+REPORT_S_MIN = 2.0
+REPORT_MEMBER_S = 0.25
+# ... but for a change of state, which is looked for this often.
+REPORT_LOOK_S = 0.5
+# That time goes by is no news: who does nothing else says it as often as it renews its lease.
+REPORT_TIME_S = 100.0
+# Certificates and records allow for a day; who is an hour off should know long before that.
+CLOCK_ALARM_S = 3600.0
+# A conflict of keys seen as soon as we hear others: we are the younger of the two nodes and stop.
+# Later it was the other that began, unless peers that know both turn us away.
+KEY_CONFLICT_NEW_S = 5.0
+KEY_CONFLICT_YOUNG_S = 60.0
+KEY_CONFLICT_WAIT_S = 3.0
 # A newcomer gives up when no peer of its link gave the manifest within a minute.
 MANIFEST_FETCH_DEADLINE_S = 60.0
 MANIFEST_RETRY_S = 0.25
-# A peer list or manifest is a few KiB: more than this is a dead or hostile peer.
+# Then whoever was found meanwhile is asked as well; slow dials go on.
+MANIFEST_ROUND_S = 3.0
+# A hello or a manifest is a few KiB: who takes longer than this is dead or hostile.
 PEER_REQUEST_DEADLINE_S = 10.0
 
-# A newcomer fetches a snapshot from one peer; a dead or very slow one must not keep it for ever.
-SNAPSHOT_FETCH_IDLE_S = 30.0
+# Hashed and written at a time: large enough for the disk, small enough for the cache.
 SNAPSHOT_PIECE_BYTES = 1 * MIB
 # Parameters, two moments of the optimizer, and the swarm's strategy may keep two more.
 SNAPSHOT_BYTES_PER_PARAMETER_MAX = 24
 SNAPSHOT_EXTRA_BYTES_MAX = 16 * MIB
-# Records of peers arrive within a round trip of the session; after that they are not coming.
-NEWCOMER_WAIT_S = 2.0
-# Each takes upload bandwidth from exchanges; a flash crowd is spread over the swarm.
-SNAPSHOT_UPLOADS_MAX = 2
-# Asked of this many peers, the most advanced first; then training begins afresh.
-SNAPSHOT_SOURCES_MAX = 3
+# The first word of a neighbour about the state comes within a round trip of the session; a dial
+# through the DHT takes a few more.
+NEWCOMER_WAIT_S = 5.0
+# A swarm that trains writes its first snapshot within SNAPSHOT_PERIOD_S_MIN.
+SNAPSHOT_WAIT_S = 20.0
+# Holders that died, a snapshot that is none: then training begins from the swarm's seed.
+SNAPSHOT_TRIES_MAX = 5
+# A holder of whom only the shared state knows may be gone for minutes; a dial takes 10 s.
+SNAPSHOT_ABANDONED_S = 12.0
+SNAPSHOT_LOOK_S = 0.25
+# Whoever comes back after a longer absence begins with the swarm's model, not with its own.
+SNAPSHOT_STALE_S = 600.0
+# Progress of a fetch is said in tenths, if it takes more than a moment.
+SNAPSHOT_SAY_BYTES = 32 * MIB
+# Newcomers want a recent model; hashing one of some GB takes seconds of a core.
+SNAPSHOT_OFFER_S = 30.0
+# So many members hold the newest snapshot, so that it outlives whoever wrote it.
+SNAPSHOT_REPLICAS = 3
+SNAPSHOT_REPLICATE_LOOK_S = 5.0
+# A trainer copies at most at 1 Mbit/s on average, a keeper at ten times that.
+SNAPSHOT_REPLICATE_S = 60.0
+SNAPSHOT_REPLICATE_BYTES_PER_S = 125_000
+# Blobs on disk: those of our own and of others that are kept, and one of each that comes in.
+SNAPSHOT_BLOBS_MAX = 6
 
 # --- failure detection (SWIM, Lifeguard) -----------------------------------------------------
 # One member is probed in each period. A relayed path takes a second and more for a round trip,
@@ -227,6 +309,9 @@ SWIM_JITTER = 0.1
 SWIM_HELPERS = 3
 # A helper says "not so far" at this share of the time that the asker waits for it.
 SWIM_NACK_SHARE = 0.8
+# So many members warn one that is suspected: four are lost together once in 10,000 times at a
+# tenth of lost messages, and each of them costs one ping.
+SWIM_WARNINGS = 4
 # Requests of others that are under way; a helper that has more of them says nack at once.
 SWIM_RELAYS_MAX = 64
 # Shortest suspicion: this many periods for each power of ten of members, so that a refutation
@@ -328,12 +413,22 @@ STATE_LEASE_S_MAX = 86_400
 # Volunteers' clocks are wrong by minutes; a day ahead is a broken clock.
 STATE_CLOCK_AHEAD_S = 86_400.0
 STATE_CLOCK_TICKS_MAX = 65_535  # events within one millisecond
+# A machine without a battery learns the time from the network, some seconds after its start.
+STATE_CLOCK_LOOK_S = 10.0
+# Less is drift, that nobody sees in a time of day.
+STATE_CLOCK_SET_S = 60.0
 # Each costs one small message where two peers agree, and a partition heals within a few.
 STATE_SYNC_INTERVAL_S = 10.0
 # Rumours told to six reach 99.7 % of a swarm (1 - e^-6); the digests find the rest.
 STATE_PUSH_FANOUT = 6
 # Fresh records of this time travel together.
 STATE_PUSH_DELAY_S = 0.05
+# Messages to one neighbour that reads slowly; what is dropped beyond, comparing finds again.
+STATE_OUTBOX_MAX = 64
+# Records of others that wait for the disk; what is left out comes back from a neighbour.
+STATE_WRITES_WAITING_MAX = 1024
+# A full disk is tried again this often.
+STATE_DISK_RETRY_S = 5.0
 # What was sent this lately is on its way, whatever a listing written before says.
 STATE_RESEND_S = 10.0
 # Up to here a range is listed (13 KiB), above it is split into sixteen.
@@ -496,6 +591,8 @@ SNAPSHOT_TIME_SHARE_MAX = 0.02
 SNAPSHOT_HEADER_BYTES_MAX = 16 * MIB
 # A worker that was told to go saves for as long as WORKER_TERMINATE_S before it is killed.
 SNAPSHOT_LOCK_WAIT_S = 15.0
+# Twelve digits in the name of a snapshot: a million steps a second for eleven days.
+STEP_MAX = 10**12 - 1
 # The newest may be torn by a dying disk: the one before it is the way back.
 SNAPSHOTS_KEPT = 2
 # One bad batch may overflow; this many in a row mean that the model is lost.

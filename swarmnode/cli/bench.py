@@ -14,7 +14,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 @click.group()
 def bench() -> None:
-    """Measure the codecs, a link, an exchange or a blob on this machine."""
+    """Measure codecs, a link, exchanges, snapshots, blobs or a whole swarm on this machine."""
 
 
 @bench.command()
@@ -111,6 +111,20 @@ def step(seconds: float, rounds: int, every: int, as_json: bool) -> None:
         print_json(result)
     else:
         click.echo(format_step_bench(result))
+
+
+@bench.command()
+@click.option("--nodes", type=click.IntRange(4, 256), default=32, show_default=True)
+@json_option
+def swarm(nodes: int, as_json: bool) -> None:
+    """Real daemons that find each other: DHT times, memory, CPU, and how soon one joins."""
+    from swarmnode.cli.bench_swarm import format_swarm_bench, run_swarm_bench
+
+    result = run_swarm_bench(n_nodes=nodes)
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(format_swarm_bench(result))
 
 
 def _bytes(text: str) -> int:

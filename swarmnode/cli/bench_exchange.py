@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from swarmnode.config import NodeConfig, Paths
+from swarmnode.cli.bench_kit import SWARM, swarm_identity, write_manifest
+from swarmnode.config import NodeConfig
 from swarmnode.daemon.node import Node, TrainingChoice
 from swarmnode.env import real_env
 from swarmnode.errors import SwarmNodeError, WorkerError
@@ -43,13 +44,10 @@ from swarmnode.ipc.spawn import worker_command, worker_environment
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
-from swarmnode.store.files import make_private_dir, write_atomic
+from swarmnode.protocol.swarm import Hint, SwarmLink
+from swarmnode.store.files import write_atomic
 from swarmnode.tensor.codec import get_codec
-from swarmnode.wire.packing import encode_record
-from swarmnode.wire.swarm import Manifest
 
-_SWARM = "bench"
 _WARM_UP = 2
 _DEADLINE_S = 300.0
 _PAUSE_S = 0.15
@@ -64,7 +62,7 @@ def run_exchange_bench(n_params: int, codec: str, repeats: int) -> dict[str, Any
     """
     get_codec(codec)
     with tempfile.TemporaryDirectory(prefix="swarmnode-bench-") as folder:
-        _write_manifest(Path(folder), n_params, codec)
+        write_manifest([Path(folder) / side for side in "01"], numel=n_params, codec=codec)
         arguments = (folder, str(n_params), str(_WARM_UP + repeats))
         sides = [
             subprocess.Popen(
@@ -200,37 +198,6 @@ def _identity(side: int) -> Identity:
     return Identity.from_seed(bytes([side + 1]) * 32)
 
 
-def _swarm_identity() -> Identity:
-    return Identity.from_seed(b"b" * 32)
-
-
-def _write_manifest(folder: Path, n_params: int, codec: str) -> None:
-    swarm = _swarm_identity()
-    manifest = Manifest(
-        name=_SWARM,
-        swarm_key=swarm.public_key,
-        task="synthetic",
-        task_version=1,
-        task_config={},
-        numel=n_params,
-        layout_hash=bytes(32),
-        data_hash=b"",
-        strategy="pair-average",
-        strategy_settings={},
-        codec=codec,
-        seed=0,
-        admission="open",
-        min_version="0",
-        created_at=0,
-        expires_at=0,
-    )
-    signed = encode_record(sign_manifest(manifest, swarm))
-    for side in (0, 1):
-        path = Paths(folder / str(side)).swarm(_SWARM).manifest
-        make_private_dir(path.parent)
-        write_atomic(path, signed)
-
-
 async def _run_side(folder: Path, n_params: int, exchanges: int, side: int) -> dict[str, Any]:
     worker = _BenchWorker(_vector(side, n_params), _PAUSE_S * (1 + side))
     finished: list[Finished] = []
@@ -238,7 +205,7 @@ async def _run_side(folder: Path, n_params: int, exchanges: int, side: int) -> d
     hints = () if side == 0 else (Hint(_identity(0).peer_id, await _read_when_there(address_file)),)
     node = Node(
         config=NodeConfig(home=folder / str(side), listen="127.0.0.1:0", metrics="off"),
-        link=SwarmLink(_SWARM, _swarm_identity().public_key, hints),
+        link=SwarmLink(SWARM, swarm_identity().public_key, hints),
         identity=_identity(side),
         boot_epoch=1,
         transport=TcpTransport(),

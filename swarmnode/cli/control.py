@@ -50,13 +50,14 @@ def peers(home: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    row = "{:<16} {:<9} {:<24} {:>8} {:>9} {:>8}  {}"
-    click.echo(row.format("peer", "state", "path", "step", "loss", "rtt ms", "version"))
+    row = "{:<16} {:<8} {:<9} {:<24} {:>8} {:>9} {:>8}  {}"
+    click.echo(row.format("peer", "role", "state", "path", "step", "loss", "rtt ms", "version"))
     for peer in answer:
         click.echo(
             row.format(
                 peer["peer"][:15] + "…",
-                peer["state"],
+                plain(peer["role"]),
+                peer["state"] + ("?" if peer["alive"] == "suspect" else ""),
                 plain(peer["path"] or "not connected"),
                 peer["step"],
                 _number(peer["eval_loss"], ".4f"),
@@ -117,7 +118,7 @@ def paths(home: Path | None, as_json: bool) -> None:
         "node_key": own.node_key,
         "control_socket": own.control_socket,
         "exchanges": own.history,
-        "swarms": own.home / "swarms",
+        "swarms": own.swarms,
     }
     if as_json:
         print_json({name: str(path) for name, path in where.items()})
@@ -168,11 +169,17 @@ def _wait_process(pid: int) -> None:
 
 def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
     sent, received = sum(answer["sent_bytes"].values()), sum(answer["received_bytes"].values())
+    alarm = [("ALARM", answer["alarm"])] if answer["alarm"] else []
     return [
-        ("swarm", answer["swarm"]),
+        *alarm,
+        (
+            "swarm",
+            f"{answer['swarm']}: {answer['peers_alive'] + 1} members, {answer['swarm_steps']:,}"
+            f" steps, {answer['swarm_tokens']:,} tokens",
+        ),
         ("state", f"{answer['state']}: {answer['reason']}"),
         ("peer", answer["peer"]),
-        ("address", answer["address"]),
+        ("address", ", ".join(answer["addresses"]) or answer["address"]),
         (
             "training",
             f"step {answer['step']:,}, {answer['tokens']:,} tokens,"
@@ -184,7 +191,11 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" {_number(answer['eval_loss'], '.4f')} held out,"
             f" swarm {_number(answer['swarm_loss'], '.4f')}",
         ),
-        ("peers", f"{answer['peers_connected']} connected, {answer['peers_known']} known"),
+        (
+            "peers",
+            f"{answer['peers_connected']} connected, {answer['peers_alive']} alive,"
+            f" {answer['peers_known']} known; {answer['dht_contacts']} contacts in the DHT",
+        ),
         (
             "exchanges",
             f"{answer['exchanges_committed']} committed, {answer['exchanges_aborted']} aborted,"

@@ -11,12 +11,15 @@ from swarmnode.cli.demo_view import LiveView, Row
 from swarmnode.cli.export import export_model
 from swarmnode.cli.node_process import NodeProcess, free_addresses
 from swarmnode.errors import DeadlineExceeded
+from swarmnode.protocol.swarm import parse_link
 
 SWARM_NAME = "demo"
 _EVERY = 8  # steps; loopback has bandwidth to spare, and the models stay closer together
 _POLL_S = 0.5
-_KILL_AT = 0.45  # of the training time
+_JOIN_AT = 0.3  # of the training time
+_KILL_AT = 0.5
 _DOWN_S = 2.0
+_COME_BACK_S = 60.0
 _START_DEADLINE_S = 120.0
 _STOP_DEADLINE_S = 10.0
 
@@ -82,27 +85,37 @@ class DemoRun:
             for i, address in enumerate(addresses)
         ]
         self._data = ("--data", str(settings.data)) if settings.data is not None else ()
-        self._link = ""
-        self.victim = self.nodes[min(2, len(self.nodes) - 1)]
+        self._first_peer = ""  # id of the one node whose address the others are told
+        self.victim = self.nodes[max(0, len(self.nodes) - 2)]
         self.killed_at_step = 0
         self.rejoined_s: float | None = None
+        self.joined_late_s: float | None = None
+        self.newcomer_loss: float | None = None
         self.leave_s: list[float] = []
 
     async def run(self) -> None:
-        """Create, start, train, kill, restart, train on, save, export, leave.
+        """Create, start, train, join late, kill, restart, train on, save, export, leave.
+
+        The others are told the swarm's name and one node to begin with; where the swarm and
+        its members are they find in the DHT. The last node comes late, and begins with a
+        snapshot.
 
         Raises:
             SwarmNodeError: a node did not do what it should; its log is in the message.
         """
         options = ("--task", "bytes-lm", "--set", f"strategy.every={_EVERY}", *self._data)
-        self._link = await self.nodes[0].create(SWARM_NAME, *options)
-        self._view.say(f"created a swarm: {self._link}")
+        link = await self.nodes[0].create(SWARM_NAME, *options)
+        self._view.say(f"created a swarm: {link}")
+        self._first_peer = str(parse_link(link).hints[0].peer)
         try:
-            for node in self.nodes:
-                await node.start(self._link, *self._data)
-            await self._wait_until_training()
-            self._view.say(f"{len(self.nodes)} nodes train together")
+            await self.nodes[0].start(SWARM_NAME, "--no-lan", *self._data)
+            await self._wait_until_found()
+            for node in self.nodes[1:-1]:
+                await self._start(node)
+            await self._wait_until_training(self.nodes[:-1])
+            self._view.say(f"{len(self.nodes) - 1} nodes train together; one more joins later")
             await self._train()
+            await self._wait_until_training(self.nodes)  # whoever came back just now
             await self._save()
             await self._leave()
         finally:
@@ -111,30 +124,53 @@ class DemoRun:
 
     # --- phases ---------------------------------------------------------------------------
 
-    async def _wait_until_training(self) -> None:
+    async def _wait_until_found(self) -> None:
+        """The swarm is in the DHT once its first node takes part in it."""
         with trio.move_on_after(_START_DEADLINE_S):
-            while not all(node.is_training for node in self.nodes):
+            while self.nodes[0].status.get("swarm_steps") is None:
+                await trio.sleep(_POLL_S)
+                await self._poll()
+            return
+        raise DeadlineExceeded("waiting for the first node", _START_DEADLINE_S)
+
+    async def _wait_until_training(self, nodes: list[DemoNode]) -> None:
+        with trio.move_on_after(_START_DEADLINE_S):
+            while not all(node.is_training for node in nodes):
                 await trio.sleep(_POLL_S)
                 await self._poll()
             return
         raise DeadlineExceeded("waiting for every node to train", _START_DEADLINE_S)
 
+    async def _start(self, node: DemoNode) -> None:
+        """Let a node join by the name of the swarm, knowing one node of the network."""
+        bootstrap = f"{self._first_peer}@{self.nodes[0].address}"
+        await node.start(SWARM_NAME, "--bootstrap", bootstrap, "--no-lan", *self._data)
+
     async def _train(self) -> None:
         total_s = self.settings.seconds
         begin = trio.current_time()
         kill_at_s = total_s * _KILL_AT
+        joined_s: float | None = None
         restarted_s: float | None = None
         is_killed = False
-        while (elapsed_s := trio.current_time() - begin) < total_s:
-            if not is_killed and elapsed_s >= kill_at_s:
+        # On a slow machine whoever was killed late may need longer than is left to come back.
+        while (elapsed_s := trio.current_time() - begin) < total_s or (
+            self.rejoined_s is None and elapsed_s < total_s + _COME_BACK_S
+        ):
+            if joined_s is None and elapsed_s >= total_s * _JOIN_AT:
+                await self._start(self.nodes[-1])
+                joined_s = elapsed_s
+            elif joined_s is not None and self.joined_late_s is None:
+                self._note_newcomer(elapsed_s - joined_s)
+            elif not is_killed and elapsed_s >= kill_at_s:
                 await self._kill()
                 is_killed = True
             elif is_killed and restarted_s is None and elapsed_s >= kill_at_s + _DOWN_S:
-                await self.victim.start(self._link, *self._data)
+                await self._start(self.victim)
                 restarted_s = elapsed_s
             elif restarted_s is not None and self.rejoined_s is None:
                 self._note_return(elapsed_s - restarted_s)
-            self._view.show(elapsed_s, total_s, [node.row() for node in self.nodes])
+            self._view.show(min(elapsed_s, total_s), total_s, [node.row() for node in self.nodes])
             await trio.sleep(_POLL_S)
             await self._poll()
 
@@ -142,6 +178,17 @@ class DemoRun:
         self.killed_at_step = self.victim.row().step
         await self.victim.kill()
         self._view.say(f"killed {self.victim.name} with SIGKILL at step {self.killed_at_step}")
+
+    def _note_newcomer(self, since_start_s: float) -> None:
+        """Its first held-out loss shows whose model it began with."""
+        newcomer = self.nodes[-1]
+        loss = newcomer.status.get("eval_loss")
+        if newcomer.is_training and loss is not None:
+            self.joined_late_s, self.newcomer_loss = since_start_s, loss
+            self._view.say(
+                f"{newcomer.name} joined by name after {since_start_s:.1f} s and began with the"
+                f" swarm's model: its first held-out loss is {loss:.3f}"
+            )
 
     def _note_return(self, since_restart_s: float) -> None:
         """Back is: training again, and an exchange has been merged since."""

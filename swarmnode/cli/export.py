@@ -195,7 +195,7 @@ def _running_swarm(paths: Paths) -> str | None:
 
 
 def _only_swarm(paths: Paths) -> str:
-    folder = paths.home / "swarms"
+    folder = paths.swarms
     names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
     if not names:
         raise ConfigError(f"no swarm has been joined from the home {paths.home}")

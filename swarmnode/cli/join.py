@@ -5,17 +5,33 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import get_args
 
 import click
 
 from swarmnode.cli.main import plain, say
-from swarmnode.cli.options import check_data, given, json_option, node_options
-from swarmnode.config import load_config
+from swarmnode.cli.options import (
+    check_data,
+    given,
+    json_option,
+    key_option,
+    network_options,
+    node_options,
+)
+from swarmnode.config import NodeConfig, NodeRole, load_config
+from swarmnode.errors import ConfigError
 
 
 @click.command()
 @click.argument("link")
+@key_option
+@network_options
 @node_options
+@click.option(
+    "--role",
+    type=click.Choice(get_args(NodeRole)),
+    help="trainer, keeper (holds snapshots) or monitor (only watches) [default: trainer].",
+)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps [default: auto].")
 @click.option("--metrics", help="HOST:PORT for Prometheus, or off [default: 127.0.0.1:7338].")
@@ -23,19 +39,25 @@ from swarmnode.config import load_config
 @json_option
 def join(
     link: str,
+    key: str | None,
+    bootstrap: tuple[str, ...],
+    lan: bool | None,
+    network: str | None,
     listen: str | None,
     advertise: tuple[str, ...],
     home: Path | None,
+    role: str | None,
     data: Path | None,
     device: str | None,
     metrics: str | None,
     steps: int | None,
     as_json: bool,
 ) -> None:
-    """Join a swarm by its LINK (or the NAME of one in this home) and train until Ctrl-C.
+    """Join a swarm by its LINK or NAME and train until Ctrl-C.
 
-    Nothing is executed that came from the network: the link names a task, and that task
-    must be installed on this machine.
+    A name that this home does not know is looked up in the DHT and on the local network; if
+    several swarms have it, `--key` says which. Nothing is executed that came from the network:
+    the swarm names a task, and that task must be installed on this machine.
     """
     data_dir = check_data(data)
     config = load_config(
@@ -43,25 +65,43 @@ def join(
             home=home and str(home),
             listen=listen,
             advertise=advertise,
+            role=role,
+            network=network,
+            bootstrap=bootstrap,
+            lan=lan,
             device=device,
             metrics=metrics,
         ),
         os.environ,
     )
+    from swarmnode.cli.seek import resolve, somebody_sits_there
     from swarmnode.daemon.app import run_daemon
     from swarmnode.daemon.node import TrainingChoice
-    from swarmnode.store.swarms import resolve_link
 
-    known_link = resolve_link(link, config.paths)
+    def on_event(text: str) -> None:
+        # Whether anybody reads it or not: a closed terminal must not end the training.
+        say(json.dumps({"event": text}) if as_json else f"swarmnode: {plain(text)}")
+
+    may_ask = not as_json and somebody_sits_there()
+    # A daemon of this home would not let another one start here: there is no point in asking it.
+    found = resolve(link, key, config, on_event, may_ask=may_ask, asks_daemon=False)
+    _check_somebody_to_ask(config, has_peers=bool(found.hints), name=found.name)
     training = TrainingChoice(
         device=config.device,
         threads=config.threads,
         steps_max=steps or 0,
         data_dir=data_dir,
     )
+    run_daemon(config, found, training, on_event=on_event)
 
-    def on_event(text: str) -> None:
-        # Whether anybody reads it or not: a closed terminal must not end the training.
-        say(json.dumps({"event": text}) if as_json else f"swarmnode: {plain(text)}")
 
-    run_daemon(config, known_link, training, on_event=on_event)
+def _check_somebody_to_ask(config: NodeConfig, *, has_peers: bool, name: str) -> None:
+    """Say at once what would else come out after a minute: that nobody can be found."""
+    has_manifest = config.paths.swarm(name).manifest.exists()
+    others = config.lan or config.bootstrap or config.paths.contacts.exists()
+    if not (has_peers or has_manifest or others):
+        raise ConfigError(
+            f"the link of swarm {name!r} names no peer (b=) to join through, this home knows no"
+            " other node, and the LAN is switched off: put the link in single quotes, or name a"
+            " node of its network with --bootstrap PEER@HOST:PORT"
+        )

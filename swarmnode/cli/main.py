@@ -27,7 +27,7 @@ _VERBS = {
     "export": ("export", "Write the trained model as safetensors with a model card."),
     "generate": ("generate", "Generate text from an exported model."),
     "invite": ("invite", "Let people into a closed swarm, and take that back."),
-    "join": ("join", "Join a swarm by its link and train until Ctrl-C."),
+    "join": ("join", "Join a swarm by its link or name and train until Ctrl-C."),
     "leave": ("control", "Tell the running node to leave its swarm and stop."),
     "pause": ("control", "Stop training until `resume`; the node stays in its swarm."),
     "resume": ("control", "Go on training after `pause`."),
@@ -35,6 +35,8 @@ _VERBS = {
     "peers": ("control", "List the peers of the running node."),
     "simulate": ("simulate", "Run thousands of simulated nodes and check what they promise."),
     "status": ("control", "Show what the running node is doing, and why."),
+    "swarms": ("swarms", "List the swarms of this home, of the local network, and by name."),
+    "trust": ("trust", "Show what a swarm is and asks for, before joining it."),
     "version": ("control", "Show the version and the native code in use."),
 }
 # An older click prints the help by itself.

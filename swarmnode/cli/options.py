@@ -11,6 +11,9 @@ import click
 from swarmnode.errors import ConfigError
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+key_option = click.option(
+    "--key", help="The swarm's key, or its first 8 letters and more: which of several of one name."
+)
 home_option = click.option(
     "--home",
     type=click.Path(file_okay=False, path_type=Path),
@@ -28,6 +31,26 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="HOST:PORT under which others reach this node; may be repeated.",
         ),
         home_option,
+    ):
+        command = option(command)
+    return command
+
+
+def network_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Where other nodes are looked for."""
+    for option in (
+        click.option(
+            "--bootstrap",
+            multiple=True,
+            metavar="PEER@HOST:PORT",
+            help="A node of the network to begin with; may be repeated.",
+        ),
+        click.option(
+            "--lan/--no-lan",
+            default=None,
+            help="Look for nodes on the local network, or not [default: --lan].",
+        ),
+        click.option("--network", help="Name of the network [default: main]."),
     ):
         command = option(command)
     return command

@@ -22,9 +22,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from swarmnode.cli.main import cli
 from swarmnode.config import ENVIRONMENT_PREFIX, HOME_VARIABLE, NodeConfig
 from swarmnode.daemon.control import control_routes, metrics_routes
+from swarmnode.daemon.found import FoundSwarm
 from swarmnode.daemon.status import NodeStatus, PeerView
 from swarmnode.errors import SwarmNodeError
-from swarmnode.telemetry.metrics import NodeSnapshot, render
+from swarmnode.telemetry.catalogue import render
+from swarmnode.telemetry.metrics import NodeSnapshot
 
 _DEFAULT_FILE = Path(__file__).parents[2] / "docs" / "reference.md"
 
@@ -61,10 +63,19 @@ _SETTINGS = {
     " interface, IPv4 and IPv6. Port 0 takes any free one.",
     "advertise": "Addresses that peers are told instead of those that the node finds out, such as"
     " a port forwarded by hand. At most 8; in the environment separated by commas.",
+    "role": "What this node does: `trainer` has a worker, `keeper` holds snapshots, `monitor` only"
+    " watches. The latter two need no torch.",
+    "network": "Nodes of different networks never talk to each other. One network holds many"
+    " swarms.",
+    "bootstrap": "Nodes to begin with, `sn1…@HOST:PORT`, besides those of a link, of earlier runs"
+    " and on the LAN. At most 16; in the environment separated by commas.",
+    "lan": "Look for nodes on the local network, and be found there.",
     "metrics": "Where `/metrics` answers, or `off`.",
     "metrics_allow_remote": "Let `metrics` be an address that other machines reach. It asks nobody"
     " who they are.",
     "device": "`auto`, `cpu`, `cuda`, `cuda:N` or `mps`.",
+    "snapshot_download_bytes_per_s": "Limit of fetching snapshots of the model. 0: none.",
+    "snapshot_upload_bytes_per_s": "Limit of sending snapshots, to all peers together. 0: none.",
     "threads": "Threads of torch. 0: all cores that this process may use but one.",
     "log_format": "`text` or `json`, one event a line on standard error.",
     "log_level": "`debug`, `info`, `warning` or `error`.",
@@ -73,6 +84,9 @@ _SETTINGS = {
 _ROUTES = {
     "GET /status": "What the node is doing: the fields of [status](#fields-of-status).",
     "GET /peers": "A list of the fields of [a peer](#fields-of-a-peer), connected ones first.",
+    "GET /swarms": "What the node knows of swarms: those that nodes on the LAN are in, its own, and"
+    " what the DHT has under the names in `?names=A,B`. `swarms` has the fields of"
+    " [a swarm](#fields-of-a-swarm); `searched` says where was looked.",
     "GET /metrics": "The Prometheus text, also where metrics are off on TCP.",
     "GET /": "A page with a link to the metrics.",
     "POST /snapshot": "Write a snapshot now: `step` and `path`.",
@@ -134,7 +148,8 @@ def _option(option: click.Option) -> tuple[str, str, str]:
         default = f"`{option.default}`"
     elif found := re.search(r" ?\[default: (.+)\]", text):
         text, default = text.replace(found[0], ""), found[1]
-    return f"`{', '.join(option.opts)}{metavar}`", default, f"{text} {_range_of(option)}".strip()
+    names = ", ".join([*option.opts, *option.secondary_opts])
+    return f"`{names}{metavar}`", default, f"{text} {_range_of(option)}".strip()
 
 
 def _range_of(option: click.Option) -> str:
@@ -256,6 +271,8 @@ def _control_api() -> Iterator[str]:
     yield from _table(("field", "type"), _fields(NodeStatus))
     yield "### Fields of a peer\n"
     yield from _table(("field", "type"), _fields(PeerView))
+    yield "### Fields of a swarm\n"
+    yield from _table(("field", "type"), _fields(FoundSwarm))
 
 
 def _fields(record: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socket
+from ipaddress import IPv4Network, IPv6Network
 
+from swarmnode import limits
 from swarmnode.config import parse_host_port
+from swarmnode.net.interfaces import list_interfaces
 from swarmnode.net.tcp import format_address
 
 # Hosts that stand for every interface; None is both families.
@@ -22,8 +25,9 @@ _ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 def reachable_addresses(bound: str) -> tuple[str, ...]:
     """Return what to tell others for a listener that is bound to ``bound``.
 
-    A listener on one address is reached there. One on every interface is reached at
-    the addresses of the default routes, or only on this machine if there are none.
+    A listener on one address is reached there. One on every interface is reached at the
+    addresses of the default routes; without any, on a network that leads nowhere else, at those
+    of its interfaces; and without these only on this machine.
     """
     host, port = parse_host_port(bound, setting="listen")
     families = _FAMILIES.get(host)
@@ -31,8 +35,9 @@ def reachable_addresses(bound: str) -> tuple[str, ...]:
         assert host is not None
         return (format_address(host, port),)
     own = [_own_address(family) for family in families]
-    found = tuple(format_address(address, port) for address in own if address)
-    return found or (format_address(_LOOPBACK[families[0]], port),)
+    found = [address for address in own if address] or _interface_addresses(families)
+    found = found or [_LOOPBACK[families[0]]]
+    return tuple(format_address(address, port) for address in found)
 
 
 def _own_address(family: socket.AddressFamily) -> str | None:
@@ -46,3 +51,25 @@ def _own_address(family: socket.AddressFamily) -> str | None:
         except OSError:  # no route: this machine does not speak that family
             return None
         return str(probe.getsockname()[0])
+
+
+def _interface_addresses(families: tuple[socket.AddressFamily, ...]) -> list[str]:
+    versions = [4 if family == socket.AF_INET else 6 for family in families]
+    found = [
+        str(address.ip)
+        for interface in list_interfaces()
+        if interface.is_shared and not interface.is_loopback
+        for address in interface.addresses
+        if address.version in versions and not address.is_link_local
+    ]
+    return found[: limits.DHT_ADDRESSES_MAX]
+
+
+def own_networks() -> tuple[IPv4Network | IPv6Network, ...]:
+    """Return the private networks that this machine is in, where peers may share a range."""
+    return tuple(
+        address.network
+        for interface in list_interfaces()
+        for address in interface.addresses
+        if address.is_private
+    )

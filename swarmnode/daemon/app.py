@@ -53,7 +53,7 @@ def run_daemon(
                 boot_epoch=boot_epoch,
                 transport=TcpTransport(),
                 start_worker=start_worker_process(paths.swarm(link.name).worker_log),
-                env=real_env(trio.current_time),
+                env=real_env(trio.current_time, trio.to_thread.run_sync),
                 training=training,
                 on_event=on_event,
             )

@@ -6,7 +6,7 @@ on virtual time, whose clock runs on while a thread works, passes another runner
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -23,7 +23,7 @@ T = TypeVar("T")
 class Runner(Protocol):
     """Runs what blocks, somewhere where it blocks nobody."""
 
-    async def __call__(self, work: Callable[[], T], /) -> T:
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
         """Return what ``work`` returns, or raise what it raises, once it has ended."""
 
 

@@ -148,6 +148,20 @@ class Blobs:
         """Return the size in bytes of every complete blob, by name."""
         return dict(self._held)
 
+    async def parts(self) -> set[bytes]:
+        """Return the names of blobs that are here in part only. Raises StorageError."""
+        return set(await self._shelf.run(self._shelf.store.names)) - self._held.keys()
+
+    async def link(self, name: bytes, path: Path) -> None:
+        """Let a blob that is held appear as a file of its own, too.
+
+        Raises:
+            StorageFull, StorageError: as the disk says; an existing file is replaced or kept.
+        """
+        async with self._shelf.open(name) as blob:
+            assert blob is not None
+            await self._shelf.run(partial(blob.link_to, path))
+
     async def remove(self, name: bytes) -> None:
         """Remove a blob, or the part that is here. Who is being sent it still gets the rest.
 

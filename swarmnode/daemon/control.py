@@ -3,6 +3,7 @@
 ==========  =========================================================================
 GET /status   :class:`~swarmnode.daemon.status.NodeStatus`
 GET /peers    list of :class:`~swarmnode.daemon.status.PeerView`
+GET /swarms   ``?names=A,B``: :class:`~swarmnode.daemon.found.Findings`, what LAN and DHT know
 GET /metrics  the Prometheus text, also where metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``
 POST /pause, /resume
@@ -15,9 +16,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from swarmnode import limits
+from swarmnode.daemon.lookup import ask_node
 from swarmnode.errors import NotRunning
 from swarmnode.net.http import Request, Response, Route, json_response
-from swarmnode.telemetry.metrics import render
 
 if TYPE_CHECKING:
     from swarmnode.daemon.node import Node
@@ -31,7 +32,11 @@ def control_routes(node: Node) -> list[Route]:
         return json_response(node.view.node_status(node.env.monotonic()))
 
     async def peers(request: Request) -> Response:  # noqa: ARG001
-        return json_response(node.view.peers(node.env.monotonic()))
+        return json_response(node.view.peers())
+
+    async def swarms(request: Request) -> Response:
+        names = [name for name in request.query().get("names", "").split(",") if name]
+        return json_response(await ask_node(node.view, node.beacon, names, node.env))
 
     async def snapshot(request: Request) -> Response:  # noqa: ARG001
         saved = await _trainer(node).save_snapshot(limits.SNAPSHOT_REQUEST_DEADLINE_S)
@@ -52,6 +57,7 @@ def control_routes(node: Node) -> list[Route]:
     return [
         Route("GET", "/status", status),
         Route("GET", "/peers", peers),
+        Route("GET", "/swarms", swarms, limits.LOOKUP_DHT_S + 1),
         Route("POST", "/snapshot", snapshot, limits.SNAPSHOT_REQUEST_DEADLINE_S + 1),
         Route("POST", "/pause", pause),
         Route("POST", "/resume", resume),
@@ -64,7 +70,9 @@ def metrics_routes(node: Node) -> list[Route]:
     """Return the routes that Prometheus may see."""
 
     async def metrics(request: Request) -> Response:
-        snapshot = node.view.metrics(node.env.monotonic())
+        from swarmnode.telemetry.catalogue import render  # 3 MB, for nodes that are scraped
+
+        snapshot = node.view.metrics()
         content_type, body = render(snapshot, request.headers.get("accept", ""))
         return Response(body, content_type)
 

@@ -35,6 +35,7 @@ class CoreDriver(Generic[EventT, EffectT]):
         self._carry_out = carry_out
         self._now = now
         self._wake = trio.Event()
+        self._sleeps_until = math.inf
         self._events: deque[EventT] = deque()  # bounded: what one batch of effects feeds
         self._is_settling = False
 
@@ -44,15 +45,17 @@ class CoreDriver(Generic[EventT, EffectT]):
         Raises what the core raises for it; an event that an effect feeds is handled later.
         """
         self._events.append(event)
-        self._wake.set()
-        self._settle()
+        try:
+            self._settle()
+        finally:
+            self._wake_if_needed()
 
     async def run(self) -> None:
         """Keep the core's deadlines until cancelled."""
         while True:
             deadline = self._core.next_deadline()
-            seconds = math.inf if deadline is None else deadline - self._now()
-            with trio.move_on_after(max(0.0, seconds)):
+            self._sleeps_until = math.inf if deadline is None else deadline
+            with trio.move_on_after(max(0.0, self._sleeps_until - self._now())):
                 await self._wake.wait()
             self._wake = trio.Event()
             now = self._now()
@@ -60,6 +63,16 @@ class CoreDriver(Generic[EventT, EffectT]):
             if deadline is not None and deadline <= now:
                 self._core.handle_deadline(now)
                 self._settle()
+
+    def _wake_if_needed(self) -> None:
+        """End the sleep of :meth:`run` if something is due earlier than it knows.
+
+        Most events change nothing about that, and waking costs more than asking.
+        """
+        if not self._wake.is_set() and not self._is_settling:
+            deadline = self._core.next_deadline()
+            if deadline is not None and deadline < self._sleeps_until:
+                self._wake.set()
 
     def _settle(self) -> None:
         """Handle waiting events one by one, each after all effects of the one before."""

@@ -17,15 +17,15 @@ A slot is the *spare* (offered to nobody, to be had by whoever offers) or the
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver
 from swarmnode.daemon.lane import Lane, decode_message
-from swarmnode.daemon.neighbours import Neighbours
 from swarmnode.daemon.transfer import Transfer
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -39,7 +39,7 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.services import Services
+from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import events
@@ -96,6 +96,17 @@ class ExchangeTotals:
         self.payload_received_bytes += transfer.received_bytes
 
 
+class Partners(Protocol):
+    """Who may be a partner, and how to talk to it."""
+
+    @property
+    def sessions(self) -> Mapping[PeerId, Session]:
+        """With our neighbours."""
+
+    def partners(self) -> tuple[PeerId, ...]:
+        """Return who trains now, ourselves included, in id order."""
+
+
 class Exchanges:
     """Offers, answers and carries out exchanges, one at a time.
 
@@ -110,9 +121,9 @@ class Exchanges:
         self,
         *,
         self_id: PeerId,
-        network_id: bytes,
-        neighbours: Neighbours,
-        services: Services,
+        swarm_id: bytes,
+        partners: Partners,
+        services: ScopedServices,
         codec: Codec,
         env: Env,
         apply: Callable[[int, bytes], None],
@@ -121,8 +132,8 @@ class Exchanges:
         lost: Callable[[bytes], None],
     ) -> None:
         self._self_id = self_id
-        self._network_id = network_id
-        self._neighbours = neighbours
+        self._swarm_id = swarm_id
+        self._neighbours = partners
         self._codec = codec
         self._env = env
         self._apply = apply
@@ -144,6 +155,8 @@ class Exchanges:
         self._ended = trio.Event()
         self.totals = ExchangeTotals()
         self._nursery: trio.Nursery | None = None
+        self._exchange_name = services.name(EXCHANGE_SERVICE)
+        self._message_name = services.name(MESSAGE_SERVICE)
         services.add_stream(EXCHANGE_SERVICE, self._serve_stream)
         services.add_request(MESSAGE_SERVICE, self._answer_message)
 
@@ -172,8 +185,8 @@ class Exchanges:
         self._make_spare(lease)
         self._begin()
 
-    def session_opened(self) -> None:
-        """There is somebody to offer to: a snapshot may have waited for that."""
+    def partners_changed(self) -> None:
+        """There may be somebody to offer to: a snapshot may have waited for that."""
         self._begin()
 
     def _begin(self) -> None:
@@ -220,13 +233,14 @@ class Exchanges:
         self.give_up("the worker went away")
 
     def _partners(self, round_number: int) -> tuple[PeerId, ...]:
-        members = self._neighbours.book.members(self._env.monotonic())
+        members = self._neighbours.partners()
         ordered = candidates(
-            self._self_id, self._network_id, round_number, members, limit=len(members)
+            self._self_id, self._swarm_id, round_number, members, limit=len(members)
         )
         reachable = [peer for peer in ordered if peer in self._neighbours.sessions]
-        reachable.sort(key=self._is_slow)  # stable: otherwise in the order of the round
-        return tuple(reachable[: limits.EXCHANGE_CANDIDATES_MAX])
+        # While a slow one is asked, for seconds, others that offer find us busy.
+        quick = [peer for peer in reachable if not self._is_slow(peer)]
+        return tuple((quick or reachable)[: limits.EXCHANGE_CANDIDATES_MAX])
 
     def _is_slow(self, peer: PeerId) -> bool:
         return self._env.monotonic() < self._slow_until.get(peer, 0.0)
@@ -332,7 +346,7 @@ class Exchanges:
         with self._keeping(lane, session):
             if session is None:
                 raise ChannelBroken(f"no session with {lane.peer.short}")
-            stream = await session.open_stream(EXCHANGE_SERVICE, priority=Priority.BULK)
+            stream = await session.open_stream(self._exchange_name, priority=Priority.BULK)
             await lane.run(stream, self)
 
     async def _serve_stream(self, session: Session, stream: Stream) -> None:
@@ -414,7 +428,7 @@ class Exchanges:
             return  # the core asks again, or the peer does
         try:
             await session.request(
-                MESSAGE_SERVICE, encode_record(message), deadline_s=limits.EXCHANGE_OFFER_S
+                self._message_name, encode_record(message), deadline_s=limits.EXCHANGE_OFFER_S
             )
         except SwarmNodeError as error:
             _log.debug("no answer", peer=peer.short, to=type(message).__name__, why=str(error))

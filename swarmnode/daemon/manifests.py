@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
 from swarmnode import __version__, limits
 from swarmnode.config import Paths
-from swarmnode.daemon.neighbours import Neighbours
+from swarmnode.daemon.network import Network
 from swarmnode.env import Env
 from swarmnode.errors import (
     AuthenticationFailed,
@@ -18,9 +20,7 @@ from swarmnode.errors import (
     Overloaded,
     ProtocolError,
     Refused,
-    RemoteProtocolError,
     SwarmNodeError,
-    TransportError,
 )
 from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
@@ -32,6 +32,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Manifest, ManifestReply, ManifestRequest, Signed
 
 MANIFEST_SERVICE = "manifest/1"
+Candidates = Callable[[], Mapping[PeerId, tuple[str, ...]]]
 _log = get_logger(__name__)
 
 
@@ -73,51 +74,53 @@ class ManifestKeeper:
                 f"{self._path} was tampered with ({error}): remove it and join again"
             ) from error
 
-    async def fetch(self, neighbours: Neighbours) -> Manifest:
-        """Ask neighbours until one has a manifest that the link's key signed.
+    async def fetch(self, network: Network, candidates: Candidates) -> Manifest:
+        """Ask peers until one has a manifest that the link's key signed.
+
+        ``candidates`` is asked again and again: somebody may be found late.
 
         Raises:
-            ConfigError: the link names nobody to ask.
             DeadlineExceeded: nobody had it in time; the message says who was tried.
-            Refused, AuthenticationFailed: what the peers gave is expired or forged, or
-                wants a newer swarmnode.
+            Refused, AuthenticationFailed: what the peers of the link gave is expired or
+                forged, or wants a newer swarmnode.
         """
-        if not self.link.hints:
-            raise ConfigError(
-                f"the link of swarm {self.link.name!r} names no peer (b=) to join through: copy"
-                " it whole, as `swarmnode create` printed it"
-            )
-        bad: dict[PeerId, SwarmNodeError] = {}
-        silent: set[PeerId] = set()
+        errors: dict[PeerId, SwarmNodeError] = {}
         with trio.move_on_after(limits.MANIFEST_FETCH_DEADLINE_S):
             while True:
-                for session in list(neighbours.sessions.values()):
-                    try:
-                        return await self._ask(session)
-                    except (AuthenticationFailed, MalformedMessage, Refused) as error:
-                        bad[session.peer] = error
-                        _log.warning("bad manifest", peer=session.peer.short, why=str(error))
-                    except (
-                        TransportError,
-                        DeadlineExceeded,
-                        Overloaded,  # a newcomer like us: it may have it soon
-                        RemoteProtocolError,
-                    ) as error:
-                        _log.info("no manifest", peer=session.peer.short, why=str(error))
-                for peer in neighbours.dial_errors.keys() - silent:
-                    silent.add(peer)  # said once: it is dialled again and again
-                    why = str(neighbours.dial_errors[peer])
-                    _log.info("a peer of the link does not answer yet", peer=peer.short, why=why)
-                self._give_up_if_all_refuse({**neighbours.dial_errors, **bad})
+                found: list[Manifest] = []
+                with trio.move_on_after(limits.MANIFEST_ROUND_S):
+                    async with trio.open_nursery() as nursery:
+                        for peer, addresses in list(candidates().items()):
+                            ask = functools.partial(self._ask, network, peer, addresses, errors)
+                            nursery.start_soon(_first, ask, found, nursery.cancel_scope)
+                if found:
+                    return found[0]
+                self._give_up_if_all_refuse(errors)
                 await trio.sleep(limits.MANIFEST_RETRY_S)
-        raise self._nobody({**neighbours.dial_errors, **bad})
+        raise self._nobody(errors, len(candidates()))
 
-    async def _ask(self, session: Session) -> Manifest:
-        request = encode_record(ManifestRequest(self.link.swarm_key))
-        answer = await session.request(
-            MANIFEST_SERVICE, request, deadline_s=limits.PEER_REQUEST_DEADLINE_S
-        )
-        manifest = self._take(decode_record(answer, ManifestReply).manifest)
+    async def _ask(
+        self,
+        network: Network,
+        peer: PeerId,
+        addresses: tuple[str, ...],
+        errors: dict[PeerId, SwarmNodeError],
+    ) -> Manifest | None:
+        """Return the manifest if this peer has a good one; else note why not."""
+        try:
+            session = await network.connect(peer, addresses)
+            manifest = await self._request(session)
+        except SwarmNodeError as error:
+            if str(error) != str(errors.get(peer, "")):  # said once: it is asked again and again
+                is_wrong = isinstance(error, ProtocolError | Refused)
+                level = _log.warning if is_wrong else _log.info
+                level("no manifest", peer=peer.short, why=str(error))
+            errors[peer] = error
+            return None
+        return manifest
+
+    async def _request(self, session: Session) -> Manifest:
+        manifest = self._take(await request_manifest(session, self.link.swarm_key))
         self.save()
         return manifest
 
@@ -136,12 +139,7 @@ class ManifestKeeper:
 
     def _take(self, signed: Signed) -> Manifest:
         manifest = open_manifest(signed, swarm_key=self.link.swarm_key, now_unix_s=self._env.wall())
-        if manifest.name != self.link.name:
-            # Its files would land in the folder of another swarm.
-            raise Refused(
-                f"the link calls the swarm {self.link.name!r}, its manifest {manifest.name!r}:"
-                " ask for the link as `swarmnode create` printed it"
-            )
+        check_names(self.link, manifest)
         if parse_version(manifest.min_version) > parse_version(__version__):
             raise Refused(
                 f"expected swarmnode >= {manifest.min_version}, this is {__version__}:"
@@ -150,12 +148,13 @@ class ManifestKeeper:
         self._signed = signed
         return manifest
 
-    def _nobody(self, errors: dict[PeerId, SwarmNodeError]) -> SwarmNodeError:
+    def _nobody(self, errors: dict[PeerId, SwarmNodeError], n_found: int) -> SwarmNodeError:
         causes = "; ".join(f"{peer.short}: {error}" for peer, error in list(errors.items())[:3])
         asked = ", ".join(hint.address for hint in self.link.hints) or "none"
         return DeadlineExceeded(
-            f"looking for the manifest of swarm {self.link.name!r} at the link's peers"
-            f" ({asked}){': ' + causes if causes else ''}",
+            f"looking for the manifest of swarm {self.link.name!r} at the link's peers ({asked})"
+            f" and wherever the DHT and the LAN lead ({n_found} peers in all)"
+            f"{': ' + causes if causes else ''}",
             limits.MANIFEST_FETCH_DEADLINE_S,
         )
 
@@ -164,6 +163,38 @@ class ManifestKeeper:
         if self._signed is None or request.swarm_key != self.link.swarm_key:
             raise Overloaded("I do not hold that manifest yet")
         return encode_record(ManifestReply(self._signed))
+
+
+async def request_manifest(session: Session, swarm_key: bytes) -> Signed:
+    """Ask a peer for a manifest, whoever signed what it gives.
+
+    Raises:
+        Overloaded: the peer does not hold it.
+        DeadlineExceeded, TransportError, MalformedMessage: no answer, or none that it should be.
+    """
+    request = encode_record(ManifestRequest(swarm_key))
+    answer = await session.request(
+        MANIFEST_SERVICE, request, deadline_s=limits.PEER_REQUEST_DEADLINE_S
+    )
+    return decode_record(answer, ManifestReply).manifest
+
+
+def check_names(link: SwarmLink, manifest: Manifest) -> None:
+    """Raise Refused unless both mean one name: files would land in another swarm's folder."""
+    if manifest.name != link.name:
+        raise Refused(
+            f"the link calls the swarm {link.name!r}, its manifest {manifest.name!r}:"
+            " ask for the link as `swarmnode create` printed it"
+        )
+
+
+async def _first(
+    ask: Callable[[], Awaitable[Manifest | None]], found: list[Manifest], scope: trio.CancelScope
+) -> None:
+    manifest = await ask()
+    if manifest is not None:
+        found.append(manifest)
+        scope.cancel()
 
 
 def parse_version(text: str) -> tuple[int, ...]:

@@ -2,9 +2,12 @@
 
 ::
 
-    identity -> services -> neighbours (sessions, peer book)
-                   |  \\-> manifest
-                   |   \\-> exchanges <-> trainer <-> worker
+    identity -> services -> network (sessions) -> discovery (DHT, LAN) -> finder
+                                |                                           |
+                                +-> manifest -> our part in the swarm <-----+
+                                                (members, shared state, blobs)
+                                                       |
+                                                exchanges <-> trainer <-> worker
                  control API, /metrics
 
 A node starts in this order and stops in the reverse one, in under two seconds.
@@ -15,39 +18,44 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import trio
 
-from swarmnode import __version__, limits
+from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.addresses import reachable_addresses
+from swarmnode.daemon.admission import AdmissionGate
+from swarmnode.daemon.blobs import Blobs
 from swarmnode.daemon.control import control_routes, metrics_routes
+from swarmnode.daemon.dealer import Dealer
 from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
+from swarmnode.daemon.exchange_log import ExchangeLog
+from swarmnode.daemon.finder import SwarmFinder
+from swarmnode.daemon.grounds import make_beacon, make_grounds
+from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.manifests import ManifestKeeper
-from swarmnode.daemon.neighbours import Neighbours
-from swarmnode.daemon.newcomer import Newcomer, SnapshotService
+from swarmnode.daemon.report import SelfReport
+from swarmnode.daemon.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status import NodeView
+from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.trainer import Trainer
 from swarmnode.daemon.worker_link import StartWorker
 from swarmnode.env import Env
 from swarmnode.errors import StorageError, SwarmNodeError
-from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Applied, Configure
+from swarmnode.ipc.control import Configure
+from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.channel import Transport
+from swarmnode.net.datagrams import DatagramNet
 from swarmnode.net.http import serve_http
-from swarmnode.net.services import Services
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.membership.peerbook import sign_peer_record
-from swarmnode.protocol.swarm import SwarmLink, compatibility_key
-from swarmnode.store.files import HistoryFile
+from swarmnode.protocol.swarm import Hint, SwarmLink, compatibility_key
+from swarmnode.store.blobs import BlobStore
 from swarmnode.store.swarms import save_link
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.metrics import Histogram
 from swarmnode.tensor.codec import get_codec
-from swarmnode.wire.membership import PeerRecord
-from swarmnode.wire.swarm import Manifest, Signed
+from swarmnode.wire.swarm import Manifest
 
 _log = get_logger(__name__)
 
@@ -71,7 +79,11 @@ class Node:
         start_worker: how the worker is started.
         on_event: told of each step on the way to training, for the terminal.
         on_finished: told of each exchange that ended.
+        lan: what beacons are sent on, if not the real LAN.
         find_addresses: where others reach a listener that is bound to an address.
+
+    Attributes:
+        beacon: finds nodes on the LAN; None if that is switched off.
     """
 
     def __init__(
@@ -88,13 +100,12 @@ class Node:
         on_event: Callable[[str], None] = lambda _text: None,
         on_finished: Callable[[Finished], None] = lambda _finished: None,
         find_addresses: Callable[[str], tuple[str, ...]] = reachable_addresses,
+        lan: DatagramNet | None = None,
     ) -> None:
         self.env = env
         self._config = config
         self._link = link
         self._identity = identity
-        self._boot_epoch = boot_epoch
-        self._sequence = 0
         self._start_worker = start_worker
         self._training = training
         self._on_event = on_event
@@ -103,32 +114,34 @@ class Node:
         self._stop = trio.Event()
         self._stop_reason = ""
         self._failure: SwarmNodeError | None = None
-        self._history = HistoryFile(config.paths.history)
-        self._history_fails = False
-        self._services = Services()
-        self._neighbours = Neighbours(
-            identity=identity,
-            network_id=link.network_id,
-            transport=transport,
-            services=self._services,
+        self._store: BlobStore | None = None
+        self._snapshots: Snapshots
+        self._log = ExchangeLog(config.paths.history, boot_epoch, env)
+        self._grounds = grounds = make_grounds(config, identity, boot_epoch, transport, env)
+        self._network, self._discovery = grounds.network, grounds.discovery
+        self._key_guard = KeyGuard(self._network, boot_epoch, env, self._fail)
+        self._finder = SwarmFinder(
+            link,
+            discovery=self._discovery,
+            self_id=identity.peer_id,
             env=env,
-            sign_own_record=self._sign_own_record,
+            is_lonely=self._is_lonely,
         )
-        self._manifests = ManifestKeeper(link, config.paths, env, self._services)
-        self._snapshots = SnapshotService(self._services, self._newest_snapshot)
+        self.beacon = self._make_beacon(lan) if config.lan else None
+        self._manifests = ManifestKeeper(link, config.paths, env, grounds.services)
         self.view = NodeView(
-            manifest=None,
-            neighbours=self._neighbours,
-            trainer=None,
-            exchanges=None,
-            peer=str(identity.peer_id),
+            network=self._network,
+            discovery=self._discovery,
+            key_guard=self._key_guard,
+            self_id=identity.peer_id,
             swarm=link.name,
-            address="",
+            role=config.role,
             started_monotonic_s=env.monotonic(),
             started_unix_s=env.wall(),
             exchange_duration=Histogram(),
         )
-        self._neighbours.on_session_end = self.view.count_closed
+        self._network.on_session_end = self.view.count_closed
+        self.view.addresses = self._addresses
 
     def stop(self, reason: str) -> None:
         """Leave the swarm and end :meth:`run`."""
@@ -158,7 +171,9 @@ class Node:
                 await self._leave()
                 nursery.cancel_scope.cancel()
         finally:
-            self._history.close()
+            self._log.close()
+            if self._store is not None:
+                self._store.close()
         if self._failure is not None:
             raise self._failure
 
@@ -170,36 +185,41 @@ class Node:
         if config.metrics_address is not None:
             serve = partial(serve_http, any_host=config.metrics_allow_remote)
             await nursery.start(serve, config.metrics_address, metrics_routes(self))
-        self.view.address = await nursery.start(self._neighbours.run, config.listen)
+        self.view.address = await nursery.start(self._network.run, config.listen)
         self._on_event(f"{self._identity.peer_id.short}… listens on {self.view.address}")
-        self._neighbours.add_hints(self._link.hints)
+        self._discovery.reachable_at(self._addresses())
+        await nursery.start(self._discovery.run)
+        for hint in map(Hint.parse, config.bootstrap):
+            self._discovery.discovered(hint.peer, (hint.address,))
+        if self.beacon is not None:
+            names = await nursery.start(self.beacon.run)
+            self._on_event(f"looking for peers on the LAN: {', '.join(names) or 'no interface'}")
 
     async def _take_part(self, manifest: Manifest | None, nursery: trio.Nursery) -> None:
         """Get the manifest, then train; a failure ends the node in an orderly way."""
         try:
+            await self._check_own_key()
+            nursery.start_soon(self._finder.run)
+            nursery.start_soon(self._key_guard.run)
             if manifest is None:
-                self.view.waiting_for = "looking for a peer that has the manifest"
-                asked = ", ".join(hint.address for hint in self._link.hints)
-                self._on_event(f"asking for the manifest of the swarm at {asked or 'no peer'}")
-                manifest = await self._manifests.fetch(self._neighbours)
+                manifest = await self._fetch_manifest()
             save_link(self._link, self._config.paths)
             self.view.manifest = manifest
             self._on_event(
                 f"swarm {manifest.name}: task {manifest.task}, {manifest.numel:,} parameters,"
                 f" strategy {manifest.strategy}, codec {manifest.codec}"
             )
-            await self._catch_up(manifest)
-            trainer = self._make_trainer(manifest)
-            exchanges = self._make_exchanges(manifest, trainer)
-            trainer.exchanges = exchanges
-            self._neighbours.on_session_opened = exchanges.session_opened
-            await nursery.start(exchanges.run)
+            part = await self._join(manifest, nursery)
             nursery.start_soon(self._say_progress)
-            self.view.trainer, self.view.exchanges = trainer, exchanges
-            await trainer.run()
+            if self._config.role == "trainer":
+                if self._finder.candidates:  # who made the swarm begins alone
+                    self.view.waiting_for = "fetching the swarm's model"
+                    await self._snapshots.catch_up()
+                await self._train(manifest, part, nursery)
+            else:
+                self.view.is_serving = True
         except SwarmNodeError as error:
-            self._failure = error
-            self.stop("it cannot go on")  # peers are told this: the error may name our files
+            self._fail(error)
 
     async def _say_progress(self) -> None:
         """One line now and then for whoever looks at the terminal."""
@@ -215,22 +235,122 @@ class Node:
                 f" swarm {swarm}, {status.peers_connected} peers,"
                 f" {status.exchanges_committed} exchanges"
             )
+            if status.alarm:
+                self._on_event(f"ALARM: {status.alarm}")
 
-    async def _catch_up(self, manifest: Manifest) -> None:
-        newcomer = Newcomer(
-            self._neighbours,
-            self._config.paths.swarm(manifest.name).snapshots,
-            numel=manifest.numel,
+    async def _check_own_key(self) -> None:
+        """A copied home is noticed where the link leads to the original. Raises KeyInUse."""
+        own = [hint.address for hint in self._link.hints if hint.peer == self._identity.peer_id]
+        await self._network.check_own_key(tuple(own))
+
+    async def _fetch_manifest(self) -> Manifest:
+        self.view.waiting_for = "looking for a peer that has the manifest"
+        asked = ", ".join(hint.address for hint in self._link.hints)
+        self._on_event(f"looking for the swarm: {asked or 'the link names no peer'}, the DHT")
+        return await self._manifests.fetch(self._network, lambda: self._finder.candidates)
+
+    async def _join(self, manifest: Manifest, nursery: trio.Nursery) -> SwarmPart:
+        """Become a member, and learn what the others say."""
+        self.view.waiting_for = "meeting the other members"
+        part = SwarmPart(
+            self._grounds,
+            link=self._link,
+            manifest=manifest,
+            paths=self._config.paths.swarm(manifest.name),
+            finder=self._finder,
+            gate=AdmissionGate(
+                manifest,
+                self._link,
+                role=self._config.role,
+                self_id=self._identity.peer_id,
+                paths=self._config.paths.swarm(manifest.name),
+                env=self.env,
+            ),
+            report=self._report,
+        )
+        part.members.on_key_conflict = self._key_guard.seen_elsewhere
+        part.members.on_expelled = self._fail
+        part.state.on_key_elsewhere = self._key_guard.seen_elsewhere
+        self.view.part = part
+        await nursery.start(part.run)
+        self._snapshots = await self._open_snapshots(manifest, part)
+        await nursery.start(self._snapshots.run)
+        return part
+
+    async def _open_snapshots(self, manifest: Manifest, part: SwarmPart) -> Snapshots:
+        paths = self._config.paths.swarm(manifest.name)
+        bytes_max = limits.SNAPSHOT_BLOBS_MAX * snapshot_bytes_max(manifest.numel)
+        self._store = await self.env.in_thread(partial(BlobStore, paths.blobs, bytes_max=bytes_max))
+        blobs = Blobs(
+            self._store,
+            self._grounds.services,
+            part.members.connect,
+            self.env,
+            may_serve=part.members.is_member,
+            upload_bytes_per_s=self._config.snapshot_upload_bytes_per_s or None,
+            download_bytes_per_s=self._config.snapshot_download_bytes_per_s or None,
+            run=self.env.in_thread,
+        )
+        return Snapshots(
+            blobs=blobs,
+            part=part,
+            discovery=self._discovery,
+            folder=paths.snapshots,
+            self_id=self._identity.peer_id,
+            env=self.env,
             on_event=self._on_event,
         )
-        others = [hint for hint in self._link.hints if hint.peer != self._identity.peer_id]
-        if others and not newcomer.has_own():
-            self.view.waiting_for = "fetching the swarm's model from a peer"
-            await newcomer.catch_up()
 
-    def _newest_snapshot(self) -> tuple[int, Path] | None:
-        saved = self.view.trainer.last_snapshot if self.view.trainer is not None else None
-        return None if saved is None else (saved.step, Path(saved.path))
+    async def _train(self, manifest: Manifest, part: SwarmPart, nursery: trio.Nursery) -> None:
+        trainer = self._make_trainer(manifest)
+        exchanges = self._make_exchanges(manifest, part, trainer)
+        trainer.exchanges = exchanges
+        dealer = Dealer(
+            part, manifest, self_id=self._identity.peer_id, post=trainer.post, env=self.env
+        )
+        trainer.dealer = dealer
+        nursery.start_soon(dealer.run)
+        part.on_partners_changed = exchanges.partners_changed
+        await nursery.start(exchanges.run)
+        self.view.trainer, self.view.exchanges = trainer, exchanges
+        await trainer.run()
+
+    def _make_beacon(self, lan: DatagramNet | None) -> LanBeacon:
+        return make_beacon(
+            self._config,
+            self._grounds,
+            swarms=self._announced_swarms,
+            on_peer=self._met_on_lan,
+            net=lan,
+        )
+
+    def _announced_swarms(self) -> tuple[LanSwarm, ...]:
+        manifest, part = self.view.manifest, self.view.part
+        if manifest is None or part is None:
+            return ()
+        members = len(part.members.live())
+        return (LanSwarm(manifest.name, manifest.swarm_key, members, manifest.created_at),)
+
+    def _met_on_lan(self, peer: LanPeer) -> None:
+        if any(swarm.swarm_key == self._link.swarm_key for swarm in peer.swarms):
+            if peer.address not in self._finder.candidates.get(peer.peer, ()):
+                self._on_event(f"met {peer.peer.short}… of this swarm on the LAN")
+            self._finder.found(peer.peer, (peer.address,))
+
+    def _is_lonely(self) -> bool:
+        part = self.view.part
+        return part is None or len(part.sessions) < limits.SWARM_LONELY_NEIGHBOURS
+
+    def _addresses(self) -> tuple[str, ...]:
+        # Looked up each time: a laptop moves from one network to another.
+        return self._config.advertise or self._find_addresses(self._network.address)
+
+    def _report(self) -> SelfReport:
+        return self.view.report(self._addresses(), self.env.monotonic())
+
+    def _fail(self, error: SwarmNodeError) -> None:
+        self._failure = self._failure or error
+        self.stop("it cannot go on")  # peers are told this: the error may name our files
 
     def _make_trainer(self, manifest: Manifest) -> Trainer:
         choice, swarm_paths = self._training, self._config.paths.swarm(manifest.name)
@@ -256,22 +376,24 @@ class Node:
             compatibility_key=compatibility_key(manifest),
             start_worker=self._start_worker,
             env=self.env,
-            on_applied=self._record_applied,
-            on_lost=self._record_lost,
+            on_applied=self._log.applied,
+            on_lost=self._log.lost,
+            on_saved=self._snapshots.saved,
+            on_event=self._on_event,
         )
 
-    def _make_exchanges(self, manifest: Manifest, trainer: Trainer) -> Exchanges:
+    def _make_exchanges(self, manifest: Manifest, part: SwarmPart, trainer: Trainer) -> Exchanges:
         return Exchanges(
             self_id=self._identity.peer_id,
-            network_id=self._link.network_id,
-            neighbours=self._neighbours,
-            services=self._services,
+            swarm_id=self._link.swarm_id,
+            partners=part,
+            services=part.members.services,
             codec=get_codec(manifest.codec),
             env=self.env,
             apply=trainer.apply,
             release=trainer.release,
             record=self._record_finished,
-            lost=self._record_lost,
+            lost=self._log.lost,
         )
 
     # --- going down -----------------------------------------------------------------------
@@ -288,63 +410,18 @@ class Node:
                 await exchanges.drain()
                 await trainer.drain()
         with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
-            await self._neighbours.say_goodbye(self._stop_reason)
-
-    # --- what is written down -------------------------------------------------------------
-
-    def _sign_own_record(self, bound: str) -> Signed:
-        self._sequence += 1
-        record = PeerRecord(
-            network_id=self._link.network_id,
-            public_key=self._identity.public_key,
-            addresses=self._config.advertise or self._find_addresses(bound),
-            role="trainer",
-            version=__version__,
-            boot_epoch=self._boot_epoch,
-            sequence=self._sequence,
-            status=self.view.peer_status(),
-        )
-        return sign_peer_record(record, self._identity)
+            if self.view.part is not None:
+                await self.view.part.leave(self._stop_reason)
+        with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
+            await self._network.close(self._stop_reason)
+        try:
+            self._discovery.remember()
+        except StorageError as error:
+            _log.error("good peers are not written down", why=str(error))
 
     def _record_finished(self, finished: Finished) -> None:
         self._on_finished(finished)
         if finished.outcome == "committed":
             self.view.exchange_duration.observe(finished.ended - finished.started)
             self.view.last_exchange_unix_s = self.env.wall()
-        self._write_history(
-            {
-                "event": "finished",
-                "xid": finished.xid.hex(),
-                "peer": str(PeerId(finished.peer)),
-                "role": str(finished.role),
-                "outcome": str(finished.outcome),
-                "reason": finished.reason,
-                "in_doubt": finished.in_doubt,
-                "took_s": round(finished.ended - finished.started, 6),
-            }
-        )
-
-    def _record_applied(self, applied: Applied) -> None:
-        self._write_history(
-            {
-                "event": "applied",
-                "xid": applied.xid.hex(),
-                "step": applied.step,
-                "staleness_steps": applied.staleness_steps,
-            }
-        )
-
-    def _record_lost(self, xid: bytes) -> None:
-        self._write_history({"event": "lost", "xid": xid.hex()})
-
-    def _write_history(self, entry: dict[str, object]) -> None:
-        entry = {**entry, "boot": self._boot_epoch, "unix_s": round(self.env.wall(), 3)}
-        try:
-            self._history.append(entry)
-        except StorageError as error:
-            # A full disk must not stop training, nor fill the log with a line an exchange.
-            if not self._history_fails:
-                _log.error("exchanges are not written down", why=str(error))
-            self._history_fails = True
-        else:
-            self._history_fails = False
+        self._log.finished(finished)

@@ -5,19 +5,26 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
 
-from swarmnode import __version__
+from swarmnode import __version__, limits
+from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.exchange import Exchanges
-from swarmnode.daemon.neighbours import Neighbours
+from swarmnode.daemon.key_guard import KeyGuard
+from swarmnode.daemon.network import Network
+from swarmnode.daemon.report import PeerReport, SelfReport
+from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.trainer import Trainer, finite_or_none
+from swarmnode.ids import PeerId
 from swarmnode.net.session import Session
-from swarmnode.protocol.membership.peerbook import PeerEntry
+from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.telemetry.metrics import Histogram, NodeSnapshot
 from swarmnode.tensor.codec import active_isa
-from swarmnode.wire.membership import PeerState, PeerStatus
+from swarmnode.wire.admission import Role
+from swarmnode.wire.membership import PeerState
 from swarmnode.wire.session import Priority
 from swarmnode.wire.swarm import Manifest
 
@@ -31,13 +38,14 @@ class PeerView(msgspec.Struct, frozen=True):
     connected: bool
     path: str
     addresses: tuple[str, ...]
+    role: str
+    alive: str  # alive, suspect, dead, left, or unknown
     state: str
     step: int
     tokens: int
     eval_loss: float | None
     version: str
     rtt_s: float | None
-    silent_s: float
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -51,6 +59,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     pid: int
     worker_pid: int | None
     address: str
+    addresses: tuple[str, ...]
     uptime_s: float
     device: str
     codec: str
@@ -61,8 +70,15 @@ class NodeStatus(msgspec.Struct, frozen=True):
     eval_loss: float | None
     swarm_loss: float | None
     step_time_s: float | None
+    role: str
     peers_known: int
+    peers_alive: int
     peers_connected: int
+    dht_contacts: int
+    state_fingerprint: str
+    swarm_steps: int
+    swarm_tokens: int
+    alarm: str
     exchanges_committed: int
     exchanges_applied: int
     exchanges_aborted: int
@@ -81,21 +97,28 @@ class NodeStatus(msgspec.Struct, frozen=True):
 class NodeView:
     """Reads the parts of a node; holds only what no part keeps."""
 
-    manifest: Manifest | None
-    neighbours: Neighbours
-    trainer: Trainer | None
-    exchanges: Exchanges | None
-    peer: str
+    network: Network
+    discovery: Discovery
+    key_guard: KeyGuard
+    self_id: PeerId
     swarm: str
-    address: str
     started_monotonic_s: float
     started_unix_s: float
     exchange_duration: Histogram
+    role: Role = "trainer"
+    manifest: Manifest | None = None
+    part: SwarmPart | None = None
+    trainer: Trainer | None = None
+    exchanges: Exchanges | None = None
+    address: str = ""
+    addresses: Callable[[], tuple[str, ...]] = tuple  # where others can dial us
     last_exchange_unix_s: float | None = None
     leaving: bool = False
+    is_serving: bool = False  # in a role without a worker
     waiting_for: str = "starting"
 
     def __post_init__(self) -> None:
+        self._ahead_steps: int | None = None  # how far the swarm was before our worker's first step
         # Bytes of sessions that are closed: a counter must not fall when a peer leaves.
         self.closed_sent: Counter[str] = Counter()
         self.closed_received: Counter[str] = Counter()
@@ -108,15 +131,24 @@ class NodeView:
         """Return the state and the reason for it, in words."""
         if self.leaving:
             return "left", "leaving the swarm"
+        if self.is_serving:
+            return "serving", f"as a {self.role}: no worker runs here"
         if self.trainer is None:
             return "syncing", self.waiting_for
         return self.trainer.state, self.trainer.reason
 
-    def peer_status(self) -> PeerStatus:
-        """Return what the swarm is told."""
+    def report(self, addresses: tuple[str, ...], now: float) -> SelfReport:
+        """Return what the swarm is told; ``now`` is monotonic."""
         state, _ = self.state()
         step, tokens, loss, eval_loss = self._progress()
-        return PeerStatus(state, step, tokens, self._committed(), loss, eval_loss)
+        counters = {
+            "steps": step,
+            "tokens": tokens,
+            "exchanges": self._committed(),
+            "seconds": int(now - self.started_monotonic_s),
+        }
+        numbers = {"loss": loss, "eval_loss": eval_loss, "step_time_s": self._step_time_s()}
+        return SelfReport(self.role, state, addresses, counters, numbers, self._swarm_step(step))
 
     def node_status(self, now: float) -> NodeStatus:
         """Return everything that ``status`` shows; ``now`` is monotonic."""
@@ -125,18 +157,19 @@ class NodeView:
         trainer = self.trainer
         sent, received = self._bytes()
         results = self._exchange_results()
-        book = self.neighbours.book.statistics()
+        totals = self.part.state.view.counters() if self.part is not None else {}
         applied = trainer.applications if trainer is not None else None
         snapshot = trainer.last_snapshot if trainer is not None else None
         return NodeStatus(
             swarm=self.swarm,
-            peer=self.peer,
+            peer=str(self.self_id),
             state=state,
             reason=reason,
             version=__version__,
             pid=os.getpid(),
             worker_pid=trainer.worker_pid if trainer is not None else None,
             address=self.address,
+            addresses=self.addresses(),
             uptime_s=now - self.started_monotonic_s,
             device=self._device(),
             codec=self.manifest.codec if self.manifest is not None else "",
@@ -147,8 +180,15 @@ class NodeView:
             eval_loss=eval_loss,
             swarm_loss=self._swarm_loss(eval_loss),
             step_time_s=self._step_time_s(),
-            peers_known=book.known,
-            peers_connected=book.connected,
+            role=self.role,
+            peers_known=len(self._known()),
+            peers_alive=len(self.part.members.live()) - 1 if self.part is not None else 0,
+            peers_connected=len(self._sessions()),
+            dht_contacts=self.discovery.core.statistics().contacts,
+            state_fingerprint=self.part.state.fingerprint() if self.part is not None else "",
+            swarm_steps=totals.get("steps", 0),
+            swarm_tokens=totals.get("tokens", 0),
+            alarm=self._alarm(),
             exchanges_committed=results["committed"],
             exchanges_applied=applied.applied if applied is not None else 0,
             exchanges_aborted=results["aborted"],
@@ -167,14 +207,12 @@ class NodeView:
             snapshot_path=snapshot.path if snapshot is not None else None,
         )
 
-    def peers(self, now: float) -> list[PeerView]:
-        """Return everybody in the book, connected ones first."""
-        entries = sorted(
-            self.neighbours.book.entries.values(), key=lambda e: (not e.connected, e.peer)
-        )
-        return [self._peer_view(entry, now) for entry in entries]
+    def peers(self) -> list[PeerView]:
+        """Return everybody in the swarm whom we know, connected ones first."""
+        views = [self._peer_view(peer) for peer in self._known()]
+        return sorted(views, key=lambda view: (not view.connected, view.peer))
 
-    def metrics(self, now: float) -> NodeSnapshot:
+    def metrics(self) -> NodeSnapshot:
         """Return what /metrics renders."""
         state, _ = self.state()
         step, tokens, loss, eval_loss = self._progress()
@@ -183,13 +221,13 @@ class NodeView:
             version=__version__,
             python=platform.python_version(),
             native_isa=active_isa(),
-            role="trainer",
+            role=self.role,
             device=self._device(),
             swarm=self.swarm,
             state=state,
             start_unix_s=self.started_unix_s,
-            peers=len(self.neighbours.book.members(now)) - 1,
-            connections={"direct": len(self.neighbours.sessions)},
+            peers=len(self.part.members.live()) - 1 if self.part is not None else 0,
+            connections={"direct": len(self.network.sessions)},
             sent_bytes=sent,
             received_bytes=received,
             exchanges=self._exchange_results(),
@@ -206,22 +244,54 @@ class NodeView:
 
     # --- parts ----------------------------------------------------------------------------
 
-    def _peer_view(self, entry: PeerEntry, now: float) -> PeerView:
-        session = self.neighbours.sessions.get(entry.peer)
-        status = entry.record.status if entry.record is not None else PeerStatus("starting")
+    def _sessions(self) -> dict[PeerId, Session]:
+        return self.part.sessions if self.part is not None else {}
+
+    def _known(self) -> list[PeerId]:
+        """Everybody whom the contact book or the failure detector knows, in id order."""
+        if self.part is None:
+            return []
+        members = self.part.members
+        return sorted({*members.book.entries, *members.detector.members()})
+
+    def _peer_view(self, peer: PeerId) -> PeerView:
+        assert self.part is not None
+        session = self.part.sessions.get(peer)
+        report = self.part.peer_report(peer)
+        liveness = self.part.members.detector.state_of(peer)
         return PeerView(
-            peer=str(entry.peer),
+            peer=str(peer),
             connected=session is not None,
             path=session.channel_description if session is not None else "",
-            addresses=entry.addresses,
-            state=status.state if entry.record is not None else "unknown",
-            step=status.step,
-            tokens=status.tokens,
-            eval_loss=status.eval_loss,
-            version=entry.record.version if entry.record is not None else "",
+            addresses=report.addresses or self.part.members.book.addresses_of(peer),
+            role=report.role or "unknown",
+            alive=str(liveness) if liveness is not None else "unknown",
+            state=_shown_state(report, liveness),
+            step=report.counters.get("steps", 0),
+            tokens=report.counters.get("tokens", 0),
+            eval_loss=report.numbers.get("eval_loss"),
+            version=report.version,
             rtt_s=session.statistics().rtt_s if session is not None else None,
-            silent_s=max(0.0, now - entry.heard_at),
         )
+
+    def _alarm(self) -> str:
+        """What somebody should look at, "" if nothing."""
+        found = [self.key_guard.alarm]
+        if self.part is not None:
+            state = self.part.state
+            skew_s = state.core.statistics().clock_skew_s or 0.0
+            if abs(skew_s) > limits.CLOCK_ALARM_S:
+                side = "behind" if skew_s > 0 else "ahead of"
+                found.append(
+                    f"this machine's clock is {_in_words(abs(skew_s))} {side} that of its"
+                    " neighbours: check which is right, what a wrong clock dates is not believed"
+                )
+            if state.disk_failure:
+                found.append(f"the shared state is not written down: {state.disk_failure}")
+        failed = self.trainer.snapshot_failure if self.trainer is not None else None
+        if failed is not None:
+            found.append(f"no snapshot can be written: {failed.message}")
+        return "; ".join(filter(None, found))
 
     def _progress(self) -> tuple[int, int, float | None, float | None]:
         trainer = self.trainer
@@ -237,6 +307,15 @@ class NodeView:
             finite_or_none(progress.eval_loss),
         )
 
+    def _swarm_step(self, own: int) -> int:
+        """How far the swarm is: our own steps, counted on from where it was when we came in."""
+        if self.part is None or self.trainer is None or self.trainer.ready is None:
+            return 0
+        if self._ahead_steps is None:
+            known = self.part.state.view.maxima().get("step", 0)
+            self._ahead_steps = max(0, known - own)
+        return min(self._ahead_steps + own, limits.STEP_MAX)
+
     def _step_time_s(self) -> float | None:
         progress = self.trainer.progress if self.trainer is not None else None
         return finite_or_none(progress.step_time_s) if progress is not None else None
@@ -244,10 +323,9 @@ class NodeView:
     def _swarm_loss(self, own: float | None) -> float | None:
         """Mean probe loss of everybody who trains: other peers' numbers are their own word."""
         losses = [own] if own is not None else []
-        for entry in self.neighbours.book.entries.values():
-            if entry.connected and entry.record is not None:
-                loss = finite_or_none(entry.record.status.eval_loss)
-                losses += [loss] if loss is not None else []
+        if self.part is not None:
+            others = (self.part.peer_report(p) for p in self.part.partners() if p != self.self_id)
+            losses += [r.numbers["eval_loss"] for r in others if "eval_loss" in r.numbers]
         return sum(losses) / len(losses) if losses else None
 
     def _device(self) -> str:
@@ -268,12 +346,23 @@ class NodeView:
 
     def _bytes(self) -> tuple[dict[str, int], dict[str, int]]:
         sent, received = Counter(self.closed_sent), Counter(self.closed_received)
-        for session in self.neighbours.sessions.values():
+        for session in self.network.sessions.values():
             _add_bytes(session, sent, received)
         return (
             {plane: sent[plane] for plane in PLANES.values()},
             {plane: received[plane] for plane in PLANES.values()},
         )
+
+
+def _in_words(seconds: float) -> str:
+    return f"{seconds / 86_400:.0f} days" if seconds > 2 * 86_400 else f"{seconds / 3600:.1f} hours"
+
+
+def _shown_state(report: PeerReport, liveness: MemberState | None) -> str:
+    """What a peer says of itself, unless it is gone and cannot say so."""
+    if liveness in (MemberState.DEAD, MemberState.LEFT):
+        return str(liveness)
+    return report.state or "unknown"
 
 
 def _add_bytes(session: Session, sent: Counter[str], received: Counter[str]) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
@@ -33,15 +34,18 @@ from swarmnode.ipc.control import (
     Applied,
     Apply,
     Configure,
+    DropShard,
     FromWorker,
     Pause,
     Progress,
     Release,
     Resume,
     SaveSnapshot,
+    ShardDone,
     SlotReady,
     SnapshotFailed,
     SnapshotSaved,
+    TakeShard,
     ToWorker,
     WorkerFailed,
     WorkerReady,
@@ -64,6 +68,25 @@ class Applications:
     staleness_steps: int = 0  # summed
 
 
+class ShardDealer(Protocol):
+    """Hears what the worker does with its shards; see ``daemon/dealer.py``."""
+
+    def worker_ready(self, ready: WorkerReady) -> None:
+        """It trains."""
+
+    def worker_gone(self) -> None:
+        """It died."""
+
+    def rests(self) -> None:
+        """It is paused, or has done all that was asked."""
+
+    def goes_on(self) -> None:
+        """It trains again."""
+
+    def finished(self, epoch: int, index: int) -> None:
+        """It has trained a shard to the end."""
+
+
 class Trainer:
     """Runs the worker of one swarm.
 
@@ -72,7 +95,10 @@ class Trainer:
         compatibility_key: 32 bytes that guard every exchange.
         start_worker: starts a process, or a fake of one in tests.
         on_applied: the worker has merged this exchange.
+        on_saved: the worker has written a snapshot.
+        dealer: deals data shards; without one the worker trains on its own stream.
         on_lost: an exchange has committed, but the worker died before it merged it.
+        on_event: told that training begins, for the terminal.
     """
 
     def __init__(
@@ -84,6 +110,9 @@ class Trainer:
         env: Env,
         on_applied: Callable[[Applied], None],
         on_lost: Callable[[bytes], None],
+        on_saved: Callable[[SnapshotSaved], None] = lambda _saved: None,
+        on_event: Callable[[str], None] = lambda _text: None,
+        dealer: ShardDealer | None = None,
     ) -> None:
         self.configure = configure
         self.state: PeerState = "starting"
@@ -101,6 +130,9 @@ class Trainer:
         self._env = env
         self._on_applied = on_applied
         self._on_lost = on_lost
+        self._on_saved = on_saved
+        self._on_event = on_event
+        self.dealer = dealer
         self._link: WorkerLink | None = None
         self._outgoing: trio.MemorySendChannel[ToWorker] | None = None
         self._generations: dict[int, int] = {}
@@ -109,6 +141,7 @@ class Trainer:
         self._changed = trio.Event()
         self._failure: WorkerFailed | None = None
         self._paused = False
+        self._is_resting = False
         self._requests = 0
         self._saved = trio.Event()
 
@@ -172,6 +205,9 @@ class Trainer:
             self._on_lost(xid)
         self._changed.set()
         self._wake_savers()
+        self._is_resting = False
+        if self.dealer is not None:
+            self.dealer.worker_gone()
         if self.exchanges is not None:
             self.exchanges.worker_lost()
 
@@ -193,7 +229,10 @@ class Trainer:
                 _log.info(
                     "worker ready", device=message.device, step=message.step, numel=message.numel
                 )
+                self._on_event(f"training on {message.device}, from step {message.step:,} on")
                 self._compare_data(message.data_hash)
+                if self.dealer is not None:
+                    self.dealer.worker_ready(message)
             case SlotReady():
                 self._take_slot(message)
             case Applied():
@@ -206,8 +245,12 @@ class Trainer:
                 self._on_applied(message)
             case Progress():
                 self._take_progress(message)
+            case ShardDone(epoch=epoch, index=index):
+                if self.dealer is not None:
+                    self.dealer.finished(epoch, index)
             case SnapshotSaved():
                 self.last_snapshot, self.snapshot_failure = message, None
+                self._on_saved(message)
                 self._wake_savers()
             case SnapshotFailed():
                 self.snapshot_failure = message
@@ -230,12 +273,22 @@ class Trainer:
 
     def _take_progress(self, message: Progress) -> None:
         self.progress = message
+        self._tell_dealer(is_resting=message.paused or message.finished)
         if message.finished:
             self._set_state("stopped", f"reached the {self.configure.steps_max} steps asked for")
         elif message.paused:
             self._set_state("paused", "paused by hand")
         elif self.ready is not None:
             self._set_training(f"on {self.ready.device}")
+
+    def _tell_dealer(self, *, is_resting: bool) -> None:
+        if self.dealer is None or is_resting == self._is_resting:
+            return
+        self._is_resting = is_resting
+        if is_resting:
+            self.dealer.rests()
+        else:
+            self.dealer.goes_on()
 
     def _take_slot(self, message: SlotReady) -> None:
         """Lend the snapshot, unless an exchange has committed since it was taken."""
@@ -334,6 +387,10 @@ class Trainer:
             waiting = channel.statistics().current_buffer_used
             if waiting + limits.SEGMENT_SLOTS_MAX >= limits.TRAINER_OUTBOX_MAX:
                 raise Overloaded(f"the worker has not read {waiting} messages yet: try again later")
+        self._post(message)
+
+    def post(self, message: TakeShard | DropShard) -> None:
+        """Pass a shard on to the worker, or take it back."""
         self._post(message)
 
     def _post(self, message: ToWorker) -> None:

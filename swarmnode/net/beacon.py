@@ -31,7 +31,8 @@ class LanBeacon:
 
     Args:
         network_id: 32 bytes; nodes of other networks are not heard.
-        port: gives the TCP port that we listen on; 0: say nothing, only listen.
+        port: gives the TCP port that we listen on; 0: nobody can dial us, we only ask who is
+            there.
         swarms: gives the swarms that we are in; the first LAN_SWARMS_MAX are named.
         on_peer: called with a peer that is new, heard again after silence, at a new
             address or in other swarms. It must not wait. A link-local address
@@ -83,7 +84,7 @@ class LanBeacon:
             self._net.close()
 
     def peers(self, now: float) -> tuple[LanPeer, ...]:
-        """Return everybody heard of lately, each with the address to try first."""
+        """Return who was heard of lately and can be dialled, with the address to try first."""
         return self._core.peers(now)
 
     def statistics(self) -> LanStatistics:
@@ -104,8 +105,8 @@ class LanBeacon:
         for effect in self._core.poll_effects():
             match effect:
                 case Announce():
-                    if port := self._port():
-                        self._net.send(self._core.sign(port, self._swarms()))
+                    port = self._port()
+                    self._net.send(self._core.sign(port, self._swarms() if port else ()))
                 case Met(peer=peer):
                     self._on_peer(peer)
 

@@ -28,6 +28,12 @@ class Channel(Protocol):
             ChannelBroken, ChannelClosed: nothing can be sent any more.
         """
 
+    def send_nowait(self, data: memoryview) -> int:
+        """Send what goes out without waiting; return how many bytes did, perhaps none.
+
+        Raises as :meth:`send_all`. Never while a ``send_all`` is under way.
+        """
+
     async def receive_into(self, buffer: memoryview) -> int:
         """Wait for bytes, write at most ``len(buffer)``, return how many; 0 at the end.
 

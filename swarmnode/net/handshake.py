@@ -38,6 +38,7 @@ class Link:
 
     peer: PeerId
     version: int
+    theirs: Hello
     reader: RecordReader
     writer: RecordWriter
 
@@ -49,6 +50,8 @@ async def establish(
     network_id: bytes,
     role: Role,
     expected: PeerId | None,
+    instance: bytes = b"",
+    is_probe: bool = False,
 ) -> Link:
     """Authenticate both sides within HANDSHAKE_S.
 
@@ -64,6 +67,8 @@ async def establish(
         network=network_id,
         software=f"swarmnode {__version__}",
         expected=bytes(expected or b""),
+        instance=instance,
+        is_probe=is_probe,
     )
     with trio.move_on_after(limits.HANDSHAKE_S):
         tls = await shake_hands(channel, identity, role)
@@ -91,7 +96,7 @@ async def _agree(
         with trio.move_on_after(limits.GOODBYE_LINGER_S):
             await reader.drain()
         raise refusal.error from None
-    return Link(tls.peer, version, reader, writer)
+    return Link(tls.peer, version, theirs, reader, writer)
 
 
 def _read_hello(plaintext: bytes, peer: PeerId) -> Hello:

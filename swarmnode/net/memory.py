@@ -36,18 +36,21 @@ class _Pipe:
 
     async def send_all(self, data: memoryview, description: str) -> None:
         while len(data):
-            self._check_writable(description)
-            room = limits.MEMORY_LINK_BUFFER_BYTES - self._size_bytes
-            if room == 0:
+            n_bytes = self.send_nowait(data, description)
+            data = data[n_bytes:]
+            if n_bytes == 0:
                 await self._changed.park()
-                continue
-            piece = bytes(data[:room])
-            data = data[room:]
+        await trio.lowlevel.checkpoint()
+
+    def send_nowait(self, data: memoryview, description: str) -> int:
+        self._check_writable(description)
+        piece = bytes(data[: limits.MEMORY_LINK_BUFFER_BYTES - self._size_bytes])
+        if piece:
             self._size_bytes += len(piece)
             arrives_at = trio.current_time() + self._network.delay_s
             self._pieces.append((arrives_at, piece))
             self.wake()
-        await trio.lowlevel.checkpoint()
+        return len(piece)
 
     async def receive_into(self, buffer: memoryview, description: str) -> int:
         await trio.lowlevel.checkpoint()
@@ -106,6 +109,10 @@ class MemoryChannel:
     async def send_all(self, data: memoryview) -> None:
         """Send every byte; waits while the link's buffer is full."""
         await self._outgoing.send_all(data, self._description)
+
+    def send_nowait(self, data: memoryview) -> int:
+        """Send what the link's buffer takes now."""
+        return self._outgoing.send_nowait(data, self._description)
 
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive at most ``len(buffer)`` bytes."""

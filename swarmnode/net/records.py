@@ -1,15 +1,19 @@
 """Records on a channel: buffers between the channel's bytes and the session's frames.
 
 Both directions use one buffer for the whole life of the session: fresh memory
-costs more than encrypting does.
+costs more than encrypting does. A buffer takes memory as far as it was ever filled: of dozens
+of sessions most never carry a tensor.
 """
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+
 import trio
 
 from swarmnode import limits
-from swarmnode.errors import AuthenticationFailed, ChannelBroken
+from swarmnode.errors import AuthenticationFailed, ChannelBroken, ChannelClosed
 from swarmnode.net.channel import Channel
 from swarmnode.net.tls import is_tls_alert
 from swarmnode.protocol.session.core import SessionCore
@@ -29,10 +33,9 @@ class RecordWriter:
     def __init__(self, channel: Channel, sealer: Sealer) -> None:
         self._channel = channel
         self._sealer = sealer
-        self._head = memoryview(bytearray(limits.RECORD_HEAD_BYTES_MAX))
-        self._out = memoryview(
-            bytearray(limits.RECORD_HEAD_BYTES_MAX + RECORD_OVERHEAD_BYTES + RECORD_BYTES_MAX)
-        )
+        self._head = _buffer(limits.RECORD_HEAD_BYTES_MAX)
+        self._out = _buffer(limits.RECORD_HEAD_BYTES_MAX + RECORD_OVERHEAD_BYTES + RECORD_BYTES_MAX)
+        self._rest = self._out[:0]  # sealed, and not sent yet
 
     def seal_next(self, core: SessionCore, now: float) -> int:
         """Take what is due from ``core``; return how many bytes :meth:`send` has to send.
@@ -57,9 +60,26 @@ class RecordWriter:
         await self._channel.send_all(self._out[:n_bytes])
         return trio.current_time() - start_s
 
+    def send_nowait(self, n_bytes: int) -> bool:
+        """Send what was sealed without waiting; False: :meth:`send_rest` has to go on."""
+        sent_bytes = self._channel.send_nowait(self._out[:n_bytes])
+        self._rest = self._out[sent_bytes:n_bytes]
+        return sent_bytes == n_bytes
+
+    async def send_rest(self) -> None:
+        """Send what :meth:`send_nowait` has left. Not to be cancelled, like :meth:`send`."""
+        if self._rest:
+            await self._channel.send_all(self._rest)
+            self._rest = self._out[:0]
+
     async def send_frame(self, frame: bytes) -> None:
         """Send one frame in a record of its own, for the time before there is a core."""
         await self.send(self._sealer.seal_into(memoryview(frame), self._out))
+
+
+def _buffer(n_bytes: int) -> memoryview:
+    """Return zeros that the system hands out page by page; a bytearray would touch them all."""
+    return memoryview(mmap.mmap(-1, n_bytes))
 
 
 def next_body_bytes(body_bytes: int, sent_bytes: int, taken_s: float) -> int:
@@ -81,10 +101,10 @@ class RecordReader:
         self._channel = channel
         self._opener = opener
         # Room for a whole record behind the rest of another.
-        self._buffer = memoryview(bytearray(2 * RECORD_BYTES_MAX))
+        self._buffer = _buffer(2 * RECORD_BYTES_MAX)
         self._start = 0
         self._end = 0
-        self._plaintext = memoryview(bytearray(limits.RECORD_PLAINTEXT_BYTES_MAX))
+        self._plaintext = _buffer(limits.RECORD_PLAINTEXT_BYTES_MAX)
 
     async def receive(self) -> None:
         """Wait for more bytes.
@@ -129,12 +149,10 @@ class RecordReader:
         return bytes(plaintext)
 
     async def drain(self) -> None:
-        """Throw away what comes until the peer closes the channel."""
-        try:
+        """Throw away what comes until the channel is closed, whoever does that."""
+        with contextlib.suppress(ChannelBroken, ChannelClosed):
             while await self._channel.receive_into(self._buffer):
                 await trio.lowlevel.checkpoint()
-        except ChannelBroken:
-            return
 
     def _next_plaintext_bytes(self) -> int | None:
         """Return the plaintext size of the next record if it is here whole."""

@@ -29,14 +29,16 @@ from swarmnode.errors import (
     DeadlineExceeded,
     Overloaded,
     ProtocolError,
+    Refused,
     SwarmNodeError,
     TransportError,
 )
 from swarmnode.ids import PeerId
+from swarmnode.net.calls import Calls, OnAnswer
 from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.handshake import Link, establish
 from swarmnode.net.records import next_body_bytes
-from swarmnode.net.services import Handler, RequestHandler, Services
+from swarmnode.net.services import AnswerHandler, Handler, RequestHandler, Services
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.core import CoreStatistics, SessionCore
@@ -71,6 +73,8 @@ class Session:
         self.outbound = role is Role.CLIENT
         self.channel_description = channel.description
         self.version = link.version
+        self.instance = link.theirs.instance  # of the peer's running process
+        self.is_probe = link.theirs.is_probe
         self.close_cause: SwarmNodeError | None = None  # why it is over
         self.core = SessionCore(role, trio.current_time())
         self._reader = link.reader
@@ -79,6 +83,7 @@ class Session:
         self._services = services
         self._opened_at = trio.current_time()
         self._streams: dict[int, Stream] = {}
+        self._calls = Calls(self)
         self._own_streams = 0
         self._own_bulk_streams = 0
         self._stream_removed = trio.lowlevel.ParkingLot()
@@ -98,6 +103,11 @@ class Session:
     def is_closed(self) -> bool:
         """Whether nothing can be sent or received any more."""
         return self._closing.is_set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a stream is open, whoever opened it."""
+        return bool(self._streams)
 
     async def open_stream(
         self, service: str, *, priority: Priority = Priority.BULK, deadline_s: float | None = None
@@ -120,7 +130,14 @@ class Session:
             deadline_ms = min(max(1, int(deadline_s * 1000)), DEADLINE_MS_MAX)
         return self._adopt(self.core.open_stream(service, priority, deadline_ms))
 
-    async def request(self, service: str, payload: bytes, *, deadline_s: float) -> bytes:
+    async def request(
+        self,
+        service: str,
+        payload: bytes,
+        *,
+        deadline_s: float,
+        priority: Priority = Priority.CONTROL,
+    ) -> bytes:
         """Send ``payload`` and return the answer; both up to REQUEST_BYTES_MAX.
 
         Raises:
@@ -130,13 +147,27 @@ class Session:
             LimitExceeded: the answer is too long.
         """
         with trio.move_on_after(deadline_s):
-            stream = await self.open_stream(
-                service, priority=Priority.CONTROL, deadline_s=deadline_s
-            )
+            stream = await self.open_stream(service, priority=priority, deadline_s=deadline_s)
             async with stream:
                 stream.queue_last(payload)
                 return await stream.receive_rest(limits.REQUEST_BYTES_MAX)
         raise DeadlineExceeded(f"request {service!r} to {self.peer.short}", deadline_s)
+
+    def ask(self, service: str, payload: bytes, *, deadline_s: float, on_answer: OnAnswer) -> bool:
+        """:meth:`request` without a task: ``on_answer`` gets the answer or the error, once.
+
+        It may be called before this returns, and must neither wait nor raise. An error of the
+        deadline may be a few seconds late.
+
+        Returns:
+            False if nothing was asked: the session is over, or too many streams are open.
+        """
+        if self.is_closed or not self._may_open(Priority.CONTROL):
+            return False
+        self._count_own(Priority.CONTROL, 1)
+        now = trio.current_time()
+        self._calls.ask(service, payload, deadline_s=deadline_s, now=now, on_answer=on_answer)
+        return True
 
     def statistics(self) -> SessionStatistics:
         """Return counters."""
@@ -147,11 +178,15 @@ class Session:
             handlers_failed=self._handlers_failed,
         )
 
-    async def aclose(self, reason: str = "") -> None:
+    async def aclose(self, reason: str = "", code: GoodbyeCode = GoodbyeCode.DONE) -> None:
         """Say goodbye and wait until the session is over; the peer is told ``reason``."""
-        cause = ChannelClosed(f"session with {self.peer.short}: closed by this side: {reason}")
-        self._close(cause, (GoodbyeCode.DONE, reason))
+        self.close_nowait(reason, code)
         await self._closed.wait()
+
+    def close_nowait(self, reason: str = "", code: GoodbyeCode = GoodbyeCode.DONE) -> None:
+        """Say goodbye; the session is closed now, and over a little later."""
+        cause = ChannelClosed(f"session with {self.peer.short}: closed by this side: {reason}")
+        self._close(cause, (code, reason))
 
     async def wait_closed(self) -> None:
         """Wait until the session is over; ``close_cause`` tells why."""
@@ -171,6 +206,28 @@ class Session:
         """Wake the send task if the core has something to send."""
         if self._send_wanted and self.core.has_outgoing:
             self._send_wanted.unpark()
+
+    def flush(self) -> None:
+        """:meth:`kick`, but a few small frames go out at once if the send task is idle.
+
+        For a request the switch of tasks would cost as much as all the rest of sending it.
+        """
+        core = self.core
+        if not (self._send_wanted and core.has_outgoing):
+            return
+        if self.is_closed or not core.is_light:
+            self._send_wanted.unpark()
+            return
+        try:
+            n_bytes = self._writer.seal_next(core, trio.current_time())
+            is_sent = self._writer.send_nowait(n_bytes)
+        except TransportError as error:
+            self._must_linger = False
+            self._close(error, None)
+            return
+        if not is_sent or core.has_outgoing:
+            self._send_wanted.unpark()
+        self._apply_effects()
 
     # --- tasks ----------------------------------------------------------------------------
 
@@ -207,6 +264,7 @@ class Session:
         with self._send_scope:
             try:
                 while True:
+                    await writer.send_rest()
                     n_bytes = writer.seal_next(core, trio.current_time())
                     self._apply_effects()
                     if n_bytes:
@@ -227,7 +285,7 @@ class Session:
                 await reader.receive()
                 reader.open_all(core, trio.current_time())
                 self._apply_effects()
-                self.kick()
+                self.flush()
         except TransportError as error:
             self._close(error, None)
         except ProtocolError as error:
@@ -241,7 +299,9 @@ class Session:
             # After a pause of the whole process, what lies in the socket is read first: our
             # own sleep is no silence of the peer.
             await trio.lowlevel.checkpoint()
-            self.core.handle_deadline(trio.current_time())
+            now = trio.current_time()
+            self.core.handle_deadline(now)
+            self._calls.expire(now)
             self._apply_effects()
             self.kick()
 
@@ -253,8 +313,10 @@ class Session:
                 stream = self._streams.get(effect.stream.stream_id)
                 if stream is not None:
                     stream.wake()
+                else:
+                    self._calls.changed(effect.stream)
             elif isinstance(effect, Opened):
-                self._accept(self._adopt(effect.stream))
+                self._opened(effect.stream)
             elif isinstance(effect, Removed):
                 self._remove(effect.stream)
             else:
@@ -265,7 +327,9 @@ class Session:
         return stream
 
     def _remove(self, state: StreamState) -> None:
-        self._streams.pop(state.stream_id).wake()
+        stream = self._streams.pop(state.stream_id, None)
+        if stream is not None:
+            stream.wake()
         if state.is_local:
             self._count_own(state.priority, -1)
             self._stream_removed.unpark_all()
@@ -295,8 +359,27 @@ class Session:
         for stream in self._streams.values():
             stream.wake()
         self._stream_removed.unpark_all()
+        self._calls.close()
 
     # --- handlers -------------------------------------------------------------------------
+
+    def _opened(self, state: StreamState) -> None:
+        handler = self._services.answer_handler(state.service)
+        if handler is None:
+            self._accept(self._adopt(state))
+        else:
+            self._calls.accept(state, handler)
+
+    def answer(self, state: StreamState, handler: AnswerHandler, request: bytes) -> None:
+        """Answer a request that is here whole; for :class:`Calls`."""
+        try:
+            answer = handler(self.peer, request)
+        except Exception as error:  # noqa: BLE001 -- a handler's bug must not end the node
+            self._note_failure(state, error)
+            self.core.reset(state, *_reset_for(error))
+            return
+        self.core.queue(state, memoryview(answer))
+        self.core.end(state)
 
     def _accept(self, stream: Stream) -> None:
         if self._handlers_running < limits.HANDLERS_PER_SESSION_MAX:
@@ -322,14 +405,9 @@ class Session:
                 await self._serve(stream, stream_handler)
             else:
                 stream.reset_nowait(ResetCode.NO_SERVICE, f"no service {stream.service!r} here")
-        except Overloaded as error:
-            stream.reset_nowait(ResetCode.OVERLOADED, str(error))
-        except SwarmNodeError as error:
-            self._note_failure(stream, error)
-            stream.reset_nowait(ResetCode.REFUSED, str(error))
         except Exception as error:  # noqa: BLE001 -- a handler's bug must not end the node
-            self._note_failure(stream, error)
-            stream.reset_nowait(ResetCode.FAILED, type(error).__name__)
+            self._note_failure(stream.state, error)
+            stream.reset_nowait(*_reset_for(error))
         finally:
             self._handlers_running -= 1
             if self._backlog and not self.is_closed:
@@ -349,14 +427,31 @@ class Session:
             return
         stream.reset_nowait(ResetCode.DEADLINE, f"no answer within {deadline_s:g} s")
 
-    def _note_failure(self, stream: Stream, error: Exception) -> None:
-        if self.is_closed or stream.is_left_by_peer:
+    def _note_failure(self, state: StreamState, error: Exception) -> None:
+        is_left_by_peer = state.reset is not None and state.reset.by_peer
+        if self.is_closed or is_left_by_peer or isinstance(error, Overloaded):
             return  # no fault of the handler
         self._handlers_failed += 1
         is_bug = not isinstance(error, SwarmNodeError)
-        _log.warning(
-            "handler of %r for %s: %s", stream.service, self.peer.short, error, exc_info=is_bug
+        level = logging.DEBUG if isinstance(error, Refused) else logging.WARNING
+        _log.log(
+            level,
+            "handler of %r for %s: %s",
+            state.service,
+            self.peer.short,
+            error,
+            exc_info=is_bug,
         )
+
+
+def _reset_for(error: Exception) -> tuple[ResetCode, str]:
+    """Return what the peer is told of a handler that raised."""
+    match error:
+        case Overloaded():
+            return ResetCode.OVERLOADED, str(error)
+        case SwarmNodeError():
+            return ResetCode.REFUSED, str(error)
+    return ResetCode.FAILED, type(error).__name__
 
 
 async def run_session(
@@ -367,13 +462,16 @@ async def run_session(
     services: Services,
     role: Role,
     expected: PeerId | None = None,
+    instance: bytes = b"",
+    is_probe: bool = False,
     task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Authenticate the peer on ``channel`` and run the session until it is over.
 
     ``nursery.start`` gives the open Session. The channel is closed in any case, and no task
     is left. Whoever dialled is the CLIENT and should know whom it ``expected``; with a
-    simultaneous open the smaller peer id is the SERVER.
+    simultaneous open the smaller peer id is the SERVER. ``instance`` and ``is_probe`` are
+    what the HELLO says of us.
 
     Raises:
         AuthenticationFailed, VersionMismatch, DeadlineExceeded, RemoteProtocolError,
@@ -382,7 +480,13 @@ async def run_session(
     """
     try:
         link = await establish(
-            channel, identity=identity, network_id=network_id, role=role, expected=expected
+            channel,
+            identity=identity,
+            network_id=network_id,
+            role=role,
+            expected=expected,
+            instance=instance,
+            is_probe=is_probe,
         )
         await Session(link, channel, role, services).run(task_status)
     finally:

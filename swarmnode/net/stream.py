@@ -56,7 +56,7 @@ class Stream:
 
     def __init__(self, session: Session, state: StreamState) -> None:
         self.session = session
-        self._state = state
+        self.state = state
         self._core = session.core
         self._readable = trio.lowlevel.ParkingLot()
         self._written = trio.lowlevel.ParkingLot()
@@ -69,12 +69,12 @@ class Stream:
     @property
     def service(self) -> str:
         """The name that the opener asked for."""
-        return self._state.service
+        return self.state.service
 
     @property
     def deadline_s(self) -> float | None:
         """How long the opener said it would wait, from the moment of opening."""
-        return self._state.deadline_ms / 1000 if self._state.deadline_ms else None
+        return self.state.deadline_ms / 1000 if self.state.deadline_ms else None
 
     # --- sending --------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class Stream:
 
     async def send_end(self) -> None:
         """Tell the peer that no more comes; it can still send. Checkpoint: yes."""
-        self._core.end(self._state)
+        self._core.end(self.state)
         self.session.kick()
         await trio.lowlevel.checkpoint()
 
@@ -109,18 +109,18 @@ class Stream:
             await trio.lowlevel.checkpoint_if_cancelled()
             self._check_sendable()
             for part in parts:
-                self._core.queue(self._state, part)
+                self._core.queue(self.state, part)
             self.session.kick()
             try:
-                while self._state.pending and not self.session.is_closed:
+                while self.state.pending and not self.session.is_closed:
                     await self._written.park()
             finally:
-                self._state.withdraw()
-            if self._state.is_cut:
+                self.state.withdraw()
+            if self.state.is_cut:
                 self._check_sendable()
 
     def _check_sendable(self) -> None:
-        if not self._state.can_send or self.session.is_closed:
+        if not self.state.can_send or self.session.is_closed:
             raise self._error() or ChannelClosed(f"{self._name()}: its end was sent already")
 
     # --- receiving ------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class Stream:
 
         Raises as :meth:`send`.
         """
-        inbox = self._state.inbox
+        inbox = self.state.inbox
         with self._receiving:
             self._attend()
             await trio.lowlevel.checkpoint()
@@ -193,15 +193,24 @@ class Stream:
         Raises as :meth:`send`, and LimitExceeded for more than ``max_bytes``: the stream is reset.
         """
         received = bytearray()
-        while piece := await self.receive():
-            received += piece
-            if len(received) > max_bytes:
-                self._refuse(f"more than {max_bytes} bytes")
+        inbox = self.state.inbox
+        with self._receiving:
+            self._attend()
+            await trio.lowlevel.checkpoint_if_cancelled()
+            while not self._is_at_end():
+                if not inbox.unread_bytes:
+                    await self._readable.park()
+                    continue
+                piece = inbox.take()
+                received += piece
+                if len(received) > max_bytes:
+                    self._refuse(f"more than {max_bytes} bytes")
+                self._consumed(len(piece))
         return bytes(received)
 
     async def _fill(self, buffer: memoryview) -> int:
         """Fill ``buffer`` as far as bytes come; return how many."""
-        inbox = self._state.inbox
+        inbox = self.state.inbox
         filled = 0
         while True:
             n_bytes = inbox.read_into(buffer[filled:])
@@ -216,20 +225,20 @@ class Stream:
                 filled += inbox.take_back()
 
     def _consumed(self, n_bytes: int) -> None:
-        if n_bytes and self._core.consumed(self._state, n_bytes):
+        if n_bytes and self._core.consumed(self.state, n_bytes):
             self.session.kick()
 
     def _attend(self) -> None:
         if not self._is_attended:
             self._is_attended = True
-            self._core.attend(self._state)
+            self._core.attend(self.state)
             self.session.kick()
 
     def _is_at_end(self) -> bool:
         """Whether the inbox is all that there is. Raises if it ended in any other way than END."""
-        if self._state.inbox.unread_bytes:
+        if self.state.inbox.unread_bytes:
             return False
-        if self._state.end_received and not self._state.is_discarding:
+        if self.state.end_received and not self.state.is_discarding:
             return True
         error = self._error()
         if error is not None:
@@ -266,13 +275,13 @@ class Stream:
 
     def finish_nowait(self) -> None:
         """:meth:`aclose` without a checkpoint."""
-        self._core.finish(self._state)
+        self._core.finish(self.state)
         self.wake()
         self.session.kick()
 
     def reset_nowait(self, code: ResetCode, reason: str) -> None:
         """:meth:`reset` without a checkpoint: for a task that is being cancelled."""
-        self._core.reset(self._state, code, reason)
+        self._core.reset(self.state, code, reason)
         self.wake()
         self.session.kick()
 
@@ -292,29 +301,24 @@ class Stream:
     def queue_last(self, data: bytes) -> None:
         """Queue ``data`` and the end behind it, without waiting for either to go out."""
         self._check_sendable()
-        self._core.queue(self._state, memoryview(data))
-        self._core.end(self._state)
-        self.session.kick()
+        self._core.queue(self.state, memoryview(data))
+        self._core.end(self.state)
+        self.session.flush()
 
     def wake(self) -> None:
         """Let waiting tasks look again."""
         self._readable.unpark_all()
-        if not self._state.pending or self.session.is_closed:
+        if not self.state.pending or self.session.is_closed:
             self._written.unpark_all()
-        if self.scope_to_cancel is not None and self._state.reset is not None:
+        if self.scope_to_cancel is not None and self.state.reset is not None:
             self.scope_to_cancel.cancel()
-
-    @property
-    def is_left_by_peer(self) -> bool:
-        """Whether the peer reset the stream."""
-        return self._state.reset is not None and self._state.reset.by_peer
 
     def _error(self) -> SwarmNodeError | None:
         """Return why nothing passes any more, if so."""
-        reset = self._state.reset
+        reset = self.state.reset
         if reset is not None and reset.by_peer:
-            return _error_from_reset(self._name(), reset, self.deadline_s or 0.0)
-        if reset is not None or self._state.is_discarding:
+            return error_from_reset(self._name(), reset, self.deadline_s or 0.0)
+        if reset is not None or self.state.is_discarding:
             return ChannelClosed(f"{self._name()}: this side left it")
         return self.session.closed_error()
 
@@ -322,7 +326,8 @@ class Stream:
         return f"stream {self.service!r} with {self.session.peer.short}"
 
 
-def _error_from_reset(name: str, reset: Reset, deadline_s: float) -> SwarmNodeError:
+def error_from_reset(name: str, reset: Reset, deadline_s: float) -> SwarmNodeError:
+    """Return what it means that the peer reset a stream."""
     message = f"{name}: {reset.reason or 'the peer left it'}"
     match reset.code:
         case ResetCode.REFUSED | ResetCode.NO_SERVICE:

@@ -52,6 +52,9 @@ class TcpChannel:
         self._socket = sock = socket.socket(fileno=trio_socket.detach())
         sock.setblocking(False)
         self._is_closed = False
+        # A read that did not fill its buffer has emptied the socket: the next one would only
+        # learn that there is nothing.
+        self._may_have_more = True
         with contextlib.suppress(OSError):
             peer = sock.getpeername()
             self._description = f"tcp {format_address(peer[0], peer[1])}"
@@ -84,20 +87,33 @@ class TcpChannel:
         if not has_waited:
             await trio.lowlevel.cancel_shielded_checkpoint()
 
+    def send_nowait(self, data: memoryview) -> int:
+        """Send what the kernel takes now."""
+        try:
+            return self._socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._translate(error) from error
+
     async def receive_into(self, buffer: memoryview) -> int:
         """Receive at most ``len(buffer)`` bytes."""
         await trio.lowlevel.checkpoint_if_cancelled()
+        if self._is_closed:  # there is no descriptor to wait for
+            raise ChannelClosed(f"{self._description}: this side closed it")
+        n_bytes = None
         try:
-            try:
-                n_bytes = self._socket.recv_into(buffer)
-            except BlockingIOError:
-                while True:
-                    await trio.lowlevel.wait_readable(self._socket)
-                    with contextlib.suppress(BlockingIOError):
-                        return self._socket.recv_into(buffer)
+            if self._may_have_more:
+                with contextlib.suppress(BlockingIOError):
+                    n_bytes = self._socket.recv_into(buffer)
+                    await trio.lowlevel.cancel_shielded_checkpoint()
+            while n_bytes is None:
+                await trio.lowlevel.wait_readable(self._socket)
+                with contextlib.suppress(BlockingIOError):
+                    n_bytes = self._socket.recv_into(buffer)
         except (OSError, trio.ClosedResourceError) as error:
             raise self._translate(error) from error
-        await trio.lowlevel.cancel_shielded_checkpoint()
+        self._may_have_more = n_bytes == len(buffer)
         return n_bytes
 
     async def aclose(self) -> None:

@@ -58,7 +58,7 @@ class Admission:
 
     def __init__(
         self,
-        network_id: bytes,
+        swarm_id: bytes,
         swarm_key: bytes,
         is_open: bool,
         state: AdmissionState | None = None,
@@ -66,7 +66,7 @@ class Admission:
         """Begin with nobody, or with what a former run has kept; that is verified again."""
         self.is_open = is_open
         self.changes = 0  # grows when a membership may have begun or ended, but for its time
-        self._network_id = network_id
+        self._swarm_id = swarm_id
         self._swarm_key = swarm_key
         state = state or AdmissionState()
         self._ledger = UseLedger(state.since_unix_s, state.watched_until_unix_s)
@@ -168,7 +168,7 @@ class Admission:
         """
         if signed == self._revocations:
             return False
-        found = open_revocations(signed, network=self._network_id, swarm_key=self._swarm_key)
+        found = open_revocations(signed, network=self._swarm_id, swarm_key=self._swarm_key)
         # Of two with one number, all nodes keep the same.
         ours = (self._sequence, self._revocations.body if self._revocations else b"")
         if (found.sequence, signed.body) <= ours:
@@ -217,7 +217,7 @@ class Admission:
         for claim in self._ledger.claims_of(peer):
             if claim.verified.chain == chain:
                 return claim.verified  # the same bytes: their signatures were checked
-        return verify_chain(chain, network=self._network_id, swarm_key=self._swarm_key)
+        return verify_chain(chain, network=self._swarm_id, swarm_key=self._swarm_key)
 
     def _count(self, verified: VerifiedChain, now_unix_s: float) -> None:
         is_new = self._ledger.find(verified) is None
@@ -238,7 +238,7 @@ class Admission:
 
     def _restore(self, kept: KeptClaim) -> None:
         try:
-            verified = verify_chain(kept.chain, network=self._network_id, swarm_key=self._swarm_key)
+            verified = verify_chain(kept.chain, network=self._swarm_id, swarm_key=self._swarm_key)
         except NotAdmitted:
             return  # kept under rules of another version: its owner will show a newer one
         self._ledger.restore(Claim(verified, kept.joined_at, kept.earliest))

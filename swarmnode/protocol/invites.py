@@ -30,7 +30,7 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId, encode_base32
 from swarmnode.protocol.identity import Identity, verify
-from swarmnode.protocol.swarm import SwarmLink, network_id
+from swarmnode.protocol.swarm import SwarmLink, swarm_id
 from swarmnode.wire.admission import (
     INVITE_ID_BYTES,
     InviteCertificate,
@@ -126,7 +126,7 @@ class Invite:
                 " copy the link whole, as `swarmnode invite create` printed it"
             ) from None
         identity = Identity.from_seed(seed)
-        if certificate.invite_key != identity.public_key or certificate.network_id != network_id(
+        if certificate.invite_key != identity.public_key or certificate.swarm_id != swarm_id(
             swarm_key
         ):
             raise ConfigError(
@@ -152,7 +152,7 @@ def make_invite(
     """Make an invite with a new key. The caller keeps ``uses`` and times within limits."""
     identity = Identity.generate()
     certificate = InviteCertificate(
-        network_id=network_id(swarm_identity.public_key),
+        swarm_id=swarm_id(swarm_identity.public_key),
         invite_key=identity.public_key,
         role=role,
         uses=uses,
@@ -200,7 +200,7 @@ def make_member_chain(
     if previous is not None and previous.invite == invite.signed:
         joined_at = certificate_of(previous).joined_at
     certificate = MemberCertificate(
-        network_id=terms.network_id,
+        swarm_id=terms.swarm_id,
         peer=peer,
         role=wanted,
         joined_at=joined_at,
@@ -216,7 +216,7 @@ def make_creator_chain(
     """Make a certificate with the swarm's own key: it uses no invite and can't be revoked."""
     now = int(now_unix_s)
     certificate = MemberCertificate(
-        network_id=network_id(swarm_identity.public_key),
+        swarm_id=swarm_id(swarm_identity.public_key),
         peer=peer,
         role=role,
         joined_at=now,
@@ -278,7 +278,7 @@ def verify_chain(chain: MemberChain, *, network: bytes, swarm_key: bytes) -> Ver
         invite = _read(chain.invite, InviteCertificate) if chain.invite else None
     except RemoteProtocolError as error:
         raise NotAdmitted(Reason.MALFORMED, f"not the certificate of a member: {error}") from error
-    if member.network_id != network or (invite and invite.network_id != network):
+    if member.swarm_id != network or (invite and invite.swarm_id != network):
         raise NotAdmitted(
             Reason.WRONG_NETWORK,
             "the certificate is for another swarm: join with an invite link of this one",
@@ -371,7 +371,7 @@ def open_revocations(signed: Signed, *, network: bytes, swarm_key: bytes) -> Rev
     """
     revocations = _read(signed, Revocations, bytes_max=limits.REVOCATIONS_BYTES_MAX)
     _verify(signed, swarm_key, _REVOCATIONS_DOMAIN, what="revocations")
-    if revocations.network_id != network:
+    if revocations.swarm_id != network:
         raise AuthenticationFailed("revocations: they are for another swarm")
     return revocations
 

@@ -2,7 +2,8 @@
 
 A node says that it is here a few times when it starts, then rarely; a node that
 hears of it for the first time answers, so that both know each other within a
-second. Whoever is silent for three beacons is forgotten.
+second. Whoever is silent for three beacons is forgotten. A beacon without a port
+only asks who is here: its author gets an answer, and cannot be dialled.
 
 A beacon leaves on every interface, so one arrives in several copies: the first is
 verified, a copy adds an address to dial. Anything else that is not newer than what
@@ -225,12 +226,19 @@ class LanCore:
         )
 
     def peers(self, now: float) -> tuple[LanPeer, ...]:
-        """Return everybody heard of lately, each with the address to try first."""
+        """Return who was heard of lately and can be dialled, with the address to try first."""
         self._forget_silent(now)
-        return tuple(known.shown(peer, known.best_host()) for peer, known in self._peers.items())
+        return tuple(
+            known.shown(peer, known.best_host())
+            for peer, known in self._peers.items()
+            if known.beacon.port
+        )
 
     def sign(self, port: int, swarms: tuple[LanSwarm, ...]) -> bytes:
-        """Return the next beacon, one datagram; of many swarms it names the first few."""
+        """Return the next beacon, one datagram; of many swarms it names the first few.
+
+        With port 0 it asks who is here, and says that we cannot be dialled.
+        """
         self._sequence += 1
         beacon = Beacon(
             self._network_id, self._boot, self._sequence, port, swarms[: limits.LAN_SWARMS_MAX]
@@ -286,7 +294,7 @@ class LanCore:
             hosts_before = known.hosts
         neighbour = _Neighbour(beacon, heard.data, now, [heard.host], hosts_before)
         self._peers[peer] = neighbour
-        if (
+        if beacon.port and (
             known is None
             or (beacon.port, beacon.swarms) != (known.beacon.port, known.beacon.swarms)
             or heard.host not in hosts_before
@@ -299,7 +307,7 @@ class LanCore:
             return "replayed"
         if heard.host not in known.hosts and len(known.hosts) < limits.LAN_HOSTS_PER_PEER_MAX:
             known.hosts.append(heard.host)
-            if heard.host not in known.hosts_before:
+            if known.beacon.port and heard.host not in known.hosts_before:
                 self._effects.append(Met(known.shown(peer, heard.host)))
         return "copy"
 

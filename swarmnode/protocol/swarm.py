@@ -61,19 +61,33 @@ class SwarmLink:
         return f"{_SCHEME}{self.name}?{urlencode(query, safe='@:[]')}"
 
     @property
+    def swarm_id(self) -> bytes:
+        """The 32 bytes that what members sign for this swarm is bound to."""
+        return swarm_id(self.swarm_key)
+
+    @property
+    def tag(self) -> str:
+        """What sets the services of this swarm apart from those of others on one session."""
+        return encode_base32(self.swarm_id[:10])
+
+    @property
     def public(self) -> SwarmLink:
         """The link without its invite: fit to be shown, logged and passed on."""
         return replace(self, invite=b"")
 
-    @property
-    def network_id(self) -> bytes:
-        """The 32 bytes that both ends of a connection must agree on."""
-        return network_id(self.swarm_key)
+
+def swarm_id(swarm_key: bytes) -> bytes:
+    """Return the id of the swarm with this public key."""
+    return hashlib.sha256(b"swarmnode/swarm/1\0" + swarm_key).digest()
 
 
-def network_id(swarm_key: bytes) -> bytes:
-    """Two swarms never merge: a session is refused unless both sides name the same one."""
-    return hashlib.sha256(b"swarmnode/network/1\0" + swarm_key).digest()
+def network_id(network: str) -> bytes:
+    """Return the id of a network: both ends of a connection must name the same one.
+
+    One network holds many swarms, whose members find each other through one DHT. Two networks
+    never merge.
+    """
+    return hashlib.sha256(b"swarmnode/network/1\0" + network.encode("utf-8")).digest()
 
 
 def parse_link(text: str) -> SwarmLink:

@@ -8,12 +8,16 @@ In the folder of a swarm::
     admission               uses of invites and revocations that this node has seen
 
 A new list of revocations is a new file and never replaces one, so that of two processes that
-revoke at once neither takes back what the other did. Nothing here is verified: that is done
-by whoever uses it, once for what comes from disk and from peers alike.
+revoke at once neither takes back what the other did. No signature is verified here: that is
+done by whoever uses it, once for what comes from disk and from peers alike. The last two files
+begin with a CRC-32, since not all that is in them is signed, and what is damaged is made anew.
 """
 
 from __future__ import annotations
 
+import struct
+import zlib
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -25,8 +29,14 @@ from swarmnode.ids import encode_base32
 from swarmnode.protocol.admission import AdmissionState
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.invites import Invite, ends_at, invite_id, sign_revocations
-from swarmnode.protocol.swarm import network_id
-from swarmnode.store.files import make_private_dir, read_file, write_atomic, write_new
+from swarmnode.protocol.swarm import swarm_id
+from swarmnode.store.files import (
+    make_private_dir,
+    read_file,
+    storage_errors,
+    write_atomic,
+    write_new,
+)
 from swarmnode.wire.admission import InviteCertificate, MemberChain, Revocations
 from swarmnode.wire.packing import RecordT, decode_record, encode_record
 from swarmnode.wire.swarm import Signed
@@ -100,7 +110,7 @@ def revoke_invite(
                 " wait until one is, or create a new swarm"
             )
         revocations = Revocations(
-            network_id=network_id(swarm_identity.public_key),
+            swarm_id=swarm_id(swarm_identity.public_key),
             # Ahead of all lists of a disk that was lost.
             sequence=max(_sequence(newest) + 1, int(now_unix_s)),
             revoked=(*kept, revoked_id),
@@ -113,7 +123,7 @@ def revoke_invite(
 def save_member_chain(chain: MemberChain, paths: SwarmPaths) -> None:
     """Keep the chain that this node shows: its renewal repeats when the node joined."""
     make_private_dir(paths.directory)
-    write_atomic(paths.directory / "member", encode_record(chain))
+    write_atomic(paths.directory / "member", _sealed(encode_record(chain)))
 
 
 def load_member_chain(paths: SwarmPaths) -> MemberChain | None:
@@ -124,7 +134,7 @@ def load_member_chain(paths: SwarmPaths) -> MemberChain | None:
     """
     path = paths.directory / "member"
     try:
-        return _decode(path, _read(path), MemberChain)
+        return _decode(path, _unsealed(path, _read(path)), MemberChain)
     except FileNotFoundError:
         return None
 
@@ -132,7 +142,7 @@ def load_member_chain(paths: SwarmPaths) -> MemberChain | None:
 def save_admission_state(state: AdmissionState, paths: SwarmPaths) -> None:
     """Keep what this node has seen."""
     make_private_dir(paths.directory)
-    write_atomic(_admission(paths), msgspec.msgpack.encode(state))
+    write_atomic(_admission(paths), _sealed(msgspec.msgpack.encode(state)))
 
 
 def load_admission_state(paths: SwarmPaths) -> AdmissionState:
@@ -144,11 +154,18 @@ def load_admission_state(paths: SwarmPaths) -> AdmissionState:
     path = _admission(paths)
     try:
         data = read_file(path, bytes_max=limits.ADMISSION_STATE_BYTES_MAX)
-        return msgspec.msgpack.decode(data, type=AdmissionState)
+        return msgspec.msgpack.decode(_unsealed(path, data), type=AdmissionState)
     except FileNotFoundError:
         return AdmissionState()
     except msgspec.DecodeError as error:
         raise CorruptRecord(f"{path} is damaged ({error}): {_REMEDY}", path=str(path)) from error
+
+
+def set_admission_state_aside(paths: SwarmPaths) -> None:
+    """Keep a damaged file for who wants to see it, where nobody reads it any more."""
+    path = _admission(paths)
+    with storage_errors(path, "rename"), suppress(FileNotFoundError):
+        path.replace(path.with_name("admission.damaged"))
 
 
 def _invites(paths: SwarmPaths) -> Path:
@@ -172,6 +189,18 @@ def _files(folder: Path) -> list[Path]:
 
 def _read(path: Path) -> bytes:
     return read_file(path, bytes_max=limits.MESSAGE_BYTES_MAX)
+
+
+def _sealed(body: bytes) -> bytes:
+    return struct.pack("<I", zlib.crc32(body)) + body
+
+
+def _unsealed(path: Path, data: bytes) -> bytes:
+    """Return what was sealed. Raises CorruptRecord."""
+    body = data[4:]
+    if _sealed(body) != data:
+        raise CorruptRecord(f"{path} is damaged (its checksum): {_REMEDY}", path=str(path))
+    return body
 
 
 def _decode(path: Path, data: bytes, record_type: type[RecordT]) -> RecordT:

@@ -8,7 +8,8 @@
 
 What was synced is there after a crash. The rest may be there or not, and the first record
 that is not exactly what was written ends the journal: everything from there on is saved
-beside it as ``NAME.torn-N`` (the last few) and cut off, never guessed at. A crash can only
+beside it as ``NAME.torn-N`` (the last few) and cut off, never guessed at; a file that is none
+from its first byte is set aside whole. A crash can only
 tear what was not synced; a bad record before that is a dying disk, and is named as damage.
 
 :meth:`Journal.rotate` writes a new generation that holds a snapshot instead of the history:
@@ -34,7 +35,7 @@ from pathlib import Path
 from types import TracebackType
 
 from swarmnode import limits
-from swarmnode.errors import CorruptRecord, Refused, StorageError
+from swarmnode.errors import Refused, StorageError
 from swarmnode.store.files import (
     make_private_dir,
     read_file,
@@ -75,7 +76,7 @@ class Journal:
         """Open or make it, cut a torn tail off, and read what it holds (``recovered``).
 
         Raises:
-            CorruptRecord: the file is no journal of ours, or larger than one becomes.
+            CorruptRecord: the file is larger than a journal becomes.
             Refused: another process has it open.
             StorageFull, StorageError: the disk does not let us.
         """
@@ -199,11 +200,9 @@ class Journal:
     def _cut(self, data: bytes, payloads: tuple[bytes, ...], end: int, reason: str) -> Recovery:
         """Save what follows ``end`` aside and cut it off, in this order."""
         if end < len(_MAGIC):
-            raise CorruptRecord(
-                f"{self._path}: expected a journal of swarmnode, this file begins with "
-                f"{data[: len(_MAGIC)]!r}: move it away to start with an empty one",
-                path=str(self._path),
-            )
+            saved_as = _save_aside(self._path, data)
+            write_atomic(self._path, _MAGIC)
+            return Recovery((), len(data), saved_as, reason)
         if end == len(data):
             return Recovery(payloads)
         saved_as = _save_aside(self._path, data[end:])
@@ -260,7 +259,7 @@ def _checksum(sequence: int, payload: bytes) -> int:
 def _parse(data: bytes) -> tuple[tuple[bytes, ...], int, str]:
     """Return the payloads, where the valid part ends (exclusive), and what is wrong there."""
     if not data.startswith(_MAGIC):
-        return (), 0, "not a journal"
+        return (), 0, f"expected a journal of swarmnode, the file begins with {data[:16]!r}"
     payloads: list[bytes] = []
     end = len(_MAGIC)
     while end < len(data):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
 from swarmnode import limits
 from swarmnode.config import Paths, parse_host_port
-from swarmnode.errors import ConfigError, MalformedMessage
+from swarmnode.errors import ConfigError, CorruptRecord, MalformedMessage
 from swarmnode.protocol.swarm import SwarmLink, check_name, parse_link
 from swarmnode.store.files import make_private_dir, read_file, write_atomic
 from swarmnode.wire.packing import decode_record
@@ -12,10 +18,71 @@ from swarmnode.wire.swarm import Manifest, Signed
 
 
 def save_link(link: SwarmLink, paths: Paths) -> None:
-    """Remember a link, so that its name is enough next time."""
+    """Remember a link, so that its name is enough next time.
+
+    An invite or peers that are known already stay, if this link has none.
+    """
     path = paths.swarm(link.name).link
     make_private_dir(path.parent)
-    write_atomic(path, f"{link}\n".encode())
+    text = str(with_stored(link, paths))
+    write_atomic(path, f"{text}\n{_check_line(text)}\n".encode())
+
+
+def with_stored(link: SwarmLink, paths: Paths) -> SwarmLink:
+    """Return a link with what this home knows besides: peers, and the invite it came with."""
+    stored = None
+    with suppress(ConfigError, CorruptRecord):  # damaged: the new link replaces it
+        stored = stored_link(link.name, paths)
+    if stored is None or stored.swarm_key != link.swarm_key:
+        return link
+    hints, invite = link.hints or stored.hints, link.invite or stored.invite
+    return replace(link, hints=hints, invite=invite)
+
+
+def stored_link(name: str, paths: Paths) -> SwarmLink | None:
+    """Return the link that this home has for a name, None if it knows no such swarm.
+
+    Raises:
+        ConfigError: ``name`` is no swarm's name, or what is stored is damaged.
+        CorruptRecord: what is stored is far too large.
+    """
+    path = paths.swarm(check_name(name)).link
+    try:
+        stored = read_file(path, bytes_max=limits.KEY_FILE_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    # Without the second line a flipped bit could be another swarm's key. Somebody who copies a
+    # link there by hand may leave it out.
+    text, _, check_line = stored.decode("utf-8", "replace").partition("\n")
+    try:
+        if check_line.strip() not in ("", _check_line(text)):
+            raise ConfigError("its checksum is wrong")
+        return _check_hints(parse_link(text))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{path} is damaged ({error}): join once by the link instead of the name"
+        ) from error
+
+
+def _check_line(text: str) -> str:
+    return f"crc32 {zlib.crc32(text.encode()):08x}"
+
+
+def stored_links(paths: Paths) -> list[SwarmLink]:
+    """Return the links of all swarms of this home, by name; damaged ones are left out."""
+    directory = paths.swarms
+    names = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    found = []
+    for name in names:
+        with suppress(ConfigError, CorruptRecord):
+            if (link := stored_link(name, paths)) is not None:
+                found.append(link)
+    return found
+
+
+def is_link(text: str) -> bool:
+    """Whether somebody meant a link and not a name."""
+    return ":" in text or "?" in text
 
 
 def resolve_link(text: str, paths: Paths) -> SwarmLink:
@@ -24,21 +91,14 @@ def resolve_link(text: str, paths: Paths) -> SwarmLink:
     Raises:
         ConfigError: it is no link, or no swarm of that name is known here.
     """
-    if ":" in text or "?" in text:
-        return _check_hints(parse_link(text))
-    path = paths.swarm(check_name(text)).link
-    try:
-        stored = read_file(path, bytes_max=limits.KEY_FILE_BYTES_MAX)
-    except FileNotFoundError as error:
+    if is_link(text):
+        return with_stored(_check_hints(parse_link(text)), paths)
+    link = stored_link(text, paths)
+    if link is None:
         raise ConfigError(
             f"this home knows no swarm named {text!r}: join it once by its link, swarm:{text}?k=…"
-        ) from error
-    try:
-        return _check_hints(parse_link(stored.decode("utf-8", "replace")))
-    except ConfigError as error:
-        raise ConfigError(
-            f"{path} is damaged ({error}): join once by the link instead of the name"
-        ) from error
+        )
+    return link
 
 
 def _check_hints(link: SwarmLink) -> SwarmLink:
@@ -56,11 +116,31 @@ def read_manifest(name: str, paths: Paths) -> Manifest:
     Raises:
         ConfigError: there is none, or it is damaged.
     """
+    signed = read_signed_manifest(name, paths)
+    if signed is None:
+        raise ConfigError(f"this home holds no manifest of a swarm named {name!r}")
+    with _damage_named(paths.swarm(name).manifest):
+        return decode_record(signed.body, Manifest)
+
+
+def read_signed_manifest(name: str, paths: Paths) -> Signed | None:
+    """Return the manifest of a swarm as it lies on this disk, None if there is none.
+
+    Raises:
+        ConfigError: it is damaged.
+    """
     path = paths.swarm(name).manifest
     try:
-        signed = decode_record(read_file(path, bytes_max=limits.MESSAGE_BYTES_MAX), Signed)
-        return decode_record(signed.body, Manifest)
-    except FileNotFoundError as error:
-        raise ConfigError(f"this home holds no manifest of a swarm named {name!r}") from error
+        raw = read_file(path, bytes_max=limits.MESSAGE_BYTES_MAX)
+    except FileNotFoundError:
+        return None
+    with _damage_named(path):
+        return decode_record(raw, Signed)
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
     except MalformedMessage as error:
         raise ConfigError(f"{path} is damaged ({error}): remove it and join again") from error

@@ -1,34 +1,16 @@
-"""Tasks by name: the built-in ones, and what this machine's owner has installed.
-
-Entry points of the group ``swarmnode.tasks`` are read from installed packages only. Naming
-tasks needs no torch; loading one may.
-"""
+"""Tasks by name: loads what ``installed`` finds. Loading one may need torch."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from swarmnode.errors import ConfigError
 from swarmnode.tasks.base import Task
-
-ENTRY_POINT_GROUP = "swarmnode.tasks"
-# Also when swarmnode runs from a checkout that is not installed.
-_BUILT_IN = {
-    "bytes-lm": "swarmnode.tasks.bytes_lm:BytesLM",
-    "digits": "swarmnode.tasks.digits:Digits",
-    "synthetic": "swarmnode.tasks.synthetic:Synthetic",
-}
+from swarmnode.tasks.installed import ENTRY_POINT_GROUP, installed_tasks
 
 
 class UnknownTask(ConfigError):
     """No task of that name is installed here."""
-
-
-def installed_tasks() -> dict[str, str]:
-    """Return name → ``module:Class`` of every task that is installed."""
-    found = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}
-    return found | _BUILT_IN
 
 
 def load_task(name: str) -> type[Task]:

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -46,8 +47,7 @@ from swarmnode.ipc.control import (
     WorkerReady,
 )
 from swarmnode.ipc.segment import StaleSlot
-
-Vector = npt.NDArray[np.float64]
+from swarmnode.testing.fake_snapshot import Vector, read_fetched, write_snapshot
 
 
 def no_drift(step: int, x: Vector) -> Vector:
@@ -83,7 +83,8 @@ class FakeWorker:
         step_s: time of a step.
         every: steps between two snapshots for exchange.
         drift: what a step adds, from (step, x).
-        save_every: steps between two saves; 0: when asked to, and at the end, only.
+        save_every: steps between two snapshots, by default ten seconds of them; 0: when asked
+            to, and at the end, only.
         shard_steps: steps that a shard takes.
 
     Attributes:
@@ -97,8 +98,8 @@ class FakeWorker:
     step_s: float = 0.05
     every: int = 8
     drift: Callable[[int, Vector], Vector] = no_drift
-    save_every: int = 0
-    shard_steps: int = 8
+    save_every: int = 200
+    shard_steps: int = 200
     layout_hash: bytes = b"\x00" * 32
     x: Vector = field(init=False)
     drift_sum: Vector = field(init=False)
@@ -111,13 +112,20 @@ class FakeWorker:
     def __post_init__(self) -> None:
         self.x = np.array(self.initial, dtype=np.float64)
         self.drift_sum = np.zeros_like(self.x)
-        self.save()
+        self.keep()
         self._generations = itertools.count(1)
         self._life: _Life | None = None
 
     @asynccontextmanager
     async def start(self, configure: Configure) -> AsyncIterator[_Life]:
-        """Live once: go on from what was saved, until the block is left; save then."""
+        """Live once: go on from what was saved, until the block is left; save then.
+
+        The first life begins with the snapshot that the daemon has fetched, if there is one.
+        """
+        fetched = read_fetched(Path(configure.snapshot_dir))
+        if fetched is not None and not self.lives:
+            self.initial = self.x = fetched
+            self.keep()
         self._restore()
         self.applied = 0
         self.lives += 1
@@ -127,7 +135,7 @@ class FakeWorker:
         finally:
             if not life.crashed:
                 life.obey_all()
-                self.save()
+                life.save()
 
     def crash(self) -> None:
         """Die at once, as by ``kill -9``: what was not saved is lost."""
@@ -139,7 +147,7 @@ class FakeWorker:
         """Return the exchanges that a crash now would take back."""
         return self.ledger.keys() - self._saved.ledger.keys()
 
-    def save(self) -> None:
+    def keep(self) -> None:
         """Remember the state that the next life begins with."""
         self._saved = SavedState(self.x.copy(), self.drift_sum.copy(), self.step, dict(self.ledger))
 
@@ -157,6 +165,7 @@ class _Life:
     def __init__(self, worker: FakeWorker, configure: Configure) -> None:
         self._worker = worker
         self._steps_max = configure.steps_max
+        self._snapshots = Path(configure.snapshot_dir)
         numel = worker.x.size
         self._slots = [_Slot(np.zeros(numel, np.float32)) for _ in range(limits.SLOTS_PER_WORKER)]
         self._outbox: deque[FromWorker] = deque([self._ready()])
@@ -207,9 +216,7 @@ class _Life:
                 case Apply() as order:
                     self._apply(order)
                 case SaveSnapshot(request=request):
-                    self._worker.save()
-                    step = self._worker.step
-                    self._outbox.append(SnapshotSaved(request=request, step=step, path="memory"))
+                    self.save(request)
                 case TakeShard(epoch=epoch, index=index):
                     self._shards[epoch, index] = self._worker.shard_steps
                 case DropShard(epoch=epoch, index=index):
@@ -220,6 +227,14 @@ class _Life:
                     self._is_paused = False
                 case Release() | Stop() | Configure():
                     pass  # the slot is free since send(); leaving the block is the stop
+
+    def save(self, request: int = 0) -> None:
+        """Write a snapshot; the next life begins with it."""
+        worker = self._worker
+        worker.keep()
+        path = write_snapshot(self._snapshots, worker.x, worker.step)
+        saved = SnapshotSaved(request=request, step=worker.step, path=str(path))
+        self._outbox.append(saved)
 
     def _tick(self) -> None:
         self.obey_all()
@@ -252,7 +267,7 @@ class _Life:
         worker.x += drift
         worker.drift_sum += drift
         if worker.save_every and worker.step % worker.save_every == 0:
-            worker.save()
+            self.save()
         self._train_shard()
         self._is_due = self._is_due or worker.step % worker.every == 0
         if self._is_due:

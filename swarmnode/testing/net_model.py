@@ -109,11 +109,13 @@ class NetworkModel:
         *,
         anew: bool = False,
         by_relay: bool = False,
+        is_open: bool = False,
     ) -> float | None:
         """Return how long a message takes, None if it never arrives.
 
         Args:
             anew: only over a session that the source dials now.
+            is_open: over a session that both hold open.
             by_relay: if it cannot be dialled, a relay forwards it, which is as far again.
         """
         here, there = self._places[source], self._places[target]
@@ -123,7 +125,7 @@ class NetworkModel:
         used_at = self._sessions.get(pair)
         trip_s = self._trip_s(here, there)
         delay_s = trip_s
-        if anew or used_at is None or now - used_at > SESSION_IDLE_S:
+        if not is_open and (anew or used_at is None or now - used_at > SESSION_IDLE_S):
             if there.is_nated and not by_relay:
                 return None
             delay_s += _DIAL_TRIPS * trip_s

@@ -22,14 +22,15 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import trio
 
 from swarmnode.config import NodeConfig, Paths
 from swarmnode.daemon.node import Node, TrainingChoice
-from swarmnode.daemon.status import NodeStatus
+from swarmnode.daemon.status import NodeStatus, PeerView
+from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
@@ -37,7 +38,8 @@ from swarmnode.net.memory import MemoryNetwork
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
 from swarmnode.store.files import make_private_dir, read_history, write_atomic
-from swarmnode.testing.fake_worker import FakeWorker, Vector
+from swarmnode.testing.fake_snapshot import Vector
+from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.swarm import Manifest
 
@@ -85,6 +87,10 @@ class SimNode:
     Args:
         hints: the nodes that its link names.
         link: another one than the swarm's with these hints.
+        role: a ``keeper`` or ``monitor`` runs no worker.
+        network: nodes of other networks refuse it.
+        bootstrap: nodes of its network that it knows, of whatever swarm.
+        clock_error_s: by how much its wall clock is ahead.
 
     Attributes:
         failure: what ended the last boot, if it was an error.
@@ -96,6 +102,10 @@ class SimNode:
     identity: Identity
     hints: tuple[int, ...] = (0,)
     link: SwarmLink | None = None
+    role: Literal["trainer", "keeper", "monitor"] = "trainer"
+    network: str = "main"
+    bootstrap: tuple[int, ...] = ()
+    clock_error_s: float = 0.0
     boots: int = 0
     node: Node | None = None
     failure: SwarmNodeError | None = None
@@ -128,6 +138,18 @@ class SimNode:
     def status(self) -> NodeStatus:
         """What ``swarmnode status`` would show."""
         return self.running.view.node_status(trio.current_time())
+
+    @property
+    def part(self) -> SwarmPart:
+        """Its part in the swarm, which it must have joined."""
+        part = self.running.view.part
+        assert part is not None, f"{self.name} has not joined yet"
+        return part
+
+    def view_of(self, other: SimNode) -> PeerView:
+        """Return what ``swarmnode peers`` would show of another node."""
+        views = {view.peer: view for view in self.running.view.peers()}
+        return views[str(other.peer)]
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -166,7 +188,13 @@ class SimNode:
         swarm = self.swarm
         return Node(
             config=NodeConfig(
-                home=swarm.home / self.name, listen=f"mem:{self.name}", metrics="off"
+                home=swarm.home / self.name,
+                listen=f"mem:{self.name}",
+                metrics="off",
+                lan=False,
+                role=self.role,
+                network=self.network,
+                bootstrap=tuple(str(swarm.hint(index)) for index in self.bootstrap),
             ),
             link=self.link or swarm.link(self.hints),
             identity=self.identity,
@@ -175,7 +203,7 @@ class SimNode:
             start_worker=self.worker.start,
             env=Env(
                 monotonic=trio.current_time,
-                wall=lambda: UNIX_START_S + trio.current_time(),
+                wall=lambda: UNIX_START_S + self.clock_error_s + trio.current_time(),
                 rng=random.Random(f"{swarm.seed}/{self.index}/{self.boots}"),
             ),
             training=TrainingChoice(),
@@ -214,16 +242,23 @@ class SimSwarm:
 
     def link(self, hints: tuple[int, ...]) -> SwarmLink:
         """Return the swarm's link with hints to some nodes."""
-        return SwarmLink(
-            "sim",
-            SWARM_KEY.public_key,
-            tuple(Hint(make_identity(index).peer_id, f"mem:n{index}") for index in hints),
-        )
+        return SwarmLink("sim", SWARM_KEY.public_key, tuple(map(self.hint, hints)))
+
+    def hint(self, index: int) -> Hint:
+        """Return who node ``index`` is, and where."""
+        return Hint(make_identity(index).peer_id, f"mem:n{index}")
 
     @property
     def up(self) -> list[SimNode]:
         """The nodes that run."""
         return [node for node in self.nodes if node.node is not None]
+
+    def add(self, worker: FakeWorker, hints: tuple[int, ...] = (0,), **options: Any) -> SimNode:
+        """Make one more node, which is down; ``options`` are fields of :class:`SimNode`."""
+        index = len(self.nodes)
+        node = SimNode(self, index, worker, make_identity(index), hints, **options)
+        self.nodes.append(node)
+        return node
 
     async def start(self, index: int) -> None:
         """Boot a node; returns once it listens."""
@@ -301,11 +336,11 @@ def make_identity(index: int) -> Identity:
     return Identity.from_seed(bytes([index + 1]) * 32)
 
 
-def give_manifest(node: SimNode, manifest: Manifest) -> None:
+def give_manifest(node: SimNode, manifest: Manifest, key: Identity = SWARM_KEY) -> None:
     """Put a signed manifest where the node looks for it."""
-    path = node.paths.swarm("sim").manifest
+    path = node.paths.swarm(manifest.name).manifest
     make_private_dir(path.parent)
-    write_atomic(path, encode_record(sign_manifest(manifest, SWARM_KEY)))
+    write_atomic(path, encode_record(sign_manifest(manifest, key)))
 
 
 @asynccontextmanager
@@ -330,9 +365,8 @@ async def sim_swarm(
     like = FakeWorker(np.zeros(0)) if worker is None else worker
     async with trio.open_nursery() as nursery:
         swarm = SimSwarm(home, nursery, seed, MemoryNetwork(delay_s=delay_s))
-        for index in range(count):
-            own = replace(like, initial=rng.standard_normal(numel))
-            swarm.nodes.append(SimNode(swarm, index, own, make_identity(index)))
+        for _ in range(count):
+            swarm.add(replace(like, initial=rng.standard_normal(numel)))
         for node in swarm.nodes[:1]:
             give_manifest(node, make_manifest(codec, numel))
         for index in range(count):

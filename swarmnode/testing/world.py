@@ -20,23 +20,31 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.core import Core
 from swarmnode.protocol.dht.records import Signer
 from swarmnode.testing.net_model import NetworkModel, Place, Weather
+from swarmnode.wire.packing import decode_record, encode_record
 
 _HOUSEKEEPING_S = 30.0
 _DELIVERY = struct.Struct(">dII")
 
 
 class Part(ABC):
-    """One core of one node and the shell that it would have; see the module's text."""
+    """One core of one node and the shell that it would have; see the module's text.
+
+    Args:
+        as_bytes: encode and decode every message, as a real shell does.
+    """
 
     service: str  # class attribute: equal on all nodes that talk to each other
+    message_type: Any  # class attribute: the union that bytes are decoded to
     core: Core[Any, Any, Any]
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, as_bytes: bool = False) -> None:
         self.node = node
+        self._as_bytes = as_bytes
 
     @abstractmethod
     def start(self, now: float) -> None:
@@ -49,6 +57,14 @@ class Part(ABC):
     @abstractmethod
     def carry_out(self, effect: Any, now: float) -> None:
         """Do one effect of the core."""
+
+    def pack(self, message: Any) -> Any:
+        """Return what travels."""
+        return encode_record(message) if self._as_bytes else message
+
+    def unpack(self, message: Any) -> Any:
+        """Return what arrived."""
+        return decode_record(message, self.message_type) if self._as_bytes else message
 
     def feed(self, event: Any, now: float) -> None:
         """Give the core an event and do what follows."""
@@ -81,7 +97,7 @@ class Node:
 
     def send(self, part: Part, target: PeerId, message: Any, **way: bool) -> None:
         """Send a message to the same service of another node; ``way`` as in NetworkModel."""
-        self.world.send(self, part.service, target, message, **way)
+        self.world.send(self, part.service, target, part.pack(message), **way)
 
 
 class World:
@@ -198,11 +214,14 @@ class World:
 
     def _deliver(self, source: Node, target: Node, service: str, message: Any) -> None:
         part = target.parts.get(service)
-        if part is None:  # it died meanwhile, or does not offer this
+        if part is None:  # the node died meanwhile, or does not offer this
             return
         self.deliveries += 1
         self._hash.update(_DELIVERY.pack(self.now, source.number, target.number))
-        part.receive(source.peer_id, message, source.place.address, self.now)
+        try:
+            part.receive(source.peer_id, part.unpack(message), source.place.address, self.now)
+        except RemoteProtocolError as error:
+            self.violated("I3", target, f"an honest node's message was refused: {error}")
         self.settle(part, self.now)
 
     def _wake(self, part: Part, deadline: float) -> None:

@@ -18,10 +18,8 @@ from swarmnode.protocol.dht.keys import blob_key, number_of
 from swarmnode.protocol.dht.records import OpenRecord, RecordRules, keys_of
 from swarmnode.testing.world import Node, Part
 from swarmnode.wire import dht as wire
-from swarmnode.wire.packing import decode_record, encode_record
 
 UNIX_START_S = 1_800_000_000.0
-_MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 
 Answer = events.PeersFound | events.RecordsFound | events.Published | events.Refused
 
@@ -91,14 +89,10 @@ def broken_promises(core: DhtCore) -> list[str]:
 
 
 class DhtPart(Part):
-    """A DHT core with a shell that carries messages as objects, or as bytes.
-
-    Args:
-        hints: contacts that its link names.
-        as_bytes: encode and decode every message, as a real shell does.
-    """
+    """A DHT core; ``hints`` are the contacts that its link names."""
 
     service = "dht"
+    message_type = wire.Message
     core: DhtCore
 
     def __init__(
@@ -110,14 +104,13 @@ class DhtPart(Part):
         *,
         as_bytes: bool,
     ) -> None:
-        super().__init__(node)
+        super().__init__(node, as_bytes=as_bytes)
         config = DhtConfig(rules, boot_epoch=1, unix_offset_s=UNIX_START_S)
         self.core = DhtCore(node.signer, config, node.rng, node.started_at)
         self.bootstrapped_at: float | None = None
         self.is_grey = False  # accepts requests, and does not answer them
         self._watch = watch
         self._hints = hints
-        self._as_bytes = as_bytes
         self._waiting: dict[int, Callable[[Answer], None]] = {}
         self._last_command = 0
 
@@ -126,8 +119,6 @@ class DhtPart(Part):
         self.core.handle(events.Discovered(self._hints), now)
 
     def receive(self, source: PeerId, message: Any, observed: str, now: float) -> None:
-        if self._as_bytes:
-            message = decode_record(message, _MESSAGE)
         if self.is_grey and isinstance(message, wire.Request):
             return
         self.core.handle(events.Received(source, message, observed), now)
@@ -135,8 +126,7 @@ class DhtPart(Part):
     def carry_out(self, effect: events.Effect, now: float) -> None:
         match effect:
             case events.Send(peer, _, message, anew):
-                sent = encode_record(message) if self._as_bytes else message
-                self.node.send(self, peer, sent, anew=anew)
+                self.node.send(self, peer, message, anew=anew)
             case events.Bootstrapped():
                 self.bootstrapped_at = now
                 self.node.world.report(self.node, "bootstrapped", effect.contacts)

@@ -25,7 +25,7 @@ InviteId = Annotated[bytes, Meta(min_length=INVITE_ID_BYTES, max_length=INVITE_I
 class InviteCertificate(msgspec.Struct, frozen=True):
     """What the holder of an invite's key may do; signed by the swarm's key."""
 
-    network_id: Digest
+    swarm_id: Digest
     invite_key: PublicKeyBytes
     role: Role
     uses: Annotated[int, Meta(ge=1, le=limits.INVITE_USES_MAX)]
@@ -37,7 +37,7 @@ class InviteCertificate(msgspec.Struct, frozen=True):
 class MemberCertificate(msgspec.Struct, frozen=True):
     """That a peer is a member; signed by the key of an invite, or of the swarm."""
 
-    network_id: Digest
+    swarm_id: Digest
     peer: PeerIdBytes
     role: Role
     joined_at: Count  # Unix seconds of the first certificate; a renewal keeps it
@@ -55,7 +55,7 @@ class MemberChain(msgspec.Struct, frozen=True):
 class Revocations(msgspec.Struct, frozen=True):
     """The invites that count no more; signed by the swarm's key, the newest list replaces all."""
 
-    network_id: Digest
+    swarm_id: Digest
     sequence: Annotated[int, Meta(ge=1, le=2**63 - 1)]
     revoked: Annotated[tuple[InviteId, ...], Meta(max_length=limits.REVOCATIONS_MAX)]
 

@@ -52,7 +52,7 @@ class StateRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     it; the first record of a boot epoch is one, with ``previous`` all zeros.
     """
 
-    network_id: Digest
+    swarm_id: Digest
     epoch: Count
     sequence: Sequence
     previous: Digest

@@ -54,7 +54,7 @@ FAMILIES: dict[str, Any] = {
     "gossip": gossip.Message,
     "group": group.Message,
     "session": (session.Hello,),
-    "membership": (membership.PeerRecord, membership.PeerList, membership.SnapshotHeader),
+    "membership": (membership.SwarmHello,),
     "swim": swim.Message,
     "blobs": blobs.Message,
     "swarm": (swarm.Signed, swarm.Manifest, swarm.ManifestRequest, swarm.ManifestReply),

@@ -20,7 +20,7 @@ PROTOCOL_VERSION_MIN = 1
 PROTOCOL_VERSION_MAX = 1
 
 Version = Annotated[int, Meta(ge=1, le=65535)]
-_SERVICE = re.compile(r"[a-z0-9][a-z0-9._/-]*")
+_SERVICE = re.compile(r"[a-z0-9][a-z0-9._/@-]*")
 _OPEN = struct.Struct(">BI")
 _CODE = struct.Struct(">H")
 DEADLINE_MS_MAX = 2**32 - 1
@@ -54,16 +54,24 @@ class GoodbyeCode(IntEnum):
     WRONG_VERSION = 3
     PROTOCOL_ERROR = 4
     TIMEOUT = 5
+    KEY_IN_USE = 6  # another running node with the same key answers: see proto/session.md
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """First frame of each side; ``expected`` is empty if any peer will do."""
+    """First frame of each side; ``expected`` is empty if any peer will do.
+
+    ``instance`` is chosen anew at each start: two that differ and both answer are two nodes
+    with one copied key. ``is_probe``: whoever dialled only wants to know that we answer here;
+    the connection takes the place of no other.
+    """
 
     version_min: Version
     version_max: Version
     network: Digest
     software: ShortText
     expected: Annotated[bytes, Meta(max_length=32)] = b""
+    instance: Annotated[bytes, Meta(max_length=16)] = b""
+    is_probe: bool = False
 
 
 def encode_hello(hello: Hello) -> bytes:

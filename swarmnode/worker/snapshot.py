@@ -7,6 +7,7 @@ its shard and its step.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -19,7 +20,13 @@ from pathlib import Path
 from swarmnode import limits
 from swarmnode.errors import CorruptRecord, SpecMismatch, StorageError
 from swarmnode.strategies.base import Strategy
-from swarmnode.tensor.snapshot_format import FETCHED_NAME, About, find_snapshots, snapshot_name
+from swarmnode.tensor.snapshot_format import (
+    FETCHED_NAME,
+    About,
+    find_snapshots,
+    read_header,
+    snapshot_name,
+)
 from swarmnode.worker.atoms import MODEL, about, atoms
 from swarmnode.worker.restore import load_snapshot
 from swarmnode.worker.state import TrainState
@@ -106,14 +113,19 @@ class SnapshotStore:
     def restore(self, state: TrainState, strategy: Strategy) -> bool:
         """Bring ``state`` to the newest snapshot that is good; False if there is none.
 
+        One that was fetched after our own were written comes first: we were away for long. Our
+        own counts go on all the same.
+
         Raises:
             SpecMismatch: a snapshot of our own is of another model.
             StorageError: the disk fails, and no other snapshot could be read.
         """
         unreadable: StorageError | None = None
-        for path in self.paths():
+        for path in self._fetched_first_if_newer():
             try:
                 load_snapshot(path, state, strategy)
+                if path.name == FETCHED_NAME:
+                    self._restore_counts(state)
             except CorruptRecord as error:
                 self._set_aside(path, error)
             except StorageError as error:
@@ -129,6 +141,24 @@ class SnapshotStore:
         if unreadable is not None:
             raise unreadable
         return False
+
+    def _fetched_first_if_newer(self) -> list[Path]:
+        paths = self.paths()
+        fetched = [path for path in paths if path.name == FETCHED_NAME]
+        own = [path for path in paths if path.name != FETCHED_NAME]
+        if fetched and own and fetched[0].stat().st_mtime > own[0].stat().st_mtime:
+            return fetched + own
+        return own + fetched
+
+    def _restore_counts(self, state: TrainState) -> None:
+        """Take how far we were from our own newest snapshot, whatever its tensors are like."""
+        for path in self.paths():
+            if path.name == FETCHED_NAME:
+                continue
+            with contextlib.suppress(CorruptRecord, OSError), path.open("rb") as file:
+                told = read_header(file, path).about
+                state.step, state.tokens = told.step, told.tokens
+                return
 
     def paths(self) -> list[Path]:
         """Return the snapshots that are there, newest first."""

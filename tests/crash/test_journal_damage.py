@@ -91,14 +91,21 @@ def test_every_flipped_bit_is_found_and_nothing_is_guessed(tmp_path: Path, no_fs
     assert len(list(tmp_path.glob("journal.torn-*"))) == 3  # the last few only
 
 
-def test_a_damaged_or_foreign_beginning_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_damaged_or_foreign_beginning_is_set_aside_whole(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     data = written(path)
     for bad in (b"", b"swarm", b"\x00" * 64, bytes([data[0] ^ 1]) + data[1:]):
         path.write_bytes(bad)
-        with pytest.raises(CorruptRecord, match="expected a journal of swarmnode"):
-            Journal(path)
-        assert path.read_bytes() == bad
+        with Journal(path) as journal:
+            recovered = journal.recovered
+            assert (recovered.records, recovered.cut_bytes) == ((), len(bad))
+            assert "expected a journal of swarmnode" in recovered.reason
+            assert recovered.saved_as is not None
+            assert recovered.saved_as.read_bytes() == bad
+            journal.append(b"after")
+            journal.sync()
+        with Journal(path) as journal:
+            assert journal.recovered.records == (b"after",)
 
 
 def test_zeros_after_a_power_failure_are_no_records(tmp_path: Path) -> None:

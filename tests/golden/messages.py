@@ -36,7 +36,6 @@ _XID = bytes(range(16))
 _KEY = bytes(range(32))
 _SIGNED = swarm.Signed(body=b"\x80", public_key=_KEY, signature=bytes(64))
 _DIAL = ("192.0.2.1:4001", "[2001:db8::1]:4001")
-_STATUS = membership.PeerStatus("training", step=100, tokens=6400, exchanges=9, loss=2.5)
 
 _CLAIM = swim.Claim(_KEY, epoch=7, incarnation=2, signature=bytes(64))
 _SUSPECT = swim.Claim(_KEY, 7, 2, bytes(64), doubt="suspect", by=(_KEY, bytes(32)))
@@ -76,7 +75,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "crdt/proofs": crdt.Proofs((crdt.Proof(_SIGNED, _SIGNED),)),
     "crdt-record/sign-of-life": crdt.StateRecord(_KEY, 7, 41, _KEY, 1_800_000_000_000),
     "crdt-record/checkpoint": crdt.StateRecord(
-        network_id=_KEY,
+        swarm_id=_KEY,
         epoch=7,
         sequence=42,
         previous=_KEY,
@@ -115,19 +114,8 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "gossip/status-reply-aborted": gossip.StatusReply(_XID, "aborted"),
     "gossip/status-reply-pending": gossip.StatusReply(_XID, "pending"),
     "gossip/status-reply-unknown": gossip.StatusReply(_XID, "unknown"),
-    "session/hello": session.Hello(1, 1, _KEY, "swarmnode/0.1.0", _KEY),
-    "membership/peer-record": membership.PeerRecord(
-        network_id=_KEY,
-        public_key=_KEY,
-        addresses=("192.0.2.1:7337", "[2001:db8::1]:7337"),
-        role="trainer",
-        version="0.1.0",
-        boot_epoch=7,
-        sequence=1234,
-        status=_STATUS,
-    ),
-    "membership/peer-list": membership.PeerList((_SIGNED, _SIGNED)),
-    "membership/snapshot-header": membership.SnapshotHeader(step=1200, size_bytes=1_444_000),
+    "session/hello": session.Hello(1, 1, _KEY, "swarmnode/0.1.0", _KEY, b"i" * 16, False),
+    "membership/swarm-hello": membership.SwarmHello("trainer", admission.Credentials(None)),
     "group/enlist": group.Enlist(_XID, True),
     "group/flush": group.Flush(_XID, (_KEY, bytes(32)), ()),
     "group/flush-prepared": group.Flush(_XID, (_KEY,), (_KEY, bytes(32)), True),

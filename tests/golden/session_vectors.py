@@ -35,9 +35,19 @@ def frames() -> dict[str, str]:
         software="swarmnode 1.0",
         expected=bytes(range(32, 64)),
     )
+    probe = Hello(
+        version_min=1,
+        version_max=2,
+        network=bytes(range(32)),
+        software="swarmnode 1.0",
+        instance=bytes(range(16)),
+        is_probe=True,
+    )
     made = {
         "hello": encode_hello(hello),
+        "hello-of-a-probe": encode_hello(probe),
         "open": encode_open(1, "gossip/exchange", Priority.BULK, 0),
+        "open-of-a-swarm": encode_open(1, "state/1@sme5g3yjj6brmytq", Priority.STATE, 0),
         "open-with-deadline": encode_open(2, "dht.find", Priority.CONTROL, 2500),
         "data": encode_frame(FrameKind.DATA, 1, b"payload"),
         "credit": encode_credit(1, 2 * 1024 * 1024),
@@ -46,6 +56,7 @@ def frames() -> dict[str, str]:
         "ping": encode_frame(FrameKind.PING, 0, (1).to_bytes(8, "big")),
         "pong": encode_frame(FrameKind.PONG, 0, (1).to_bytes(8, "big")),
         "goodbye": encode_goodbye(GoodbyeCode.DONE, "maintenance"),
+        "goodbye-key-in-use": encode_goodbye(GoodbyeCode.KEY_IN_USE, "another node answers"),
     }
     return {name: frame.hex() for name, frame in made.items()}
 

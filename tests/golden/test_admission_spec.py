@@ -14,7 +14,7 @@ from swarmnode.ids import encode_base32
 from swarmnode.protocol.admission import Admission
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.invites import Invite, Reason
-from swarmnode.protocol.swarm import network_id
+from swarmnode.protocol.swarm import swarm_id
 from swarmnode.wire import admission
 from swarmnode.wire.admission import MemberChain
 from swarmnode.wire.packing import encode_record
@@ -30,9 +30,9 @@ INVITE = Identity.from_seed(b"i" * 32)
 
 def example(name: str, **changes: object) -> bytes:
     records: Any = EXAMPLES
-    network = network_id(SWARM.public_key)
+    swarm = swarm_id(SWARM.public_key)
     return encode_record(
-        msgspec.structs.replace(records[f"admission/{name}"], network_id=network, **changes)
+        msgspec.structs.replace(records[f"admission/{name}"], swarm_id=swarm, **changes)
     )
 
 
@@ -78,6 +78,6 @@ def test_vectors() -> None:
     }
     assert re.findall(r"^    ([a-z2-7]{100,})$", SPEC, re.MULTILINE) == [encode_base32(token)]
     assert made.encode() == token
-    book = Admission(network_id(SWARM.public_key), SWARM.public_key, is_open=False)
+    book = Admission(swarm_id(SWARM.public_key), SWARM.public_key, is_open=False)
     chain = MemberChain(MEMBER_SIGNED, INVITE_SIGNED)
     assert book.admit(SWARM.peer_id, chain, 1_800_000_060) == "keeper"

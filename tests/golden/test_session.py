@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 from swarmnode import limits
 from swarmnode.protocol.session.records import CipherName, Opener, Role
 from swarmnode.wire.frames import FrameKind, FrameParser
+from swarmnode.wire.session import GoodbyeCode, Hello, ResetCode
 from tests.golden.session_vectors import PATH, REKEY_RECORDS, SECRET, vectors
 
 GOLDEN = json.loads(PATH.read_text())
@@ -49,3 +51,10 @@ def test_the_specification_states_the_limits_that_the_code_has() -> None:
         assert f"{value:,}" in SPEC
     for kind in FrameKind:
         assert f"| {kind.name} | {kind.value} |" in SPEC
+    for code in GoodbyeCode:
+        assert f"| {code.name} | {code.value} |" in SPEC
+    for code in ResetCode:
+        assert f"| {code.name} | {code.value} |" in SPEC
+    table = SPEC.split("HELLO is a msgpack map", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", table, re.MULTILINE)
+    assert ", ".join(rows).replace("`", "").split(", ") == list(Hello.__struct_fields__)

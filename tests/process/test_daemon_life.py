@@ -22,6 +22,8 @@ import trio
 from swarmnode import limits
 from swarmnode.cli.audit import audit_histories
 from swarmnode.config import Paths
+from swarmnode.daemon.discovery import DHT_SERVICE
+from swarmnode.daemon.members import HELLO_SERVICE
 from swarmnode.errors import AuthenticationFailed, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
@@ -29,9 +31,11 @@ from swarmnode.net.session import Session, run_session
 from swarmnode.net.tcp import TcpChannel, TcpTransport
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
-from swarmnode.protocol.swarm import Hint
+from swarmnode.protocol.swarm import Hint, network_id
 from swarmnode.store.files import read_history
-from swarmnode.wire.membership import PeerList
+from swarmnode.wire.admission import Credentials
+from swarmnode.wire.dht import Find
+from swarmnode.wire.membership import SwarmHello
 from swarmnode.wire.packing import encode_record
 
 from .daemon_kit import (
@@ -190,7 +194,7 @@ def test_whoever_expects_another_peer_is_told_on_both_sides(pair: Pair) -> None:
         await run_session(
             channel,
             identity=Identity.generate(),
-            network_id=pair.swarm.link().network_id,
+            network_id=network_id("main"),
             services=Services(),
             role=Role.CLIENT,
             expected=expected,
@@ -221,7 +225,7 @@ class DeafChannel(TcpChannel):
 
 async def ask_in_vain(session: Session, question: bytes) -> None:
     with contextlib.suppress(SwarmNodeError):
-        await session.request("peers/1", question, deadline_s=10.0)
+        await session.request(DHT_SERVICE, question, deadline_s=10.0)
 
 
 def test_a_peer_that_stops_reading_holds_nobody_up(pair: Pair) -> None:
@@ -236,7 +240,7 @@ def test_a_peer_that_stops_reading_holds_nobody_up(pair: Pair) -> None:
                 await run_session(
                     channel,
                     identity=Identity.generate(),
-                    network_id=pair.swarm.link().network_id,
+                    network_id=network_id("main"),
                     services=Services(),
                     role=Role.CLIENT,
                     expected=PeerId.parse(pair.a.status()["peer"]),
@@ -244,11 +248,14 @@ def test_a_peer_that_stops_reading_holds_nobody_up(pair: Pair) -> None:
                 )
 
             session: Session = await nursery.start(be_a_peer)
+            hello = encode_record(SwarmHello("trainer", Credentials(None)))
+            tag = pair.swarm.link().tag
+            await session.request(f"{HELLO_SERVICE}@{tag}", hello, deadline_s=10.0)
             await trio.to_thread.run_sync(
                 lambda: pair.a.wait(lambda s: s["peers_connected"] == 2, "the deaf peer")
             )
             channel.is_deaf = True
-            question = encode_record(PeerList(()))
+            question = encode_record(Find(1, (), bytes(32)))
             for _ in range(200):  # more than a session lets run at once; nobody reads an answer
                 nursery.start_soon(ask_in_vain, session, question)
             await trio.to_thread.run_sync(functools.partial(pair.wait_exchanges, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -23,7 +24,7 @@ from swarmnode.net.session import run_session
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
-from swarmnode.protocol.swarm import Hint, SwarmLink
+from swarmnode.protocol.swarm import Hint, SwarmLink, network_id
 from swarmnode.store.files import HomeLock, write_atomic
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.swarm import ManifestReply, Signed
@@ -34,7 +35,6 @@ from .daemon_kit import (
     LOOPBACK,
     Answer,
     Daemon,
-    Swarm,
     environment,
     free_port,
     make_home,
@@ -193,9 +193,7 @@ def test_another_swarm_of_the_same_name_needs_another_home(home: Path) -> None:
 
 
 @asynccontextmanager
-async def peer_with(
-    signed: Signed | None, swarm: Swarm, *, network_id: bytes | None = None
-) -> AsyncIterator[Hint]:
+async def peer_with(signed: Signed | None, *, network: bytes | None = None) -> AsyncIterator[Hint]:
     """Run a peer that gives ``signed`` to whoever asks; yield where it is."""
     identity = Identity.generate()
     services = Services()
@@ -210,7 +208,7 @@ async def peer_with(
         await run_session(
             channel,
             identity=identity,
-            network_id=network_id or swarm.link().network_id,
+            network_id=network or network_id("main"),
             services=services,
             role=Role.SERVER,
         )
@@ -255,7 +253,7 @@ async def test_a_manifest_from_a_peer_that_does_not_count_is_refused(
     home: Path, changes: dict[str, object], message: str
 ) -> None:
     swarm = new_swarm()
-    async with peer_with(swarm.signed(**changes), swarm) as hint:
+    async with peer_with(swarm.signed(**changes)) as hint:
         answer = await join_from(home, swarm.link(hint))
     assert answer.code == 4
     assert message in answer.json["error"]
@@ -263,16 +261,25 @@ async def test_a_manifest_from_a_peer_that_does_not_count_is_refused(
 
 async def test_a_manifest_that_a_peer_forged_is_refused(home: Path) -> None:
     swarm, forger = new_swarm(), new_swarm()
-    async with peer_with(forger.signed(), swarm) as hint:
+    async with peer_with(forger.signed()) as hint:
         answer = await join_from(home, swarm.link(hint))
     assert answer.code == 4
     assert "the link names the swarm key" in answer.json["error"]
-    assert "bad manifest" in answer.err
+    assert "no manifest" in answer.err
+
+
+async def test_trust_believes_no_forged_manifest_either(home: Path) -> None:
+    swarm, forger = new_swarm(), new_swarm()
+    async with peer_with(forger.signed()) as hint:
+        ask = functools.partial(swarmnode, home, "trust", str(swarm.link(hint)), "--json")
+        answer = await trio.to_thread.run_sync(ask)
+    assert answer.code == answer.json["exit_code"] == 4
+    assert "the link names the swarm key" in answer.json["error"]
 
 
 async def test_a_peer_with_another_key_than_the_link_says_is_refused(home: Path) -> None:
     swarm = new_swarm()
-    async with peer_with(swarm.signed(), swarm) as hint:
+    async with peer_with(swarm.signed()) as hint:
         stranger = Identity.generate().peer_id
         answer = await join_from(home, swarm.link(Hint(stranger, hint.address)))
     assert answer.code == 4
@@ -281,7 +288,7 @@ async def test_a_peer_with_another_key_than_the_link_says_is_refused(home: Path)
 
 async def test_a_peer_of_another_network_is_refused(home: Path) -> None:
     swarm = new_swarm()
-    async with peer_with(swarm.signed(), swarm, network_id=bytes(32)) as hint:
+    async with peer_with(swarm.signed(), network=bytes(32)) as hint:
         answer = await join_from(home, swarm.link(hint))
     assert answer.code == 4
     assert "network" in answer.json["error"]
@@ -293,7 +300,7 @@ async def test_one_good_peer_is_enough(home: Path) -> None:
     good = swarm.signed(task="nosuch")  # so that the node ends as soon as it has it
     expired = swarm.signed(expires_at=CREATED_UNIX_S + 1)
     async with contextlib.AsyncExitStack() as stack:
-        hints = [await stack.enter_async_context(peer_with(s, swarm)) for s in (expired, good)]
+        hints = [await stack.enter_async_context(peer_with(s)) for s in (expired, good)]
         link = swarm.link(*hints)
         command = worker_command("swarmnode", "join", str(link), "--metrics", "off")
         with trio.fail_after(DEADLINE_S):
@@ -313,9 +320,9 @@ def test_sigterm_ends_a_node_that_waits_for_its_manifest(home: Path) -> None:
     link = str(new_swarm().link(Hint(Identity.generate().peer_id, f"{LOOPBACK}:{free_port()}")))
     daemon = Daemon(home, link)
     try:
-        status = daemon.wait(lambda s: s["state"] == "syncing", "waiting")
-        assert status["reason"] == "looking for a peer that has the manifest"
-        wait_until(lambda: "does not answer yet" in daemon.log, "the reason in the log")
+        reason = "looking for a peer that has the manifest"
+        assert daemon.wait(lambda s: s["reason"] == reason, reason)["state"] == "syncing"
+        wait_until(lambda: "no manifest" in daemon.log, "the reason in the log")
         code, seconds = daemon.signal(signal.SIGTERM)
     finally:
         daemon.kill()
@@ -328,6 +335,7 @@ def test_a_link_with_nobody_to_ask_is_refused_at_once(home: Path) -> None:
     answer = join(home, str(new_swarm().link()))
     assert answer.code == 2
     assert "names no peer (b=) to join through" in answer.line
+    assert not Paths(home).node_key.exists()
 
 
 def test_every_interface_means_both_families(home: Path) -> None:

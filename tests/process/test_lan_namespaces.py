@@ -210,7 +210,7 @@ def test_bad_beacons_are_refused(machines: tuple[Machine, Machine]) -> None:
         "foreign": beacon(3, network=bytes(32)),
         "replayed": older,
         "oversized": bytes(limits.LAN_BEACON_BYTES_MAX + 1),
-        "malformed": signed_by(identity(3), Beacon(NETWORK, 1, 1, 0, ())),
+        "malformed": signed_by(identity(3), Beacon(NETWORK, 1, 1, 65_536, ())),
     }
     for data in (genuine, *bad.values()):
         attacker.tell(f"raw {data.hex()}")

@@ -58,14 +58,14 @@ def signed_record(
     *,
     previous: bytes = NO_HASH,
     checkpoint: bool | None = None,
-    network_id: bytes = NETWORK,
+    swarm_id: bytes = NETWORK,
     epoch: int = 1,
     wall_unix_s: float = WALL_UNIX_S,
     **words: object,
 ) -> Opened:
     """Return a record as its author would sign it, whatever its author says."""
     record = wire.StateRecord(
-        network_id=network_id,
+        swarm_id=swarm_id,
         epoch=epoch,
         sequence=sequence,
         previous=previous,

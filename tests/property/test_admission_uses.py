@@ -22,14 +22,14 @@ from swarmnode.protocol.invites import (
     make_invite,
     make_member_chain,
 )
-from swarmnode.protocol.swarm import network_id, parse_link
+from swarmnode.protocol.swarm import parse_link, swarm_id
 from swarmnode.wire.admission import MemberChain
 
 DAY_S = 86_400
 HOUR_S = 3600
 NOW = 1_800_000_000
 SWARM = Identity.from_seed(bytes(range(32)))
-NETWORK = network_id(SWARM.public_key)
+NETWORK = swarm_id(SWARM.public_key)
 PEERS = tuple(Identity.from_seed(bytes([n]) * 32).peer_id for n in range(1, 9))
 WATCHER = PEERS[-1]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 import trio
 
 from swarmnode.cli.audit import Audit, audit_histories
-from swarmnode.testing.fake_worker import Vector
+from swarmnode.testing.fake_snapshot import Vector
 from swarmnode.testing.swarm import SimNode, SimSwarm
 
 SUM_ERROR_MAX = 1e-6
@@ -37,6 +37,21 @@ async def everybody_exchanges(swarm: SimSwarm, limit_s: float = 30.0) -> float:
         lambda: all(node.status.exchanges_committed > before[node.index] for node in swarm.up),
         limit_s,
         poll_s=0.25,
+    )
+
+
+def state_digests(nodes: Iterable[SimNode]) -> set[bytes]:
+    """Return the digests of what the nodes hold of the shared state: one if they agree."""
+    return {node.part.state.core.digest() for node in nodes}
+
+
+def are_one_swarm(nodes: Collection[SimNode]) -> bool:
+    """Whether all of them hold the same state, and each holds just the others for alive."""
+    everybody = tuple(sorted(node.peer for node in nodes))
+    return (
+        all(node.running.view.part is not None for node in nodes)
+        and all(node.part.members.live() == everybody for node in nodes)
+        and len(state_digests(nodes)) == 1
     )
 
 

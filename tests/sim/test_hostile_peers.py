@@ -7,7 +7,6 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange import EXCHANGE_SERVICE, MESSAGE_SERVICE
 from swarmnode.errors import SwarmNodeError
 from swarmnode.net.stream import Stream
 from swarmnode.testing.fake_worker import FakeWorker
@@ -20,10 +19,10 @@ from tests.sim.impostor import Impostor, accept_of, say
 TRAINING = FakeWorker(np.zeros(0), drift=pull)
 
 
-def lanes(node: SimNode) -> int:
+def lanes(node: SimNode, other: Impostor) -> int:
     exchanges = node.running.view.exchanges
     assert exchanges is not None
-    return len(exchanges._lanes)
+    return sum(lane.peer == other.peer for lane in exchanges._lanes.values())
 
 
 def with_peer(node: SimNode, impostor: Impostor) -> list[dict]:
@@ -54,7 +53,7 @@ async def test_a_peer_that_accepts_and_then_reads_nothing(tmp_path, autojump_clo
         passed_s = trio.current_time() - started
         assert abs((victim.worker.step - steps) - passed_s / slow.step_s) <= 2
         await session.aclose()
-        await until(lambda: lanes(victim) == 0, limits.EXCHANGE_LINGER_S + 5)
+        await until(lambda: lanes(victim, impostor) == 0, limits.EXCHANGE_LINGER_S + 5)
         await end(swarm)
 
 
@@ -64,16 +63,25 @@ async def test_a_peer_that_accepts_nothing_and_ends_nothing(tmp_path, autojump_c
     async def ignore(_stream: Stream, _offer: wire.Offer) -> None:
         await trio.sleep_forever()
 
-    async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
+    async with sim_swarm(tmp_path, 3, worker=TRAINING) as swarm:
         await trio.sleep(2)
         impostor = Impostor(swarm, b"i", ignore)
         await impostor.join(0)
-        await until(lambda: impostor.offers >= 8, 120)
-        # Each offer waits EXCHANGE_OFFER_S, then lingers.
-        longest_s = limits.EXCHANGE_OFFER_S + limits.EXCHANGE_LINGER_S
-        assert lanes(swarm.nodes[0]) <= longest_s / limits.EXCHANGE_OFFER_S + 1
-        assert swarm.nodes[0].status.exchanges_committed > 5
+        victim = swarm.nodes[0]
+        for asked_before in range(2):
+            await until_offered(impostor, asked_before)
+            offered_at, done = trio.current_time(), victim.status.exchanges_committed
+            # Each offer waits EXCHANGE_OFFER_S, then lingers; others have their turn meanwhile.
+            await trio.sleep(limits.EXCHANGE_OFFER_S + limits.EXCHANGE_LINGER_S + 5)
+            assert lanes(victim, impostor) == 0
+            assert impostor.offers == asked_before + 1
+            assert victim.status.exchanges_committed > done + 10
+            await trio.sleep_until(offered_at + limits.EXCHANGE_OFFER_S + limits.PARTNER_SLOW_S)
         await end(swarm)
+
+
+async def until_offered(impostor: Impostor, asked_before: int) -> None:
+    await until(lambda: impostor.offers > asked_before, 3 * limits.PARTNER_SLOW_S)
 
 
 async def nothing(stream: Stream, offer: wire.Offer) -> None:
@@ -166,22 +174,24 @@ def offer_with(key: bytes, **changes: object) -> wire.Offer:
 async def test_a_stream_that_does_not_begin_with_an_offer(tmp_path, autojump_clock, first) -> None:
     async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
         await trio.sleep(1)
-        session = await Impostor(swarm, b"i", nothing).join(0)
-        async with await session.open_stream(EXCHANGE_SERVICE) as stream:
+        impostor = Impostor(swarm, b"i", nothing)
+        session = await impostor.enter(0)
+        async with await impostor.open_exchange(session) as stream:
             if first:
                 await stream.send_message(first)
             await stream.send_end()
             with pytest.raises(SwarmNodeError):
                 await stream.receive_message(0)
-        assert lanes(swarm.nodes[0]) == 0
+        assert lanes(swarm.nodes[0], impostor) == 0
         await end(swarm)
 
 
 async def test_a_stream_on_which_nothing_comes_is_refused_in_time(tmp_path, autojump_clock) -> None:
     async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
         await trio.sleep(1)
-        session = await Impostor(swarm, b"i", nothing).join(0)
-        stream = await session.open_stream(EXCHANGE_SERVICE)
+        impostor = Impostor(swarm, b"i", nothing)
+        session = await impostor.enter(0)
+        stream = await impostor.open_exchange(session)
         await stream.send(b"\0")  # a message has at least eight bytes
         with trio.fail_after(limits.EXCHANGE_OFFER_S + 1), pytest.raises(SwarmNodeError):
             await stream.receive_message(0)
@@ -191,8 +201,9 @@ async def test_a_stream_on_which_nothing_comes_is_refused_in_time(tmp_path, auto
 async def test_an_offer_that_is_refused_is_answered_and_ended(tmp_path, autojump_clock) -> None:
     async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
         await trio.sleep(1)
-        session = await Impostor(swarm, b"i", nothing).join(0)
-        async with await session.open_stream(EXCHANGE_SERVICE) as stream:
+        impostor = Impostor(swarm, b"i", nothing)
+        session = await impostor.enter(0)
+        async with await impostor.open_exchange(session) as stream:
             await say(stream, offer_with(b"k" * 32))
             header, _ = await stream.receive_message(0)
             assert b"incompatible" in header
@@ -200,7 +211,7 @@ async def test_an_offer_that_is_refused_is_answered_and_ended(tmp_path, autojump
                 await stream.receive_message(0)
             await stream.send_end()
         await trio.sleep(0.1)
-        assert lanes(swarm.nodes[0]) == 0
+        assert lanes(swarm.nodes[0], impostor) == 0
         await end(swarm)
 
 
@@ -218,15 +229,16 @@ async def test_a_message_of_a_running_exchange_from_somebody_else(tmp_path, auto
     async with sim_swarm(tmp_path, 2, delay_s=0.1, worker=TRAINING) as swarm:
         await trio.sleep(3)
         victim = swarm.nodes[0]
-        session = await Impostor(swarm, b"i", nothing).join(0)
+        impostor = Impostor(swarm, b"i", nothing)
+        session = await impostor.join(0)
         xid = await running_exchange(victim)
-        abort = encode_record(wire.Abort(xid=xid, reason="because I say so"))
+        abort = wire.Abort(xid=xid, reason="because I say so")
         with pytest.raises(SwarmNodeError):
-            await session.request(MESSAGE_SERVICE, abort, deadline_s=2)
-        accept = encode_record(wire.Accept(xid=xid, round=1, step=1, tokens=1))
+            await impostor.tell(session, abort)
+        accept = wire.Accept(xid=xid, round=1, step=1, tokens=1)
         with pytest.raises(SwarmNodeError, match="needs a stream"):
-            await session.request(MESSAGE_SERVICE, accept, deadline_s=2)
+            await impostor.tell(session, accept)
         await until(lambda: any(e["xid"] == xid.hex() for e in victim.history), 10)
         assert next(e for e in victim.history if e["xid"] == xid.hex())["outcome"] == "committed"
-        assert make_identity(1).peer_id in victim.running.view.neighbours.sessions
+        assert make_identity(1).peer_id in victim.part.sessions
         await end(swarm)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import trio
 
+from swarmnode.net.memory import MemoryChannel
 from swarmnode.protocol.gossip.events import Role
 from swarmnode.protocol.gossip.flight import State
 from swarmnode.testing.fake_worker import FakeWorker
-from swarmnode.testing.swarm import sim_swarm
-from tests.sim.checks import check_atomic, check_conserved, end, everybody_exchanges, pull, until
+from swarmnode.testing.swarm import SimSwarm, sim_swarm
+from tests.sim.checks import (
+    are_one_swarm,
+    check_atomic,
+    check_conserved,
+    end,
+    everybody_exchanges,
+    pull,
+    until,
+)
 from tests.sim.test_workers import flight_is
 
 TRAINING = FakeWorker(np.zeros(0), drift=pull)
+SLOW = replace(TRAINING, step_s=0.5, every=4, save_every=20)
 
 
 async def test_neighbours_are_told_and_no_task_is_left(tmp_path, autojump_clock) -> None:
@@ -25,14 +36,12 @@ async def test_neighbours_are_told_and_no_task_is_left(tmp_path, autojump_clock)
         assert await leaver.leave() < 2
         assert leaver.failure is None
         for node in swarm.up:
-            entry = node.running.view.neighbours.book.entries[leaver.peer]
-            assert entry.record is not None
-            assert entry.record.status.state == "left"
-            assert not entry.connected
-            assert leaver.peer not in node.running.view.neighbours.sessions
-        dials = [node.running.view.neighbours.book.statistics().dials for node in swarm.up]
+            shown = node.view_of(leaver)
+            assert (shown.alive, shown.state, shown.connected) == ("left", "left", False)
+            assert leaver.peer not in node.part.sessions
+        dials = [node.part.members.book.statistics().dials for node in swarm.up]
         await trio.sleep(20)
-        again = [node.running.view.neighbours.book.statistics().dials for node in swarm.up]
+        again = [node.part.members.book.statistics().dials for node in swarm.up]
         assert dials == again  # who has left is not dialled
         await everybody_exchanges(swarm)
         await swarm.start(2)
@@ -42,6 +51,65 @@ async def test_neighbours_are_told_and_no_task_is_left(tmp_path, autojump_clock)
         assert audit.lost_in_kill == 0
     # sim_swarm's nursery has ended: every task of every node has, too.
     assert trio.lowlevel.current_statistics().tasks_living < 10
+
+
+def count_dials(swarm: SimSwarm, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count by address what is dialled from now on."""
+    dials: Counter[str] = Counter()
+    connect = swarm.network.connect
+
+    async def counted(dialler: str, address: str) -> MemoryChannel:
+        dials[address] += 1
+        return await connect(dialler, address)
+
+    monkeypatch.setattr(swarm.network, "connect", counted)
+    return dials
+
+
+@pytest.mark.parametrize("index", [0, 4])
+async def test_many_learn_within_two_seconds_who_has_left(
+    tmp_path, autojump_clock, monkeypatch, index: int
+) -> None:
+    async with sim_swarm(tmp_path, 10, worker=SLOW) as swarm:
+        await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.1)
+        leaver = swarm.nodes[index]
+        started = trio.current_time()
+        await leaver.leave()
+        await until(lambda: all(n.view_of(leaver).alive == "left" for n in swarm.up), 2)
+        assert trio.current_time() - started < 2
+        assert all(node.view_of(leaver).state == "left" for node in swarm.up)
+        await trio.sleep(20)  # the DHT finds out by itself
+        dials = count_dials(swarm, monkeypatch)
+        await trio.sleep(60)
+        # A peer of the link is looked for now and then, for it may come back knowing nobody.
+        is_hinted = index == 0
+        assert dials[f"mem:{leaver.name}"] <= 9 * (12 if is_hinted else 3)
+        assert all(node.view_of(leaver).alive == "left" for node in swarm.up)
+        await end(swarm)
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_who_was_killed_is_dead_within_a_minute(
+    tmp_path, autojump_clock, monkeypatch, is_told: bool
+) -> None:
+    """``is_told``: its machine still runs and resets its connections; else they are silent."""
+    async with sim_swarm(tmp_path, 8, worker=SLOW) as swarm:
+        await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.1)
+        victim = swarm.nodes[4]
+        if not is_told:
+            swarm.network.partition(["n4"], [node.name for node in swarm.nodes if node != victim])
+        await victim.kill(unplug=is_told)
+        await until(lambda: all(n.view_of(victim).alive == "dead" for n in swarm.up), 60)
+        assert all(node.view_of(victim).state == "dead" for node in swarm.up)
+        assert all(victim.peer not in node.part.partners() for node in swarm.up)
+        dials = count_dials(swarm, monkeypatch)
+        await trio.sleep(60)
+        # All members together call a dead one about once a second: it may be a partition.
+        assert 6 < dials["mem:n4"] < 120
+        swarm.network.heal()
+        await swarm.start(4)
+        await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.1)
+        await end(swarm, crashed=(victim,))
 
 
 @pytest.mark.parametrize("seed", range(6))

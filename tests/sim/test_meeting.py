@@ -35,10 +35,7 @@ TRAINING = FakeWorker(np.zeros(0), drift=pull)
 
 
 def add_node(swarm: SimSwarm, hints: tuple[int, ...]) -> SimNode:
-    index = len(swarm.nodes)
-    worker = replace(TRAINING, initial=np.full(640, float(index)))
-    swarm.nodes.append(SimNode(swarm, index, worker, make_identity(index), hints))
-    return swarm.nodes[-1]
+    return swarm.add(replace(TRAINING, initial=np.full(640, float(len(swarm.nodes)))), hints)
 
 
 def sessions_between(one: SimNode, other: SimNode) -> int:
@@ -48,8 +45,8 @@ def sessions_between(one: SimNode, other: SimNode) -> int:
         for a, b, end in one.swarm.network._links
         if {a, b} == {one.name, other.name} and not end.is_over
     ]
-    ours = one.running.view.neighbours.sessions[other.peer]
-    theirs = other.running.view.neighbours.sessions[one.peer]
+    ours = one.part.sessions[other.peer]
+    theirs = other.part.sessions[one.peer]
     assert ours.outbound != theirs.outbound
     return len(alive)
 
@@ -68,7 +65,7 @@ async def test_two_that_dial_each_other_end_with_one_session(
         await swarm.start(1)
         await trio.sleep(2)
         assert sessions_between(one, other) == 1
-        assert one.running.view.neighbours.book.statistics().dials <= 3
+        assert one.part.members.book.statistics().dials <= 3
         await everybody_exchanges(swarm)
         assert sessions_between(one, other) == 1
         await end(swarm)
@@ -82,15 +79,15 @@ async def test_a_dial_that_waited_for_long_does_not_replace_a_session(
         await trio.sleep(5)
         one, other = swarm.nodes
         swarm.partition(range(1), range(1, 2))
-        await until(lambda: not one.running.view.neighbours.sessions, 60)
-        await until(lambda: not other.running.view.neighbours.sessions, 60)
+        await until(lambda: not one.part.sessions, 60)
+        await until(lambda: not other.part.sessions, 60)
         await trio.sleep(15)
         swarm.network.heal()
         await until(lambda: one.status.peers_connected == 1 == other.status.peers_connected, 5)
         await trio.sleep(1)
-        session = one.running.view.neighbours.sessions[other.peer]
+        session = one.part.sessions[other.peer]
         await trio.sleep(30)
-        assert one.running.view.neighbours.sessions[other.peer] is session
+        assert one.part.sessions[other.peer] is session
         assert sessions_between(one, other) == 1
         await end(swarm)
 
@@ -131,16 +128,14 @@ async def test_a_node_that_went_silent_is_replaced_by_its_next_boot(
 async def test_a_node_of_another_network_is_refused(tmp_path, autojump_clock) -> None:
     async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
         stranger = add_node(swarm, (0,))
-        other_key = Identity.from_seed(b"o" * 32)
-        stranger_link = replace(swarm.link((0,)), swarm_key=other_key.public_key)
-        stranger.link = stranger_link
+        stranger.network = "other"
         await swarm.start(2)
         await until(lambda: stranger.node is None, 10)
         assert isinstance(stranger.failure, Exception)
         assert "network" in str(stranger.failure)
-        assert swarm.nodes[0].running.view.neighbours.refused["VersionMismatch"] > 0
+        assert swarm.nodes[0].running.view.network.refused["VersionMismatch"] > 0
         assert swarm.nodes[0].status.peers_known == 1
-        swarm.nodes.pop()
+        stranger.failure = None
         await end(swarm)
 
 
@@ -197,7 +192,7 @@ async def test_a_bad_manifest_from_the_peer_of_the_link(
 ) -> None:
     async with sim_swarm(tmp_path, 0) as swarm:
         newcomer = add_node(swarm, ())
-        liar = Impostor(swarm, bytes([2]), no_exchange)
+        liar = Impostor(swarm, bytes([2]))
 
         async def lie(_peer: PeerId, _payload: bytes) -> bytes:
             return encode_record(ManifestReply(make()))
@@ -216,7 +211,7 @@ async def test_a_bad_manifest_from_the_peer_of_the_link(
 async def test_a_liar_among_honest_peers_does_not_stop_a_newcomer(tmp_path, autojump_clock) -> None:
     async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
         newcomer = add_node(swarm, (2, 0))
-        liar = Impostor(swarm, bytes([3]), no_exchange)
+        liar = Impostor(swarm, bytes([3]))
 
         async def lie(_peer: PeerId, _payload: bytes) -> bytes:
             return encode_record(ManifestReply(forged()))
@@ -227,7 +222,3 @@ async def test_a_liar_among_honest_peers_does_not_stop_a_newcomer(tmp_path, auto
         await until(lambda: newcomer.status.state == "training", 20)
         await everybody_exchanges(swarm)
         await end(swarm)
-
-
-async def no_exchange(stream, offer) -> None:
-    """Answer an offer with nothing."""

@@ -19,20 +19,21 @@ from tests.sim.checks import check_atomic, check_conserved, cut_at_random, end, 
 TRAINING = FakeWorker(np.zeros(0), drift=pull, save_every=100)
 
 
-async def faulty_run(home: Path, seed: int) -> tuple[str, bytes]:
-    """Cut links, kill a node and let it come back; return the digest and all parameters."""
+async def faulty_run(home: Path, seed: int) -> tuple[str, list[bytes], bytes]:
+    """Cut links, kill a node and let it come back; return the digests and all parameters."""
     async with sim_swarm(home, 5, seed=seed, worker=TRAINING) as swarm:
         await cut_at_random(swarm, 12)
         await swarm.kill(3)
         await trio.sleep(2)
         await swarm.start(3)
         await cut_at_random(swarm, 12)
+        states = [node.part.state.core.digest() for node in swarm.nodes]
         await end(swarm, crashed=(swarm.nodes[3],))
         parameters = np.concatenate([node.worker.x for node in swarm.nodes])
-        return swarm.digest(), parameters.tobytes()
+        return swarm.digest(), states, parameters.tobytes()
 
 
-def run_alone(home: Path, seed: int) -> tuple[str, bytes]:
+def run_alone(home: Path, seed: int) -> tuple[str, list[bytes], bytes]:
     """Run from the same moment on: sums of floats depend on where the clock stands."""
     clock = trio.testing.MockClock(autojump_threshold=0)
     return trio.run(faulty_run, home, seed, clock=clock)

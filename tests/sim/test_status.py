@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import trio
 
-from swarmnode.telemetry.metrics import render
+from swarmnode.telemetry.catalogue import render
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, sim_swarm
 from tests.sim.checks import end, pull, until
@@ -35,11 +35,11 @@ async def test_status_peers_and_metrics_agree_with_the_history(tmp_path, autojum
         # A status is as old as the last report of the worker, a second at most.
         assert abs(status.step - node.worker.step) <= 1.2 / node.worker.step_s
         assert msgspec.json.decode(msgspec.json.encode(status))["state"] == "training"
-        others = {peer.peer: peer for peer in view.peers(trio.current_time())}
+        others = {peer.peer: peer for peer in view.peers()}
         assert others.keys() == {str(n.peer) for n in swarm.nodes[1:]}
         assert all(peer.connected and peer.state == "training" for peer in others.values())
         assert all(peer.step > 0 for peer in others.values())
-        text = render(view.metrics(trio.current_time()), "")[1].decode()
+        text = render(view.metrics(), "")[1].decode()
         (line,) = (
             line
             for line in text.splitlines()
@@ -73,6 +73,6 @@ async def test_a_node_that_looks_for_the_manifest_says_so(tmp_path, autojump_clo
         assert newcomer.status.state == "syncing"
         assert "manifest" in newcomer.status.reason
         assert newcomer.status.step == 0
-        assert newcomer.running.view.peer_status().state == "syncing"
-        render(newcomer.running.view.metrics(trio.current_time()), "")
+        assert newcomer.running.view.state()[0] == "syncing"
+        render(newcomer.running.view.metrics(), "")
         await newcomer.leave()

@@ -22,7 +22,9 @@ MODULE_LINES_MAX = 800
 MODULE_LINES_WARN = 500
 FUNCTION_LINES_MAX = 70
 # Modules that may pass MODULE_LINES_WARN, each with the reason why it is not two.
-LONG_MODULES: dict[str, str] = {}
+LONG_MODULES: dict[str, str] = {
+    "swarmnode/limits.py": "a list of constants and their reasons, read by section",
+}
 
 # Written apart so that this file does not hold what it forbids.
 MARKERS = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK"]) + r")\b")

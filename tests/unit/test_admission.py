@@ -26,7 +26,7 @@ from swarmnode.protocol.invites import (
     renewal_due_at,
     sign_revocations,
 )
-from swarmnode.protocol.swarm import Hint, SwarmLink, network_id, parse_link
+from swarmnode.protocol.swarm import Hint, SwarmLink, parse_link, swarm_id
 from swarmnode.wire.admission import (
     Credentials,
     MemberCertificate,
@@ -41,7 +41,7 @@ DAY_S = 86_400
 NOW = 1_800_000_000
 SWARM = Identity.from_seed(bytes(range(32)))
 OTHER_SWARM = Identity.from_seed(b"o" * 32)
-NETWORK = network_id(SWARM.public_key)
+NETWORK = swarm_id(SWARM.public_key)
 PEERS = [Identity.from_seed(bytes([n]) * 32).peer_id for n in range(1, 9)]
 PEER, OTHER = PEERS[:2]
 
@@ -408,7 +408,7 @@ def test_what_another_swarm_has_kept_is_not_believed() -> None:
     book.admit(PEER, make_member_chain(made, PEER, NOW), NOW)
     book.take_revocations(revocations(1, made))
     stranger = Admission(
-        network_id(OTHER_SWARM.public_key), OTHER_SWARM.public_key, False, book.state()
+        swarm_id(OTHER_SWARM.public_key), OTHER_SWARM.public_key, False, book.state()
     )
     assert stranger.revocations is None
     assert not stranger.is_member(PEER, NOW)

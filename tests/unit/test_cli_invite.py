@@ -24,7 +24,7 @@ from swarmnode.protocol.invites import (
     make_member_chain,
     open_revocations,
 )
-from swarmnode.protocol.swarm import Hint, SwarmLink, network_id, parse_link, sign_manifest
+from swarmnode.protocol.swarm import Hint, SwarmLink, parse_link, sign_manifest, swarm_id
 from swarmnode.store import invites as store
 from swarmnode.store.files import write_atomic, write_new
 from swarmnode.store.keys import load_or_create_identity
@@ -71,7 +71,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 def admission_of(paths: Paths) -> Admission:
     key = load_or_create_identity(paths.swarm("demo").swarm_key).public_key
-    return Admission(network_id(key), key, False, store.load_admission_state(paths.swarm("demo")))
+    return Admission(swarm_id(key), key, False, store.load_admission_state(paths.swarm("demo")))
 
 
 def test_a_printed_link_lets_a_peer_in(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,9 +168,7 @@ def test_two_who_revoke_at_once_both_do(paths: Paths, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("swarmnode.store.invites.write_new", late)
     signed = store.revoke_invite(own, swarm, b"1" * 10, NOW)
-    found = open_revocations(
-        signed, network=network_id(swarm.public_key), swarm_key=swarm.public_key
-    )
+    found = open_revocations(signed, network=swarm_id(swarm.public_key), swarm_key=swarm.public_key)
     assert set(found.revoked) == {b"1" * 10, b"2" * 10}
     assert store.load_revocations(own) == signed
 
@@ -236,7 +234,7 @@ def test_a_link_that_is_too_long_is_not_made(
     paths: Paths, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = load_or_create_identity(paths.swarm("demo").swarm_key).public_key
-    hints = (Hint(PEER, f"{'h' * 200}:7337"),) * 6
+    hints = (Hint(PEER, f"{'h' * 210}:7337"),) * 6
     save_link(SwarmLink("demo", key, hints), paths)
     message = run(capsys, "create", "demo", code=2)
     assert "create the swarm with fewer --advertise" in message

@@ -19,6 +19,7 @@ from swarmnode.store.swarms import save_link
 SWARM = Identity.from_seed(bytes(range(32)))
 PEER = Identity.from_seed(bytes(32)).peer_id
 LINK = str(SwarmLink("demo", SWARM.public_key, (Hint(PEER, "127.0.0.1:7337"),)))
+BARE = str(SwarmLink("demo", SWARM.public_key))
 JOIN = ("join", LINK)
 CREATE = ("create", "demo", "--task", "synthetic")
 
@@ -28,6 +29,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for variable in [name for name in os.environ if name.startswith("SWARMNODE_")]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("SWARMNODE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SWARMNODE_LAN", "false")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "home"
 
@@ -80,7 +82,13 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         ((*CREATE, "--listen", "127.0.0.1:0"), 2, "expected a port that stays the same"),
         ((*CREATE, "--advertise", "*:7"), 2, "advertise (--advertise): expected a host, not '*'"),
         (("join",), 2, "Missing argument 'LINK'"),
-        (("join", "nosuch"), 2, "this home knows no swarm named 'nosuch': join it once by its"),
+        (("join", "nosuch"), 2, "this home knows no swarm named 'nosuch', and none was found in"),
+        (("join", "nosuch", "--key", "abc"), 2, "--key: expected 8 to 52 letters of a swarm's"),
+        (("join", "nosuch", "--bootstrap", "x"), 2, "expected a hint like sn1…@HOST:PORT"),
+        (("join", "nosuch", "--network", "Ü"), 2, "--network: "),
+        (("join", BARE), 2, "names no peer (b=) to join through, this home knows no other node"),
+        (("join", LINK, "--role", "king"), 2, "'king' is not one of 'trainer', 'keeper'"),
+        (("join", LINK, "--key", "abcdefgh"), 2, "--key: the link names the key"),
         (("join", ""), 2, "a swarm's name has 1-64 of"),
         (("join", "日本"), 2, "a swarm's name has 1-64 of"),
         (("join", "http://x"), 2, "expected a link like swarm:NAME?k=…&b=…, got 'http://x'"),
@@ -95,6 +103,12 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         ((*JOIN, "--device", "gpu"), 2, "--device: expected auto, cpu, mps, cuda or cuda:N"),
         ((*JOIN, "--steps", "0"), 2, "0 is not in the range"),
         ((*JOIN, "--data", "nosuch"), 2, "--data: expected a folder of text files"),
+        (("trust",), 2, "Missing argument 'LINK'"),
+        (("trust", "nosuch"), 2, "this home knows no swarm named 'nosuch', and none was found in"),
+        (("trust", "swarm:demo"), 2, "the link has no ?k=…: copy it whole"),
+        (("trust", BARE), 1, "nobody gave the manifest of swarm 'demo': nobody was found"),
+        (("swarms", "Ünï"), 2, "a swarm's name has 1-64 of"),
+        (("swarms", *(f"n{n}" for n in range(17))), 2, "expected at most 16 names of swarms"),
         (("export",), 2, "Missing argument 'DIRECTORY'"),
         (("export", "out"), 2, "no swarm has been joined from the home"),
         (("export", "out", "--swarm", "Ü"), 2, "expected a swarm name of 1 to 64 characters"),

@@ -87,7 +87,7 @@ def test_a_record_is_taken_in_passed_on_and_kept(pair: Pair) -> None:
     ("verdict", "record"),
     [
         ("forged", with_signed(signed_record(AUTHOR), signature=bytes(64))),
-        ("foreign", signed_record(AUTHOR, network_id=bytes(32))),
+        ("foreign", signed_record(AUTHOR, swarm_id=bytes(32))),
         ("malformed", with_signed(signed_record(AUTHOR), body=b"\x93")),
         ("oversized", with_signed(signed_record(AUTHOR), body=bytes(9000))),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 
 import pytest
 
@@ -185,13 +186,42 @@ def test_nobody_answering_is_tried_again() -> None:
 
 def test_a_stranger_with_unknown_neighbours_starts_a_self_lookup() -> None:
     core = core_that_knows(1)
-    core.handle(events.Discovered((contact(2),)), 100.0)
+    core.handle(events.Discovered((contact(2),)), 1.0)
     (sent,) = sends(core)
     assert isinstance(sent.message, wire.Find)
     assert sent.message.key == core.self_id
-    answer(core, sent, 100.0, *(contact(number) for number in range(3, 9)))
-    run_dry(core, 100.0, *(contact(number) for number in range(3, 9)))
+    answer(core, sent, 1.0, *(contact(number) for number in range(3, 9)))
+    soon = 1.25 * limits.DHT_SELF_LOOKUP_PAUSE_S
+    core.handle_deadline(soon)
+    run_dry(core, soon, *(contact(number) for number in range(3, 9)))
     assert len(core.table) == 8
+
+
+def self_lookups(core: DhtCore, end: float) -> list[float]:
+    """Return when a core looked itself up; everybody whom it asks knows nobody."""
+    times: list[float] = []
+    while (deadline := core.next_deadline()) is not None and deadline <= end:
+        core.handle_deadline(deadline)
+        for sent in sends(core):
+            if isinstance(sent.message, wire.Find) and sent.message.key == core.self_id:
+                times.append(deadline)
+            answer(core, sent, deadline)
+    return times
+
+
+def test_who_knows_few_looks_around_soon_and_then_ever_less() -> None:
+    times = self_lookups(core_that_knows(1), 7200.0)
+    pauses = [later - earlier for earlier, later in itertools.pairwise((0.0, *times))]
+    expected = limits.DHT_SELF_LOOKUP_PAUSE_S
+    for pause in pauses:
+        assert 0.7 * expected < pause < 1.3 * expected
+        expected = min(2 * expected, limits.DHT_SELF_LOOKUP_S)
+    assert expected == limits.DHT_SELF_LOOKUP_S
+
+
+def test_who_knows_enough_does_not() -> None:
+    core = core_that_knows(*range(1, 1 + limits.DHT_BUCKET_CONTACTS))
+    assert min(self_lookups(core, 3600.0)) > 0.7 * limits.DHT_SELF_LOOKUP_S
 
 
 # --- time --------------------------------------------------------------------------------
@@ -273,6 +303,58 @@ def test_put_reports_how_many_keep_it() -> None:
             now += limits.DHT_SLOW_S_MAX
             core.handle_deadline(now)
     assert only(effects, events.Published) == events.Published(3, KEY, 7, 8)
+
+
+def publish_to(core: DhtCore, silent: set[bytes]) -> tuple[list[bytes], events.Published]:
+    """Publish KEY; return who got the record, in order, and what the shell was told.
+
+    The silent ones are slow; the others name six whom the core does not know yet.
+    """
+    core.handle(events.Publish(3, KEY, provider_record(BLOB)), 1.0)
+    got: list[bytes] = []
+    told: list[events.Effect] = []
+    now = 1.0
+    while core.statistics().operations:
+        effects = core.poll_effects()
+        for sent in effects:
+            if not isinstance(sent, events.Send):
+                told.append(sent)
+                continue
+            got += [bytes(sent.peer)] if isinstance(sent.message, wire.Put) else []
+            if sent.peer not in silent:
+                answer(core, sent, now, *(contact(number) for number in range(21, 27)))
+        if not effects:
+            now += limits.DHT_SLOW_S_MAX
+            core.handle_deadline(now)
+    return got, only([*told, *core.poll_effects()], events.Published)
+
+
+def by_distance(numbers: range) -> list[bytes]:
+    """Return the ids of these peers, the closest to KEY first."""
+    ids = [bytes(identity(number).peer_id) for number in numbers]
+    return sorted(ids, key=lambda peer: number_of(peer) ^ number_of(KEY))
+
+
+def test_the_k_closest_get_a_record_and_not_all_of_them_are_asked_before() -> None:
+    core = core_that_knows(*range(1, 21))
+    before = core.statistics().requests_sent
+    got, published = publish_to(core, set())
+    assert sorted(got) == sorted(by_distance(range(1, 27))[: limits.DHT_BUCKET_CONTACTS])
+    n_asked = core.statistics().requests_sent - before - len(got)
+    assert n_asked <= limits.DHT_LOOKUP_PATHS * limits.DHT_NEAR_ANSWERS + 2
+    assert published.replicas == limits.DHT_PUT_REPLICAS, "told while the others go on"
+
+
+def test_the_next_closest_stand_in_for_those_that_do_not_answer() -> None:
+    core = core_that_knows(*range(1, 21))
+    nearest = by_distance(range(1, 27))
+    silent = set(nearest[1:4])
+    got, published = publish_to(core, silent)
+    answered = [peer for peer in got if peer not in silent]
+    assert sorted(answered) == sorted(
+        [peer for peer in nearest if peer not in silent][: limits.DHT_BUCKET_CONTACTS]
+    )
+    assert published.replicas == limits.DHT_PUT_REPLICAS
 
 
 def test_what_is_published_is_signed_anew_before_it_ends() -> None:

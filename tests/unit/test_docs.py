@@ -10,6 +10,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +21,9 @@ import pytest
 from swarmnode import config, errors, limits
 from swarmnode.cli import reference
 from swarmnode.cli.main import cli
-from swarmnode.protocol.identity import Identity, verify
+from swarmnode.daemon.status import NodeView
+from swarmnode.ids import encode_base32
+from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import (
     Hint,
     SwarmLink,
@@ -28,16 +31,18 @@ from swarmnode.protocol.swarm import (
     network_id,
     parse_link,
     sign_manifest,
+    swarm_id,
 )
-from swarmnode.tasks.registry import ENTRY_POINT_GROUP
+from swarmnode.tasks.installed import ENTRY_POINT_GROUP
 from swarmnode.wire import membership, swarm
-from swarmnode.wire.packing import encode_record
+from swarmnode.wire.session import GoodbyeCode
 from tests.golden.messages import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
+PROTO = sorted((ROOT / "proto").glob("*.md"))
 SPEC = ROOT / "proto" / "swarm.md"
-PAGES = [ROOT / "README.md", *DOCS, *sorted((ROOT / "proto").glob("*.md"))]
+PAGES = [ROOT / "README.md", *DOCS, *PROTO]
 
 # ``code`` and `code`; fenced blocks and indented ones are lines of their own.
 SPAN = re.compile(r"(?<!`)(``?)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
@@ -102,7 +107,11 @@ def verbs() -> dict[str, set[str]]:
         for name in group.list_commands(context):
             command = group.get_command(context, name)
             assert command is not None
-            found[prefix + name] = {option for param in command.params for option in param.opts}
+            found[prefix + name] = {
+                option
+                for param in command.params
+                for option in (*param.opts, *param.secondary_opts)
+            }
             if isinstance(command, click.Group):
                 walk(command, f"{prefix}{name} ")
 
@@ -259,10 +268,11 @@ def test_tables_of_settings_are_those_of_the_code(owner: str, settings: str) -> 
 
 
 def test_tasks_are_listed_with_their_pace() -> None:
-    from swarmnode.tasks.registry import _BUILT_IN, load_task
+    from swarmnode.tasks.installed import BUILT_IN
+    from swarmnode.tasks.registry import load_task
 
     table = table_after(text_of(ROOT / "docs" / "researcher.md"), "## Tasks and settings")
-    assert table.keys() == _BUILT_IN.keys()
+    assert table.keys() == BUILT_IN.keys()
     for name, cells in table.items():
         assert cells[-1] == f"{load_task(name).exchange_every_steps} steps"
 
@@ -274,10 +284,7 @@ def test_tasks_are_listed_with_their_pace() -> None:
         swarm.Manifest,
         swarm.ManifestRequest,
         swarm.ManifestReply,
-        membership.PeerRecord,
-        membership.PeerStatus,
-        membership.PeerList,
-        membership.SnapshotHeader,
+        membership.SwarmHello,
     ],
 )
 def test_the_specification_has_every_field(record: type[msgspec.Struct]) -> None:
@@ -287,20 +294,56 @@ def test_the_specification_has_every_field(record: type[msgspec.Struct]) -> None
 
 
 def test_the_specification_has_every_state_and_service() -> None:
-    from swarmnode.daemon import exchange, manifests, neighbours, newcomer
-
-    states = text_of(SPEC).split("\nStates: ", 1)[1].split(".", 1)[0]
+    states = text_of(SPEC).split("\nStates: ", 1)[1].split(". ", 1)[0]
     assert set(re.findall(r"`(\w+)`", states)) == set(get_args(membership.PeerState))
-    assert table_after(text_of(SPEC), "## 5. Services").keys() == {
-        neighbours.PEERS_SERVICE,
-        manifests.MANIFEST_SERVICE,
-        newcomer.SNAPSHOT_SERVICE,
-        exchange.EXCHANGE_SERVICE,
-        exchange.MESSAGE_SERVICE,
+    known = {text for text in texts_in_code() if re.fullmatch(r"[a-z-]+/1", text)}
+    services = table_after(text_of(SPEC), "## 5. Services").keys()
+    assert services <= known
+    constants = {
+        value
+        for module in service_modules()
+        for name, value in vars(module).items()
+        if name.endswith("_SERVICE")
+    }
+    assert services == constants
+
+
+def service_modules() -> list[Any]:
+    folder = ROOT / "swarmnode" / "daemon"
+    names = [path.stem for path in folder.glob("*.py") if "_SERVICE = " in text_of(path)]
+    return [importlib.import_module(f"swarmnode.daemon.{name}") for name in names]
+
+
+def test_the_specification_says_what_members_say() -> None:
+    rows = re.findall(
+        r"^\| (set|counter|register|maximum) \| ([^|]+) \|", text_of(SPEC), re.MULTILINE
+    )
+    named: dict[str, set[str]] = {}
+    for kind, names in rows:
+        named.setdefault(kind, set()).update(re.findall(r"`(\w+)`", names))
+    absent: Any = None
+    view = NodeView(
+        network=absent,
+        discovery=absent,
+        key_guard=absent,
+        self_id=Identity.from_seed(b"s" * 32).peer_id,
+        swarm="",
+        started_monotonic_s=0.0,
+        started_unix_s=0.0,
+        exchange_duration=absent,
+    )
+    report = replace(view.report(("mem:me",), 1.0), state="training")
+    report = replace(report, numbers=dict.fromkeys(report.numbers, 1.0))
+    said = report.update(view.self_id, {})
+    assert named == {
+        "set": {name for name, _ in said.leases},
+        "counter": set(said.counters),
+        "register": set(said.registers),
+        "maximum": set(said.maxima),
     }
 
 
-@pytest.mark.parametrize("page", [*DOCS, SPEC], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*DOCS, *PROTO], ids=lambda page: page.name)
 def test_bounds_are_named_with_their_value(page: Path) -> None:
     named = re.findall(r"\b([A-Z]{3,}(?:_[A-Z]+)+)\b`? \(([\d.]+)(?: s)?\)", text_of(page))
     for name, shown in named:
@@ -309,7 +352,11 @@ def test_bounds_are_named_with_their_value(page: Path) -> None:
     known = {name for name in bare if hasattr(limits, name)}
     variables = {config.HOME_VARIABLE, "SWARMNODE_THREADS", "SWARMNODE_NATIVE"}
     variables |= {config.ENVIRONMENT_PREFIX + name.upper() for name in config._TYPES}
-    assert bare - known - variables <= {"PROTOCOL_ERROR", "FAMILIES", "FORMATS", "EXAMPLES"}
+    assert bare - known - variables - set(GoodbyeCode.__members__) <= {
+        "FAMILIES",
+        "FORMATS",
+        "EXAMPLES",
+    }
 
 
 # --- the vectors of proto/swarm.md --------------------------------------------------------------
@@ -317,30 +364,27 @@ def test_bounds_are_named_with_their_value(page: Path) -> None:
 
 def test_vectors_of_the_specification() -> None:
     key = Identity.from_seed(b"s" * 32)
-    network = network_id(key.public_key)
     examples: Any = EXAMPLES
     manifest = msgspec.structs.replace(examples["swarm/manifest"], swarm_key=key.public_key)
-    record = msgspec.structs.replace(
-        examples["membership/peer-record"], public_key=key.public_key, network_id=network
-    )
     link = SwarmLink("tiny-lm", key.public_key, (Hint(key.peer_id, "192.0.2.1:7337"),))
     shown = {
-        name: cells[0].replace("<br>", "").replace("`", "")
-        for name, cells in table_after(text_of(SPEC), "## 9. Test vectors").items()
+        name.replace("`", ""): cells[0].replace("<br>", "").replace("`", "")
+        for name, cells in table_after(text_of(SPEC), "## 8. Test vectors").items()
     }
+    digest = hashlib.sha256(b"swarmnode/swarm/1\0" + key.public_key)
     assert shown == {
         "public key": key.public_key.hex(),
         "in a link": str(link).partition("k=")[2].partition("&")[0],
         "peer id": str(key.peer_id),
-        "network id": hashlib.sha256(b"swarmnode/network/1\0" + key.public_key).hexdigest(),
+        "swarm id": digest.hexdigest(),
+        "tag": encode_base32(digest.digest()[:10]),
+        "id of the network main": network_id("main").hex(),
         "signature of the manifest": sign_manifest(manifest, key).signature.hex(),
         "compatibility key": compatibility_key(manifest).hex(),
-        "signature of the record": shown["signature of the record"],
     }
-    assert network.hex() == shown["network id"]
-    signature = bytes.fromhex(shown["signature of the record"])
-    body = encode_record(record)
-    verify(key.public_key, "peer-record/1", body, signature, what="vector")
+    assert network_id("main") == hashlib.sha256(b"swarmnode/network/1\0main").digest()
+    assert swarm_id(key.public_key) == link.swarm_id == digest.digest()
+    assert link.tag == shown["tag"]
     (written,) = re.findall(r"^    (swarm:\S+)$", text_of(SPEC), re.MULTILINE)
     assert parse_link(written) == link
     assert str(link) == written

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from swarmnode.daemon.driver import CoreDriver
 from swarmnode.errors import RemoteProtocolError
@@ -102,6 +103,34 @@ async def test_deadlines_are_kept_and_may_be_moved_by_events(autojump_clock) -> 
         await trio.sleep(10)
         assert done[-1] == "deadline 5 at 5"
         assert len(done) == 6
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_event_wakes_the_driver_only_if_something_is_due_earlier(autojump_clock) -> None:
+    core = Echo(deadlines=[5.0])
+    driver = driver_of(core, lambda _effect: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(driver.run)
+        await wait_all_tasks_blocked()
+        (sleeper,) = nursery.child_tasks
+        woken: list[str] = []
+
+        class Watch(trio.abc.Instrument):
+            def before_task_step(self, task: trio.lowlevel.Task) -> None:
+                if task is sleeper:
+                    woken.append(task.name)
+
+        trio.lowlevel.add_instrument(watch := Watch())
+        driver.feed("a")
+        with pytest.raises(RemoteProtocolError):
+            driver.feed("bad")
+        await wait_all_tasks_blocked()
+        assert woken == []
+        core.deadlines.append(2.0)
+        driver.feed("b")
+        await wait_all_tasks_blocked()
+        assert len(woken) == 1
+        trio.lowlevel.remove_instrument(watch)
         nursery.cancel_scope.cancel()
 
 

@@ -16,9 +16,10 @@ from swarmnode import limits
 from swarmnode.daemon.exchange import EXCHANGE_SERVICE, MESSAGE_SERVICE, Exchanges, SlotLease
 from swarmnode.daemon.lane import Lane, decode_message
 from swarmnode.env import Env
+from swarmnode.errors import Refused
 from swarmnode.ids import PeerId
 from swarmnode.net.memory import MemoryNetwork
-from swarmnode.net.services import Services
+from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip.events import Finished, Snapshot
@@ -31,6 +32,9 @@ from tests.unit.session_kit import ALICE, BOB, start_both
 CODEC = get_codec("Q8B64")
 NUMEL = 640
 KEY = b"k" * 32
+TAG = "tag"
+EXCHANGE_NAME = f"{EXCHANGE_SERVICE}@{TAG}"
+MESSAGE_NAME = f"{MESSAGE_SERVICE}@{TAG}"
 
 
 class Rig:
@@ -41,16 +45,16 @@ class Rig:
         self.finished: list[Finished] = []
         self.sessions: dict[Any, Session] = {}
         self.streams: list[Stream] = []  # that Alice opened to Bob
+        self.strangers: set[PeerId] = set()
         self.services, self.bobs = Services(), Services()
-        self.bobs.add_stream(EXCHANGE_SERVICE, self._keep)
+        self.bobs.add_stream(EXCHANGE_NAME, self._keep)
         self.network = MemoryNetwork(delay_s=0.01)
         self.slots = np.zeros((2, NUMEL), np.float32)
-        book = SimpleNamespace(members=lambda _now: (ALICE.peer_id, BOB.peer_id))
         self.exchanges = Exchanges(
             self_id=ALICE.peer_id,
-            network_id=b"n" * 32,
-            neighbours=SimpleNamespace(sessions=self.sessions, book=book),  # type: ignore[arg-type]
-            services=self.services,
+            swarm_id=b"s" * 32,
+            partners=self,
+            services=ScopedServices(self.services, TAG, self._is_member),
             codec=CODEC,
             env=Env(trio.current_time, lambda: 0.0, random.Random(1)),
             apply=lambda slot, xid: self.told.append(("apply", slot)),
@@ -58,6 +62,12 @@ class Rig:
             record=self.finished.append,
             lost=lambda xid: self.told.append(("lost", xid)),
         )
+
+    def partners(self) -> tuple[PeerId, ...]:
+        return (ALICE.peer_id, BOB.peer_id)
+
+    async def _is_member(self, peer: PeerId) -> bool:
+        return peer not in self.strangers
 
     async def _keep(self, _session: Session, stream: Stream) -> None:
         self.streams.append(stream)
@@ -75,7 +85,7 @@ class Rig:
 
     async def bob_offers(self, xid: bytes = b"x" * 16) -> Stream:
         """Offer as Bob; return the stream once Alice has accepted."""
-        stream = await self.bob.open_stream(EXCHANGE_SERVICE, priority=Priority.BULK)
+        stream = await self.bob.open_stream(EXCHANGE_NAME, priority=Priority.BULK)
         offer = wire.Offer(xid, KEY, "x", 0, 1, n_chunks=1, step=1, tokens=1)
         await stream.send_message(encode_record(offer))
         header, _ = await stream.receive_message(0)
@@ -218,7 +228,7 @@ async def test_an_answer_to_who_comes_late_takes_another_way(autojump_clock) -> 
             heard.append(decode_message(payload))
             return b""
 
-        alice.bobs.add_request(MESSAGE_SERVICE, take)
+        alice.bobs.add_request(MESSAGE_NAME, take)
         alice.give()
         await alice.until(lambda: alice.streams)
         offer = await hear(alice.streams[0])
@@ -227,6 +237,19 @@ async def test_an_answer_to_who_comes_late_takes_another_way(autojump_clock) -> 
         await say(alice.streams[0], wire.Accept(offer.xid, 1, 1, 1))
         await alice.until(lambda: heard)
         assert heard == [wire.StatusReply(offer.xid, "aborted")]
+
+
+async def test_who_is_no_member_exchanges_nothing(autojump_clock) -> None:
+    async with rig() as alice:
+        alice.give()
+        await alice.until(lambda: alice.finished, limits.EXCHANGE_OFFER_S + 1)
+        alice.strangers.add(BOB.peer_id)
+        with pytest.raises(Refused, match="members of the swarm only"):
+            await alice.bob_offers()
+        message = encode_record(wire.StatusQuery(b"x" * 16))
+        with pytest.raises(Refused, match="members of the swarm only"):
+            await alice.bob.request(MESSAGE_NAME, message, deadline_s=1)
+        assert len(alice.finished) == 1
 
 
 async def test_no_session_is_no_partner(autojump_clock) -> None:

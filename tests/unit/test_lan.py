@@ -165,7 +165,7 @@ BAD: dict[str, tuple[str, bytes]] = {
     "noise": ("malformed", Random(1).randbytes(500)),
     "cut": ("malformed", beacon(1)[:-1]),
     "with-a-tail": ("malformed", beacon(1) + b"\0"),
-    "no-port": ("malformed", beacon(1, port=0)),
+    "no-such-port": ("malformed", beacon(1, port=65_536)),
     "too-many-swarms": (
         "malformed",
         signed_by(identity(1), Beacon(NETWORK, 1, 1, 1, tuple(swarm(n) for n in range(5)))),
@@ -426,13 +426,39 @@ async def test_lost_datagrams_cost_little(autojump_clock: Any) -> None:
         assert (first.names, second.names) == ([2], [1])
 
 
-async def test_who_has_no_port_only_listens(autojump_clock: Any) -> None:
+async def test_who_has_no_port_asks_and_is_met_by_nobody(autojump_clock: Any) -> None:
+    lan = MemoryLan()
+    first = Node(1, lan.net("192.0.2.1"), port=0, swarms=(swarm(5),))
+    second = Node(2, lan.net("192.0.2.2"))
+    async with running(second):
+        await trio.sleep(100.0)
+        async with running(first):
+            with trio.fail_after(1.0):
+                await first.heard.wait()
+            await trio.sleep(100.0)
+            assert (first.names, second.names) == ([2], [])
+            assert second.met == []
+
+
+async def test_whoever_listens_later_is_met_then(autojump_clock: Any) -> None:
     lan = MemoryLan()
     first, second = Node(1, lan.net("192.0.2.1"), port=0), Node(2, lan.net("192.0.2.2"))
     async with running(first), running(second):
         await trio.sleep(100.0)
-        assert (first.names, second.names) == ([2], [])
-        assert first.beacon.statistics().sent_total == 0
+        first.port = 7444
+        await trio.sleep(limits.LAN_BEACON_S * (1 + limits.LAN_JITTER))
+        assert [peer.address for peer in second.met] == ["192.0.2.1:7444"]
+
+
+def test_a_question_is_answered_once() -> None:
+    core = core_of(2)
+    drop_hellos(core)
+    question = beacon(1, port=0)
+    assert not hear(core, question, 10.0)
+    assert core.peers(10.0) == ()
+    assert len(sending_times(core, 12.0)) == 1
+    assert not hear(core, beacon(1, 2, port=0), 12.0)
+    assert not sending_times(core, 14.0)
 
 
 async def test_an_interface_that_comes_later_is_found(autojump_clock: Any) -> None:

@@ -4,21 +4,11 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
 
 import pytest
 
 from swarmnode import limits
 from swarmnode.telemetry.logs import LogFormat, configure_logging, get_logger
-
-
-@pytest.fixture(autouse=True)
-def _put_back() -> Iterator[None]:
-    logger = logging.getLogger("swarmnode")
-    handlers, level = list(logger.handlers), logger.level
-    yield
-    logger.handlers[:] = handlers
-    logger.setLevel(level)
 
 
 def configured(log_format: LogFormat) -> io.StringIO:

@@ -9,7 +9,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from swarmnode.telemetry import metrics
-from swarmnode.telemetry.metrics import Histogram, NodeSnapshot, render
+from swarmnode.telemetry.catalogue import render
+from swarmnode.telemetry.metrics import Histogram, NodeSnapshot
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 FRESH = NodeSnapshot(

@@ -334,7 +334,7 @@ def test_single_bytes_do_not_pile_up_as_objects() -> None:
 
 def test_pings_measure_the_round_trip(pair: CorePair) -> None:
     pair.now = pair.client.next_deadline()
-    assert pair.now == limits.PING_INTERVAL_S
+    assert pair.now == limits.PING_QUIET_S
     pair.client.handle_deadline(pair.now)
     ping = pair.records(pair.client)
     assert kinds(ping) == [FrameKind.PING]
@@ -342,6 +342,26 @@ def test_pings_measure_the_round_trip(pair: CorePair) -> None:
     pair.deliver(ping, pair.server)
     pair.deliver(pair.records(pair.server), pair.client)
     assert pair.client.statistics().rtt_s == pytest.approx(0.25 / 8)  # the first took 0
+
+
+@pytest.mark.parametrize("role", [Role.CLIENT, Role.SERVER])
+def test_a_talking_peer_is_pinged_seldom(role: Role) -> None:
+    core, head = SessionCore(role, 0.0), memoryview(bytearray(limits.RECORD_HEAD_BYTES_MAX))
+    assert core.take(head, 0.0)[0]  # the first ping
+    core.handle(memoryview(encode_frame(FrameKind.PONG, 0, (1).to_bytes(8, "big"))), 0.0)
+    pinged_at = None
+    for tenths in range(1, 1000):
+        core.heard(tenths / 10)
+        core.handle_deadline(tenths / 10)
+        if core.has_outgoing:
+            pinged_at = tenths / 10
+            break
+    assert pinged_at == limits.PING_INTERVAL_S
+
+
+def test_of_two_quiet_sides_one_asks() -> None:
+    client, server = SessionCore(Role.CLIENT, 0.0), SessionCore(Role.SERVER, 0.0)
+    assert client.next_deadline() == limits.PING_QUIET_S < server.next_deadline()
 
 
 def test_a_silent_peer_is_dead_after_its_deadline() -> None:
@@ -360,7 +380,7 @@ def test_a_silent_peer_is_dead_after_its_deadline() -> None:
 
 
 def test_a_peer_that_talks_but_never_answers_is_dead_too(pair: CorePair) -> None:
-    pair.now = limits.PING_INTERVAL_S
+    pair.now = limits.PING_QUIET_S
     pair.client.handle_deadline(pair.now)
     pair.records(pair.client)  # the ping gets lost in a buffer
     end = pair.now + limits.PONG_WAIT_S

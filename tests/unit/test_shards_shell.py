@@ -68,7 +68,7 @@ def test_claims_end_with_their_lease(world: World) -> None:
     assert not look(world).claims
 
 
-async def test_a_worker_trains_shard_after_shard(autojump_clock) -> None:
+async def test_a_worker_trains_shard_after_shard(tmp_path, autojump_clock) -> None:
     """Alone in its swarm, with a disk that takes a moment."""
     world = World(1, seed=2)
     me = world.ids[0]
@@ -107,7 +107,7 @@ async def test_a_worker_trains_shard_after_shard(autojump_clock) -> None:
     changed = trio.Event()
     orders, sent_orders = trio.open_memory_channel[TakeShard | DropShard](4)
     shards = Shards(core, say=say, assign=assign, withdraw=withdraw, env=env)
-    configure = Configure("fake", {}, "none", {}, 7, 7, "memory")
+    configure = Configure("fake", {}, "none", {}, 7, 7, str(tmp_path))
     async with worker.start(configure) as link, trio.open_nursery() as nursery:
         for task in (shards.run, write_down, obey):
             nursery.start_soon(task)

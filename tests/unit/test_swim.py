@@ -355,6 +355,42 @@ def test_confirmations_shorten_a_suspicion() -> None:
     assert SuspicionTimes.for_swarm(2).timeout_s(0) == SuspicionTimes.for_swarm(2).shortest_s
 
 
+def test_a_late_confirmation_ends_a_suspicion_and_is_no_stall() -> None:
+    """Its deadline is then in the past, as it is for whoever slept."""
+    bench = Bench(9)
+    bench.hear(claim(3, doubt="suspect", by=(2,)))
+    bench.advance(2 * SHORTEST_S)
+    assert bench.state(3) is MemberState.SUSPECT
+    bench.hear(claim(3, doubt="suspect", by=(4, 5, 6)))
+    assert bench.core.next_deadline() == bench.now
+    bench.advance(0.1)
+    assert bench.state(3) is MemberState.DEAD
+    assert bench.core.statistics().stalls_total == 0
+
+
+def comparisons(bench: Bench, seconds: float) -> int:
+    """Return how often views are compared while everybody answers pings."""
+    until, n_syncs = bench.now + seconds, 0
+    while (due := bench.core.next_deadline()) is not None and due <= until:
+        effects = bench.step(due)
+        n_syncs += len(sent(effects, Sync))
+        for peer, ping in sent(effects, Ping):
+            assert isinstance(ping, Ping)
+            bench.receive(IDS.index(peer), Ack(ping.seq, ()))
+    return n_syncs
+
+
+def test_while_a_partition_heals_views_are_compared_in_every_period() -> None:
+    bench = Bench(9)
+    bench.hear(*(claim(n) for n in range(1, 9)))
+    bench.hear(claim(3, doubt="dead"))
+    comparisons(bench, SHORTEST_S + 1)
+    assert bench.state(3) is MemberState.DEAD
+    bench.hear(claim(3, incarnation=1))
+    assert comparisons(bench, 30.0) >= 12
+    assert comparisons(bench, 30.0) <= 4
+
+
 def test_one_accuser_repeated_confirms_nothing() -> None:
     bench = Bench(9)
     for _ in range(4):
@@ -394,6 +430,15 @@ def test_leaving_tells_some_and_is_silent_afterwards() -> None:
     assert bench.receive(1, Ping(1, (claim(1),))) == []
     with pytest.raises(LocalProtocolError, match="after Leave"):
         bench.feed(events.Contact(IDS[1]))
+
+
+def test_a_leaver_tells_those_first_whom_it_can_reach_at_once() -> None:
+    bench = Bench(9)
+    reach = frozenset(IDS[6:8])
+    effects = bench.feed(events.Leave("power cut", reach))
+    told = [peer for peer, _ in sent(effects, Sync)]
+    assert len(set(told)) == limits.SWIM_FAREWELLS
+    assert set(told[:2]) == reach
 
 
 def test_who_left_returns_with_a_new_epoch_only() -> None:

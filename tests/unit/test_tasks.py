@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from swarmnode.errors import ConfigError
-from swarmnode.tasks import text
+from swarmnode.tasks import installed, text
 from swarmnode.tasks.base import DataError, PositiveFloat, PositiveInt, Task, TaskConfig
 from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.tasks.digits import Digits
-from swarmnode.tasks.registry import UnknownTask, installed_tasks, load_task
+from swarmnode.tasks.installed import installed_tasks
+from swarmnode.tasks.registry import UnknownTask, load_task
 from swarmnode.tasks.synthetic import Synthetic
 from swarmnode.worker.arena import Arena
 from swarmnode.worker.state import build_state
@@ -198,7 +199,7 @@ def test_an_unknown_task_lists_what_is_installed():
 
 def test_what_is_no_task_is_refused(monkeypatch):
     monkeypatch.setitem(
-        __import__("swarmnode.tasks.registry", fromlist=["_BUILT_IN"])._BUILT_IN,
+        installed.BUILT_IN,
         "wrong",
         "json:dumps",
     )

@@ -2,6 +2,7 @@
 
 import os
 import random
+import tempfile
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ CONFIGURE = Configure(
     strategy_settings={},
     swarm_seed=0,
     shard_seed=0,
-    snapshot_dir="",
+    snapshot_dir=tempfile.mkdtemp(),
 )
 
 # --- restarts --------------------------------------------------------------------------------

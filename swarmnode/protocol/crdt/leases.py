@@ -39,6 +39,11 @@ class LeaseSet(Cells[SetKey, int]):
             for name, elements in sets.items()
         }
 
+    def said(self) -> Iterator[tuple[Actor, SetKey]]:
+        """Yield all that was said and not taken back, whether it has expired or not."""
+        for actor, key, _ in self._present():
+            yield actor, key
+
     def _live(self, heard_at: HeardAt, now: float) -> Iterator[tuple[Actor, SetKey]]:
         for actor, key, ttl_s in self._present():
             if now < heard_at(actor) + ttl_s:

@@ -26,7 +26,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from swarmnode import limits
 from swarmnode.errors import (
@@ -78,8 +78,7 @@ class Verdict(enum.StrEnum):
 SENDER_AT_FAULT = frozenset({Verdict.MALFORMED, Verdict.OVERSIZED, Verdict.FOREIGN, Verdict.FORGED})
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(NamedTuple):
     """A verdict and what goes with it."""
 
     verdict: Verdict
@@ -94,7 +93,7 @@ class Ledger:
     def __init__(
         self,
         self_id: PeerId,
-        network_id: bytes,
+        swarm_id: bytes,
         clock: HybridClock,
         verify: Verify,
         read: Read,
@@ -105,7 +104,7 @@ class Ledger:
         self.size_bytes = 0
         self.near = {self_id}  # ourselves, and those with an open session
         self._self_id = self_id
-        self._network_id = network_id
+        self._swarm_id = swarm_id
         self._clock = clock
         self._verify = verify
         self._read = read
@@ -125,7 +124,7 @@ class Ledger:
         if held is not None:
             return Judgement(Verdict.DUPLICATE, held)  # and no sign of life: anybody repeats it
         try:
-            opened = self._read(signed, self._network_id)
+            opened = self._read(signed, self._swarm_id)
         except LimitExceeded:
             return Judgement(Verdict.OVERSIZED)
         except MalformedMessage:
@@ -148,7 +147,7 @@ class Ledger:
         Raises:
             RemoteProtocolError: it proves nothing.
         """
-        peer = check_proof(proof, self._network_id, self._verify)
+        peer = check_proof(proof, self._swarm_id, self._verify)
         if peer in self.bans:
             return None
         if len(self.bans) >= limits.STATE_BANS_MAX:
@@ -170,6 +169,16 @@ class Ledger:
         gone = [(peer, self._retire(peer)) for peer in silent]
         self._heard_at_min = min((c.heard_at for c in self.chains.values()), default=math.inf)
         return gone
+
+    def go_by_stamps(self, now: float) -> None:
+        """After a journal was read: an author was last heard of when it says that it spoke.
+
+        That is seconds ago if we are back at once. A wrong clock, theirs or ours, makes their
+        leases end too early, or up to one lease too late, until they speak again.
+        """
+        for chain in self.chains.values():
+            age_s = (self._clock.wall_ms(now) - chain.newest.stamp.wall_ms) / 1000
+            chain.heard_at = now - min(max(0.0, age_s), limits.STATE_LEASE_S_MAX)
 
     def next_retirement(self) -> float:
         """Return when :meth:`retire_silent` may have something to do, at the earliest."""

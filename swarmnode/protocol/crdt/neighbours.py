@@ -8,7 +8,6 @@ falls out too early costs one record that is sent once more.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -64,15 +63,11 @@ class Neighbour:
         return again
 
     def _note(self, author: PeerId, known: _Known) -> None:
-        self._known.pop(author, None)
-        self._known[author] = known
-        for oldest in list(self._too_old(known.noted_at)):
-            del self._known[oldest]
-
-    def _too_old(self, now: float) -> Iterator[PeerId]:
-        """Yield, the oldest first, what needs no place any more."""
-        too_many = len(self._known) - limits.STATE_KNOWN_PER_NEIGHBOUR_MAX
-        for number, (author, known) in enumerate(self._known.items()):
-            if number >= too_many and now - known.noted_at < limits.STATE_RESEND_S:
-                return
-            yield author
+        entries = self._known
+        entries.pop(author, None)
+        entries[author] = known
+        since = known.noted_at - limits.STATE_RESEND_S
+        while entries[oldest := next(iter(entries))].noted_at < since or (
+            len(entries) > limits.STATE_KNOWN_PER_NEIGHBOUR_MAX
+        ):
+            del entries[oldest]

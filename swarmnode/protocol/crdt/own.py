@@ -61,11 +61,11 @@ class _Words:
 class OwnChain:
     """The author's side of a chain; see the module."""
 
-    def __init__(self, signer: Signer, network_id: bytes, epoch: int, clock: HybridClock) -> None:
+    def __init__(self, signer: Signer, swarm_id: bytes, epoch: int, clock: HybridClock) -> None:
         self.epoch = epoch
         self.sequence = 0  # of the newest signed record
         self._signer = signer
-        self._network_id = network_id
+        self._swarm_id = swarm_id
         self._clock = clock
         self._hash = NO_HASH
         self._all = _Words()
@@ -162,7 +162,7 @@ class OwnChain:
         self, words: _Words, sequence: int, clock_ms: int, tick: int, is_checkpoint: bool
     ) -> StateRecord:
         return StateRecord(
-            network_id=self._network_id,
+            swarm_id=self._swarm_id,
             epoch=self.epoch,
             sequence=sequence,
             previous=self._hash,

@@ -44,7 +44,7 @@ class Signer(Protocol):
 class Read(Protocol):
     """:func:`open_record`, or what reads each record once for many replicas."""
 
-    def __call__(self, signed: Signed, network_id: bytes) -> Opened:
+    def __call__(self, signed: Signed, swarm_id: bytes) -> Opened:
         """Return the record; raises what :func:`open_record` does."""
 
 
@@ -105,7 +105,7 @@ def seal(record: StateRecord, signer: Signer) -> Opened:
     return Opened(signed, record, Actor(signer.peer_id, record.epoch), _hash(body))
 
 
-def open_record(signed: Signed, network_id: bytes) -> Opened:
+def open_record(signed: Signed, swarm_id: bytes) -> Opened:
     """Read a record; :func:`check` is the second half, and the dear one.
 
     Raises:
@@ -116,10 +116,10 @@ def open_record(signed: Signed, network_id: bytes) -> Opened:
     if len(signed.body) > limits.STATE_RECORD_BYTES_MAX:
         raise LimitExceeded(_too_large(len(signed.body)))
     record = decode_record(signed.body, StateRecord)
-    if record.network_id != network_id:
+    if record.swarm_id != swarm_id:
         raise VersionMismatch(
-            f"a state record of this swarm ({network_id.hex()[:12]}…) was expected, "
-            f"this one is of {record.network_id.hex()[:12]}…"
+            f"a state record of this swarm ({swarm_id.hex()[:12]}…) was expected, "
+            f"this one is of {record.swarm_id.hex()[:12]}…"
         )
     actor = Actor(PeerId.from_public_key(signed.public_key), record.epoch)
     return Opened(signed, record, actor, _hash(signed.body))
@@ -141,15 +141,15 @@ def contradict(first: Opened, second: Opened) -> bool:
     return early.sequence + 1 == late.sequence and late.record.previous != early.hash
 
 
-def check_proof(proof: Proof, network_id: bytes, verify: Verify) -> PeerId:
+def check_proof(proof: Proof, swarm_id: bytes, verify: Verify) -> PeerId:
     """Return the peer whose two histories these are.
 
     Raises:
         AuthenticationFailed: a signature is forged, or the two do not contradict each other.
         MalformedMessage, LimitExceeded, VersionMismatch: as for :func:`open_record`.
     """
-    first = open_record(proof.first, network_id)
-    second = open_record(proof.second, network_id)
+    first = open_record(proof.first, swarm_id)
+    second = open_record(proof.second, swarm_id)
     if not contradict(first, second):
         raise AuthenticationFailed(
             "a proof of equivocation: these two records do not contradict each other"

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterator
 from types import MappingProxyType
@@ -60,7 +59,7 @@ class SharedState:
     def __init__(
         self,
         signer: Signer,
-        network_id: bytes,
+        swarm_id: bytes,
         *,
         epoch: int,
         wall_unix_s: float,
@@ -73,7 +72,7 @@ class SharedState:
 
         Args:
             signer: our identity.
-            network_id: 32 bytes of the swarm; records of others are refused.
+            swarm_id: 32 bytes of the swarm; records of others are refused.
             epoch: the boot epoch, on disk already and never used before.
             wall_unix_s: Unix time at ``now`` (monotonic seconds).
             rng: chooses neighbours and spreads deadlines.
@@ -81,11 +80,12 @@ class SharedState:
             read: opens the records of others.
         """
         self._self_id = signer.peer_id
-        self._network_id = network_id
+        self._public_key = signer.public_key
+        self._swarm_id = swarm_id
         self._verify = verify
         self._clock = HybridClock(wall_unix_s, now)
-        self._ledger = Ledger(self._self_id, network_id, self._clock, verify, read)
-        self._own = OwnChain(signer, network_id, epoch, self._clock)
+        self._ledger = Ledger(self._self_id, swarm_id, self._clock, verify, read)
+        self._own = OwnChain(signer, swarm_id, epoch, self._clock)
         self._courier = Courier(self._self_id, self._ledger, self._clock, rng)
         self._renew_at = math.inf
         self._effects: list[Effect] = []
@@ -147,7 +147,7 @@ class SharedState:
     def statistics(self) -> StateStatistics:
         """Return sizes and counts."""
         skews = [n.clock_skew_s for n in self._courier.neighbours.values()]
-        known = [skew_s for skew_s in skews if skew_s is not None]
+        known = sorted((skew_s for skew_s in skews if skew_s is not None), key=abs)
         return StateStatistics(
             authors=len(self._ledger.chains),
             bans=len(self._ledger.bans),
@@ -158,7 +158,7 @@ class SharedState:
             own_sequence=self._own.sequence,
             messages_total=MappingProxyType(dict(self._courier.messages)),
             records_sent_total=self._courier.records_sent,
-            clock_skew_s=statistics.median(known) if known else None,
+            clock_skew_s=known[(len(known) - 1) // 2] if known else None,
         )
 
     # --- what a shell reads ---------------------------------------------------------------
@@ -201,7 +201,7 @@ class SharedState:
         self._renew_at = now + self._own.lease_s() / 3
 
     def _restore(self, records: tuple[Signed, ...], now: float) -> None:
-        """Take in a journal. Leases have run out: we cannot know for how long we were away."""
+        """Take in a journal. For how long we were away only the clocks on the wall can tell."""
         if self._own.has_spoken:
             raise LocalProtocolError("the journal comes before everything else")
         for signed in records:
@@ -209,6 +209,7 @@ class SharedState:
             self._verdicts[judgement.verdict] += 1
             if judgement.proof is not None:
                 self._ledger.ban(judgement.proof)
+        self._ledger.go_by_stamps(now)
         mine = self._ledger.chains.get(self._self_id)
         if mine is not None:
             if mine.actor.epoch >= self._own.epoch:
@@ -239,7 +240,7 @@ class SharedState:
     def _take_records(self, peer: PeerId, records: tuple[wire.Carried, ...], now: float) -> None:
         gaps: dict[PeerId, None] = {}
         for carried in records:
-            if PeerId.from_public_key(carried.record.public_key) == self._self_id:
+            if carried.record.public_key == self._public_key:
                 self._meet_own(carried.record)
                 continue
             judgement = self._ledger.accept(carried.record, now, now - carried.age_s)
@@ -249,7 +250,8 @@ class SharedState:
                 self._effects.append(events.Penalise(peer, why))
                 break  # what else it sent is as likely to be bad, and costs a signature each
             self._take(peer, judgement, gaps, now)
-        self._courier.ask(peer, gaps, now)
+        if gaps:
+            self._courier.ask(peer, gaps, now)
 
     def _take(
         self, peer: PeerId, judgement: Judgement, gaps: dict[PeerId, None], now: float
@@ -278,7 +280,7 @@ class SharedState:
         for proof in proofs:
             try:
                 if PeerId.from_public_key(proof.first.public_key) == self._self_id:
-                    check_proof(proof, self._network_id, self._verify)
+                    check_proof(proof, self._swarm_id, self._verify)
                     self._meet_own(proof.first)
                     self._meet_own(proof.second)
                 else:
@@ -302,7 +304,7 @@ class SharedState:
     def _meet_own(self, signed: Signed) -> None:
         """A record with our name came back: is it one of ours?"""
         try:
-            opened = open_record(signed, self._network_id)
+            opened = open_record(signed, self._swarm_id)
             check(opened, self._verify)
         except RemoteProtocolError:
             return  # somebody passes on nonsense about us; nobody believes it

@@ -50,6 +50,11 @@ class View:
         """Return what each author last said of itself."""
         return self.ledger.document.registers.value()
 
+    def registers_of(self, peer: PeerId) -> dict[str, RegisterContent]:
+        """Return what one author last said of itself."""
+        chain = self.ledger.chains.get(peer)
+        return {} if chain is None else self.ledger.document.registers.of(chain.actor)
+
     def maxima(self) -> dict[str, int]:
         """Return how far the swarm is."""
         return self.ledger.document.maxima.value()

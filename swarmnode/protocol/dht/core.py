@@ -252,7 +252,7 @@ class DhtCore:
             return
         operation.lookup.slow(request.peer)
         if isinstance(operation, PublishOperation):
-            operation.waiting.discard(request.peer)
+            operation.gave_up(request.peer)
         self._advance(request.operation, operation, now)
 
     def _gone(self, request: Request, now: float) -> None:
@@ -270,7 +270,7 @@ class DhtCore:
         if operation is not None:
             operation.lookup.failed(request.peer)
             if isinstance(operation, PublishOperation):
-                operation.waiting.discard(request.peer)
+                operation.gave_up(request.peer)
             self._advance(request.operation, operation, now)
 
     # --- operations ---------------------------------------------------------------------
@@ -333,13 +333,10 @@ class DhtCore:
         """Ask whom there is to ask; end what is finished and begin what waited for it."""
         if number not in self._operations:
             return
-        is_storing = isinstance(operation, PublishOperation) and operation.is_storing
-        if not is_storing and not operation.is_finished():
+        if isinstance(operation, PublishOperation):
+            self._store(number, operation, now)
+        elif not operation.is_finished():
             self._ask_more(number, operation, now)
-        if isinstance(operation, PublishOperation) and not is_storing:
-            if not operation.lookup.is_finished():
-                return
-            self._store_at_closest(number, operation, now)
         if not operation.is_finished():
             return
         del self._operations[number]
@@ -359,9 +356,9 @@ class DhtCore:
                 now,
             )
 
-    def _store_at_closest(self, number: int, operation: PublishOperation, now: float) -> None:
-        operation.start_storing(operation.lookup.closest())
-        for contact in operation.targets:
+    def _store(self, number: int, operation: PublishOperation, now: float) -> None:
+        """Send the record to all who are to have it, once the lookup has come that far."""
+        for contact in operation.targets():
             self._ask(
                 contact,
                 number,
@@ -371,11 +368,18 @@ class DhtCore:
                 ),
                 now,
             )
+        if not operation.is_storing:
+            self._ask_more(number, operation, now)
+        elif operation.is_enough():
+            self._tell(operation)
 
-    def _ended(self, operation: Operation, now: float) -> None:
+    def _tell(self, operation: Operation) -> None:
         effect = operation.effect()
         if effect is not None:
             self._effects.append(effect)
+
+    def _ended(self, operation: Operation, now: float) -> None:
+        self._tell(operation)
         if isinstance(operation, GetOperation):
             self._rejected.update(operation.rejected)
         if type(operation) is Operation:

@@ -136,7 +136,11 @@ class RecordsFound:
 
 @dataclass(frozen=True)
 class Published:
-    """``replicas`` of the ``asked`` peers closest to the key hold the record now."""
+    """``replicas`` of the ``asked`` peers closest to the key hold the record now.
+
+    It comes when DHT_PUT_REPLICAS of them do, and the others get it a moment later; or with
+    fewer when nobody is left to ask.
+    """
 
     command: int
     key: bytes

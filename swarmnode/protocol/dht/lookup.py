@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from swarmnode import limits
@@ -101,7 +101,7 @@ class Lookup:
             return None
         for index in sorted(range(len(self._paths)), key=lambda i: self._paths[i].in_flight):
             path = self._paths[index]
-            for candidate in self._window(path):
+            for candidate in self._window(path, self._k):
                 if candidate.state is State.NEW:
                     candidate.state, candidate.path = State.WAITING, index
                     path.in_flight += 1
@@ -147,8 +147,36 @@ class Lookup:
             return self.in_flight == 0
         answered = State.ANSWERED
         return all(
-            candidate.state is answered for path in self._paths for candidate in self._window(path)
+            candidate.state is answered
+            for path in self._paths
+            for candidate in self._window(path, self._k)
         )
+
+    def is_near(self) -> bool:
+        """Whether the peers around the target are known: on every path the closest answered.
+
+        They name all k, so that asking the others brings nobody new, as a rule.
+        """
+        answered, n_first = State.ANSWERED, limits.DHT_NEAR_ANSWERS
+        return all(
+            candidate.state is answered
+            for path in self._paths
+            for candidate in self._window(path, n_first)
+        )
+
+    def nearest(self, besides: Container[PeerId]) -> list[Contact]:
+        """Return the k closest known peers, nearest first, whether they were asked or not.
+
+        Without those that are slow or failed, and ``besides`` others.
+        """
+        may_answer = [
+            candidate
+            for candidate in self._candidates.values()
+            if candidate.state not in (State.SLOW, State.FAILED)
+            and candidate.contact.peer not in besides
+        ]
+        may_answer.sort(key=lambda candidate: candidate.distance)
+        return [candidate.contact for candidate in may_answer[: self._k]]
 
     def closest(self) -> list[Contact]:
         """Return up to k peers that answered, nearest first."""
@@ -173,8 +201,8 @@ class Lookup:
         answered = [c for c in self._candidates.values() if c.state is State.ANSWERED]
         return sorted(answered, key=lambda candidate: candidate.distance)[: self._k]
 
-    def _window(self, path: _Path) -> list[_Candidate]:
-        """Return the k closest of a path that may answer in time."""
+    def _window(self, path: _Path, size: int) -> list[_Candidate]:
+        """Return the closest of a path that may answer in time."""
         window: list[_Candidate] = []
         candidates, slow, failed = self._candidates, State.SLOW, State.FAILED
         for distance in path.known:
@@ -182,7 +210,7 @@ class Lookup:
             if candidate.state is slow or candidate.state is failed:
                 continue
             window.append(candidate)
-            if len(window) == self._k:
+            if len(window) == size:
                 break
         return window
 

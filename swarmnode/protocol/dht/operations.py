@@ -115,30 +115,51 @@ class GetOperation(Operation):
 
 @dataclass(eq=False)
 class PublishOperation(Operation):
-    """See :class:`events.Publish`; first it finds the closest, then it waits for their words."""
+    """See :class:`events.Publish`.
+
+    It looks up the key until the peers around it are known, and stores there. To store is to
+    ask as well: whoever does not answer is left out, and the next closest is asked instead.
+    """
 
     command: int | None  # None: the core's own repetition
     signed: Signed
-    targets: tuple[wire.Contact, ...] = ()
-    waiting: set[PeerId] = field(default_factory=set)
     replicas: int = 0
     is_storing: bool = False
+    _asked: set[PeerId] = field(default_factory=set)
+    _waiting: set[PeerId] = field(default_factory=set)
+    _lost: set[PeerId] = field(default_factory=set)
+    _is_told: bool = False
 
-    def start_storing(self, targets: list[wire.Contact]) -> None:
-        """The closest are known now."""
-        self.is_storing = True
-        self.targets = tuple(targets)
-        self.waiting = {PeerId(contact.peer) for contact in targets}
+    def targets(self) -> list[wire.Contact]:
+        """Return who is to get the record now, nearest first, and count them as asked."""
+        self.is_storing = self.is_storing or self.lookup.is_near() or self.lookup.is_finished()
+        if not self.is_storing:
+            return []
+        due = [c for c in self.lookup.nearest(self._lost) if c.peer not in self._asked]
+        self._asked.update(PeerId(contact.peer) for contact in due)
+        self._waiting.update(PeerId(contact.peer) for contact in due)
+        return due
 
     def stored(self, peer: PeerId, outcome: wire.StoreOutcome) -> None:
-        """Count one answer."""
-        self.waiting.discard(peer)
+        """Count one answer, which may be late."""
+        self._waiting.discard(peer)
         self.replicas += outcome in ("stored", "held")
 
+    def gave_up(self, peer: PeerId) -> None:
+        """This peer is slow or gone."""
+        self._waiting.discard(peer)
+        self._lost.add(peer)
+
     def is_finished(self) -> bool:
-        return self.is_storing and not self.waiting
+        return self.is_storing and not self._waiting
+
+    def is_enough(self) -> bool:
+        """Whether so many hold it that the shell is told, while the rest goes on."""
+        return self.replicas >= limits.DHT_PUT_REPLICAS
 
     def effect(self) -> events.Effect | None:
-        if self.command is None:
+        """Return what the shell is told: once, when it is enough or at the end."""
+        if self.command is None or self._is_told:
             return None
-        return events.Published(self.command, self.key, self.replicas, len(self.targets))
+        self._is_told = True
+        return events.Published(self.command, self.key, self.replicas, len(self._asked))

@@ -90,6 +90,7 @@ class Upkeep:
         self._rng = rng
         self._is_looking = False
         self._self_at: float | None = None  # next self-lookup; None: nobody to ask
+        self._few_pause_s = limits.DHT_SELF_LOOKUP_PAUSE_S
         self._last_self_at = now
         self._in_a_row = 0
         self._new_neighbours = 0
@@ -126,7 +127,9 @@ class Upkeep:
         if not self.is_bootstrapped or not self._is_neighbour(number):
             return
         self._new_neighbours += 1
-        if self._new_neighbours >= limits.DHT_NEW_NEIGHBOURS:
+        # In a small network fewer of them are as much news.
+        many = min(limits.DHT_NEW_NEIGHBOURS, 1 + len(self._neighbours) // 4)
+        if self._new_neighbours >= many:
             self.look_around(now)
 
     def met(self, contacts: list[Contact], now: float) -> None:
@@ -220,17 +223,27 @@ class Upkeep:
         before = self._neighbours
         closest = self._table.closest(self._table.self_number, limits.DHT_BUCKET_CONTACTS)
         self._neighbours = frozenset(entry.number for entry in closest)
-        if self.is_bootstrapped:
-            return
-        self._in_a_row += 1
-        if not closest:
-            self._self_at, self._in_a_row = None, 0  # the next try is the rejoin's
-            return
-        is_stable = self._neighbours <= before
-        if is_stable or self._in_a_row >= limits.DHT_BOOTSTRAP_LOOKUPS_MAX:
+        if not self.is_bootstrapped:
+            self._in_a_row += 1
+            if not closest:
+                self._self_at, self._in_a_row = None, 0  # the next try is the rejoin's
+                return
+            is_stable = self._neighbours <= before
+            if not is_stable and self._in_a_row < limits.DHT_BOOTSTRAP_LOOKUPS_MAX:
+                self._self_at = now
+                return
             self._buckets_due = self._far_buckets()
-        else:
-            self._self_at = now
+        if len(closest) < limits.DHT_BUCKET_CONTACTS:
+            self._look_again(now)
+
+    def _look_again(self, now: float) -> None:
+        """Few are known: those who started together with us found only who came before all.
+
+        That one must not be their only way to each other for long.
+        """
+        again_at = now + self._jittered(self._few_pause_s)
+        self._self_at = again_at if self._self_at is None else min(again_at, self._self_at)
+        self._few_pause_s = min(2 * self._few_pause_s, limits.DHT_SELF_LOOKUP_S)
 
     def _rejoin(self, now: float) -> list[Task]:
         strangers = self.hints.outside(self._table) + self.lost.outside(self._table)

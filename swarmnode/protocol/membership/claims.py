@@ -46,17 +46,17 @@ class Ed25519Notary:
     """The notary of a real node: 20 µs to sign, 63 µs to check."""
 
     identity: Identity
-    network_id: bytes
+    swarm_id: bytes
 
     @property
     def public_key(self) -> bytes:
         return self.identity.public_key
 
     def sign(self, epoch: int, incarnation: int, left: str | None) -> bytes:
-        body = self.network_id + claim_body(epoch, incarnation, left)
+        body = self.swarm_id + claim_body(epoch, incarnation, left)
         return self.identity.sign(_DOMAIN, body)
 
     def check(self, claim: Claim) -> None:
-        body = self.network_id + claim_body(claim.epoch, claim.incarnation, claim.left)
+        body = self.swarm_id + claim_body(claim.epoch, claim.incarnation, claim.left)
         what = f"claim of member {PeerId.from_public_key(claim.key).short}"
         verify(claim.key, _DOMAIN, body, claim.signature, what=what)

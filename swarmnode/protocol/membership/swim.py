@@ -65,9 +65,8 @@ class SwimCore:
         self._seq = 0
         self._probe: Probe | None = None
         self._relays: dict[int, Relay] = {}
-        # Lived times; None until the first event, since only that brings a time.
-        self._probe_at: float | None = None
-        self._sync_at = self._recall_at = 0.0
+        self._probe_at: float | None = None  # lived time, as those below; only events bring one
+        self._sync_at = self._recall_at = self._mending_until = 0.0
         self._rumours.push(self._self_id)
 
     # --- the five methods ----------------------------------------------------------------
@@ -93,8 +92,8 @@ class SwimCore:
                 self._send_page(peer, wants_reply=True)
             case events.SendFailed(peer):
                 self._send_failed(peer, lived)
-            case events.Leave(reason):
-                self._leave(reason)
+            case events.Leave(reason, reach):
+                self._leave(reason, reach)
 
     def poll_effects(self) -> list[Effect]:
         """Return what is to be done, in order, and forget it."""
@@ -119,12 +118,10 @@ class SwimCore:
         if self._probe_at <= lived:
             self._judge(lived)
             self._begin_probe(lived)
-            if len(self._rumours) > limits.SWIM_NEWS_MAX:
+            if self._is_flooded(lived):
                 self._sync_at = min(self._sync_at, lived + limits.SWIM_PERIOD_S)
         if self._sync_at <= lived:
-            # With more news than pings can carry; pings are rare too while our health is bad.
-            is_flooded = len(self._rumours) > limits.SWIM_NEWS_MAX
-            interval_s = limits.SWIM_PERIOD_S if is_flooded else limits.SWIM_SYNC_S
+            interval_s = limits.SWIM_PERIOD_S if self._is_flooded(lived) else limits.SWIM_SYNC_S
             self._sync_at = lived + self._jittered(interval_s)
             self._table.forget_gone(lived - limits.SWIM_GONE_KEEP_S)
             for peer in self._table.some_live(1):
@@ -162,6 +159,10 @@ class SwimCore:
         """Return who may be a partner, without ourselves: alive or suspect, in id order."""
         return tuple(sorted(member.peer for member in self._table if member.is_live))
 
+    def members(self) -> tuple[PeerId, ...]:
+        """Return everybody whom we know, also who has gone, without ourselves."""
+        return tuple(member.peer for member in self._table)
+
     def state_of(self, peer: PeerId) -> MemberState | None:
         """Return what we hold of a member, or None if we do not know it."""
         member = self._table.get(peer)
@@ -198,6 +199,12 @@ class SwimCore:
         for relay in self._relays.values():
             due = min(due, relay.give_up_at)
         return due
+
+    def _is_flooded(self, now: float) -> bool:
+        """Whether there is more news than pings can carry: they are rare while we are unwell,
+        and while a partition heals everybody has another half of it.
+        """
+        return len(self._rumours) > limits.SWIM_NEWS_MAX or now < self._mending_until
 
     def _jittered(self, period_s: float) -> float:
         return period_s * self._rng.uniform(1 - limits.SWIM_JITTER, 1 + limits.SWIM_JITTER)
@@ -318,8 +325,8 @@ class SwimCore:
             member = self._table.by_key(claim.key)
             if member is None:
                 named.append((PeerId.from_public_key(claim.key), claim))
-            elif claim.doubt != "none" or rank_of(claim) > member.rank:
-                named.append((member.peer, claim))  # the rest, by far the most, we know
+            elif member.is_news(claim):
+                named.append((member.peer, claim))
         for subject, claim in named:
             if self._is_newer(subject, claim):
                 try:
@@ -371,6 +378,8 @@ class SwimCore:
         was, epoch = member.state, member.claim.epoch
         state = MemberState.ALIVE if claim.left is None else MemberState.LEFT
         self._table.renew(member, _without_hearsay(claim), state, now)
+        if was is MemberState.DEAD and state is MemberState.ALIVE:
+            self._mending_until = now + limits.SWIM_MENDING_S
         if state is not was or claim.epoch > epoch:
             self._tell(member, was)
         else:
@@ -391,6 +400,19 @@ class SwimCore:
             self._tell(member, MemberState.ALIVE)
         if self._table.accuse(member, accusers, now, is_certain=is_certain):
             self._rumours.push(member.peer)
+        if is_new and self._is_to_warn(member):
+            self._ping(member.peer, self._next_seq())
+
+    def _is_to_warn(self, member: Member) -> bool:
+        """Whether we tell it at once, so that it refutes in time; about SWIM_WARNINGS of all do.
+
+        Without it, somebody who slanders again and again, among members that it made up and
+        that are probed in vain, had others taken for dead that answer at once.
+        """
+        if not member.has_answered:
+            return False
+        n_known = sum(each.has_answered and each.is_live for each in self._table)
+        return self._rng.randrange(n_known) < limits.SWIM_WARNINGS
 
     def _end_suspicions(self, now: float) -> None:
         for member in self._table.overdue(now):
@@ -400,10 +422,12 @@ class SwimCore:
             self._table.set_state(member, MemberState.DEAD, now)
             self._tell(member, MemberState.SUSPECT)
 
-    def _leave(self, reason: str) -> None:
+    def _leave(self, reason: str, reach: frozenset[PeerId]) -> None:
         self._own = self._sign(self._own.epoch, self._own.incarnation, reason[:64] or "left")
         farewell = wire.Sync(wants_reply=False, claims=(self._own,))
-        for peer in self._table.some_live(limits.SWIM_FAREWELLS):
+        live = self._table.some_live(self._table.n_live)
+        live.sort(key=lambda peer: peer not in reach)
+        for peer in live[: limits.SWIM_FAREWELLS]:
             self._effects.append(Send(peer, farewell))
 
     # --- spreading -----------------------------------------------------------------------
@@ -447,7 +471,8 @@ class SwimCore:
     def _send_page(self, peer: PeerId, *, wants_reply: bool) -> None:
         doubt = self._doubt_about(peer)
         room = limits.SWIM_SYNC_CLAIMS_MAX - 1 - len(doubt)
-        members = [member for member in self._table.page(room) if member.peer != peer]
+        # The receiver's own claim is in it as well: that is how it learns of a copy of its key.
+        members = self._table.page(room)
         claims = (self._own, *doubt, *(_claim_of_member(member) for member in members))
         self._effects.append(Send(peer, wire.Sync(wants_reply, claims)))
 

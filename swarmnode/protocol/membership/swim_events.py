@@ -45,9 +45,13 @@ class SendFailed:
 
 @dataclass(frozen=True)
 class Leave:
-    """We leave: say so, and do nothing any more. ``reason`` is for people."""
+    """We leave: say so, and do nothing any more. ``reason`` is for people.
+
+    There is no time to dial anybody: those whom we can ``reach`` at once are told first.
+    """
 
     reason: str
+    reach: frozenset[PeerId] = frozenset()
 
 
 Event = Received | Contact | SendFailed | Leave

@@ -16,6 +16,7 @@ from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.wire.swim import Claim
 
 _T = TypeVar("_T")
+_ALIVE, _SUSPECT = MemberState.ALIVE, MemberState.SUSPECT  # a look at an enum's class is dear
 
 
 class Chance(Protocol):
@@ -74,7 +75,14 @@ class Member:
 
     @property
     def is_live(self) -> bool:
-        return self.state in (MemberState.ALIVE, MemberState.SUSPECT)
+        return self.state is _ALIVE or self.state is _SUSPECT
+
+    def is_news(self, claim: Claim) -> bool:
+        """Whether there is anything to learn from a claim of it; of most there is not."""
+        if claim is self.claim:
+            return False
+        told, held = rank_of(claim), self.rank
+        return told > held or (told == held and claim.doubt != "none" and self.is_live)
 
 
 class MemberTable:
@@ -186,6 +194,8 @@ class MemberTable:
 
     def forget_gone(self, before: float) -> None:
         """Forget who died or left before this time."""
+        if len(self._ring) == len(self._members):
+            return
         for member in [m for m in self if not m.is_live and m.since < before]:
             self._forget(member)
 
@@ -201,8 +211,8 @@ class MemberTable:
 
     def some_live(self, n: int, besides: PeerId | None = None) -> list[PeerId]:
         """Return up to ``n`` different live members."""
-        pool = [peer for peer in self._ring if peer != besides]
-        return self._rng.sample(pool, k=min(n, len(pool)))
+        some = self._rng.sample(self._ring, k=min(n + 1, len(self._ring)))
+        return [peer for peer in some if peer != besides][:n]
 
     def dead_to_call(self) -> PeerId | None:
         """Return one that died, as often as the dead are many.

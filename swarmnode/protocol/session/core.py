@@ -24,7 +24,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarmnode import limits
-from swarmnode.errors import ChannelBroken, LimitExceeded, LocalProtocolError, MalformedMessage
+from swarmnode.errors import (
+    ChannelBroken,
+    KeyInUse,
+    LimitExceeded,
+    LocalProtocolError,
+    MalformedMessage,
+    SwarmNodeError,
+)
 from swarmnode.protocol.session.buffers import BufferPool
 from swarmnode.protocol.session.effects import Changed, Effect, Ended, Opened
 from swarmnode.protocol.session.keepalive import Keepalive
@@ -68,7 +75,7 @@ class SessionCore:
     def __init__(self, role: Role, now: float) -> None:
         self._effects: list[Effect] = []
         self._parser = FrameParser()
-        self._keepalive = Keepalive(now)
+        self._keepalive = Keepalive(role, now)
         self._table = StreamTable(role, self._effects)
         self._outgoing = Outgoing(self._table, self._keepalive, self._effects)
         self._received_bytes = [0 for _ in Priority]
@@ -200,6 +207,11 @@ class SessionCore:
         """Whether :meth:`take` may have something to give."""
         return self._outgoing.has_due
 
+    @property
+    def is_light(self) -> bool:
+        """Whether all that :meth:`take` may give is small: nothing of a bulk stream is due."""
+        return self._outgoing.is_light
+
     def take(self, head: memoryview, now: float) -> tuple[int, memoryview | None]:
         """Write the most urgent frames into ``head``; return (bytes written, body).
 
@@ -275,10 +287,7 @@ class SessionCore:
             case FrameKind.PONG:
                 self._keepalive.on_pong(payload, now)
             case FrameKind.GOODBYE:
-                _, reason = decode_reason(payload)
-                text = reason or "without a reason"
-                cause = ChannelBroken(f"the peer closed the session: {text}")
-                self._effects.append(Ended(cause, None))
+                self._effects.append(Ended(_cause_of(*decode_reason(payload)), None))
             case _:
                 raise MalformedMessage("a second HELLO")
 
@@ -330,3 +339,10 @@ class SessionCore:
     def _discard_inbound(self, stream: StreamState) -> None:
         stream.is_discarding = True
         stream.inbox.clear()
+
+
+def _cause_of(code: int, reason: str) -> SwarmNodeError:
+    """Return what a GOODBYE of an open session means."""
+    if code == GoodbyeCode.KEY_IN_USE:
+        return KeyInUse(f"a peer says: {reason}")
+    return ChannelBroken(f"the peer closed the session: {reason or 'without a reason'}")

@@ -1,13 +1,16 @@
-"""Whether the peer is there, and how far away: pings every few seconds.
+"""Whether the peer is there, and how far away: pings, where nothing else says so.
 
-A session is dead if nothing comes, or if a ping is not answered for long:
-that peer has stopped reading, whatever it still says.
+A ping is due when nothing came for a while; the server waits half as long again, so that of two
+quiet sides only one asks. Now and then one is due in any case, for the round trip, and because
+a peer may go on talking that has stopped reading: a session is dead if nothing comes, or if a
+ping is not answered for long.
 """
 
 from __future__ import annotations
 
 from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, MalformedMessage
+from swarmnode.protocol.session.records import Role
 from swarmnode.wire.frames import PING_BYTES, FrameKind, encode_frame
 
 _RTT_WEIGHT = 0.125  # of a new sample, as in RFC 6298
@@ -16,11 +19,12 @@ _RTT_WEIGHT = 0.125  # of a new sample, as in RFC 6298
 class Keepalive:
     """The clock of one session."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, role: Role, now: float) -> None:
+        self._quiet_s = limits.PING_QUIET_S * (1.5 if role is Role.SERVER else 1.0)
         self._ping_due = True  # at once, so that the round trip is known early
         self._ping_number = 0
         self._ping_sent_at: float | None = None  # of the one that is unanswered
-        self._next_ping_at = now + limits.PING_INTERVAL_S
+        self._pinged_at = now  # when the last one became due
         self._heard_at = now
         self._pong_due: bytes | None = None  # only the newest: a flood of pings queues nothing
         self.rtt_s: float | None = None
@@ -36,7 +40,7 @@ class Keepalive:
 
     def next_deadline(self) -> float:
         """Return when :meth:`check` wants to be called."""
-        deadline = min(self._heard_at + limits.SILENCE_S, self._next_ping_at)
+        deadline = min(self._heard_at + limits.SILENCE_S, self._next_ping_at())
         if self._ping_sent_at is not None:
             deadline = min(deadline, self._ping_sent_at + limits.PONG_WAIT_S)
         return deadline
@@ -48,9 +52,9 @@ class Keepalive:
             return DeadlineExceeded("any byte from the peer", limits.SILENCE_S)
         if pinged_at is not None and now >= pinged_at + limits.PONG_WAIT_S:
             return DeadlineExceeded("the peer's answer to a ping", limits.PONG_WAIT_S)
-        if now >= self._next_ping_at:
+        if now >= self._next_ping_at():
             self._ping_due = pinged_at is None  # one at a time
-            self._next_ping_at = now + limits.PING_INTERVAL_S
+            self._pinged_at = now
         return None
 
     def take(self, now: float) -> bytes:
@@ -81,3 +85,7 @@ class Keepalive:
             self.rtt_s = sample_s
         else:
             self.rtt_s += _RTT_WEIGHT * (sample_s - self.rtt_s)
+
+    def _next_ping_at(self) -> float:
+        quiet_at = max(self._heard_at, self._pinged_at) + self._quiet_s
+        return min(quiet_at, self._pinged_at + limits.PING_INTERVAL_S)

@@ -51,6 +51,11 @@ class Outgoing:
             return self._goodbye is not None
         return bool(self._control_ring) or self._keepalive.has_due or any(self._data_rings)
 
+    @property
+    def is_light(self) -> bool:
+        """Whether nothing of a bulk stream is due."""
+        return not self._data_rings[Priority.BULK]
+
     def close(self, goodbye: bytes) -> None:
         """Send this frame next, and nothing after it."""
         if not self._is_closing:

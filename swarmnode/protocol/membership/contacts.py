@@ -1,0 +1,308 @@
+"""The contact book: where members of our swarm can be dialled, and whom to dial next.
+
+Who is a member and who is gone the failure detector says; addresses come from the link, the
+LAN, the DHT and the shared state. What is decided here is only with whom a session should be
+open, and when to try again::
+
+    known      addresses, not connected: dialled with growing, jittered pauses
+    connected  a session is open on which both sides have said that they are of this swarm
+    gone       left or dead: dialled now and then, for a long outage ends
+
+A peer of the link is dialled now and then even if it has left. It is where newcomers arrive,
+and it may come back knowing nobody: without that, two halves of a swarm that each know only
+themselves would never meet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from swarmnode import limits
+from swarmnode.ids import PeerId
+from swarmnode.protocol.swarm import Hint
+
+
+class Chance(Protocol):
+    """The part of ``random.Random`` that the book uses."""
+
+    def uniform(self, a: float, b: float, /) -> float:
+        """Return a number in [a, b]."""
+
+
+@dataclass(frozen=True)
+class HintsGiven:
+    """Addresses from a link."""
+
+    hints: tuple[Hint, ...]
+
+
+@dataclass(frozen=True)
+class AddressesFound:
+    """This peer of our swarm is said to be there, or says so itself in the shared state."""
+
+    peer: PeerId
+    addresses: tuple[str, ...]
+    is_own_word: bool
+
+
+@dataclass(frozen=True)
+class MemberLives:
+    """The failure detector has news of this member."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class MemberGone:
+    """It has left, or is dead."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class SessionOpened:
+    """A session with this peer is open, and it is of our swarm."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class SessionClosed:
+    """The last session with this peer is gone."""
+
+    peer: PeerId
+
+
+@dataclass(frozen=True)
+class DialEnded:
+    """A dial that we asked for is over; on success SessionOpened came before."""
+
+    peer: PeerId
+
+
+Event = (
+    HintsGiven
+    | AddressesFound
+    | MemberLives
+    | MemberGone
+    | SessionOpened
+    | SessionClosed
+    | DialEnded
+)
+
+
+@dataclass(frozen=True)
+class Dial:
+    """Open a session to this peer at one of these addresses, then say DialEnded."""
+
+    peer: PeerId
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ContactStatistics:
+    """Counts for metrics."""
+
+    known: int
+    connected: int
+    gone: int
+    dials: int
+    dial_failures: int
+
+
+@dataclass
+class Entry:
+    """What we know of one peer. Read it, never change it from outside."""
+
+    peer: PeerId
+    addresses: tuple[str, ...] = ()
+    heard: tuple[str, ...] = ()  # on the LAN or in the DHT
+    hinted: tuple[str, ...] = ()  # of the link
+    heard_at: float = 0.0
+    is_gone: bool = False
+    connected: bool = False
+    dialling: bool = False
+    failures: int = 0
+    dial_at: float = 0.0
+
+    def all_addresses(self) -> tuple[str, ...]:
+        """What it says itself first, then what was heard, then what the link says."""
+        every = dict.fromkeys((*self.addresses, *self.heard, *self.hinted))
+        return tuple(every)[: limits.CONTACT_ADDRESSES_MAX]
+
+    def wants_dial(self) -> bool:
+        return not (self.connected or self.dialling) and bool(self.all_addresses())
+
+
+@dataclass
+class ContactBook:
+    """Sans-IO core of whom to dial (see the module's text)."""
+
+    self_id: PeerId
+    rng: Chance = field(repr=False)
+    entries: dict[PeerId, Entry] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._effects: list[Dial] = []
+        self._dials = 0
+        self._dial_failures = 0
+        self._is_changed = True  # since the deadline was computed
+        self._deadline: float | None = None
+
+    # --- the five methods ---------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> None:
+        # News that somebody lives comes by the hundred, and changes no plan as a rule.
+        self._is_changed = self._is_changed or not isinstance(event, MemberLives)
+        match event:
+            case HintsGiven(hints):
+                for hint in hints:
+                    self._take_hint(hint, now)
+            case AddressesFound():
+                self._take_addresses(event, now)
+            case MemberLives(peer):
+                self._lives(peer, now)
+            case MemberGone(peer):
+                self._gone(peer, now)
+            case SessionOpened(peer):
+                self._opened(peer, now)
+            case SessionClosed(peer):
+                self._closed(peer, now)
+            case DialEnded(peer):
+                self._dial_ended(peer, now)
+
+    def poll_effects(self) -> list[Dial]:
+        effects, self._effects = self._effects, []
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """Return when somebody is to be dialled. Cost: O(1), and O(n) after a change."""
+        if self._is_changed:
+            self._is_changed = False
+            waiting = (e.dial_at for e in self.entries.values() if e.wants_dial())
+            self._deadline = min(waiting, default=None)
+        return self._deadline
+
+    def handle_deadline(self, now: float) -> None:
+        free = limits.DIALS_CONCURRENT_MAX - sum(e.dialling for e in self.entries.values())
+        connected = sum(e.connected for e in self.entries.values())
+        due = [e for e in self.entries.values() if e.wants_dial() and e.dial_at <= now]
+        due.sort(key=lambda entry: (entry.failures, -entry.heard_at))
+        self._is_changed = True
+        for entry in due:
+            if free <= 0 or connected >= limits.PEERS_CONNECTED_MAX:
+                entry.dial_at = now + limits.REDIAL_BACKOFF_S_MIN
+                continue
+            free -= 1
+            entry.dialling = True
+            self._dials += 1
+            self._effects.append(Dial(entry.peer, entry.all_addresses()))
+
+    def statistics(self) -> ContactStatistics:
+        entries = self.entries.values()
+        return ContactStatistics(
+            known=len(self.entries),
+            connected=sum(e.connected for e in entries),
+            gone=sum(e.is_gone for e in entries),
+            dials=self._dials,
+            dial_failures=self._dial_failures,
+        )
+
+    # --- what a shell reads -------------------------------------------------------------
+
+    def addresses_of(self, peer: PeerId) -> tuple[str, ...]:
+        """Return where a peer may be dialled, nothing if we do not know."""
+        entry = self.entries.get(peer)
+        return () if entry is None else entry.all_addresses()
+
+    # --- inside -------------------------------------------------------------------------
+
+    def _take_hint(self, hint: Hint, now: float) -> None:
+        entry = self._entry(hint.peer, now)
+        if entry is not None:
+            entry.hinted = tuple(dict.fromkeys((*entry.hinted, hint.address)))
+
+    def _take_addresses(self, found: AddressesFound, now: float) -> None:
+        entry = self._entry(found.peer, now)
+        if entry is None:
+            return
+        before, addresses = entry.all_addresses(), found.addresses[: limits.CONTACT_ADDRESSES_MAX]
+        if found.is_own_word:
+            entry.addresses = addresses
+        else:
+            entry.heard = addresses
+        if entry.all_addresses() == before:
+            return
+        entry.heard_at = now
+        if not (entry.is_gone or entry.dialling):
+            entry.failures, entry.dial_at = 0, now  # it has moved, or is new
+
+    def _lives(self, peer: PeerId, now: float) -> None:
+        entry = self._entry(peer, now)
+        if entry is None:
+            return
+        was_gone, entry.is_gone, entry.heard_at = entry.is_gone, False, now
+        if was_gone and not entry.dialling:
+            entry.failures, entry.dial_at, self._is_changed = 0, now, True
+
+    def _gone(self, peer: PeerId, now: float) -> None:
+        entry = self.entries.get(peer)
+        if entry is None or entry.is_gone:
+            return
+        entry.is_gone = True
+        entry.dial_at = now + self._slow_pause_s(entry)
+
+    def _entry(self, peer: PeerId, now: float) -> Entry | None:
+        """Return the entry of a peer, made if there is room for one more."""
+        if peer == self.self_id:
+            return None
+        entry = self.entries.get(peer)
+        if entry is None:
+            if len(self.entries) >= limits.CONTACTS_MAX and not self._evict():
+                return None
+            entry = self.entries[peer] = Entry(peer, heard_at=now, dial_at=now)
+        return entry
+
+    def _evict(self) -> bool:
+        """Make room: the one that has been gone for longest goes."""
+        gone = [e for e in self.entries.values() if e.is_gone or e.failures]
+        gone = [e for e in gone if not (e.connected or e.dialling or e.hinted)]
+        if not gone:
+            return False
+        del self.entries[min(gone, key=lambda entry: entry.heard_at).peer]
+        return True
+
+    def _opened(self, peer: PeerId, now: float) -> None:
+        entry = self._entry(peer, now)
+        if entry is not None:
+            entry.connected, entry.failures, entry.heard_at = True, 0, now
+            entry.is_gone = False
+
+    def _closed(self, peer: PeerId, now: float) -> None:
+        entry = self.entries.get(peer)
+        if entry is None or not entry.connected:
+            return
+        entry.connected, entry.heard_at = False, now
+        pause_s = self.rng.uniform(0, limits.REDIAL_BACKOFF_S_MIN)
+        entry.dial_at = now + (self._slow_pause_s(entry) if entry.is_gone else pause_s)
+
+    def _dial_ended(self, peer: PeerId, now: float) -> None:
+        entry = self.entries.get(peer)
+        if entry is None:
+            return
+        entry.dialling = False
+        if entry.connected:
+            return
+        self._dial_failures += 1
+        entry.failures += 1
+        limit = limits.REDIAL_BACKOFF_S_MIN * 2 ** min(entry.failures, 16)
+        limit = min(limit, limits.REDIAL_BACKOFF_S_MAX)
+        # Full jitter: nodes that lost one peer together do not come back together.
+        pause_s = self.rng.uniform(limits.REDIAL_BACKOFF_S_MIN / 2, limit)
+        entry.dial_at = now + (self._slow_pause_s(entry) if entry.is_gone else pause_s)
+
+    def _slow_pause_s(self, entry: Entry) -> float:
+        """Peers that seem gone are tried for ever, slowly: a long outage must heal."""
+        base_s = limits.HINT_REDIAL_S if entry.hinted else limits.LOST_REDIAL_S
+        return base_s * self.rng.uniform(0.75, 1.25)

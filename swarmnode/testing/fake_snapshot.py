@@ -1,0 +1,59 @@
+"""Snapshots of a fake worker: real files of one vector, so that joiners fetch what they would."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from swarmnode import limits
+from swarmnode.store.files import make_private_dir, write_atomic
+from swarmnode.tensor.snapshot_format import (
+    FETCHED_NAME,
+    About,
+    encode_header,
+    find_snapshots,
+    lay_out,
+    read_entry,
+    read_header,
+    snapshot_name,
+)
+
+Vector = npt.NDArray[np.float64]
+_TENSOR = "model/x"
+
+
+def write_snapshot(folder: Path, x: Vector, step: int) -> Path:
+    """Write ``x``, float64 [numel], and remove what a real worker would not keep."""
+    data = x.tobytes()
+    about = About(
+        task="fake",
+        task_version=1,
+        task_config={},
+        layout_hash="00" * 32,
+        step=step,
+        tokens=step,
+        hashes={_TENSOR: hashlib.sha256(data).hexdigest()},
+    )
+    path = folder / snapshot_name(step)
+    make_private_dir(folder)
+    write_atomic(path, encode_header(lay_out({_TENSOR: ("F64", x.shape)}), about) + data)
+    own = [found for _, found in find_snapshots(folder) if found.name != FETCHED_NAME]
+    for old in own[limits.SNAPSHOTS_KEPT :]:
+        old.unlink()
+    return path
+
+
+def read_fetched(folder: Path) -> Vector | None:
+    """Return what the daemon has fetched for a newcomer, None if it has fetched nothing."""
+    path = folder / FETCHED_NAME
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        header = read_header(file, path)
+        (entry,) = header.entries
+        x: Vector = np.empty(entry.shape, np.float64)
+        read_entry(file, entry, header, x.data.cast("B"), path)
+    return x

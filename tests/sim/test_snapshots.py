@@ -1,0 +1,136 @@
+"""Newcomers among holders that are gone, lie, or have not heard; and what claims say."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+
+from swarmnode import limits
+from swarmnode.protocol.crdt.events import Update
+from swarmnode.protocol.crdt.snapshots import SnapshotEntry
+from swarmnode.tensor.snapshot_format import About, encode_header, lay_out
+from swarmnode.testing.fake_snapshot import write_snapshot
+from swarmnode.testing.fake_worker import FakeWorker
+from swarmnode.testing.swarm import SimNode, SimSwarm, sim_swarm
+from swarmnode.wire.crdt import SnapshotClaim
+from tests.sim.checks import pull, until
+
+# One that knows nothing of the swarm's model begins at 100, the swarm is near 1.
+TRAINING = FakeWorker(np.zeros(0), drift=pull)
+NEWCOMER = FakeWorker(np.full(640, 100.0), drift=pull)
+FAR = 50.0
+
+
+def offered(node: SimNode) -> list[SnapshotEntry]:
+    """Return what is held, as a node sees it."""
+    part = node.running.view.part
+    return [] if part is None else list(part.state.view.snapshots(trio.current_time()))
+
+
+async def join(swarm: SimSwarm) -> tuple[SimNode, float]:
+    """Start a newcomer; return it, and how long it took until it trained."""
+    newcomer = swarm.add(FakeWorker(NEWCOMER.initial, drift=pull))
+    await swarm.start(newcomer.index)
+    return newcomer, await until(lambda: newcomer.status.state == "training", 120, poll_s=0.1)
+
+
+async def offer_file(node: SimNode, path: Path, step: int) -> None:
+    """Let a node claim that this file is the swarm's model, far ahead of all others."""
+    blobs = node.running._snapshots._blobs
+    name = await blobs.add_file(path)
+    claim = SnapshotClaim(name, step, blobs.held()[name], int(limits.STATE_LEASE_S))
+    node.part.state.say(Update(snapshots={name: claim}))
+
+
+def garbage(folder: Path) -> Path:
+    path = folder / "garbage"
+    path.write_bytes(b"no model" * 1000)
+    return path
+
+
+def of_another_model(folder: Path) -> Path:
+    data = np.full(640, 7.0).tobytes()
+    about = About(
+        task="fake",
+        task_version=1,
+        task_config={},
+        layout_hash="11" * 32,
+        step=1,
+        tokens=1,
+        hashes={"model/x": hashlib.sha256(data).hexdigest()},
+    )
+    path = folder / "other"
+    path.write_bytes(encode_header(lay_out({"model/x": ("F64", (640,))}), about) + data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "why"), [(garbage, "header"), (of_another_model, "is a snapshot of another model")]
+)
+async def test_what_is_no_snapshot_of_the_model_is_passed_over(
+    tmp_path, autojump_clock, caplog, make, why: str
+) -> None:
+    async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
+        await until(lambda: bool(offered(swarm.nodes[0])), 60, poll_s=0.5)
+        await offer_file(swarm.nodes[1], make(tmp_path), step=10**6)
+        await trio.sleep(1)
+        newcomer, _ = await join(swarm)
+        (said,) = [r for r in caplog.records if "another one is tried" in r.getMessage()]
+        assert why in said.fields["why"]
+        assert np.abs(newcomer.worker.x).max() < FAR
+        assert len(newcomer.running._snapshots.claims) == 1
+
+
+async def test_the_only_holder_of_the_newest_died_and_nobody_has_noticed(
+    tmp_path, autojump_clock
+) -> None:
+    async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
+        await until(lambda: bool(offered(swarm.nodes[0])), 60, poll_s=0.5)
+        step = max(entry.step for entry in offered(swarm.nodes[0]))
+        path = write_snapshot(tmp_path / "newer", np.full(640, 3.0), 1)
+        await offer_file(swarm.nodes[1], path, step + 10**6)
+        await trio.sleep(0.5)
+        await swarm.kill(1)
+        newcomer, took_s = await join(swarm)
+        assert took_s < 2 * limits.SNAPSHOT_ABANDONED_S
+        assert np.abs(newcomer.worker.x).max() < FAR
+
+
+async def test_who_comes_after_all_others_have_left_counts_on_from_where_they_were(
+    tmp_path, autojump_clock
+) -> None:
+    async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
+        first = swarm.nodes[0]
+        await until(lambda: bool(offered(first)), 60, poll_s=0.5)
+        keeper = swarm.add(NEWCOMER, role="keeper")
+        await swarm.start(keeper.index)
+        await until(lambda: any(keeper.peer in e.holders for e in offered(keeper)), 60, poll_s=0.5)
+        newcomer, _ = await join(swarm)
+        left_at = first.status.step
+        await first.leave()
+        await until(
+            lambda: any(set(e.holders) == {newcomer.peer} for e in offered(newcomer)), 60, poll_s=1
+        )
+        own = max(e.step for e in offered(newcomer) if newcomer.peer in e.holders)
+        assert own >= left_at
+        assert newcomer.status.step < left_at, "its own count began anew"
+
+
+async def test_a_restarted_newcomer_waits_for_the_model_of_quiet_holders(
+    tmp_path, autojump_clock
+) -> None:
+    async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
+        first = swarm.nodes[0]
+        await until(lambda: bool(offered(first)), 60, poll_s=0.5)
+        first.running.view.trainer.pause()
+        await trio.sleep(5)
+        newcomer, _ = await join(swarm)
+        await swarm.kill(newcomer.index)
+        newcomer.worker = FakeWorker(NEWCOMER.initial, drift=pull)
+        await swarm.start(newcomer.index)
+        await until(lambda: newcomer.status.state == "training", 120, poll_s=0.1)
+        assert np.abs(newcomer.worker.x).max() < FAR

@@ -1,0 +1,304 @@
+"""The contact book: whom to dial and when, for ever but never often, within bounds."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.ids import PeerId
+from swarmnode.protocol.identity import Identity
+from swarmnode.protocol.membership.contacts import (
+    AddressesFound,
+    ContactBook,
+    DialEnded,
+    HintsGiven,
+    MemberGone,
+    MemberLives,
+    SessionClosed,
+    SessionOpened,
+)
+from swarmnode.protocol.swarm import Hint
+
+
+def peer(number: int) -> PeerId:
+    return Identity.from_seed(number.to_bytes(32, "big")).peer_id
+
+
+def says(who: PeerId, addresses: tuple[str, ...]) -> AddressesFound:
+    """The peer's own word, in the shared state."""
+    return AddressesFound(who, addresses, is_own_word=True)
+
+
+def heard(who: PeerId, addresses: tuple[str, ...]) -> AddressesFound:
+    """From the LAN or the DHT."""
+    return AddressesFound(who, addresses, is_own_word=False)
+
+
+SELF, ONE, TWO = peer(0), peer(1), peer(2)
+A, B = ("mem:a",), ("mem:b",)
+
+
+@pytest.fixture
+def book() -> ContactBook:
+    return ContactBook(SELF, random.Random(1))
+
+
+def hinted(who: PeerId, address: str = "mem:link") -> HintsGiven:
+    return HintsGiven((Hint(who, address),))
+
+
+def dialled(book: ContactBook, now: float) -> dict[PeerId, tuple[str, ...]]:
+    book.handle_deadline(now)
+    return {effect.peer: effect.addresses for effect in book.poll_effects()}
+
+
+def connect(book: ContactBook, who: PeerId, now: float) -> None:
+    """A dial that succeeds."""
+    book.handle(SessionOpened(who), now)
+    book.handle(DialEnded(who), now)
+
+
+def dials_until(book: ContactBook, now: float, end: float) -> list[float]:
+    """Obey every deadline, let every dial fail; return when there were dials."""
+    times: list[float] = []
+    while (deadline := book.next_deadline()) is not None and deadline <= end:
+        assert deadline > now or not times, "the clock must go on"
+        now = max(now, deadline)
+        for who in dialled(book, now):
+            times.append(now)
+            book.handle(DialEnded(who), now)
+    return times
+
+
+# --- whom, and where --------------------------------------------------------------------------
+
+
+def test_a_hint_is_dialled_at_once_and_we_are_not(book: ContactBook) -> None:
+    book.handle(HintsGiven((Hint(ONE, "mem:one"), Hint(SELF, "mem:me"))), 0.0)
+    assert dialled(book, 0.0) == {ONE: ("mem:one",)}
+    assert dialled(book, 1.0) == {}, "it is under way"
+    connect(book, ONE, 1.0)
+    assert book.next_deadline() is None
+    assert book.statistics().connected == 1
+    assert book.statistics().dial_failures == 0
+
+
+def test_a_peers_own_word_comes_first_then_what_was_heard_then_the_link(book: ContactBook) -> None:
+    book.handle(hinted(ONE), 0.0)
+    book.handle(hinted(ONE, "mem:other"), 0.0)
+    book.handle(heard(ONE, ("mem:lan", "mem:other")), 0.0)
+    assert book.addresses_of(ONE) == ("mem:lan", "mem:other", "mem:link")
+    book.handle(says(ONE, A), 0.0)
+    assert book.addresses_of(ONE) == ("mem:a", "mem:lan", "mem:other", "mem:link")
+    assert book.addresses_of(TWO) == ()
+    book.handle(says(ONE, B), 1.0)
+    assert dialled(book, 1.0) == {ONE: ("mem:b", "mem:lan", "mem:other", "mem:link")}
+
+
+def test_a_peer_that_has_moved_is_dialled_at_once(book: ContactBook) -> None:
+    book.handle(says(ONE, A), 0.0)
+    for now in (0.0, 100.0, 200.0):
+        assert dialled(book, now) == {ONE: A}
+        book.handle(DialEnded(ONE), now)
+    book.handle(says(ONE, A), 200.0)
+    book.handle(heard(ONE, A), 200.0)
+    assert dialled(book, 200.0) == {}, "said again, not new"
+    book.handle(says(ONE, B), 200.0)
+    assert dialled(book, 200.0) == {ONE: (*B, *A)}
+
+
+def test_addresses_beyond_the_bound_do_not_make_a_peer_look_new(book: ContactBook) -> None:
+    many = tuple(f"mem:{number}" for number in range(2 * limits.CONTACT_ADDRESSES_MAX))
+    book.handle(says(ONE, many), 0.0)
+    assert book.addresses_of(ONE) == many[: limits.CONTACT_ADDRESSES_MAX]
+    dialled(book, 0.0)
+    book.handle(DialEnded(ONE), 0.0)
+    book.handle(says(ONE, many), 0.0)
+    assert dialled(book, 0.0) == {}
+
+
+def test_who_is_known_without_an_address_waits_for_one(book: ContactBook) -> None:
+    book.handle(MemberLives(ONE), 0.0)
+    assert book.next_deadline() is None
+    book.handle(says(ONE, A), 5.0)
+    assert dialled(book, 5.0) == {ONE: A}
+
+
+def test_who_dials_us_need_not_be_dialled(book: ContactBook) -> None:
+    book.handle(SessionOpened(ONE), 0.0)
+    book.handle(says(ONE, A), 1.0)
+    assert book.next_deadline() is None
+    assert dialled(book, 1.0) == {}
+
+
+def test_a_session_that_opens_during_a_dial_makes_it_no_failure(book: ContactBook) -> None:
+    book.handle(says(ONE, A), 0.0)
+    dialled(book, 0.0)
+    book.handle(SessionOpened(ONE), 1.0)
+    book.handle(DialEnded(ONE), 2.0)
+    assert book.statistics().dial_failures == 0
+    book.handle(DialEnded(TWO), 2.0)  # of whom nothing is known any more
+    assert book.statistics().known == 1
+
+
+# --- when ---------------------------------------------------------------------------------------
+
+
+def test_failed_dials_back_off_with_a_bound_and_jitter(book: ContactBook) -> None:
+    book.handle(hinted(ONE), 0.0)
+    times = dials_until(book, 0.0, 600.0)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(pauses) >= limits.REDIAL_BACKOFF_S_MIN / 2
+    assert max(pauses) <= limits.REDIAL_BACKOFF_S_MAX
+    assert max(pauses[:3]) < limits.REDIAL_BACKOFF_S_MAX / 4
+    assert len(set(pauses)) == len(pauses)
+    assert book.statistics().dial_failures == len(times)
+
+
+def test_a_lost_session_is_sought_at_once_and_failures_count_anew(book: ContactBook) -> None:
+    book.handle(says(ONE, A), 0.0)
+    dials_until(book, 0.0, 300.0)
+    connect(book, ONE, 300.0)
+    book.handle(SessionClosed(ONE), 400.0)
+    deadline = book.next_deadline()
+    assert deadline is not None
+    assert 400.0 <= deadline <= 400.0 + limits.REDIAL_BACKOFF_S_MIN
+    book.handle(SessionClosed(ONE), 401.0)
+    assert book.next_deadline() == deadline, "told twice"
+
+
+def test_dials_at_once_are_bounded_and_those_that_never_failed_come_first(
+    book: ContactBook,
+) -> None:
+    failing = [peer(number) for number in range(10, 13)]
+    for who in failing:
+        book.handle(says(who, A), 0.0)
+    for who in dialled(book, 0.0):
+        book.handle(DialEnded(who), 0.0)
+    fresh = [peer(number) for number in range(20, 20 + limits.DIALS_CONCURRENT_MAX)]
+    for who in fresh:
+        book.handle(says(who, A), 1.0)
+    assert dialled(book, 60.0).keys() == set(fresh)
+    for who in fresh:
+        connect(book, who, 60.0)
+    deadline = book.next_deadline()
+    assert deadline is not None
+    assert deadline <= 60.0 + limits.REDIAL_BACKOFF_S_MIN
+    assert dialled(book, deadline).keys() == set(failing)
+
+
+def test_a_node_with_enough_neighbours_dials_nobody(book: ContactBook) -> None:
+    for number in range(limits.PEERS_CONNECTED_MAX):
+        book.handle(SessionOpened(peer(100 + number)), 0.0)
+    book.handle(says(ONE, A), 0.0)
+    assert dialled(book, 0.0) == {}
+    book.handle(SessionClosed(peer(100)), 1.0)
+    assert dialled(book, 2.0) == {ONE: A}
+
+
+# --- who is gone --------------------------------------------------------------------------------
+
+
+def lose(book: ContactBook, who: PeerId) -> None:
+    connect(book, who, 0.0)
+    book.handle(SessionClosed(who), 1.0)
+    book.handle(MemberGone(who), 1.0)
+
+
+@pytest.mark.parametrize("is_hinted", [True, False])
+def test_who_is_gone_is_sought_slowly_for_ever(book: ContactBook, is_hinted: bool) -> None:
+    period_s = limits.HINT_REDIAL_S if is_hinted else limits.LOST_REDIAL_S
+    book.handle(hinted(ONE) if is_hinted else says(ONE, A), 0.0)
+    dialled(book, 0.0)
+    lose(book, ONE)
+    times = dials_until(book, 1.0, 1.0 + 20 * period_s)
+    pauses = [later - earlier for earlier, later in itertools.pairwise((1.0, *times))]
+    assert len(times) > 20 / 1.3
+    assert all(0.74 < pause_s / period_s < 1.26 for pause_s in pauses)
+    assert book.statistics().gone == 1
+
+
+def test_a_session_that_ends_after_the_goodbye_is_not_sought_at_once(book: ContactBook) -> None:
+    book.handle(says(ONE, A), 0.0)
+    dialled(book, 0.0)
+    connect(book, ONE, 0.0)
+    book.handle(MemberGone(ONE), 1.0)
+    book.handle(SessionClosed(ONE), 1.1)
+    deadline = book.next_deadline()
+    assert deadline is not None
+    assert deadline > 1.1 + 0.7 * limits.LOST_REDIAL_S
+
+
+def test_new_addresses_of_who_is_gone_do_not_hasten_anything(book: ContactBook) -> None:
+    book.handle(says(ONE, A), 0.0)
+    dialled(book, 0.0)
+    lose(book, ONE)
+    book.handle(says(ONE, B), 2.0)
+    assert dialled(book, 2.0) == {}
+    assert book.addresses_of(ONE) == B
+
+
+@pytest.mark.parametrize("back", [MemberLives, SessionOpened])
+def test_who_comes_back_is_gone_no_more(
+    book: ContactBook, back: Callable[[PeerId], object]
+) -> None:
+    book.handle(says(ONE, A), 0.0)
+    dialled(book, 0.0)
+    lose(book, ONE)
+    book.handle(back(ONE), 5.0)  # type: ignore[arg-type]
+    assert book.statistics().gone == 0
+    assert dialled(book, 5.0) == ({ONE: A} if back is MemberLives else {})
+
+
+def test_strangers_that_are_gone_are_not_noted(book: ContactBook) -> None:
+    book.handle(MemberGone(ONE), 0.0)
+    assert book.statistics().known == 0
+
+
+# --- bounds -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, book: ContactBook) -> ContactBook:
+    monkeypatch.setattr(limits, "CONTACTS_MAX", 4)
+    return book
+
+
+def test_the_book_is_bounded_and_who_was_silent_for_longest_makes_room(
+    small: ContactBook,
+) -> None:
+    for number, heard_at in ((1, 3.0), (2, 1.0), (3, 2.0), (4, 4.0)):
+        small.handle(says(peer(number), A), heard_at)
+    newcomer = peer(9)
+    small.handle(says(newcomer, A), 5.0)
+    assert newcomer not in small.entries, "nobody is known to be gone"
+    for number in (1, 2, 3):
+        small.handle(MemberGone(peer(number)), 5.0)
+    small.handle(says(newcomer, A), 6.0)
+    assert small.entries.keys() == {peer(1), peer(3), peer(4), newcomer}
+
+
+def test_who_cannot_be_reached_makes_room_too(small: ContactBook) -> None:
+    for number in (1, 2, 3, 4):
+        small.handle(says(peer(number), A), 0.0)
+    dialled(small, 0.0)
+    small.handle(DialEnded(peer(3)), 0.0)
+    small.handle(says(peer(9), A), 1.0)
+    assert small.entries.keys() == {peer(1), peer(2), peer(4), peer(9)}
+
+
+def test_peers_of_the_link_and_neighbours_are_never_forgotten(small: ContactBook) -> None:
+    small.handle(hinted(ONE), 0.0)
+    dialled(small, 0.0)
+    small.handle(DialEnded(ONE), 0.0)
+    small.handle(MemberGone(ONE), 0.0)
+    small.handle(SessionOpened(TWO), 0.0)
+    for number in range(10, 30):
+        small.handle(says(peer(number), A), 1.0)
+        small.handle(MemberGone(peer(number)), 1.0)
+    assert {ONE, TWO} <= small.entries.keys()
+    assert len(small.entries) == 4
