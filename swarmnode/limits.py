@@ -553,9 +553,16 @@ SHARD_EPOCH_MAX = 10**9 - 1
 # --- ipc, worker -------------------------------------------------------------------------
 # Text that a task reads into memory at once; more is a job for a streaming task.
 CORPUS_BYTES_MAX = 1024 * MIB
-# One header page names at most this many slots; two are used: one travels, one is filled.
+# One header page names at most this many slots. Four are used: a pair and a group at a time, and
+# two that wait for their step; memory that nobody has touched costs nothing.
 SEGMENT_SLOTS_MAX = 32
-SLOTS_PER_WORKER = 2
+SLOTS_PER_WORKER = 4
+# Vectors in a payload: a strategy sends one to three.
+VIEWS_MAX = 8
+# A record of the log: one byte where it is a slope, at most a hash and a signature.
+LOG_RECORD_BYTES_MAX = 64
+# Wishes of a strategy that wait for a partner, over tags and fragments: 64 fragments are the most.
+WISHES_MAX = 128
 # 64 GiB of float32: more parameters than one machine trains today, and no overflow.
 SEGMENT_NUMEL_MAX = 16 * 1024 * MIB
 # What the worker may still owe a daemon that reads slowly: a message per slot, answers to

@@ -4,25 +4,59 @@ They travel over a socketpair, each as a 4-byte little-endian length and a
 msgpack map. Tensors never do: they lie in slots of the shared segment
 (``ipc/segment.py``), and a message moves the ownership of a slot::
 
-    worker owns slot --SlotReady--> daemon owns slot --Apply|Release--> worker owns slot
+    worker                     daemon
+      --Wish-->                                 the strategy wants to exchange
+                    <--TakeView--               somebody to exchange with was found
+      --SlotReady-->                            the slot holds what is sent; it is the daemon's
+                    <--Apply | Release--        committed, or aborted; it is the worker's
 
-Nothing here asks a question that the other side must answer before it can
+A slot has two halves of ``payload_numel`` float32 each: the own views in their order, and room for
+what comes. Nothing here asks a question that the other side must answer before it can
 go on: a training step never waits for the daemon, nor the daemon for a step.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from swarmnode import limits
 from swarmnode.wire.packing import decode_record, encode_record
-from swarmnode.wire.records import Count, ExchangeId, ShortText
+from swarmnode.wire.records import Count, ExchangeId, Name, PeerIdBytes, ShortText
+
+BaseVersion = Annotated[bytes, Meta(max_length=32)]
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="t"):
     """Base of every control message."""
+
+
+class ViewShape(msgspec.Struct, frozen=True):
+    """One vector of a payload: float32 [numel], written by ``codec``; empty: the swarm's."""
+
+    name: ShortText
+    codec: Annotated[str, Meta(max_length=16)]
+    numel: Count
+
+
+class Partner(msgspec.Struct, frozen=True):
+    """What the other node of a pair said of itself when it offered or accepted."""
+
+    peer: PeerIdBytes
+    step: Count
+    tokens: Count
+    weight: float = 1.0
+    base_version: BaseVersion = b""
+
+
+class LogRecord(msgspec.Struct, frozen=True):
+    """What ``author`` published; ``round`` is that of its wish."""
+
+    author: PeerIdBytes
+    payload: Annotated[bytes, Meta(max_length=limits.LOG_RECORD_BYTES_MAX)]
+    round: Count
 
 
 # --- daemon to worker --------------------------------------------------------------------
@@ -44,23 +78,75 @@ class Configure(Message, frozen=True, tag="configure"):
     data_dir: str = ""
     layout_hash: bytes = b""  # expected; empty: any
     data_hash: ShortText = ""  # hex SHA-256 of what the swarm's creator trains on
+    self_id: Annotated[bytes, Meta(max_length=32)] = b""  # this node
+    topology: str = ""  # the graph of who meets whom, see strategies/topology.py; empty: everybody
     task_version: Count = 0  # expected; 0: any
     threads: Count = 0  # of torch; 0: see worker/runtime.py
 
 
+class TakeView(Message, frozen=True, tag="view"):
+    """Lend a slot for this wish or answer, at the next step boundary.
+
+    Exactly one of SlotReady and NoView with this ``ticket`` follows. Everything but ``ticket`` and
+    ``number`` is about the partner and as it says; of a group the round and base version only.
+    """
+
+    ticket: Count
+    number: Count  # of a Wish
+    peer: PeerIdBytes | None = None
+    round: Count = 0
+    base_version: BaseVersion = b""
+    step: Count = 0
+    tokens: Count = 0
+    weight: float = 1.0
+
+
+class Drop(Message, frozen=True, tag="drop-wish"):
+    """Nothing came of this wish, and nothing will: no slot was lent for it."""
+
+    number: Count
+    why: ShortText
+
+
 class Apply(Message, frozen=True, tag="apply"):
-    """A committed exchange: the slot holds its result, merge it at the next step boundary."""
+    """A committed exchange: the slot holds what came, merge it at a step boundary.
+
+    The first half of the slot holds what this node sent, as it arrived; the second half what the
+    ``partner`` sent, or the mean over the members of the group, ``present``.
+    """
 
     slot: Count
     generation: Count
     xid: ExchangeId
+    partner: Partner | None = None
+    present: tuple[PeerIdBytes, ...] = ()
 
 
 class Release(Message, frozen=True, tag="release"):
-    """The slot was not used, or its exchange was aborted: it is the worker's again."""
+    """The exchange was aborted: the slot is the worker's again."""
 
     slot: Count
     generation: Count
+    why: ShortText = ""
+
+
+class Records(Message, frozen=True, tag="records"):
+    """A round of the log has closed with these records; rounds come in order."""
+
+    round: Count
+    records: tuple[LogRecord, ...]
+
+
+class Members(Message, frozen=True, tag="members"):
+    """Who trains in the swarm now, in ascending order, this node among them."""
+
+    members: tuple[PeerIdBytes, ...]
+
+
+class RoundSteps(Message, frozen=True, tag="round-steps"):
+    """Take so many local steps in each round that begins from now on; see protocol/pacing.py."""
+
+    steps: Count
 
 
 class SaveSnapshot(Message, frozen=True, tag="save"):
@@ -110,6 +196,7 @@ class WorkerReady(Message, frozen=True, tag="ready"):
 
     layout_hash: bytes
     numel: Count
+    payload_numel: Count  # of half a slot: the most that one exchange sends
     slots: Count
     step: Count  # > 0 after resuming from a snapshot
     tokens: Count
@@ -118,21 +205,55 @@ class WorkerReady(Message, frozen=True, tag="ready"):
     threads: Count
     data_hash: ShortText = ""  # hex SHA-256 of what this node trains on
     n_shards: Count = limits.SHARDS_PER_EPOCH_MAX  # of one epoch; the same for the same data
+    round_steps: Count = 0  # local steps of a round of the strategy, as its settings say; 0: none
+    log_round: Count = 0  # the next round of the log that the strategy wants
+
+
+class Wish(Message, frozen=True, tag="wish"):
+    """The strategy wants to exchange: an Intent (``strategies/base.py``) with a number.
+
+    It takes the place of an earlier one of the same kind, tag and fragment that no slot was lent
+    for. With ``is_open`` it is an *answer*: no wish, but what this node gives to whoever asks for
+    it, at any time; answers follow WorkerReady at once. Records of the log leave as a wish too.
+    """
+
+    number: Count
+    kind: Literal["pair", "pull", "group", "log"]
+    tag: Name
+    fragment: Count
+    round: Count
+    selector: Literal["matching", "neighbour", "all"]
+    views: Annotated[tuple[ViewShape, ...], Meta(max_length=limits.VIEWS_MAX)] = ()
+    group_size_max: Count = 0
+    round_skew_max: Count | None = None
+    base_version: BaseVersion = b""
+    weight: float = 1.0
+    record: Annotated[bytes, Meta(max_length=limits.LOG_RECORD_BYTES_MAX)] = b""
+    step: Count = 0
+    tokens: Count = 0
+    is_open: bool = False
+
+    @property
+    def numel(self) -> int:
+        """Elements of all views together."""
+        return sum(view.numel for view in self.views)
 
 
 class SlotReady(Message, frozen=True, tag="slot"):
-    """A slot holds a snapshot of the parameters taken at ``step``; it is the daemon's now.
+    """A slot holds the views that TakeView asked for, in their order; it is the daemon's now."""
 
-    ``applied`` counts the exchanges merged before it was taken: a snapshot that lacks an
-    exchange which has committed since is out of date, and is only good for Release.
-    """
-
+    ticket: Count
     slot: Count
     generation: Count
-    round: Count
     step: Count
     tokens: Count
-    applied: Count
+
+
+class NoView(Message, frozen=True, tag="no-view"):
+    """What TakeView asked for is not to be had; ``why`` begins with a code of wire/gossip.py."""
+
+    ticket: Count
+    why: ShortText
 
 
 class Applied(Message, frozen=True, tag="applied"):
@@ -151,6 +272,7 @@ class Progress(Message, frozen=True, tag="progress"):
     loss: float  # training loss, exponential mean; NaN before the first step
     eval_loss: float  # on the task's held-out probe; NaN before the first evaluation
     step_time_s: float  # exponential mean of one step, without waiting
+    strategy: dict[ShortText, float] = {}  # the strategy's own figures
     paused: bool = False
     finished: bool = False
 
@@ -190,11 +312,26 @@ FATAL_KINDS = frozenset({"torch-missing", "task-unknown", "config", "layout", "d
 FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "crash"}
 
 ToWorker = (
-    Configure | Apply | Release | SaveSnapshot | TakeShard | DropShard | Pause | Resume | Stop
+    Configure
+    | TakeView
+    | Drop
+    | Apply
+    | Release
+    | Records
+    | Members
+    | RoundSteps
+    | SaveSnapshot
+    | TakeShard
+    | DropShard
+    | Pause
+    | Resume
+    | Stop
 )
 FromWorker = (
     WorkerReady
+    | Wish
     | SlotReady
+    | NoView
     | Applied
     | Progress
     | ShardDone

@@ -190,7 +190,9 @@ def compatibility_key(manifest: Manifest) -> bytes:
         manifest.task_version,
         manifest.layout_hash,
         manifest.strategy,
+        manifest.strategy_version,
         manifest.strategy_settings,
+        manifest.topology,
         manifest.codec,
     ]
     return hashlib.sha256(b"swarmnode/compatibility/1\0" + msgspec.msgpack.encode(what)).digest()

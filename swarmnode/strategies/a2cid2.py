@@ -109,6 +109,9 @@ class A2CiD2(Strategy):
 
     def on_clock(self, t: float) -> Sequence[Intent]:
         del t
+        return self.answers()
+
+    def answers(self) -> Sequence[Intent]:
         return (Intent(Kind.PAIR, 0, (self.whole("x"),), selector=Selector.NEIGHBOUR),)
 
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:

@@ -375,10 +375,26 @@ class Strategy(ABC):
         """
         return 1.0
 
+    def round_steps(self) -> int:
+        """Return the local steps of a round as the settings say; 0: there are no rounds."""
+        return 0
+
     def set_round_steps(self, steps: int) -> None:  # noqa: B027  some have no rounds
         """Take so many local steps in each round that is still to begin; see protocol/pacing.py."""
 
     # --- exchanges -----------------------------------------------------------------------
+
+    def answers(self) -> Sequence[Intent]:
+        """Return what a peer can have of this node at any time, whether it wishes the same or not.
+
+        Of the kinds PAIR with NEIGHBOUR, and PULL. The round and base version of what is asked
+        for are the peer's.
+        """
+        return ()
+
+    def payload_numel(self) -> int:
+        """Return the most elements that the views of one intent have together."""
+        return self.x.numel()
 
     @abstractmethod
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
@@ -402,6 +418,10 @@ class Strategy(ABC):
 
     def on_records(self, round_number: int, records: Sequence[Record]) -> None:  # noqa: B027
         """Apply a closed round of the LOG: the same records in the same order on every node."""
+
+    def log_round(self) -> int:
+        """Return the round of the LOG that :meth:`on_records` is to be called with next."""
+        return 0
 
     # --- the swarm -----------------------------------------------------------------------
 

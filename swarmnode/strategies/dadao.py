@@ -242,6 +242,9 @@ class Dadao(Strategy):
 
     def on_clock(self, t: float) -> Sequence[Intent]:
         del t
+        return self.answers()
+
+    def answers(self) -> Sequence[Intent]:
         views = (self.whole("y+z"),)
         return (Intent(Kind.PAIR, 0, views, selector=Selector.NEIGHBOUR),)
 

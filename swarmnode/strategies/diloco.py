@@ -95,6 +95,15 @@ class DiLoCo(Strategy):
     def on_membership(self, members: tuple[bytes, ...]) -> None:
         self._n_members = len(members)
 
+    def answers(self) -> Sequence[Intent]:
+        return (self._catch_up(),)
+
+    def payload_numel(self) -> int:
+        return 2 * self.x.numel() + self.lineage.numel()  # what catches up
+
+    def round_steps(self) -> int:
+        return int(self.config.every)
+
     def set_round_steps(self, steps: int) -> None:
         self.rounds.set_steps(steps)
 

@@ -69,6 +69,12 @@ class NoLoCo(Strategy):
     def buffers(self) -> Mapping[str, torch.Tensor]:
         return {"phi": self.phi, "m": self.m, "rounds": self.rounds.state}
 
+    def payload_numel(self) -> int:
+        return 2 * self.x.numel()
+
+    def round_steps(self) -> int:
+        return int(self.config.every)
+
     def set_round_steps(self, steps: int) -> None:
         self.rounds.set_steps(steps)
 

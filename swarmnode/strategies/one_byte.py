@@ -154,6 +154,12 @@ class OneByte(Strategy):
         """Return the slope that was published. Raises MalformedMessage."""
         return decode_slope(payload)
 
+    def log_round(self) -> int:
+        return self.round
+
+    def payload_numel(self) -> int:
+        return 1  # no vector is ever sent
+
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
         del intent, name, out
         raise InvariantViolation("one-byte: records of the log are all that is sent")

@@ -51,6 +51,11 @@ class PairAverage(Strategy):
 
     def on_clock(self, t: float) -> Sequence[Intent]:
         del t
+        return self.answers()
+
+    def answers(self) -> Sequence[Intent]:
+        if not self.config.rate:
+            return ()
         return (Intent(Kind.PAIR, 0, (self.whole("x"),), selector=Selector.NEIGHBOUR),)
 
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:

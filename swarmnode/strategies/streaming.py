@@ -144,6 +144,12 @@ class Streaming(Strategy):
         if self.reference is not None:
             self._base_version = _digest(self.reference)
 
+    def payload_numel(self) -> int:
+        return 2 * max(fragment.numel for fragment in self.fragments)
+
+    def round_steps(self) -> int:
+        return int(self.config.every)
+
     def set_round_steps(self, steps: int) -> None:
         self.rounds.set_steps(steps)
 

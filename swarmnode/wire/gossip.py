@@ -17,15 +17,17 @@ from swarmnode.wire.records import Count, Digest, ExchangeId, Name, ShortText
 
 ChunkCount = Annotated[int, Meta(ge=1, le=limits.EXCHANGE_CHUNKS_MAX)]
 ChunkIndex = Annotated[int, Meta(ge=0, lt=limits.EXCHANGE_CHUNKS_MAX)]
+BaseVersion = Annotated[bytes, Meta(max_length=32)]
+Weight = Annotated[float, Meta(gt=0.0, le=1e18)]
 StatusOutcome = Literal["committed", "aborted", "pending", "unknown"]
 
 # A reason is "code" or "code: what exactly"; statistics count by code, so the set is closed.
 REASON_CODES = frozenset(
     {
         "busy",  # in another exchange
-        "no-snapshot",  # nothing fresh to give
+        "no-wish",  # no such wish here now
         "incompatible",  # other strategy, version, settings, layout, codec or chunk count
-        "fragment",  # another tag or fragment is due here
+        "base",  # differences to another base version
         "round",  # too many rounds apart
         "timeout",  # an answer or a transfer took too long
         "unreachable",  # the session is gone or could not be opened
@@ -55,16 +57,19 @@ class Offer(GossipMessage, frozen=True, tag="offer"):
     fragment: Count
     round: Count
     n_chunks: ChunkCount
-    step: Count  # local steps behind the snapshot
+    step: Count  # local steps and tokens behind what is offered, when it was wished
     tokens: Count
+    weight: Weight = 1.0  # of I in a weighted mean
+    base_version: BaseVersion = b""  # what the payload is a difference to; equal on both sides
 
 
 class Accept(GossipMessage, frozen=True, tag="accept"):
-    """R to I: yes; both start to stream. The rest is as in the offer, of R's snapshot."""
+    """R to I: yes; both start to stream. The rest is as in the offer, of R."""
 
     round: Count
     step: Count
     tokens: Count
+    weight: Weight = 1.0
 
 
 class Busy(GossipMessage, frozen=True, tag="busy"):

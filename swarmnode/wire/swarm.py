@@ -9,6 +9,11 @@ from msgspec import Meta
 
 from swarmnode.wire.records import Count, Digest, Name, PublicKeyBytes, ShortText, SignatureBytes
 
+# Edges of a graph over some dozens of nodes; more of them have a name.
+Topology = Annotated[
+    str, Meta(max_length=8192, pattern=r"^([a-z]*|[0-9]+-[0-9]+( [0-9]+-[0-9]+)*)$")
+]
+
 
 class Signed(msgspec.Struct, frozen=True):
     """The exact bytes that were signed, whose key signed them, and the signature.
@@ -45,6 +50,8 @@ class Manifest(msgspec.Struct, frozen=True):
     min_version: ShortText
     created_at: Count  # Unix seconds
     expires_at: Count  # Unix seconds; 0: never
+    strategy_version: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    topology: Topology = ""  # of who meets whom: a graph's name, or its edges "0-1 1-2 ..."
 
 
 class ManifestRequest(msgspec.Struct, frozen=True):
