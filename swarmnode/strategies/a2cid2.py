@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from msgspec import Meta as Range
@@ -38,11 +38,13 @@ from swarmnode.strategies.base import (
     Exchange,
     Intent,
     Kind,
+    Meeting,
     Needs,
     Selector,
+    Sent,
     Strategy,
 )
-from swarmnode.strategies.topology import build_graph
+from swarmnode.strategies.topology import complete_mixing
 
 
 class A2CiD2(Strategy):
@@ -71,6 +73,10 @@ class A2CiD2(Strategy):
         self._flowed = 0.0  # since the last exchange
         self._exchanges = 0
 
+    @classmethod
+    def meeting(cls, config: Any) -> Meeting:
+        return Meeting(Kind.PAIR, 1 / config.rate, (Sent(),))
+
     def buffers(self) -> Mapping[str, torch.Tensor]:
         return {"x_tilde": self.x_tilde}
 
@@ -83,11 +89,23 @@ class A2CiD2(Strategy):
 
     def start(self, ctx: Context) -> None:
         super().start(ctx)
-        graph = ctx.topology or build_graph("complete", len(ctx.members))
-        assert graph is not None
-        mixing = graph.with_node_rate(self.config.rate).mixing()
-        self.eta = 1 / (2 * mixing.acceleration)
-        self.alpha_tilde = math.sqrt(mixing.chi1 / mixing.chi2) / 2
+        self._tune(len(ctx.members))
+
+    def on_membership(self, members: tuple[bytes, ...]) -> None:
+        self._tune(len(members))
+
+    def _tune(self, n_members: int) -> None:
+        """Take eta and α̃ of the graph; pair averaging where it has several parts."""
+        rate, graph = self.config.rate, self.ctx.topology
+        if graph is None:
+            mixing = complete_mixing(n_members, rate)
+        else:
+            mixing = graph.with_node_rate(rate).mixing()
+        if 0 < mixing.lambda2 < math.inf:
+            self.eta = 1 / (2 * mixing.acceleration)
+            self.alpha_tilde = math.sqrt(mixing.chi1 / mixing.chi2) / 2
+        else:
+            self.eta, self.alpha_tilde = 0.0, 0.5
 
     def flow(self, t: float) -> None:
         elapsed, self._t = t - self._t, t

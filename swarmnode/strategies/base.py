@@ -136,6 +136,11 @@ class Intent:
     weight: float = 1.0
     record: bytes = b""
 
+    @property
+    def numel(self) -> int:
+        """Elements of all views together."""
+        return sum(view.numel for view in self.views)
+
 
 @dataclass(frozen=True)
 class StepInfo:
@@ -180,7 +185,7 @@ class Exchange:
     """What came of an intent.
 
     Attributes:
-        intent: the wish; a responder's is the one it was offered.
+        intent: the wish; of an answer, with the round and base version of the peer's.
         meta: this node's own, at the moment of the view.
         sent: this node's own payload after the codec, by the name of the view.
         got: PAIR, PULL: the partner's payload, by its 32-byte id.
@@ -237,6 +242,31 @@ class TaskFacts:
 
 
 @dataclass(frozen=True)
+class Sent:
+    """One vector of the model's length that a node sends at a meeting.
+
+    ``is_difference``: to what all have, or to where a round began: so small that a coarse codec
+    serves. Whole weights would be drowned by its error.
+    """
+
+    codec: str = SWARM_CODEC
+    is_difference: bool = False
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """How nodes meet under given settings, for whoever creates a swarm and chooses a codec.
+
+    ``every_steps``: local steps between two meetings at which all of ``sent`` goes once; 0: it
+    depends on more than the settings.
+    """
+
+    kind: Kind
+    every_steps: float
+    sent: tuple[Sent, ...]
+
+
+@dataclass(frozen=True)
 class Context:
     """Where a strategy finds itself.
 
@@ -247,7 +277,8 @@ class Context:
         layout: which tensor lies where in ``x``.
         members: ids of all members, this node among them, in ascending order.
         facts: what is known of the task.
-        topology: the graph over ``members`` in their order; None: everybody meets everybody.
+        topology: the graph over ``members`` in their order, maybe of several parts; None:
+            everybody meets everybody.
     """
 
     self_id: bytes
@@ -310,6 +341,11 @@ class Strategy(ABC):
             ConfigError: with the bound.
         """
 
+    @classmethod
+    def meeting(cls, config: Any) -> Meeting:
+        """Return how nodes meet; unless told otherwise in pairs, and sending whole weights."""
+        return Meeting(Kind.PAIR, float(getattr(config, "every", 0)), (Sent(),))
+
     # --- state ---------------------------------------------------------------------------
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
@@ -335,7 +371,10 @@ class Strategy(ABC):
             buffers[name].copy_(tensor)
 
     def start(self, ctx: Context) -> None:
-        """Begin, or begin again after a restart: the buffers hold what a snapshot had of them."""
+        """Begin, or begin again after a restart: the buffers hold what a snapshot had of them.
+
+        On a graph it is called again, in the midst of training, whenever the members change.
+        """
         self.ctx = ctx
 
     # --- the local process ---------------------------------------------------------------
@@ -426,7 +465,10 @@ class Strategy(ABC):
     # --- the swarm -----------------------------------------------------------------------
 
     def on_membership(self, members: tuple[bytes, ...]) -> None:  # noqa: B027
-        """Take note of who is a member now, in ascending order, this node among them."""
+        """Take note of who is a member now, in ascending order, this node among them.
+
+        A node knows of itself alone at first, so this comes soon after :meth:`start`.
+        """
 
     def finalize(self) -> Sequence[Intent]:
         """Return what the end of a run makes due."""

@@ -29,8 +29,10 @@ each node measures how many of its exchanges complete, and below ``guard`` of th
 takes its gradients more slowly, so that per gradient there are enough of them again. The
 ``safety`` factor f makes β̃ smaller than the proof allows. f = 1 is the paper and diverges where
 half of the exchanges fail; f = 0.5 stands three quarters of them failing, and costs 6 % more
-gradients where none does (tests/algorithms/test_dadao.py). A node that crashes takes its z with
-it, and the point that the others converge to moves.
+gradients where none does (tests/algorithms/test_dadao.py). **Churn**: a node that goes takes its z
+with it, and the point that the others converge to would move. So whenever the members change, all
+duals begin again at zero; nodes that do not know of the same members do not exchange, and what
+they exchanged before does not count after.
 
 float64 and convex tasks only: float32 stops at a squared error of about 1e-10, and for a neural
 network mu does not exist. Use a2cid2 there.
@@ -38,6 +40,7 @@ network mu does not exist. Use a2cid2 there.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +59,7 @@ from swarmnode.strategies.base import (
     Intent,
     Kind,
     Needs,
+    Offer,
     Selector,
     Strategy,
     TaskFacts,
@@ -172,6 +176,8 @@ class Dadao(Strategy):
         self._rate = 0.0  # exchanges per unit that this node takes part in, as promised
         self._measured = 1.0  # completed as a share of that, at full speed
         self._pace = 1.0
+        self._members: tuple[bytes, ...] = ()
+        self._version = b""  # of the duals: which members they are shared with
 
     @classmethod
     def check(cls, config: Any, facts: TaskFacts) -> None:
@@ -196,20 +202,39 @@ class Dadao(Strategy):
     def start(self, ctx: Context) -> None:
         super().start(ctx)
         self.check(self.config, ctx.facts)
-        assert ctx.facts.strong_convexity is not None
-        assert ctx.facts.smoothness is not None
-        graph = ctx.topology or build_graph("complete", len(ctx.members))
-        assert graph is not None
-        rates = exchange_rates(graph)
-        self._rate = sum(rates.neighbours(ctx.index).values())
+        self._s[_X] = self.x
+        self._take_members(ctx.members)
+
+    def on_membership(self, members: tuple[bytes, ...]) -> None:
+        self._take_members(members)
+
+    def _take_members(self, members: tuple[bytes, ...]) -> None:
+        """Tune to the graph, and begin with the duals anew unless the members are the same."""
+        assert self.ctx.facts.strong_convexity is not None
+        assert self.ctx.facts.smoothness is not None
+        rates = self._rates(members)
+        place = self.ctx.index if self.ctx.topology else members.index(self.ctx.self_id)
+        self._rate = sum(rates.neighbours(place).values()) if rates else 0.0
         self.constants = Constants.of(
-            ctx.facts.strong_convexity,
-            ctx.facts.smoothness,
-            rates.mixing().chi1,
+            self.ctx.facts.strong_convexity,
+            self.ctx.facts.smoothness,
+            rates.mixing().chi1 if rates else 0.0,
             self.config.safety,
         )
         self._m = self.constants.flow_matrix()
-        self._s[_X] = self.x
+        if self._members not in ((), members):
+            self._s[_Y:] = 0
+        self._members = members
+        self._version = hashlib.sha256(b"".join(members)).digest()
+
+    def _rates(self, members: tuple[bytes, ...]) -> Graph | None:
+        """Return the rates of exchanges; None while there is nobody to converge with."""
+        graph = self.ctx.topology
+        if graph is None and len(members) > 1:
+            graph = build_graph("complete", len(members))
+        if graph is None or not graph.mixing().lambda2:
+            return None
+        return exchange_rates(graph)
 
     # --- the local process ---------------------------------------------------------------
 
@@ -245,14 +270,28 @@ class Dadao(Strategy):
         return self.answers()
 
     def answers(self) -> Sequence[Intent]:
-        views = (self.whole("y+z"),)
-        return (Intent(Kind.PAIR, 0, views, selector=Selector.NEIGHBOUR),)
+        return (
+            Intent(
+                Kind.PAIR,
+                0,
+                (self.whole("y+z"),),
+                selector=Selector.NEIGHBOUR,
+                base_version=self._version,
+            ),
+        )
+
+    def accept(self, offer: Offer) -> str | None:
+        if offer.intent.base_version != self._version:
+            return "base: it knows of other members"
+        return None
 
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
         del intent, name  # there is only y + z to send
         out.copy_(self._s[_Y] + self._s[_Z])
 
     def apply(self, exchange: Exchange) -> None:
+        if exchange.intent.base_version != self._version:
+            return
         minus_m = exchange.difference("y+z").to(self.x.device)
         self._s[_Z].add_(minus_m, alpha=self.constants.beta)
         self._s[_ZT].add_(minus_m, alpha=self.constants.beta_t)

@@ -20,7 +20,8 @@ Deviations. The paper's barrier is a round that closes over whoever came; traini
 meanwhile, and θ ← φ is added as φ − θ_sent. Whoever a round closes without has another φ than
 the others. So slow weights have a *lineage*, a count of outer steps and a hash over who took
 part in them: only equal ones average, and a node whose round came to nothing asks a peer for its
-φ and b, which it gets where that lineage is further. The steps that it took itself are kept.
+φ and b, which it gets where that lineage is further, and the number of the round, for only those
+who are in the same one meet. The steps that it took itself are kept.
 After a partition the side with more rounds wins, by the larger hash if both have as many.
 """
 
@@ -39,8 +40,10 @@ from swarmnode.strategies.base import (
     Exchange,
     Intent,
     Kind,
+    Meeting,
     Offer,
     Selector,
+    Sent,
     StepInfo,
     Strategy,
     View,
@@ -52,6 +55,7 @@ _CATCH_UP = "catch-up"
 _EXACT = "RAW32"
 _HASH_BITS = 24  # so that a lineage is two exact float32 numbers, and can be sent as a view
 _COUNT_MAX = 2**24
+_PLACE_NUMEL = 3  # of what says where a node is: the lineage and the round
 
 
 class DiLoCo(Strategy):
@@ -80,6 +84,10 @@ class DiLoCo(Strategy):
         self._others: torch.Tensor | None = None  # eager: Δ̄(t−1) − Δ_own(t−1)/M, on the CPU
         self._awaits_mean = self._has_stepped = self._is_behind = False
 
+    @classmethod
+    def meeting(cls, config: Any) -> Meeting:
+        return Meeting(Kind.GROUP, config.every, (Sent(is_difference=True),))
+
     def buffers(self) -> Mapping[str, torch.Tensor]:
         found = {"phi": self.phi, "b": self.b}
         return {**found, "lineage": self.lineage, "rounds": self.rounds.state}
@@ -99,7 +107,7 @@ class DiLoCo(Strategy):
         return (self._catch_up(),)
 
     def payload_numel(self) -> int:
-        return 2 * self.x.numel() + self.lineage.numel()  # what catches up
+        return self._catch_up().numel
 
     def round_steps(self) -> int:
         return int(self.config.every)
@@ -134,7 +142,8 @@ class DiLoCo(Strategy):
 
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
         if intent.tag == _CATCH_UP:
-            out.copy_({"phi": self.phi, "b": self.b, "lineage": self.lineage}[name])
+            place = torch.tensor([*self.lineage.tolist(), self.rounds.number])
+            out.copy_({"phi": self.phi, "b": self.b, "place": place}[name])
         elif self.config.eager:
             assert self._sent is not None, "a round begins with the Δ that it sends"
             out.copy_(self._sent)
@@ -199,7 +208,7 @@ class DiLoCo(Strategy):
         views = (
             self.whole("phi", _EXACT),
             self.whole("b", _EXACT),
-            View("lineage", _EXACT, 0, self.lineage.numel()),
+            View("place", _EXACT, 0, _PLACE_NUMEL),
         )
         return Intent(
             Kind.PULL,
@@ -218,12 +227,13 @@ class DiLoCo(Strategy):
     def _take_over(self, exchange: Exchange) -> None:
         """Put a peer's slow weights under the steps that this node took since its own."""
         theirs = exchange.partner.views
-        count, hashed = (int(part) for part in theirs["lineage"].tolist())
+        count, hashed, round_number = (int(part) for part in theirs["place"].tolist())
+        self.rounds.catch_up(round_number)
         if count.to_bytes(8, "big") + hashed.to_bytes(8, "big") <= self._version:
             return
         phi = theirs["phi"].to(self.x.device)
         self.x.add_(phi - self.phi)
         self.phi.copy_(phi)
         self.b.copy_(theirs["b"])
-        self.lineage.copy_(theirs["lineage"])
+        self.lineage.copy_(torch.tensor([count, hashed]))
         self._others = None

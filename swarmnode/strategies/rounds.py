@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-_ROUND, _BEGIN, _STEPS = range(3)
+_ROUND = 0
 
 
 class Rounds:
@@ -18,7 +18,8 @@ class Rounds:
 
     Attributes:
         state: int64 [3]: round, the step that it began at, its steps. A buffer of the strategy,
-            so that a node goes on where it was, and a joiner where its peer is.
+            so that a node goes on where it was, and a joiner in the round where its peer is,
+            with the steps of its own.
     """
 
     def __init__(self, steps: int, n_fragments: int = 1) -> None:
@@ -30,12 +31,23 @@ class Rounds:
         """Let the next round, and those after it, have so many steps."""
         self._next_steps = max(steps, self._n_fragments)
 
+    @property
+    def number(self) -> int:
+        """The round that this node is in, or its peers are as far as it knows."""
+        return int(self.state[_ROUND])
+
+    def catch_up(self, number: int) -> None:
+        """Go on as round ``number`` if peers are there already."""
+        self.state[_ROUND] = max(self.number, number)
+
     def due(self, step: int) -> list[tuple[int, int]]:
-        """Return (fragment, round) of what is due after local step ``step``."""
+        """Return (fragment, round) of what is due after local step ``step``; call it for each."""
         number, begin, steps = self.state.tolist()
-        if step >= begin + steps:
-            while step >= begin + steps:
-                number, begin, steps = number + 1, begin + steps, self._next_steps
+        if not begin <= step < begin + steps:
+            if step == begin + steps:
+                number, begin, steps = number + 1, step, self._next_steps
+            else:
+                begin = step - 1  # the rounds came from a peer, the steps are our own
             self.state.copy_(torch.tensor([number, begin, steps]))
         since = step - begin
         n = self._n_fragments

@@ -25,7 +25,16 @@ from swarmnode.errors import ConfigError
 
 Edge = tuple[int, int]  # (i, j), i < j
 
-TOPOLOGIES = ("ring", "torus", "complete", "star", "exponential", "matching")
+TOPOLOGIES = (
+    "ring",
+    "torus",
+    "complete",
+    "star",
+    "exponential",
+    "matching",  # no graph: the seeded matching of the round
+    "path",
+    "grid",
+)
 
 
 @dataclass(frozen=True)
@@ -131,6 +140,45 @@ class Graph:
 def observed(n: int, exchanges: Mapping[Edge, int], duration: float) -> Graph:
     """Return the graph that ``exchanges`` (completed ones by edge) ran on for ``duration``."""
     return Graph(n, {edge: count / duration for edge, count in exchanges.items() if count})
+
+
+def complete_mixing(n: int, rate: float) -> Mixing:
+    """Return the mixing of ``n`` nodes of which each meets any other, ``rate`` times per unit.
+
+    What ``build_graph("complete", n).with_node_rate(rate).mixing()`` finds, at no cost.
+    """
+    if n < 2:
+        return Mixing(math.inf, 0.0, 0.0)
+    lambda2 = n * rate / (n - 1)
+    return Mixing(lambda2, 1 / lambda2, 1 / lambda2)
+
+
+def graph_over(topology: str, n: int) -> Graph | None:
+    """Return the graph that a manifest's ``topology`` means among ``n`` members, by rank.
+
+    None where everybody meets everybody: it is empty or ``matching``, or there is one member.
+    Edges such as ``0-1 1-2`` that go beyond the members are absent.
+
+    Raises:
+        ConfigError: no such graph, or an edge from a node to itself.
+    """
+    if n < 2 or not topology:
+        return None
+    if not topology[0].isdigit():
+        return build_graph(topology, n)
+    edges = [parse_edge(text) for text in topology.split()]
+    return Graph(n, dict.fromkeys(sorted(edge for edge in edges if edge[1] < n), 1.0))
+
+
+def parse_edge(text: str) -> Edge:
+    """Return the edge ``i-j`` with the smaller end first. Raises ConfigError."""
+    ends = text.split("-")
+    if len(ends) != 2 or not all(end.isascii() and end.isdigit() for end in ends):
+        raise ConfigError(f"expected an edge of a topology as 0-1, got {text!r}")
+    i, j = sorted(map(int, ends))
+    if i == j:
+        raise ConfigError(f"expected an edge between two nodes of a topology, got {text!r}")
+    return i, j
 
 
 def build_graph(name: str, n: int) -> Graph | None:

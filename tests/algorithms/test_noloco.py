@@ -147,9 +147,21 @@ def over_rounds(arena):
 
 def test_a_restart_goes_on_in_the_round_where_it_was():
     one = NoLoCo({"every": 4}, torch.zeros(3))
-    one.rounds.due(11)
+    assert [step for step in range(1, 12) if one.rounds.due(step)] == [4, 8]
     two = NoLoCo({"every": 4}, torch.zeros(3))
     two.join({name: tensor.clone() for name, tensor in one.buffers().items()})
     assert two.rounds.due(12) == one.rounds.due(12) == [(0, 3)]
     two.set_round_steps(2)
-    assert [two.rounds.due(step) for step in (14, 16, 18)] == [[], [(0, 4)], [(0, 5)]]
+    due = {step: two.rounds.due(step) for step in range(13, 19)}
+    assert {step: found for step, found in due.items() if found} == {16: [(0, 4)], 18: [(0, 5)]}
+
+
+@pytest.mark.parametrize("own_steps", [0, 5000])
+def test_a_joiner_has_the_rounds_of_its_peer_and_steps_of_its_own(own_steps):
+    donor = NoLoCo({"every": 4}, torch.zeros(3))
+    for step in range(1, 804):
+        donor.rounds.due(step)
+    joiner = NoLoCo({"every": 4}, torch.zeros(3))
+    joiner.join({name: tensor.clone() for name, tensor in donor.buffers().items()})
+    due = [(step, joiner.rounds.due(own_steps + step)) for step in range(1, 9)]
+    assert [found for found in due if found[1]] == [(4, [(0, 201)]), (8, [(0, 202)])]
