@@ -19,15 +19,38 @@ from swarmnode.cli.options import check_data, given, json_option, node_options
 from swarmnode.cli.worker_tools import run_offline
 from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.errors import ConfigError, Refused
+from swarmnode.strategies.installed import DEFAULT_STRATEGY
 
 _SECONDS_PER_DAY = 86_400
-_STRATEGY = "pair-average"
-_SHOWN = ("task", "config", "strategy", "strategy_settings", "numel", "layout_hash")
+_SHOWN = (
+    "task",
+    "config",
+    "strategy",
+    "strategy_version",
+    "strategy_settings",
+    "topology",
+    "codecs",
+    "numel",
+    "layout_hash",
+)
 
 
 @click.command()
 @click.argument("name")
 @click.option("--task", required=True, help="Name of an installed task, such as bytes-lm.")
+@click.option(
+    "--strategy",
+    default=DEFAULT_STRATEGY,
+    show_default=True,
+    help="How nodes learn from each other, such as pair-average or diloco.",
+)
+@click.option(
+    "--topology",
+    default="matching",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Who meets whom: anybody (matching), a graph such as ring, or a file of edges.",
+)
 @click.option(
     "--set",
     "settings",
@@ -49,6 +72,8 @@ _SHOWN = ("task", "config", "strategy", "strategy_settings", "numel", "layout_ha
 def create(
     name: str,
     task: str,
+    strategy: str,
+    topology: str,
     settings: tuple[str, ...],
     codec: str,
     data: Path | None,
@@ -65,9 +90,12 @@ def create(
     goes on without it.
     """
     from swarmnode.protocol.swarm import check_name
+    from swarmnode.strategies.installed import look_at_strategy
+    from swarmnode.tensor.codec import get_codec
 
     check_name(name)
-    _check_codec(codec)
+    look_at_strategy(strategy)
+    get_codec(codec)
     data_dir = check_data(data)
     config = load_config(
         given(home=home and str(home), listen=listen, advertise=advertise), os.environ
@@ -75,7 +103,9 @@ def create(
     _check_link_can_work(config)
     if config.paths.swarm(name).manifest.exists():
         raise Refused(f"this home has a swarm named {name!r} already: choose another name")
-    described = _describe(task, settings, data_dir)
+    described = _describe(
+        task, settings, data_dir, strategy=strategy, codec=codec, topology=topology
+    )
     link, node_id = _write(
         name, config, codec, described, expires_days=expires_days, is_closed=closed
     )
@@ -86,8 +116,7 @@ def create(
         return
     click.echo(
         f"created swarm {name}: task {task}, {described['numel']:,} parameters,"
-        f" strategy {_STRATEGY} every {described['strategy_settings']['every']} steps,"
-        f" codec {codec}"
+        f" strategy {_words(described)}"
     )
     click.echo(f"\n  {link}\n")
     home_flag = [("--home", str(home or ""))]
@@ -128,16 +157,6 @@ def _warn_if_private(link: str) -> None:
         )
 
 
-def _check_codec(name: str) -> None:
-    from swarmnode.tensor.codec import get_codec
-
-    if get_codec(name).needs_error_feedback:
-        raise ConfigError(
-            f"--codec {name}: it needs error feedback, which harms where partners are drawn at"
-            " random: choose Q8B64, Q4B64, BF16, RAW32 or E3M0"
-        )
-
-
 def _check_link_can_work(config: NodeConfig) -> None:
     if not config.advertise and config.listen_address.port == 0:
         raise ConfigError(
@@ -146,16 +165,35 @@ def _check_link_can_work(config: NodeConfig) -> None:
         )
 
 
-def _describe(task: str, settings: tuple[str, ...], data_dir: str) -> dict[str, Any]:
-    """Have torch build the model once, and check every setting of task and strategy."""
+def _describe(
+    task: str,
+    settings: tuple[str, ...],
+    data_dir: str,
+    *,
+    strategy: str,
+    codec: str,
+    topology: str,
+) -> dict[str, Any]:
+    """Have torch build the model once, and check whether all that was chosen fits together."""
     task_config, strategy_settings = _parse_settings(settings)
     arguments = [f"--task={task}", f"--config={json.dumps(task_config)}"]
-    arguments += [f"--strategy={_STRATEGY}", f"--data-dir={data_dir}"]
+    arguments += [f"--strategy={strategy}", f"--data-dir={data_dir}"]
     arguments += [f"--strategy-settings={json.dumps(strategy_settings)}"]
-    described = run_offline("describe", *arguments)
-    if "every" not in strategy_settings:  # each task knows what suits it
-        described["strategy_settings"]["every"] = described["exchange_every_steps"]
-    return described
+    arguments += [f"--codec={codec}", f"--topology={topology}"]
+    return run_offline("describe", *arguments)
+
+
+def _words(described: dict[str, Any]) -> str:
+    """Return what a strategy does, in a few words."""
+    words = [str(described["strategy"])]
+    if "every" in described["strategy_settings"]:
+        words.append(f"every {described['strategy_settings']['every']} steps")
+    topology = described["topology"]
+    if topology:
+        edges = topology.count("-")
+        words.append(f"on a graph of {edges} edges" if edges else f"on the graph {topology}")
+    codecs = " and ".join(dict.fromkeys(described["codecs"]))
+    return " ".join(words) + (f", codec {codecs}" if codecs else "")
 
 
 def _write(
@@ -189,7 +227,9 @@ def _write(
         numel=described["numel"],
         layout_hash=bytes.fromhex(described["layout_hash"]),
         data_hash=bytes.fromhex(described["data_hash"]),
-        strategy=_STRATEGY,
+        strategy=described["strategy"],
+        strategy_version=described["strategy_version"],
+        topology=described["topology"],
         strategy_settings=described["strategy_settings"],
         codec=codec,
         seed=secrets.randbits(32),

@@ -147,7 +147,7 @@ def _lines(report: TrustReport, how_to_join: str) -> Iterator[str]:
         ("admission", f"{report.admission}: {_ACCESS[report.access]}{until}"),
         ("task", f"{report.task}, version {report.task_version}; {_installed(report)}"),
         ("settings", _settings(report.task_settings)),
-        ("strategy", f"{report.strategy}, {_settings(report.strategy_settings)}"),
+        ("strategy", _strategy(report)),
         ("model", f"{report.parameters:,} parameters, sent as {report.codec}"),
         *(("traffic", text) for text in _traffic(report.traffic)),
         (
@@ -177,16 +177,22 @@ def _installed(report: TrustReport) -> str:
     return f"installed here by {report.task_installed} ({which})"
 
 
+def _strategy(report: TrustReport) -> str:
+    text = f"{report.strategy}, version {report.strategy_version}"
+    topology = f"; on the graph {report.topology[:80]}" if report.topology else ""
+    return f"{text}; {_settings(report.strategy_settings)}{topology}"
+
+
 def _traffic(traffic: Traffic | None) -> Iterator[str]:
     if traffic is None:
-        yield "not known, as the codec is not"
+        yield "not known, as the strategy or its codec is not"
         return
     size = f"{_size(traffic.exchange_bytes)} each way at an exchange"
     if traffic.every_steps is None or traffic.day_bytes is None:
         yield size
     else:
         how = "as measured here" if traffic.is_measured else "assumed: a CPU, 1,000 tokens a step"
-        yield f"{size}, every {traffic.every_steps} steps"
+        yield f"{size}, every {traffic.every_steps:.3g} steps"
         yield (
             f"{_size(traffic.day_bytes)} a day each way if a step takes {traffic.step_time_s:.3g} s"
             f" ({how}); less if the network is slower than that"

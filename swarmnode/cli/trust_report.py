@@ -7,17 +7,19 @@ from typing import Any, Literal
 import msgspec
 
 from swarmnode import __version__
+from swarmnode.cli.trust_traffic import habits
 from swarmnode.config import Paths
 from swarmnode.daemon.manifests import parse_version
 from swarmnode.daemon.snapshots import snapshot_bytes_max
-from swarmnode.errors import ConfigError, CorruptRecord
+from swarmnode.errors import CorruptRecord
 from swarmnode.ids import encode_base32
 from swarmnode.protocol.invites import certificate_of, invite_in
 from swarmnode.protocol.swarm import SwarmLink
 from swarmnode.store.invites import load_member_chain
 from swarmnode.store.swarms import stored_link
+from swarmnode.strategies.installed import InstalledStrategy, installed_strategies
 from swarmnode.tasks.installed import InstalledTask, look_at_task
-from swarmnode.tensor.codec import get_codec
+from swarmnode.tensor.formats import find_format
 from swarmnode.wire.swarm import Manifest
 
 _DAY_S = 86_400
@@ -47,8 +49,8 @@ Access = Literal["open", "member", "invited", "invite ended", "invite not begun"
 class Traffic(msgspec.Struct, frozen=True):
     """What exchanges move, in each of both directions."""
 
-    exchange_bytes: int
-    every_steps: int | None  # None: this strategy says it in another way
+    exchange_bytes: int  # of the whole model once, be it in fragments
+    every_steps: float | None  # None: this strategy says it in another way
     step_time_s: float
     is_measured: bool  # else it is assumed
     day_bytes: int | None
@@ -71,10 +73,13 @@ class TrustReport(msgspec.Struct, frozen=True):
     task_installed: str  # package and version, "" if it is not
     task_installed_version: int | None
     strategy: str
+    strategy_version: int
+    strategy_installed_version: int | None
     strategy_settings: dict[str, Any]
+    topology: str
     codec: str
     parameters: int
-    traffic: Traffic | None  # None: the codec is unknown here
+    traffic: Traffic | None  # None: not known here
     min_version: str
     version: str
     version_ok: bool
@@ -101,6 +106,7 @@ def make_report(
         ConfigError: the invite in the link is damaged, or of another swarm.
     """
     installed = look_at_task(manifest.task)
+    strategy = installed_strategies().get(manifest.strategy)
     stored = stored_link(link.name, paths)
     traffic = _traffic(manifest, step_time_s)
     access, until = _access(manifest, link, paths, now_unix_s)
@@ -118,6 +124,9 @@ def make_report(
         task_installed=installed.package if installed else "",
         task_installed_version=installed.version if installed else None,
         strategy=manifest.strategy,
+        strategy_version=manifest.strategy_version,
+        strategy_installed_version=strategy.version if strategy else None,
+        topology=manifest.topology,
         strategy_settings=manifest.strategy_settings,
         codec=manifest.codec,
         parameters=manifest.numel,
@@ -129,8 +138,8 @@ def make_report(
             _obstacles(
                 manifest,
                 installed,
+                strategy,
                 access,
-                knows_codec=traffic is not None,
                 is_name_taken=stored is not None and stored.swarm_key != link.swarm_key,
             )
         ),
@@ -144,9 +153,9 @@ def _is_new_enough(manifest: Manifest) -> bool:
 def _obstacles(
     manifest: Manifest,
     installed: InstalledTask | None,
+    strategy: InstalledStrategy | None,
     access: Access,
     *,
-    knows_codec: bool,
     is_name_taken: bool,
 ) -> list[str]:
     """Say what keeps this machine from joining, and what would help."""
@@ -166,7 +175,16 @@ def _obstacles(
             f"the swarm uses version {manifest.task_version} of the task, version"
             f" {installed.version} is installed here: install that version"
         )
-    if not knows_codec:
+    if strategy is None:
+        found.append(
+            f"strategy {manifest.strategy!r} is not known here: a newer swarmnode may have it"
+        )
+    elif strategy.version != manifest.strategy_version:
+        found.append(
+            f"the swarm uses version {manifest.strategy_version} of the strategy, version"
+            f" {strategy.version} is installed here: install the swarmnode that its creator has"
+        )
+    if find_format(manifest.codec) is None:
         found.append(f"codec {manifest.codec!r} is not known here: a newer swarmnode may have it")
     if access in ("invite ended", "invite not begun", "no invite"):
         found.append(f"the swarm is closed ({access}): ask its creator for a link with an invite")
@@ -209,12 +227,11 @@ def _certificate_end(link: SwarmLink, paths: Paths) -> int | None:
 
 
 def _traffic(manifest: Manifest, measured_s: float | None) -> Traffic | None:
-    try:
-        exchange_bytes = get_codec(manifest.codec).payload_bytes(manifest.numel)
-    except ConfigError:
+    found = habits(manifest)
+    if found is None:
         return None
-    stated = manifest.strategy_settings.get("every")
-    every = stated if type(stated) is int and stated > 0 else None
+    exchange_bytes = sum(codec.payload_bytes(manifest.numel) for codec in found.sent)
+    every = found.every_steps or None
     assumed_s = manifest.numel * _OPERATIONS_PER_PARAMETER / _OPERATIONS_PER_S
     step_time_s = measured_s or max(_STEP_S_MIN, assumed_s)
     return Traffic(

@@ -27,6 +27,7 @@ from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.swarm import SwarmLink, open_manifest
 from swarmnode.store.files import make_private_dir, read_file, write_atomic
+from swarmnode.strategies.installed import check_installed
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Manifest, ManifestReply, ManifestRequest, Signed
@@ -177,6 +178,11 @@ async def request_manifest(session: Session, swarm_key: bytes) -> Signed:
         MANIFEST_SERVICE, request, deadline_s=limits.PEER_REQUEST_DEADLINE_S
     )
     return decode_record(answer, ManifestReply).manifest
+
+
+def check_strategy(manifest: Manifest) -> None:
+    """Raise ConfigError or SpecMismatch unless the swarm's strategy is installed here."""
+    check_installed(manifest.strategy, manifest.strategy_version)
 
 
 def check_names(link: SwarmLink, manifest: Manifest) -> None:

@@ -33,7 +33,7 @@ from swarmnode.daemon.exchange_log import ExchangeLog
 from swarmnode.daemon.finder import SwarmFinder
 from swarmnode.daemon.grounds import make_beacon, make_grounds
 from swarmnode.daemon.key_guard import KeyGuard
-from swarmnode.daemon.manifests import ManifestKeeper
+from swarmnode.daemon.manifests import ManifestKeeper, check_strategy
 from swarmnode.daemon.report import SelfReport
 from swarmnode.daemon.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status import NodeView
@@ -205,6 +205,8 @@ class Node:
                 manifest = await self._fetch_manifest()
             save_link(self._link, self._config.paths)
             self.view.manifest = manifest
+            if self._config.role == "trainer":
+                check_strategy(manifest)
             self._on_event(
                 f"swarm {manifest.name}: task {manifest.task}, {manifest.numel:,} parameters,"
                 f" strategy {manifest.strategy}, codec {manifest.codec}"

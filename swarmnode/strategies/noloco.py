@@ -29,7 +29,16 @@ from msgspec import Meta as Range
 
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.settings import PositiveInt, Settings
-from swarmnode.strategies.base import Exchange, Intent, Kind, StepInfo, Strategy, TaskFacts
+from swarmnode.strategies.base import (
+    Exchange,
+    Intent,
+    Kind,
+    Meeting,
+    Sent,
+    StepInfo,
+    Strategy,
+    TaskFacts,
+)
 from swarmnode.strategies.rounds import Rounds
 from swarmnode.strategies.stability import gamma_bound
 
@@ -65,6 +74,10 @@ class NoLoCo(Strategy):
     def check(cls, config: Any, facts: TaskFacts) -> None:
         del facts
         refuse_unstable(cls.name, config.momentum, config.gamma, _PAIR)
+
+    @classmethod
+    def meeting(cls, config: Any) -> Meeting:
+        return Meeting(Kind.PAIR, config.every, (Sent(is_difference=True), Sent()))
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
         return {"phi": self.phi, "m": self.m, "rounds": self.rounds.state}

@@ -41,6 +41,7 @@ from swarmnode.strategies.base import (
     Exchange,
     Intent,
     Kind,
+    Meeting,
     Probe,
     Record,
     Selector,
@@ -97,6 +98,11 @@ class OneByte(Strategy):
         self._measured: tuple[int, float] | None = None  # round, slope: still to be published
         self._published_round = -1
         self._malformed = 0
+
+    @classmethod
+    def meeting(cls, config: Any) -> Meeting:
+        del config
+        return Meeting(Kind.LOG, 1.0, ())
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
         return {"rounds_closed": self.rounds_closed}

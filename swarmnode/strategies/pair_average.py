@@ -15,13 +15,22 @@ average with stale parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from msgspec import Meta as Range
 
 from swarmnode.ipc.settings import PositiveInt, Settings
-from swarmnode.strategies.base import Exchange, Intent, Kind, Selector, StepInfo, Strategy
+from swarmnode.strategies.base import (
+    Exchange,
+    Intent,
+    Kind,
+    Meeting,
+    Selector,
+    Sent,
+    StepInfo,
+    Strategy,
+)
 
 
 class PairAverage(Strategy):
@@ -40,6 +49,10 @@ class PairAverage(Strategy):
         rate: Annotated[float, Range(ge=0.0, le=64.0)] = 0.0
 
     config: Config
+
+    @classmethod
+    def meeting(cls, config: Any) -> Meeting:
+        return Meeting(Kind.PAIR, 1 / config.rate if config.rate else config.every, (Sent(),))
 
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
         if self.config.rate or info.step % self.config.every:

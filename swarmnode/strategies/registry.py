@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import torch
 
-from swarmnode.errors import ConfigError
-from swarmnode.strategies.a2cid2 import A2CiD2
 from swarmnode.strategies.base import Strategy, TaskFacts
-from swarmnode.strategies.dadao import Dadao
-from swarmnode.strategies.diloco import DiLoCo
-from swarmnode.strategies.noloco import NoLoCo
-from swarmnode.strategies.one_byte import OneByte
-from swarmnode.strategies.pair_average import PairAverage
-from swarmnode.strategies.streaming import Streaming
-
-_STRATEGIES: dict[str, type[Strategy]] = {
-    strategy.name: strategy
-    for strategy in (A2CiD2, Dadao, DiLoCo, NoLoCo, OneByte, PairAverage, Streaming)
-}
+from swarmnode.strategies.installed import look_at_strategy
 
 
 def find_strategy(name: str) -> type[Strategy]:
     """Return the class of strategy ``name``. Raises ConfigError: there is none."""
-    if name not in _STRATEGIES:
-        raise ConfigError(
-            f"expected a strategy among {', '.join(sorted(_STRATEGIES))}, got {name!r}; "
-            "a newer swarmnode may have it"
-        )
-    return _STRATEGIES[name]
+    module_name, _, class_name = look_at_strategy(name).target.partition(":")
+    found: type[Strategy] = getattr(import_module(module_name), class_name)
+    return found
 
 
 def check_strategy(name: str, settings: dict[str, Any], facts: TaskFacts) -> None:

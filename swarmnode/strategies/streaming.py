@@ -43,7 +43,9 @@ from swarmnode.strategies.base import (
     Exchange,
     Intent,
     Kind,
+    Meeting,
     Selector,
+    Sent,
     StepInfo,
     Strategy,
     TaskFacts,
@@ -133,6 +135,13 @@ class Streaming(Strategy):
         refuse_unstable(
             cls.name, config.momentum, config.gamma, group_size, nesterov=config.nesterov
         )
+
+    @classmethod
+    def meeting(cls, config: Any) -> Meeting:
+        delta = Sent(config.delta_codec, is_difference=True)
+        phi = Sent(config.weights_codec, is_difference=config.reference)
+        sent = (delta, phi) if config.gamma else (delta,)
+        return Meeting(Kind.PAIR if config.meet == "pair" else Kind.GROUP, config.every, sent)
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
         found = {"phi": self.phi, "m": self.m, "rounds": self.rounds.state}

@@ -5,7 +5,8 @@ output. A failure is ``{"failed": KIND, "message": LINE}`` and the exit status o
 
 ::
 
-    describe --task NAME [--config JSON]       layout, size and resolved settings of a swarm
+    describe --task NAME [--config JSON]       layout, size and resolved settings of a swarm;
+                                               refuses what does not fit together
     generate MODEL --prompt TEXT               text written by an export or snapshot
     evaluate MODEL...                          loss of each, of their mean, and their spread
     alone --task NAME --steps N                train one node with no peers, for comparison
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmnode.errors import ConfigError, SpecMismatch
+from swarmnode.strategies.installed import DEFAULT_STRATEGY
 from swarmnode.worker.failures import EXIT_STATUS, classify
 from swarmnode.worker.runtime import end_with_parent
 
@@ -52,14 +54,19 @@ def describe(arguments: argparse.Namespace) -> Iterator[Json]:
     import msgspec
 
     from swarmnode.strategies.base import TaskFacts
+    from swarmnode.strategies.fit import check_fit, codecs_sent, read_topology
     from swarmnode.strategies.registry import build_strategy, check_strategy
     from swarmnode.worker.state import build_state, build_task
 
+    topology = read_topology(arguments.topology)
     task = build_task(arguments.task, _json_object(arguments.config), arguments.data_dir)
     state = build_state(task, swarm_seed=0, device="cpu")
     settings = _json_object(arguments.strategy_settings)
+    if arguments.strategy == "pair-average":  # each task knows what suits whole models
+        settings.setdefault("every", task.exchange_every_steps)
     check_strategy(arguments.strategy, settings, TaskFacts(task.name))
     strategy = build_strategy(arguments.strategy, settings, state.arena.flat)
+    check_fit(type(strategy), strategy.config, arguments.codec, topology)
     yield {
         "task": task.name,
         "version": task.version,
@@ -71,7 +78,10 @@ def describe(arguments: argparse.Namespace) -> Iterator[Json]:
         "eval_every_steps": task.eval_every_steps,
         "exchange_every_steps": task.exchange_every_steps,
         "strategy": strategy.name,
+        "strategy_version": strategy.version,
         "strategy_settings": msgspec.to_builtins(strategy.config),
+        "topology": topology,
+        "codecs": codecs_sent(strategy.meeting(strategy.config), arguments.codec),
         "data_hash": task.data_hash(),
     }
 
@@ -223,8 +233,10 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--task", required=True)
         sub.add_argument("--config", default="{}", help="settings of the task, JSON")
         if verb is describe:
-            sub.add_argument("--strategy", default="pair-average")
+            sub.add_argument("--strategy", default=DEFAULT_STRATEGY)
             sub.add_argument("--strategy-settings", default="{}", help="JSON")
+            sub.add_argument("--codec", default="Q8B64")
+            sub.add_argument("--topology", default="matching", help="a name, or a file of edges")
         else:
             sub.add_argument("--steps", type=int, required=True)
             sub.add_argument("--swarm-seed", type=int, default=0)

@@ -78,6 +78,8 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         ((*CREATE, "--set", "dim"), 2, "--set: expected KEY=VALUE, got 'dim'"),
         ((*CREATE, "--set", "=3"), 2, "--set: expected KEY=VALUE, got '=3'"),
         ((*CREATE, "--data", "nosuch"), 2, "--data: expected a folder of text files, nosuch is"),
+        ((*CREATE, "--strategy", "mean"), 2, "expected a strategy among a2cid2"),
+        ((*CREATE, "--topology", "nosuch"), 2, "--topology: expected one of ring"),
         ((*CREATE, "--expires-days", "0"), 2, "0 is not in the range"),
         ((*CREATE, "--listen", "127.0.0.1:0"), 2, "expected a port that stays the same"),
         ((*CREATE, "--advertise", "*:7"), 2, "advertise (--advertise): expected a host, not '*'"),

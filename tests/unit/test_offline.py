@@ -47,9 +47,19 @@ def test_describe_says_what_a_manifest_needs(run):
     assert facts["parameters"] == facts["numel"] > 0
     assert len(facts["layout_hash"]) == len(facts["data_hash"]) == 64
     assert facts["config"] == SMALL_LM | {"lr": 0.006}
-    assert facts["strategy"] == "pair-average"
+    assert (facts["strategy"], facts["strategy_version"]) == ("streaming", 1)
+    assert facts["strategy_settings"]["every"] == 32
+    assert (facts["topology"], facts["codecs"]) == ("", ["E3M0", "Q8B64"])
     assert facts["exchange_every_steps"] == 16
     assert run("describe", "--task", "bytes-lm", "--config", config) == [facts]
+
+
+def test_each_task_knows_how_often_whole_models_meet(run):
+    task = ("--task", "bytes-lm", "--config", json.dumps(SMALL_LM), "--strategy", "pair-average")
+    (facts,) = run("describe", *task)
+    assert (facts["strategy_settings"]["every"], facts["codecs"]) == (16, ["Q8B64"])
+    (facts,) = run("describe", *task, "--strategy-settings", '{"every": 5}', "--topology", "ring")
+    assert (facts["strategy_settings"]["every"], facts["topology"]) == (5, "ring")
 
 
 def test_alone_is_deterministic_and_learns(run):
@@ -109,6 +119,31 @@ def test_an_export_is_the_same_model(run, snapshots, tmp_path):
             12,
             "config",
             "strongly convex",
+        ),
+        (["describe", "--task", "synthetic", "--strategy", "nope"], 12, "config", "among a2cid2"),
+        (
+            ["describe", "--task", "synthetic", "--strategy-settings", '{"gamma": 1.6}'],
+            12,
+            "config",
+            "expected gamma below 1.5, where outer steps with momentum 0.5",
+        ),
+        (
+            ["describe", "--task", "synthetic", "--strategy", "pair-average", "--codec", "E3M0"],
+            12,
+            "config",
+            "--codec E3M0: its error is too large for whole weights",
+        ),
+        (
+            ["describe", "--task", "synthetic", "--strategy", "diloco", "--topology", "ring"],
+            12,
+            "config",
+            "in diloco all who are present meet at once",
+        ),
+        (
+            ["describe", "--task", "synthetic", "--topology", "round"],
+            12,
+            "config",
+            "--topology: expected one of ring, torus",
         ),
         (["evaluate", "/nowhere"], 12, "config", "expected an export, a snapshot or a folder"),
         (

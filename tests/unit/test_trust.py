@@ -89,6 +89,8 @@ def test_looking_imports_no_torch_and_writes_nothing(paths: Paths) -> None:
     [
         ({"task": "nosuch"}, "task 'nosuch' is not installed here"),
         ({"task_version": 9}, "uses version 9 of the task, version 1 is installed here"),
+        ({"strategy": "nosuch"}, "strategy 'nosuch' is not known here: a newer swarmnode"),
+        ({"strategy_version": 2}, "version 2 of the strategy, version 1 is installed here"),
         ({"codec": "X9"}, "codec 'X9' is not known here"),
         ({"min_version": "99.1"}, f"it wants swarmnode >= 99.1, this is {__version__}"),
         ({"admission": "closed"}, "the swarm is closed (no invite)"),
