@@ -559,6 +559,12 @@ SEGMENT_SLOTS_MAX = 32
 SLOTS_PER_WORKER = 4
 # Vectors in a payload: a strategy sends one to three.
 VIEWS_MAX = 8
+# Rings of a strategy's clock that are made up for: it rings while a wish waits for a neighbour.
+CLOCK_RINGS_MAX = 8
+# Figures of a strategy in a heartbeat; each is a series in the metrics.
+STRATEGY_FIGURES_MAX = 32
+# Of a worker's time spent on them: some are norms of whole models.
+STRATEGY_FIGURES_TIME_SHARE_MAX = 0.01
 # A record of the log: one byte where it is a slope, at most a hash and a signature.
 LOG_RECORD_BYTES_MAX = 64
 # Wishes of a strategy that wait for a partner, over tags and fragments: 64 fragments are the most.
@@ -682,6 +688,20 @@ HTTP_LINGER_BYTES_MAX = 256 * KIB
 HTTP_RECEIVE_CHUNK_BYTES = 16 * KIB
 # A Unix socket address holds 108 bytes on Linux and 104 elsewhere, with the closing zero.
 UNIX_PATH_BYTES_MAX = 103
+
+# --- how the swarm mixes ------------------------------------------------------------------
+# Exchanges of this time say whom a node meets now: dozens, at one every few seconds.
+MET_WINDOW_S = 600.0
+# Of them, the newest: what a node on a LAN has in some minutes.
+MET_KEPT_MAX = 2048
+# A random graph with 16 partners a node mixes nearly as fast as a complete one; 240 characters.
+MET_PARTNERS_MAX = 16
+# What is said of it changes no more often than this: it is a picture, not a log.
+MET_SAY_S = 60.0
+# Figures of the graph are computed again after this time, and not over more members: O(n³),
+# half a second of one core at 512.
+MIXING_KEEP_S = 60.0
+MIXING_MEMBERS_MAX = 512
 
 # --- store, telemetry ---------------------------------------------------------------------
 # A settings file is a page of text, a key file is four lines.

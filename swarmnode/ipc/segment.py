@@ -10,6 +10,8 @@ shrink memory under the other side. It has no name: nothing is left after ``kill
               slot header  owner, generation, length, crc          (one per slot, 64 bytes)
     page 1..  slot 0, slot 1, ...       float32 [numel] each, page-aligned
 
+A slot has two halves: what the worker sends, and room for what comes (``ipc/control.py``).
+
 There is no lock. A slot belongs to one side, and a message moves it to the other
 (``ipc/control.py``); the header is rewritten before the message is sent. A claim raises
 the slot's generation, so whoever comes late with an old one is told so (StaleSlot).
@@ -141,6 +143,12 @@ class Segment:
         self._check_slot(slot)
         start = _PAGE_BYTES + slot * self._slot_bytes
         return memoryview(self._mapped)[start : start + self.numel * _FLOAT32_BYTES]
+
+    def halves(self, slot: int) -> tuple[memoryview, memoryview]:
+        """Return the bytes of (own views, room for what comes): float32 [numel // 2] each."""
+        view = self.slot_view(slot)
+        middle = self.numel // 2 * _FLOAT32_BYTES
+        return view[:middle], view[middle : 2 * middle]
 
     def claim(self, slot: int) -> int:
         """Begin to fill a slot that the worker owns; return its new generation (worker)."""

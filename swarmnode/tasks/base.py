@@ -75,6 +75,9 @@ class Task(ABC):
         exchange_every_steps: the default number of steps between exchanges with a peer.
         batches_per_shard: how many batches one node trains between two agreements with the
             others on who trains what; seconds of training, so that they agree in time.
+        strong_convexity, smoothness: bounds mu and L on the curvature of every node's objective,
+            for algorithms that are proven for convex ones; None where nobody knows, as for every
+            neural network.
     """
 
     name: ClassVar[str]
@@ -83,6 +86,8 @@ class Task(ABC):
     eval_every_steps: ClassVar[int] = 20
     exchange_every_steps: ClassVar[int] = 8
     batches_per_shard: ClassVar[int] = 64
+    strong_convexity: ClassVar[float | None] = None
+    smoothness: ClassVar[float | None] = None
 
     config: Any  # narrowed to its own Config by each task
 

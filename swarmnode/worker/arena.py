@@ -39,6 +39,7 @@ class Arena:
             (name, parameter.shape, "float32") for name, parameter in trained.items()
         )
         self.names = tuple(trained)
+        self._trained = tuple(trained.values())
         device = next(iter(trained.values())).device
         self.flat = torch.empty(self.layout.numel, dtype=torch.float32, device=device)
         for parameter, offset in zip(trained.values(), self.layout.offsets, strict=True):
@@ -51,6 +52,10 @@ class Arena:
         """The number of float32 numbers in the arena."""
         return self.flat.numel()
 
-    def is_finite(self) -> bool:
-        """Return whether no parameter is NaN or infinite. Cost: O(numel)."""
-        return bool(torch.isfinite(self.flat).all())
+    def gradient(self) -> torch.Tensor:
+        """Return the gradients of all parameters, 0 where there is none: [numel], a copy."""
+        found = torch.zeros_like(self.flat)
+        for parameter, offset in zip(self._trained, self.layout.offsets, strict=True):
+            if parameter.grad is not None:
+                found[offset : offset + parameter.numel()] = parameter.grad.flatten()
+        return found

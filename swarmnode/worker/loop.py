@@ -1,58 +1,78 @@
 """The training loop: what a node does all day.
 
 Nothing in it waits for the network or the daemon. Between two steps it merges what was
-exchanged meanwhile, hands a copy of the parameters out when the strategy wants to
-exchange, and says how it is going.
+exchanged meanwhile, lends views of the model to exchanges, wishes for others as the strategy
+says, and tells how it is going.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from swarmnode import limits
 from swarmnode.ipc.control import (
     Apply,
+    Drop,
     DropShard,
+    Members,
     Pause,
+    Records,
     Release,
     Resume,
+    RoundSteps,
     SaveSnapshot,
     Stop,
     TakeShard,
+    TakeView,
     ToWorker,
 )
-from swarmnode.strategies.base import Intent, StepInfo, Strategy
+from swarmnode.ipc.segment import Segment
+from swarmnode.strategies.base import Intent, Meta, Record, StepInfo, Strategy
 from swarmnode.worker.channel import Channel, DaemonGone
+from swarmnode.worker.clocks import Clocks
 from swarmnode.worker.failures import Diverged
 from swarmnode.worker.feed import Feed
 from swarmnode.worker.handoff import Handoff
+from swarmnode.worker.learn import local_step
+from swarmnode.worker.prepare import Surroundings
 from swarmnode.worker.report import Reporter
 from swarmnode.worker.saver import Saver
 from swarmnode.worker.state import TrainState
+from swarmnode.worker.wishes import Wishes
 
 
 class Loop:
-    """One run of training over ``state``; ``steps_max`` 0 means until told to stop."""
+    """One run of training over ``state``; ``steps_max`` 0 means until told to stop.
+
+    The strategy has been started by its ``surroundings``.
+    """
 
     def __init__(
         self,
         state: TrainState,
         strategy: Strategy,
         *,
+        surroundings: Surroundings,
         channel: Channel,
-        handoff: Handoff,
+        segment: Segment,
         saver: Saver,
+        rng: random.Random,
         steps_max: int = 0,
     ) -> None:
-        self.state, self.strategy = state, strategy
-        self.channel, self.handoff, self.saver = channel, handoff, saver
-        self.reporter = Reporter(channel)
+        self.state, self.strategy, self.surroundings = state, strategy, surroundings
+        self.channel, self.saver = channel, saver
+        self.wishes = Wishes(strategy, channel.send)
+        self.handoff = Handoff(segment, strategy, self.wishes)
+        self.clocks = Clocks(strategy, rng)
+        self.reporter = Reporter(channel, strategy.metrics)
         self.feed = Feed(state.shard_batches, channel.send)
         self.steps_max = steps_max
-        self.intent: Intent | None = None
+        self.rung: Sequence[Intent] = ()  # what the clock made due last
         self.paused = self.stopping = False
         self.bad_steps = 0
 
@@ -63,18 +83,22 @@ class Loop:
         """
         own = self.state.batches(shard_seed)
         with contextlib.suppress(DaemonGone):  # nobody to report to: save and leave
+            self.wishes.offer_answers(self.state)
             while not self.stopping:
-                idle = self.paused or self.finished
-                for message in self.channel.poll(limits.WORKER_IDLE_POLL_S if idle else 0.0):
+                nap_s = limits.WORKER_IDLE_POLL_S if self.is_resting else self.clocks.nap_s()
+                for message in self.channel.poll(nap_s):
                     self.obey(message)
-                if not idle and not self.stopping:
-                    self.train_step(self.feed.next_batch(own))
-                    self.offer_parameters()
+                if not self.is_resting:
+                    if not self.clocks.rest_s():
+                        self.train_step(self.feed.next_batch(own))
+                    self.ring_clock()
                 if not self.stopping:
                     self.saver.save_when_due(self.state, self.strategy, last=self.finished)
                 self.reporter.report_when_due(
                     self.state, paused=self.paused, finished=self.finished
                 )
+        with contextlib.suppress(DaemonGone):
+            self.merge_due()  # the other side of each has merged it, or will
         with contextlib.suppress(DaemonGone):
             self.saver.finish(self.state, self.strategy)
 
@@ -83,20 +107,32 @@ class Loop:
         """Whether all steps are done; peers may still exchange with what was learnt."""
         return 0 < self.steps_max <= self.state.step
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether no step follows, as far as anybody knows."""
+        return self.paused or self.finished or self.stopping
+
+    # --- a step --------------------------------------------------------------------------
+
     def train_step(self, batch: Any) -> None:
         """Take one step of local training, and see what it makes due."""
         started = time.perf_counter()
-        loss = self.state.take_step(batch)
+        self.strategy.flow(self.clocks.begin_step())
+        loss = local_step(self.state, self.strategy, batch)
+        seconds = time.perf_counter() - started
+        self.clocks.end_step(seconds)
         if not math.isfinite(loss):
             self.note_bad_step(loss)
             return
         self.bad_steps = 0
-        seconds = time.perf_counter() - started
         self.reporter.note_step(loss, seconds)
+        self.merge_due()
         step = self.state.step
-        due = self.strategy.after_step(StepInfo(step, float(step), loss, seconds))
-        self.intent = due[-1] if due else self.intent
-        if self.state.step % self.state.task.eval_every_steps == 0 or self.finished:
+        info = StepInfo(step, self.clocks.t, loss, seconds)
+        self.wishes.post(self.strategy.after_step(info), self.state)
+        if self.finished:
+            self.wishes.post(self.strategy.finalize(), self.state)
+        if step % self.state.task.eval_every_steps == 0 or self.finished:
             self.reporter.eval_loss = self.state.evaluate()
 
     def note_bad_step(self, loss: float) -> None:
@@ -108,22 +144,40 @@ class Loop:
                 f"{self.state.step}; lower the learning rate"
             )
 
-    def offer_parameters(self) -> None:
-        """Serve the strategy's wish to exchange, as soon as a slot is free."""
-        if self.intent is None or not self.state.arena.is_finite():
-            return
-        ready = self.handoff.offer(self.intent, self.state)
-        if ready is not None:
-            self.intent = None
-            self.channel.send(ready)
+    def ring_clock(self) -> None:
+        """Serve a ring of the strategy's clock, once what the last one made due has begun."""
+        if self.clocks.rings and not self.wishes.has_waiting(self.rung):
+            self.clocks.rings -= 1
+            self.rung = self.strategy.on_clock(self.clocks.t)
+            self.wishes.post(self.rung, self.state)
+
+    def merge_due(self) -> None:
+        """Merge the exchanges that have committed, as far as their time has come."""
+        for applied in self.handoff.apply_due(self.state.step, at_once=self.is_resting):
+            self.channel.send(applied)
+
+    # --- messages ------------------------------------------------------------------------
 
     def obey(self, message: ToWorker) -> None:
         """Do what the daemon asks, between two steps."""
         match message:
+            case TakeView():
+                now = Meta(self.state.step, self.state.tokens, self.clocks.t)
+                self.channel.send(self.handoff.lend(message, now))
+            case Drop():
+                self.wishes.drop(message.number, message.why)
             case Apply():
-                self.channel.send(self.handoff.apply(message, self.state))
+                self.handoff.take(message)
+                self.merge_due()
             case Release():
                 self.handoff.release(message)
+            case Records():
+                self.take_records(message)
+            case Members():
+                self.surroundings.take(message)
+                self.wishes.offer_answers(self.state)
+            case RoundSteps():
+                self.strategy.set_round_steps(message.steps)
             case SaveSnapshot():
                 self.saver.ask(message.request)
             case TakeShard():
@@ -132,6 +186,13 @@ class Loop:
                 self.feed.drop(message)
             case Pause() | Resume():
                 self.paused = isinstance(message, Pause)
+                self.merge_due()
                 self.reporter.report_soon()
             case Stop():
                 self.stopping = True
+
+    def take_records(self, message: Records) -> None:
+        """Hand the strategy a round of the log, unless it is not the next one."""
+        if message.round == self.strategy.log_round():
+            records = [Record(r.author, r.payload, r.round) for r in message.records]
+            self.strategy.on_records(message.round, records)

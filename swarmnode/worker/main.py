@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import random
 import signal
 import socket
 import sys
@@ -18,7 +19,6 @@ import traceback
 from pathlib import Path
 
 from swarmnode import limits
-from swarmnode.errors import SpecMismatch
 from swarmnode.ipc.control import Configure, WorkerFailed, WorkerReady
 from swarmnode.ipc.segment import Segment
 from swarmnode.worker.channel import Channel, DaemonGone
@@ -58,36 +58,25 @@ def work(channel: Channel, segment: Segment) -> None:
     os.environ["OMP_NUM_THREADS"] = str(threads)
     import torch
 
-    from swarmnode.strategies.registry import build_strategy
-    from swarmnode.worker.handoff import Handoff
     from swarmnode.worker.loop import Loop
+    from swarmnode.worker.prepare import Surroundings, prepare_state, prepare_strategy
     from swarmnode.worker.saver import Saver
     from swarmnode.worker.snapshot import SnapshotStore
-    from swarmnode.worker.state import build_state, build_task
 
     torch.set_num_threads(threads)
-    task = build_task(configure.task, configure.task_config, configure.data_dir)
-    if configure.task_version not in (0, task.version):
-        raise SpecMismatch(
-            f"task {task.name}: the swarm uses version {configure.task_version}, version "
-            f"{task.version} is installed here; install the package that has the former"
-        )
-    state = build_state(task, swarm_seed=configure.swarm_seed, device=configure.device)
-    layout = state.arena.layout
-    if configure.layout_hash not in (b"", layout.layout_hash):
-        raise SpecMismatch(
-            f"task {task.name}: the swarm's model has layout {configure.layout_hash.hex()[:12]}, "
-            f"here it is {layout.layout_hash.hex()[:12]}; install the version of the task that "
-            "the swarm uses"
-        )
-    strategy = build_strategy(configure.strategy, configure.strategy_settings, state.arena.flat)
+    state = prepare_state(configure)
+    strategy = prepare_strategy(configure, state)
     snapshots = SnapshotStore(Path(configure.snapshot_dir))
     if configure.resume:
         snapshots.restore(state, strategy)
-    segment.format(layout.numel, limits.SLOTS_PER_WORKER)
+    surroundings = Surroundings(configure, state, strategy)
+    payload_numel = strategy.payload_numel()
+    segment.format(2 * payload_numel, limits.SLOTS_PER_WORKER)
+    layout = state.arena.layout
     ready = WorkerReady(
         layout_hash=layout.layout_hash,
         numel=layout.numel,
+        payload_numel=payload_numel,
         slots=segment.slots,
         step=state.step,
         tokens=state.tokens,
@@ -96,15 +85,19 @@ def work(channel: Channel, segment: Segment) -> None:
         threads=threads,
         data_hash=state.task.data_hash(),
         n_shards=state.task.shards_per_epoch,
+        round_steps=strategy.round_steps(),
+        log_round=strategy.log_round(),
     )
     channel.send(ready)
     with Saver(snapshots, channel.send) as saver:
         loop = Loop(
             state,
             strategy,
+            surroundings=surroundings,
             channel=channel,
-            handoff=Handoff(segment, strategy),
+            segment=segment,
             saver=saver,
+            rng=random.Random(f"{configure.shard_seed}/{state.step}/clock"),
             steps_max=configure.steps_max,
         )
         loop.run(configure.shard_seed)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
+from itertools import islice
 
 from swarmnode import limits
 from swarmnode.ipc.control import Progress
@@ -11,14 +13,21 @@ from swarmnode.worker.channel import Channel
 from swarmnode.worker.state import TrainState
 
 _SMOOTHING = 0.05  # weight of the newest step in the exponential means
+_NAME_CHARACTERS_MAX = 64
 
 
 class Reporter:
-    """Sends a heartbeat every second, also while nothing is trained."""
+    """Sends a heartbeat every second, also while nothing is trained.
 
-    def __init__(self, channel: Channel) -> None:
+    Args:
+        figures: those of the strategy; they may be some time old if they are dear.
+    """
+
+    def __init__(self, channel: Channel, figures: Callable[[], dict[str, float]] = dict) -> None:
         self._channel = channel
-        self._next_s = 0.0
+        self._figures = figures
+        self._last_figures: dict[str, float] = {}
+        self._next_s = self._next_figures_s = 0.0
         self.loss = self.step_time_s = self.eval_loss = math.nan
 
     def note_step(self, loss: float, step_time_s: float) -> None:
@@ -37,14 +46,33 @@ class Reporter:
             loss=self.loss,
             eval_loss=self.eval_loss,
             step_time_s=self.step_time_s if math.isfinite(self.step_time_s) else 0.0,
+            strategy=self._strategy_figures(),
             paused=paused,
             finished=finished,
         )
         self._channel.send(progress)
 
+    def _strategy_figures(self) -> dict[str, float]:
+        began_s = time.monotonic()
+        if began_s >= self._next_figures_s:
+            self._last_figures = finite_figures(self._figures())
+            took_s = time.monotonic() - began_s
+            self._next_figures_s = began_s + took_s / limits.STRATEGY_FIGURES_TIME_SHARE_MAX
+        return self._last_figures
+
     def report_soon(self) -> None:
         """Let the next chance to report count as due."""
         self._next_s = 0.0
+
+
+def finite_figures(figures: dict[str, float]) -> dict[str, float]:
+    """Return the first few that a metric can show."""
+    shown = (
+        (name[:_NAME_CHARACTERS_MAX], float(value))
+        for name, value in figures.items()
+        if math.isfinite(value)
+    )
+    return dict(islice(shown, limits.STRATEGY_FIGURES_MAX))
 
 
 def smooth(mean: float, value: float) -> float:

@@ -49,16 +49,26 @@ class TrainState:
 
         A batch whose loss is NaN or infinite is left out: it is no step.
         """
+        value = self.backward(batch)
+        if math.isfinite(value):
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            self.count_step()
+        return value
+
+    def backward(self, batch: Any) -> float:
+        """Return the loss; the parameters have its gradients, unless it is NaN or infinite."""
         with self.device.autocast():
             loss = self.task.loss(self.model, self.device.move(batch))
         value = loss.item()  # waits for a GPU: the price of never spreading a NaN
         if math.isfinite(value):
             loss.backward()  # type: ignore[no-untyped-call]
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-            self.step += 1
-            self.tokens += self.task.tokens_per_batch
         return value
+
+    def count_step(self) -> None:
+        """A step was taken."""
+        self.step += 1
+        self.tokens += self.task.tokens_per_batch
 
     def evaluate(self) -> float:
         """Return the loss on the task's held-out probe."""
