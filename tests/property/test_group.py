@@ -222,6 +222,11 @@ def test_nobody_else_there():
     (abort,) = core.poll_effects()
     assert (abort.why, abort.in_doubt) == ("nobody else is there", False)
     assert core.statistics().aborted_total == {"nobody else is there": 1}
+    # Nobody was told anything yet: it may begin again, and a run of which a view was told not.
+    assert core.may_begin(GID)
+    world = survive(2, 1)
+    core = world.members[0].core
+    assert not core.may_begin(GID)
     with pytest.raises(LocalProtocolError, match="begins once"):
         core.handle(events.Begin(GID, (), 4, 1.0, 5.0, 5.0), 0.0)
 
@@ -231,6 +236,81 @@ def test_pieces_out_of_range_change_nothing():
     world.run(until=0.3)
     with pytest.raises(RemoteProtocolError, match="expected pieces below 4, got 9"):
         one.core.handle(events.Received(two.peer_id, wire.Share(gid=GID, piece=9, weight=1.0)), 0.3)
+
+
+def test_a_payload_that_broke_off_costs_its_own_run_only():
+    ids = [m.peer_id for m in World(2, 0).members]
+    core = GroupCore(ids[0])
+    for gid in (GID, b"2" * 16):
+        core.handle(events.Begin(gid, tuple(ids), 4, 1.0, 5.0, 5.0), 0.0)
+    core.handle(events.PeerLost(ids[1], GID), 1.0)
+    assert core.statistics().running == 1
+
+
+def test_only_what_was_asked_for_is_taken():
+    world, one, two = begin_pair()
+    world.run(until=0.05)
+    share = wire.Share(gid=GID, piece=0, weight=1.0)
+    assert not one.core.expects(two.peer_id, share)
+    one.core.handle(events.Received(two.peer_id, share), 0.05)
+    assert not any(isinstance(e, events.KeepShare) for e in one.core.poll_effects())
+    taken = set()
+    settle = one.settle
+
+    def watch():
+        owned = {p for p in range(4) if one.core.expects(two.peer_id, wire.Share(GID, p, 1.0))}
+        taken.update(owned)
+        settle()
+
+    one.settle = watch
+    world.run()
+    world.check()
+    assert taken == {p for p in range(4) if sorted(world.by_id)[p % 2] == one.peer_id}
+    assert not one.core.expects(two.peer_id, share), "it is over"
+
+
+# --- electorates -------------------------------------------------------------------------------
+
+
+def begin_with_electorate(world, electorate):
+    ids = tuple(m.peer_id for m in world.members)
+    for m in world.members:
+        event = events.Begin(GID, ids, len(m.payload), m.weight, 5.0, 3.0, electorate)
+        world.at(0.0, lambda m=m, event=event: m.feed(event))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_with_an_electorate_only_one_part_of_a_network_can_finish(seed):
+    rng = random.Random(seed)
+    n = rng.randrange(2, 7)
+    world = World(n, seed)
+    ids = sorted(world.by_id)
+    begin_with_electorate(world, tuple(ids))
+    side = set(rng.sample(range(n), rng.randrange(1, n)))
+    cut_at = rng.uniform(0, 0.8)
+    for one in side:
+        for two in set(range(n)) - side:
+            world.at(cut_at, lambda one=one, two=two: world.cut(one, two))
+    world.run()
+    assert all(m.outcomes == 1 for m in world.members)
+    committed = [m for m in world.members if isinstance(m.outcome, events.Commit)]
+    assert len({m.outcome.result for m in committed}) <= 1
+    sides = ({world.members[i].peer_id for i in side}, {world.members[i].peer_id for i in range(n)})
+    strong = max((sides[0], sides[1] - sides[0]), key=lambda s: (2 * len(s), ids[0] in s))
+    reachable = [m for m in committed if m.peer_id in strong]
+    assert reachable == [m for m in world.members if m.peer_id in strong] or len(strong) == 1
+
+
+def test_half_of_an_electorate_finishes_if_it_has_the_smallest_id():
+    for has_smallest in (True, False):
+        world = World(4, 1)
+        ordered = sorted(world.members, key=lambda m: m.peer_id)
+        begin_with_electorate(world, tuple(m.peer_id for m in ordered))
+        gone = ordered[2:] if has_smallest else ordered[:2]
+        world._deaths = [(30, world.members.index(m)) for m in gone]
+        world.run()
+        kinds = {type(m.outcome) for m in world.survivors}
+        assert kinds == ({events.Commit} if has_smallest else {events.Abort})
 
 
 def test_runs_are_bounded_and_outcomes_are_forgotten():
@@ -243,7 +323,10 @@ def test_runs_are_bounded_and_outcomes_are_forgotten():
     core.handle(events.PeerLost(ids[1]), 1.0)
     assert core.statistics().running == 0
     for number in range(2 * limits.GROUP_OUTCOMES_MAX):
-        core.handle(events.Begin((1000 + number).to_bytes(16, "big"), (), 4, 1.0, 5.0, 5.0), 2.0)
+        gid = (1000 + number).to_bytes(16, "big")
+        core.handle(events.Begin(gid, tuple(ids), 4, 1.0, 5.0, 5.0), 2.0)
+        core.handle(events.Received(ids[1], wire.Enlist(gid, wants_answer=False)), 2.0)
+        core.handle(events.PeerLost(ids[1]), 2.0)
     assert core.statistics().outcomes_kept == limits.GROUP_OUTCOMES_MAX
 
 

@@ -99,9 +99,10 @@ class GroupCore:
                     self._receive_stale(peer, message)
                 else:
                     run.receive(peer, message, now)
-            case events.PeerLost(peer):
+            case events.PeerLost(peer, gid):
                 for run in self._runs.values():
-                    run.lose(peer, now)
+                    if gid in (None, run.gid):
+                        run.lose(peer, now)
             case events.Reduced(gid, plan, piece):
                 if gid in self._runs:
                     self._runs[gid].note_reduced(plan, piece)
@@ -112,6 +113,16 @@ class GroupCore:
                 if gid in self._runs:
                     self._runs[gid].give_up(f"local: {why}")
         self._collect(now)
+
+    def may_begin(self, gid: bytes) -> bool:
+        """Whether Begin is allowed: a run that got as far as a first view is not repeated."""
+        is_new = gid not in self._runs and gid not in self._ended
+        return is_new and len(self._runs) < limits.GROUP_RUNS_MAX
+
+    def expects(self, peer: PeerId, message: wire.Share | wire.Sum) -> bool:
+        """Whether a payload that begins to come would be kept; if not, it need not be read."""
+        run = self._runs.get(message.gid)
+        return run is not None and run.expects(peer, message)
 
     def poll_effects(self) -> list[Effect]:
         """Return what is to be done, in order, and forget it."""
@@ -191,7 +202,8 @@ class GroupCore:
             assert outcome is not None, "a run that is over has an outcome"
             self._aborted[outcome.why.partition(":")[0]] += 1
             self._in_doubt += outcome.in_doubt
-            self._ended[gid] = _Ended(now, None)
+            if run.views:  # before the first view nothing was said that could bind
+                self._ended[gid] = _Ended(now, None)
         for old in list(self._ended):
             is_old = self._ended[old].at + limits.GROUP_OUTCOME_KEEP_S < now
             if not is_old and len(self._ended) <= limits.GROUP_OUTCOMES_MAX:

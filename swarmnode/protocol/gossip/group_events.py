@@ -51,6 +51,8 @@ class Begin:
         weight: of this node's payload in the mean, above 0.
         enlist_s: how long to wait for members who have not come; the grace of this round.
         transfer_s: how long one share or sum may take.
+        electorate: finish only in a view with a majority of these; of exactly one half, with the
+            smallest id. Empty: any view may finish.
     """
 
     gid: bytes
@@ -59,6 +61,7 @@ class Begin:
     weight: float
     enlist_s: float
     transfer_s: float
+    electorate: tuple[PeerId, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,13 @@ class Received:
 
 @dataclass(frozen=True)
 class PeerLost:
-    """The session with this peer ended, or it is known to be dead."""
+    """The session with this peer ended, or it is known to be dead.
+
+    ``gid``: only a payload of this run broke off; None: it is lost for all of them.
+    """
 
     peer: PeerId
+    gid: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,17 @@ class Send:
 
     peer: PeerId
     message: Message
+
+
+@dataclass(frozen=True)
+class TakePayload:
+    """The roll is closed: take the own payload now, as fresh as can be. Comes once, or never.
+
+    Shares that are to be sent, and sums that are to be made, wait for it; Failed says that there
+    is none.
+    """
+
+    gid: bytes
 
 
 @dataclass(frozen=True)
@@ -195,4 +213,15 @@ class Abort:
     in_doubt: bool
 
 
-Effect = Send | SendShare | SendSum | KeepShare | KeepSum | Reduce | Assemble | Commit | Abort
+Effect = (
+    Send
+    | TakePayload
+    | SendShare
+    | SendSum
+    | KeepShare
+    | KeepSum
+    | Reduce
+    | Assemble
+    | Commit
+    | Abort
+)

@@ -21,6 +21,7 @@ from swarmnode.protocol.gossip.group_events import (
     Send,
     SendShare,
     SendSum,
+    TakePayload,
     plan_id,
 )
 from swarmnode.wire import group as wire
@@ -68,6 +69,7 @@ class Run:
         self._flushes: dict[PeerId, tuple[PeerId, ...]] = {}
         self._plan: _Plan | None = None
         self._sources: tuple[PeerId, ...] = ()  # who hold the whole mean; none: it is made anew
+        self._asked: set[tuple[PeerId, int]] = set()  # shares; others are not taken
         self._shares: set[tuple[PeerId, int]] = set()
         self._weights = {self_id: begin.weight}
         self._wants: dict[PeerId, wire.Want] = {}
@@ -107,6 +109,18 @@ class Run:
                 self._take_finished(message)
             case wire.Leave():
                 self.lose(peer, now)
+
+    def expects(self, peer: PeerId, message: wire.Share | wire.Sum) -> bool:
+        """Whether this payload would be kept if it were here whole."""
+        if peer not in self.view:
+            return False
+        if isinstance(message, wire.Share):
+            share = (peer, message.piece)
+            return share in self._asked and share not in self._shares
+        plan = self._plan
+        if plan is None or plan.plan != message.plan:
+            return False
+        return message.piece in self._missing(plan)
 
     def lose(self, peer: PeerId, now: float) -> None:
         """Go on without a member that is dead, unreachable or unwilling."""
@@ -197,8 +211,7 @@ class Run:
         lacking = self._lacking_shares()
         if lacking:
             return {peer for peer, _ in lacking}
-        missing = set(range(self.begin.n_pieces)) - plan.held
-        return {self._source(piece) for piece in missing}
+        return {self._source(piece) for piece in self._missing(plan)}
 
     def _resend(self) -> None:
         """Repeat what may have been lost. All of it may come twice."""
@@ -253,6 +266,11 @@ class Run:
         for peer in sorted(left_out):
             self._gone.add(peer)
             self._send(peer, wire.Leave(self.gid, "left out of the view"))
+        if not self._has_majority():
+            self.give_up("no majority of the electorate is left")
+            return
+        if not self.views:
+            self.effects.append(TakePayload(self.gid))
         self.views += 1
         self.phase, self._since = Phase.FLUSH, now
         plan = self._plan
@@ -262,6 +280,13 @@ class Run:
         self._broadcast(self._flush)
         if len(self.view) == 1:
             self._agree(now)
+
+    def _has_majority(self) -> bool:
+        """Whether nobody else can have one as well: of any two majorities one member is in both."""
+        electorate = self.begin.electorate
+        present = set(electorate) & set(self.view)
+        margin = 2 * len(present) - len(electorate)
+        return margin > 0 or not electorate or (margin == 0 and min(electorate) in present)
 
     def _flush_message(self, *, wants_answer: bool = False) -> wire.Flush:
         """Return what was said when the view was adopted: it binds until all have agreed."""
@@ -313,13 +338,16 @@ class Run:
         others = [peer for peer in self._plan.contributors if peer != self.self_id]
         return {(peer, piece) for peer in others for piece in own} - self._shares
 
+    def _missing(self, plan: _Plan) -> set[int]:
+        return set(range(self.begin.n_pieces)) - plan.held
+
     def _ask(self) -> None:
         """Tell each peer what is wanted of it."""
         plan = self._plan
         if plan is None or plan.is_prepared:
             return
-        lacking = self._lacking_shares()
-        missing = set(range(self.begin.n_pieces)) - plan.held
+        lacking, missing = self._lacking_shares(), self._missing(plan)
+        self._asked |= lacking
         for peer in self.view:
             shares = tuple(sorted(piece for owner, piece in lacking if owner == peer))
             sums = tuple(sorted(piece for piece in missing if self._source(piece) == peer))
@@ -345,7 +373,7 @@ class Run:
                 self.effects.append(SendSum(self.gid, peer, plan.plan, piece))
 
     def _take_share(self, peer: PeerId, piece: int, weight: float) -> None:
-        if (peer, piece) not in self._shares:
+        if (peer, piece) in self._asked and (peer, piece) not in self._shares:
             self._shares.add((peer, piece))
             self._weights[peer] = weight
             self.effects.append(KeepShare(self.gid, peer, piece))
