@@ -645,6 +645,16 @@ GROUP_RUNS_MAX = 8
 GROUP_OUTCOME_KEEP_S = 600.0
 # Outcomes kept: a node ends a group mean a minute at most.
 GROUP_OUTCOMES_MAX = 64
+# Control messages to one peer that wait for a slow session; the oldest are dropped, and what
+# matters is said again. A change of the view is a handful.
+GROUP_OUTBOX_MAX = 256
+# A stream of control messages stays open this long after the last: the next phase comes sooner.
+GROUP_LINGER_S = 1.0
+# The roll stays open for this share of the time between two rounds: nothing waits meanwhile
+# but the wish, which the next round's replaces, so half leaves time for the mean itself.
+GROUP_ENLIST_SHARE = 0.5
+# ... and not shorter than a few round trips and the resending of what was lost.
+GROUP_ENLIST_S_MIN = 2.0
 # Of the last measure of a local step in the next: about ten steps tell.
 PACING_STEP_KEEP = 0.9
 # Waiting for the last member of a round, as a share of the round; the goal for all waste is 5 %.

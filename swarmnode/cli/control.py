@@ -33,7 +33,7 @@ def client_for(home: Path | None) -> ControlClient:
 @json_option
 def status(home: Path | None, as_json: bool) -> None:
     """Show what the running node is doing, and why."""
-    answer = client_for(home).get("/status")
+    answer = client_for(home).get("/status?mixing=1" if as_json else "/status")
     if as_json:
         print_json(answer)
         return

@@ -26,7 +26,7 @@ from swarmnode.daemon.found import FoundSwarm
 from swarmnode.daemon.status import NodeStatus, PeerView
 from swarmnode.errors import SwarmNodeError
 from swarmnode.telemetry.catalogue import render
-from swarmnode.telemetry.metrics import NodeSnapshot
+from swarmnode.telemetry.metrics import MixingFigures, NodeSnapshot
 
 _DEFAULT_FILE = Path(__file__).parents[2] / "docs" / "reference.md"
 
@@ -82,7 +82,8 @@ _SETTINGS = {
 }
 
 _ROUTES = {
-    "GET /status": "What the node is doing: the fields of [status](#fields-of-status).",
+    "GET /status": "What the node is doing: the fields of [status](#fields-of-status). With"
+    " `?mixing=1` those of the exchange graph are computed anew, at most once a minute.",
     "GET /peers": "A list of the fields of [a peer](#fields-of-a-peer), connected ones first.",
     "GET /swarms": "What the node knows of swarms: those that nodes on the LAN are in, its own, and"
     " what the DHT has under the names in `?names=A,B`. `swarms` has the fields of"
@@ -233,6 +234,8 @@ def _metrics() -> Iterator[str]:
         step_duration_s=0.0,
         loss=0.0,
         eval_loss=0.0,
+        mixing=MixingFigures(0.0, 0.0, 0.0),
+        strategy={"": 0.0},
     )
     text = render(sample)[1].decode()
     yield from _table(

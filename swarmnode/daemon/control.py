@@ -1,7 +1,8 @@
 """The control API: HTTP and JSON on a Unix socket that only the owner can open.
 
 ==========  =========================================================================
-GET /status   :class:`~swarmnode.daemon.status.NodeStatus`
+GET /status   :class:`~swarmnode.daemon.status.NodeStatus`; ``?mixing=1`` with fresh figures of the
+              exchange graph
 GET /peers    list of :class:`~swarmnode.daemon.status.PeerView`
 GET /swarms   ``?names=A,B``: :class:`~swarmnode.daemon.found.Findings`, what LAN and DHT know
 GET /metrics  the Prometheus text, also where metrics are off on TCP
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 def control_routes(node: Node) -> list[Route]:
     """Return the routes of the Unix socket."""
 
-    async def status(request: Request) -> Response:  # noqa: ARG001
+    async def status(request: Request) -> Response:
+        if "mixing" in request.query():
+            await node.view.look_at_mixing(node.env.in_thread)
         return json_response(node.view.node_status(node.env.monotonic()))
 
     async def peers(request: Request) -> Response:  # noqa: ARG001
@@ -72,6 +75,7 @@ def metrics_routes(node: Node) -> list[Route]:
     async def metrics(request: Request) -> Response:
         from swarmnode.telemetry.catalogue import render  # 3 MB, for nodes that are scraped
 
+        await node.view.look_at_mixing(node.env.in_thread)
         snapshot = node.view.metrics()
         content_type, body = render(snapshot, request.headers.get("accept", ""))
         return Response(body, content_type)

@@ -425,5 +425,6 @@ class Node:
         self._on_finished(finished)
         if finished.outcome == "committed":
             self.view.exchange_duration.observe(finished.ended - finished.started)
+            self.view.meetings.note(finished.peer, trio.current_time())
             self.view.last_exchange_unix_s = self.env.wall()
         self._log.finished(finished)

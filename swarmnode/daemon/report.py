@@ -3,7 +3,7 @@
 ===========  ====================================================================
 leases       member (its id), role, version, address (each one)
 counters     steps, tokens, exchanges, seconds: totals over all its lives
-registers    state, loss, eval_loss, step_time_s
+registers    state, loss, eval_loss, step_time_s, met
 maxima       step
 ===========  ====================================================================
 
@@ -31,7 +31,7 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.admission import Role
 from swarmnode.wire.membership import PeerState
 
-ROLE, VERSION = "role", "version"
+ROLE, VERSION, MET = "role", "version", "met"
 _SINCE_START = ("exchanges", "seconds")  # a node counts these from zero in each of its lives
 _STATES: tuple[PeerState, ...] = get_args(PeerState)
 _ROLES: tuple[Role, ...] = get_args(Role)
@@ -48,6 +48,7 @@ class SelfReport:
     counters: dict[str, int]  # exchanges and seconds since the start, the others in all
     numbers: dict[str, float | None]  # None: nothing to say yet
     step: int
+    met: str | None = None  # with whom it exchanged lately, see ``mixing.py``; None: never
 
     def update(self, peer: PeerId, earlier: Mapping[str, int]) -> Update:
         """Return all of it as one update; ``earlier`` is what earlier lives have counted."""
@@ -59,6 +60,8 @@ class SelfReport:
         }
         leases |= {(ADDRESS, address): lease_s for address in self.addresses}
         registers: dict[str, RegisterContent] = {"state": self.state}
+        if self.met is not None:
+            registers[MET] = self.met
         for name, value in self.numbers.items():
             if value is not None and math.isfinite(value):  # the loss of a model that is lost
                 registers[name] = value
@@ -128,6 +131,7 @@ class PeerReport:
     addresses: tuple[str, ...] = ()
     counters: dict[str, int] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)
+    met: str = ""
 
 
 def peer_report(state: StateKeeper, peer: PeerId, now: float) -> PeerReport:
@@ -144,6 +148,7 @@ def peer_report(state: StateKeeper, peer: PeerId, now: float) -> PeerReport:
         addresses=leased.get(ADDRESS, ()),
         counters=view.counters_of(peer),
         numbers={name: value for name, value in registers.items() if isinstance(value, float)},
+        met=met if isinstance(met := registers.get(MET), str) else "",
     )
 
 

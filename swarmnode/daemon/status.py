@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections import Counter
@@ -9,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
+import trio
 
 from swarmnode import __version__, limits
 from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.exchange import Exchanges
 from swarmnode.daemon.key_guard import KeyGuard
+from swarmnode.daemon.mixing import InThread, Meetings, SwarmMixing
 from swarmnode.daemon.network import Network
 from swarmnode.daemon.report import PeerReport, SelfReport
 from swarmnode.daemon.swarm import SwarmPart
@@ -91,6 +94,10 @@ class NodeStatus(msgspec.Struct, frozen=True):
     worker_restarts: int
     snapshot_step: int | None
     snapshot_path: str | None
+    strategy: dict[str, float]  # the strategy's own figures
+    swarm_lambda2: float | None
+    swarm_chi1: float | None
+    swarm_chi2: float | None
 
 
 @dataclass
@@ -119,6 +126,8 @@ class NodeView:
 
     def __post_init__(self) -> None:
         self._ahead_steps: int | None = None  # how far the swarm was before our worker's first step
+        self.meetings = Meetings()
+        self.mixing = SwarmMixing()
         # Bytes of sessions that are closed: a counter must not fall when a peer leaves.
         self.closed_sent: Counter[str] = Counter()
         self.closed_received: Counter[str] = Counter()
@@ -148,7 +157,15 @@ class NodeView:
             "seconds": int(now - self.started_monotonic_s),
         }
         numbers = {"loss": loss, "eval_loss": eval_loss, "step_time_s": self._step_time_s()}
-        return SelfReport(self.role, state, addresses, counters, numbers, self._swarm_step(step))
+        return SelfReport(
+            self.role,
+            state,
+            addresses,
+            counters,
+            numbers,
+            self._swarm_step(step),
+            self.meetings.said(now),
+        )
 
     def node_status(self, now: float) -> NodeStatus:
         """Return everything that ``status`` shows; ``now`` is monotonic."""
@@ -160,6 +177,7 @@ class NodeView:
         totals = self.part.state.view.counters() if self.part is not None else {}
         applied = trainer.applications if trainer is not None else None
         snapshot = trainer.last_snapshot if trainer is not None else None
+        mixing = self.mixing.figures
         return NodeStatus(
             swarm=self.swarm,
             peer=str(self.self_id),
@@ -205,7 +223,19 @@ class NodeView:
             worker_restarts=trainer.restarts if trainer is not None else 0,
             snapshot_step=snapshot.step if snapshot is not None else None,
             snapshot_path=snapshot.path if snapshot is not None else None,
+            strategy=self._strategy_figures(),
+            swarm_lambda2=mixing and finite_or_none(mixing.lambda2),
+            swarm_chi1=mixing and finite_or_none(mixing.chi1),
+            swarm_chi2=mixing and finite_or_none(mixing.chi2),
         )
+
+    async def look_at_mixing(self, in_thread: InThread) -> None:
+        """Bring the figures of the exchange graph up to date: for those who ask for them."""
+        if self.part is not None:
+            part = self.part
+            said = {peer: part.peer_report(peer).met for peer in part.partners()}
+            said[self.self_id] = self.meetings.said(trio.current_time()) or ""
+            await self.mixing.refresh(said, in_thread)
 
     def peers(self) -> list[PeerView]:
         """Return everybody in the swarm whom we know, connected ones first."""
@@ -240,6 +270,8 @@ class NodeView:
             eval_loss=eval_loss,
             encode_s=self.exchanges.totals.encode_s if self.exchanges is not None else 0.0,
             worker_restarts=self.trainer.restarts if self.trainer is not None else 0,
+            mixing=self.mixing.figures,
+            strategy=self._strategy_figures(),
         )
 
     # --- parts ----------------------------------------------------------------------------
@@ -319,6 +351,12 @@ class NodeView:
     def _step_time_s(self) -> float | None:
         progress = self.trainer.progress if self.trainer is not None else None
         return finite_or_none(progress.step_time_s) if progress is not None else None
+
+    def _strategy_figures(self) -> dict[str, float]:
+        progress = self.trainer.progress if self.trainer is not None else None
+        figures = progress.strategy if progress is not None else {}
+        finite = [(name, value) for name, value in figures.items() if math.isfinite(value)]
+        return dict(sorted(finite)[: limits.STRATEGY_FIGURES_MAX])
 
     def _swarm_loss(self, own: float | None) -> float | None:
         """Mean probe loss of everybody who trains: other peers' numbers are their own word."""

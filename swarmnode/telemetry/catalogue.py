@@ -54,6 +54,7 @@ class _SnapshotCollector(Collector):
         yield from _network_families(self._snapshot)
         yield from _exchange_families(self._snapshot)
         yield from _training_families(self._snapshot)
+        yield from _strategy_families(self._snapshot)
 
 
 def _node_families(node: NodeSnapshot) -> Iterator[Metric]:
@@ -137,6 +138,31 @@ def _training_families(node: NodeSnapshot) -> Iterator[Metric]:
     yield from _gauge_if_known(
         "swarmnode_eval_loss", "Loss on the public probe set of the task.", node.eval_loss
     )
+
+
+def _strategy_families(node: NodeSnapshot) -> Iterator[Metric]:
+    if node.mixing is not None:
+        yield GaugeMetricFamily(
+            "swarmnode_swarm_lambda2",
+            "Second smallest eigenvalue of the Laplacian of the swarm's exchanges, per second.",
+            node.mixing.lambda2,
+        )
+        yield GaugeMetricFamily(
+            "swarmnode_swarm_chi1",
+            "Seconds of the slowest mixing, 1 / lambda2; infinite if the swarm is in parts.",
+            node.mixing.chi1,
+        )
+        yield GaugeMetricFamily(
+            "swarmnode_swarm_chi2",
+            "Half the largest effective resistance of an edge of the swarm's exchanges, seconds.",
+            node.mixing.chi2,
+        )
+    values = GaugeMetricFamily(
+        "swarmnode_strategy_value", "The strategy's own figures by name.", labels=["name"]
+    )
+    for name, value in node.strategy.items():
+        values.add_metric([name], value)
+    yield values
 
 
 def _counter(

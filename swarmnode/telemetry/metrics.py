@@ -53,6 +53,15 @@ class Histogram:
         return HistogramSnapshot(self._bounds, tuple(self._counts), self._sum)
 
 
+@dataclass(frozen=True)
+class MixingFigures:
+    """How well the graph of the swarm's exchanges mixes; see ``strategies/topology.py``."""
+
+    lambda2: float
+    chi1: float
+    chi2: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeSnapshot:
     """One node at one moment. Seconds are Unix time; counters count since the process started.
@@ -86,6 +95,9 @@ class NodeSnapshot:
     eval_loss: float | None = None
     encode_s: float = 0.0
     worker_restarts: int = 0
+
+    mixing: MixingFigures | None = None  # None: not computed
+    strategy: Mapping[str, float] = field(default_factory=dict)  # the strategy's own figures
 
     def __post_init__(self) -> None:
         _check_known("state", [self.state], STATES)

@@ -333,7 +333,7 @@ def test_the_specification_says_what_members_say() -> None:
         exchange_duration=absent,
     )
     report = replace(view.report(("mem:me",), 1.0), state="training")
-    report = replace(report, numbers=dict.fromkeys(report.numbers, 1.0))
+    report = replace(report, numbers=dict.fromkeys(report.numbers, 1.0), met="")
     said = report.update(view.self_id, {})
     assert named == {
         "set": {name for name, _ in said.leases},

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from swarmnode.telemetry import metrics
 from swarmnode.telemetry.catalogue import render
-from swarmnode.telemetry.metrics import Histogram, NodeSnapshot
+from swarmnode.telemetry.metrics import Histogram, MixingFigures, NodeSnapshot
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 FRESH = NodeSnapshot(
@@ -46,6 +46,8 @@ def busy() -> NodeSnapshot:
         eval_loss=1.5,
         encode_s=2.5,
         worker_restarts=2,
+        mixing=MixingFigures(0.5, 2.0, math.inf),
+        strategy={"eta": 0.25, "pace": 1.0},
     )
 
 
@@ -77,6 +79,10 @@ def test_values_arrive() -> None:
     assert value(node, "step_duration_seconds") == 0.25
     assert value(node, "encode_seconds_total") == 2.5
     assert value(node, "worker_restarts_total") == 2
+    assert value(node, "swarm_lambda2") == 0.5
+    assert value(node, "swarm_chi1") == 2.0
+    assert value(node, "swarm_chi2") == math.inf
+    assert value(node, "strategy_value", "eta") == 0.25
     assert value(node, "start_timestamp_seconds") == 1_700_000_000.0
 
 
