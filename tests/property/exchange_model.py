@@ -1,9 +1,10 @@
 """A seeded network of exchange cores, each with a shell that holds exact numbers.
 
-A node's model is a vector of ``n_chunks`` fractions; chunk ``i`` carries element
-``i``. An exchange adds half of the difference of the two snapshots, so the sum
-over all nodes is conserved exactly if and only if every exchange counts on both
-sides or on neither. Time is virtual, every run is bounded.
+A node's model is two fragments of ``n_chunks`` fractions each; chunk ``i`` carries
+element ``i`` of one. A view is taken when a transfer starts, and an exchange adds half
+of the difference of the two views, so the sum over all nodes is conserved exactly if
+and only if every exchange counts on both sides or on neither. For fragment 0 a node
+has wishes, for fragment 1 an answer beside them. Time is virtual, every run is bounded.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from swarmnode.wire import gossip as wire
 
 KEY = hashlib.sha256(b"strategy and layout").digest()
 TRANSFER_LIMIT_S = 30.0
+FRAGMENTS = 2
+TAG = "model"
+ANSWERED = 1  # the fragment that whoever asks gets
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Faults:
 class Flow:
     """The shell's side of one transfer."""
 
+    number: int
+    fragment: int
     own: list[Fraction]
     received: dict[int, Fraction] = field(default_factory=dict)
     is_sent: bool = False
@@ -52,15 +58,16 @@ class Node:
 
     peer_id: PeerId
     core: ExchangeCore
-    model: list[Fraction]
+    model: list[list[Fraction]]
     life: int = 0
-    slot: int = 0
+    number: int = 0
     is_up: bool = True
-    snapshots: dict[int, list[Fraction]] = field(default_factory=dict)
+    wishes: dict[int, events.Wish] = field(default_factory=dict)  # not used up, by number
     flows: dict[bytes, Flow] = field(default_factory=dict)
+    begun: int = 0  # Begin that have not ended
 
 
-CoreFactory = Callable[[PeerId, random.Random], ExchangeCore]
+CoreFactory = Callable[[PeerId, bytes, random.Random], ExchangeCore]
 
 
 class Model:
@@ -90,12 +97,15 @@ class Model:
         self.nodes: dict[PeerId, Node] = {}
         for number in range(n_nodes):
             peer_id = PeerId(hashlib.sha256(b"node %d" % number).digest())
-            model = [Fraction(self.rng.randrange(-1000, 1000)) for _ in range(n_chunks)]
-            core = make_core(peer_id, random.Random(f"{seed}/{number}/0"))
+            model = [
+                [Fraction(self.rng.randrange(-1000, 1000)) for _ in range(n_chunks)]
+                for _ in range(FRAGMENTS)
+            ]
+            core = make_core(peer_id, KEY, random.Random(f"{seed}/{number}/0"))
             self.nodes[peer_id] = Node(peer_id, core, model)
         self.ids = sorted(self.nodes)
         for node in self.nodes.values():
-            self.refresh(node)
+            self.wish_all(node)
 
     # --- time ----------------------------------------------------------------------------
 
@@ -139,13 +149,14 @@ class Model:
         node.is_up = False
         node.life += 1
         node.flows.clear()
-        node.snapshots.clear()
+        node.wishes.clear()
+        node.begun = 0
 
     def restart(self, node: Node) -> None:
         node.is_up = True
         rng = random.Random(f"{self.seed}/{node.peer_id}/{node.life}")
-        node.core = self.make_core(node.peer_id, rng)
-        self.refresh(node)
+        node.core = self.make_core(node.peer_id, KEY, rng)
+        self.wish_all(node)
 
     def lose_session(self, first: PeerId, second: PeerId) -> None:
         """Tell both ends, in either order, that their session is gone."""
@@ -155,31 +166,44 @@ class Model:
     def fail_locally(self, node: Node) -> None:
         """Let the newest transfer of a node fail, whatever has become of it."""
         if node.flows:
-            self.feed(node, events.LocalFailed(list(node.flows)[-1], "not finite"))
+            self.feed(node, events.LocalFailed(list(node.flows)[-1], "local: not finite"))
 
     # --- a node's shell ------------------------------------------------------------------
 
-    def refresh(self, node: Node) -> None:
-        """Give the core a fresh snapshot, as the worker does after every exchange."""
-        node.slot += 1
-        node.snapshots = {node.slot: list(node.model)}
-        snapshot = events.Snapshot(
-            slot=node.slot,
-            key=KEY,
-            tag="model",
-            fragment=0,
+    def wish_all(self, node: Node) -> None:
+        """Give a new core a wish for each fragment, and the answer."""
+        for fragment in range(FRAGMENTS):
+            self.wish(node, fragment)
+        self.wish(node, ANSWERED, is_open=True)
+
+    def wish(self, node: Node, fragment: int, *, is_open: bool = False) -> None:
+        """Give the core a wish, as the worker does when the one before was used up."""
+        node.number += 1
+        wish = events.Wish(
+            number=node.number,
+            tag=TAG,
+            fragment=fragment,
             round=0,
             n_chunks=self.n_chunks,
             step=0,
             tokens=0,
+            is_open=is_open,
         )
-        node.core.handle(events.Available(snapshot, TRANSFER_LIMIT_S), self.now)
+        if not is_open:
+            node.wishes = {
+                number: waiting
+                for number, waiting in node.wishes.items()
+                if waiting.is_open or waiting.fragment != fragment
+            }
+        node.wishes[wish.number] = wish
+        node.core.handle(events.Available(wish, TRANSFER_LIMIT_S), self.now)
 
-    def begin(self, node: Node, candidates: tuple[PeerId, ...]) -> bool:
+    def begin(self, node: Node, candidates: tuple[PeerId, ...], fragment: int = 0) -> bool:
         """Start an exchange if the node can."""
-        if not (node.is_up and node.core.is_ready_to_begin):
+        if not (node.is_up and node.core.is_idle):
             return False
-        self.feed(node, events.Begin(candidates, TRANSFER_LIMIT_S))
+        node.begun += 1
+        self.feed(node, events.Begin(TAG, fragment, candidates, TRANSFER_LIMIT_S))
         return True
 
     def feed(self, node: Node, event: events.Event) -> None:
@@ -196,18 +220,27 @@ class Model:
                     self.start_transfer(node, effect)
                 case events.MergeChunk():
                     raise AssertionError("merge without a chunk")
-                case events.Commit(xid, _):
+                case events.Commit(xid):
                     self.commits.append((node.peer_id, node.life, xid))
                     self.apply(node, xid)
-                    self.refresh(node)
-                case events.Abort():
-                    self.refresh(node)
+                case events.Abort(xid):
+                    del node.flows[xid]
+                case events.Untaken(number):
+                    self.end_begin(node)
+                    assert number in node.wishes, "a wish that was used up came back"
                 case events.Finished():
                     self.history.append((node.peer_id, node.life, effect))
 
     def start_transfer(self, node: Node, start: events.StartTransfer) -> None:
-        flow = Flow(own=node.snapshots[start.slot])
+        assert not node.flows, "two exchanges at a time"
+        if node.begun:  # accepted, or it yielded
+            self.end_begin(node)
+        wish = node.wishes[start.number]  # used up once only
+        flow = Flow(wish.number, wish.fragment, own=list(node.model[wish.fragment]))
         node.flows[start.xid] = flow
+        if not wish.is_open:
+            del node.wishes[wish.number]
+            self.wish(node, wish.fragment)
         for index, part in enumerate(flow.own):
             self.send(node.peer_id, start.peer, wire.Chunk(start.xid, index), part)
         life = node.life
@@ -220,16 +253,20 @@ class Model:
 
         self.at(self.now + duration, sent)
 
+    def end_begin(self, node: Node) -> None:
+        node.begun -= 1
+        assert node.begun == 0, "a Begin ended twice"
+
     def finish_if_done(self, node: Node, xid: bytes) -> None:
         flow = node.flows.get(xid)
         if flow is not None and flow.is_sent and len(flow.received) == self.n_chunks:
             self.feed(node, events.LocalDone(xid))
 
     def apply(self, node: Node, xid: bytes) -> None:
-        """Add half of the difference of the snapshots: local steps since then survive."""
+        """Add half of the difference of the views: local steps since then survive."""
         flow = node.flows.pop(xid)
         for index, theirs in flow.received.items():
-            node.model[index] += (theirs - flow.own[index]) / 2
+            node.model[flow.fragment][index] += (theirs - flow.own[index]) / 2
 
     # --- the network ---------------------------------------------------------------------
 
@@ -267,7 +304,8 @@ class Model:
 
     def total(self) -> list[Fraction]:
         return [
-            sum((node.model[index] for node in self.nodes.values()), Fraction(0))
+            sum((node.model[fragment][index] for node in self.nodes.values()), Fraction(0))
+            for fragment in range(FRAGMENTS)
             for index in range(self.n_chunks)
         ]
 
@@ -292,6 +330,8 @@ class Model:
             assert len(committed) < 2 or any(finished.in_doubt for finished in living)
         for node in self.nodes.values():
             assert not node.core.statistics().is_busy, "stuck"
+            assert not node.begun, "a Begin did not end"
+            assert not node.flows, "a transfer did not end"
 
     def digest(self) -> str:
         """Return a hash of all that happened and of all models."""

@@ -26,9 +26,11 @@ from swarmnode.protocol.gossip.events import (
     Received,
     Role,
     Send,
-    Snapshot,
     StartTransfer,
+    Terms,
     Unavailable,
+    Untaken,
+    Wish,
 )
 from swarmnode.protocol.gossip.exchange import TRANSITIONS, ExchangeCore
 from swarmnode.protocol.gossip.flight import State
@@ -41,9 +43,9 @@ LARGER = PeerId(b"\x99" * 32)
 OTHER = PeerId(b"\xee" * 32)
 XID = b"x" * 16
 LIMIT_S = 30.0
-SNAPSHOT = Snapshot(
-    slot=3,
-    key=hashlib.sha256(b"key").digest(),
+KEY = hashlib.sha256(b"key").digest()
+WISH = Wish(
+    number=3,
     tag="model",
     fragment=1,
     round=7,
@@ -53,24 +55,27 @@ SNAPSHOT = Snapshot(
 )
 OFFER = wire.Offer(
     xid=XID,
-    key=SNAPSHOT.key,
+    key=KEY,
     tag="model",
     fragment=1,
     round=9,
     n_chunks=2,
     step=90,
     tokens=9000,
+    weight=2.0,
 )
+ANSWER = replace(WISH, number=8, round=0, step=1, tokens=10, is_open=True)
+NEXT = replace(WISH, number=4, round=8, step=80, tokens=8000)
 
 
 class Bench:
     """A core and a clock; every call returns the effects."""
 
-    def __init__(self, snapshot: Snapshot | None = SNAPSHOT) -> None:
-        self.core = ExchangeCore(ME, random.Random(1))
+    def __init__(self, *wishes: Wish) -> None:
+        self.core = ExchangeCore(ME, KEY, random.Random(1))
         self.now = 100.0
-        if snapshot is not None:
-            self.feed(Available(snapshot, LIMIT_S))
+        for wish in wishes or (WISH,):
+            self.feed(Available(wish, LIMIT_S))
 
     def feed(self, event: Event) -> list[Effect]:
         self.core.handle(event, self.now)
@@ -81,7 +86,7 @@ class Bench:
 
     def begin(self, *candidates: PeerId) -> bytes:
         """Begin and return the id of the offer that went out."""
-        (effect,) = self.feed(Begin(candidates or (LARGER,), LIMIT_S))
+        (effect,) = self.feed(Begin("model", 1, candidates or (LARGER,), LIMIT_S))
         return offer_in(effect, (candidates or (LARGER,))[0])
 
     def wait(self, seconds: float) -> list[Effect]:
@@ -104,7 +109,7 @@ class Bench:
         return XID
 
     def chunks(self, xid: bytes) -> None:
-        for index in range(SNAPSHOT.n_chunks):
+        for index in range(WISH.n_chunks):
             assert self.hear(wire.Chunk(xid, index)) == [MergeChunk(xid, index)]
 
     def to_ready(self) -> bytes:
@@ -134,44 +139,133 @@ def test_initiator_commits_after_ready_and_local_done_in_either_order() -> None:
         bench = Bench()
         xid = bench.begin()
         assert bench.hear(wire.Accept(xid, round=7, step=60, tokens=600)) == [
-            StartTransfer(xid, LARGER, Role.INITIATOR, 3, 7, 60, 600)
+            StartTransfer(xid, LARGER, Role.INITIATOR, 3, Terms(7, 60, 600))
         ]
         bench.chunks(xid)
         steps: list[Event] = [Received(LARGER, wire.Ready(xid, 2)), LocalDone(xid)]
         first, second = steps if ready_first else reversed(steps)
         assert bench.feed(first) == []
         effects = bench.feed(second)
-        assert effects[0] == Commit(xid, 3)
+        assert effects[0] == Commit(xid)
         assert effects[-1] == Send(LARGER, wire.Commit(xid))
         assert finished_in(effects).outcome is Outcome.COMMITTED
-        assert not bench.core.is_ready_to_begin
+        assert bench.core.is_idle
 
 
 def test_responder_commits_on_commit_only() -> None:
     bench = Bench()
     accept, start = bench.hear(OFFER)
     assert accept == Send(LARGER, wire.Accept(XID, round=7, step=70, tokens=7000))
-    assert start == StartTransfer(XID, LARGER, Role.RESPONDER, 3, 9, 90, 9000)
+    assert start == StartTransfer(XID, LARGER, Role.RESPONDER, 3, Terms(9, 90, 9000, 2.0))
     bench.chunks(XID)
     assert bench.feed(LocalDone(XID)) == [Send(LARGER, wire.Ready(XID, 2))]
     effects = bench.hear(wire.Commit(XID))
-    assert effects[0] == Commit(XID, 3)
+    assert effects[0] == Commit(XID)
     assert bench.hear(wire.Commit(XID)) == []
     assert bench.core.next_deadline() is None
 
 
-def test_a_commit_takes_back_what_became_available_before_it() -> None:
-    bench = Bench()
+# --- wishes ------------------------------------------------------------------------------
+
+
+def offer_like(**changes: object) -> wire.Offer:
+    fields = {name: getattr(OFFER, name) for name in OFFER.__struct_fields__}
+    return wire.Offer(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def busy_in(effects: list[Effect]) -> str:
+    (effect,) = effects
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, wire.Busy)
+    return effect.message.reason
+
+
+def test_each_wish_is_used_up_by_its_own_exchange_only() -> None:
+    other = replace(WISH, number=5, fragment=2)
+    bench = Bench(WISH, other)
     bench.to_ready()
-    bench.feed(Available(replace(SNAPSHOT, slot=4), LIMIT_S))
     bench.hear(wire.Commit(XID))
-    assert not bench.core.is_ready_to_begin
+    assert bench.core.statistics().wishes == 1
+    assert busy_in(bench.hear(offer_like(xid=b"y" * 16))) == "no-wish"
+    _, start = bench.hear(offer_like(xid=b"z" * 16, fragment=2))
+    assert isinstance(start, StartTransfer)
+    assert start.number == 5
+    assert bench.core.statistics().wishes == 0
+
+
+def test_a_wish_is_used_up_when_its_offer_is_accepted_though_it_comes_to_nothing() -> None:
+    bench = Bench()
+    xid = bench.to_transfer(Role.INITIATOR)
+    bench.feed(LocalFailed(xid, "busy: the worker holds it back"))
+    assert busy_in(bench.hear(OFFER)) == "no-wish"
+
+
+def test_what_nobody_took_may_be_had_by_whoever_offers() -> None:
+    bench = Bench()
+    assert bench.hear(wire.Busy(bench.begin(), "busy"))[-1] == Untaken(3, "busy")
+    _, start = bench.hear(OFFER)
+    assert isinstance(start, StartTransfer)
+    assert start.number == 3
+
+
+def test_the_next_wish_takes_the_place_of_one_that_waits() -> None:
+    bench = Bench(WISH, NEXT)
+    _, start = bench.hear(OFFER)
+    assert isinstance(start, StartTransfer)
+    assert start.number == 4
+    assert bench.core.statistics().wishes == 0
+
+
+def test_a_wish_that_was_offered_gives_way_to_the_next_where_the_partner_cannot_tell() -> None:
+    for newer, expected in (
+        (NEXT, 4),
+        (replace(NEXT, weight=3.0), 3),
+        (replace(NEXT, base_version=b"other"), 3),
+    ):
+        bench = Bench()
+        xid = bench.begin()
+        bench.feed(Available(newer, LIMIT_S))
+        (start,) = bench.hear(wire.Accept(xid, round=7, step=1, tokens=2))
+        assert isinstance(start, StartTransfer)
+        assert start.number == expected
+        assert bench.core.statistics().wishes == (expected == 3)
+
+
+def test_what_has_been_replaced_or_taken_back_is_offered_to_nobody_else() -> None:
+    for event in (Available(replace(NEXT, weight=3.0), LIMIT_S), Unavailable(3), Unavailable()):
+        bench = Bench()
+        xid = bench.begin(LARGER, OTHER)
+        bench.feed(event)
+        finished, untaken = bench.hear(wire.Busy(xid, "busy"))
+        assert isinstance(finished, Finished)
+        assert untaken == Untaken(3, "busy")
+    bench = Bench()
+    xid = bench.begin(LARGER, OTHER)
+    bench.feed(Available(NEXT, LIMIT_S))
+    _, send = bench.hear(wire.Busy(xid, "busy"))
+    assert isinstance(send, Send)
+    assert isinstance(send.message, wire.Offer)
+    assert send.message.round == NEXT.round
+
+
+def test_an_answer_is_given_at_any_round_and_to_any_base_and_again() -> None:
+    bench = Bench(ANSWER, replace(WISH, round_skew_max=0))
+    for number in range(3):
+        xid = bytes([number]) * 16
+        offer = offer_like(xid=xid, round=1000 + number, base_version=b"b")
+        accept, start = bench.hear(offer)
+        assert accept == Send(LARGER, wire.Accept(xid, round=1000 + number, step=1, tokens=10))
+        assert isinstance(start, StartTransfer)
+        assert (start.number, start.theirs.base_version) == (8, b"b")
+        bench.hear(wire.Abort(xid, "other"))
+    assert bench.core.statistics().wishes == 1  # the wish beside it is still to be offered
+    assert busy_in(bench.hear(offer_like(n_chunks=3))).startswith("incompatible")
 
 
 # --- offers ------------------------------------------------------------------------------
 
 
-def test_candidates_are_tried_in_order_and_the_slot_comes_back_after_the_last() -> None:
+def test_candidates_are_tried_in_order_and_the_wish_is_untaken_after_the_last() -> None:
     bench = Bench()
     first = bench.begin(LARGER, OTHER, SMALLER, PeerId(b"\xff" * 32))
     finished, send = bench.hear(wire.Busy(first, "busy"))
@@ -182,12 +276,12 @@ def test_candidates_are_tried_in_order_and_the_slot_comes_back_after_the_last() 
         True,
     )
     second = offer_in(send, OTHER)
-    abort, finished, send = bench.wait(limits.EXCHANGE_OFFER_S)
+    abort, _, send = bench.wait(limits.EXCHANGE_OFFER_S)
     assert abort == Send(OTHER, wire.Abort(second, "timeout"))
     third = offer_in(send, SMALLER)
     effects = bench.feed(PeerLost(SMALLER))
     assert finished_in(effects).reason == "unreachable"
-    assert effects[-1] == Abort(third, 3, "unreachable")  # no fourth
+    assert effects[-1] == Untaken(3, "unreachable")  # no fourth
     assert len({first, second, third}) == 3
 
 
@@ -207,8 +301,9 @@ def test_a_late_answer_to_a_withdrawn_offer_is_told_so() -> None:
         for replace_struct, code in [
             ({"key": b"k" * 32}, "incompatible"),
             ({"n_chunks": 3}, "incompatible"),
-            ({"fragment": 2}, "fragment"),
-            ({"tag": "outer"}, "fragment"),
+            ({"fragment": 2}, "no-wish"),
+            ({"tag": "outer"}, "no-wish"),
+            ({"base_version": b"other"}, "base"),
             ({"round": 10}, "round"),
         ]
     ],
@@ -216,22 +311,19 @@ def test_a_late_answer_to_a_withdrawn_offer_is_told_so() -> None:
 def test_an_offer_that_does_not_fit_is_refused_with_its_reason(
     offer: dict[str, object], code: str
 ) -> None:
-    bench = Bench(replace(SNAPSHOT, round_skew_max=2))
-    fields = {name: getattr(OFFER, name) for name in OFFER.__struct_fields__}
-    (effect,) = bench.hear(wire.Offer(**{**fields, **offer}))
-    assert isinstance(effect, Send)
-    assert isinstance(effect.message, wire.Busy)
-    assert wire.reason_code(effect.message.reason) == code
+    bench = Bench(replace(WISH, round_skew_max=2))
+    assert wire.reason_code(busy_in(bench.hear(offer_like(**offer)))) == code
     assert bench.core.statistics().refused_total == {code: 1}
-    assert bench.core.is_ready_to_begin
+    assert bench.core.is_idle
+    assert bench.core.statistics().wishes == 1
 
 
-def test_without_a_snapshot_an_offer_is_refused() -> None:
+def test_without_a_wish_an_offer_is_refused() -> None:
     bench = Bench()
     bench.feed(Unavailable())
-    assert bench.hear(OFFER) == [Send(LARGER, wire.Busy(XID, "no-snapshot"))]
-    # the same offer again, though by now there is a snapshot: it was refused
-    bench.feed(Available(SNAPSHOT, LIMIT_S))
+    assert bench.hear(OFFER) == [Send(LARGER, wire.Busy(XID, "no-wish"))]
+    # the same offer again, though by now there is a wish: it was refused
+    bench.feed(Available(WISH, LIMIT_S))
     assert bench.hear(OFFER) == []
 
 
@@ -239,9 +331,9 @@ def test_busy_in_every_state() -> None:
     for prepare in (Bench.begin, Bench.to_ready, lambda b: b.to_transfer(Role.INITIATOR)):
         bench = Bench()
         prepare(bench)
-        assert bench.hear(
-            wire.Offer(b"y" * 16, SNAPSHOT.key, "model", 1, 7, 2, 0, 0), peer=OTHER
-        ) == [Send(OTHER, wire.Busy(b"y" * 16, "busy"))]
+        assert bench.hear(wire.Offer(b"y" * 16, KEY, "model", 1, 7, 2, 0, 0), peer=OTHER) == [
+            Send(OTHER, wire.Busy(b"y" * 16, "busy"))
+        ]
 
 
 # --- crossing offers ---------------------------------------------------------------------
@@ -256,7 +348,7 @@ def test_crossing_offer_of_a_larger_id_is_left_unanswered() -> None:
     assert bench.core.statistics().crossed_offers_total == 1
 
 
-def test_crossing_offer_of_a_smaller_id_is_accepted_with_the_same_slot() -> None:
+def test_crossing_offer_of_a_smaller_id_is_accepted_with_the_same_wish() -> None:
     bench = Bench()
     mine = bench.begin(SMALLER, OTHER)
     finished, accept, start = bench.hear(OFFER, peer=SMALLER)
@@ -264,7 +356,8 @@ def test_crossing_offer_of_a_smaller_id_is_accepted_with_the_same_slot() -> None
     assert (finished.xid, finished.reason) == (mine, "yielded")
     assert accept == Send(SMALLER, wire.Accept(XID, round=7, step=70, tokens=7000))
     assert isinstance(start, StartTransfer)
-    assert (start.xid, start.slot, start.role) == (XID, 3, Role.RESPONDER)
+    assert (start.xid, start.number, start.role) == (XID, 3, Role.RESPONDER)
+    assert bench.core.statistics().wishes == 0
     # had it accepted ours meanwhile, it learns that it is off
     assert bench.hear(wire.Accept(mine, round=9, step=1, tokens=1), peer=SMALLER) == [
         Send(SMALLER, wire.StatusReply(mine, "aborted"))
@@ -281,13 +374,22 @@ def test_crossing_offers_that_do_not_fit_are_refused_at_once_whoever_is_smaller(
         assert bench.core.statistics().is_busy
 
 
+def test_offers_of_other_fragments_do_not_cross() -> None:
+    """Neither side could tell whether the other has a wish for it."""
+    for peer in (SMALLER, LARGER):
+        bench = Bench(WISH, replace(WISH, number=5, fragment=2))
+        bench.begin(peer)
+        assert busy_in(bench.hear(offer_like(fragment=2), peer=peer)) == "busy"
+        assert not bench.core.is_idle
+
+
 # --- aborts ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", list(Role))
 def test_before_the_decision_either_side_aborts_freely(role: Role) -> None:
     causes: list[tuple[str, bool, Event | None]] = [
-        ("local", False, LocalFailed(b"", "non-finite values")),
+        ("local", False, LocalFailed(b"", "local: non-finite values")),
         ("unreachable", False, PeerLost(LARGER)),
         ("timeout", False, None),
     ]
@@ -295,16 +397,16 @@ def test_before_the_decision_either_side_aborts_freely(role: Role) -> None:
         bench = Bench()
         xid = bench.to_transfer(role)
         if isinstance(cause, LocalFailed):
-            cause = LocalFailed(xid, cause.why)
+            cause = LocalFailed(xid, cause.reason)
         effects = bench.feed(cause) if cause else bench.wait(LIMIT_S)
         finished = finished_in(effects)
         assert wire.reason_code(finished.reason) == code
         assert (finished.outcome, finished.by_peer) == (Outcome.ABORTED, by_peer)
-        assert effects[0] == Abort(xid, 3, finished.reason)
+        assert effects[0] == Abort(xid, finished.reason)
         assert effects[-1] == Send(LARGER, wire.Abort(xid, finished.reason))
         # whatever comes for it later changes nothing
         assert bench.feed(LocalDone(xid)) == []
-        assert bench.feed(LocalFailed(xid, "late")) == []
+        assert bench.feed(LocalFailed(xid, "local: late")) == []
         assert bench.hear(wire.Chunk(xid, 0)) == []
 
 
@@ -313,7 +415,7 @@ def test_the_peers_abort_is_not_answered(role: Role) -> None:
     bench = Bench()
     xid = bench.to_transfer(role)
     effects = bench.hear(wire.Abort(xid, "local: nan"))
-    assert effects[0] == Abort(xid, 3, "local: nan")
+    assert effects[0] == Abort(xid, "local: nan")
     assert finished_in(effects).by_peer
     assert not any(isinstance(effect, Send) for effect in effects)
 
@@ -322,12 +424,20 @@ def test_an_abort_that_overtakes_its_offer_kills_it() -> None:
     bench = Bench()
     assert bench.hear(wire.Abort(XID, "timeout")) == []
     assert bench.hear(OFFER) == []
-    assert bench.core.is_ready_to_begin
+    assert bench.core.is_idle
+
+
+def test_an_open_offer_that_we_give_up_leaves_the_wish_untaken() -> None:
+    bench = Bench()
+    xid = bench.begin()
+    effects = bench.feed(LocalFailed(xid, "local: leaving"))
+    assert effects[0] == Untaken(3, "local: leaving")
+    assert effects[-1] == Send(LARGER, wire.Abort(xid, "local: leaving"))
 
 
 def test_transfer_limit_is_capped() -> None:
     bench = Bench()
-    bench.feed(Available(SNAPSHOT, 1e9))
+    bench.feed(Available(WISH, 1e9))
     bench.hear(OFFER)
     assert bench.core.next_deadline() == bench.now + limits.EXCHANGE_TRANSFER_S_MAX
 
@@ -338,7 +448,7 @@ def test_transfer_limit_is_capped() -> None:
 def test_after_ready_nothing_of_our_own_aborts() -> None:
     bench = Bench()
     xid = bench.to_ready()
-    assert bench.feed(LocalFailed(xid, "worker died")) == []
+    assert bench.feed(LocalFailed(xid, "local: worker died")) == []
     assert bench.feed(PeerLost(LARGER)) == []
     assert bench.core.statistics().is_busy
     (effect,) = bench.wait(limits.EXCHANGE_STATUS_RETRY_S)[:1]  # a lost session: asked at once
@@ -391,7 +501,7 @@ def test_initiator_answers_status_pending_then_committed_for_ten_minutes() -> No
     query = wire.StatusQuery(xid)
     assert bench.hear(query) == [Send(LARGER, wire.StatusReply(xid, "pending"))]
     effects = bench.feed(LocalDone(xid))  # the question stood in for READY
-    assert effects[0] == Commit(xid, 3)
+    assert effects[0] == Commit(xid)
     bench.wait(limits.EXCHANGE_OUTCOME_KEEP_S)
     assert bench.hear(query) == [Send(LARGER, wire.StatusReply(xid, "committed"))]
     assert bench.hear(wire.Ready(xid, 2)) == [Send(LARGER, wire.StatusReply(xid, "committed"))]
@@ -475,28 +585,30 @@ def test_every_message_in_every_state_is_in_the_table_or_refused(
 
 
 def test_misuse_by_the_shell_is_a_local_error() -> None:
-    bench = Bench(snapshot=None)
-    with pytest.raises(LocalProtocolError, match="with a snapshot"):
-        bench.feed(Begin((LARGER,), LIMIT_S))
-    with pytest.raises(LocalProtocolError, match="transfer limit"):
-        bench.feed(Available(SNAPSHOT, 0.0))
-    with pytest.raises(LocalProtocolError, match="chunk count"):
-        bench.feed(Available(replace(SNAPSHOT, n_chunks=0), 1.0))
     bench = Bench()
+    for lane in (("model", 2), ("outer", 1)):
+        with pytest.raises(LocalProtocolError, match="with this wish"):
+            bench.feed(Begin(*lane, (LARGER,), LIMIT_S))
+    with pytest.raises(LocalProtocolError, match="transfer limit"):
+        bench.feed(Available(WISH, 0.0))
+    with pytest.raises(LocalProtocolError, match="chunk count"):
+        bench.feed(Available(replace(WISH, n_chunks=0), 1.0))
     for candidates in ((), (ME,)):
         with pytest.raises(LocalProtocolError, match="candidates"):
-            bench.feed(Begin(candidates, LIMIT_S))
+            bench.feed(Begin("model", 1, candidates, LIMIT_S))
     xid = bench.to_transfer(Role.INITIATOR)
     with pytest.raises(LocalProtocolError, match="after 0 of 2 chunks"):
         bench.feed(LocalDone(xid))
+    with pytest.raises(LocalProtocolError, match="an idle core"):
+        bench.feed(Begin("model", 1, (LARGER,), LIMIT_S))
 
 
 def test_equal_seeds_on_two_nodes_give_different_exchange_ids() -> None:
-    first, second = ExchangeCore(ME, random.Random(1)), ExchangeCore(OTHER, random.Random(1))
+    first, second = (ExchangeCore(node, KEY, random.Random(1)) for node in (ME, OTHER))
     ids = []
     for core, peer in ((first, OTHER), (second, ME)):
-        core.handle(Available(SNAPSHOT, LIMIT_S), 0.0)
-        core.handle(Begin((peer,), LIMIT_S), 0.0)
+        core.handle(Available(WISH, LIMIT_S), 0.0)
+        core.handle(Begin("model", 1, (peer,), LIMIT_S), 0.0)
         (effect,) = core.poll_effects()
         ids.append(offer_in(effect, peer))
     assert ids[0] != ids[1]
@@ -505,7 +617,6 @@ def test_equal_seeds_on_two_nodes_give_different_exchange_ids() -> None:
 def test_counts_by_role_outcome_and_reason_code() -> None:
     bench = Bench()
     bench.hear(wire.Busy(bench.begin(), "a reason that nobody knows"))
-    bench.feed(Available(SNAPSHOT, LIMIT_S))
     bench.to_ready()
     bench.hear(wire.Commit(XID))
     assert bench.core.statistics().finished_total == {

@@ -1,8 +1,9 @@
 """What goes into an exchange core and what comes out of it.
 
-A *slot* is the shell's number for the memory behind a snapshot. The core holds
-a slot from the moment an exchange is offered or accepted until the effect
-``Commit`` or ``Abort`` names it again: exactly one of the two, exactly once.
+A *wish* says what this node wants to exchange, an *answer* what it gives to whoever asks for it.
+No payload is behind them yet: the shell gets it ready between ``StartTransfer`` and ``LocalDone``.
+Every ``Begin`` ends in exactly one of ``StartTransfer`` and ``Untaken``, and every
+``StartTransfer`` in exactly one of ``Commit`` and ``Abort``.
 """
 
 from __future__ import annotations
@@ -22,20 +23,35 @@ class Role(enum.StrEnum):
     RESPONDER = "responder"
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """What a node has to give. ``key`` must not depend on anything that is not compared."""
+Topic = tuple[str, int]  # tag and fragment: what partners must have in common
 
-    slot: int
-    key: bytes  # 32-byte digest of strategy, settings, layout and codec
+
+@dataclass(frozen=True)
+class Wish:
+    """What a node wants to exchange, or with ``is_open`` an answer.
+
+    Attributes:
+        number: the shell's, different for each wish.
+        round_skew_max: partners further apart than this do not exchange; None: any.
+        is_open: it is accepted whatever the round and base version, and is not used up by that.
+    """
+
+    number: int
     tag: str
     fragment: int
     round: int
     n_chunks: int
     step: int
     tokens: int
-    # Partners further apart than this do not exchange; part of what ``key`` digests.
+    weight: float = 1.0
+    base_version: bytes = b""
     round_skew_max: int | None = None
+    is_open: bool = False
+
+    @property
+    def topic(self) -> Topic:
+        """What a partner's wish must have in common with this one."""
+        return self.tag, self.fragment
 
 
 # --- events ------------------------------------------------------------------------------
@@ -43,25 +59,31 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Available:
-    """A fresh snapshot can be given to whoever offers; replaces the one before.
+    """A wish or answer; it takes the place of the one of the same tag and fragment.
 
-    ``transfer_limit_s`` bounds the transfer if we respond. A commit takes back what
-    became available before it.
+    ``transfer_limit_s`` bounds the transfer if we respond.
     """
 
-    snapshot: Snapshot
+    wish: Wish
     transfer_limit_s: float
 
 
 @dataclass(frozen=True)
 class Unavailable:
-    """The snapshot is no longer to be offered or accepted with; not for one in an exchange."""
+    """This wish is no longer to be offered or accepted; None: no wish and no answer is.
+
+    Nothing changes for one in an exchange.
+    """
+
+    number: int | None = None
 
 
 @dataclass(frozen=True)
 class Begin:
-    """Offer the available snapshot to ``candidates``, one after the other."""
+    """Offer the wish of this tag and fragment to ``candidates``, one after the other."""
 
+    tag: str
+    fragment: int
     candidates: tuple[PeerId, ...]
     transfer_limit_s: float
 
@@ -76,17 +98,20 @@ class Received:
 
 @dataclass(frozen=True)
 class LocalDone:
-    """All chunks of the partner are merged and all of ours are sent."""
+    """All chunks of the partner are taken in and all of ours are sent."""
 
     xid: bytes
 
 
 @dataclass(frozen=True)
 class LocalFailed:
-    """Our side cannot go on: bad payload, non-finite values, the worker went away."""
+    """Our side cannot go on: bad payload, non-finite values, the worker has gone or refuses.
+
+    ``reason`` begins with a code of ``wire/gossip.py``.
+    """
 
     xid: bytes
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -114,21 +139,33 @@ class Send:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """What the partner says of its side."""
+
+    round: int
+    step: int
+    tokens: int
+    weight: float = 1.0
+    base_version: bytes = b""
+
+
+@dataclass(frozen=True)
 class StartTransfer:
-    """Stream our chunks, merge theirs; answer with LocalDone or LocalFailed."""
+    """Get ready what this wish gives, stream it, take in theirs; then LocalDone or LocalFailed.
+
+    The wish is used up, unless it is an answer.
+    """
 
     xid: bytes
     peer: PeerId
     role: Role
-    slot: int
-    peer_round: int
-    peer_step: int
-    peer_tokens: int
+    number: int
+    theirs: Terms
 
 
 @dataclass(frozen=True)
 class MergeChunk:
-    """The chunk just received is to be merged. Without this effect its payload is dropped."""
+    """The chunk just received is to be taken in. Without this effect its payload is dropped."""
 
     xid: bytes
     index: int
@@ -139,15 +176,24 @@ class Commit:
     """Hand the result to the worker."""
 
     xid: bytes
-    slot: int
 
 
 @dataclass(frozen=True)
 class Abort:
-    """The slot goes back untouched. ``xid`` is that of the last attempt."""
+    """What was started came to nothing."""
 
     xid: bytes
-    slot: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Untaken:
+    """Nobody took the wish; unless it has been replaced, it is still to be had. ``why``: the last.
+
+    It may be offered again.
+    """
+
+    number: int
     why: str
 
 
@@ -166,4 +212,4 @@ class Finished:
     ended: float
 
 
-Effect = Send | StartTransfer | MergeChunk | Commit | Abort | Finished
+Effect = Send | StartTransfer | MergeChunk | Commit | Abort | Untaken | Finished

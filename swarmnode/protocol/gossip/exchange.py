@@ -12,11 +12,16 @@ its memory. No protocol can do better over a network that may stay cut (two
 generals), so those cases are counted: ``in_doubt_total``, and where we learn
 that it went wrong, ``half_applied_total``.
 
+A node has any number of wishes that wait, one for each tag and fragment, and
+answers beside them. A wish is used up when it is accepted or its offer is;
+then only the shell gets ready what it gives, so what is sent is fresh.
+
 Invariants, under loss, duplication and reordering of any message:
 at most one exchange in flight on a node, and an offer to a busy node is
-refused at once, so no wait can form a cycle; every slot ends in exactly one
-Commit or Abort; whatever a peer sends either changes the state as the table
-below says, or is dropped, or raises RemoteProtocolError with nothing changed.
+refused at once, so no wait can form a cycle; a wish starts at most one
+transfer; every StartTransfer ends in exactly one Commit or Abort; whatever a
+peer sends either changes the state as the table below says, or is dropped, or
+raises RemoteProtocolError with nothing changed.
 
 Messages, state tables and timeouts for other implementations: proto/gossip.md.
 Source: presumed abort two-phase commit, Mohan and Lindsay, "Efficient commit
@@ -41,12 +46,20 @@ from swarmnode.protocol.gossip.events import (
     MergeChunk,
     Role,
     Send,
-    Snapshot,
     StartTransfer,
+    Wish,
 )
-from swarmnode.protocol.gossip.flight import Flight, State, acceptance_of, offer_of, refusal
+from swarmnode.protocol.gossip.flight import (
+    Flight,
+    State,
+    acceptance_of,
+    offer_of,
+    refusal,
+    terms_of,
+)
 from swarmnode.protocol.gossip.outcomes import Outcome, OutcomeTable
 from swarmnode.protocol.gossip.tally import ExchangeStatistics, Tally
+from swarmnode.protocol.gossip.wishes import WishTable
 from swarmnode.wire import gossip as wire
 
 _REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
@@ -63,13 +76,17 @@ class Chance(Protocol):
 
 
 class ExchangeCore:
-    """Sans-IO core of one node's exchanges; see the module for what it promises."""
+    """Sans-IO core of one node's exchanges; see the module for what it promises.
 
-    def __init__(self, self_id: PeerId, rng: Chance) -> None:
+    ``key``: 32-byte digest of all that must be equal for two nodes to exchange.
+    """
+
+    def __init__(self, self_id: PeerId, key: bytes, rng: Chance) -> None:
         self._self_id = self_id
+        self._key = key
         self._rng = rng
         self._flight: Flight | None = None
-        self._available: events.Available | None = None
+        self._wishes = WishTable()
         self._outcomes = OutcomeTable()
         self._effects: list[Effect] = []
         self._tally = Tally()
@@ -86,18 +103,18 @@ class ExchangeCore:
         match event:
             case events.Received(peer, message):
                 self._receive(peer, message, now)
-            case events.Available(snapshot, transfer_limit_s):
-                _check_local(0 < snapshot.n_chunks <= limits.EXCHANGE_CHUNKS_MAX, "chunk count")
+            case events.Available(wish, transfer_limit_s):
+                _check_local(0 < wish.n_chunks <= limits.EXCHANGE_CHUNKS_MAX, "chunk count")
                 _check_local(transfer_limit_s > 0, "transfer limit")
-                self._available = event
-            case events.Unavailable():
-                self._available = None
+                self._wishes.put(event)
+            case events.Unavailable(number):
+                self._wishes.remove(number)
             case events.Begin():
                 self._begin(event, now)
             case events.LocalDone(xid):
                 self._local_done(xid, now)
-            case events.LocalFailed(xid, why):
-                self._local_failed(xid, why, now)
+            case events.LocalFailed(xid, reason):
+                self._local_failed(xid, reason, now)
             case events.PeerLost(peer):
                 self._peer_lost(peer, now)
 
@@ -130,26 +147,25 @@ class ExchangeCore:
         """Return a frozen record of counters."""
         return self._tally.statistics(
             is_busy=self._flight is not None,
-            has_snapshot=self._available is not None,
+            wishes=len(self._wishes),
             outcomes_kept=len(self._outcomes),
         )
 
     @property
-    def is_ready_to_begin(self) -> bool:
-        """Whether Begin is allowed now: idle, with a snapshot."""
-        return self._flight is None and self._available is not None
+    def is_idle(self) -> bool:
+        """Whether no exchange is in flight, so that Begin is allowed."""
+        return self._flight is None
 
     # --- what our own side says ----------------------------------------------------------
 
     def _begin(self, event: events.Begin, now: float) -> None:
-        available = self._available
-        if self._flight is not None or available is None:
-            raise LocalProtocolError("Begin needs an idle core with a snapshot")
+        wish = self._wishes.wish((event.tag, event.fragment))
+        if self._flight is not None or wish is None:
+            raise LocalProtocolError("Begin needs an idle core with this wish")
         candidates = tuple(dict.fromkeys(event.candidates))[: limits.EXCHANGE_CANDIDATES_MAX]
         _check_local(bool(candidates) and self._self_id not in candidates, "candidates")
         _check_local(event.transfer_limit_s > 0, "transfer limit")
-        self._available = None
-        self._offer(available.snapshot, candidates, event.transfer_limit_s, now)
+        self._offer(wish, candidates, event.transfer_limit_s, now)
 
     def _local_done(self, xid: bytes, now: float) -> None:
         flight = self._flight
@@ -157,7 +173,7 @@ class ExchangeCore:
             return  # it was aborted while the shell was finishing it
         if flight.state is not State.TRANSFER or not flight.has_all_chunks or flight.local_done:
             raise LocalProtocolError(
-                f"LocalDone after {len(flight.seen)} of {flight.snapshot.n_chunks} chunks "
+                f"LocalDone after {len(flight.seen)} of {flight.wish.n_chunks} chunks "
                 f"in state {flight.state}"
             )
         flight.local_done = True
@@ -167,16 +183,16 @@ class ExchangeCore:
             self._commit(flight, now)
 
     def _become_ready(self, flight: Flight, now: float) -> None:
-        self._send(flight, wire.Ready(xid=flight.xid, n_chunks=flight.snapshot.n_chunks))
+        self._send(flight, wire.Ready(xid=flight.xid, n_chunks=flight.wish.n_chunks))
         ask_at = now + limits.EXCHANGE_STATUS_AFTER_S + self._jitter_s()
         flight.become_ready(now, ask_at)
 
-    def _local_failed(self, xid: bytes, why: str, now: float) -> None:
+    def _local_failed(self, xid: bytes, reason: str, now: float) -> None:
         flight = self._flight
         if flight is None or flight.xid != xid:
             return
         if flight.state is not State.READY:  # READY: not ours to decide any more
-            self._abort(flight, f"local: {why}", now)
+            self._abort(flight, reason, now)
 
     def _peer_lost(self, peer: PeerId, now: float) -> None:
         flight = self._flight
@@ -233,37 +249,49 @@ class ExchangeCore:
 
     def _consider(self, peer: PeerId, offer: wire.Offer, now: float) -> None:
         """Accept or refuse a new offer; of two that cross, the smaller peer id's wins."""
-        flight, available = self._flight, self._available
-        crosses = flight is not None and flight.state is State.OFFERED and flight.peer == peer
-        if flight is None:
-            reason = refusal(available.snapshot if available else None, offer)
-        else:
-            reason = refusal(flight.snapshot, offer) if crosses else "busy"
-        if reason is not None:
-            self._tally.refused[wire.reason_code(reason)] += 1
+        flight = self._flight
+        found = self._find(peer, offer)
+        if isinstance(found, str):
+            self._tally.refused[wire.reason_code(found)] += 1
             self._outcomes.record(peer, offer.xid, committed=False, now=now)
-            self._effects.append(Send(peer, wire.Busy(xid=offer.xid, reason=reason)))
+            self._effects.append(Send(peer, wire.Busy(xid=offer.xid, reason=found)))
         elif flight is None:
-            assert available is not None
-            self._available = None
-            self._accept(peer, offer, available, now)
+            self._accept(peer, offer, found, now)
         else:
             self._tally.crossed_offers += 1
             if peer < self._self_id:
                 self._finish(flight, Outcome.DECLINED, "yielded", now)
-                given = events.Available(flight.snapshot, flight.transfer_limit_s)
-                self._accept(peer, offer, given, now)
+                self._accept(peer, offer, found, now)
+
+    def _find(self, peer: PeerId, offer: wire.Offer) -> events.Available | str:
+        """Return what fits a new offer, or why there is nothing."""
+        flight, topic = self._flight, (offer.tag, offer.fragment)
+        if offer.key != self._key:
+            return "incompatible: other strategy, settings, layout or codec"
+        if flight is None:
+            found = self._wishes.for_offer(topic)
+            if found is None:
+                return "no-wish"
+        elif flight.state is State.OFFERED and flight.peer == peer and flight.wish.topic == topic:
+            found = events.Available(flight.wish, flight.transfer_limit_s)
+        else:
+            return "busy"
+        return refusal(found.wish, offer) or found
 
     def _accept(self, peer: PeerId, offer: wire.Offer, given: events.Available, now: float) -> None:
-        flight = self._new_flight(peer, offer.xid, Role.RESPONDER, given, now)
+        wish = self._wishes.use_up(given.wish)
+        flight = self._new_flight(
+            peer, offer.xid, Role.RESPONDER, wish, given.transfer_limit_s, now
+        )
         flight.start_transfer(now)
         self._flight = flight
-        self._send(flight, acceptance_of(given.snapshot, offer.xid))
+        self._send(flight, acceptance_of(wish, offer))
         self._start(flight, offer)
 
     # --- actions of the transition table -------------------------------------------------
 
     def _on_accept(self, flight: Flight, message: wire.Accept, now: float) -> None:
+        flight.wish = self._wishes.use_up(flight.wish)
         flight.start_transfer(now)
         self._start(flight, message)
 
@@ -278,9 +306,9 @@ class ExchangeCore:
             self._tally.chunks_dropped += 1
 
     def _on_ready(self, flight: Flight, message: wire.Ready, now: float) -> None:
-        if message.n_chunks != flight.snapshot.n_chunks:
+        if message.n_chunks != flight.wish.n_chunks:
             raise RemoteProtocolError(
-                f"expected READY for {flight.snapshot.n_chunks} chunks, got {message.n_chunks}",
+                f"expected READY for {flight.wish.n_chunks} chunks, got {message.n_chunks}",
                 peer=str(flight.peer),
             )
         self._note_peer_ready(flight, now)
@@ -331,23 +359,23 @@ class ExchangeCore:
     # --- steps ---------------------------------------------------------------------------
 
     def _offer(
-        self, snapshot: Snapshot, candidates: tuple[PeerId, ...], limit_s: float, now: float
+        self, wish: Wish, candidates: tuple[PeerId, ...], limit_s: float, now: float
     ) -> None:
         peer, *further = candidates
         xid = self._new_xid(peer)
-        given = events.Available(snapshot, limit_s)
-        flight = self._new_flight(peer, xid, Role.INITIATOR, given, now)
+        flight = self._new_flight(peer, xid, Role.INITIATOR, wish, limit_s, now)
         flight.further = tuple(further)
         self._flight = flight
-        self._send(flight, offer_of(snapshot, xid))
+        self._send(flight, offer_of(wish, xid, self._key))
 
     def _try_next(self, flight: Flight, reason: str, now: float, *, by_peer: bool = False) -> None:
         """End an offer that was not accepted and turn to the next candidate, if any."""
         self._finish(flight, Outcome.DECLINED, reason, now, by_peer=by_peer)
-        if flight.further:
-            self._offer(flight.snapshot, flight.further, flight.transfer_limit_s, now)
+        current = self._wishes.current(flight.wish)
+        if flight.further and current is not None:
+            self._offer(current, flight.further, flight.transfer_limit_s, now)
         else:
-            self._effects.append(events.Abort(flight.xid, flight.snapshot.slot, reason))
+            self._effects.append(events.Untaken(flight.wish.number, reason))
 
     def _start(self, flight: Flight, theirs: wire.Offer | wire.Accept) -> None:
         self._effects.append(
@@ -355,16 +383,13 @@ class ExchangeCore:
                 xid=flight.xid,
                 peer=flight.peer,
                 role=flight.role,
-                slot=flight.snapshot.slot,
-                peer_round=theirs.round,
-                peer_step=theirs.step,
-                peer_tokens=theirs.tokens,
+                number=flight.wish.number,
+                theirs=terms_of(theirs, flight.wish),
             )
         )
 
     def _commit(self, flight: Flight, now: float) -> None:
-        self._available = None  # a snapshot taken before this exchange is now out of date
-        self._effects.append(events.Commit(flight.xid, flight.snapshot.slot))
+        self._effects.append(events.Commit(flight.xid))
         self._finish(flight, Outcome.COMMITTED, "", now)
         if flight.role is Role.INITIATOR:
             self._send(flight, wire.Commit(xid=flight.xid))
@@ -379,7 +404,10 @@ class ExchangeCore:
         in_doubt: bool = False,
     ) -> None:
         reason = reason[:_REASON_CHARACTERS_MAX]
-        self._effects.append(events.Abort(flight.xid, flight.snapshot.slot, reason))
+        if flight.state is State.OFFERED:
+            self._effects.append(events.Untaken(flight.wish.number, reason))
+        else:
+            self._effects.append(events.Abort(flight.xid, reason))
         self._finish(flight, Outcome.ABORTED, reason, now, by_peer=by_peer, in_doubt=in_doubt)
         if not by_peer:
             self._send(flight, wire.Abort(xid=flight.xid, reason=reason))
@@ -420,15 +448,15 @@ class ExchangeCore:
         self._effects.append(Send(flight.peer, message))
 
     def _new_flight(
-        self, peer: PeerId, xid: bytes, role: Role, given: events.Available, now: float
+        self, peer: PeerId, xid: bytes, role: Role, wish: Wish, limit_s: float, now: float
     ) -> Flight:
         return Flight(
             xid=xid,
             peer=peer,
             role=role,
             state=State.OFFERED,
-            snapshot=given.snapshot,
-            transfer_limit_s=min(given.transfer_limit_s, limits.EXCHANGE_TRANSFER_S_MAX),
+            wish=wish,
+            transfer_limit_s=min(limit_s, limits.EXCHANGE_TRANSFER_S_MAX),
             started=now,
             give_up_at=now + limits.EXCHANGE_OFFER_S,
         )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swarmnode import limits
 from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
-from swarmnode.protocol.gossip.events import Role, Snapshot
+from swarmnode.protocol.gossip.events import Role, Terms, Wish
 from swarmnode.wire.gossip import Accept, Offer
 
 
@@ -28,7 +28,7 @@ class Flight:
     peer: PeerId
     role: Role
     state: State
-    snapshot: Snapshot
+    wish: Wish
     transfer_limit_s: float
     started: float
     give_up_at: float  # OFFERED, TRANSFER: end of this state; READY: whatever I answers
@@ -41,7 +41,7 @@ class Flight:
 
     @property
     def has_all_chunks(self) -> bool:
-        return len(self.seen) == self.snapshot.n_chunks
+        return len(self.seen) == self.wish.n_chunks
 
     @property
     def doubt_at(self) -> float:
@@ -68,9 +68,9 @@ class Flight:
 
     def take_chunk(self, index: int) -> bool:
         """Note a chunk; False for a duplicate. Raises RemoteProtocolError if out of range."""
-        if index >= self.snapshot.n_chunks:
+        if index >= self.wish.n_chunks:
             raise RemoteProtocolError(
-                f"expected a chunk below {self.snapshot.n_chunks}, got {index}",
+                f"expected a chunk below {self.wish.n_chunks}, got {index}",
                 peer=str(self.peer),
             )
         if index in self.seen:
@@ -79,39 +79,59 @@ class Flight:
         return True
 
 
-def refusal(snapshot: Snapshot | None, offer: Offer) -> str | None:
-    """Return why this offer cannot be accepted with ``snapshot``, or None.
+def refusal(wish: Wish, offer: Offer) -> str | None:
+    """Return why this offer of the same tag and fragment cannot be accepted with ``wish``, or None.
 
-    Every comparison is symmetric: of two peers with crossing offers both refuse or neither.
+    Every comparison of two wishes is symmetric: of two peers with crossing offers both refuse
+    or neither. With an answer the offer decides the round and the base version.
     """
-    if snapshot is None:
-        return "no-snapshot"
-    if offer.key != snapshot.key:
-        return "incompatible: other strategy, settings, layout or codec"
-    if (offer.tag, offer.fragment) != (snapshot.tag, snapshot.fragment):
-        return f"fragment: here {snapshot.tag}/{snapshot.fragment} is due"
-    if offer.n_chunks != snapshot.n_chunks:
-        return f"incompatible: here it is {snapshot.n_chunks} chunks"
-    skew = snapshot.round_skew_max
-    if skew is not None and abs(offer.round - snapshot.round) > skew:
-        return f"round: here it is {snapshot.round}"
+    if offer.n_chunks != wish.n_chunks:
+        return f"incompatible: here it is {wish.n_chunks} chunks"
+    if wish.is_open:
+        return None
+    if offer.base_version != wish.base_version:
+        return f"base: here it is {wish.base_version.hex()[:16] or 'none'}"
+    skew = wish.round_skew_max
+    if skew is not None and abs(offer.round - wish.round) > skew:
+        return f"round: here it is {wish.round}"
     return None
 
 
-def offer_of(snapshot: Snapshot, xid: bytes) -> Offer:
-    """Return the message that offers ``snapshot``."""
-    return Offer(
-        xid=xid,
-        key=snapshot.key,
-        tag=snapshot.tag,
-        fragment=snapshot.fragment,
-        round=snapshot.round,
-        n_chunks=snapshot.n_chunks,
-        step=snapshot.step,
-        tokens=snapshot.tokens,
+def is_as_good(newer: Wish, offered: Wish) -> bool:
+    """Whether ``newer`` may stand for a wish that was offered: the partner would not know."""
+    return offered.round_skew_max is None and newer == replace(
+        offered, number=newer.number, round=newer.round, step=newer.step, tokens=newer.tokens
     )
 
 
-def acceptance_of(snapshot: Snapshot, xid: bytes) -> Accept:
-    """Return the message that gives ``snapshot`` in return."""
-    return Accept(xid=xid, round=snapshot.round, step=snapshot.step, tokens=snapshot.tokens)
+def offer_of(wish: Wish, xid: bytes, key: bytes) -> Offer:
+    """Return the message that offers ``wish``."""
+    return Offer(
+        xid=xid,
+        key=key,
+        tag=wish.tag,
+        fragment=wish.fragment,
+        round=wish.round,
+        n_chunks=wish.n_chunks,
+        step=wish.step,
+        tokens=wish.tokens,
+        weight=wish.weight,
+        base_version=wish.base_version,
+    )
+
+
+def acceptance_of(wish: Wish, offer: Offer) -> Accept:
+    """Return the message that gives ``wish`` in return for what is offered."""
+    return Accept(
+        xid=offer.xid,
+        round=offer.round if wish.is_open else wish.round,
+        step=wish.step,
+        tokens=wish.tokens,
+        weight=wish.weight,
+    )
+
+
+def terms_of(theirs: Offer | Accept, own: Wish) -> Terms:
+    """Return what the partner says; who accepts has the base version of what was offered."""
+    base = theirs.base_version if isinstance(theirs, Offer) else own.base_version
+    return Terms(theirs.round, theirs.step, theirs.tokens, theirs.weight, base)
