@@ -1,10 +1,11 @@
-"""The payload of one exchange: encode ours, merge theirs, chunk by chunk, in one slot.
+"""The payload of one exchange: encode ours, decode theirs, chunk by chunk, in one slot.
 
-The slot begins as our snapshot x. Each chunk of it is encoded and replaced by
-what the partner will decode, x̂. When the partner's chunk arrives it is merged
-in place, so the slot ends as m = x̂_partner − x̂_own: exactly the negative of
-what the partner holds. Both directions run at once; a chunk of theirs waits
-until ours is encoded, which cannot deadlock: of two nodes only one is behind.
+The slot has two halves. Each chunk of the own half is encoded and replaced by what the partner
+will decode, x̂; each chunk of the partner is decoded into the other half. So both nodes end with
+the same two vectors, in exchanged places. The directions do not wait for each other.
+
+The slot comes from the worker at its next step boundary. Until then nothing is sent, and the first
+chunk of the partner that has come waits: the credits of its stream bound what else can come.
 
 Codec calls run inline. A chunk takes well under a millisecond, and the GIL is
 released meanwhile, so a thread would only add a hop.
@@ -13,14 +14,13 @@ released meanwhile, so a thread would only add a hop.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
 
+from swarmnode.daemon.pieces import Piece
 from swarmnode.errors import MalformedMessage
-from swarmnode.limits import CODEC_CHUNK_ELEMS
-from swarmnode.tensor.codec import Codec
-from swarmnode.tensor.layout import chunks
 
 FLOAT32_BYTES = 4
 
@@ -31,98 +31,97 @@ class TransferTimes:
 
     encode_s: float = 0.0
     requantize_s: float = 0.0
-    merge_s: float = 0.0
+    decode_s: float = 0.0
 
 
 class Transfer:
-    """Both directions of one exchange over one slot.
+    """Both directions of one exchange; see :meth:`lend` for the memory.
 
     Args:
-        slot: float32 [numel] as writable bytes; ours until the exchange ends.
-        codec: how payloads are written.
+        pieces: the chunks of both sides, in the order they are sent in.
     """
 
-    def __init__(self, slot: memoryview, codec: Codec) -> None:
-        self._slot = slot
-        self._codec = codec
-        numel = len(slot) // FLOAT32_BYTES
-        self._ranges = list(chunks(numel, CODEC_CHUNK_ELEMS))
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._pieces = pieces
+        self._own = self._room = memoryview(b"")
         self._encoded = 0
-        self._merged = 0
+        self._decoded = 0
         self._sent = 0
-        self._payload = memoryview(bytearray(codec.payload_bytes(CODEC_CHUNK_ELEMS)))
-        self._ended = False
-        self._progress = trio.Event()
+        self._payload = memoryview(bytearray(max(piece.payload_bytes for piece in pieces)))
+        self._is_over = False
+        self._settled = trio.Event()  # the slot is there, or will never be
         self.times = TransferTimes()
         self.sent_bytes = 0
         self.received_bytes = 0
 
     @property
     def is_complete(self) -> bool:
-        """All of ours are sent and all of theirs are merged."""
-        return self._sent == self._merged == len(self._ranges)
+        """All of ours are sent and all of theirs are decoded."""
+        return self._sent == self._decoded == len(self._pieces)
+
+    def lend(self, own: memoryview, room: memoryview) -> None:
+        """Begin: writable bytes of the own views, float32 [numel], and as many for the partner's.
+
+        They are ours until the exchange ends.
+        """
+        self._own, self._room = own, room
+        self._settled.set()
 
     def encode_next(self) -> tuple[int, memoryview] | None:
         """Encode the next chunk; the payload is valid until the next call.
 
-        Returns None when all are encoded or the exchange is over. The caller sends the
-        payload and then calls :meth:`note_sent`.
+        Returns None when all are encoded, the slot is not there yet, or the exchange is over. The
+        caller sends the payload and then calls :meth:`note_sent`.
+
+        Raises:
+            WorkerError: a value is not finite.
         """
         index = self._encoded
-        if self._ended or index == len(self._ranges):
+        if self._is_over or index == len(self._pieces) or not self._settled.is_set():
             return None
-        piece = self._payload[: self._payload_bytes(index)]
-        values = self._values(index)
+        piece = self._pieces[index]
+        payload, values = self._payload[: piece.payload_bytes], _values(self._own, piece)
         t0 = time.perf_counter()
-        self._codec.encode(values, piece)
+        piece.codec.encode(values, payload)
         t1 = time.perf_counter()
-        self._codec.decode(piece, values)
+        piece.codec.decode(payload, values)
         self.times.encode_s += t1 - t0
         self.times.requantize_s += time.perf_counter() - t1
         self._encoded = index + 1
-        self._signal()
-        return index, piece
+        return index, payload
 
     def note_sent(self) -> None:
         """The chunk that was encoded last has left."""
+        self.sent_bytes += self._pieces[self._sent].payload_bytes
         self._sent += 1
-        self.sent_bytes += self._payload_bytes(self._sent - 1)
 
-    async def merge(self, index: int, payload: memoryview) -> None:
-        """Merge the partner's chunk, after ours at the same place is encoded.
+    async def take(self, index: int, payload: memoryview) -> None:
+        """Decode a chunk of the partner as soon as the slot is there.
 
         Raises:
             MalformedMessage: the payload has the wrong length or is no valid payload.
         """
-        expected = self._payload_bytes(index)
-        if len(payload) != expected:
+        piece = self._pieces[index]
+        if len(payload) != piece.payload_bytes:
             raise MalformedMessage(
-                f"chunk {index}: expected {expected} bytes of {self._codec.name},"
+                f"chunk {index}: expected {piece.payload_bytes} bytes of {piece.codec.name},"
                 f" got {len(payload)}"
             )
-        while self._encoded <= index and not self._ended:
-            await self._progress.wait()
-        if self._ended:
+        await self._settled.wait()
+        if self._is_over:
             return
         t0 = time.perf_counter()
-        self._codec.merge(payload, self._values(index), -1.0, 1.0)
-        self.times.merge_s += time.perf_counter() - t0
-        self._merged += 1
+        piece.codec.decode(payload, _values(self._room, piece))
+        self.times.decode_s += time.perf_counter() - t0
+        self._decoded += 1
         self.received_bytes += len(payload)
 
     def end(self) -> None:
         """The exchange is over: touch the slot no more, wake whoever waits."""
-        self._ended = True
-        self._signal()
+        self._is_over = True
+        self._own = self._room = memoryview(b"")
+        self._settled.set()
 
-    def _values(self, index: int) -> memoryview:
-        start, end = self._ranges[index]
-        return self._slot[start * FLOAT32_BYTES : end * FLOAT32_BYTES]
 
-    def _payload_bytes(self, index: int) -> int:
-        start, end = self._ranges[index]
-        return self._codec.payload_bytes(end - start)
-
-    def _signal(self) -> None:
-        self._progress.set()
-        self._progress = trio.Event()
+def _values(half: memoryview, piece: Piece) -> memoryview:
+    return half[piece.begin * FLOAT32_BYTES : piece.end * FLOAT32_BYTES]
