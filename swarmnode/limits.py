@@ -72,6 +72,8 @@ EXCHANGE_OFFER_S = 5.0
 EXCHANGE_VIEW_S = 60.0
 # The upper bound of the adaptive limit: 60 MB at a home router's 1 Mbit/s upstream.
 EXCHANGE_TRANSFER_S_MAX = 600.0
+# For both workers to give what they send, each at its next step boundary: a slow volunteer's step.
+EXCHANGE_VIEW_S = 60.0
 # The lower bound of the adaptive limit: a partner whose cores are all busy for seconds.
 EXCHANGE_TRANSFER_S_MIN = 10.0
 # Before anything was measured: 1 Mbit/s, a home router's upstream.
