@@ -53,9 +53,9 @@ def describe(arguments: argparse.Namespace) -> Iterator[Json]:
     """Say what a task and a strategy are; this is what a manifest is made from."""
     import msgspec
 
-    from swarmnode.strategies.base import TaskFacts
     from swarmnode.strategies.fit import check_fit, codecs_sent, read_topology
     from swarmnode.strategies.registry import build_strategy, check_strategy
+    from swarmnode.worker.prepare import facts_of
     from swarmnode.worker.state import build_state, build_task
 
     topology = read_topology(arguments.topology)
@@ -64,7 +64,7 @@ def describe(arguments: argparse.Namespace) -> Iterator[Json]:
     settings = _json_object(arguments.strategy_settings)
     if arguments.strategy == "pair-average":  # each task knows what suits whole models
         settings.setdefault("every", task.exchange_every_steps)
-    check_strategy(arguments.strategy, settings, TaskFacts(task.name))
+    check_strategy(arguments.strategy, settings, facts_of(task))
     strategy = build_strategy(arguments.strategy, settings, state.arena.flat)
     check_fit(type(strategy), strategy.config, arguments.codec, topology)
     yield {

@@ -21,7 +21,7 @@ from swarmnode.ipc.control import (
     encode_message,
 )
 from swarmnode.worker.feed import Feed
-from tests.unit.test_worker_loop import Rig
+from tests.unit.worker_kit import Rig
 
 
 def numbered(order: TakeShard) -> Iterator[str]:

@@ -1,12 +1,13 @@
-"""The loop, driven step by step with a real socketpair and a real segment in one process."""
+"""The loop: steps, pauses, saves, ends; how the worker sends, and why it fails.
 
-import contextlib
+What it exchanges is in test_worker_exchange.py.
+"""
+
 import errno
 import math
 import os
 import socket
 import sys
-from concurrent.futures import wait
 
 import pytest
 import torch
@@ -16,95 +17,22 @@ from swarmnode.errors import ConfigError, MalformedMessage, SpecMismatch, Storag
 from swarmnode.ipc.control import (
     FAILURE_KINDS,
     Applied,
-    Apply,
     Pause,
     Progress,
-    Release,
     Resume,
     SaveSnapshot,
-    SlotReady,
     SnapshotFailed,
     SnapshotSaved,
     Stop,
-    decode_from_worker,
     encode_message,
 )
-from swarmnode.ipc.segment import Owner, Segment, StaleSlot
-from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.base import DataError
 from swarmnode.tasks.registry import UnknownTask
 from swarmnode.tasks.synthetic import Synthetic
 from swarmnode.worker import device, failures, runtime
 from swarmnode.worker.arena import Arena
-from swarmnode.worker.channel import Channel, DaemonGone
-from swarmnode.worker.handoff import Handoff
-from swarmnode.worker.loop import Loop
-from swarmnode.worker.saver import Saver
-from swarmnode.worker.snapshot import SnapshotStore
-from swarmnode.worker.state import build_state
-
-DIM = 8
-
-
-class Rig:
-    """A loop with every = 2, and the daemon's ends of its socket and segment."""
-
-    def __init__(self, directory, steps_max=0):
-        self.socket, theirs = socket.socketpair()
-        self.socket.setblocking(False)
-        self._inbox = b""
-        self.segment = Segment.create()
-        worker_segment = Segment(os.dup(self.segment.fd))
-        worker_segment.format(DIM, limits.SLOTS_PER_WORKER)
-        self.segment.map()
-        self.state = build_state(Synthetic({"dim": DIM}), swarm_seed=0, device="cpu")
-        self.channel = Channel(theirs)
-        self.store = SnapshotStore(directory)
-        strategy = PairAverage({"every": 2}, self.state.arena.flat)
-        self.loop = Loop(
-            self.state,
-            strategy,
-            channel=self.channel,
-            handoff=Handoff(worker_segment, strategy),
-            saver=Saver(self.store, self.channel.send),
-            steps_max=steps_max,
-        )
-        self._batches = self.state.batches(0)
-        self._theirs, self._worker_segment = theirs, worker_segment
-
-    def step(self, n=1):
-        for _ in range(n):
-            self.loop.train_step(next(self._batches))
-            self.loop.offer_parameters()
-
-    def send(self, *messages):
-        for message in messages:
-            if isinstance(message, Apply | Release):
-                self.segment.hand_over(message.slot, message.generation, Owner.WORKER)
-            self.socket.sendall(encode_message(message))
-
-    def received(self, kind=object):
-        """Return what the loop has sent since, in order."""
-        with contextlib.suppress(BlockingIOError):
-            self._inbox += self.socket.recv(1 << 20)
-        messages = []
-        while len(self._inbox) >= (end := 4 + int.from_bytes(self._inbox[:4], "little")):
-            messages.append(decode_from_worker(self._inbox[4:end]))
-            self._inbox = self._inbox[end:]
-        return [message for message in messages if isinstance(message, kind)]
-
-    def wait_saved(self):
-        """Wait for the snapshot that is being written, and let the loop say so."""
-        wait([self.loop.saver._save.written])
-        self.loop.saver.save_when_due(self.state, self.loop.strategy, last=False)
-
-    def close(self):
-        self.loop.saver.__exit__()
-        self.store.close()
-        self.socket.close()
-        self._theirs.close()
-        self.segment.close()
-        self._worker_segment.close()
+from swarmnode.worker.channel import DaemonGone
+from tests.unit.worker_kit import Rig
 
 
 @pytest.fixture
@@ -112,54 +40,6 @@ def rig(tmp_path):
     rig = Rig(tmp_path)
     yield rig
     rig.close()
-
-
-def test_every_second_step_lends_a_copy(rig):
-    rig.step(2)
-    (ready,) = rig.received(SlotReady)
-    assert (ready.step, ready.round, ready.applied, ready.tokens) == (2, 1, 0, 16)
-    lent = torch.frombuffer(rig.segment.slot_view(ready.slot), dtype=torch.float32)
-    assert torch.equal(lent, rig.state.arena.flat)
-
-    rig.step(1)
-    assert not torch.equal(lent, rig.state.arena.flat), "training goes on beside the copy"
-
-
-def test_with_both_slots_away_the_wish_waits_for_the_first_to_come_back(rig):
-    rig.step(7)
-    first, second = rig.received(SlotReady)
-    assert (first.step, second.step) == (2, 4)
-    rig.segment.hand_over(first.slot, first.generation, Owner.WORKER)
-    rig.loop.obey(Release(slot=first.slot, generation=first.generation))
-    rig.step(1)
-    (third,) = rig.received(SlotReady)
-    assert (third.slot, third.step, third.generation) == (first.slot, 8, first.generation + 1)
-
-
-def test_apply_adds_half_of_the_difference_to_the_parameters_as_they_are_now(rig):
-    rig.step(2)
-    (ready,) = rig.received(SlotReady)
-    rig.step(1)
-    before = rig.state.arena.flat.clone()
-    difference = torch.linspace(-1, 1, DIM)
-    torch.frombuffer(rig.segment.slot_view(ready.slot), dtype=torch.float32).copy_(difference)
-    apply = Apply(slot=ready.slot, generation=ready.generation, xid=b"x" * 16)
-    rig.segment.hand_over(apply.slot, apply.generation, Owner.WORKER)
-    rig.loop.obey(apply)
-
-    assert torch.equal(rig.state.arena.flat, before + difference / 2)
-    assert rig.received(Applied) == [Applied(xid=b"x" * 16, step=3, staleness_steps=1)]
-    rig.step(1)
-    assert rig.received(SlotReady)[0].applied == 1
-
-
-def test_an_apply_for_a_slot_that_was_not_handed_back_changes_nothing(rig):
-    rig.step(2)
-    (ready,) = rig.received(SlotReady)
-    before = rig.state.arena.flat.clone()
-    with pytest.raises(StaleSlot):
-        rig.loop.obey(Apply(slot=ready.slot, generation=ready.generation, xid=b"x" * 16))
-    assert torch.equal(rig.state.arena.flat, before)
 
 
 def test_run_obeys_in_order_saves_and_ends(rig):
@@ -239,14 +119,6 @@ def test_several_in_a_row_mean_that_the_model_is_lost(rig):
     rig.step(limits.DIVERGED_STEPS - 1)
     with pytest.raises(failures.Diverged, match="the loss was nan in 5 steps in a row"):
         rig.step(1)
-
-
-def test_parameters_that_are_not_finite_are_never_lent(rig):
-    rig.loop.train_step(next(rig.state.batches(0)))
-    rig.loop.train_step(next(rig.state.batches(0)))
-    rig.state.arena.flat[0] = math.inf
-    rig.loop.offer_parameters()
-    assert rig.received(SlotReady) == []
 
 
 # --- channel ---------------------------------------------------------------------------------
