@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange import Partners
 from swarmnode.errors import DeadlineExceeded, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.session import Session
@@ -26,6 +26,10 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import group as wire
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.session import Priority
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.exchange import Partners
+
 
 _log = get_logger(__name__)
 

@@ -15,13 +15,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver
-from swarmnode.daemon.exchange import Partners
 from swarmnode.daemon.group_post import Parcel, Post, PostNames
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -41,6 +40,10 @@ from swarmnode.protocol.gossip.group import GroupCore, GroupStatistics
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import group as wire
 from swarmnode.wire.packing import decode_record
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.exchange import Partners
+
 
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _PATIENCE = 3  # a parcel waits for the view of the worker, for shares elsewhere, and for the link

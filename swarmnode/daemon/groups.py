@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
+from typing import TYPE_CHECKING
 
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange import Partners
 from swarmnode.daemon.group_payload import FLOAT32_BYTES, GroupPayload, cut_chunks, cut_pieces
 from swarmnode.daemon.group_runs import GroupRuns
 from swarmnode.daemon.loans import Lender, Loan
@@ -30,6 +30,10 @@ from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip import matching
 from swarmnode.telemetry.logs import get_logger
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.exchange import Partners
+
 
 GROUP_SERVICE = "group"
 _log = get_logger(__name__)
