@@ -32,6 +32,14 @@ def test_numbers_written_on_one_side_are_read_on_the_other(both):
     assert daemon.slot_view(1).nbytes == 20
 
 
+def test_halves_lie_one_after_the_other(both):
+    _, worker = both
+    own, room = worker.halves(1)
+    assert (own.nbytes, room.nbytes) == (8, 8)
+    own[:], room[:] = b"o" * 8, b"r" * 8
+    assert worker.slot_view(1).tobytes() == b"o" * 8 + b"r" * 8 + bytes(4)
+
+
 def test_slots_are_page_aligned_and_apart(both):
     daemon, worker = both
     worker.slot_view(0)[:] = b"\xff" * 20

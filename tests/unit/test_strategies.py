@@ -1,12 +1,28 @@
 """The rules that make averaging safe, checked on plain vectors with no engine around them."""
 
+import math
+import random
+from dataclasses import replace
+
 import pytest
 import torch
 
 from swarmnode.errors import ConfigError
-from swarmnode.strategies.base import Exchange, Meta, Received, StepInfo
+from swarmnode.strategies.a2cid2 import A2CiD2
+from swarmnode.strategies.base import (
+    Context,
+    Exchange,
+    Meta,
+    Offer,
+    Received,
+    StepInfo,
+    TaskFacts,
+)
+from swarmnode.strategies.dadao import Dadao
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.registry import build_strategy
+from swarmnode.strategies.topology import build_graph, complete_mixing, graph_over
+from swarmnode.tensor.layout import Layout
 
 
 def nodes(n, numel=257, scale=1.0):
@@ -118,3 +134,103 @@ def test_wrong_names_and_settings_are_named():
         build_strategy("pair-average", {"evry": 3}, x)
     with pytest.raises(ConfigError, match="setting every: expected `int` >= 1, got 0"):
         build_strategy("pair-average", {"every": 0}, x)
+
+
+# --- members that come and go ---------------------------------------------------------------------
+
+IDS = tuple(bytes([n]) * 32 for n in range(1, 9))
+
+
+def context(members, topology=""):
+    return Context(
+        self_id=IDS[0],
+        seed=0,
+        rng=random.Random(0),
+        layout=Layout.of([("x", (3,), "float32")]),
+        members=members,
+        facts=TaskFacts("lsq", 0.5, 2.0),
+        topology=graph_over(topology, len(members)),
+    )
+
+
+def test_a2cid2_tunes_itself_to_those_who_are_there():
+    strategy = A2CiD2({"rate": 2.0}, torch.zeros(3))
+    strategy.start(context(IDS[:1]))
+    assert (strategy.eta, strategy.alpha_tilde) == (0.0, 0.5), "plain pair averaging, alone"
+    strategy.on_membership(IDS)
+    complete = build_graph("complete", len(IDS)).with_node_rate(2.0).mixing()
+    assert strategy.eta == pytest.approx(1 / (2 * complete.acceleration))
+    assert strategy.alpha_tilde == pytest.approx(0.5)
+    strategy.start(context(IDS, "ring"))
+    ring = build_graph("ring", len(IDS)).with_node_rate(2.0).mixing()
+    assert strategy.alpha_tilde == pytest.approx(math.sqrt(ring.chi1 / ring.chi2) / 2)
+    strategy.start(context(IDS[:3], "0-1 2-3"))
+    assert (strategy.eta, strategy.alpha_tilde) == (0.0, 0.5), "the graph is in two parts"
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+def test_the_mixing_of_a_complete_graph_is_known_without_one(n):
+    found = build_graph("complete", n).with_node_rate(1.5).mixing()
+    known = complete_mixing(n, 1.5)
+    assert (known.lambda2, known.chi1, known.chi2) == pytest.approx(
+        (found.lambda2, found.chi1, found.chi2)
+    )
+
+
+def test_a_topology_over_members():
+    assert graph_over("", 5) is None
+    assert graph_over("matching", 5) is None
+    assert graph_over("ring", 1) is None
+    assert graph_over("ring", 4).edges == ((0, 1), (0, 3), (1, 2), (2, 3))
+    assert graph_over("0-1 2-1 3-7", 5).edges == ((0, 1), (1, 2)), "edges beyond them are absent"
+    for bad in ("0-0", "0-1-2", "1"):
+        with pytest.raises(ConfigError, match="expected an edge"):
+            graph_over(bad, 5)
+    with pytest.raises(ConfigError, match="expected a topology among"):
+        graph_over("circle", 5)
+
+
+def dadao(members, topology=""):
+    strategy = Dadao({}, torch.zeros(3, dtype=torch.float64))
+    strategy.start(context(members, topology))
+    return strategy
+
+
+def dadao_exchange(strategy, intent, got):
+    meta = Meta(steps=0, tokens=0, t=0.0)
+    sent = torch.zeros(3, dtype=torch.float64)
+    strategy.apply(Exchange(intent, meta, {"y+z": sent}, {IDS[1]: Received({"y+z": got}, meta)}, 0))
+
+
+@pytest.mark.parametrize("topology", ["", "ring"])
+def test_dadao_begins_with_its_duals_anew_when_members_change(topology):
+    strategy = dadao(IDS[:4], topology)
+    (old,) = strategy.answers()
+    dadao_exchange(strategy, old, torch.ones(3, dtype=torch.float64))
+    z = strategy.buffers()["z"].clone()
+    assert z.any()
+    strategy.start(context(IDS[:4], topology))
+    assert torch.equal(strategy.buffers()["z"], z), "the same members: nothing changed"
+
+    if topology:
+        strategy.start(context(IDS[:5], topology))
+    else:
+        strategy.on_membership(IDS[:5])
+    assert not any(strategy.buffers()[name].any() for name in ("y", "y_tilde", "z", "z_tilde"))
+    dadao_exchange(strategy, old, torch.ones(3, dtype=torch.float64))
+    assert not strategy.buffers()["z"].any(), "what began before does not count after"
+    (new,) = strategy.answers()
+    meta = Meta(0, 0, 0.0)
+    assert strategy.accept(Offer(IDS[1], new, meta)) is None
+    assert strategy.accept(Offer(IDS[1], old, meta)) == "base: it knows of other members"
+    assert strategy.accept(Offer(IDS[1], replace(new, round=9), meta)) is None
+
+
+def test_dadao_alone_takes_gradients_and_calls_nobody():
+    strategy = dadao(IDS[:1])
+    assert strategy.clock_rate() == 0.0
+    strategy.flow(1.0)
+    strategy.local_update(torch.ones(3, dtype=torch.float64))
+    assert (strategy.x < 0).all()
+    strategy.on_membership(IDS[:2])
+    assert strategy.clock_rate() > 0
