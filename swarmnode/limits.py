@@ -661,6 +661,13 @@ GROUP_ENLIST_SHARE = 0.5
 GROUP_ENLIST_S_MIN = 2.0
 # Of the last measure of a local step in the next: about ten steps tell.
 PACING_STEP_KEEP = 0.9
+# Local steps of a round at the least, as a share of what the settings say: peers with up to eight
+# times the speed do not wait.
+PACING_FEWEST_SHARE = 1 / 8
+# Between two looks at the speed of the others, and by how much the steps of a round then have to
+# differ: measures vary by a few percent, and a round lasts longer.
+PACING_TOLD_S = 5.0
+PACING_CHANGE_SHARE = 0.1
 # Waiting for the last member of a round, as a share of the round; the goal for all waste is 5 %.
 PACING_GRACE_SHARE = 0.03
 # ... but a few round trips at the least, and no longer than a person would.
@@ -668,8 +675,13 @@ PACING_GRACE_S_MIN = 0.5
 PACING_GRACE_S_MAX = 30.0
 
 # --- daemon, trainer, http ------------------------------------------------------------------------
-# To one worker at most: a message per slot and the requests of a few people.
-TRAINER_OUTBOX_MAX = 64
+# Views that the worker is asked for and has not given: one a step for each pair and group that runs,
+# and for those that were given up while its step took long.
+TICKETS_MAX = 16
+# To one worker at most: a message per slot, ticket and wish, and as many requests of a few people.
+TRAINER_OUTBOX_MAX = 512
+# Between two messages about who trains: in a large swarm somebody always comes or goes.
+MEMBERS_TOLD_S = 1.0
 # Often enough to see that it goes on, rare enough for a log that is kept for months.
 PROGRESS_LINE_S = 30.0
 # Leaving: an exchange that is almost through may end, so that it counts on both sides.
@@ -716,6 +728,24 @@ MET_SAY_S = 60.0
 # half a second of one core at 512.
 MIXING_KEEP_S = 60.0
 MIXING_MEMBERS_MAX = 512
+
+# --- finalize: one merge of all members' models ---------------------------------------------
+# Members of one merge: two rounds of groups of 8 are 64, three are 512; the list of them is 9 KiB.
+FINALIZE_MEMBERS_MAX = 256
+# Members of one group of a larger merge; a line of a grid may be one longer.
+FINALIZE_GROUP_SIZE = 8
+# A member that dies between two rounds of a grid spoils it: again, with those who are left.
+FINALIZE_ATTEMPTS_MAX = 3
+# A slow step, and a model copied to disk; evaluating it afterwards takes as long again.
+FINALIZE_WORKER_S = 120.0
+# Members that have taken their model wait so long for what is to be done with it.
+FINALIZE_WAIT_S = 180.0
+# All have said that they take part: who does not come within this has died meanwhile.
+FINALIZE_ENLIST_S = 20.0
+# The whole of one attempt, as whoever asked for it waits: three rounds of slow uplinks.
+FINALIZE_MERGE_S = 3600.0
+# A merge costs everybody a model up and down: no member takes part in the next one before.
+FINALIZE_PAUSE_S = 20.0
 
 # --- store, telemetry ---------------------------------------------------------------------
 # A settings file is a page of text, a key file is four lines.
