@@ -24,7 +24,10 @@ from msgspec import Meta
 
 from swarmnode import limits
 from swarmnode.wire.packing import decode_record, encode_record
-from swarmnode.wire.records import Count, ExchangeId, Name, PeerIdBytes, ShortText
+from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes, ShortText
+
+# How models become one, see strategies/merge.py.
+MERGE_RULES = ("mean", "tokens", "variance-corrected", "rda")
 
 BaseVersion = Annotated[bytes, Meta(max_length=32)]
 
@@ -176,6 +179,30 @@ class DropShard(Message, frozen=True, tag="drop"):
     index: Count
 
 
+class GiveShare(Message, frozen=True, tag="give-share"):
+    """Write what this node gives to a merge by ``rule`` into the file ``path``, as float32.
+
+    ShareGiven or MergeFailed with this ``request`` follows.
+    """
+
+    request: Count
+    rule: Name
+    path: str
+
+
+class WeighMerge(Message, frozen=True, tag="weigh-merge"):
+    """The file ``path`` has the mean over the shares of ``n`` nodes: say what the model is worth.
+
+    Training goes on with its own one. MergeWeighed or MergeFailed with this ``request`` follows.
+    """
+
+    request: Count
+    rule: Name
+    path: str
+    n: Count
+    folder: str = ""  # where the merged model is written; empty: nowhere
+
+
 class Pause(Message, frozen=True, tag="pause"):
     """Stop stepping, keep everything."""
 
@@ -300,6 +327,32 @@ class SnapshotFailed(Message, frozen=True, tag="unsaved"):
     message: str
 
 
+class ShareGiven(Message, frozen=True, tag="share-given"):
+    """The file has ``numel`` numbers, of the model as it was at ``step``."""
+
+    request: Count
+    numel: Count
+    step: Count
+    tokens: Count
+
+
+class MergeWeighed(Message, frozen=True, tag="merge-weighed"):
+    """What the merged model is worth on the task's probe, and this node's own."""
+
+    request: Count
+    digest: Digest  # of the merged parameters as little-endian float32
+    loss: float
+    own_loss: float
+    path: str = ""  # of the model, if it was to be written
+
+
+class MergeFailed(Message, frozen=True, tag="merge-failed"):
+    """There is no share, or no merged model; ``message`` says why."""
+
+    request: Count
+    message: str
+
+
 class WorkerFailed(Message, frozen=True, tag="failed"):
     """The worker is about to exit; ``kind`` is one of FAILURE_KINDS, ``message`` one line."""
 
@@ -323,6 +376,8 @@ ToWorker = (
     | SaveSnapshot
     | TakeShard
     | DropShard
+    | GiveShare
+    | WeighMerge
     | Pause
     | Resume
     | Stop
@@ -337,6 +392,9 @@ FromWorker = (
     | ShardDone
     | SnapshotSaved
     | SnapshotFailed
+    | ShareGiven
+    | MergeWeighed
+    | MergeFailed
     | WorkerFailed
 )
 

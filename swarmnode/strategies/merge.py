@@ -10,17 +10,26 @@ The vectors are those of :class:`Layout`: trained parameters. Running statistics
 buffers of the model and never in them: they are recomputed after a merge
 (worker/finalize.py), never averaged. All sums are in float64, in the order given, so that equal
 inputs in equal order give equal bits.
+
+Nodes that are apart come to the same by exact means: each gives a :func:`share` of its model, and
+:func:`merge_of` the mean over all shares is what the rule makes of all models. Where the rule takes
+a factor from sums over a tensor, it is rounded to float32 first, so that machines whose sums differ
+in the last bits come to equal models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from swarmnode.errors import ConfigError
+from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.tensor.layout import Layout
 
 _EPSILON = 1e-6  # of the target: what the paper adds, 1e-4, is a percent of usual variances
+_TINY = torch.finfo(torch.float64).tiny
 _RELATED = 0.5  # the mean cosine from which on models are relatives, and the plain mean is right
 
 Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -62,6 +71,114 @@ def rda(
     where the vectors disagree, and one long vector does not drown the others.
     """
     return _by_tensor(_radial, vectors, layout, weights)
+
+
+# --- by nodes that are apart ------------------------------------------------------------------
+
+
+def share(rule: str, x: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Return what a node with the model ``x`` [numel] gives to a merge: float32, on the CPU.
+
+    ``mean`` and ``tokens``: x. ``variance-corrected``: x, its directions, the variance of each
+    tensor. ``rda``: directions, the length of each tensor. Directions are the (centred) tensors
+    divided by their lengths.
+
+    Raises:
+        ConfigError: no such rule.
+    """
+    _check_rule(rule)
+    if rule in ("mean", "tokens"):
+        return x.detach().to("cpu", torch.float32, copy=True)
+    is_centred = rule == "variance-corrected"
+    directions, sizes = [], []
+    for tensor in _tensors(x, layout):
+        centred = tensor - tensor.mean() if is_centred else tensor
+        length = centred.norm()
+        directions.append(centred / length.clamp_min(_TINY))
+        sizes.append(_variance(tensor) if is_centred else length)
+    parts = [*directions, torch.stack(sizes)]
+    return torch.cat([x.detach().double().cpu(), *parts] if is_centred else parts).float()
+
+
+def merge_of(rule: str, mean_share: torch.Tensor, layout: Layout, n: int) -> torch.Tensor:
+    """Return the merged model, float32 [numel], from the mean over the shares of ``n`` nodes.
+
+    Raises:
+        ConfigError: no such rule, or the shares are not of this model.
+    """
+    _check_rule(rule)
+    if mean_share.numel() != share_numel(rule, layout):
+        raise ConfigError(
+            f"merge rule {rule}: expected {share_numel(rule, layout)} numbers for this model, got"
+            f" {mean_share.numel()}"
+        )
+    numel = layout.numel
+    if rule in ("mean", "tokens"):
+        return mean_share
+    begin = numel if rule == "variance-corrected" else 0
+    directions, sizes = mean_share[begin : begin + numel], mean_share[begin + numel :].double()
+    models = _tensors(mean_share[:numel], layout)
+    merged = [
+        _lengthened(direction, size)
+        if rule == "rda"
+        else _widened(model, size, _relation(direction, n))
+        for model, direction, size in zip(models, _tensors(directions, layout), sizes, strict=True)
+    ]
+    return torch.cat(merged).float()
+
+
+def share_numel(rule: str, layout: Layout) -> int:
+    """Return how many numbers a share has."""
+    n_tensors = len(layout.specs)
+    return {
+        "mean": layout.numel,
+        "tokens": layout.numel,
+        "variance-corrected": 2 * layout.numel + n_tensors,
+        "rda": layout.numel + n_tensors,
+    }[rule]
+
+
+def _check_rule(rule: str) -> None:
+    if rule not in MERGE_RULES:
+        raise ConfigError(f"expected a merge rule among {', '.join(MERGE_RULES)}, got {rule!r}")
+
+
+def _tensors(x: torch.Tensor, layout: Layout) -> Iterator[torch.Tensor]:
+    """Yield each tensor of the flat ``x`` as float64 on the CPU."""
+    for _, begin, end in layout.spans():
+        yield x[begin:end].detach().double().cpu()
+
+
+def _variance(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.var() if len(tensor) > 1 else tensor.new_zeros(())
+
+
+def _widened(mean: torch.Tensor, target: torch.Tensor, cosine: float) -> torch.Tensor:
+    """Return the mean of a tensor with the variance ``target``, where models are no relatives."""
+    if len(mean) < 2 or target == 0 or cosine >= _RELATED:
+        return mean
+    epsilon = _EPSILON * target
+    centre = _rounded(mean.mean())
+    scale = _rounded(((target + epsilon) / (mean.var() + epsilon)).sqrt())
+    return (mean - centre).mul_(scale).add_(centre)
+
+
+def _lengthened(direction: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+    norm = direction.norm()
+    return direction if norm == 0 else direction * _rounded(length / norm)
+
+
+def _relation(mean_direction: torch.Tensor, n: int) -> float:
+    """Return the mean cosine between two of ``n`` tensors, by the mean of their directions."""
+    if n < 2:
+        return 1.0
+    return float(((n * mean_direction).square().sum() - n) / (n * (n - 1)))
+
+
+def _rounded(value: torch.Tensor) -> float:
+    """Return it as float32."""
+    (rounded,) = struct.unpack("f", struct.pack("f", float(value)))
+    return float(rounded)
 
 
 def _by_tensor(

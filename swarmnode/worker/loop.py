@@ -19,6 +19,7 @@ from swarmnode.ipc.control import (
     Apply,
     Drop,
     DropShard,
+    GiveShare,
     Members,
     Pause,
     Records,
@@ -30,6 +31,7 @@ from swarmnode.ipc.control import (
     TakeShard,
     TakeView,
     ToWorker,
+    WeighMerge,
 )
 from swarmnode.ipc.segment import Segment
 from swarmnode.strategies.base import Intent, Meta, Record, StepInfo, Strategy
@@ -39,6 +41,7 @@ from swarmnode.worker.failures import Diverged
 from swarmnode.worker.feed import Feed
 from swarmnode.worker.handoff import Handoff
 from swarmnode.worker.learn import local_step
+from swarmnode.worker.merges import Merges
 from swarmnode.worker.prepare import Surroundings
 from swarmnode.worker.report import Reporter
 from swarmnode.worker.saver import Saver
@@ -71,6 +74,7 @@ class Loop:
         self.clocks = Clocks(strategy, rng)
         self.reporter = Reporter(channel, strategy.metrics)
         self.feed = Feed(state.shard_batches, channel.send)
+        self.merges = Merges(state, channel.send)
         self.steps_max = steps_max
         self.rung: Sequence[Intent] = ()  # what the clock made due last
         self.paused = self.stopping = False
@@ -97,6 +101,7 @@ class Loop:
                 self.reporter.report_when_due(
                     self.state, paused=self.paused, finished=self.finished
                 )
+        self.stopping = True
         with contextlib.suppress(DaemonGone):
             self.merge_due()  # the other side of each has merged it, or will
         with contextlib.suppress(DaemonGone):
@@ -184,6 +189,8 @@ class Loop:
                 self.feed.take(message)
             case DropShard():
                 self.feed.drop(message)
+            case GiveShare() | WeighMerge():
+                self.merges.obey(message)
             case Pause() | Resume():
                 self.paused = isinstance(message, Pause)
                 self.merge_due()

@@ -142,7 +142,7 @@ def test_content_type_is_always_set(accept: str, expected: str) -> None:
 
 def test_names_keep_to_the_conventions() -> None:
     for family in parse_text(render(busy())[1].decode()):
-        assert re.fullmatch(r"swarmnode_[a-z_]+", family.name)
+        assert re.fullmatch(r"swarmnode_[a-z_]+[12]?", family.name)
         assert family.documentation.endswith(".")
         assert not re.search(r"_(ms|milliseconds|mb|percent|created)(_|$)", family.name)
         if family.type == "gauge":

@@ -8,7 +8,7 @@ size; the weights here make it exact for any n.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from swarmnode import limits
@@ -47,13 +47,20 @@ def sample(
     return tuple(found)
 
 
-def grid(salt: bytes, members: Iterable[PeerId], size: int) -> tuple[tuple[Group, ...], ...]:
+def grid(
+    salt: bytes,
+    members: Iterable[PeerId],
+    size: int,
+    weights: Mapping[PeerId, float] | None = None,
+) -> tuple[tuple[Group, ...], ...]:
     """Return the groups of each round after which all members hold the exact mean over all.
 
     Members lie in lines of at most ``size``, and lines in a grid with sides of ``size``. In the
     first round each line averages, in each later one all lines along one axis of the grid. Where
     lines are not equally long, two members of a longer one stand in one group, with half of its
     weight each, so a group has up to 2 ``size`` members. Rounds: log n / log size, rounded up.
+
+    ``weights``: of the members in the mean, above 0; None: all the same.
 
     Raises:
         ConfigError: ``size`` is not 2 to GROUP_SIZE_MAX.
@@ -65,12 +72,19 @@ def grid(salt: bytes, members: Iterable[PeerId], size: int) -> tuple[tuple[Group
     while n_lines * size < len(ordered):
         n_lines, axes = n_lines * size, axes + 1
     lines = [tuple(ordered[number::n_lines]) for number in range(n_lines)]
-    first = tuple(Group(line, (1.0,) * len(line)) for line in lines)
-    return (first, *(_along(lines, size, axis) for axis in range(axes)))
+    own = {peer: 1.0 if weights is None else weights[peer] for peer in ordered}
+    first = tuple(Group(line, tuple(own[peer] for peer in line)) for line in lines)
+    masses = [sum(own[peer] for peer in line) for line in lines]
+    return (first, *(_along(lines, masses, size, axis) for axis in range(axes)))
 
 
-def _along(lines: list[tuple[PeerId, ...]], size: int, axis: int) -> tuple[Group, ...]:
-    """Return the groups of the lines that differ in their place along one axis only."""
+def _along(
+    lines: list[tuple[PeerId, ...]], masses: list[float], size: int, axis: int
+) -> tuple[Group, ...]:
+    """Return the groups of the lines that differ in their place along one axis only.
+
+    ``masses``: the weight of all members of each line together.
+    """
     stride = size**axis
     n_rows = min(len(line) for line in lines)
     groups = []
@@ -80,7 +94,7 @@ def _along(lines: list[tuple[PeerId, ...]], size: int, axis: int) -> tuple[Group
         peers = [begin + step * stride for step in range(size)]
         # What a line holds by now is the mean of its whole block along the axes before.
         weights = [
-            sum(len(lines[other]) for other in range(len(lines)) if other // stride == p // stride)
+            sum(masses[other] for other in range(len(lines)) if other // stride == p // stride)
             for p in peers
         ]
         for row in range(n_rows):
