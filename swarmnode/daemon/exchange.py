@@ -1,4 +1,4 @@
-"""Exchanges over sessions: the Trio shell of ``protocol/gossip/exchange.py``.
+"""Exchanges in pairs over sessions: the Trio shell of ``protocol/gossip/exchange.py``.
 
 One exchange is one bulk stream that the initiator opens; all its messages go
 over that stream in order. A message that has no stream (STATUS after a session
@@ -7,29 +7,33 @@ the same messages either way.
 
 ::
 
-    trainer --snapshot_ready--> core --StartTransfer--> Transfer (codec, slot)
-    core --Commit--> trainer.apply     core --Abort--> trainer.release
+    Wish --Available, Begin--> core --StartTransfer--> Lender.borrow -> Transfer (codecs, slot)
+    core --Commit--> Lender.apply     core --Abort--> Lender.give_back
 
-A slot is the *spare* (offered to nobody, to be had by whoever offers) or the
-*lease* (the core holds it), and goes back to the worker from either.
+Each wish is offered once, as soon as no exchange runs and somebody can be reached. What nobody
+took then waits for others who offer; but a wish for a random neighbour goes back to the worker.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.choice import PartnerChoice
 from swarmnode.daemon.driver import CoreDriver
 from swarmnode.daemon.lane import Lane, decode_message
+from swarmnode.daemon.loans import Lender, Loan, NoLoan
+from swarmnode.daemon.pieces import count_pieces, cut, pair_codecs
 from swarmnode.daemon.transfer import Transfer
 from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,
+    ConfigError,
     DeadlineExceeded,
     LocalProtocolError,
     MalformedMessage,
@@ -39,13 +43,12 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
+from swarmnode.ipc.control import Partner, Wish
 from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import events
-from swarmnode.protocol.gossip.events import Snapshot
 from swarmnode.protocol.gossip.exchange import ExchangeCore
-from swarmnode.protocol.gossip.matching import candidates
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.codec import Codec
 from swarmnode.wire import gossip as wire
@@ -58,14 +61,6 @@ MESSAGE_SERVICE = "exchange-message/1"
 _log = get_logger(__name__)
 
 
-@dataclass(frozen=True)
-class SlotLease:
-    """A snapshot that the worker lent: what the core is told of it, and its memory."""
-
-    snapshot: Snapshot
-    view: memoryview
-
-
 @dataclass
 class ExchangeTotals:
     """Sums over committed exchanges, for metrics."""
@@ -74,7 +69,7 @@ class ExchangeTotals:
     duration_s: float = 0.0
     encode_s: float = 0.0
     requantize_s: float = 0.0
-    merge_s: float = 0.0
+    decode_s: float = 0.0
     payload_sent_bytes: int = 0
     payload_received_bytes: int = 0
 
@@ -83,7 +78,7 @@ class ExchangeTotals:
         return {
             "encode_s": self.encode_s,
             "requantize_s": self.requantize_s,
-            "merge_s": self.merge_s,
+            "decode_s": self.decode_s,
         }
 
     def add(self, transfer: Transfer) -> None:
@@ -91,7 +86,7 @@ class ExchangeTotals:
         self.committed += 1
         self.encode_s += transfer.times.encode_s
         self.requantize_s += transfer.times.requantize_s
-        self.merge_s += transfer.times.merge_s
+        self.decode_s += transfer.times.decode_s
         self.payload_sent_bytes += transfer.sent_bytes
         self.payload_received_bytes += transfer.received_bytes
 
@@ -107,12 +102,33 @@ class Partners(Protocol):
         """Return who trains now, ourselves included, in id order."""
 
 
+@dataclass(eq=False)
+class _Side:
+    """Our side of the exchange that runs: what was agreed on, and the slot once it is lent."""
+
+    wish: Wish
+    partner: Partner
+    round: int  # the partner's
+    transfer: Transfer
+    loan: Loan | None = None
+    is_over: bool = False
+    borrowing: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    def end(self) -> None:
+        """Touch the slot no more, and wait for none."""
+        self.is_over = True
+        self.transfer.end()
+        self.borrowing.cancel()
+
+
 class Exchanges:
-    """Offers, answers and carries out exchanges, one at a time.
+    """The WishTaker of pairs: offers, answers and carries out exchanges, one at a time.
 
     Args:
-        apply: the worker shall merge this slot, the result of this exchange.
-        release: the slot is the worker's again.
+        key: 32 bytes that guard every exchange.
+        topology: the graph of who meets whom that the manifest names.
+        codec: of views that name none.
+        lender: lends the worker's slots.
         record: one line of history.
         lost: this exchange has committed, but the worker that was to merge it is gone.
     """
@@ -122,37 +138,37 @@ class Exchanges:
         *,
         self_id: PeerId,
         swarm_id: bytes,
+        key: bytes,
+        topology: str,
         partners: Partners,
         services: ScopedServices,
         codec: Codec,
         env: Env,
-        apply: Callable[[int, bytes], None],
-        release: Callable[[int], None],
+        lender: Lender,
         record: Callable[[events.Finished], None],
         lost: Callable[[bytes], None],
     ) -> None:
-        self._self_id = self_id
-        self._swarm_id = swarm_id
         self._neighbours = partners
         self._codec = codec
-        self._env = env
-        self._apply = apply
-        self._release = release
+        self._lender = lender
         self._record = record
         self._lost = lost
-        self.core = ExchangeCore(self_id, env.rng)
+        self._choice = PartnerChoice(self_id, swarm_id, topology, env)
+        self.core = ExchangeCore(self_id, key, env.rng)
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(
             self.core, self._carry_out, now=env.monotonic
         )
-        self._lease: SlotLease | None = None
-        self._spare: SlotLease | None = None
+        self._wishes: dict[int, Wish] = {}  # that wait, and answers
+        self._untried: dict[int, None] = {}  # of the wishes, oldest first
+        self._offered: Wish | None = None  # what Begin was about, though it may be out of date
         self._lanes: dict[bytes, Lane] = {}
         self._current: Lane | None = None  # that of the exchange in flight
+        self._side: _Side | None = None  # from its StartTransfer on
         self._merge_next: int | None = None
         self._transfer_mean_s: float | None = None
-        self._slow_until: dict[PeerId, float] = {}  # pruned: each takes a timeout
         self._draining = False
         self._ended = trio.Event()
+        self._may_begin = trio.Event()
         self.totals = ExchangeTotals()
         self._nursery: trio.Nursery | None = None
         self._exchange_name = services.name(EXCHANGE_SERVICE)
@@ -164,56 +180,119 @@ class Exchanges:
         """Keep the core's deadlines and its transfers until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            nursery.start_soon(self._keep_beginning)
             task_status.started()
             try:
                 await self._driver.run()
             finally:
                 self._nursery = None  # lanes end after this, and nobody is left to be told
 
-    # --- the worker's side ----------------------------------------------------------------
+    # --- as a WishTaker -------------------------------------------------------------------
 
-    def snapshot_ready(self, lease: SlotLease) -> None:
-        """Offer a fresh snapshot; an older one that is unused goes back.
-
-        Whatever is declined stays to be had by others until the next snapshot, so each
-        snapshot is exchanged at most once, and with enough peers about once.
-        """
-        self._drop_spare()
-        if self._draining:
-            self._release(lease.snapshot.slot)
+    def wished(self, wish: Wish) -> None:
+        """Offer a wish when nothing else runs, keep an answer for whoever asks."""
+        why = self._refusal(wish)
+        if why:
+            _log.info("a wish that is not served", tag=wish.tag, why=why)
+            if not wish.is_open:
+                self._lender.drop(wish, why)
             return
-        self._make_spare(lease)
-        self._begin()
+        for number, other in list(self._wishes.items()):
+            if _place(other) == _place(wish):
+                self._forget(number)
+        self._wishes[wish.number] = wish
+        if not wish.is_open:
+            self._untried[wish.number] = None
+        self._driver.feed(events.Available(_for_core(wish), self._transfer_limit_s(wish)))
+        self._may_begin.set()
+
+    def worker_gone(self) -> None:
+        """The worker died with its wishes and slots: whatever runs is over."""
+        self._forget_all()
+        if self._side is not None:
+            self._side.transfer.end()
+        self.give_up("the worker went away")
 
     def partners_changed(self) -> None:
-        """There may be somebody to offer to: a snapshot may have waited for that."""
-        self._begin()
+        """There may be somebody to offer to: a wish may have waited for that."""
+        self._may_begin.set()
+
+    def _refusal(self, wish: Wish) -> str:
+        if self._draining:
+            return "local: leaving"
+        if len(self._wishes) >= limits.WISHES_MAX:
+            return f"local: {limits.WISHES_MAX} wishes wait already"
+        if not 0 < count_pieces(wish) <= limits.EXCHANGE_CHUNKS_MAX:
+            return f"local: expected 1 to {limits.EXCHANGE_CHUNKS_MAX} chunks, got {wish.numel:,}"
+        try:
+            pair_codecs(wish, self._codec)
+        except ConfigError as error:
+            return f"local: {error}"
+        return ""
+
+    # --- offering -------------------------------------------------------------------------
+
+    async def _keep_beginning(self) -> None:
+        """A task of its own, so that no effect of the core begins another exchange."""
+        while True:
+            await self._may_begin.wait()
+            self._may_begin = trio.Event()
+            self._begin()
 
     def _begin(self) -> None:
-        lease = self._spare
-        if lease is None or not self.core.is_ready_to_begin:
-            return
-        partners = self._partners(lease.snapshot.round)
-        if partners:
-            self._lease, self._spare = lease, None
-            self._driver.feed(events.Begin(partners, self._transfer_limit_s(lease)))
+        """Offer the oldest wish that was not tried yet and that somebody may want."""
+        for number in list(self._untried):
+            if not self.core.is_idle:
+                return
+            wish, members = self._wishes[number], self._neighbours.partners()
+            candidates = self._choice.candidates(wish, members, self._neighbours.sessions)
+            if candidates:
+                del self._untried[number]
+                self._offered = wish
+                limit_s = self._transfer_limit_s(wish)
+                self._driver.feed(events.Begin(wish.tag, wish.fragment, candidates, limit_s))
+            elif wish.selector == "neighbour":
+                self._take_back(wish, "unreachable: no neighbour is connected")
 
-    def _make_spare(self, lease: SlotLease) -> None:
-        self._spare = lease
-        self._driver.feed(events.Available(lease.snapshot, self._transfer_limit_s(lease)))
+    def _transfer_limit_s(self, wish: Wish) -> float:
+        """Two steps' time for the views, and five times what an exchange usually takes.
 
-    def _drop_spare(self) -> None:
-        """Give back a snapshot that nobody uses: it is out of date."""
-        if self._spare is not None:
-            spare, self._spare = self._spare, None
-            self._driver.feed(events.Unavailable())
-            self._release(spare.snapshot.slot)
+        Before the first one, a slow home uplink's time.
+        """
+        limit_s = limits.EXCHANGE_VIEW_S + limits.EXCHANGE_TRANSFER_S_MIN
+        if self._transfer_mean_s is not None:
+            return limit_s + 5 * self._transfer_mean_s
+        payload_bytes = sum(
+            codec.payload_bytes(view.numel)
+            for view, codec in zip(wish.views, pair_codecs(wish, self._codec), strict=True)
+        )
+        return limit_s + payload_bytes / limits.EXCHANGE_RATE_BYTES_PER_S_MIN
+
+    def _take_back(self, wish: Wish, why: str) -> None:
+        """Give up a wish that was promised to nobody."""
+        self._forget(wish.number)
+        self._driver.feed(events.Unavailable(wish.number))
+        self._lender.drop(wish, why)
+
+    def _forget(self, number: int) -> None:
+        del self._wishes[number]
+        self._untried.pop(number, None)
+
+    def _forget_all(self) -> None:
+        self._wishes.clear()
+        self._untried.clear()
+        self._driver.feed(events.Unavailable())
+
+    # --- the end of it --------------------------------------------------------------------
 
     async def drain(self) -> None:
         """Offer and accept nothing more; return when no exchange runs."""
         self._draining = True
-        self._drop_spare()
-        if self._current is not None and self._current.transfer is None:
+        for wish in self._wishes.values():
+            if not wish.is_open:
+                self._lender.drop(wish, "local: leaving")
+        self._forget_all()
+        if self._current is not None and self._side is None:
             self.give_up("leaving")  # nobody has accepted yet
         while self._current is not None:
             self._ended = trio.Event()
@@ -222,35 +301,7 @@ class Exchanges:
     def give_up(self, why: str) -> None:
         """Abort what runs, unless the decision is the partner's already."""
         if self._current is not None:
-            self._driver.feed(events.LocalFailed(self._current.xid, why))
-
-    def worker_lost(self) -> None:
-        """The worker died with its slots: whatever runs is over, nothing is given back."""
-        self._spare = self._lease = None
-        self._driver.feed(events.Unavailable())
-        if self._current is not None and self._current.transfer is not None:
-            self._current.transfer.end()
-        self.give_up("the worker went away")
-
-    def _partners(self, round_number: int) -> tuple[PeerId, ...]:
-        members = self._neighbours.partners()
-        ordered = candidates(
-            self._self_id, self._swarm_id, round_number, members, limit=len(members)
-        )
-        reachable = [peer for peer in ordered if peer in self._neighbours.sessions]
-        # While a slow one is asked, for seconds, others that offer find us busy.
-        quick = [peer for peer in reachable if not self._is_slow(peer)]
-        return tuple((quick or reachable)[: limits.EXCHANGE_CANDIDATES_MAX])
-
-    def _is_slow(self, peer: PeerId) -> bool:
-        return self._env.monotonic() < self._slow_until.get(peer, 0.0)
-
-    def _transfer_limit_s(self, lease: SlotLease) -> float:
-        """Five times what it usually takes; before the first one, a slow home uplink's time."""
-        if self._transfer_mean_s is not None:
-            return limits.EXCHANGE_TRANSFER_S_MIN + 5 * self._transfer_mean_s
-        payload_bytes = self._codec.payload_bytes(len(lease.view) // 4)
-        return limits.EXCHANGE_TRANSFER_S_MIN + payload_bytes / limits.EXCHANGE_RATE_BYTES_PER_S_MIN
+            self._driver.feed(events.LocalFailed(self._current.xid, f"local: {why}"))
 
     # --- effects of the core --------------------------------------------------------------
 
@@ -258,14 +309,16 @@ class Exchanges:
         match effect:
             case events.Send(peer, message):
                 self._send(peer, message)
-            case events.StartTransfer(xid=xid):
-                self._start_transfer(self._lanes[xid], effect.slot)
+            case events.StartTransfer():
+                self._start_transfer(self._lanes[effect.xid], effect)
             case events.MergeChunk(index=index):
                 self._merge_next = index
-            case events.Commit(xid, slot):
-                self._committed(slot, xid)
-            case events.Abort(slot=slot):
-                self._aborted(slot)
+            case events.Commit(xid):
+                self._committed(xid)
+            case events.Abort(why=why):
+                self._aborted(why)
+            case events.Untaken(number, why):
+                self._untaken(number, why)
             case events.Finished():
                 self._finished(effect)
 
@@ -283,43 +336,60 @@ class Exchanges:
         else:
             self._nursery.start_soon(self._send_alone, peer, message)
 
-    def _start_transfer(self, lane: Lane, slot: int) -> None:
-        if self._lease is None:  # we answer an offer: with what was to be had
-            self._lease, self._spare = self._spare, None
-        assert self._lease is not None
-        assert self._lease.snapshot.slot == slot
+    def _start_transfer(self, lane: Lane, start: events.StartTransfer) -> None:
+        wish = self._wishes.get(start.number) or self._offered
+        assert wish is not None  # the core takes wishes, and what it was told to offer
+        if start.number in self._wishes and not wish.is_open:
+            self._forget(start.number)
+        theirs = start.theirs
+        partner = Partner(
+            start.peer, theirs.step, theirs.tokens, theirs.weight, theirs.base_version
+        )
+        transfer = Transfer(cut(wish, pair_codecs(wish, self._codec)))
+        self._side = side = _Side(wish, partner, theirs.round, transfer)
         self._current = lane
-        lane.start(Transfer(self._lease.view, self._codec))
+        lane.start(transfer)
+        if self._nursery is not None:
+            self._nursery.start_soon(self._borrow, lane, side)
 
-    def _end_transfer(self) -> Transfer | None:
-        """Let nobody touch the slot any more; return the transfer if there was one."""
-        transfer = self._current.transfer if self._current is not None else None
-        if transfer is not None:
-            transfer.end()
-        return transfer
+    async def _borrow(self, lane: Lane, side: _Side) -> None:
+        """Get the slot at the worker's next step boundary, and begin to send."""
+        with side.borrowing:
+            try:
+                loan = await self._lender.borrow(side.wish, side.partner, side.round)
+            except NoLoan as error:
+                if not side.is_over:
+                    self._driver.feed(events.LocalFailed(lane.xid, str(error)))
+                return
+            if side.is_over:
+                self._lender.give_back(loan, "the exchange is over")
+                return
+            side.loan = loan
+            side.transfer.lend(loan.own, loan.room)
+            lane.wake()
 
-    def _committed(self, slot: int, xid: bytes) -> None:
-        transfer = self._end_transfer()
-        assert transfer is not None
-        lease, self._lease = self._lease, None
-        self.totals.add(transfer)
-        self._drop_spare()  # it was taken before this exchange: the core wants a newer one
-        if lease is None:
-            self._lost(xid)  # it died after READY: nobody is left to merge it
-        else:
-            self._apply(slot, xid)
+    def _end_side(self) -> _Side:
+        side, self._side = self._side, None
+        assert side is not None
+        side.end()
+        return side
 
-    def _aborted(self, slot: int) -> None:
-        transfer = self._end_transfer()
-        lease, self._lease = self._lease, None
-        if lease is None:
-            return  # the worker that owned it is gone
-        assert lease.snapshot.slot == slot
-        if transfer is None and self._spare is None and not self._draining:
-            # Nobody took the offer: whoever comes may still have this snapshot.
-            self._make_spare(lease)
-        else:
-            self._release(slot)
+    def _committed(self, xid: bytes) -> None:
+        side = self._end_side()
+        assert side.loan is not None
+        self.totals.add(side.transfer)
+        if not self._lender.apply(side.loan, xid, side.partner):
+            self._lost(xid)  # the worker died after READY: nobody is left to merge it
+
+    def _aborted(self, why: str) -> None:
+        side = self._end_side()
+        if side.loan is not None:
+            self._lender.give_back(side.loan, why)
+
+    def _untaken(self, number: int, why: str) -> None:
+        wish = self._wishes.get(number)
+        if wish is not None and wish.selector == "neighbour":
+            self._take_back(wish, why)
 
     def _finished(self, effect: events.Finished) -> None:
         if self._current is not None:
@@ -327,16 +397,15 @@ class Exchanges:
             self._current.finish()
             self._current = None
         if reason_code(effect.reason) == "timeout":
-            now = self._env.monotonic()
-            self._slow_until = {p: until for p, until in self._slow_until.items() if until > now}
-            self._slow_until[effect.peer] = now + limits.PARTNER_SLOW_S
+            self._choice.note_timeout(effect.peer)
         if effect.outcome == "committed":
-            self._slow_until.pop(effect.peer, None)
+            self._choice.note_commit(effect.peer)
             took_s = effect.ended - effect.started
             mean = self._transfer_mean_s
             self._transfer_mean_s = took_s if mean is None else 0.8 * mean + 0.2 * took_s
             self.totals.duration_s += took_s
         self._ended.set()
+        self._may_begin.set()
         self._record(effect)
 
     # --- streams --------------------------------------------------------------------------
@@ -390,20 +459,20 @@ class Exchanges:
     # --- as the owner of lanes ------------------------------------------------------------
 
     async def heard(self, lane: Lane, message: wire.Message, payload: memoryview) -> None:
-        """Take a message of the partner; merge the chunk if that is what it is."""
+        """Take a message of the partner; decode the chunk if that is what it is."""
         wanted = self._receive(lane.peer, message)
         if wanted is None:
             return
         assert lane.transfer is not None
         try:
-            await lane.transfer.merge(wanted, payload)
+            await lane.transfer.take(wanted, payload)
         except MalformedMessage as error:
-            self._driver.feed(events.LocalFailed(lane.xid, str(error)))
+            self._driver.feed(events.LocalFailed(lane.xid, f"local: {error}"))
             raise
         self._check_complete(lane)
 
     def _receive(self, peer: PeerId, message: wire.Message) -> int | None:
-        """Give the core a message; return the index of the chunk that it wants merged now."""
+        """Give the core a message; return the index of the chunk that it wants now."""
         self._merge_next = None
         self._driver.feed(events.Received(peer, message))
         return self._merge_next
@@ -414,7 +483,7 @@ class Exchanges:
 
     def cannot_encode(self, lane: Lane, why: str) -> None:
         """Abort: the worker's values are not finite."""
-        self._driver.feed(events.LocalFailed(lane.xid, why))
+        self._driver.feed(events.LocalFailed(lane.xid, f"local: {why}"))
 
     def _check_complete(self, lane: Lane) -> None:
         if lane is self._current and lane.transfer is not None and lane.transfer.is_complete:
@@ -439,6 +508,27 @@ class Exchanges:
             raise MalformedMessage(f"{type(message).__name__} needs a stream", peer=str(peer))
         self._driver.feed(events.Received(peer, message))
         return b""
+
+
+def _place(wish: Wish) -> tuple[str, int, bool]:
+    """What a wish has in common with the one that it takes the place of."""
+    return wish.tag, wish.fragment, wish.is_open
+
+
+def _for_core(wish: Wish) -> events.Wish:
+    return events.Wish(
+        number=wish.number,
+        tag=wish.tag,
+        fragment=wish.fragment,
+        round=wish.round,
+        n_chunks=count_pieces(wish),
+        step=wish.step,
+        tokens=wish.tokens,
+        weight=wish.weight,
+        base_version=wish.base_version,
+        round_skew_max=wish.round_skew_max,
+        is_open=wish.is_open,
+    )
 
 
 async def _receive_offer(stream: Stream) -> wire.Offer:

@@ -57,8 +57,12 @@ class Lane:
         self._changed.set()
 
     def start(self, transfer: Transfer) -> None:
-        """From now on there are chunks to send."""
+        """From now on there are chunks to send, as soon as the transfer has its slot."""
         self.transfer = transfer
+        self._changed.set()
+
+    def wake(self) -> None:
+        """There may be a chunk to send by now."""
         self._changed.set()
 
     def finish(self) -> None:

@@ -7,7 +7,7 @@
                                 +-> manifest -> our part in the swarm <-----+
                                                 (members, shared state, blobs)
                                                        |
-                                                exchanges <-> trainer <-> worker
+                                          exchanges <-> lender, trainer <-> worker
                  control API, /metrics
 
 A node starts in this order and stops in the reverse one, in under two seconds.
@@ -26,6 +26,7 @@ from swarmnode.config import NodeConfig
 from swarmnode.daemon.addresses import reachable_addresses
 from swarmnode.daemon.admission import AdmissionGate
 from swarmnode.daemon.blobs import Blobs
+from swarmnode.daemon.briefing import Briefing
 from swarmnode.daemon.control import control_routes, metrics_routes
 from swarmnode.daemon.dealer import Dealer
 from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
@@ -33,6 +34,7 @@ from swarmnode.daemon.exchange_log import ExchangeLog
 from swarmnode.daemon.finder import SwarmFinder
 from swarmnode.daemon.grounds import make_beacon, make_grounds
 from swarmnode.daemon.key_guard import KeyGuard
+from swarmnode.daemon.loans import WishTaker
 from swarmnode.daemon.manifests import ManifestKeeper, check_strategy
 from swarmnode.daemon.report import SelfReport
 from swarmnode.daemon.snapshots import Snapshots, snapshot_bytes_max
@@ -306,13 +308,19 @@ class Node:
     async def _train(self, manifest: Manifest, part: SwarmPart, nursery: trio.Nursery) -> None:
         trainer = self._make_trainer(manifest)
         exchanges = self._make_exchanges(manifest, part, trainer)
-        trainer.exchanges = exchanges
+        trainer.takers = self._make_takers(exchanges)
+        trainer.briefing = Briefing(
+            self._identity.peer_id,
+            members=part.partners,
+            speeds=part.step_times_s,
+            post=trainer.post,
+        )
         dealer = Dealer(
             part, manifest, self_id=self._identity.peer_id, post=trainer.post, env=self.env
         )
         trainer.dealer = dealer
         nursery.start_soon(dealer.run)
-        part.on_partners_changed = exchanges.partners_changed
+        part.on_partners_changed = trainer.partners_changed
         await nursery.start(exchanges.run)
         self.view.trainer, self.view.exchanges = trainer, exchanges
         await trainer.run()
@@ -372,10 +380,11 @@ class Node:
             data_hash=manifest.data_hash.hex(),
             task_version=manifest.task_version,
             threads=choice.threads,
+            self_id=self._identity.peer_id,
+            topology=manifest.topology,
         )
         return Trainer(
             configure,
-            compatibility_key=compatibility_key(manifest),
             start_worker=self._start_worker,
             env=self.env,
             on_applied=self._log.applied,
@@ -388,15 +397,20 @@ class Node:
         return Exchanges(
             self_id=self._identity.peer_id,
             swarm_id=self._link.swarm_id,
+            key=compatibility_key(manifest),
+            topology=manifest.topology,
             partners=part,
             services=part.members.services,
             codec=get_codec(manifest.codec),
             env=self.env,
-            apply=trainer.apply,
-            release=trainer.release,
+            lender=trainer.lender,
             record=self._record_finished,
             lost=self._log.lost,
         )
+
+    def _make_takers(self, exchanges: Exchanges) -> dict[str, WishTaker]:
+        """Return who serves wishes, by their kind."""
+        return {"pair": exchanges}
 
     # --- going down -----------------------------------------------------------------------
 
@@ -410,7 +424,7 @@ class Node:
             exchanges.give_up("leaving")
             with trio.move_on_after(limits.LEAVE_DECISION_S):
                 await exchanges.drain()
-                await trainer.drain()
+                await trainer.lender.drain()
         with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
             if self.view.part is not None:
                 await self.view.part.leave(self._stop_reason)

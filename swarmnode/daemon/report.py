@@ -32,6 +32,7 @@ from swarmnode.wire.admission import Role
 from swarmnode.wire.membership import PeerState
 
 ROLE, VERSION, MET = "role", "version", "met"
+STEP_TIME_S = "step_time_s"
 _SINCE_START = ("exchanges", "seconds")  # a node counts these from zero in each of its lives
 _STATES: tuple[PeerState, ...] = get_args(PeerState)
 _ROLES: tuple[Role, ...] = get_args(Role)

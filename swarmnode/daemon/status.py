@@ -18,7 +18,7 @@ from swarmnode.daemon.exchange import Exchanges
 from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.mixing import InThread, Meetings, SwarmMixing
 from swarmnode.daemon.network import Network
-from swarmnode.daemon.report import PeerReport, SelfReport
+from swarmnode.daemon.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.trainer import Trainer, finite_or_none
 from swarmnode.ids import PeerId
@@ -156,7 +156,7 @@ class NodeView:
             "exchanges": self._committed(),
             "seconds": int(now - self.started_monotonic_s),
         }
-        numbers = {"loss": loss, "eval_loss": eval_loss, "step_time_s": self._step_time_s()}
+        numbers = {"loss": loss, "eval_loss": eval_loss, STEP_TIME_S: self._step_time_s()}
         return SelfReport(
             self.role,
             state,

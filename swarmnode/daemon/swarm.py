@@ -18,7 +18,7 @@ from swarmnode.config import SwarmPaths
 from swarmnode.daemon.finder import SwarmFinder
 from swarmnode.daemon.grounds import Grounds
 from swarmnode.daemon.members import Gate, Members
-from swarmnode.daemon.report import ROLE, PeerReport, Reporter, SelfReport, peer_report
+from swarmnode.daemon.report import ROLE, STEP_TIME_S, PeerReport, Reporter, SelfReport, peer_report
 from swarmnode.daemon.shared_state import ADDRESS, StateKeeper
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
@@ -124,6 +124,12 @@ class SwarmPart:
     def peer_report(self, peer: PeerId) -> PeerReport:
         """Return what a peer says of itself."""
         return peer_report(self.state, peer, self._grounds.env.monotonic())
+
+    def step_times_s(self) -> dict[PeerId, float]:
+        """Return how long a local step takes, as each other one says who trains now."""
+        others = (self.peer_report(peer) for peer in self.partners() if peer != self._self_id)
+        said = {report.peer: report.numbers.get(STEP_TIME_S) for report in others}
+        return {peer: seconds for peer, seconds in said.items() if seconds is not None}
 
     def neighbour_up(self, session: Session) -> None:  # noqa: ARG002
         """Part of ``NeighbourWatcher``."""

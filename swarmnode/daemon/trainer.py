@@ -1,6 +1,6 @@
-"""The parent side of training: keeps a worker alive and lends its slots to exchanges.
+"""The parent side of training: keeps a worker alive, and passes on what it wishes and lends.
 
-One worker at a time. When it dies, whatever it had lent is lost with it, and
+One worker at a time. When it dies, whatever it wished and had lent is lost with it, and
 another is started from the last snapshot, until the restart budget is spent.
 Nothing here waits for the worker, and the worker waits for nothing here.
 """
@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange import Exchanges, SlotLease
+from swarmnode.daemon.briefing import Briefing
+from swarmnode.daemon.lender import SlotLender
+from swarmnode.daemon.loans import WishTaker
 from swarmnode.daemon.worker_link import RestartBudget, StartWorker, WorkerLink
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -32,32 +34,27 @@ from swarmnode.errors import (
 from swarmnode.ipc.control import (
     FATAL_KINDS,
     Applied,
-    Apply,
     Configure,
-    DropShard,
     FromWorker,
+    NoView,
     Pause,
     Progress,
-    Release,
     Resume,
     SaveSnapshot,
     ShardDone,
     SlotReady,
     SnapshotFailed,
     SnapshotSaved,
-    TakeShard,
     ToWorker,
+    Wish,
     WorkerFailed,
     WorkerReady,
 )
 from swarmnode.ipc.segment import StaleSlot
-from swarmnode.protocol.gossip.events import Snapshot
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.tensor.layout import chunks
 from swarmnode.wire.membership import PeerState
 
 _log = get_logger(__name__)
-PAIR_TAG = "x"  # one vector, the parameters: strategies with several will name theirs
 
 
 @dataclass(frozen=True)
@@ -92,20 +89,23 @@ class Trainer:
 
     Args:
         configure: what the worker is told first.
-        compatibility_key: 32 bytes that guard every exchange.
         start_worker: starts a process, or a fake of one in tests.
         on_applied: the worker has merged this exchange.
         on_saved: the worker has written a snapshot.
         dealer: deals data shards; without one the worker trains on its own stream.
         on_lost: an exchange has committed, but the worker died before it merged it.
         on_event: told that training begins, for the terminal.
+
+    Attributes:
+        lender: lends the slots of the worker that runs.
+        takers: who serves wishes, by their kind.
+        briefing: tells the worker of the others; without one it knows of nobody.
     """
 
     def __init__(
         self,
         configure: Configure,
         *,
-        compatibility_key: bytes,
         start_worker: StartWorker,
         env: Env,
         on_applied: Callable[[Applied], None],
@@ -124,21 +124,18 @@ class Trainer:
         self.applications = Applications()
         self.restarts = 0
         self.worker_pid: int | None = None
-        self.exchanges: Exchanges | None = None
-        self._key = compatibility_key
+        self.lender = SlotLender(self._post, on_lost)
+        self.takers: Mapping[str, WishTaker] = {}
+        self.briefing: Briefing | None = None
         self._start_worker = start_worker
         self._env = env
         self._on_applied = on_applied
-        self._on_lost = on_lost
         self._on_saved = on_saved
         self._on_event = on_event
         self.dealer = dealer
         self._link: WorkerLink | None = None
         self._outgoing: trio.MemorySendChannel[ToWorker] | None = None
-        self._generations: dict[int, int] = {}
-        self._sent_applies = 0  # to the worker that runs now
-        self._unmerged: dict[bytes, None] = {}  # of those, exchanges it has not merged yet
-        self._changed = trio.Event()
+        self._read = trio.Event()
         self._failure: WorkerFailed | None = None
         self._paused = False
         self._is_resting = False
@@ -181,6 +178,9 @@ class Trainer:
                 self.worker_pid = link.pid
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, link, receive)
+                    if self.briefing is not None:
+                        nursery.start_soon(self.briefing.run)
+                        nursery.start_soon(self.briefing.pace)
                     if self._paused:
                         self._post(Pause())
                     while True:
@@ -192,24 +192,23 @@ class Trainer:
 
     async def _write(self, link: WorkerLink, receive: trio.MemoryReceiveChannel[ToWorker]) -> None:
         async for message in receive:
+            self._read.set()
             # A slot that went with its worker cannot be given back; receive() says why.
             with contextlib.suppress(StaleSlot):
                 await link.send(message)
 
     def _worker_gone(self) -> None:
         self.worker_pid = None
-        self._generations.clear()
-        self._sent_applies = 0
-        lost, self._unmerged = self._unmerged, {}
-        for xid in lost:
-            self._on_lost(xid)
-        self._changed.set()
+        self.lender.worker_gone()
+        self._read.set()
         self._wake_savers()
         self._is_resting = False
         if self.dealer is not None:
             self.dealer.worker_gone()
-        if self.exchanges is not None:
-            self.exchanges.worker_lost()
+        if self.briefing is not None:
+            self.briefing.worker_gone()
+        for taker in self.takers.values():
+            taker.worker_gone()
 
     def _raise_if_fatal(self, error: WorkerError) -> None:
         failed = self._failure
@@ -225,6 +224,8 @@ class Trainer:
         match message:
             case WorkerReady():
                 self.ready = message
+                assert self._link is not None
+                self.lender.worker_ready(self._link, message.payload_numel)
                 self._set_training(f"on {message.device}, {message.threads} threads")
                 _log.info(
                     "worker ready", device=message.device, step=message.step, numel=message.numel
@@ -233,15 +234,20 @@ class Trainer:
                 self._compare_data(message.data_hash)
                 if self.dealer is not None:
                     self.dealer.worker_ready(message)
+                if self.briefing is not None:
+                    self.briefing.worker_ready(message)
+            case Wish():
+                self._take_wish(message)
             case SlotReady():
-                self._take_slot(message)
+                self.lender.slot_ready(message)
+            case NoView():
+                self.lender.no_view(message)
             case Applied():
                 self.applications = Applications(
                     self.applications.applied + 1,
                     self.applications.staleness_steps + message.staleness_steps,
                 )
-                self._unmerged.pop(message.xid, None)
-                self._changed.set()
+                self.lender.applied(message)
                 self._on_applied(message)
             case Progress():
                 self._take_progress(message)
@@ -273,6 +279,8 @@ class Trainer:
 
     def _take_progress(self, message: Progress) -> None:
         self.progress = message
+        if self.briefing is not None:
+            self.briefing.progress(message)
         self._tell_dealer(is_resting=message.paused or message.finished)
         if message.finished:
             self._set_state("stopped", f"reached the {self.configure.steps_max} steps asked for")
@@ -290,28 +298,12 @@ class Trainer:
         else:
             self.dealer.goes_on()
 
-    def _take_slot(self, message: SlotReady) -> None:
-        """Lend the snapshot, unless an exchange has committed since it was taken."""
-        self._generations[message.slot] = message.generation
-        link, exchanges = self._link, self.exchanges
-        if exchanges is None or link is None or message.applied != self._sent_applies:
-            self.release(message.slot)
-            return
-        try:
-            view = link.slot_view(message.slot, message.generation)
-        except StaleSlot:
-            return  # the worker has died since it sent this
-        snapshot = Snapshot(
-            slot=message.slot,
-            key=self._key,
-            tag=PAIR_TAG,
-            fragment=0,
-            round=message.round,
-            n_chunks=len(list(chunks(len(view) // 4))),
-            step=message.step,
-            tokens=message.tokens,
-        )
-        exchanges.snapshot_ready(SlotLease(snapshot, view))
+    def _take_wish(self, wish: Wish) -> None:
+        taker = self.takers.get(wish.kind)
+        if taker is not None:
+            taker.wished(wish)
+        elif not wish.is_open:
+            self.lender.drop(wish, f"other: this node does nothing of the kind {wish.kind}")
 
     def _wake_savers(self) -> None:
         self._saved.set()
@@ -327,17 +319,12 @@ class Trainer:
 
     # --- what others ask for --------------------------------------------------------------
 
-    def apply(self, slot: int, xid: bytes) -> None:
-        """A committed exchange: the worker merges the slot at its next step boundary."""
-        self._sent_applies += 1
-        self._unmerged[xid] = None
-        self._post(Apply(slot=slot, generation=self._generations.pop(slot), xid=xid))
-
-    def release(self, slot: int) -> None:
-        """The slot is the worker's again, as if nothing had been offered."""
-        generation = self._generations.pop(slot, None)
-        if generation is not None:
-            self._post(Release(slot=slot, generation=generation))
+    def partners_changed(self) -> None:
+        """Somebody came or went: there may be somebody to exchange with."""
+        if self.briefing is not None:
+            self.briefing.members_changed()
+        for taker in self.takers.values():
+            taker.partners_changed()
 
     def pause(self) -> None:
         """Stop stepping until :meth:`resume`; also across restarts. Raises Overloaded."""
@@ -348,12 +335,6 @@ class Trainer:
         """Go on. Raises Overloaded."""
         self._ask(Resume())
         self._paused = False
-
-    async def drain(self) -> None:
-        """Return when every committed exchange has been merged by the worker."""
-        while self._link is not None and self._unmerged:
-            self._changed = trio.Event()
-            await self._changed.wait()
 
     async def save_snapshot(self, deadline_s: float) -> SnapshotSaved:
         """Have a snapshot written now.
@@ -381,17 +362,33 @@ class Trainer:
         raise DeadlineExceeded("waiting for the worker to write a snapshot", deadline_s)
 
     def _ask(self, message: ToWorker) -> None:
-        """Post what a person wants, with room left for every slot that has to go back."""
-        channel = self._outgoing
-        if channel is not None:
-            waiting = channel.statistics().current_buffer_used
-            if waiting + limits.SEGMENT_SLOTS_MAX >= limits.TRAINER_OUTBOX_MAX:
-                raise Overloaded(f"the worker has not read {waiting} messages yet: try again later")
+        """Post what a person wants, with room left for what exchanges have to say."""
+        if self._is_half_full:
+            raise Overloaded("the worker has not read what was asked before: try again later")
         self._post(message)
 
-    def post(self, message: TakeShard | DropShard) -> None:
-        """Pass a shard on to the worker, or take it back."""
+    def post(self, message: ToWorker) -> None:
+        """Pass a message on to the worker that runs now, if there is one."""
         self._post(message)
+
+    async def tell(self, message: ToWorker) -> None:
+        """Pass on one of many messages, as soon as the worker has read those before.
+
+        Nothing happens if no worker runs. Checkpoint: yes.
+        """
+        await trio.lowlevel.checkpoint()
+        while self._outgoing is not None and self._is_half_full:
+            self._read = trio.Event()
+            await self._read.wait()
+        self._post(message)
+
+    @property
+    def _is_half_full(self) -> bool:
+        """Whether only what exchanges have to say may still be posted."""
+        channel = self._outgoing
+        if channel is None:
+            return False
+        return 2 * channel.statistics().current_buffer_used >= limits.TRAINER_OUTBOX_MAX
 
     def _post(self, message: ToWorker) -> None:
         if self._outgoing is not None:

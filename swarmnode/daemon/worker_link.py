@@ -5,7 +5,8 @@
     async with start_worker(configure) as link:      # sends Configure, and Stop at the end
         message = await link.receive()               # WorkerReady, then whatever comes
 
-A slot that ``SlotReady`` announced is the daemon's until it sends Apply or Release for it.
+A slot that ``SlotReady`` announced is the daemon's until it sends Apply or Release for it. Its two
+halves are what the worker gives, and room for what comes.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class WorkerLink(Protocol):
         """
 
     def slot_view(self, slot: int, generation: int) -> memoryview:
-        """Return the bytes of a slot that is the daemon's: float32 [numel], writable.
+        """Return the bytes of a slot that is the daemon's: float32 [2, payload_numel], writable.
 
         The memory stays valid, if meaningless, when the worker dies.
 

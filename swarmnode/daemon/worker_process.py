@@ -27,6 +27,7 @@ from swarmnode.ipc.control import (
     SlotReady,
     Stop,
     ToWorker,
+    Wish,
     WorkerFailed,
     WorkerReady,
     decode_from_worker,
@@ -129,6 +130,7 @@ class WorkerProcess:
         self._is_sending = False
         self._failed: WorkerFailed | None = None
         self._silence_s = limits.WORKER_START_S
+        self._payload_numel = 0
 
     @property
     def pid(self) -> int | None:
@@ -203,12 +205,19 @@ class WorkerProcess:
         return _LENGTH_BYTES + min(length, limits.MESSAGE_BYTES_MAX)
 
     def _take_note(self, message: FromWorker) -> None:
-        """Check what the message says about the segment, and learn how long silence may be."""
+        """Check what the message says against the segment, and learn how long silence may be."""
         try:
             if isinstance(message, WorkerReady):
                 self._segment.map()
-                if (message.numel, message.slots) != (self._segment.numel, self._segment.slots):
+                self._payload_numel = message.payload_numel
+                said = (2 * message.payload_numel, message.slots)
+                if said != (self._segment.numel, self._segment.slots):
                     raise SpecMismatch(f"the segment differs from what {message} says")
+            elif isinstance(message, Wish):
+                if message.numel > self._payload_numel:
+                    raise SpecMismatch(
+                        f"a wish of {message.numel} numbers, half a slot has {self._payload_numel}"
+                    )
             elif isinstance(message, SlotReady):
                 self._segment.check(message.slot, message.generation, Owner.DAEMON)
         except (SpecMismatch, StaleSlot) as error:
