@@ -30,6 +30,7 @@ class Channel:
         self._socket = sock
         self._inbox = bytearray()
         self._outbox = bytearray()
+        self._put_back: list[ToWorker] = []
         self._abandoned = ""
 
     def abandon(self, why: str) -> None:
@@ -56,15 +57,19 @@ class Channel:
         if self._abandoned:
             raise DaemonGone(self._abandoned)
         self._send_some()
-        if wait_s and not self._has_message():
+        messages, self._put_back = self._put_back, []
+        if wait_s and not messages and not self._has_message():
             select.select([self._socket], [], [], wait_s)
         self._receive_some()
-        messages = []
         while self._has_message():
             end = _LENGTH_BYTES + self._next_length()
             messages.append(decode_to_worker(bytes(self._inbox[_LENGTH_BYTES:end])))
             del self._inbox[:end]
         return messages
+
+    def put_back(self, messages: list[ToWorker]) -> None:
+        """Let the next :meth:`poll` begin with these."""
+        self._put_back = messages
 
     def flush(self, deadline_s: float) -> None:
         """Send what is left, for at most ``deadline_s``: for the last message of a process."""

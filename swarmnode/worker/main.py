@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 
 from swarmnode import limits
+from swarmnode.errors import MalformedMessage
 from swarmnode.ipc.control import Configure, WorkerFailed, WorkerReady
 from swarmnode.ipc.segment import Segment
 from swarmnode.worker.channel import Channel, DaemonGone
@@ -107,9 +108,13 @@ def work(channel: Channel, segment: Segment) -> None:
 def _wait_configure(channel: Channel) -> Configure:
     until = time.monotonic() + limits.WORKER_START_S
     while time.monotonic() < until:
-        for message in channel.poll(limits.WORKER_IDLE_POLL_S):
-            if isinstance(message, Configure):
-                return message
+        messages = channel.poll(limits.WORKER_IDLE_POLL_S)
+        if messages:
+            configure, *after = messages
+            if not isinstance(configure, Configure):
+                raise MalformedMessage(f"expected what to train first, got {configure}")
+            channel.put_back(after)
+            return configure
     raise DaemonGone("the daemon never said what to train")
 
 

@@ -21,6 +21,7 @@ from swarmnode.ipc.control import (
     Applied,
     Apply,
     Configure,
+    Partner,
     Pause,
     Progress,
     Release,
@@ -29,12 +30,15 @@ from swarmnode.ipc.control import (
     SlotReady,
     SnapshotFailed,
     SnapshotSaved,
+    TakeView,
+    Wish,
     WorkerFailed,
     WorkerReady,
 )
 from swarmnode.ipc.segment import StaleSlot
 
 DEADLINE_S = 40.0
+PARTNER = Partner(peer=b"p" * 32, step=0, tokens=0)
 SMALL_LM = {"dim": 16, "layers": 1, "heads": 2, "context": 16, "batch": 2, "probe_windows": 4}
 
 
@@ -72,6 +76,13 @@ async def next_of(link, kind, such_that=lambda message: True):
                 await link.send(Release(slot=message.slot, generation=message.generation))
 
 
+async def next_slot(link):
+    """Borrow a slot for the next wish, and return it."""
+    wish = await next_of(link, Wish)
+    await link.send(TakeView(ticket=1, number=wish.number, peer=PARTNER.peer, round=wish.round))
+    return await next_of(link, SlotReady)
+
+
 def is_alive(pid):
     try:
         os.kill(pid, 0)
@@ -86,12 +97,13 @@ async def test_it_trains_reports_and_exchanges(configure, log_path, task, config
         ready = await next_of(link, WorkerReady)
         assert ready.device == "cpu"
         assert ready.step == 0
-        slot = await next_of(link, SlotReady)
+        assert ready.payload_numel == ready.numel
+        slot = await next_slot(link)
         view = link.slot_view(slot.slot, slot.generation).cast("f")
-        assert len(view) == ready.numel
+        assert len(view) == 2 * ready.payload_numel
         assert all(map(math.isfinite, view))
-        view[:] = memoryview(bytes(4 * ready.numel)).cast("f")
-        apply = Apply(slot=slot.slot, generation=slot.generation, xid=b"e" * 16)
+        view[ready.numel :] = view[: ready.numel]  # the partner's are the same
+        apply = Apply(slot.slot, slot.generation, b"e" * 16, PARTNER)
         await link.send(apply)
         applied = await next_of(link, Applied)
         assert applied.xid == b"e" * 16
@@ -112,7 +124,7 @@ async def test_killed_it_is_reported_and_the_next_resumes(configure, log_path):
         await next_of(link, Progress, lambda p: p.step > 10)
         await link.send(SaveSnapshot(request=5))
         saved = await next_of(link, SnapshotSaved, lambda s: s.request == 5)
-        slot = await next_of(link, SlotReady)
+        slot = await next_slot(link)
         view = link.slot_view(slot.slot, slot.generation)
         os.kill(link.pid, signal.SIGKILL)
         with pytest.raises(WorkerCrashed, match="killed by SIGKILL; out of memory") as caught:
@@ -120,7 +132,7 @@ async def test_killed_it_is_reported_and_the_next_resumes(configure, log_path):
         assert caught.value.signal_number == signal.SIGKILL
         with pytest.raises(StaleSlot):
             link.slot_view(slot.slot, slot.generation)
-        assert view.nbytes == 64 * 4, "what was lent can still be read"
+        assert view.nbytes == 2 * 64 * 4, "what was lent can still be read"
         await link.send(Pause())  # to nobody: not an error, receive() has said it
 
     async with run_worker(configure(), log_path=log_path) as link:
@@ -174,9 +186,10 @@ async def test_two_workers_of_one_swarm_begin_with_the_same_parameters(configure
             snapshot_dir=str(tmp_path / f"snapshots{shard}"),
         )
         async with run_worker(config, log_path=tmp_path / f"{shard}.log") as link:
-            slot = await next_of(link, SlotReady)
+            ready = await next_of(link, WorkerReady)
+            slot = await next_slot(link)
             view = link.slot_view(slot.slot, slot.generation)
-            first.append(np.frombuffer(view.tobytes(), np.float32))
+            first.append(np.frombuffer(view.tobytes(), np.float32)[: ready.numel])
     np.testing.assert_allclose(first[0], first[1], rtol=0, atol=1e-25)
     assert np.linalg.norm(first[0]) > 1
 
@@ -255,6 +268,12 @@ async def test_torch_that_is_missing_is_one_line(configure, log_path, tmp_path, 
             "use a smaller batch or model",
         ),
         ({"task_config": {"lr": 1e30}}, "diverged", "lower the learning rate"),
+        ({"strategy": "dadao", "strategy_settings": {}}, "config", "a strongly convex task"),
+        (
+            {"strategy": "noloco", "strategy_settings": {"gamma": 1.9}},
+            "config",
+            "expected gamma below",
+        ),
     ],
 )
 async def test_what_cannot_work_is_said_in_one_line(configure, log_path, changes, kind, message):
