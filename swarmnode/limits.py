@@ -659,6 +659,8 @@ GROUP_LINGER_S = 1.0
 GROUP_ENLIST_SHARE = 0.5
 # ... and not shorter than a few round trips and the resending of what was lost.
 GROUP_ENLIST_S_MIN = 2.0
+# Pulls that are answered at once, each with a payload in memory while it is sent.
+PULL_ANSWERS_MAX = 2
 # Of the last measure of a local step in the next: about ten steps tell.
 PACING_STEP_KEEP = 0.9
 # Local steps of a round at the least, as a share of what the settings say: peers with up to eight
@@ -746,6 +748,8 @@ FINALIZE_ENLIST_S = 20.0
 FINALIZE_MERGE_S = 3600.0
 # A merge costs everybody a model up and down: no member takes part in the next one before.
 FINALIZE_PAUSE_S = 20.0
+# Of a model's loss: noise, where all models are about the same; more is a barrier.
+MERGE_BARRIER_SHARE_MAX = 0.05
 
 # --- store, telemetry ---------------------------------------------------------------------
 # A settings file is a page of text, a key file is four lines.
