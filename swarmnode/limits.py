@@ -748,8 +748,6 @@ FINALIZE_ENLIST_S = 20.0
 FINALIZE_MERGE_S = 3600.0
 # A merge costs everybody a model up and down: no member takes part in the next one before.
 FINALIZE_PAUSE_S = 20.0
-# Of a model's loss: noise, where all models are about the same; more is a barrier.
-MERGE_BARRIER_SHARE_MAX = 0.05
 
 # --- store, telemetry ---------------------------------------------------------------------
 # A settings file is a page of text, a key file is four lines.
