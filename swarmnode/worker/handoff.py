@@ -3,7 +3,7 @@
 ::
 
     TakeView -> SlotReady   a slot is lent, its first half holds the views
-             -> NoView      why not
+             -> NoView      why not; a wish is over, an answer is not
     Apply    -> Applied     merged, at once or when the intent's steps have been taken
     Release  ->             nothing came of it
 """
@@ -28,6 +28,9 @@ from swarmnode.ipc.control import (
 from swarmnode.ipc.segment import Owner, Segment
 from swarmnode.strategies.base import Exchange, Intent, Kind, Meta, Offer, Received, Strategy, View
 from swarmnode.worker.wishes import Posted, Wishes
+
+_NOT_FINITE = "local: the parameters are not finite"
+_WHY_CHARACTERS_MAX = 256  # of wire.records.ShortText
 
 _Lane = tuple[str, int, bool]
 
@@ -65,20 +68,20 @@ class Handoff:
         self._held: list[Apply] = []  # in the order in which they came
 
     def lend(self, order: TakeView, now: Meta) -> SlotReady | NoView:
-        """Copy what a wish wants sent into a slot, or say why not."""
+        """Copy what a wish wants sent into a slot, or say why not; then the wish is over."""
         posted = self._wishes.find(order.number)
         if posted is None:
             return NoView(order.ticket, "no-wish: it is over here")
         refusal = self._refusal(posted, order)
         if refusal is not None:
-            return NoView(order.ticket, refusal)
+            return self._refuse(posted, order, refusal)
         intent = _as_asked(posted, order)
         slot = self._free[-1]
         generation = self._segment.claim(slot)
         if not posted.only_takes and not self._write(slot, intent):
-            self._wishes.take(posted)
-            self._strategy.on_abort(intent, "its views are not finite")
-            return NoView(order.ticket, "local: the parameters are not finite")
+            if posted.is_open:
+                self._strategy.on_abort(intent, _NOT_FINITE)
+            return self._refuse(posted, order, _NOT_FINITE)
         self._wishes.take(posted)
         self._free.pop()
         meta = replace(now, base_version=intent.base_version, weight=intent.weight)
@@ -127,6 +130,10 @@ class Handoff:
         theirs = Meta(order.step, order.tokens, 0.0, order.base_version, order.weight)
         asked = replace(_as_asked(posted, order), round=order.round, weight=order.weight)
         return self._strategy.accept(Offer(order.peer, asked, theirs))
+
+    def _refuse(self, posted: Posted, order: TakeView, why: str) -> NoView:
+        self._wishes.drop(posted.number, why)
+        return NoView(order.ticket, why[:_WHY_CHARACTERS_MAX])
 
     def _write(self, slot: int, intent: Intent) -> bool:
         """Write the views; return whether they are finite."""
