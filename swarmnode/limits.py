@@ -746,6 +746,8 @@ FINALIZE_WAIT_S = 180.0
 FINALIZE_ENLIST_S = 20.0
 # The whole of one attempt, as whoever asked for it waits: three rounds of slow uplinks.
 FINALIZE_MERGE_S = 3600.0
+# A person waits no longer, whatever is still under way.
+FINALIZE_DEADLINE_S = 2 * FINALIZE_MERGE_S
 # A merge costs everybody a model up and down: no member takes part in the next one before.
 FINALIZE_PAUSE_S = 20.0
 

@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from swarmnode.cli.main import cli
 from swarmnode.config import ENVIRONMENT_PREFIX, HOME_VARIABLE, NodeConfig
 from swarmnode.daemon.control import control_routes, metrics_routes
+from swarmnode.daemon.finalize import Finalized
 from swarmnode.daemon.found import FoundSwarm
 from swarmnode.daemon.status import NodeStatus, PeerView
 from swarmnode.errors import SwarmNodeError
@@ -91,6 +92,8 @@ _ROUTES = {
     "GET /metrics": "The Prometheus text, also where metrics are off on TCP.",
     "GET /": "A page with a link to the metrics.",
     "POST /snapshot": "Write a snapshot now: `step` and `path`.",
+    "POST /finalize": "Merge the models of all members, by the rule in `?merge=RULE`: the fields of"
+    " [a merge](#fields-of-a-merge).",
     "POST /pause": "Stop stepping, keep everything: `paused`.",
     "POST /resume": "Go on: `paused`.",
     "POST /leave": "Leave the swarm and stop: `leaving`. Answers at once.",
@@ -274,6 +277,8 @@ def _control_api() -> Iterator[str]:
     yield from _table(("field", "type"), _fields(NodeStatus))
     yield "### Fields of a peer\n"
     yield from _table(("field", "type"), _fields(PeerView))
+    yield "### Fields of a merge\n"
+    yield from _table(("field", "type"), _fields(Finalized))
     yield "### Fields of a swarm\n"
     yield from _table(("field", "type"), _fields(FoundSwarm))
 

@@ -7,6 +7,7 @@ GET /peers    list of :class:`~swarmnode.daemon.status.PeerView`
 GET /swarms   ``?names=A,B``: :class:`~swarmnode.daemon.found.Findings`, what LAN and DHT know
 GET /metrics  the Prometheus text, also where metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``
+POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.finalize.Finalized`
 POST /pause, /resume
 POST /leave   leave the swarm and stop; answers at once
 ==========  =========================================================================
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from swarmnode import limits
 from swarmnode.daemon.lookup import ask_node
 from swarmnode.errors import NotRunning
+from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.net.http import Request, Response, Route, json_response
 
 if TYPE_CHECKING:
@@ -45,6 +47,12 @@ def control_routes(node: Node) -> list[Route]:
         saved = await _trainer(node).save_snapshot(limits.SNAPSHOT_REQUEST_DEADLINE_S)
         return json_response({"step": saved.step, "path": saved.path})
 
+    async def finalize(request: Request) -> Response:
+        _trainer(node)
+        assert node.view.finalizer is not None, "whoever trains can merge"
+        rule = request.query().get("merge", MERGE_RULES[0])
+        return json_response(await node.view.finalizer.finalize(rule))
+
     async def pause(request: Request) -> Response:  # noqa: ARG001
         _trainer(node).pause()
         return json_response({"paused": True})
@@ -62,6 +70,7 @@ def control_routes(node: Node) -> list[Route]:
         Route("GET", "/peers", peers),
         Route("GET", "/swarms", swarms, limits.LOOKUP_DHT_S + 1),
         Route("POST", "/snapshot", snapshot, limits.SNAPSHOT_REQUEST_DEADLINE_S + 1),
+        Route("POST", "/finalize", finalize, limits.FINALIZE_DEADLINE_S),
         Route("POST", "/pause", pause),
         Route("POST", "/resume", resume),
         Route("POST", "/leave", leave),

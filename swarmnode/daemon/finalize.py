@@ -17,14 +17,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import msgspec
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.group_runs import GroupRuns
+from swarmnode.daemon.merge_desk import MergeDesk
 from swarmnode.daemon.merge_part import MergePart, Swarm, for_all
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Overloaded, Refused, SwarmNodeError, WorkerError
@@ -37,6 +40,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 
 FINALIZE_SERVICE = "finalize/1"
 
+_MEANS = "finalize-mean"  # services of the group runs
 _FID_BYTES = 16
 _log = get_logger(__name__)
 
@@ -82,17 +86,57 @@ class _Round:
 
 
 class Finalizer:
-    """Begins merges; ``part`` is this node's own part in them."""
+    """Begins merges, and takes part in those of others.
+
+    Args:
+        key: 32 bytes that guard every exchange.
+        live: who is alive, as the failure detector knows.
+        desk: where the worker is asked.
+        folder: for what a merge needs on disk; whatever lies there is removed.
+    """
 
     def __init__(
-        self, part: MergePart, *, self_id: PeerId, swarm: Swarm, services: ScopedServices, env: Env
+        self,
+        *,
+        self_id: PeerId,
+        key: bytes,
+        swarm: Swarm,
+        services: ScopedServices,
+        live: Callable[[], Collection[PeerId]],
+        desk: MergeDesk,
+        folder: Path,
+        env: Env,
     ) -> None:
-        self._part = part
+        self._runs = GroupRuns(
+            _MEANS,
+            self_id=self_id,
+            partners=swarm,
+            services=services,
+            live=live,
+            env=env,
+        )
+        self._part = part = MergePart(
+            self_id=self_id,
+            key=key,
+            swarm=swarm,
+            runs=self._runs,
+            desk=desk,
+            folder=folder,
+            env=env,
+        )
         self._self_id = self_id
         self._swarm = swarm
         self._env = env
         self._service = services.name(FINALIZE_SERVICE)
         services.add_request(FINALIZE_SERVICE, part.answer)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Be ready for merges until cancelled."""
+        await self._runs.run(task_status=task_status)
+
+    def look(self) -> None:
+        """Go on without those whom the failure detector has given up."""
+        self._runs.members_changed()
 
     async def finalize(self, rule: str) -> Finalized:
         """Merge the models of all members by ``rule``; this node's worker writes the result.

@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.exchange import Partners
 from swarmnode.daemon.global_mean import Vector, global_mean
 from swarmnode.daemon.group_runs import GroupRuns
 from swarmnode.daemon.merge_desk import MergeDesk
@@ -33,7 +34,7 @@ _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know 
 _log = get_logger(__name__)
 
 
-class Swarm(Protocol):
+class Swarm(Partners, Protocol):
     """What is needed of our part in the swarm."""
 
     def mergers(self) -> Sequence[PeerId]:

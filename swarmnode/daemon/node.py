@@ -31,6 +31,7 @@ from swarmnode.daemon.control import control_routes, metrics_routes
 from swarmnode.daemon.dealer import Dealer
 from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
 from swarmnode.daemon.exchange_log import ExchangeLog
+from swarmnode.daemon.finalize import Finalizer
 from swarmnode.daemon.finder import SwarmFinder
 from swarmnode.daemon.grounds import make_beacon, make_grounds
 from swarmnode.daemon.key_guard import KeyGuard
@@ -320,9 +321,12 @@ class Node:
         )
         trainer.dealer = dealer
         nursery.start_soon(dealer.run)
-        part.on_partners_changed = trainer.partners_changed
+        finalizer = self._make_finalizer(manifest, part, trainer)
+        part.on_partners_changed = partial(_tell_all, trainer.partners_changed, finalizer.look)
+        await nursery.start(finalizer.run)
         await nursery.start(exchanges.run)
         self.view.trainer, self.view.exchanges = trainer, exchanges
+        self.view.finalizer = finalizer
         await trainer.run()
 
     def _make_beacon(self, lan: DatagramNet | None) -> LanBeacon:
@@ -412,6 +416,18 @@ class Node:
         """Return who serves wishes, by their kind."""
         return {"pair": exchanges}
 
+    def _make_finalizer(self, manifest: Manifest, part: SwarmPart, trainer: Trainer) -> Finalizer:
+        return Finalizer(
+            self_id=self._identity.peer_id,
+            key=compatibility_key(manifest),
+            swarm=part,
+            services=part.members.services,
+            live=part.members.live,
+            desk=trainer.merges,
+            folder=self._config.paths.swarm(manifest.name).directory / "merge",
+            env=self.env,
+        )
+
     # --- going down -----------------------------------------------------------------------
 
     async def _leave(self) -> None:
@@ -442,3 +458,8 @@ class Node:
             self.view.meetings.note(finished.peer, trio.current_time())
             self.view.last_exchange_unix_s = self.env.wall()
         self._log.finished(finished)
+
+
+def _tell_all(*listeners: Callable[[], None]) -> None:
+    for listener in listeners:
+        listener()

@@ -15,6 +15,7 @@ import trio
 from swarmnode import __version__, limits
 from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.exchange import Exchanges
+from swarmnode.daemon.finalize import Finalizer
 from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.mixing import InThread, Meetings, SwarmMixing
 from swarmnode.daemon.network import Network
@@ -117,6 +118,7 @@ class NodeView:
     part: SwarmPart | None = None
     trainer: Trainer | None = None
     exchanges: Exchanges | None = None
+    finalizer: Finalizer | None = None
     address: str = ""
     addresses: Callable[[], tuple[str, ...]] = tuple  # where others can dial us
     last_exchange_unix_s: float | None = None
@@ -224,9 +226,9 @@ class NodeView:
             snapshot_step=snapshot.step if snapshot is not None else None,
             snapshot_path=snapshot.path if snapshot is not None else None,
             strategy=self._strategy_figures(),
-            swarm_lambda2=mixing and finite_or_none(mixing.lambda2),
-            swarm_chi1=mixing and finite_or_none(mixing.chi1),
-            swarm_chi2=mixing and finite_or_none(mixing.chi2),
+            swarm_lambda2=finite_or_none(mixing.lambda2) if mixing else None,
+            swarm_chi1=finite_or_none(mixing.chi1) if mixing else None,
+            swarm_chi2=finite_or_none(mixing.chi2) if mixing else None,
         )
 
     async def look_at_mixing(self, in_thread: InThread) -> None:

@@ -33,6 +33,7 @@ from swarmnode.wire.swarm import Manifest
 
 _log = get_logger(__name__)
 _IDLE = ("left", "failed", "stopped")
+_WITH_MODEL = ("training", "paused", "stopped")
 
 
 class SwarmPart:
@@ -120,6 +121,18 @@ class SwarmPart:
             for peer in self.members.live()
             if peer == self._self_id or _may_train(self.peer_report(peer))
         )
+
+    def mergers(self) -> tuple[PeerId, ...]:
+        """Return who has a model, be it that it trains no more, in id order."""
+        return tuple(
+            peer
+            for peer in self.members.live()
+            if peer == self._self_id or self.peer_report(peer).state in _WITH_MODEL
+        )
+
+    async def connect(self, peer: PeerId) -> Session:
+        """Return a session with a member, dialled if need be. Raises SwarmNodeError."""
+        return await self.members.connect(peer)
 
     def peer_report(self, peer: PeerId) -> PeerReport:
         """Return what a peer says of itself."""

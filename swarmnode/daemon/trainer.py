@@ -19,6 +19,7 @@ from swarmnode import limits
 from swarmnode.daemon.briefing import Briefing
 from swarmnode.daemon.lender import SlotLender
 from swarmnode.daemon.loans import WishTaker
+from swarmnode.daemon.merge_desk import MergeDesk
 from swarmnode.daemon.worker_link import RestartBudget, StartWorker, WorkerLink
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -36,12 +37,15 @@ from swarmnode.ipc.control import (
     Applied,
     Configure,
     FromWorker,
+    MergeFailed,
+    MergeWeighed,
     NoView,
     Pause,
     Progress,
     Resume,
     SaveSnapshot,
     ShardDone,
+    ShareGiven,
     SlotReady,
     SnapshotFailed,
     SnapshotSaved,
@@ -127,6 +131,7 @@ class Trainer:
         self.lender = SlotLender(self._post, on_lost)
         self.takers: Mapping[str, WishTaker] = {}
         self.briefing: Briefing | None = None
+        self.merges = MergeDesk(self._ask_of_worker)
         self._start_worker = start_worker
         self._env = env
         self._on_applied = on_applied
@@ -200,6 +205,7 @@ class Trainer:
     def _worker_gone(self) -> None:
         self.worker_pid = None
         self.lender.worker_gone()
+        self.merges.worker_gone()
         self._read.set()
         self._wake_savers()
         self._is_resting = False
@@ -262,6 +268,8 @@ class Trainer:
                 self.snapshot_failure = message
                 _log.error("snapshot not written", step=message.step, why=message.message)
                 self._wake_savers()
+            case ShareGiven() | MergeWeighed() | MergeFailed():
+                self.merges.take(message)
             case WorkerFailed():
                 self._failure = message
                 _log.warning("worker reports a failure", kind=message.kind, why=message.message)
@@ -360,6 +368,11 @@ class Trainer:
                     raise WorkerError("the worker died before it wrote the snapshot: try again")
                 await self._saved.wait()
         raise DeadlineExceeded("waiting for the worker to write a snapshot", deadline_s)
+
+    def _ask_of_worker(self, message: ToWorker) -> None:
+        if self._link is None or self.ready is None:
+            raise WorkerError(f"no worker runs here: {self.reason}")
+        self._ask(message)
 
     def _ask(self, message: ToWorker) -> None:
         """Post what a person wants, with room left for what exchanges have to say."""

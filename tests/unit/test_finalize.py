@@ -18,9 +18,7 @@ from trio.testing import MockClock
 from swarmnode import limits
 from swarmnode.daemon.finalize import FINALIZE_SERVICE, Finalized, Finalizer
 from swarmnode.daemon.global_mean import groups_of
-from swarmnode.daemon.group_runs import GroupRuns
 from swarmnode.daemon.merge_desk import MergeDesk
-from swarmnode.daemon.merge_part import MergePart
 from swarmnode.errors import ConfigError, DeadlineExceeded, Overloaded, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import (
@@ -56,32 +54,19 @@ class Member:
         self.refuses = ""
         self.mute = False
         self.on_share: Callable[[], None] = lambda: None
-        runs = GroupRuns(
-            "finalize-mean",
-            self_id=node.peer,
-            partners=node,
-            services=node.services,
-            live=node.live,
-            env=node.env,
-        )
-        self.runs = runs
-        part = MergePart(
+        self.finalizer = Finalizer(
             self_id=node.peer,
             key=KEY,
             swarm=self,
-            runs=runs,
+            services=node.services,
+            live=node.live,
             desk=self.desk,
             folder=folder / node.name,
             env=node.env,
         )
-        self.finalizer = Finalizer(
-            part, self_id=node.peer, swarm=self, services=node.services, env=node.env
-        )
-        self.run = runs.run
-        self.others: set[PeerId] = set()
-
-    def mergers(self) -> tuple[PeerId, ...]:
-        return tuple(self.others) or self.node.live()
+        self.run = self.finalizer.run
+        self.sessions = node.sessions
+        self.partners = self.mergers = node.live
 
     async def connect(self, peer: PeerId) -> Session:
         await trio.lowlevel.checkpoint()
@@ -205,7 +190,7 @@ async def test_a_member_that_dies_midway_does_not_stop_the_others(
             await trio.sleep(0.06)  # the means are under way
             victim.node.die()
             for member in all_of_them[:3]:
-                member.runs.members_changed()
+                member.finalizer.look()
 
         all_of_them[0].on_share = die_soon
         found = await all_of_them[0].finalizer.finalize("mean")
