@@ -13,17 +13,19 @@ import click
 
 from swarmnode import __version__
 from swarmnode.cli.client import ControlClient
+from swarmnode.cli.finalize import ask_for_merge
 from swarmnode.cli.main import print_json
-from swarmnode.cli.options import home_option, json_option
+from swarmnode.cli.options import home_option, json_option, merge_option
 from swarmnode.cli.worker_tools import run_offline
 from swarmnode.config import Paths, resolve_home
-from swarmnode.errors import ConfigError, CorruptRecord, NotRunning, StorageError
+from swarmnode.errors import ConfigError, CorruptRecord, NotRunning, StorageError, WorkerError
 from swarmnode.ids import encode_base32
 from swarmnode.store.files import read_file, write_atomic
 from swarmnode.store.swarms import read_manifest
 from swarmnode.wire.swarm import Manifest
 
 _SNAPSHOT_DEADLINE_S = 130.0
+_MERGE_FACTS = ("rule", "digest", "agreed", "members", "contributors", "own_loss")
 _FACTS_FILE = "config.json"
 _FACTS_BYTES_MAX = 1024 * 1024
 
@@ -31,16 +33,20 @@ _FACTS_BYTES_MAX = 1024 * 1024
 @click.command()
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--swarm", "swarm_name", help="Which swarm, if this home knows several.")
+@merge_option(default=None)
 @home_option
 @json_option
-def export(directory: Path, swarm_name: str | None, home: Path | None, as_json: bool) -> None:
+def export(
+    directory: Path, swarm_name: str | None, merge: str | None, home: Path | None, as_json: bool
+) -> None:
     """Write the trained model to DIRECTORY: model.safetensors, config.json and README.md.
 
-    A running node writes a snapshot first; without one, the last snapshot is taken.
+    A running node writes a snapshot first; without one, the last snapshot is taken. With
+    `--merge` it is the model that `swarmnode finalize` makes of those of all members.
     """
     paths = Paths(resolve_home(home, os.environ))
     name = swarm_name or _running_swarm(paths) or _only_swarm(paths)
-    facts = export_model(paths, name, directory)
+    facts = export_model(paths, name, directory, merge=merge)
     if as_json:
         print_json(facts)
         return
@@ -50,19 +56,30 @@ def export(directory: Path, swarm_name: str | None, home: Path | None, as_json: 
     )
 
 
-def export_model(paths: Paths, name: str, directory: Path) -> dict[str, Any]:
+def export_model(
+    paths: Paths, name: str, directory: Path, *, merge: str | None = None
+) -> dict[str, Any]:
     """Write the export; return what is in its config.json, and ``bytes``.
+
+    ``merge``: by which rule all members' models are merged for it; None: this node's own.
 
     Raises:
         ConfigError: ``directory`` holds what is no earlier export of this swarm, or there is
             no snapshot of it yet.
+        WorkerError: the merged model is worse than this node's own.
         SwarmNodeError: the running node could not save, or the disk does not let us write.
     """
     manifest = read_manifest(name, paths)
     _check_directory(directory, name)
+    merged = None if merge is None else _merged(name, paths, merge)
     source, status, peers = _snapshot(name, paths)
+    if merged is not None:
+        source = merged["path"]
     written = run_offline("export", "--", source, str(directory))
     facts = _facts(manifest, written, status, peers)
+    if merged is not None:
+        facts["loss_held_out"] = merged["loss"]
+        facts["merge"] = {key: merged[key] for key in _MERGE_FACTS}
     for file_name, text in (
         (_FACTS_FILE, json.dumps(facts, indent=2) + "\n"),
         ("README.md", _card(facts)),
@@ -85,6 +102,18 @@ def _snapshot(name: str, paths: Paths) -> tuple[str, dict[str, Any] | None, list
             f" `swarmnode join {name}`"
         )
     return str(snapshots), None, []
+
+
+def _merged(name: str, paths: Paths, rule: str) -> dict[str, Any]:
+    """Have the running node merge all members' models. Raises SwarmNodeError."""
+    client = ControlClient(paths)
+    running = client.get("/status")["swarm"]
+    if running != name:
+        raise ConfigError(f"--merge: the node that runs here is in the swarm {running!r}")
+    found = ask_for_merge(client, rule)
+    if found["problem"]:
+        raise WorkerError(found["problem"])
+    return found
 
 
 def _check_directory(directory: Path, name: str) -> None:
@@ -138,6 +167,7 @@ def _facts(
         "contributors": contributors,
         "exchanges": status["exchanges_committed"] if status is not None else None,
         "loss_held_out": status["eval_loss"] if status is not None else None,
+        "merge": None,
         "loss_swarm": status["swarm_loss"] if status is not None else None,
         "exported_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "swarmnode_version": __version__,
@@ -161,6 +191,7 @@ A model of the task `{facts["task"]}` (version {facts["task_version"]}), trained
 - step of the exporting node: {facts["step"]:,}
 - tokens, all peers together: {facts["tokens_total"]:,}
 - loss on held-out data: {"not measured" if loss is None else f"{loss:.4f}"}
+- model: {_origin(facts["merge"])}
 - strategy: {facts["strategy"]} {json.dumps(facts["strategy_settings"])}, codec {facts["codec"]}
 - SHA-256 of the training data: `{facts["data_hash"]}`
 
@@ -181,6 +212,15 @@ The numbers of other peers are what they said of themselves.
 `swarmnode generate DIRECTORY --prompt "The "` writes text where the task can. The weights
 are plain safetensors; `config.json` has the settings to build the model with.
 """
+
+
+def _origin(merge: dict[str, Any] | None) -> str:
+    if merge is None:
+        return "that of the exporting node"
+    return (
+        f"of {merge['contributors']} nodes, merged by {merge['rule']}; {merge['agreed']} of them"
+        f" came to the parameters with the SHA-256 `{merge['digest']}`"
+    )
 
 
 def _peers(count: int) -> str:

@@ -25,6 +25,7 @@ _VERBS = {
     "create": ("create", "Create a swarm and print its link."),
     "demo": ("demo", "Train a language model with four nodes on this machine; kill one midway."),
     "export": ("export", "Write the trained model as safetensors with a model card."),
+    "finalize": ("finalize", "Merge the models of all members into one."),
     "generate": ("generate", "Generate text from an exported model."),
     "invite": ("invite", "Let people into a closed swarm, and take that back."),
     "join": ("join", "Join a swarm by its link or name and train until Ctrl-C."),

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from swarmnode.errors import ConfigError
+from swarmnode.ipc.control import MERGE_RULES
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 key_option = click.option(
@@ -19,6 +20,19 @@ home_option = click.option(
     type=click.Path(file_okay=False, path_type=Path),
     help="Everything this node owns [default: $SWARMNODE_HOME or the user's data folder].",
 )
+
+
+def merge_option(default: str | None) -> Callable[..., Any]:
+    """By which rule models become one; None: they do not, unless asked to."""
+    return click.option(
+        "--merge",
+        type=click.Choice(MERGE_RULES),
+        default=default,
+        show_default=default is not None,
+        help="By which rule: mean, by tokens, for models that never met, or by directions."
+        if default
+        else "The merged model of all members of the running node's swarm, by this rule.",
+    )
 
 
 def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
