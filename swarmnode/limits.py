@@ -661,6 +661,30 @@ GROUP_ENLIST_SHARE = 0.5
 GROUP_ENLIST_S_MIN = 2.0
 # Pulls that are answered at once, each with a payload in memory while it is sent.
 PULL_ANSWERS_MAX = 2
+# A round of the log: 16 members, each with a record of 64 bytes, take 2.6 kB.
+LOG_ROUND_BYTES_MAX = 4 * KIB
+# Rounds kept for those who lag: an hour of nine a second. Of four members one takes 400 bytes.
+LOG_ROUNDS_KEPT = 32_768
+# Rounds in one answer, and their bytes: it is one message.
+LOG_ROUNDS_GIVEN_MAX = 512
+LOG_GIVEN_BYTES_MAX = 128 * KIB
+# Own records that wait for a round to be in; a strategy publishes one in a round.
+LOG_PENDING_MAX = 16
+# A round waits for a member that has nothing to say yet, if it had in the last one: two of its
+# usual pauses, and at most this. Then it takes part with nothing.
+LOG_GRACE_S_MAX = 5.0
+# ... and others wait so long for it to say even that.
+LOG_ENLIST_S = 10.0
+# A share and a round are a few kB: a slow relay takes a second.
+LOG_TRANSFER_S = 5.0
+# A member answers from memory where it is in the log.
+LOG_ASK_S = 5.0
+# Between two attempts at a round that came to nothing, with jitter, and between two looks while
+# there is no majority.
+LOG_RETRY_S = 0.25
+LOG_WAIT_S = 2.0
+# A node that has just started looks so long for somebody who has the log, and begins one then.
+LOG_FOUND_S = 5.0
 # Of the last measure of a local step in the next: about ten steps tell.
 PACING_STEP_KEEP = 0.9
 # Local steps of a round at the least, as a share of what the settings say: peers with up to eight
@@ -746,6 +770,8 @@ FINALIZE_WAIT_S = 180.0
 FINALIZE_ENLIST_S = 20.0
 # The whole of one attempt, as whoever asked for it waits: three rounds of slow uplinks.
 FINALIZE_MERGE_S = 3600.0
+# Of a model's loss: noise, where all models are about the same; more is a barrier between them.
+MERGE_BARRIER_SHARE_MAX = 0.05
 # A person waits no longer, whatever is still under way.
 FINALIZE_DEADLINE_S = 2 * FINALIZE_MERGE_S
 # A merge costs everybody a model up and down: no member takes part in the next one before.

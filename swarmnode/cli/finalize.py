@@ -74,7 +74,7 @@ def _show(found: dict[str, Any]) -> None:
         "-" if found[name] is None else f"{found[name]:.4f}"
         for name in ("loss", "own_loss", "barrier")
     )
-    click.echo(f"held-out loss {loss}, this node's own {own}, barrier at most {barrier}")
+    click.echo(f"held-out loss {loss}, this node's own {own}, barrier {barrier}")
     for peer, why in found["left_out"].items():
         click.echo(f"left out: {peer[:15]}…: {plain(why)}")
     if found["problem"]:

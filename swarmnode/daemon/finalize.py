@@ -53,8 +53,8 @@ class Finalized(msgspec.Struct, frozen=True):
         agreed, members: so many of the members asked came to this very digest.
         contributors: whose models are in it.
         loss, own_loss: on the task's probe, of the merged model and of this node's.
-        barrier: how far the merged model's loss lies above that of a member, in the worst case.
-        problem: empty if it is as good as the model that went into it here; else what to do.
+        barrier: how far the merged model's loss lies above the mean of its members' own ones.
+        problem: empty if it is as good as those; else what to do.
         path: of the merged model, as safetensors.
         left_out: members that did not take part to the end, and why.
     """
@@ -203,8 +203,7 @@ class Finalizer:
     def _outcome(self, this: _Round, rule: str, members: Sequence[PeerId]) -> Finalized:
         own = this.merged[self._self_id]
         digests = Counter(each.digest for each in this.merged.values())
-        barriers = [each.loss - each.own_loss for each in this.merged.values()]
-        finite = [each for each in barriers if math.isfinite(each)]
+        mean_loss = sum(each.own_loss for each in this.merged.values()) / len(this.merged)
         prepared = [this.prepared[peer] for peer in this.merged]
         left_out = {str(peer): why for peer, why in sorted(this.left_out.items())}
         for peer, each in this.merged.items():
@@ -220,8 +219,8 @@ class Finalizer:
             contributors=own.contributors,
             loss=_finite(own.loss),
             own_loss=_finite(own.own_loss),
-            barrier=max(finite, default=None),
-            problem=weighed.problem,
+            barrier=_finite(own.loss - mean_loss),
+            problem=_problem(own.loss, mean_loss),
             path=weighed.path,
             step=max(each.step for each in prepared),
             tokens=sum(each.tokens for each in prepared),
@@ -284,6 +283,17 @@ def _weights(rule: str, prepared: Mapping[PeerId, wire.Prepared]) -> dict[PeerId
     if rule != "tokens":
         return dict.fromkeys(prepared, 1.0)
     return {peer: float(max(1, each.tokens)) for peer, each in prepared.items()}
+
+
+def _problem(loss: float, mean_loss: float) -> str:
+    """Models of different basins have a mean that lies between them: say so, or nothing."""
+    if loss - mean_loss <= limits.MERGE_BARRIER_SHARE_MAX * abs(mean_loss):
+        return ""
+    return (
+        f"expected the merged model to be as good as those that it is made of, got a loss of"
+        f" {loss:.4g} against {mean_loss:.4g} on average: the nodes trained apart for too long, or"
+        " from other inits; let them exchange longer, or export the model of one node"
+    )
 
 
 def _finite(value: float) -> float | None:

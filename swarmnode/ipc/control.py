@@ -340,16 +340,12 @@ class ShareGiven(Message, frozen=True, tag="share-given"):
 
 
 class MergeWeighed(Message, frozen=True, tag="merge-weighed"):
-    """What the merged model is worth on the task's probe, and this node's own.
-
-    ``problem`` is empty if it is as good; else it says what to do.
-    """
+    """What the merged model is worth on the task's probe, and this node's own."""
 
     request: Count
     digest: Digest  # of the merged parameters as little-endian float32
     loss: float
     own_loss: float
-    problem: str
     path: str = ""  # of the model, if it was to be written
 
 

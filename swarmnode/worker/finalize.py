@@ -20,12 +20,10 @@ from typing import Any
 
 import torch
 
-from swarmnode.errors import WorkerError
 from swarmnode.worker.atoms import weights
 from swarmnode.worker.state import TrainState
 from swarmnode.worker.tensorfile import Tensors
 
-_BARRIER_SHARE_MAX = 0.05  # of a probe's loss: noise, where all models are about the same
 _RECALIBRATION_BATCHES = 32  # a cumulative mean over so many is within a few percent
 
 _BatchNorm = torch.nn.modules.batchnorm._BatchNorm  # what all kinds of it inherit
@@ -50,20 +48,6 @@ class Merged:
     def barrier(self) -> float:
         """How far the loss of the mean lies above that of a model that went into it."""
         return self.loss - self.own_loss
-
-    def check(self) -> None:
-        """Refuse a merge of models from different basins: their mean lies between them.
-
-        Raises:
-            WorkerError: the merged model is worse than this node's.
-        """
-        if not self.barrier <= _BARRIER_SHARE_MAX * abs(self.own_loss):
-            raise WorkerError(
-                f"expected the merged model to be as good as this node's, got a loss of "
-                f"{self.loss:.4g} against {self.own_loss:.4g}: the nodes trained apart for too "
-                "long, or from other inits; let them exchange longer, or export this node's own "
-                "model"
-            )
 
 
 def evaluate_merge(state: TrainState, merged: torch.Tensor, shard_seed: int) -> Merged:

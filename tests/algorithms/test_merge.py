@@ -5,9 +5,17 @@ import hashlib
 import pytest
 import torch
 
-from swarmnode.errors import WorkerError
+from swarmnode.errors import ConfigError
+from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.strategies import merge
-from swarmnode.strategies.merge import mean, rda, variance_corrected
+from swarmnode.strategies.merge import (
+    mean,
+    merge_of,
+    rda,
+    share,
+    share_numel,
+    variance_corrected,
+)
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.base import Task
 from swarmnode.tensor.layout import Layout
@@ -76,6 +84,50 @@ def test_rda_keeps_the_length_where_directions_differ():
     assert cosines[0] == pytest.approx(float(cosines[1]), abs=1e-3)
     assert rda([one, -one], LAYOUT).count_nonzero() == 0
     assert torch.allclose(rda([one, one], LAYOUT), one)
+
+
+# --- by nodes that are apart ----------------------------------------------------------------------
+
+
+def apart(rule, vectors, weights=()):
+    """Return the merged model as nodes make it that exchange nothing but exact means."""
+    shares = [share(rule, vector, LAYOUT) for vector in vectors]
+    assert {len(each) for each in shares} == {share_numel(rule, LAYOUT)}
+    return merge_of(rule, mean(shares, weights), LAYOUT, len(vectors))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 16])
+@pytest.mark.parametrize("shared", [0.0, 2.0])
+def test_means_over_shares_give_what_the_rules_give(n, shared):
+    vectors = models(n, shared)
+    near = {"rtol": 1e-5, "atol": 1e-6}
+    assert torch.equal(apart("mean", vectors), mean(vectors))
+    weights = list(range(1, n + 1))
+    assert torch.equal(apart("tokens", vectors, weights), mean(vectors, weights))
+    corrected = variance_corrected(vectors, LAYOUT)
+    torch.testing.assert_close(apart("variance-corrected", vectors), corrected, **near)
+    torch.testing.assert_close(apart("rda", vectors), rda(vectors, LAYOUT), **near)
+
+
+def test_constants_and_zeros_are_merged_apart_as_well():
+    flat = [torch.full((LAYOUT.numel,), value) for value in (1.0, 3.0)]
+    assert torch.equal(apart("variance-corrected", flat), mean(flat))
+    zeros = [torch.zeros(LAYOUT.numel)] * 2
+    for rule in MERGE_RULES:
+        assert torch.equal(apart(rule, zeros), zeros[0])
+
+
+def test_equal_models_stay_as_they_are():
+    (vector,) = models(1)
+    for rule in MERGE_RULES:
+        torch.testing.assert_close(apart(rule, [vector] * 3), vector)
+
+
+def test_what_is_no_share_is_refused():
+    with pytest.raises(ConfigError, match=r"a merge rule among mean, tokens, .*, got 'median'"):
+        share("median", torch.zeros(LAYOUT.numel), LAYOUT)
+    with pytest.raises(ConfigError, match=r"merge rule rda: expected .* numbers for this model"):
+        merge_of("rda", torch.zeros(5), LAYOUT, 2)
 
 
 # --- models that began from eight different inits ------------------------------------------------
@@ -247,13 +299,11 @@ def test_batch_norm_is_measured_anew_and_never_averaged():
     assert all(norm.momentum == 0.1 for norm in node.model if hasattr(norm, "running_mean"))
 
 
-def test_a_merge_within_one_basin_is_sound_and_one_of_strangers_is_refused():
+def test_a_merge_within_one_basin_has_no_barrier_and_one_of_strangers_has():
     states = trained(Even, steps=100)
     found = evaluate_merge(states[0], mean([s.arena.flat for s in states]), shard_seed=0)
-    found.check()
     assert found.barrier < 0.01
 
     strangers = trained(Even, steps=100, init_seeds=[1, 2, 3, 4])
     found = evaluate_merge(strangers[0], mean([s.arena.flat for s in strangers]), shard_seed=0)
-    with pytest.raises(WorkerError, match="as good as this node's, got a loss of"):
-        found.check()
+    assert found.barrier > 0.05 * found.own_loss

@@ -53,6 +53,7 @@ class Member:
         self.asked: list[ToWorker] = []
         self.refuses = ""
         self.mute = False
+        self.penalty = 0.0
         self.on_share: Callable[[], None] = lambda: None
         self.finalizer = Finalizer(
             self_id=node.peer,
@@ -93,10 +94,8 @@ class Member:
             self.merged = merged
             digest = hashlib.sha256(merged.numpy().tobytes()).digest()
             own_loss = float(self.x.square().mean())
-            loss = float(merged.square().mean())
-            self.desk.take(
-                MergeWeighed(message.request, digest, loss, own_loss, "", message.folder)
-            )
+            loss = float(merged.square().mean()) + self.penalty
+            self.desk.take(MergeWeighed(message.request, digest, loss, own_loss, message.folder))
 
 
 @asynccontextmanager
@@ -277,6 +276,24 @@ async def test_who_was_not_asked_to_prepare_takes_no_part(
             message = wire.Merge(b"f" * 16, 0, participants)
             with pytest.raises(SwarmNodeError, match="expected every participant once"):
                 await session.request(SERVICE, encode_record(message), deadline_s=5.0)
+
+
+async def test_strangers_are_told_apart_from_relatives(
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with members(2, tmp_path) as (_, all_of_them):
+        monkeypatch.setattr(all_of_them[1], "x", -0.5 * all_of_them[0].x)
+        found = await all_of_them[0].finalizer.finalize("mean")
+        own = [float(member.x.square().mean()) for member in all_of_them]
+        assert found.loss is not None
+        assert found.barrier == pytest.approx(found.loss - sum(own) / 2)
+        assert found.loss < sum(own) / 2  # the loss of these workers is smallest at 0
+        assert found.problem == ""
+        for member in all_of_them:
+            member.penalty = 10.0
+        await trio.sleep(limits.FINALIZE_PAUSE_S)
+        found = await all_of_them[0].finalizer.finalize("mean")
+        assert "trained apart for too long, or from other inits" in found.problem
 
 
 async def test_a_rule_that_is_none(autojump_clock: MockClock, tmp_path: Path) -> None:
