@@ -193,7 +193,8 @@ class Exchanges:
         """Offer a wish when nothing else runs, keep an answer for whoever asks."""
         why = self._refusal(wish)
         if why:
-            _log.info("a wish that is not served", tag=wish.tag, why=why)
+            log = _log.debug if self._draining else _log.error
+            log("a wish that no pair serves", tag=wish.tag, why=why)
             if not wish.is_open:
                 self._lender.drop(wish, why)
             return

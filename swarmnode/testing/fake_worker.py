@@ -1,7 +1,8 @@
 """A worker without torch or a process: a vector that drifts, on Trio's (virtual) clock.
 
-It keeps the same contract as the real one (``daemon/worker_link.py``): snapshots in slots,
-``x += ½ m`` at a step boundary, heartbeats, crash and restart. Because every drift it takes
+It keeps the same contract as the real one (``ipc/control.py``): a wish every few steps, views in
+slots, ``x += ½ (theirs − own)`` at a step boundary, heartbeats, crash and restart. Because every
+drift it takes
 is summed up, and every exchange it merged is in its ledger, a test can check that exchanges
 conserve what training put in::
 
@@ -31,8 +32,11 @@ from swarmnode.ipc.control import (
     Applied,
     Apply,
     Configure,
+    Drop,
     DropShard,
     FromWorker,
+    Members,
+    NoView,
     Pause,
     Progress,
     Release,
@@ -43,7 +47,10 @@ from swarmnode.ipc.control import (
     SnapshotSaved,
     Stop,
     TakeShard,
+    TakeView,
     ToWorker,
+    ViewShape,
+    Wish,
     WorkerReady,
 )
 from swarmnode.ipc.segment import StaleSlot
@@ -58,9 +65,10 @@ def no_drift(step: int, x: Vector) -> Vector:
 
 @dataclass
 class _Slot:
-    data: npt.NDArray[np.float32]
+    halves: npt.NDArray[np.float32]  # [2, numel]: own, the partner's
     generation: int = 0
     is_daemons: bool = False
+    is_free: bool = True
     taken_at_step: int = 0
 
 
@@ -81,16 +89,17 @@ class FakeWorker:
     Args:
         initial: first parameters, float [numel]; kept in float64, travels as float32.
         step_s: time of a step.
-        every: steps between two snapshots for exchange.
+        every: steps between two wishes to exchange.
         drift: what a step adds, from (step, x).
-        save_every: steps between two snapshots, by default ten seconds of them; 0: when asked
+        save_every: steps between two saved snapshots, by default ten seconds of them; 0: when asked
             to, and at the end, only.
         shard_steps: steps that a shard takes.
 
     Attributes:
         x: the parameters now. drift_sum: what all steps added that are part of ``x``.
         ledger: what each exchange added that is part of ``x``, by its id.
-        step, tokens, applied: counts, as the real worker reports them.
+        step: how many were taken, as the real worker reports it; each is a token.
+        members: who trains, as the daemon told last.
         shards: those trained to their end in any life, as (epoch, index).
     """
 
@@ -105,7 +114,7 @@ class FakeWorker:
     drift_sum: Vector = field(init=False)
     ledger: dict[bytes, Vector] = field(default_factory=dict, init=False)
     step: int = 0
-    applied: int = 0
+    members: tuple[bytes, ...] = ()
     lives: int = 0
     shards: list[tuple[int, int]] = field(default_factory=list, init=False)
 
@@ -127,7 +136,7 @@ class FakeWorker:
             self.initial = self.x = fetched
             self.keep()
         self._restore()
-        self.applied = 0
+        self.members = ()
         self.lives += 1
         self._life = life = _Life(self, configure)
         try:
@@ -167,13 +176,16 @@ class _Life:
         self._steps_max = configure.steps_max
         self._snapshots = Path(configure.snapshot_dir)
         numel = worker.x.size
-        self._slots = [_Slot(np.zeros(numel, np.float32)) for _ in range(limits.SLOTS_PER_WORKER)]
+        self._slots = [
+            _Slot(np.zeros((2, numel), np.float32)) for _ in range(limits.SLOTS_PER_WORKER)
+        ]
         self._outbox: deque[FromWorker] = deque([self._ready()])
         self._orders: deque[ToWorker] = deque()
         self._shards: dict[tuple[int, int], int] = {}  # taken, to the steps that are left
         self._next_report_s = 0.0
         self._is_paused = False
-        self._is_due = False
+        self._wishes = 0  # so far
+        self._wish: int | None = None  # the number of the one that waits
         self.crashed = False
 
     # --- the daemon's side -----------------------------------------------------------
@@ -200,7 +212,7 @@ class _Life:
     def slot_view(self, slot: int, generation: int) -> memoryview:
         """Return the bytes of a slot that is the daemon's."""
         self._check(slot, generation)
-        return self._slots[slot].data.data.cast("B")
+        return self._slots[slot].halves.data.cast("B")
 
     def _check(self, slot: int, generation: int) -> None:
         found = self._slots[slot]
@@ -213,8 +225,14 @@ class _Life:
         """Do what has been sent, in its order."""
         while self._orders:
             match self._orders.popleft():
+                case TakeView(ticket=ticket, number=number):
+                    self._outbox.append(self._lend(ticket, number))
                 case Apply() as order:
                     self._apply(order)
+                case Release(slot=slot):
+                    self._slots[slot].is_free = True
+                case Members(members=members):
+                    self._worker.members = members
                 case SaveSnapshot(request=request):
                     self.save(request)
                 case TakeShard(epoch=epoch, index=index):
@@ -225,8 +243,8 @@ class _Life:
                     self._is_paused = True
                 case Resume():
                     self._is_paused = False
-                case Release() | Stop() | Configure():
-                    pass  # the slot is free since send(); leaving the block is the stop
+                case Drop() | Stop() | Configure():
+                    pass  # it has no use for it; leaving the block is the stop
 
     def save(self, request: int = 0) -> None:
         """Write a snapshot; the next life begins with it."""
@@ -252,6 +270,7 @@ class _Life:
         return WorkerReady(
             layout_hash=self._worker.layout_hash,
             numel=self._worker.x.size,
+            payload_numel=self._worker.x.size,
             slots=limits.SLOTS_PER_WORKER,
             step=self._worker.step,
             tokens=self._worker.step,
@@ -269,9 +288,8 @@ class _Life:
         if worker.save_every and worker.step % worker.save_every == 0:
             self.save()
         self._train_shard()
-        self._is_due = self._is_due or worker.step % worker.every == 0
-        if self._is_due:
-            self._offer()
+        if worker.step % worker.every == 0:
+            self._make_wish()
 
     def _train_shard(self) -> None:
         for shard, steps_left in self._shards.items():
@@ -282,32 +300,46 @@ class _Life:
                 self._outbox.append(ShardDone(epoch=shard[0], index=shard[1]))
             return
 
-    def _offer(self) -> None:
+    def _make_wish(self) -> None:
         worker = self._worker
-        for index, slot in enumerate(self._slots):
-            if slot.is_daemons:
-                continue
-            slot.data[:] = worker.x
-            slot.generation, slot.is_daemons = next(worker._generations), True
-            slot.taken_at_step = worker.step
-            ready = SlotReady(
-                slot=index,
-                generation=slot.generation,
-                round=worker.step // worker.every,
-                step=worker.step,
-                tokens=worker.step,
-                applied=worker.applied,
-            )
-            self._is_due = False
-            self._outbox.append(ready)
-            return
+        self._wishes += 1
+        self._wish = self._wishes
+        wish = Wish(
+            number=self._wishes,
+            kind="pair",
+            tag="x",
+            fragment=0,
+            round=worker.step // worker.every,
+            selector="matching",
+            views=(ViewShape("x", "", worker.x.size),),
+            step=worker.step,
+            tokens=worker.step,
+        )
+        self._outbox.append(wish)
+
+    def _lend(self, ticket: int, number: int) -> SlotReady | NoView:
+        worker = self._worker
+        if number != self._wish:
+            return NoView(ticket, "no-wish: it is over here")
+        if not all(slot.is_free for slot in self._slots):
+            return NoView(ticket, "busy: in another exchange of the same")
+        if not np.isfinite(worker.x).all():
+            return NoView(ticket, "local: the parameters are not finite")
+        self._wish = None
+        slot = self._slots[0]
+        slot.halves[0] = worker.x
+        slot.generation = next(worker._generations)
+        slot.is_daemons, slot.is_free = True, False
+        slot.taken_at_step = worker.step
+        return SlotReady(ticket, 0, slot.generation, worker.step, worker.step)
 
     def _apply(self, order: Apply) -> None:
         worker, slot = self._worker, self._slots[order.slot]
-        change = 0.5 * slot.data.astype(np.float64)
+        own, theirs = slot.halves.astype(np.float64)
+        change = 0.5 * (theirs - own)
         worker.x += change
         worker.ledger[order.xid] = change
-        worker.applied += 1
+        slot.is_free = True
         staleness_steps = worker.step - slot.taken_at_step
         self._outbox.append(
             Applied(xid=order.xid, step=worker.step, staleness_steps=staleness_steps)

@@ -44,10 +44,11 @@ async def test_a_peer_that_accepts_and_then_reads_nothing(tmp_path, autojump_clo
         impostor = Impostor(swarm, b"i", stall)
         session = await impostor.join(0)
         steps, started = victim.worker.step, trio.current_time()
-        await until(lambda: victim.status.exchanges_aborted > 0, 60)
+        await until(lambda: victim.status.exchanges_aborted > 0, 2 * limits.EXCHANGE_VIEW_S)
         aborted = next(e for e in with_peer(victim, impostor) if e["outcome"] == "aborted")
         assert aborted["reason"] == "timeout"
-        assert limits.EXCHANGE_TRANSFER_S_MIN <= aborted["took_s"] < 20
+        # As long as a slow worker may take for its next step, and not much longer.
+        assert limits.EXCHANGE_VIEW_S <= aborted["took_s"] - limits.EXCHANGE_TRANSFER_S_MIN < 80
         done = victim.status.exchanges_committed
         await until(lambda: victim.status.exchanges_committed > done, 30)
         passed_s = trio.current_time() - started

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import trio
 import trio.testing
 
+from swarmnode.daemon.loans import Loan
 from swarmnode.daemon.trainer import Trainer
 from swarmnode.protocol.gossip.exchange import ExchangeCore
 from swarmnode.protocol.gossip.flight import Flight
@@ -48,15 +50,16 @@ def test_the_same_seed_gives_the_same_run(tmp_path) -> None:
 
 def merge_every_other(trainer: Trainer) -> None:
     """Bug: give half of the results back to the worker unused."""
-    apply, counter = trainer.apply, iter(range(10**9))
+    lender = trainer.lender
+    apply, counter = lender.apply, iter(range(10**9))
 
-    def apply_or_drop(slot: int, xid: bytes) -> None:
+    def apply_or_drop(loan: Loan, xid: bytes, *others: Any) -> bool:
         if next(counter) % 2:
-            trainer.release(slot)
-        else:
-            apply(slot, xid)
+            lender.give_back(loan, "a bug")
+            return True
+        return apply(loan, xid, *others)
 
-    trainer.exchanges._apply = apply_or_drop  # type: ignore[union-attr]
+    lender.apply = apply_or_drop  # type: ignore[method-assign]
 
 
 async def test_results_that_are_dropped_are_seen(tmp_path, autojump_clock) -> None:
