@@ -31,7 +31,7 @@ class Prepare(FinalizeRequest, frozen=True, tag="prepare"):
     rule: Rule
 
 
-class Participant(msgspec.Struct, frozen=True, array_like=True):
+class Participant(msgspec.Struct, frozen=True):
     """Who takes part, and its weight in the mean."""
 
     peer: PeerIdBytes

@@ -21,6 +21,7 @@ from swarmnode.wire import (
     blobs,
     crdt,
     dht,
+    finalize,
     gossip,
     group,
     membership,
@@ -129,6 +130,13 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "pull/pull": pull.Pull(_KEY, "catch-up", 0, 7, 1000, 5, 6400, 6400.0, _XID),
     "pull/given": pull.Given(6, 7000, 1.0, _XID),
     "pull/declined": pull.Declined("no-wish: nothing to give of catch-up 0"),
+    "finalize/prepare": finalize.Prepare(_XID, "variance-corrected"),
+    "finalize/merge": finalize.Merge(
+        _XID, 0, (finalize.Participant(_KEY, 1.0), finalize.Participant(_KEY[::-1], 4096.0))
+    ),
+    "finalize/done": finalize.Done(_XID),
+    "finalize-answer/prepared": finalize.Prepared(numel=640, step=41, tokens=4096),
+    "finalize-answer/merged": finalize.Merged(_KEY, contributors=2, loss=1.5, own_loss=1.75),
     "swim/ping": swim.Ping(41, (_CLAIM, _SUSPECT)),
     "swim/ack": swim.Ack(41, (swim.Claim(_KEY, 7, 2, bytes(64), left="battery low"),)),
     "swim/ping-request": swim.PingRequest(42, _KEY, ()),

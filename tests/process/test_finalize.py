@@ -54,8 +54,7 @@ def test_three_nodes_agree_on_one_model_and_train_on(party: Party, tmp_path: Pat
     digest = hashlib.sha256(tensors["weight"].numpy().tobytes()).hexdigest()
     assert found["digest"] == digest
     for node in nodes:
-        step = node.status()["step"]
-        status = node.wait(lambda s, step=step: s["step"] > step + 20, "training goes on")
+        status = node.wait_training(node.status()["step"] + 20)
         assert status["worker_restarts"] == 0
         assert not [
             path for path in (on_disk(node).directory / "merge").glob("*") if path.is_file()
