@@ -158,6 +158,7 @@ async def test_one_leaves_whose_transfer_would_take_too_long(
     async with sim_swarm(tmp_path, 2, delay_s=0.25, worker=TRAINING) as swarm:
         await everybody_exchanges(swarm)
         begun = (role, State.TRANSFER)
+        await until(lambda: not any(flight_is(n, *begun) for n in swarm.nodes), 60, poll_s=0.005)
         await until(lambda: any(flight_is(n, *begun) for n in swarm.nodes), 60, poll_s=0.005)
         leaver = next(node for node in swarm.nodes if flight_is(node, *begun))
         assert await leaver.leave() < 2
