@@ -104,6 +104,9 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     ),
     "dht-record/provider": dht.ProviderRecord(2**32 + 3, 1_800_000_000, 86_400, _DIAL, _KEY),
     "gossip/offer": gossip.Offer(_XID, _KEY, "model", 3, 41, 17, 4100, 268_697_600),
+    "gossip/offer-of-a-difference": gossip.Offer(
+        _XID, _KEY, "outer", 3, 41, 17, 4100, 268_697_600, 65_600.0, _KEY
+    ),
     "gossip/accept": gossip.Accept(_XID, 40, 4000, 2**40),
     "gossip/busy": gossip.Busy(_XID, "incompatible: here it is 9 chunks"),
     "gossip/chunk-first": gossip.Chunk(_XID, 0),
