@@ -6,6 +6,7 @@ import ast
 import functools
 import hashlib
 import importlib
+import json
 import re
 import shlex
 import tomllib
@@ -33,6 +34,7 @@ from swarmnode.protocol.swarm import (
     sign_manifest,
     swarm_id,
 )
+from swarmnode.strategies.installed import installed_strategies
 from swarmnode.tasks.installed import ENTRY_POINT_GROUP
 from swarmnode.wire import membership, swarm
 from swarmnode.wire.session import GoodbyeCode
@@ -256,7 +258,6 @@ def table_after(text: str, marker: str) -> dict[str, list[str]]:
         ("`bytes-lm`", "swarmnode.tasks.bytes_lm:BytesLM"),
         ("`digits`", "swarmnode.tasks.digits:Digits"),
         ("`synthetic`", "swarmnode.tasks.synthetic:Synthetic"),
-        ("the strategy `pair-average`", "swarmnode.strategies.pair_average:PairAverage"),
     ],
 )
 def test_tables_of_settings_are_those_of_the_code(owner: str, settings: str) -> None:
@@ -265,6 +266,19 @@ def test_tables_of_settings_are_those_of_the_code(owner: str, settings: str) -> 
     table = table_after(text_of(ROOT / "docs" / "researcher.md"), f"\nSettings of {owner}:\n")
     shown = {key: float(cells[0]) for key, cells in table.items()}
     assert shown == {field.name: field.default for field in msgspec.structs.fields(record)}
+
+
+@pytest.mark.parametrize("name", installed_strategies())
+def test_tables_of_strategies_are_those_of_the_code(name: str) -> None:
+    from swarmnode.strategies.registry import find_strategy
+
+    text = text_of(ROOT / "docs" / "strategies.md")
+    assert name in table_after(text, "## Which one")
+    shown = {
+        key: cells[0].strip("`") for key, cells in table_after(text, f"of `{name}`:\n").items()
+    }
+    fields = msgspec.structs.fields(find_strategy(name).Config)
+    assert shown == {field.name: json.dumps(field.default).strip('"') for field in fields}
 
 
 def test_tasks_are_listed_with_their_pace() -> None:
@@ -393,9 +407,13 @@ def test_vectors_of_the_specification() -> None:
 # --- the example of a task ----------------------------------------------------------------------
 
 
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
 def block(page: str, language: str) -> str:
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    return str(found)
+    (found,) = blocks(page, language)
+    return found
 
 
 def install(folder: Path, page: str) -> str:
@@ -428,3 +446,28 @@ def test_the_example_of_a_task_learns(tmp_path: Path, monkeypatch: pytest.Monkey
     assert state.tokens == 150 * task.tokens_per_batch
     with pytest.raises(errors.ConfigError, match="unknown setting 'colour'"):
         build_task(name, {"colour": 1})
+
+
+# --- the example of a strategy ------------------------------------------------------------------
+
+
+def test_the_example_of_a_strategy_is_found_and_passes_its_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from swarmnode import strategies
+    from swarmnode.strategies import fit, installed
+    from swarmnode.strategies.registry import find_strategy
+
+    code, test = blocks(text_of(ROOT / "docs" / "strategies.md"), "python")
+    (tmp_path / "part_average.py").write_text(code, encoding="utf-8")
+    monkeypatch.setattr(strategies, "__path__", [*strategies.__path__, str(tmp_path)])
+    (found,) = installed._in_file(tmp_path / "part_average.py")
+    monkeypatch.setitem(installed.installed_strategies(), found.name, found)
+    strategy = find_strategy("part-average")
+    fit.check_fit(strategy, strategy.parse({"parts": 8}), "Q8B64", "ring")
+    with pytest.raises(errors.ConfigError, match="whole weights, which part-average sends"):
+        fit.check_fit(strategy, strategy.parse({}), "E3M0", "")
+    names: dict[str, Any] = {}
+    exec(compile(test, "test_part_average.py", "exec"), names)
+    (run,) = (value for name, value in names.items() if name.startswith("test_"))
+    run()
