@@ -171,6 +171,11 @@ class GroupRuns:
         """End a run here; the others go on. Nothing happens if it is over."""
         self._driver.feed(events.Failed(gid, why))
 
+    def refuse(self, peer: PeerId, gid: bytes, why: str) -> None:
+        """Tell a peer not to wait for this node in a run that did not begin here."""
+        if self._nursery is not None:
+            self._post(peer).say(wire.Leave(gid, why))
+
     def is_enlisting(self, gid: bytes) -> bool:
         """Whether this run still waits for members; nothing was taken from the worker then."""
         run = self._runs.get(gid)

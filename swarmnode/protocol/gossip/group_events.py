@@ -8,7 +8,7 @@ of the two comes, exactly once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from swarmnode.ids import PeerId
@@ -39,6 +39,13 @@ def plan_id(gid: bytes, contributors: Iterable[PeerId]) -> bytes:
     return hashlib.sha256(_PLAN_DOMAIN + gid + b"".join(sorted(contributors))).digest()[:_ID_BYTES]
 
 
+def has_majority(electorate: Collection[PeerId], view: Iterable[PeerId]) -> bool:
+    """Whether no view without a member of this one can have a majority as well."""
+    present = set(electorate) & set(view)
+    margin = 2 * len(present) - len(electorate)
+    return margin > 0 or not electorate or (margin == 0 and min(electorate) in present)
+
+
 # --- events ------------------------------------------------------------------------------
 
 
@@ -53,6 +60,7 @@ class Begin:
         transfer_s: how long one share or sum may take.
         electorate: finish only in a view with a majority of these; of exactly one half, with the
             smallest id. Empty: any view may finish.
+        needs_all: finish only with all members, or not at all.
     """
 
     gid: bytes
@@ -62,6 +70,7 @@ class Begin:
     enlist_s: float
     transfer_s: float
     electorate: tuple[PeerId, ...] = ()
+    needs_all: bool = False
 
 
 @dataclass(frozen=True)

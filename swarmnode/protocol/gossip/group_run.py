@@ -22,6 +22,7 @@ from swarmnode.protocol.gossip.group_events import (
     SendShare,
     SendSum,
     TakePayload,
+    has_majority,
     plan_id,
 )
 from swarmnode.wire import group as wire
@@ -266,8 +267,8 @@ class Run:
         for peer in sorted(left_out):
             self._gone.add(peer)
             self._send(peer, wire.Leave(self.gid, "left out of the view"))
-        if not self._has_majority():
-            self.give_up("no majority of the electorate is left")
+        if not self._may_go_on():
+            self.give_up("too few are left")
             return
         if not self.views:
             self.effects.append(TakePayload(self.gid))
@@ -281,12 +282,11 @@ class Run:
         if len(self.view) == 1:
             self._agree(now)
 
-    def _has_majority(self) -> bool:
-        """Whether nobody else can have one as well: of any two majorities one member is in both."""
-        electorate = self.begin.electorate
-        present = set(electorate) & set(self.view)
-        margin = 2 * len(present) - len(electorate)
-        return margin > 0 or not electorate or (margin == 0 and min(electorate) in present)
+    def _may_go_on(self) -> bool:
+        """Whether this view may finish."""
+        is_all = set(self.begin.members) <= set(self.view)
+        is_enough = is_all or not self.begin.needs_all
+        return is_enough and has_majority(self.begin.electorate, self.view)
 
     def _flush_message(self, *, wants_answer: bool = False) -> wire.Flush:
         """Return what was said when the view was adopted: it binds until all have agreed."""
