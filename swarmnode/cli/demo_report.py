@@ -101,7 +101,7 @@ def _draw(curves: dict[str, Curve], alone: Curve, run: DemoRun, path: Path, view
     )
     axes.set_xlabel("steps of a node")
     axes.set_ylabel("loss on held-out text (nats per byte)")
-    axes.set_title(f"{len(curves)} nodes that average in pairs, and one alone")
+    axes.set_title(f"{len(curves)} nodes that train together, and one alone")
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=120)

@@ -14,7 +14,7 @@ from swarmnode.errors import DeadlineExceeded
 from swarmnode.protocol.swarm import parse_link
 
 SWARM_NAME = "demo"
-_EVERY = 8  # steps; loopback has bandwidth to spare, and the models stay closer together
+_EVERY = 16  # steps; loopback has bandwidth to spare, and a minute is short for rounds of 32
 _POLL_S = 0.5
 _JOIN_AT = 0.3  # of the training time
 _KILL_AT = 0.5
