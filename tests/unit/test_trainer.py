@@ -13,7 +13,8 @@ import trio
 import trio.testing
 
 from swarmnode import limits
-from swarmnode.daemon.exchange import SlotLease
+from swarmnode.daemon.briefing import Briefing
+from swarmnode.daemon.loans import Loan, NoLoan
 from swarmnode.daemon.trainer import Trainer
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -26,26 +27,41 @@ from swarmnode.errors import (
     WorkerCrashed,
     WorkerError,
 )
+from swarmnode.ids import PeerId
 from swarmnode.ipc.control import (
     Applied,
     Apply,
     Configure,
+    Drop,
     FromWorker,
+    Members,
+    NoView,
+    Partner,
     Pause,
     Progress,
     Release,
+    RoundSteps,
     SaveSnapshot,
     SlotReady,
     SnapshotFailed,
     SnapshotSaved,
+    TakeView,
     ToWorker,
+    ViewShape,
+    Wish,
     WorkerFailed,
     WorkerReady,
 )
 from swarmnode.ipc.segment import StaleSlot
 
 CONFIGURE = Configure("t", {}, "pair-average", {}, 1, 2, "/nowhere")
-READY = WorkerReady(bytes(32), 640, 2, step=0, tokens=0, device="fake", torch_version="", threads=1)
+NUMEL, HALF = 100, 640
+READY = WorkerReady(
+    bytes(32), 640, HALF, 2, step=0, tokens=0, device="fake", torch_version="", threads=1
+)
+WISH = Wish(5, "pair", "x", 2, 3, "matching", (ViewShape("x", "", NUMEL),), base_version=b"b")
+PARTNER = Partner(bytes(32), step=4, tokens=40, weight=2.0, base_version=b"theirs")
+SELF, OTHER, THIRD = (PeerId(bytes([n]) * 32) for n in (2, 1, 3))
 
 
 class ScriptedLink:
@@ -57,7 +73,7 @@ class ScriptedLink:
         self.say, self._heard = trio.open_memory_channel[FromWorker | Exception](100)
         self.sent: list[ToWorker] = []
         self.is_deaf = False
-        self.memory = np.zeros((2, 640), np.float32)
+        self.memory = np.zeros((2, 2 * HALF), np.float32)
         self.stale: set[int] = set()
 
     async def send(self, message: ToWorker) -> None:
@@ -80,36 +96,48 @@ class ScriptedLink:
         return self.memory[slot].data.cast("B")
 
 
-class Borrower:
-    """Stands in for the exchanges: keeps what it is lent."""
+class Taker:
+    """Stands in for the exchanges of one kind: keeps what it is told."""
 
     def __init__(self) -> None:
-        self.leases: list[SlotLease] = []
-        self.losses = 0
+        self.wishes: list[Wish] = []
+        self.losses = self.changes = 0
 
-    def snapshot_ready(self, lease: SlotLease) -> None:
-        self.leases.append(lease)
+    def wished(self, wish: Wish) -> None:
+        self.wishes.append(wish)
 
-    def worker_lost(self) -> None:
+    def worker_gone(self) -> None:
         self.losses += 1
+
+    def partners_changed(self) -> None:
+        self.changes += 1
 
 
 class Rig:
     def __init__(self) -> None:
         self.links: list[ScriptedLink] = []
-        self.borrower = Borrower()
+        self.taker = Taker()
+        self.loans: list[Loan | str] = []
         self.lost: list[bytes] = []
         self.applied: list[Applied] = []
         self.failure: SwarmNodeError | None = None
         self.trainer = Trainer(
             CONFIGURE,
-            compatibility_key=b"k" * 32,
             start_worker=self._start,
             env=Env(trio.current_time, lambda: 0.0, random.Random(1)),
             on_applied=self.applied.append,
             on_lost=self.lost.append,
         )
-        self.trainer.exchanges = self.borrower  # type: ignore[assignment]
+        self.trainer.takers = {"pair": self.taker}
+        self.lender = self.trainer.lender
+        self.members: tuple[PeerId, ...] = (SELF,)
+        self.speeds: dict[PeerId, float] = {}
+        self.trainer.briefing = Briefing(
+            SELF,
+            members=lambda: self.members,
+            speeds=lambda: self.speeds,
+            post=self.trainer.post,
+        )
 
     @asynccontextmanager
     async def _start(self, configure: Configure) -> AsyncIterator[ScriptedLink]:
@@ -131,49 +159,127 @@ class Rig:
 
     @property
     def sent(self) -> list[ToWorker]:
-        return self.links[-1].sent
+        """What the worker that runs was sent, but who the members are."""
+        return [m for m in self.links[-1].sent if not isinstance(m, Members)]
+
+    async def borrow(self, wish: Wish = WISH, **options: Any) -> None:
+        """Keep the loan, or why there is none."""
+        try:
+            self.loans.append(await self.lender.borrow(wish, **options))
+        except NoLoan as error:
+            self.loans.append(str(error))
+
+    async def lend(self, ticket: int, slot: int = 0) -> Loan:
+        """Borrow and be lent a slot."""
+        self.nursery.start_soon(self.borrow)
+        await trio.testing.wait_all_tasks_blocked()
+        await self.hears(SlotReady(ticket, slot, ticket, step=24, tokens=99))
+        loan = self.loans[-1]
+        assert isinstance(loan, Loan)
+        return loan
+
+    nursery: trio.Nursery
 
 
 @asynccontextmanager
 async def rig() -> AsyncIterator[Rig]:
     made = Rig()
     async with trio.open_nursery() as nursery:
+        made.nursery = nursery
         nursery.start_soon(made.run)
         await trio.testing.wait_all_tasks_blocked()
         yield made
         nursery.cancel_scope.cancel()
 
 
-def slot_ready(slot: int, generation: int = 1, applied: int = 0) -> SlotReady:
-    return SlotReady(slot, generation, round=3, step=24, tokens=99, applied=applied)
-
-
 def crash(why: str = "killed") -> WorkerCrashed:
     return WorkerCrashed(why)
 
 
-async def test_a_snapshot_is_lent_with_what_the_core_is_to_know(autojump_clock) -> None:
+async def test_wishes_go_to_who_serves_their_kind(autojump_clock) -> None:
     async with rig() as it:
-        await it.hears(READY, slot_ready(1, 7))
-        (lease,) = it.borrower.leases
-        assert (lease.snapshot.slot, lease.snapshot.round, lease.snapshot.n_chunks) == (1, 3, 1)
-        assert (lease.snapshot.key, lease.snapshot.step) == (b"k" * 32, 24)
-        lease.view[:4] = b"\0\0\x80\x3f"
-        assert it.links[0].memory[1, 0] == 1.0
-        it.trainer.apply(1, b"x" * 16)
+        group = Wish(6, "group", "x", 0, 3, "all")
+        log = Wish(7, "log", "x", 0, 3, "all", is_open=True)
+        await it.hears(READY, WISH, group, log)
+        assert it.taker.wishes == [WISH]
+        assert it.sent == [Drop(6, "other: this node does nothing of the kind group")]
+
+
+async def test_a_slot_is_lent_to_whoever_asked_for_the_view(autojump_clock) -> None:
+    async with rig() as it:
+        await it.hears(READY)
+        it.nursery.start_soon(it.borrow)
         await trio.testing.wait_all_tasks_blocked()
-        assert it.sent == [Apply(1, 7, b"x" * 16)]
+        it.nursery.start_soon(lambda: it.borrow(partner=PARTNER, round_number=9))
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.sent == [
+            TakeView(1, 5, round=3, base_version=b"b"),
+            TakeView(2, 5, PARTNER.peer, 9, b"theirs", 4, 40, 2.0),
+        ]
+        await it.hears(SlotReady(2, 1, 7, step=24, tokens=99), NoView(1, "busy: not now"))
+        loan, why = it.loans
+        assert why == "busy: not now"
+        assert isinstance(loan, Loan)
+        assert (loan.wish, loan.slot, loan.generation, loan.step) == (WISH, 1, 7, 24)
+        loan.own[-4:] = loan.room[:4] = b"\0\0\x80\x3f"
+        assert len(loan.own) == len(loan.room) == 4 * NUMEL
+        assert list(np.flatnonzero(it.links[0].memory[1])) == [NUMEL - 1, HALF]
 
 
-async def test_a_snapshot_older_than_a_commit_goes_back(autojump_clock) -> None:
+async def test_a_loan_ends_once(autojump_clock) -> None:
     async with rig() as it:
-        await it.hears(READY, slot_ready(0))
-        it.trainer.apply(0, b"x" * 16)
-        await it.hears(slot_ready(1, 2, applied=0))
-        assert len(it.borrower.leases) == 1
-        assert it.sent[-1] == Release(1, 2)
-        await it.hears(Applied(b"x" * 16, 25, 1), slot_ready(1, 3, applied=1))
-        assert it.borrower.leases[-1].snapshot.slot == 1
+        await it.hears(READY)
+        first, second = await it.lend(1), await it.lend(2, slot=1)
+        assert it.lender.apply(first, b"x" * 16, PARTNER)
+        assert not it.lender.apply(first, b"y" * 16, PARTNER)
+        it.lender.give_back(first, "twice")
+        it.lender.give_back(second, "w" * 1000)
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.sent[2:] == [Apply(0, 1, b"x" * 16, PARTNER), Release(1, 2, "w" * 256)]
+        third = await it.lend(3)
+        assert it.lender.apply(third, b"z" * 16, present=(bytes(32), SELF))
+
+
+async def test_a_view_that_nobody_waits_for_any_more_goes_back(autojump_clock) -> None:
+    async with rig() as it:
+        await it.hears(READY)
+        with trio.move_on_after(1):
+            await it.borrow()
+        with trio.move_on_after(1):
+            await it.borrow()
+        await it.hears(SlotReady(1, 0, 7, step=24, tokens=99), NoView(2, "busy"))
+        assert it.sent[2:] == [Release(0, 7, "nobody waits for it any more")]
+        assert it.loans == []
+
+
+async def test_a_slot_that_comes_in_the_moment_of_giving_up_goes_back(autojump_clock) -> None:
+    async with rig() as it:
+        await it.hears(READY)
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(it.borrow)
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+                it.lender.slot_ready(SlotReady(1, 0, 7, step=24, tokens=99))
+        await trio.testing.wait_all_tasks_blocked()
+        assert [isinstance(message, Release) for message in it.sent] == [False, True]
+
+
+async def test_a_worker_that_owes_many_views_is_asked_for_no_more(autojump_clock) -> None:
+    async with rig() as it:
+        await it.hears(READY)
+        for _ in range(limits.TICKETS_MAX + 1):
+            it.nursery.start_soon(it.borrow)
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.loans == [f"busy: the worker owes {limits.TICKETS_MAX} views already"]
+
+
+async def test_a_view_that_nobody_asked_for_is_a_broken_contract(autojump_clock) -> None:
+    async with rig() as it:
+        await it.hears(READY, SlotReady(9, 0, 7, step=24, tokens=99))
+        await trio.sleep(limits.WORKER_BACKOFF_S_MIN)
+        assert it.trainer.restarts == 1
+        assert "nobody has ticket 9" in it.trainer.reason
 
 
 async def test_a_slot_that_went_with_its_worker_is_neither_lent_nor_given_back(
@@ -181,32 +287,104 @@ async def test_a_slot_that_went_with_its_worker_is_neither_lent_nor_given_back(
 ) -> None:
     async with rig() as it:
         await it.hears(READY)
+        loan = await it.lend(1)
         it.links[0].stale.add(0)
-        await it.hears(slot_ready(0))
-        assert it.borrower.leases == []
-        it.trainer.release(0)  # StaleSlot: receive() is about to say that the worker died
-        await it.hears(crash())
-        assert it.borrower.losses == 1
-        it.trainer.release(0)
+        it.nursery.start_soon(it.borrow)
+        await trio.testing.wait_all_tasks_blocked()
+        await it.hears(SlotReady(2, 0, 8, step=24, tokens=99))
+        assert it.loans[1] == "local: gone"
+        it.lender.give_back(loan, "why not")  # StaleSlot: receive() is about to say that it died
+        await trio.testing.wait_all_tasks_blocked()
         assert it.failure is None
+
+
+async def test_a_death_ends_what_was_wished_and_lent(autojump_clock) -> None:
+    async with rig() as it:
+        await it.borrow()
+        assert it.loans == ["local: the worker went away"]  # there is none yet
+        await it.hears(READY)
+        loan = await it.lend(1)
+        it.nursery.start_soon(it.borrow)
+        await it.hears(crash())
+        assert it.loans[2:] == ["local: the worker went away"]
+        assert it.taker.losses == 1
+        assert not it.lender.apply(loan, b"x" * 16, PARTNER)
+        it.lender.give_back(loan, "why not")
+        assert it.lost == []
 
 
 async def test_what_was_not_merged_is_lost_with_the_worker(autojump_clock) -> None:
     async with rig() as it:
-        await it.hears(READY, slot_ready(0), slot_ready(1))
-        it.trainer.apply(0, b"1" * 16)
-        it.trainer.apply(1, b"2" * 16)
+        await it.hears(READY)
+        for number in (1, 2):
+            loan = await it.lend(number, slot=number - 1)
+            assert it.lender.apply(loan, b"%d" % number * 16, PARTNER)
         await it.hears(Applied(b"1" * 16, 25, 1))
         with trio.move_on_after(1) as waiting:
-            await it.trainer.drain()
+            await it.lender.drain()
         assert waiting.cancelled_caught
+        assert it.lender.unmerged == {b"2" * 16}
         await it.hears(crash())
-        await it.trainer.drain()
+        await it.lender.drain()
         assert it.lost == [b"2" * 16]
         assert it.trainer.applications.applied == 1
+
+
+async def test_the_worker_is_told_who_trains_but_not_all_the_time(autojump_clock) -> None:
+    async with rig() as it:
+        it.members = (SELF, OTHER)
+        it.trainer.partners_changed()
+        await trio.sleep(2 * limits.MEMBERS_TOLD_S)
+        assert it.links[0].sent == []  # it does not know the model yet
+        await it.hears(READY)
+        told = [Members((OTHER, SELF))]
+        assert it.links[0].sent == told
+        it.members = (THIRD,)  # we have not heard of ourselves
+        for _ in range(100):
+            it.trainer.partners_changed()
+            await trio.sleep(limits.MEMBERS_TOLD_S / 100)
+        assert it.links[0].sent == [*told, Members((SELF, THIRD))]
+        assert it.taker.changes == 101
+        await it.hears(crash())
         await trio.sleep(limits.WORKER_BACKOFF_S_MIN)
-        await it.hears(READY, slot_ready(0))  # the next worker counts from zero
-        assert len(it.borrower.leases) == 3
+        await it.hears(READY)
+        assert it.links[1].sent == [Members((SELF, THIRD))]
+
+
+async def test_rounds_are_fitted_to_the_fastest(autojump_clock) -> None:
+    async with rig() as it:
+        fields = {name: getattr(READY, name) for name in READY.__struct_fields__}
+        await it.hears(WorkerReady(**{**fields, "round_steps": 64}))
+        await trio.sleep(2 * limits.PACING_TOLD_S)
+        assert it.sent == []  # nobody has taken a step
+        await it.hears(progress_at(0.4))
+        for fastest, steps in ((0.38, []), (0.1, [16]), (0.102, [16]), (0.001, [16, 8])):
+            it.speeds = {OTHER: fastest, THIRD: 7.0}
+            await trio.sleep(2 * limits.PACING_TOLD_S)
+            assert it.sent == [RoundSteps(n) for n in steps]
+
+
+def progress_at(step_time_s: float) -> Progress:
+    return Progress(1, 1, 0.5, 0.5, step_time_s)
+
+
+async def test_many_messages_wait_until_the_worker_has_read_some(autojump_clock) -> None:
+    async with rig() as it:
+        await it.hears(READY)
+        it.links[0].is_deaf = True
+        told = 0
+
+        async def tell_all() -> None:
+            nonlocal told
+            for told in range(10 * limits.TRAINER_OUTBOX_MAX):  # noqa: B007
+                await it.trainer.tell(Drop(1, "x"))
+
+        it.nursery.start_soon(tell_all)
+        await trio.sleep(1)
+        assert 0 < told <= limits.TRAINER_OUTBOX_MAX / 2 + 1
+        await it.hears(crash())
+        await trio.sleep(limits.WORKER_BACKOFF_S_MAX)
+        assert told == 10 * limits.TRAINER_OUTBOX_MAX - 1
 
 
 async def test_the_restart_budget(autojump_clock) -> None:
@@ -264,7 +442,8 @@ async def test_a_pause_outlives_the_worker(autojump_clock) -> None:
 
 async def test_requests_of_people_leave_room_for_slots(autojump_clock) -> None:
     async with rig() as it:
-        await it.hears(READY, slot_ready(0), slot_ready(1))
+        await it.hears(READY)
+        loans = await it.lend(1), await it.lend(2, slot=1)
         it.links[0].is_deaf = True
 
         def ask_for_ever() -> None:
@@ -273,8 +452,8 @@ async def test_requests_of_people_leave_room_for_slots(autojump_clock) -> None:
 
         with pytest.raises(Overloaded, match="has not read"):
             ask_for_ever()
-        it.trainer.apply(0, b"x" * 16)
-        it.trainer.release(1)
+        it.lender.apply(loans[0], b"x" * 16, PARTNER)
+        it.lender.give_back(loans[1], "why not")
 
 
 async def test_a_snapshot_on_request(autojump_clock) -> None:

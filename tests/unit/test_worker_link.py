@@ -16,12 +16,15 @@ from swarmnode.ipc.control import (
     Applied,
     Apply,
     Configure,
+    NoView,
     Pause,
     Progress,
     Release,
     SaveSnapshot,
     SlotReady,
     SnapshotSaved,
+    TakeView,
+    Wish,
     WorkerReady,
 )
 from swarmnode.ipc.segment import StaleSlot
@@ -98,6 +101,12 @@ def pull(step, x):
     return 0.01 * (1.0 - x) * (1 + step % 3)
 
 
+async def ask(link, number, ticket=1):
+    """Ask for the view of a wish; return the answer."""
+    await link.send(TakeView(ticket=ticket, number=number))
+    return await next_of(link, SlotReady | NoView)
+
+
 async def next_of(link, kind):
     while True:
         message = await link.receive()
@@ -110,10 +119,10 @@ async def test_a_fake_worker_is_a_worker_on_virtual_time(autojump_clock):
     start: StartWorker = worker.start
     async with start(CONFIGURE) as link:
         ready = await next_of(link, WorkerReady)
-        assert (ready.numel, ready.slots, ready.step) == (3, 2, 0)
-        slot = await next_of(link, SlotReady)
+        assert (ready.numel, ready.payload_numel, ready.step) == (3, 3, 0)
+        wish = await next_of(link, Wish)
         assert trio.current_time() == pytest.approx(2.0)
-        assert (slot.step, slot.round) == (4, 1)
+        assert (wish.step, wish.round, wish.numel) == (4, 1, 3)
         progress = await next_of(link, Progress)
         assert progress.step_time_s == 0.5
 
@@ -124,14 +133,16 @@ async def test_exchanges_between_fake_workers_keep_the_sum(autojump_clock):
     workers = [FakeWorker(x, drift=pull, every=3) for x in first]
     async with workers[0].start(CONFIGURE) as one, workers[1].start(CONFIGURE) as two:
         for round_number in range(20):
-            ready = [await next_of(link, SlotReady) for link in (one, two)]
-            views = [
-                np.frombuffer(link.slot_view(slot.slot, slot.generation), np.float32)
-                for link, slot in zip((one, two), ready, strict=True)
+            wishes = [await next_of(link, Wish) for link in (one, two)]
+            slots = [
+                await ask(link, wish.number) for link, wish in zip((one, two), wishes, strict=True)
             ]
-            difference = views[1] - views[0]
-            for link, slot, view, sign in zip((one, two), ready, views, (1, -1), strict=True):
-                view[:] = sign * difference
+            halves = [
+                np.frombuffer(link.slot_view(slot.slot, slot.generation), np.float32).reshape(2, 6)
+                for link, slot in zip((one, two), slots, strict=True)
+            ]
+            halves[0][1], halves[1][1] = halves[1][0], halves[0][0]
+            for link, slot in zip((one, two), slots, strict=True):
                 xid = bytes([round_number]) * 16
                 await link.send(Apply(slot=slot.slot, generation=slot.generation, xid=xid))
             for link in (one, two):
@@ -145,28 +156,35 @@ async def test_exchanges_between_fake_workers_keep_the_sum(autojump_clock):
 async def test_slots_of_a_fake_worker_change_hands(autojump_clock):
     worker = FakeWorker(np.zeros(2), every=1)
     async with worker.start(CONFIGURE) as link:
-        first, second = await next_of(link, SlotReady), await next_of(link, SlotReady)
-        with trio.move_on_after(5) as scope:
-            await next_of(link, SlotReady)
-        assert scope.cancelled_caught, "both slots are away"
+        old = await next_of(link, Wish)
+        wish = await next_of(link, Wish)
+        assert await ask(link, old.number, 7) == NoView(7, "no-wish: it is over here")
+        wish = await next_of(link, Wish)
+        first = await ask(link, wish.number)
+        again = await next_of(link, Wish)
+        assert (await ask(link, again.number)).why == "busy: in another exchange of the same"
         await link.send(Release(slot=first.slot, generation=first.generation))
         with pytest.raises(StaleSlot):
             link.slot_view(first.slot, first.generation)
         with pytest.raises(StaleSlot):
             await link.send(Release(slot=first.slot, generation=first.generation))
-        third = await next_of(link, SlotReady)
-        assert third.slot == first.slot
-        assert third.generation > second.generation
+        wish = await next_of(link, Wish)
+        second = await ask(link, wish.number)
+        assert second.generation > first.generation
+        worker.x[1] = np.nan
+        await link.send(Release(slot=second.slot, generation=second.generation))
+        wish = await next_of(link, Wish)
+        assert "finite" in (await ask(link, wish.number)).why
 
 
 async def test_a_fake_worker_pauses_saves_crashes_and_comes_back(autojump_clock):
     worker = FakeWorker(np.zeros(2), drift=pull, every=5)
     async with worker.start(CONFIGURE) as link:
-        await next_of(link, SlotReady)
+        await next_of(link, Wish)
         await link.send(SaveSnapshot(request=7))
         saved = await next_of(link, SnapshotSaved)
         assert (saved.request, saved.step) == (7, 5)
-        await next_of(link, SlotReady)
+        await next_of(link, Wish)
         worker.crash()
         with pytest.raises(WorkerCrashed, match="SIGKILL"):
             await link.receive()
