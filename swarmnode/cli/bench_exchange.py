@@ -1,14 +1,13 @@
 """``swarmnode bench exchange``: one exchange between two daemons, and where its time goes.
 
 Two processes run a whole node each: TLS session over loopback TCP, peer book,
-exchange core, codec, commit. Only the worker is replaced, by one that offers
-the same vector again as soon as the last exchange was applied, so that nothing
-but the exchange is measured.
+exchange core, codec, commit. Only the worker is replaced, by one that wishes
+again soon after the last exchange was applied and lends the same vector at once,
+so that nothing but the exchange is measured.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import resource
 import statistics
@@ -37,7 +36,10 @@ from swarmnode.ipc.control import (
     FromWorker,
     Release,
     SlotReady,
+    TakeView,
     ToWorker,
+    ViewShape,
+    Wish,
     WorkerReady,
 )
 from swarmnode.ipc.spawn import worker_command, worker_environment
@@ -121,19 +123,18 @@ def _result_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 class _BenchWorker:
-    """Offers the same vector again and again; implements ``WorkerLink``."""
+    """Wishes to exchange the same vector again and again; implements ``WorkerLink``."""
 
     pid = None
 
     def __init__(self, values: Vector, pause_s: float) -> None:
         self._values = values
         self._pause_s = pause_s
-        self._slot = values.copy()
-        self._generation = itertools.count(1)
-        self._applied = 0
+        self._slot = np.zeros((2, values.size), np.float32)
+        self._slot[0] = values
         self._round = 0
         self._send, self._receive = trio.open_memory_channel[FromWorker](8)
-        self.first_delta: Vector | None = None
+        self.first_mean: Vector | None = None
 
     @asynccontextmanager
     async def start(self, configure: Configure) -> AsyncIterator[_BenchWorker]:
@@ -142,6 +143,7 @@ class _BenchWorker:
             WorkerReady(
                 layout_hash=configure.layout_hash,
                 numel=self._values.size,
+                payload_numel=self._values.size,
                 slots=1,
                 step=0,
                 tokens=0,
@@ -150,23 +152,26 @@ class _BenchWorker:
                 threads=1,
             )
         )
-        self._offer()
+        self._wish()
         yield self
 
     async def send(self, message: ToWorker) -> None:
-        """Take an exchange and offer again."""
+        """Lend the vector, take an exchange and wish again."""
         await trio.lowlevel.checkpoint()
+        if isinstance(message, TakeView):
+            lent = SlotReady(message.ticket, 0, generation=self._round, step=0, tokens=0)
+            self._send.send_nowait(lent)
         if isinstance(message, Apply):
-            if self.first_delta is None:
-                self.first_delta = self._slot.copy()
-            self._applied += 1
+            if self.first_mean is None:
+                own, theirs = self._slot
+                self.first_mean = self._values + np.float32(0.5) * (theirs - own)
             self._send.send_nowait(Applied(xid=message.xid, step=0, staleness_steps=0))
         if isinstance(message, Apply | Release):
-            self._slot[:] = self._values
+            self._slot[0] = self._values
             # Both sides are done with the copy, which a real worker makes in its own
             # process, before the slower one makes its offer.
             await trio.sleep(self._pause_s)
-            self._offer()
+            self._wish()
 
     async def receive(self) -> FromWorker:
         """Return the next message."""
@@ -176,17 +181,11 @@ class _BenchWorker:
         """Return the one slot."""
         return self._slot.data.cast("B")
 
-    def _offer(self) -> None:
+    def _wish(self) -> None:
         self._round += 1
+        views = (ViewShape("x", "", self._values.size),)
         self._send.send_nowait(
-            SlotReady(
-                slot=0,
-                generation=next(self._generation),
-                round=self._round,
-                step=self._round,
-                tokens=0,
-                applied=self._applied,
-            )
+            Wish(self._round, "pair", "x", 0, self._round, "matching", views, step=self._round)
         )
 
 
@@ -256,11 +255,10 @@ async def _wait_for(finished: list[Finished], count: int) -> None:
 
 def _rel_error(worker: _BenchWorker, side: int, n_params: int) -> float:
     """‖mean − exact mean‖ / ‖exact mean‖ after the first exchange."""
-    assert worker.first_delta is not None
+    assert worker.first_mean is not None
     own, other = _vector(side, n_params), _vector(1 - side, n_params)
     exact = (own + other) / 2
-    got = own + worker.first_delta / 2
-    return float(np.linalg.norm(got - exact) / np.linalg.norm(exact))
+    return float(np.linalg.norm(worker.first_mean - exact) / np.linalg.norm(exact))
 
 
 def _cpu_s() -> float:
