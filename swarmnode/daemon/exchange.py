@@ -28,12 +28,11 @@ from swarmnode.daemon.choice import PartnerChoice
 from swarmnode.daemon.driver import CoreDriver
 from swarmnode.daemon.lane import Lane, decode_message
 from swarmnode.daemon.loans import Lender, Loan, NoLoan
-from swarmnode.daemon.pieces import count_pieces, cut, pair_codecs
+from swarmnode.daemon.pair_wishes import PairWishes, for_core
 from swarmnode.daemon.transfer import Transfer
 from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,
-    ConfigError,
     DeadlineExceeded,
     LocalProtocolError,
     MalformedMessage,
@@ -149,7 +148,6 @@ class Exchanges:
         lost: Callable[[bytes], None],
     ) -> None:
         self._neighbours = partners
-        self._codec = codec
         self._lender = lender
         self._record = record
         self._lost = lost
@@ -158,8 +156,7 @@ class Exchanges:
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(
             self.core, self._carry_out, now=env.monotonic
         )
-        self._wishes: dict[int, Wish] = {}  # that wait, and answers
-        self._untried: dict[int, None] = {}  # of the wishes, oldest first
+        self._wishes = PairWishes(codec)
         self._offered: Wish | None = None  # what Begin was about, though it may be out of date
         self._lanes: dict[bytes, Lane] = {}
         self._current: Lane | None = None  # that of the exchange in flight
@@ -191,25 +188,21 @@ class Exchanges:
 
     def wished(self, wish: Wish) -> None:
         """Offer a wish when nothing else runs, keep an answer for whoever asks."""
-        why = self._refusal(wish)
+        why = "local: leaving" if self._draining else self._wishes.refusal(wish)
         if why:
             log = _log.debug if self._draining else _log.error
             log("a wish that no pair serves", tag=wish.tag, why=why)
             if not wish.is_open:
                 self._lender.drop(wish, why)
             return
-        for number, other in list(self._wishes.items()):
-            if _place(other) == _place(wish):
-                self._forget(number)
-        self._wishes[wish.number] = wish
-        if not wish.is_open:
-            self._untried[wish.number] = None
-        self._driver.feed(events.Available(_for_core(wish), self._transfer_limit_s(wish)))
+        self._wishes.add(wish)
+        self._driver.feed(events.Available(for_core(wish), self._transfer_limit_s(wish)))
         self._may_begin.set()
 
     def worker_gone(self) -> None:
         """The worker died with its wishes and slots: whatever runs is over."""
-        self._forget_all()
+        self._wishes.take_all()
+        self._driver.feed(events.Unavailable())
         if self._side is not None:
             self._side.transfer.end()
         self.give_up("the worker went away")
@@ -217,19 +210,6 @@ class Exchanges:
     def partners_changed(self) -> None:
         """There may be somebody to offer to: a wish may have waited for that."""
         self._may_begin.set()
-
-    def _refusal(self, wish: Wish) -> str:
-        if self._draining:
-            return "local: leaving"
-        if len(self._wishes) >= limits.WISHES_MAX:
-            return f"local: {limits.WISHES_MAX} wishes wait already"
-        if not 0 < count_pieces(wish) <= limits.EXCHANGE_CHUNKS_MAX:
-            return f"local: expected 1 to {limits.EXCHANGE_CHUNKS_MAX} chunks, got {wish.numel:,}"
-        try:
-            pair_codecs(wish, self._codec)
-        except ConfigError as error:
-            return f"local: {error}"
-        return ""
 
     # --- offering -------------------------------------------------------------------------
 
@@ -242,13 +222,13 @@ class Exchanges:
 
     def _begin(self) -> None:
         """Offer the oldest wish that was not tried yet and that somebody may want."""
-        for number in list(self._untried):
+        for wish in self._wishes.untried():
             if not self.core.is_idle:
                 return
-            wish, members = self._wishes[number], self._neighbours.partners()
-            candidates = self._choice.candidates(wish, members, self._neighbours.sessions)
+            members, sessions = self._neighbours.partners(), self._neighbours.sessions
+            candidates = self._choice.candidates(wish, members, sessions)
             if candidates:
-                del self._untried[number]
+                self._wishes.note_tried(wish)
                 self._offered = wish
                 limit_s = self._transfer_limit_s(wish)
                 self._driver.feed(events.Begin(wish.tag, wish.fragment, candidates, limit_s))
@@ -263,36 +243,23 @@ class Exchanges:
         limit_s = limits.EXCHANGE_VIEW_S + limits.EXCHANGE_TRANSFER_S_MIN
         if self._transfer_mean_s is not None:
             return limit_s + 5 * self._transfer_mean_s
-        payload_bytes = sum(
-            codec.payload_bytes(view.numel)
-            for view, codec in zip(wish.views, pair_codecs(wish, self._codec), strict=True)
-        )
+        payload_bytes = self._wishes.payload_bytes(wish)
         return limit_s + payload_bytes / limits.EXCHANGE_RATE_BYTES_PER_S_MIN
 
     def _take_back(self, wish: Wish, why: str) -> None:
         """Give up a wish that was promised to nobody."""
-        self._forget(wish.number)
+        self._wishes.remove(wish.number)
         self._driver.feed(events.Unavailable(wish.number))
         self._lender.drop(wish, why)
-
-    def _forget(self, number: int) -> None:
-        del self._wishes[number]
-        self._untried.pop(number, None)
-
-    def _forget_all(self) -> None:
-        self._wishes.clear()
-        self._untried.clear()
-        self._driver.feed(events.Unavailable())
 
     # --- the end of it --------------------------------------------------------------------
 
     async def drain(self) -> None:
         """Offer and accept nothing more; return when no exchange runs."""
         self._draining = True
-        for wish in self._wishes.values():
-            if not wish.is_open:
-                self._lender.drop(wish, "local: leaving")
-        self._forget_all()
+        for wish in self._wishes.take_all():
+            self._lender.drop(wish, "local: leaving")
+        self._driver.feed(events.Unavailable())
         if self._current is not None and self._side is None:
             self.give_up("leaving")  # nobody has accepted yet
         while self._current is not None:
@@ -338,15 +305,17 @@ class Exchanges:
             self._nursery.start_soon(self._send_alone, peer, message)
 
     def _start_transfer(self, lane: Lane, start: events.StartTransfer) -> None:
-        wish = self._wishes.get(start.number) or self._offered
-        assert wish is not None  # the core takes wishes, and what it was told to offer
-        if start.number in self._wishes and not wish.is_open:
-            self._forget(start.number)
+        wish = self._wishes.get(start.number)
+        if wish is None:
+            wish = self._offered  # another has taken its place: the worker will not lend
+            assert wish is not None
+        elif not wish.is_open:
+            self._wishes.remove(start.number)
         theirs = start.theirs
         partner = Partner(
             start.peer, theirs.step, theirs.tokens, theirs.weight, theirs.base_version
         )
-        transfer = Transfer(cut(wish, pair_codecs(wish, self._codec)))
+        transfer = Transfer(self._wishes.pieces(wish))
         self._side = side = _Side(wish, partner, theirs.round, transfer)
         self._current = lane
         lane.start(transfer)
@@ -509,27 +478,6 @@ class Exchanges:
             raise MalformedMessage(f"{type(message).__name__} needs a stream", peer=str(peer))
         self._driver.feed(events.Received(peer, message))
         return b""
-
-
-def _place(wish: Wish) -> tuple[str, int, bool]:
-    """What a wish has in common with the one that it takes the place of."""
-    return wish.tag, wish.fragment, wish.is_open
-
-
-def _for_core(wish: Wish) -> events.Wish:
-    return events.Wish(
-        number=wish.number,
-        tag=wish.tag,
-        fragment=wish.fragment,
-        round=wish.round,
-        n_chunks=count_pieces(wish),
-        step=wish.step,
-        tokens=wish.tokens,
-        weight=wish.weight,
-        base_version=wish.base_version,
-        round_skew_max=wish.round_skew_max,
-        is_open=wish.is_open,
-    )
 
 
 async def _receive_offer(stream: Stream) -> wire.Offer:
