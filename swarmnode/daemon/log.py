@@ -233,7 +233,10 @@ class Log:
         self._is_called = False
         members = self._members(book)
         if members == (self._self_id,):
-            self._close_alone(book)
+            # Looked at again: the others may have gone since a majority was there.
+            may_found = not book.is_fresh or self._may_found(members)
+            if may_found and events.has_majority(book.members, members):
+                self._close_alone(book)
             return
         gid = book.gid(self._key, self._attempt)
         if not self.runs.may_begin(gid):
