@@ -97,6 +97,7 @@ class Log:
         self._attempt = 0  # at the open round
         self._bound: tuple[int, bytes] = (0, b"")
         self._offered: set[bytes | None] = set()
+        self._is_used = False  # here, or by a peer: most strategies have no log
         self._is_called = False
         self._must_ask = True
         self._has_spoken = False  # in the last round
@@ -150,6 +151,7 @@ class Log:
         now = self._env.monotonic()
         self._pause_s, self._wished_at = now - self._wished_at, now
         self._pending.append(wish)
+        self._is_used = True
         while len(self._pending) > limits.LOG_PENDING_MAX:
             self._lender.drop(self._pending.popleft(), "round: the log does not get on")
         self._wake()
@@ -183,7 +185,7 @@ class Log:
     async def _take_part(self) -> None:
         while True:
             book = self._book
-            if book is None or self._is_halted:
+            if book is None or self._is_halted or not self._is_used:
                 await self._news.wait()
             elif self._must_ask:
                 await self._catch_up(book)
@@ -312,6 +314,7 @@ class Log:
         if not isinstance(message, wire.Enlist):
             return
         book = self._book
+        self._is_used = True
         if book is None or self._is_halted:
             self.runs.refuse(peer, message.gid, "this node takes no part in the log now")
         elif message.gid == book.gid(self._key, self._attempt):

@@ -35,12 +35,12 @@ from swarmnode.daemon.finalize import Finalizer
 from swarmnode.daemon.finder import SwarmFinder
 from swarmnode.daemon.grounds import make_beacon, make_grounds
 from swarmnode.daemon.key_guard import KeyGuard
-from swarmnode.daemon.loans import WishTaker
 from swarmnode.daemon.manifests import ManifestKeeper, check_strategy
 from swarmnode.daemon.report import SelfReport
 from swarmnode.daemon.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status import NodeView
 from swarmnode.daemon.swarm import SwarmPart
+from swarmnode.daemon.takers import Takers
 from swarmnode.daemon.trainer import Trainer
 from swarmnode.daemon.worker_link import StartWorker
 from swarmnode.env import Env
@@ -309,7 +309,17 @@ class Node:
     async def _train(self, manifest: Manifest, part: SwarmPart, nursery: trio.Nursery) -> None:
         trainer = self._make_trainer(manifest)
         exchanges = self._make_exchanges(manifest, part, trainer)
-        trainer.takers = self._make_takers(exchanges)
+        takers = Takers(
+            exchanges,
+            manifest=manifest,
+            swarm_id=self._link.swarm_id,
+            part=part,
+            trainer=trainer,
+            self_id=self._identity.peer_id,
+            env=self.env,
+        )
+        trainer.takers = takers.by_kind()
+        trainer.on_log_round = takers.log.worker_ready
         trainer.briefing = Briefing(
             self._identity.peer_id,
             members=part.partners,
@@ -324,7 +334,7 @@ class Node:
         finalizer = self._make_finalizer(manifest, part, trainer)
         part.on_partners_changed = partial(_tell_all, trainer.partners_changed, finalizer.look)
         await nursery.start(finalizer.run)
-        await nursery.start(exchanges.run)
+        await nursery.start(takers.run)
         self.view.trainer, self.view.exchanges = trainer, exchanges
         self.view.finalizer = finalizer
         await trainer.run()
@@ -411,10 +421,6 @@ class Node:
             record=self._record_finished,
             lost=self._log.lost,
         )
-
-    def _make_takers(self, exchanges: Exchanges) -> dict[str, WishTaker]:
-        """Return who serves wishes, by their kind."""
-        return {"pair": exchanges}
 
     def _make_finalizer(self, manifest: Manifest, part: SwarmPart, trainer: Trainer) -> Finalizer:
         return Finalizer(

@@ -104,6 +104,7 @@ class Trainer:
         lender: lends the slots of the worker that runs.
         takers: who serves wishes, by their kind.
         briefing: tells the worker of the others; without one it knows of nobody.
+        on_log_round: a worker is up that wants the log from this round on.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Trainer:
         self.worker_pid: int | None = None
         self.lender = SlotLender(self._post, on_lost)
         self.takers: Mapping[str, WishTaker] = {}
+        self.on_log_round: Callable[[int], None] = lambda _round: None
         self.briefing: Briefing | None = None
         self.merges = MergeDesk(self._ask_of_worker)
         self._start_worker = start_worker
@@ -242,6 +244,7 @@ class Trainer:
                     self.dealer.worker_ready(message)
                 if self.briefing is not None:
                     self.briefing.worker_ready(message)
+                self.on_log_round(message.log_round)
             case Wish():
                 self._take_wish(message)
             case SlotReady():
