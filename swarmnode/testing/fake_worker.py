@@ -35,6 +35,7 @@ from swarmnode.ipc.control import (
     Drop,
     DropShard,
     FromWorker,
+    GiveShare,
     Members,
     NoView,
     Pause,
@@ -50,10 +51,12 @@ from swarmnode.ipc.control import (
     TakeView,
     ToWorker,
     ViewShape,
+    WeighMerge,
     Wish,
     WorkerReady,
 )
 from swarmnode.ipc.segment import StaleSlot
+from swarmnode.testing.fake_merge import answer_merge
 from swarmnode.testing.fake_snapshot import Vector, read_fetched, write_snapshot
 
 
@@ -235,6 +238,9 @@ class _Life:
                     self._worker.members = members
                 case SaveSnapshot(request=request):
                     self.save(request)
+                case GiveShare() | WeighMerge() as order:
+                    worker = self._worker
+                    self._outbox.append(answer_merge(order, worker.x, worker.step))
                 case TakeShard(epoch=epoch, index=index):
                     self._shards[epoch, index] = self._worker.shard_steps
                 case DropShard(epoch=epoch, index=index):

@@ -34,7 +34,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         home, "create", "demo", "--task", "bytes-lm", *settings, "--json", "--advertise", "h:1"
     )
     assert created.code == 0, created.err
-    assert created.json["strategy_settings"]["every"] == 16
+    assert created.json["strategy_settings"]["every"] == 32
+    assert (created.json["strategy"], created.json["codecs"]) == ("streaming", ["E3M0", "Q8B64"])
     assert created.json["link"].endswith("@h:1")
     snapshots = Paths(home).swarm("demo").snapshots
     script = (
@@ -115,6 +116,18 @@ def test_a_failed_create_leaves_the_name_free(tmp_path: Path) -> None:
     for settings, code, message in (
         (("--task", "nosuch"), 2, "task 'nosuch' is not installed here; installed: bytes-lm"),
         (("--task", "synthetic", "--set", "strategy.foo=1"), 2, "unknown setting 'foo'"),
+        (("--task", "synthetic", "--set", "strategy.gamma=1.5"), 2, "expected gamma below 1.5"),
+        (("--task", "synthetic", "--strategy", "dadao"), 2, "a strongly convex task"),
+        (
+            ("--task", "synthetic", "--strategy", "a2cid2", "--codec", "Q4B64"),
+            2,
+            "--codec Q4B64: its error is too large for whole weights, which a2cid2 sends",
+        ),
+        (
+            ("--task", "synthetic", "--strategy", "diloco", "--topology", "ring"),
+            2,
+            "in diloco all who are present meet at once",
+        ),
         (("--task", "synthetic", "--set", "lr=NaN"), 2, "setting lr: expected `float`"),
         (("--task", "bytes-lm", "--set", "dim=2000000000"), 1, "out of memory"),
     ):

@@ -1,0 +1,24 @@
+"""What the fake worker does in a merge by ``mean``: shares and means are its parameters."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from swarmnode.ipc.control import GiveShare, MergeWeighed, ShareGiven, WeighMerge
+from swarmnode.testing.fake_snapshot import Vector
+
+
+def answer_merge(order: GiveShare | WeighMerge, x: Vector, step: int) -> ShareGiven | MergeWeighed:
+    """Do what the daemon asks for; the loss is the distance from (1, 1, ...)."""
+    if isinstance(order, GiveShare):
+        x.astype(np.float32).tofile(order.path)
+        return ShareGiven(order.request, len(x), step, step)
+    merged = np.fromfile(order.path, np.float32)
+    digest = hashlib.sha256(merged.tobytes()).digest()
+    return MergeWeighed(order.request, digest, _loss(merged.astype(np.float64)), _loss(x))
+
+
+def _loss(x: Vector) -> float:
+    return float(np.linalg.norm(1.0 - x))
