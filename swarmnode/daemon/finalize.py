@@ -40,7 +40,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 
 FINALIZE_SERVICE = "finalize/1"
 
-_MEANS = "finalize-mean"  # services of the group runs
+MEANS_SERVICE = "finalize-mean"  # of the group runs
 _FID_BYTES = 16
 _log = get_logger(__name__)
 
@@ -108,7 +108,7 @@ class Finalizer:
         env: Env,
     ) -> None:
         self._runs = GroupRuns(
-            _MEANS,
+            MEANS_SERVICE,
             self_id=self_id,
             partners=swarm,
             services=services,

@@ -49,6 +49,7 @@ class Groups:
         live: who is alive, as the failure detector knows.
 
     Attributes:
+        on_mean: told of each mean over whom it is.
         committed_total, refused_total: means applied, and wishes that did not even begin.
     """
 
@@ -84,6 +85,7 @@ class Groups:
             live=live,
             env=env,
         )
+        self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
         self.committed_total = self.refused_total = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -168,6 +170,7 @@ class Groups:
             present = tuple(bytes(peer) for peer in how.contributors)
             is_applied = self._lender.apply(loan, gid, present=present)
             self.committed_total += is_applied
+            self.on_mean(how.contributors)
             _log.info(
                 "group mean",
                 tag=wish.tag,

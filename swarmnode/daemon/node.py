@@ -15,7 +15,7 @@ A node starts in this order and stops in the reverse one, in under two seconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 
@@ -45,6 +45,7 @@ from swarmnode.daemon.trainer import Trainer
 from swarmnode.daemon.worker_link import StartWorker
 from swarmnode.env import Env
 from swarmnode.errors import StorageError, SwarmNodeError
+from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Configure
 from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.channel import Transport
@@ -319,6 +320,7 @@ class Node:
             env=self.env,
         )
         trainer.takers = takers.by_kind()
+        takers.groups.on_mean = self._note_mean
         trainer.on_log_round = takers.log.worker_ready
         trainer.briefing = Briefing(
             self._identity.peer_id,
@@ -336,7 +338,7 @@ class Node:
         await nursery.start(finalizer.run)
         await nursery.start(takers.run)
         self.view.trainer, self.view.exchanges = trainer, exchanges
-        self.view.finalizer = finalizer
+        self.view.finalizer, self.view.groups = finalizer, takers.groups
         await trainer.run()
 
     def _make_beacon(self, lan: DatagramNet | None) -> LanBeacon:
@@ -456,6 +458,12 @@ class Node:
             self._discovery.remember()
         except StorageError as error:
             _log.error("good peers are not written down", why=str(error))
+
+    def _note_mean(self, contributors: Collection[PeerId]) -> None:
+        for peer in contributors:
+            if peer != self._identity.peer_id:
+                self.view.meetings.note(peer, trio.current_time())
+        self.view.last_exchange_unix_s = self.env.wall()
 
     def _record_finished(self, finished: Finished) -> None:
         self._on_finished(finished)

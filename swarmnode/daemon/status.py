@@ -16,6 +16,7 @@ from swarmnode import __version__, limits
 from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.exchange import Exchanges
 from swarmnode.daemon.finalize import Finalizer
+from swarmnode.daemon.groups import Groups
 from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.mixing import InThread, Meetings, SwarmMixing
 from swarmnode.daemon.network import Network
@@ -119,6 +120,7 @@ class NodeView:
     trainer: Trainer | None = None
     exchanges: Exchanges | None = None
     finalizer: Finalizer | None = None
+    groups: Groups | None = None
     address: str = ""
     addresses: Callable[[], tuple[str, ...]] = tuple  # where others can dial us
     last_exchange_unix_s: float | None = None
@@ -373,7 +375,8 @@ class NodeView:
         return ready.device if ready is not None else ""
 
     def _committed(self) -> int:
-        return self.exchanges.totals.committed if self.exchanges is not None else 0
+        pairs = self.exchanges.totals.committed if self.exchanges is not None else 0
+        return pairs + (self.groups.committed_total if self.groups is not None else 0)
 
     def _exchange_results(self) -> dict[str, int]:
         results = {"committed": 0, "aborted": 0, "busy": 0, "in_doubt": 0}
@@ -382,6 +385,11 @@ class NodeView:
             for (_, outcome, _), count in statistics.finished_total.items():
                 results["busy" if outcome == "declined" else str(outcome)] += count
             results["in_doubt"] = statistics.in_doubt_total
+        if self.groups is not None:
+            means = self.groups.runs.statistics()
+            results["committed"] += self.groups.committed_total
+            results["aborted"] += sum(means.aborted_total.values())
+            results["in_doubt"] += means.in_doubt_total
         return results
 
     def _bytes(self) -> tuple[dict[str, int], dict[str, int]]:
