@@ -93,10 +93,13 @@ def kill_one(n: int, victim: int, after_s: float) -> tuple[list[dict[str, Any]],
     "kills", [3, pytest.param(20, marks=pytest.mark.slow)], ids="{}-kills".format
 )
 def test_survivors_of_a_kill_finish_in_time_and_agree(kills: int) -> None:
+    """So many kills that a survivor noticed before it was through; others count for nothing."""
     rng = random.Random(kills)
     usual_s = {n: undisturbed_s(n) for n in (4, 5)[: 1 + (kills > 3)]}
-    disturbed, slowest_s = 0, 0.0
-    for kill in range(kills):
+    noticed, tries, slowest_s = 0, 0, 0.0
+    while noticed < kills:
+        tries += 1
+        assert tries <= 2 * kills, f"only {noticed} of {tries - 1} kills came in the middle"
         n = rng.choice(list(usual_s))
         after_s = rng.uniform(0, usual_s[n])
         results, has_victim = kill_one(n, rng.randrange(n), after_s)
@@ -104,14 +107,14 @@ def test_survivors_of_a_kill_finish_in_time_and_agree(kills: int) -> None:
         assert len({result["mean"] for result in results}) == 1
         assert len({tuple(result["present"]) for result in results}) == 1
         waits_s = [r["ended_at"] - r["noticed_at"] for r in results if r["noticed_at"]]
-        disturbed += bool(waits_s)
         took_s = max(waits_s, default=0.0)
+        noticed += bool(waits_s)
         slowest_s = max(slowest_s, took_s)
         print(
-            f"kill {kill + 1} of {kills}: {n} members, {after_s * 1000:.0f} of"
-            f" {usual_s[n] * 1000:.0f} ms after the start; over {took_s * 1000:.0f} ms after the"
-            f" death was noticed, {'with' if has_victim else 'without'} the victim's payload"
+            f"kill {tries}: {n} members, {after_s * 1000:.0f} of {usual_s[n] * 1000:.0f} ms"
+            f" after the start; "
+            + (f"over {took_s * 1000:.0f} ms after it was noticed" if waits_s else "all was over")
+            + f", {'with' if has_victim else 'without'} the victim's payload"
         )
         assert took_s < FINISH_S_MAX
-    print(f"{disturbed} of {kills} runs were disturbed; the slowest took {slowest_s:.2f} s")
-    assert disturbed >= kills // 2, "most kills must come in the middle of a run"
+    print(f"{noticed} kills in the middle of {tries}; the slowest end took {slowest_s:.2f} s")

@@ -113,3 +113,29 @@ async def join(made: Party, name: str, log_round: int = 0) -> Writer:
     for node in made.up:
         assert node.peer in made.alive
     return writer
+
+
+def everybody_changed(all_of_them: list[Writer]) -> None:
+    for writer in all_of_them:
+        writer.log.partners_changed()
+
+
+def part(made: Party, few: list[Writer], many: list[Writer]) -> None:
+    """Let two parts of the network lose each other, as their failure detectors see at once."""
+    for side, others in ((few, many), (many, few)):
+        seen = {w.node.peer for w in side}
+        for writer in side:
+            writer.node.partners = lambda seen=seen: tuple(sorted(seen))  # type: ignore[method-assign]
+        for one in side:
+            for two in others:
+                made.network.cut(one.node.name, two.node.name)
+    everybody_changed(few + many)
+
+
+async def rejoin(made: Party, few: list[Writer], many: list[Writer]) -> None:
+    for one in few:
+        for two in many:
+            await one.node.dial(two.node.peer, two.node.address)
+    for writer in few + many:
+        writer.node.partners = PartyNode.partners.__get__(writer.node)  # type: ignore[method-assign]
+    everybody_changed(few + many)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import trio
 
@@ -13,13 +11,15 @@ from swarmnode.errors import Refused
 from swarmnode.protocol.gossip.log_book import LogBook
 from swarmnode.wire.log import LogAsk, LogGive, LogRound
 from swarmnode.wire.packing import decode_record, encode_record
-from tests.unit.lender_kit import PartyNode
-from tests.unit.log_kit import Writer, check_agreement, join, writers
-
-
-def everybody_changed(all_of_them: list[Writer]) -> None:
-    for writer in all_of_them:
-        writer.log.partners_changed()
+from tests.unit.log_kit import (
+    Writer,
+    check_agreement,
+    everybody_changed,
+    join,
+    part,
+    rejoin,
+    writers,
+)
 
 
 async def test_all_see_the_same_rounds_with_a_record_of_each(autojump_clock) -> None:
@@ -106,58 +106,6 @@ async def test_a_minority_waits_and_catches_up(autojump_clock) -> None:
         await made.until(lambda: all(w.log_round >= target for w in all_of_them), 120)
         check_agreement(*all_of_them)
         assert not any(writer.halts for writer in all_of_them)
-
-
-def part(made, few: list[Writer], many: list[Writer]) -> None:
-    """Let two parts of the network lose each other, as their failure detectors see at once."""
-    for side, others in ((few, many), (many, few)):
-        seen = {w.node.peer for w in side}
-        for writer in side:
-            writer.node.partners = lambda seen=seen: tuple(sorted(seen))  # type: ignore[method-assign]
-        for one in side:
-            for two in others:
-                made.network.cut(one.node.name, two.node.name)
-    everybody_changed(few + many)
-
-
-async def rejoin(made, few: list[Writer], many: list[Writer]) -> None:
-    for one in few:
-        for two in many:
-            await one.node.dial(two.node.peer, two.node.address)
-    for writer in few + many:
-        writer.node.partners = PartyNode.partners.__get__(writer.node)  # type: ignore[method-assign]
-    everybody_changed(few + many)
-
-
-@pytest.mark.parametrize("seed", range(20))
-async def test_deaths_partitions_and_lost_words_change_no_round(autojump_clock, seed: int) -> None:
-    rng = random.Random(seed)
-    async with writers(5, delay_s=0.02, step_s=0.1) as (made, all_of_them):
-        await made.until(lambda: all(len(w.rounds) >= 2 for w in all_of_them), 120)
-        up = list(all_of_them)
-        for _ in range(3):
-            await trio.sleep(rng.uniform(0, 0.5))
-            match rng.randrange(3):
-                case 0 if len(up) > 3:
-                    victim = up.pop(rng.randrange(len(up)))
-                    victim.node.die()
-                    everybody_changed(up)
-                case 1:
-                    n = rng.randrange(1, len(up))
-                    side = rng.sample(up, n)
-                    other = [w for w in up if w not in side]
-                    part(made, side, other)
-                    await trio.sleep(rng.uniform(0, 30))
-                    await rejoin(made, side, other)
-                case _:
-                    one, two = rng.sample(up, 2)
-                    made.network.cut(one.node.name, two.node.name)
-                    await trio.sleep(rng.uniform(0, 1))
-                    await one.node.dial(two.node.peer, two.node.address)
-        target = max(w.log_round for w in up) + 5
-        await made.until(lambda: all(w.log_round >= target for w in up), 300)
-        check_agreement(*all_of_them)
-        assert not any(writer.halts for writer in up)
 
 
 async def test_two_logs_are_noticed_and_the_smaller_side_halts(autojump_clock) -> None:

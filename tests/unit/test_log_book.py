@@ -1,0 +1,152 @@
+"""Rounds of the log: their one encoding, what follows what, and what binds the next attempt."""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+import pytest
+
+from swarmnode import limits
+from swarmnode.errors import MalformedMessage
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip.log_book import NO_DIGEST, LogBook, read_chain, read_round
+from swarmnode.wire.log import LogEntry, LogRound, LogShare
+from swarmnode.wire.packing import encode_record
+
+A, B, C = (PeerId(bytes([n]) * 32) for n in (1, 2, 3))
+KEY = b"k" * 32
+
+
+def share(record: bytes | None, **bound: object) -> LogShare:
+    return LogShare(record, 5, **bound)  # type: ignore[arg-type]
+
+
+def filled(n: int, first: int = 0) -> LogBook:
+    book = LogBook(first)
+    for number in range(n):
+        book.close(book.read(book.make([(A, share(b"%d" % number)), (B, share(None))])))
+    return book
+
+
+def test_a_round_holds_who_took_part_and_what_they_published_in_order() -> None:
+    book = LogBook(7)
+    data = book.make([(C, share(b"c")), (A, share(None)), (B, share(b"b"))])
+    closed = book.read(data)
+    assert closed.members == (A, B, C)
+    assert [(e.author, e.payload, e.round) for e in closed.round.entries] == [
+        (B, b"b", 5),
+        (C, b"c", 5),
+    ]
+    assert (closed.round.number, closed.round.before) == (7, NO_DIGEST)
+    assert closed.digest == hashlib.sha256(b"swarmnode/log-round\0" + data).digest()
+    gid = book.gid(KEY, 0)
+    book.close(closed)
+    assert (book.next, book.head, book.members) == (8, closed.digest, (A, B, C))
+    assert len({gid, book.gid(KEY, 0), book.gid(KEY, 1)}) == 3
+
+
+ROUND = LogRound(0, NO_DIGEST, (A, B), (LogEntry(A, 5, b"a"), LogEntry(B, 5, b"b")))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        msgspec.structs.replace(ROUND, members=(B, A)),
+        msgspec.structs.replace(ROUND, members=(A, A, B)),
+        msgspec.structs.replace(ROUND, members=()),
+        msgspec.structs.replace(ROUND, members=(A,)),
+        msgspec.structs.replace(ROUND, entries=ROUND.entries[::-1]),
+        msgspec.structs.replace(ROUND, entries=(ROUND.entries[0],) * 2),
+        msgspec.structs.replace(ROUND, entries=(LogEntry(C, 5, b"c"),)),
+        msgspec.structs.replace(ROUND, entries=(LogEntry(A, 5, b"x" * 65),)),
+        msgspec.structs.replace(ROUND, before=b"short"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_round_is_refused(bad: LogRound) -> None:
+    assert read_round(encode_record(ROUND)).round == ROUND
+    with pytest.raises(MalformedMessage):
+        read_round(encode_record(bad))
+
+
+def test_a_round_has_one_encoding() -> None:
+    data = encode_record(ROUND)
+    longer = b"\x85" + data[1:] + b"\xa1x\x01"  # an unknown field, which decoders skip
+    with pytest.raises(MalformedMessage, match="one encoding"):
+        read_round(longer)
+
+
+def test_a_round_of_another_number_or_after_another_one_is_refused() -> None:
+    book, other = filled(3), filled(2)
+    with pytest.raises(MalformedMessage, match="expected round 3, got 2"):
+        book.read(other.make([(A, share(b"x"))]))
+    other.close(other.read(other.make([(A, share(b"x"))])))
+    with pytest.raises(MalformedMessage, match="does not follow"):
+        book.read(other.make([(A, share(b"x"))]))
+
+
+def test_what_a_member_is_bound_to_becomes_the_round_and_the_latest_wins() -> None:
+    book = filled(2)
+    first = book.make([(A, share(b"first")), (B, share(None))])
+    later = book.make([(A, share(b"later")), (C, share(None))])
+    shares = [
+        (A, share(b"new", bound_attempt=1, bound=first)),
+        (B, share(b"new", bound_attempt=3, bound=later)),
+        (C, share(b"new", bound_attempt=9, bound=b"no round")),
+    ]
+    assert book.make(shares) == later
+    assert book.make(shares[:1]) == first
+    assert book.read(book.make(shares[2:])).round.entries[0].payload == b"new"
+
+
+def test_rounds_are_given_as_far_as_they_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "LOG_ROUNDS_KEPT", 5)
+    book = filled(20, first=10)
+    assert (book.first_kept, book.next) == (25, 30)
+    assert [read_round(data).round.number for data in book.since(26, 3)] == [26, 27, 28]
+    assert len(book.since(25, 100)) == 5
+    assert book.since(24, 100) == book.since(30, 100) == ()
+    assert book.before(30) == book.head
+    assert book.before(29) == read_round(book.since(28, 1)[0]).digest
+    assert book.before(24) == book.before(31) == b""
+    monkeypatch.setattr(limits, "LOG_GIVEN_BYTES_MAX", 2 * len(book.since(25, 1)[0]) + 1)
+    assert len(book.since(25, 100)) == 2
+
+
+def test_a_fresh_book_begins_after_the_round_that_its_model_holds() -> None:
+    old, fresh = filled(6), LogBook(4)
+    assert (fresh.wanted, fresh.is_fresh, fresh.before(4)) == (3, True, b"")
+    for closed in read_chain(b"", 3, old.since(3, 100)):
+        fresh.close(closed)
+    assert (fresh.next, fresh.head, fresh.members) == (6, old.head, (A, B))
+    assert LogBook(0).wanted == 0
+
+
+def test_chains_follow_from_a_digest_on() -> None:
+    book = filled(4)
+    rounds = book.since(1, 3)
+    assert len(read_chain(book.before(1), 1, rounds)) == 3
+    for before, first, given in (
+        (NO_DIGEST, 1, rounds),
+        (b"", 0, rounds),
+        (b"", 1, rounds[::2]),
+    ):
+        with pytest.raises(MalformedMessage):
+            read_chain(before, first, given)
+
+
+def test_two_books_are_compared_at_a_round_that_both_know() -> None:
+    book, longer, other = filled(3), filled(5), LogBook(0)
+    while other.next < 5:
+        other.close(other.read(other.make([(B, share(b"other"))])))
+    for mine, theirs, alike in (
+        (book, longer, True),
+        (longer, book, True),
+        (book, other, False),
+        (other, book, False),
+        (book, LogBook(3), None),
+        (LogBook(3), book, None),
+    ):
+        head = b"" if theirs.is_fresh else theirs.head
+        assert mine.is_alike(theirs.next, theirs.before(mine.next), head) is alike
