@@ -16,6 +16,9 @@ from typing import Any
 from swarmnode import limits
 
 Entry = Mapping[str, Any]
+# A worker merges in the order of the views, so that an exchange is passed over by those at most
+# whose slots were lent before its own was.
+_OVERTAKEN_MAX = limits.SLOTS_PER_WORKER - 1
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ class _Account:
     """One node's history, read in its order."""
 
     outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)  # outcome, peer
-    pending: dict[str, None] = field(default_factory=dict)  # committed, not merged yet
-    skipped: set[str] = field(default_factory=set)  # a later one was merged before it
+    # Committed and not merged yet, to how many later ones have been merged.
+    pending: dict[str, int] = field(default_factory=dict)
+    skipped: set[str] = field(default_factory=set)  # too many later ones were merged before it
     lost: set[str] = field(default_factory=set)  # committed, and gone with a worker or a boot
     uncertain: set[str] = field(default_factory=set)  # of a boot that may have been killed
     last_boot: int = 0
@@ -56,10 +60,12 @@ class _Account:
             case "finished":
                 self.outcomes[xid] = (entry["outcome"], entry["peer"])
                 if entry["outcome"] == "committed" and xid not in self.lost:
-                    self.pending[xid] = None
+                    self.pending[xid] = 0
 
-    def close(self) -> None:
+    def close(self, *, is_gone: bool) -> None:
         """What is more than a worker's slots can hold cannot be on its way any more."""
+        if is_gone:
+            self._note_kill()
         for xid in list(self.pending)[: -limits.SLOTS_PER_WORKER]:
             self.skipped.add(xid)
             del self.pending[xid]
@@ -67,19 +73,25 @@ class _Account:
     def _note_boot(self, boot: int) -> None:
         if self.last_boot not in (0, boot):
             self.was_killed = True
-            self.lost.update(self.pending)
-            self.pending.clear()
-            self.uncertain.update(self.outcomes)
+            self._note_kill()
         self.last_boot = boot
+
+    def _note_kill(self) -> None:
+        self.lost.update(self.pending)
+        self.pending.clear()
+        self.uncertain.update(self.outcomes)
 
     def _merged(self, xid: str) -> None:
         if xid not in self.pending:
             return
         for earlier in list(self.pending):
-            del self.pending[earlier]
             if earlier == xid:
-                return
-            self.skipped.add(earlier)  # a worker merges in the order of commits
+                break
+            self.pending[earlier] += 1
+            if self.pending[earlier] > _OVERTAKEN_MAX:
+                self.skipped.add(earlier)
+                del self.pending[earlier]
+        del self.pending[xid]
 
 
 def audit_histories(
@@ -93,7 +105,7 @@ def audit_histories(
     for node, entries in histories.items():
         for entry in entries:
             accounts[node].take(entry)
-        accounts[node].close()
+        accounts[node].close(is_gone=node in killed)
     half: dict[str, None] = {}
     lost: set[str] = set()
     for account in accounts.values():

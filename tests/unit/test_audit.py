@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from swarmnode import limits
 from swarmnode.cli.audit import Audit, Entry, audit_histories
 
 
@@ -49,19 +50,29 @@ def test_a_commit_that_a_living_partner_does_not_share_is_half_applied(theirs) -
     expect(audit_histories({"a": good("1", "b"), "b": theirs}), half_applied=("1",))
 
 
-def test_a_commit_that_was_passed_over_is_half_applied() -> None:
-    a = [ended("1", "b"), *good("2", "b")]
-    b = [*good("1", "a"), *good("2", "a")]
-    expect(audit_histories({"a": a, "b": b}), half_applied=("1",))
+def test_a_commit_that_more_passed_over_than_there_are_slots_is_half_applied() -> None:
+    for overtaken in range(limits.SLOTS_PER_WORKER + 2):
+        later = [str(number) for number in range(2, 2 + overtaken)]
+        a = [ended("1", "b"), *(entry for xid in later for entry in good(xid, "b"))]
+        b = [entry for xid in ("1", *later) for entry in good(xid, "a")]
+        held = audit_histories({"a": [*a, merged("1")], "b": b})
+        audit = audit_histories({"a": a, "b": b})
+        if overtaken < limits.SLOTS_PER_WORKER:
+            expect(held)
+            expect(audit, unconfirmed=1)
+        else:
+            expect(held, half_applied=("1",))
+            expect(audit, half_applied=("1",))
 
 
 def test_the_last_commits_may_still_be_on_their_way_but_not_many() -> None:
-    xids = "12345"
+    xids = "1234567"
+    assert limits.SLOTS_PER_WORKER == 4
     a = [ended(xid, "b") for xid in xids]
     b = [entry for xid in xids for entry in good(xid, "a")]
     audit = audit_histories({"a": a, "b": b})
     assert sorted(audit.half_applied) == ["1", "2", "3"]
-    assert audit.unconfirmed == 2
+    assert audit.unconfirmed == 4
 
 
 @pytest.mark.parametrize("told", [[ended("1", "b"), gone("1")], [gone("1"), ended("1", "b")]])
@@ -93,6 +104,8 @@ def test_a_node_that_never_came_back_is_named() -> None:
     histories = {"a": good("1", "b"), "b": []}
     expect(audit_histories(histories), half_applied=("1",))
     expect(audit_histories(histories, killed=["b"]), lost_in_kill=1)
+    decided = {"a": [], "b": [ended("1", "a")]}
+    expect(audit_histories(decided, killed=["b"]), lost_in_kill=1)
 
 
 def test_a_partner_whose_history_is_not_there_proves_nothing() -> None:
