@@ -129,7 +129,11 @@ def test_torch_is_asked_for_where_it_is_missing(home: Path, tmp_path: Path) -> N
         ({"task": "nosuch"}, 2, "task 'nosuch' is not installed here; installed: bytes-lm"),
         ({"task_version": 7}, 4, "the swarm uses version 7, version 1 is installed here"),
         ({"layout_hash": bytes(32)}, 4, "the swarm's model has layout 000000000000, here it is"),
-        ({"strategy": "nosuch"}, 2, "expected a strategy among pair-average, got 'nosuch'"),
+        (
+            {"strategy": "nosuch"},
+            2,
+            "one-byte, pair-average, streaming, got 'nosuch'",
+        ),
         ({"task_config": {"width": 3}}, 2, "task synthetic: unknown setting 'width'"),
         ({"codec": "RAW99"}, 2, "no codec 'RAW99'"),
     ],
