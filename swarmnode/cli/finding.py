@@ -67,7 +67,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         name: what ``--only`` calls it.
         source: the paper.
         seeds: of the runs.
-        cpu_s: time on one core; 0 until it is known.
+        cpu_s: time on one core; of what runs in several processes ``wall_s`` is given instead.
         made_with: names and versions of what it was measured with.
         is_quick: from runs so short that they say nothing about the claim.
     """
@@ -82,6 +82,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     plots: list[Plot]
     table: Table | None = None
     cpu_s: float = 0.0
+    wall_s: float = 0.0
     made_with: dict[str, str] = {}
     is_quick: bool = False
 

@@ -140,8 +140,8 @@ def final_merge(quick: bool) -> Finding:
         " Learning”, arXiv:2507.06542",
         claim="Nodes with uneven data that exchange rarely end far below a single global mean of"
         " their models; with no exchange at all even that mean is poor.",
-        experiment=f"Digits on 16 nodes, labels split by Dirichlet(0.1), SGD, {steps:,} steps, random"
-        " pairs; accuracy of the nodes, and of the mean of all models.",
+        experiment=f"Digits on 16 nodes, labels split by Dirichlet(0.1), SGD, {steps:,} steps,"
+        " random pairs; accuracy of the nodes, and of the mean of all models.",
         seeds=seeds,
         checks=[
             check("accuracy of the mean, exchanges rare", merged[sparse], low=0.91),
