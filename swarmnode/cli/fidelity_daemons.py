@@ -16,7 +16,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ import msgspec
 import trio
 
 from swarmnode.cli.demo_run import DemoNode
-from swarmnode.cli.finding import Check, Finding, Plot, Series, Table
+from swarmnode.cli.fidelity_compare import Curve, Run, Setting, compare
+from swarmnode.cli.finding import Finding
 from swarmnode.cli.node_process import free_addresses
 from swarmnode.cli.worker_tools import run_offline, stream_offline
 from swarmnode.errors import DeadlineExceeded, SwarmNodeError, WorkerError
@@ -51,32 +52,21 @@ _CURVE_EVERY = 60  # steps between points of the picture
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
+    """How many nodes take how many steps; ``config`` is the task's."""
+
     n_nodes: int
     steps: int
-    config: dict[str, int]  # of the task
+    config: dict[str, int]
 
     @property
     def deadline_s(self) -> float:
+        """How long the training may take."""
         return 60.0 + self.steps * _STEP_S_MAX
 
 
-_FULL = _Plan(4, 3200, {"probe_windows": 128})
-_QUICK = _Plan(2, 64, {"dim": 16, "layers": 1, "heads": 2, "context": 16, "probe_windows": 4})
-
-Curve = list[tuple[int, float]]
-
-
-@dataclass(frozen=True)
-class _Run:
-    """What one of the two ways has come to. Losses are those of the held-out probe."""
-
-    mean_loss: float  # of the mean of all models
-    node_losses: list[float]
-    sent_bytes: list[float]  # by node
-    curve: Curve  # the mean over the nodes
-    took_s: float
-    made_with: dict[str, str] = field(default_factory=dict)
+FULL = Plan(4, 3200, {"probe_windows": 128})
+QUICK = Plan(2, 64, {"dim": 16, "layers": 1, "heads": 2, "context": 16, "probe_windows": 4})
 
 
 def run_daemons(*, is_quick: bool) -> Finding:
@@ -85,14 +75,22 @@ def run_daemons(*, is_quick: bool) -> Finding:
     Raises:
         SwarmNodeError: a node or a rank failed, or took too long.
     """
-    plan = _QUICK if is_quick else _FULL
+    plan = QUICK if is_quick else FULL
     folder = Path(tempfile.mkdtemp(prefix="swarmnode-fidelity-"))
     try:
         swarm = _Swarm(folder, plan)
         trio.run(swarm.train)
         ours = swarm.evaluate()
         theirs = _all_reduce(swarm, plan)
-        return _compare(plan, ours, theirs, swarm, is_quick=is_quick)
+        setting = Setting(
+            strategy=_STRATEGY,
+            steps=plan.steps,
+            tokens_per_step=swarm.nodes[0].status["tokens"] // plan.steps,
+            numel=swarm.manifest.numel,
+            seed=swarm.manifest.seed,
+            planes=swarm.planes,
+        )
+        return compare(setting, ours, theirs, is_quick=is_quick)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -100,7 +98,7 @@ def run_daemons(*, is_quick: bool) -> Finding:
 class _Swarm:
     """The nodes, and what they have come to."""
 
-    def __init__(self, folder: Path, plan: _Plan) -> None:
+    def __init__(self, folder: Path, plan: Plan) -> None:
         self._plan = plan
         self._folder = folder
         self.nodes = [
@@ -184,14 +182,14 @@ class _Swarm:
             if log.count("from step 0 on") != 1:
                 raise WorkerError(f"expected {node.name} to begin at step 0, once: run it again")
 
-    def evaluate(self) -> _Run:
+    def evaluate(self) -> Run:
         """Measure the models that were saved."""
         snapshots = [str(node.paths.swarm(_SWARM).snapshots) for node in self.nodes]
         found = run_offline("evaluate", *snapshots)
         steps = [model["step"] for model in found["models"]]
         if steps != [self._plan.steps] * len(self.nodes):
             raise WorkerError(f"expected all nodes to have taken all steps, got {steps}")
-        return _Run(
+        return Run(
             mean_loss=found["mean_loss"],
             node_losses=[model["loss"] for model in found["models"]],
             sent_bytes=[float(sum(planes.values())) for planes in self.planes],
@@ -200,7 +198,7 @@ class _Swarm:
         )
 
 
-def _all_reduce(swarm: _Swarm, plan: _Plan) -> _Run:
+def _all_reduce(swarm: _Swarm, plan: Plan) -> Run:
     """Train the same by all-reduce: its mean model is every rank's."""
     manifest = swarm.manifest
     peers = [PeerId.parse(node.status["peer"]) for node in swarm.nodes]
@@ -216,7 +214,7 @@ def _all_reduce(swarm: _Swarm, plan: _Plan) -> _Run:
     answers = list(stream_offline(msgspec.json.encode(job).decode(), module=_ALLREDUCE))
     *points, end = answers
     curve = [(point["step"], point["eval_loss"]) for point in points]
-    return _Run(
+    return Run(
         mean_loss=curve[-1][1],
         node_losses=[curve[-1][1]] * plan.n_nodes,
         sent_bytes=[float(sent) for sent in end["sent_bytes"]],
@@ -226,7 +224,7 @@ def _all_reduce(swarm: _Swarm, plan: _Plan) -> _Run:
     )
 
 
-def _mean_curve(curves: list[Curve], plan: _Plan) -> Curve:
+def _mean_curve(curves: list[Curve], plan: Plan) -> Curve:
     """Return the mean over the nodes at every so many steps, of the newest loss at each."""
     steps = [*range(_CURVE_EVERY, plan.steps, _CURVE_EVERY), plan.steps]
     points = []
@@ -240,100 +238,3 @@ def _mean_curve(curves: list[Curve], plan: _Plan) -> Curve:
 def _thin(curve: Curve) -> Curve:
     kept = [(step, round(loss, 5)) for step, loss in curve[:-1] if step % _CURVE_EVERY == 0]
     return [*kept, (curve[-1][0], round(curve[-1][1], 5))]
-
-
-# --- what comes of it ----------------------------------------------------------------------------
-
-
-def _compare(plan: _Plan, ours: _Run, theirs: _Run, swarm: _Swarm, *, is_quick: bool) -> Finding:
-    sent, reduced = statistics.fmean(ours.sent_bytes), statistics.fmean(theirs.sent_bytes)
-    tokens = swarm.nodes[0].status["tokens"] // plan.steps
-    numel = swarm.manifest.numel
-    computed = 2 * (plan.n_nodes - 1) / plan.n_nodes * 4 * numel * plan.steps
-    planes = ", ".join(
-        f"{name} {statistics.fmean(p[name] for p in swarm.planes) / 1e6:.2f}"
-        for name in swarm.planes[0]
-    )
-    return Finding(
-        name="daemons",
-        title="Real daemons against synchronous all-reduce",
-        source="A. Douillard et al., “Streaming DiLoCo with overlapping communication”,"
-        " arXiv:2501.18512, over the pairs of NoLoCo, arXiv:2506.10911",
-        claim="Training that exchanges a hundredth of the bytes reaches the loss of data"
-        " parallelism on the same tokens.",
-        experiment=f"{plan.n_nodes} daemons with a worker each, over TCP on loopback, `bytes-lm` of"
-        f" {numel:,} parameters, strategy `{_STRATEGY}` with its defaults, {plan.steps:,} steps of"
-        f" {tokens:,} tokens for every node; against torch.distributed over gloo, a rank for each"
-        " node, from the same first weights on the same batches, gradients averaged in float32 at"
-        " every step. Loss in nats per byte on the same held-out text. Bytes are all that a node's"
-        " sessions have sent, by the daemon's own counters (in MB, a mean over the nodes:"
-        f" {planes}), without copies of snapshots, which are switched off; for a rank what the"
-        f" kernel counted on its sockets. 2 (n−1)/n of the gradients would be {computed / 1e6:,.0f}"
-        " MB.",
-        seeds=[swarm.manifest.seed],
-        checks=[
-            _check(
-                "loss of the mean model over all-reduce's",
-                ours.mean_loss / theirs.mean_loss,
-                high=1.02,
-            ),
-            _check("bytes sent by a node over those of a rank", sent / reduced, high=0.01),
-            _check(
-                "the rank's bytes over 2 (n−1)/n · 4 · parameters · steps",
-                reduced / computed,
-                low=0.98,
-                high=1.05,
-            ),
-        ],
-        table=Table(
-            header=[
-                "run",
-                "loss, mean model",
-                "loss, mean of nodes",
-                "best node",
-                "worst node",
-                "MB sent by a node",
-                "s",
-            ],
-            rows=[_row("streaming", ours), _row("all-reduce", theirs)],
-        ),
-        plots=[
-            Plot(
-                name="loss",
-                title="Held-out loss over tokens",
-                x="million tokens of all nodes",
-                y="nats per byte",
-                series=[
-                    Series(name="streaming, mean of nodes", points=_by_tokens(ours, plan, tokens)),
-                    Series(
-                        name="streaming, mean model, at the end",
-                        style="dots",
-                        points=[(_by_tokens(ours, plan, tokens)[-1][0], ours.mean_loss)],
-                    ),
-                    Series(
-                        name="all-reduce", points=_by_tokens(theirs, plan, tokens), style="dashes"
-                    ),
-                ],
-            )
-        ],
-        wall_s=round(ours.took_s + theirs.took_s, 1),
-        made_with=theirs.made_with,
-        is_quick=is_quick,
-    )
-
-
-def _check(
-    what: str, value: float, *, low: float | None = None, high: float | None = None
-) -> Check:
-    return Check(what=what, value=float(f"{value:.4g}"), low=low, high=high)
-
-
-def _row(name: str, run: _Run) -> list[str]:
-    losses = [run.mean_loss, statistics.fmean(run.node_losses)]
-    losses += [min(run.node_losses), max(run.node_losses)]
-    sent_mb = statistics.fmean(run.sent_bytes) / 1e6
-    return [name, *(f"{loss:.4f}" for loss in losses), f"{sent_mb:,.2f}", f"{run.took_s:.0f}"]
-
-
-def _by_tokens(run: _Run, plan: _Plan, tokens: int) -> list[tuple[float, float]]:
-    return [(step * tokens * plan.n_nodes / 1e6, loss) for step, loss in run.curve]

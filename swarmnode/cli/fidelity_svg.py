@@ -15,6 +15,8 @@ _ON_DARK = ("#6cb6ff", "#f69d50", "#57ab5a", "#c99bff", "#ff7b9c")
 _DASHES = {"line": "", "dashes": "6 4", "dots": "0"}
 _DECADES_MAX = 7  # labels on a logarithmic axis
 _TICKS = 5
+_NARROW = 100.0  # a range that is labelled at 2 and 5 too
+_NEAR = 1 + 1e-9
 _CHARACTER = 6.6  # width of one in the legend, about
 
 Scale = Callable[[float], float]
@@ -59,8 +61,11 @@ def _ticks(values: Sequence[float], *, is_log: bool) -> list[float]:
     low, high = min(values), max(values)
     if is_log:
         first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-        if last - first <= 1:
-            return [c * 10**first for c in (1, 2, 5, 10) if low / 2 <= c * 10**first <= high * 2]
+        if high <= low * _NARROW:
+            fine = [c * 10.0**power for power in range(first - 1, last + 1) for c in (1, 2, 5)]
+            begin = max(number for number, tick in enumerate(fine) if tick <= low * _NEAR)
+            end = min(number for number, tick in enumerate(fine) if tick >= high / _NEAR)
+            return fine[begin : end + 1]
         every = math.ceil((last - first) / _DECADES_MAX)
         return [10.0**power for power in range(first, last + 1, every)]
     step = _round_up((high - low) / _TICKS) if high > low else 1.0

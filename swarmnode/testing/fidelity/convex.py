@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from swarmnode.cli.finding import Finding, Plot, Series, Table
 from swarmnode.strategies.dadao import Dadao, exchange_rates
@@ -19,28 +20,44 @@ _TIME_MAX = 5000.0
 _SEED = 0
 
 
+@dataclass(frozen=True)
+class _Solved:
+    """A graph on which the optimum was reached. ``rate``: √(2 χ1 χ2)."""
+
+    graph: str
+    rate: float
+    gradients: int
+    exchanges: int
+    curve: list[Point]  # (time, error)
+
+    @property
+    def per_rate(self) -> float:
+        """Exchanges in units of what the graph costs."""
+        return self.exchanges / self.rate
+
+    @property
+    def fit(self) -> tuple[float, float]:
+        """Slope and R² of the logarithm of the error."""
+        return fit([(t, math.log(error)) for t, error in self.curve])
+
+    def row(self) -> list[str]:
+        """Return it as a row of the table."""
+        slope, r2 = self.fit
+        figures = (self.rate, self.gradients, self.exchanges, self.per_rate, -slope, r2)
+        return [self.graph, *map(number, figures)]
+
+
+_HEADER = ["graph", "√(2 χ1 χ2)", "gradients", "exchanges", "per √(2 χ1 χ2)", "rate", "R²"]
+
+
 def dadao(quick: bool) -> Finding:
     """Solve least squares on five graphs to 1e-12, and quadratics of two condition numbers."""
-    target = _QUICK_TARGET if quick else _TARGET
-    rows, errors, used = [], [], []
-    gradients, per_rate, straight = [], [], []
-    for name in ("complete", "ring") if quick else _GRAPHS:
-        graph = _graph(name, _N)
-        task = Quadratic.lsq(_N, _SEED)
-        arena, curve = _solve(task, graph, target)
-        rate = math.fsum(exchange_rates(graph).rates.values())  # √(2 χ1 χ2)
-        slope, r2 = fit([(t, math.log(error)) for t, error in curve])
-        tally = arena.tally
-        rows.append([name, *map(number, (rate, tally.gradients, tally.exchanges))])
-        rows[-1] += [number(tally.exchanges / rate), number(-slope), number(r2)]
-        errors.append(line(name, curve))
-        used.append((short(rate), float(tally.exchanges)))
-        gradients.append(tally.gradients)
-        per_rate.append(tally.exchanges / rate)
-        straight.append(r2)
-    middle = mean(per_rate)
-    spread = max(abs(value / middle - 1) for value in per_rate)
-    ratio = _time(64.0, 1e-1 if quick else 1e-8) / _time(16.0, 1e-1 if quick else 1e-8)
+    target, coarse = (_QUICK_TARGET, 1e-1) if quick else (_TARGET, 1e-8)
+    found = [_on(name, target) for name in (("complete", "ring") if quick else _GRAPHS)]
+    middle = mean(solved.per_rate for solved in found)
+    spread = max(abs(solved.per_rate / middle - 1) for solved in found)
+    gradients = [solved.gradients for solved in found]
+    ratio = _time(64.0, coarse) / _time(16.0, coarse)
     return Finding(
         name="dadao",
         title="DADAO: to the optimum on every graph",
@@ -57,46 +74,44 @@ def dadao(quick: bool) -> Finding:
             check("fewest gradients of a graph", min(gradients), low=6000, high=8500),
             check("most gradients of a graph", max(gradients), low=6000, high=8500),
             check("exchanges / √(2 χ1 χ2), largest deviation from the mean", spread, high=0.1),
-            check("R² of log error over time, the worst graph", min(straight), low=0.99),
+            check("R² of log error over time, worst", min(s.fit[1] for s in found), low=0.99),
             check("time at condition 64 over time at 16", ratio, low=1.8, high=2.2),
         ],
-        table=Table(
-            header=[
-                "graph",
-                "√(2 χ1 χ2)",
-                "gradients",
-                "exchanges",
-                "per √(2 χ1 χ2)",
-                "rate",
-                "R²",
-            ],
-            rows=rows,
-        ),
-        plots=[
-            Plot(
-                name="error",
-                title="Error until 1e-12",
-                x="gradients of a node (units of time)",
-                y="Σ‖x − x*‖²",
-                log_y=True,
-                series=errors,
-            ),
-            Plot(
-                name="exchanges",
-                title="Exchanges for what the graph costs",
-                x="√(2 χ1 χ2) of the graph",
-                y="exchanges",
-                series=[
-                    Series(name="five graphs", points=used, style="dots"),
-                    Series(
-                        name="proportional",
-                        points=[(0.0, 0.0), (used[-1][0], short(middle * used[-1][0]))],
-                        style="dashes",
-                    ),
-                ],
-            ),
-        ],
+        table=Table(header=_HEADER, rows=[solved.row() for solved in found]),
+        plots=_plots(found, middle),
     )
+
+
+def _plots(found: list[_Solved], per_rate: float) -> list[Plot]:
+    used = [(short(solved.rate), float(solved.exchanges)) for solved in found]
+    last = used[-1][0]
+    return [
+        Plot(
+            name="error",
+            title="Error until 1e-12",
+            x="gradients of a node (units of time)",
+            y="Σ‖x − x*‖²",
+            log_y=True,
+            series=[line(solved.graph, solved.curve) for solved in found],
+        ),
+        Plot(
+            name="exchanges",
+            title="Exchanges for what the graph costs",
+            x="√(2 χ1 χ2) of the graph",
+            y="exchanges",
+            series=[
+                Series(name="five graphs", points=used, style="dots"),
+                line("proportional", [(0.0, 0.0), (last, per_rate * last)], "dashes"),
+            ],
+        ),
+    ]
+
+
+def _on(name: str, target: float) -> _Solved:
+    graph = _graph(name, _N)
+    arena, curve = _solve(Quadratic.lsq(_N, _SEED), graph, target)
+    rate = math.fsum(exchange_rates(graph).rates.values())
+    return _Solved(name, rate, arena.tally.gradients, arena.tally.exchanges, curve)
 
 
 def _graph(name: str, n: int) -> Graph:

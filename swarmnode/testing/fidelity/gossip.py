@@ -47,7 +47,7 @@ def a2cid2_rings(quick: bool) -> Finding:
     largest = max(gains)
     return Finding(
         name="a2cid2-rings",
-        title="A²CiD²: consensus on a ring",
+        title="A2CiD2: consensus on a ring",
         source=_SOURCE,
         claim="A second vector and a continuous momentum turn the time that a graph needs to mix"
         " from χ1 to √(χ1 χ2): on a ring that is √(χ1/χ2) times faster, for the same bytes.",
@@ -112,7 +112,7 @@ def a2cid2_digits(quick: bool) -> Finding:
     accelerated = settled["A²CiD², rate 1"]
     return Finding(
         name="a2cid2-digits",
-        title="A²CiD² at rate 1 is AD-PSGD at rate 2",
+        title="A2CiD2 at rate 1 is AD-PSGD at rate 2",
         source=_SOURCE,
         claim="On a ring, adding A²CiD² is worth as much as doubling the rate of communication.",
         experiment=f"Digits on a ring of 16, an MLP of 13,130 parameters, momentum SGD, {steps}"

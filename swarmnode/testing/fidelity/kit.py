@@ -90,7 +90,8 @@ def trace(arena: Arena, until: float, every: float, measure: Callable[[], float]
 
 
 def line(name: str, points: Sequence[Point], style: Style = "line") -> Series:
-    """Return a curve of at most so many points as a picture has room for."""
+    """Return a curve of about as many points as a picture has room for, as far as it is finite."""
+    points = [point for point in points if math.isfinite(point[1])]
     step = max(1, math.ceil(len(points) / _POINTS_MAX))
     kept = [*points[:-1:step], points[-1]]
     return Series(name=name, points=[(short(x), short(y)) for x, y in kept], style=style)
