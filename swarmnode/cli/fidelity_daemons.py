@@ -16,9 +16,9 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import trio
@@ -32,6 +32,7 @@ from swarmnode.errors import DeadlineExceeded, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.store.files import make_private_dir, write_atomic
 from swarmnode.store.swarms import read_manifest
+from swarmnode.wire.swarm import Manifest
 
 _SWARM = "fidelity"
 _STRATEGY = "streaming"
@@ -44,7 +45,8 @@ snapshot_upload_bytes_per_s = 1
 snapshot_download_bytes_per_s = 1
 """
 _OTHER_TEXT = b"Some text that no node of this swarm has. " * 100
-_POLL_S = 0.1
+_HOLD_POLL_S = 0.1  # a worker loads for seconds before its first step
+_POLL_S = 0.5
 _START_DEADLINE_S = 180.0
 _STEP_S_MAX = 1.0  # on the slowest machine
 _STOP_DEADLINE_S = 10.0
@@ -78,21 +80,30 @@ def run_daemons(*, is_quick: bool) -> Finding:
     plan = QUICK if is_quick else FULL
     folder = Path(tempfile.mkdtemp(prefix="swarmnode-fidelity-"))
     try:
-        swarm = _Swarm(folder, plan)
-        trio.run(swarm.train)
-        ours = swarm.evaluate()
-        theirs = _all_reduce(swarm, plan)
-        setting = Setting(
-            strategy=_STRATEGY,
-            steps=plan.steps,
-            tokens_per_step=swarm.nodes[0].status["tokens"] // plan.steps,
-            numel=swarm.manifest.numel,
-            seed=swarm.manifest.seed,
-            planes=swarm.planes,
-        )
-        return compare(setting, ours, theirs, is_quick=is_quick)
+        ours, theirs, setting = run_both(folder, plan)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    return compare(setting, ours, theirs, is_quick=is_quick)
+
+
+def run_both(folder: Path, plan: Plan) -> tuple[Run, Run, Setting]:
+    """Train a swarm with its homes in ``folder``, then the same by all-reduce.
+
+    Raises:
+        SwarmNodeError: a node or a rank failed, or took too long.
+    """
+    swarm = _Swarm(folder, plan)
+    trio.run(swarm.train)
+    manifest = swarm.manifest
+    setting = Setting(
+        strategy=_STRATEGY,
+        steps=plan.steps,
+        tokens_per_step=swarm.nodes[0].status["tokens"] // plan.steps,
+        numel=manifest.numel,
+        seed=manifest.seed,
+        planes=swarm.planes,
+    )
+    return swarm.evaluate(), _all_reduce(swarm, plan), setting
 
 
 class _Swarm:
@@ -109,7 +120,7 @@ class _Swarm:
         self.planes: list[dict[str, int]] = []
 
     @property
-    def manifest(self) -> Any:
+    def manifest(self) -> Manifest:
         """The rules that all nodes trained by."""
         return read_manifest(_SWARM, self.nodes[0].paths)
 
@@ -123,7 +134,8 @@ class _Swarm:
             began_s = trio.current_time()
             for node in self.nodes:
                 await node.ask("POST", "/resume")
-            await self._wait("all steps of every node", self._plan.deadline_s, self._have_ended)
+            deadline_s = self._plan.deadline_s
+            await self._wait("all steps of every node", deadline_s, self._have_ended, _POLL_S)
             self.took_s = trio.current_time() - began_s
             self._check_beginnings()
             self.planes = [dict(node.status["sent_bytes"]) for node in self.nodes]
@@ -161,15 +173,17 @@ class _Swarm:
                 for node in self.nodes
             )
 
-        await self._wait("all nodes to be there", _START_DEADLINE_S, are_there)
+        await self._wait("all nodes to be there", _START_DEADLINE_S, are_there, _HOLD_POLL_S)
 
     async def _have_ended(self) -> bool:
         return all(node.status.get("state") == "stopped" for node in self.nodes)
 
-    async def _wait(self, what: str, deadline_s: float, is_so: Any) -> None:
+    async def _wait(
+        self, what: str, deadline_s: float, is_so: Callable[[], Awaitable[bool]], every_s: float
+    ) -> None:
         with trio.move_on_after(deadline_s):
             while not await is_so():
-                await trio.sleep(_POLL_S)
+                await trio.sleep(every_s)
                 for node in self.nodes:
                     await node.poll()
             return
@@ -179,7 +193,8 @@ class _Swarm:
         """Another start than from the first weights would compare two different things."""
         for node in self.nodes:
             log = (node.home / "daemon.log").read_text(errors="replace")
-            if log.count("from step 0 on") != 1:
+            beginnings = [line for line in log.splitlines() if ", from step " in line]
+            if len(beginnings) != 1 or "from step 0 on" not in beginnings[0]:
                 raise WorkerError(f"expected {node.name} to begin at step 0, once: run it again")
 
     def evaluate(self) -> Run:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from swarmnode.cli import fidelity_daemons
 from swarmnode.cli.fidelity_page import read_findings
 
 from .daemon_kit import swarmnode
@@ -45,3 +46,11 @@ def test_daemons_are_compared_with_an_all_reduce(tmp_path: Path) -> None:
     ours, theirs = finding["table"]["rows"]
     assert ours[0] == "streaming"
     assert float(theirs[1]) < 4.0  # it has learnt something: ln 256 is 5.5
+
+
+def test_a_rank_begins_where_a_node_does_and_takes_its_batches(tmp_path: Path) -> None:
+    """One node without a partner and one rank are the same training, to the last bit."""
+    plan = fidelity_daemons.Plan(1, 40, fidelity_daemons.QUICK.config)
+    ours, theirs, _ = fidelity_daemons.run_both(tmp_path, plan)
+    assert theirs.curve[-1][0] == 40
+    assert ours.mean_loss == theirs.mean_loss
