@@ -21,6 +21,7 @@ class Setting:
     Attributes:
         tokens_per_step: of one node.
         planes: what each node has sent, in bytes by plane.
+        exchanges: how many each node has committed and aborted.
     """
 
     strategy: str
@@ -29,6 +30,7 @@ class Setting:
     numel: int
     seed: int
     planes: Sequence[dict[str, int]]
+    exchanges: Sequence[tuple[int, int]]
 
     @property
     def n_nodes(self) -> int:
@@ -84,6 +86,9 @@ def _experiment(setting: Setting) -> str:
         f"{name} {statistics.fmean(sent[name] for sent in setting.planes) / 1e6:.2f}"
         for name in setting.planes[0]
     )
+    committed, aborted = (
+        statistics.fmean(counts) for counts in zip(*setting.exchanges, strict=True)
+    )
     return (
         f"{setting.n_nodes} daemons with a worker each, over TCP on loopback, `bytes-lm` of"
         f" {setting.numel:,} parameters, strategy `{setting.strategy}` with its defaults,"
@@ -92,8 +97,8 @@ def _experiment(setting: Setting) -> str:
         " same batches, gradients averaged in float32 at every step. Loss in nats per byte on the"
         " same held-out text; the mean model is what `swarmnode finalize` makes. Bytes are all"
         " that a node's sessions have sent, by the daemon's own counters (in MB, a mean over the"
-        f" nodes: {planes}), without copies of snapshots, which are switched off; for a rank what"
-        " the kernel counted on its sockets. 2 (n−1)/n of all gradients are"
+        f" nodes: {planes}; in {committed:,.0f} exchanges, {aborted:,.1f} more came to nothing),"
+        " without copies of snapshots, which are switched off; for a rank what the kernel counted on its sockets. 2 (n−1)/n of all gradients are"
         f" {setting.reduced_bytes / 1e6:,.0f} MB."
     )
 

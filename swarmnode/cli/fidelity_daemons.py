@@ -102,6 +102,10 @@ def run_both(folder: Path, plan: Plan) -> tuple[Run, Run, Setting]:
         numel=manifest.numel,
         seed=manifest.seed,
         planes=swarm.planes,
+        exchanges=[
+            (node.status["exchanges_committed"], node.status["exchanges_aborted"])
+            for node in swarm.nodes
+        ],
     )
     return swarm.evaluate(), _all_reduce(swarm, plan), setting
 
