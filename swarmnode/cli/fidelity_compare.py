@@ -95,10 +95,11 @@ def _experiment(setting: Setting) -> str:
         f" {setting.steps:,} steps of {setting.tokens_per_step:,} tokens for every node; against"
         " torch.distributed over gloo, a rank for each node, from the same first weights on the"
         " same batches, gradients averaged in float32 at every step. Loss in nats per byte on the"
-        " same held-out text; the mean model is what `swarmnode finalize` makes. Bytes are all"
-        " that a node's sessions have sent, by the daemon's own counters (in MB, a mean over the"
-        f" nodes: {planes}; in {committed:,.0f} exchanges, {aborted:,.1f} more came to nothing),"
-        " without copies of snapshots, which are switched off; for a rank what the kernel counted on its sockets. 2 (n−1)/n of all gradients are"
+        " same held-out text; the mean model is what a merge of all nodes gives in the end. Bytes"
+        " are all that a node's sessions have sent, by the daemon's own counters (in MB, a mean"
+        f" over the nodes: {planes}; in {committed:,.0f} exchanges, {aborted:,.1f} more came to"
+        " nothing), without copies of snapshots, which are switched off; for a rank what the"
+        " kernel counted on its sockets. 2 (n−1)/n of all gradients are"
         f" {setting.reduced_bytes / 1e6:,.0f} MB."
     )
 
