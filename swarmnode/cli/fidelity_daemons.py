@@ -37,8 +37,9 @@ from swarmnode.wire.swarm import Manifest
 _SWARM = "fidelity"
 _STRATEGY = "streaming"
 _ALLREDUCE = "swarmnode.testing.fidelity.allreduce"
-# One thread each, as the ranks have. A byte a second: no copies of snapshots within this run.
+# One thread of the CPU each, as the ranks have. A byte a second: no copies of snapshots within this run.
 _SETTINGS = b"""\
+device = "cpu"
 threads = 1
 lan = false
 snapshot_upload_bytes_per_s = 1
