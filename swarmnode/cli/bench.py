@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from swarmnode import limits
@@ -14,7 +16,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 @click.group()
 def bench() -> None:
-    """Measure codecs, a link, exchanges, snapshots, blobs or a whole swarm on this machine."""
+    """Measure codecs, links, exchanges, snapshots or whole swarms here, and what papers claim."""
 
 
 @bench.command()
@@ -125,6 +127,35 @@ def swarm(nodes: int, as_json: bool) -> None:
         print_json(result)
     else:
         click.echo(format_swarm_bench(result))
+
+
+@bench.command()
+@click.option("--only", multiple=True, metavar="NAME", help="One experiment; may be repeated.")
+@click.option(
+    "--write",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The page to write anew, with its pictures: docs/fidelity.md.",
+)
+@click.option("--quick", is_flag=True, help="Runs too short to judge by: see that all works.")
+@json_option
+def fidelity(only: tuple[str, ...], page: Path | None, quick: bool, as_json: bool) -> int:
+    """What the papers claim of the algorithms, tried on them as they are here.
+
+    Exits with 1 if a figure is not as expected.
+    """
+    from swarmnode.cli import bench_fidelity
+    from swarmnode.cli.fidelity_page import write_page
+
+    findings = []
+    for finding in bench_fidelity.run_fidelity(only, is_quick=quick):
+        findings.append(finding)
+        click.echo(bench_fidelity.format_finding(finding), err=as_json)
+        if page is not None:  # at once: what comes after may fail
+            write_page(page, [finding])
+    if as_json:
+        print_json(bench_fidelity.as_json(findings))
+    return 0 if quick or all(finding.holds for finding in findings) else 1
 
 
 def _bytes(text: str) -> int:

@@ -12,38 +12,8 @@ from swarmnode.strategies.one_byte import OneByte, decode_slope, draw_direction,
 from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.faults import Faults, Outage
-from swarmnode.testing.lab.tasks import LabTask, Quadratic
-
-DIM = 30
-
-
-class Logistic(LabTask):
-    """Logistic regression on 2,000 samples of 30 numbers; every node draws batches from all."""
-
-    def __init__(self, n, seed):
-        generator = torch.Generator().manual_seed(seed)
-        self._rows = torch.randn(2000, DIM, generator=generator)
-        truth = torch.randn(DIM, generator=generator)
-        noise = torch.rand(2000, generator=generator)
-        self._labels = (torch.sigmoid(2 * self._rows @ truth) > noise).float()
-        self._generators = [torch.Generator().manual_seed(1000 + i) for i in range(n)]
-        self.x = torch.zeros(n, DIM)
-        self.facts = TaskFacts("logit")
-
-    def loss(self, x, rows, labels):
-        logits = rows @ x
-        return torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
-
-    def probe(self, node):
-        chosen = torch.randint(2000, (64,), generator=self._generators[node])
-        rows, labels = self._rows[chosen], self._labels[chosen]
-        return lambda: float(self.loss(self.x[node].double(), rows.double(), labels.double()))
-
-    def gradients(self, nodes):
-        raise AssertionError("only losses are measured")
-
-    def measure(self, mean, alive):
-        return {"loss": float(self.loss(mean, self._rows, self._labels))}
+from swarmnode.testing.lab.logistic import DIM, Logistic
+from swarmnode.testing.lab.tasks import Quadratic
 
 
 def arena_of(strategy, n=4, lr=0.1, **kwargs):
@@ -98,12 +68,12 @@ def test_the_mean_of_many_slopes_points_along_the_gradient():
     task = Logistic(1, 1)
     x = torch.zeros(DIM)
     x.requires_grad_(True)
-    task.loss(x, task._rows, task._labels).backward()
+    task.loss(x, task.rows, task.labels).backward()
     total = torch.zeros(DIM)
     for number in range(2000):
         z = draw_direction(0, number, b"k" * 32, DIM)
         values = [
-            float(task.loss((s * 1e-3 * z).double(), task._rows.double(), task._labels.double()))
+            float(task.loss((s * 1e-3 * z).double(), task.rows.double(), task.labels.double()))
             for s in (1, -1)
         ]
         total += decode_slope(encode_slope((values[0] - values[1]) / 2e-3)) * z

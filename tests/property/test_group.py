@@ -9,8 +9,8 @@ from swarmnode.errors import LocalProtocolError, RemoteProtocolError
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group import GroupCore
 from swarmnode.protocol.gossip.group_run import Phase, Run
+from swarmnode.testing.group_world import GID, World
 from swarmnode.wire import group as wire
-from tests.property.group_world import GID, World
 
 
 def survive(n, seed, **kwargs):

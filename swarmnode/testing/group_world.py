@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import random
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -37,16 +38,19 @@ class Member:
     ended_at: float = 0.0
     bytes_sent: int = 0
     wake_at: float | None = None
+    cut_at: dict[PeerId, float] = field(default_factory=dict)  # what arrives of it once it is dead
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.core = GroupCore(self.peer_id)
 
-    def feed(self, event):
+    def feed(self, event: events.Event) -> None:
+        """Let the core hear of an event, if the member lives."""
         if self.is_up:
             self.core.handle(event, self.world.now)
             self.settle()
 
-    def settle(self):
+    def settle(self) -> None:
+        """Do what the core wants, and wake it when it wants to be woken."""
         for effect in self.core.poll_effects():
             self.carry_out(effect)
         deadline = self.core.next_deadline()
@@ -54,13 +58,15 @@ class Member:
             self.wake_at = deadline
             self.world.at(deadline, lambda: self.wake(deadline))
 
-    def wake(self, deadline):
+    def wake(self, deadline: float) -> None:
+        """Let a deadline pass, unless it has been replaced."""
         if self.wake_at == deadline and self.is_up:
             self.wake_at = None
             self.core.handle_deadline(self.world.now)
             self.settle()
 
-    def carry_out(self, effect):
+    def carry_out(self, effect: events.Effect) -> None:
+        """Be the shell of the core."""
         match effect:
             case events.Send(peer, message):
                 self.world.send(self, peer, message)
@@ -87,13 +93,18 @@ class Member:
                 self.outcomes += 1
                 self.ended_at = self.world.now
 
-    def reduce(self, piece, contributors, weights):
+    def reduce(
+        self, piece: int, contributors: tuple[PeerId, ...], weights: tuple[float, ...]
+    ) -> float:
+        """Return the weighted mean of a piece, summed in the order given."""
         mine = {(self.peer_id, piece): self.payload[piece]}
         values = [{**self.shares, **mine}[peer, piece] for peer in contributors]
         return sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
 
     @property
-    def mean(self):
+    def mean(self) -> list[float]:
+        """The mean that it has committed."""
+        assert isinstance(self.outcome, events.Commit), "it holds no mean"
         plan = self.outcome.plan
         return [self.sums[plan, piece] for piece in range(len(self.payload))]
 
@@ -101,18 +112,27 @@ class Member:
 class World:
     """Members, and the network between them. Deaths come before the event of that number."""
 
-    def __init__(self, n, seed, *, n_pieces=8, deaths=(), notice_s=0.2):
+    def __init__(
+        self,
+        n: int,
+        seed: int,
+        *,
+        n_pieces: int = 8,
+        deaths: Iterable[tuple[int, int]] = (),
+        notice_s: float = 0.2,
+    ) -> None:
+        """``deaths``: (number of the event, number of the member)."""
         self.rng = random.Random(f"{n}/{seed}")
         self.now = 0.0
         self.events = 0
         self.died_at = 0.0
         self.arriving = 0.0
-        self._heap = []
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
-        self._last = {}
+        self._last: dict[tuple[PeerId, PeerId], float] = {}
         self._deaths = sorted(deaths)
         self._notice_s = notice_s
-        self._cut = set()
+        self._cut: set[frozenset[PeerId]] = set()
         self.members = [
             Member(
                 self,
@@ -125,7 +145,13 @@ class World:
         self.by_id = {member.peer_id: member for member in self.members}
         self.enlist_s = 5.0
 
-    def begin(self, *, at=lambda number: 0.0, members=lambda number, ids: ids):
+    def begin(
+        self,
+        *,
+        at: Callable[[int], float] = lambda _: 0.0,
+        members: Callable[[int, tuple[PeerId, ...]], tuple[PeerId, ...]] = lambda _, ids: ids,
+    ) -> None:
+        """Let every member begin the mean at its time, with whom it takes for the members."""
         ids = tuple(member.peer_id for member in self.members)
         for number, member in enumerate(self.members):
             event = events.Begin(
@@ -136,18 +162,21 @@ class World:
                 self.enlist_s,
                 transfer_s=3.0,
             )
-            self.at(at(number), lambda member=member, event=event: member.feed(event))
+            self.at(at(number), partial(member.feed, event))
 
     # --- time ----------------------------------------------------------------------------
 
-    def at(self, when, what):
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        """Let ``what`` happen then."""
         self._order += 1
         heapq.heappush(self._heap, (when, self._order, what))
 
-    def later(self, what):
+    def later(self, what: Callable[[], None]) -> None:
+        """Let ``what`` happen after a short computation."""
         self.at(self.now + self.rng.uniform(0, 0.02), what)
 
-    def run(self, until=300.0):
+    def run(self, until: float = 300.0) -> None:
+        """Go through the events until nothing is left to happen."""
         while self._heap and self._heap[0][0] <= until:
             while self._deaths and self._deaths[0][0] <= self.events:
                 self.kill(self.members[self._deaths.pop(0)[1]])
@@ -157,59 +186,75 @@ class World:
 
     # --- the network -----------------------------------------------------------------------
 
-    def send(self, source, target, message, payload=0.0):
-        if {source.peer_id, target} in self._cut:
+    def send(
+        self, source: Member, target: PeerId, message: wire.Message, payload: float = 0.0
+    ) -> None:
+        """Let a message arrive after a while, in order, if its sender has not died before."""
+        if frozenset({source.peer_id, target}) in self._cut:
             return
         link = (source.peer_id, target)
         arrives = max(self.now + self.rng.uniform(0.001, 0.1), self._last.get(link, 0.0))
         self._last[link] = arrives
         member = self.by_id[target]
 
-        def arrive():
+        def arrive() -> None:
             if source.is_up or arrives <= source.cut_at[target]:
                 self.arriving = payload
                 member.feed(events.Received(source.peer_id, message))
 
         self.at(arrives, arrive)
 
-    def kill(self, member):
+    def kill(self, member: Member) -> None:
         """Of what is on its way to each other member the first part arrives."""
         member.is_up = False
         self.died_at = max(self.died_at, self.now)
-        member.cut_at = {}
         for other in self.members:
             member.cut_at[other.peer_id] = self.now + self.rng.uniform(0, 0.1)
             noticed = self.now + 0.1 + self.rng.uniform(0, self._notice_s)
             self.at(noticed, partial(other.feed, events.PeerLost(member.peer_id)))
 
-    def cut(self, one, two):
+    def cut(self, one: int, two: int) -> None:
         """Let two members lose each other, as each of them hears at once."""
-        pair = {self.members[one].peer_id, self.members[two].peer_id}
-        self._cut.add(frozenset(pair))
+        pair = frozenset({self.members[one].peer_id, self.members[two].peer_id})
+        self._cut.add(pair)
         self.members[one].feed(events.PeerLost(self.members[two].peer_id))
         self.members[two].feed(events.PeerLost(self.members[one].peer_id))
 
     # --- what is promised --------------------------------------------------------------------
 
     @property
-    def survivors(self):
+    def survivors(self) -> list[Member]:
+        """The members that live."""
         return [member for member in self.members if member.is_up]
 
-    def check(self):
+    def check(self) -> None:
         """Every survivor ended, once, all of them with the same bits, and those are the mean."""
         assert all(member.outcomes == 1 for member in self.survivors)
         committed = [m for m in self.members if isinstance(m.outcome, events.Commit)]
         survivors = [m for m in committed if m.is_up]
         # The dead count too: if one of them had finished, it was with this.
-        assert len({(m.outcome.contributors, m.outcome.result) for m in committed}) <= 1
+        assert len(self.results()) <= 1
         if len(self.survivors) >= 2 or committed:
             assert survivors == self.survivors, [m.outcome for m in self.survivors]
         for member in survivors:
             self.check_mean(member)
 
-    def check_mean(self, member):
+    def results(self) -> set[tuple[tuple[PeerId, ...], bytes]]:
+        """Return over whom and with which hash those who have finished did, the dead too."""
+        outcomes = [member.outcome for member in self.members]
+        ends = [outcome for outcome in outcomes if isinstance(outcome, events.Commit)]
+        return {(end.contributors, end.result) for end in ends}
+
+    def check_mean(self, member: Member) -> None:
+        """What it holds is the weighted mean over its contributors."""
+        assert self.error(member) < 1e-12
+
+    def error(self, member: Member) -> float:
+        """Return the largest deviation of its mean from the exact one over its contributors."""
+        assert isinstance(member.outcome, events.Commit), "it holds no mean"
         parts = [self.by_id[peer] for peer in member.outcome.contributors]
         total = sum(part.weight for part in parts)
-        for piece, value in enumerate(member.mean):
-            exact = sum(part.weight * part.payload[piece] for part in parts) / total
-            assert abs(value - exact) < 1e-12
+        return max(
+            abs(value - sum(part.weight * part.payload[piece] for part in parts) / total)
+            for piece, value in enumerate(member.mean)
+        )

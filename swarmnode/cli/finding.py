@@ -1,0 +1,92 @@
+"""What an experiment has found: the record between ``swarmnode.testing.fidelity`` and its page.
+
+The experiments run in a process that has torch, the page is written by one that has not.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Style = Literal["line", "dashes", "dots"]
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One figure, and what the claim makes us expect of it.
+
+    Attributes:
+        low, high: the bounds, inclusive; None: none on that side.
+    """
+
+    what: str
+    value: float | None  # None: it is infinite or no number
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the figure is within its bounds."""
+        if self.value is None:
+            return False
+        is_high_enough = self.low is None or self.value >= self.low
+        return is_high_enough and (self.high is None or self.value <= self.high)
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of a plot; ``points`` are (x, y)."""
+
+    name: str
+    points: list[tuple[float, float]]
+    style: Style = "line"
+
+
+class Plot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One picture. ``name`` is that of its file, behind the name of the finding."""
+
+    name: str
+    title: str
+    x: str
+    y: str
+    series: list[Series]
+    log_x: bool = False
+    log_y: bool = False
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured in full; cells as they are printed."""
+
+    header: list[str]
+    rows: list[list[str]]
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One claim of a paper, and what became of it here.
+
+    Attributes:
+        name: what ``--only`` calls it.
+        source: the paper.
+        seeds: of the runs.
+        cpu_s: time on one core; of what runs in several processes ``wall_s`` is given instead.
+        made_with: names and versions of what it was measured with.
+        is_quick: from runs so short that they say nothing about the claim.
+    """
+
+    name: str
+    title: str
+    source: str
+    claim: str
+    experiment: str
+    seeds: list[int]
+    checks: list[Check]
+    plots: list[Plot]
+    table: Table | None = None
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    made_with: dict[str, str] = {}
+    is_quick: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether every figure is as expected."""
+        return all(check.holds for check in self.checks)

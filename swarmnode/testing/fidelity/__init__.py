@@ -1,0 +1,15 @@
+"""Claims of papers, tried on the algorithms as they are here: ``swarmnode bench fidelity``.
+
+::
+
+    convex.py     DADAO
+    gossip.py     A2CiD2 against AD-PSGD
+    merging.py    models that never met, and one merge at the end
+    outer.py      NoLoCo
+    overlap.py    DiLoCo, its eager form, streaming gossip, and their codecs
+    exact.py      what must be equal to the last bit: one byte, group means
+    allreduce.py  synchronous data parallelism over torch.distributed, to compare daemons with
+    kit.py        what they share
+
+Each experiment is a function ``quick -> Finding``; experiments.py names them.
+"""
