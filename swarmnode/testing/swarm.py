@@ -48,7 +48,7 @@ UNIX_START_S = 1_000_000_000.0
 _POLL_S = 0.05
 
 
-def make_manifest(codec: str = "Q8B64", numel: int = 640) -> Manifest:
+def make_manifest(codec: str = "Q8B64", numel: int = 640, topology: str = "") -> Manifest:
     """Return the manifest of the simulated swarm."""
     return Manifest(
         name="sim",
@@ -67,6 +67,7 @@ def make_manifest(codec: str = "Q8B64", numel: int = 640) -> Manifest:
         min_version="0.1.0",
         created_at=1,
         expires_at=0,
+        topology=topology,
     )
 
 
@@ -352,12 +353,14 @@ async def sim_swarm(
     delay_s: float = 0.01,
     numel: int = 640,
     codec: str = "Q8B64",
+    topology: str = "",
     worker: FakeWorker | None = None,
 ) -> AsyncIterator[SimSwarm]:
     """Start ``count`` nodes, all of which but node 0 know node 0 from the link.
 
     Args:
         delay_s: of the network, one way.
+        topology: who meets whom, as a manifest says it.
         worker: what all workers are like; each begins with values of its own.
     """
     seed_scheduler(seed)
@@ -368,7 +371,7 @@ async def sim_swarm(
         for _ in range(count):
             swarm.add(replace(like, initial=rng.standard_normal(numel)))
         for node in swarm.nodes[:1]:
-            give_manifest(node, make_manifest(codec, numel))
+            give_manifest(node, make_manifest(codec, numel, topology))
         for index in range(count):
             await swarm.start(index)
         yield swarm

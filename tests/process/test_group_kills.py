@@ -81,7 +81,8 @@ def kill_one(n: int, victim: int, after_s: float) -> tuple[list[dict[str, Any]],
     with group(n) as processes:
         for process in processes:
             process.say("go")
-        time.sleep(after_s)
+        with pytest.raises(subprocess.TimeoutExpired):  # else it has died by itself
+            processes[victim].popen.wait(timeout=after_s)
         processes[victim].kill()
         survivors = [p for number, p in enumerate(processes) if number != victim]
         results = [process.read() for process in survivors]

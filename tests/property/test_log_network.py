@@ -11,7 +11,14 @@ import pytest
 import trio
 
 from swarmnode.protocol.gossip import group_events, group_run
-from tests.unit.log_kit import check_agreement, everybody_changed, part, rejoin, writers
+from tests.unit.log_kit import (
+    Writer,
+    check_agreement,
+    everybody_changed,
+    part,
+    rejoin,
+    writers,
+)
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -40,9 +47,35 @@ async def test_deaths_partitions_and_lost_words_change_no_round(autojump_clock, 
                     await trio.sleep(rng.uniform(0, 1))
                     await one.node.dial(two.node.peer, two.node.address)
         target = max(w.log_round for w in up) + 5
-        await made.until(lambda: all(w.log_round >= target for w in up), 300)
+        await made.until(
+            lambda: all(w.log_round >= target for w in up) or has_lost_its_majority(up), 300
+        )
         check_agreement(*all_of_them)
         assert not any(writer.halts for writer in up)
+
+
+def has_lost_its_majority(up: list[Writer]) -> bool:
+    """Whether too many of the members of the newest round are dead: then the log stands still."""
+    books = [w.log._book for w in up if w.log._book is not None]
+    newest = max(books, key=lambda book: book.next)
+    return not group_events.has_majority(newest.members, [w.node.peer for w in up])
+
+
+async def test_a_log_whose_majority_died_stands_still(autojump_clock) -> None:
+    """Seeds 111 and 163 of the test above, before it knew of this."""
+    async with writers(3) as (made, all_of_them):
+        await made.until(lambda: all(len(w.rounds) >= 3 for w in all_of_them))
+        last, *victims = sorted(all_of_them, key=lambda w: w.node.peer, reverse=True)
+        for victim in victims:
+            victim.node.die()
+        everybody_changed([last])
+        await trio.sleep(5)
+        before = last.log_round
+        await trio.sleep(120)
+        assert last.log_round == before
+        assert has_lost_its_majority([last])
+        assert last.log.state.startswith("waiting for a majority of round")
+        check_agreement(*all_of_them)
 
 
 async def split_for_a_while() -> None:
