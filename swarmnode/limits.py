@@ -700,9 +700,9 @@ PACING_GRACE_SHARE = 0.03
 PACING_GRACE_S_MIN = 0.5
 PACING_GRACE_S_MAX = 30.0
 
-# --- daemon, trainer, http ------------------------------------------------------------------------
-# Views that the worker is asked for and has not given: one a step for each pair and group that runs,
-# and for those that were given up while its step took long.
+# --- daemon, trainer, http ---------------------------------------------------------------
+# Views that the worker is asked for and has not given: one a step for each pair and group that
+# runs, and for those that were given up while its step took long.
 TICKETS_MAX = 16
 # To one worker at most: a message per slot, ticket and wish, and as many requests of a few people.
 TRAINER_OUTBOX_MAX = 512

@@ -63,7 +63,7 @@ class PairWishes:
         return wishes
 
     def untried(self) -> Iterator[Wish]:
-        """Give the wishes that were not offered yet, oldest first; each may be removed meanwhile."""
+        """Give the wishes that were not offered yet, oldest first; each may go meanwhile."""
         for number in list(self._untried):
             yield self._all[number]
 

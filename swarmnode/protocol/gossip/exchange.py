@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from swarmnode import limits
 from swarmnode.errors import LocalProtocolError, RemoteProtocolError
@@ -50,6 +50,7 @@ from swarmnode.protocol.gossip.events import (
     Wish,
 )
 from swarmnode.protocol.gossip.flight import (
+    Chance,
     Flight,
     State,
     acceptance_of,
@@ -57,22 +58,12 @@ from swarmnode.protocol.gossip.flight import (
     refusal,
     terms_of,
 )
-from swarmnode.protocol.gossip.outcomes import Outcome, OutcomeTable
+from swarmnode.protocol.gossip.outcomes import Outcome, OutcomeTable, status_of
 from swarmnode.protocol.gossip.tally import ExchangeStatistics, Tally
 from swarmnode.protocol.gossip.wishes import WishTable
 from swarmnode.wire import gossip as wire
 
 _REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
-
-
-class Chance(Protocol):
-    """The part of ``random.Random`` that the core uses."""
-
-    def random(self) -> float:
-        """Return a number in [0, 1)."""
-
-    def randbytes(self, n: int, /) -> bytes:
-        """Return ``n`` bytes."""
 
 
 class ExchangeCore:
@@ -235,7 +226,7 @@ class ExchangeCore:
                 return
             case wire.Accept() | wire.Ready() | wire.StatusQuery():
                 # Whoever asks waits for us; it must learn what we know, or that we do not.
-                reply = wire.StatusReply(xid=message.xid, outcome=_status(known))
+                reply = wire.StatusReply(xid=message.xid, outcome=status_of(known))
                 self._effects.append(Send(peer, reply))
             case wire.Abort() if known is None:
                 self._outcomes.record(peer, message.xid, committed=False, now=now)
@@ -474,12 +465,6 @@ class ExchangeCore:
 def _check_local(holds: bool, what: str) -> None:
     if not holds:
         raise LocalProtocolError(f"bad {what} in an event from the shell")
-
-
-def _status(known: Outcome | None) -> wire.StatusOutcome:
-    if known is None:
-        return "unknown"
-    return "committed" if known is Outcome.COMMITTED else "aborted"
 
 
 def _name(message: wire.Message) -> str:

@@ -12,6 +12,16 @@ from swarmnode.protocol.gossip.events import Role, Terms, Wish
 from swarmnode.wire.gossip import Accept, Offer
 
 
+class Chance(Protocol):
+    """The part of ``random.Random`` that the core uses."""
+
+    def random(self) -> float:
+        """Return a number in [0, 1)."""
+
+    def randbytes(self, n: int, /) -> bytes:
+        """Return ``n`` bytes."""
+
+
 class State(enum.StrEnum):
     """Where an exchange is. A node without a flight is idle."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from swarmnode import limits
 from swarmnode.errors import InvariantViolation
 from swarmnode.ids import PeerId
+from swarmnode.wire.gossip import StatusOutcome
 
 
 class Outcome(enum.StrEnum):
@@ -21,6 +22,13 @@ class Outcome(enum.StrEnum):
     COMMITTED = "committed"
     ABORTED = "aborted"
     DECLINED = "declined"
+
+
+def status_of(known: Outcome | None) -> StatusOutcome:
+    """Return what whoever asks is told; None: there is no trace of it."""
+    if known is None:
+        return "unknown"
+    return "committed" if known is Outcome.COMMITTED else "aborted"
 
 
 @dataclass
