@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from swarmnode import limits
 from swarmnode.errors import RemoteProtocolError
