@@ -37,7 +37,7 @@ from swarmnode.wire.swarm import Manifest
 _SWARM = "fidelity"
 _STRATEGY = "streaming"
 _ALLREDUCE = "swarmnode.testing.fidelity.allreduce"
-# One thread of the CPU each, as the ranks have. A byte a second: no copies of snapshots meanwhile.
+# A thread of the CPU, as the ranks have. A byte a second: no copies of snapshots in this run.
 _SETTINGS = b"""\
 device = "cpu"
 threads = 1
