@@ -42,6 +42,7 @@ from swarmnode.ipc.control import (
     Progress,
     Release,
     Resume,
+    RoundSteps,
     SaveSnapshot,
     ShardDone,
     SlotReady,
@@ -104,6 +105,8 @@ class FakeWorker:
         step: how many were taken, as the real worker reports it; each is a token.
         members: who trains, as the daemon told last.
         shards: those trained to their end in any life, as (epoch, index).
+        round_steps: of the rounds that begin now, as the daemon told last; ``every`` by itself.
+        rounds_at_s: when each round ended, in virtual time.
     """
 
     initial: npt.ArrayLike
@@ -120,10 +123,13 @@ class FakeWorker:
     members: tuple[bytes, ...] = ()
     lives: int = 0
     shards: list[tuple[int, int]] = field(default_factory=list, init=False)
+    round_steps: int = field(init=False)
+    rounds_at_s: list[float] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         self.x = np.array(self.initial, dtype=np.float64)
         self.drift_sum = np.zeros_like(self.x)
+        self.round_steps = self.every
         self.keep()
         self._generations = itertools.count(1)
         self._life: _Life | None = None
@@ -139,7 +145,7 @@ class FakeWorker:
             self.initial = self.x = fetched
             self.keep()
         self._restore()
-        self.members = ()
+        self.members, self.round_steps = (), self.every
         self.lives += 1
         self._life = life = _Life(self, configure)
         try:
@@ -188,6 +194,8 @@ class _Life:
         self._next_report_s = 0.0
         self._is_paused = False
         self._wishes = 0  # so far
+        self._round = worker.step // worker.every
+        self._due_step = (self._round + 1) * worker.every
         self._wish: int | None = None  # the number of the one that waits
         self.crashed = False
 
@@ -236,6 +244,8 @@ class _Life:
                     self._slots[slot].is_free = True
                 case Members(members=members):
                     self._worker.members = members
+                case RoundSteps(steps=steps):
+                    self._worker.round_steps = steps
                 case SaveSnapshot(request=request):
                     self.save(request)
                 case GiveShare() | WeighMerge() as order:
@@ -283,6 +293,7 @@ class _Life:
             device="fake",
             torch_version="none",
             threads=1,
+            round_steps=self._worker.every,
         )
 
     def _take_step(self) -> None:
@@ -294,7 +305,7 @@ class _Life:
         if worker.save_every and worker.step % worker.save_every == 0:
             self.save()
         self._train_shard()
-        if worker.step % worker.every == 0:
+        if worker.step >= self._due_step:
             self._make_wish()
 
     def _train_shard(self) -> None:
@@ -310,12 +321,15 @@ class _Life:
         worker = self._worker
         self._wishes += 1
         self._wish = self._wishes
+        self._round += 1
+        self._due_step = worker.step + worker.round_steps
+        worker.rounds_at_s.append(trio.current_time())
         wish = Wish(
             number=self._wishes,
             kind="pair",
             tag="x",
             fragment=0,
-            round=worker.step // worker.every,
+            round=self._round,
             selector="matching",
             views=(ViewShape("x", "", worker.x.size),),
             step=worker.step,
