@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import Any
@@ -82,6 +83,9 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    if arguments is None:
+        # As Ctrl-C: a benchmark or demo that a time limit ends must not leave its nodes behind.
+        signal.signal(signal.SIGTERM, _stop)
     arguments = _usual_order(sys.argv[1:] if arguments is None else arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may know less than UTF-8
@@ -92,6 +96,10 @@ def main(arguments: list[str] | None = None) -> None:
         _discard_output()
         exit_code = exit_code or _fail(arguments, _system_line(error), 1)
     sys.exit(exit_code)
+
+
+def _stop(signal_number: int, frame: object) -> None:  # noqa: ARG001
+    raise KeyboardInterrupt
 
 
 def _run(arguments: list[str]) -> int:
