@@ -594,6 +594,8 @@ RTC_SEND_BUFFER_BYTES = 256 * KIB
 RTC_CHUNKS_WAITING_MAX = RTC_WINDOW_BYTES // RTC_MESSAGE_COST_BYTES + 64
 # Datagrams that nobody has read: one flight of DTLS; anybody may send to an open port.
 RTC_DATAGRAMS_WAITING_MAX = 64
+# A network carries 1500 bytes.
+RTC_DATAGRAM_BYTES_MAX = 2 * KIB
 # With data queued and no byte acknowledged: five retransmissions at the least interval.
 RTC_STALLED_S = 10.0
 # Closing: what is queued may still go out; then the sockets are closed.
@@ -623,6 +625,8 @@ STUN_SERVERS_MAX = 4
 RELAY_RESERVATION_S = 3600.0
 # Each is a session that is kept open: half of all that a node has.
 RELAY_RESERVATIONS_MAX = 64
+# A household; a carrier's NAT has more behind it, who then use other relays.
+RELAY_RESERVATIONS_PER_HOST_MAX = 8
 # Each costs two sockets, and two buffers of RELAY_PIECE_BYTES once it is used.
 RELAY_CIRCUITS_MAX = 64
 # A node behind a symmetric NAT reaches every partner this way, over two or three relays.
