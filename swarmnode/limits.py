@@ -703,6 +703,64 @@ REACH_RETRY_S = 30.0
 # What a peer said longer ago than this counts for nothing.
 REACH_VOTE_S = 2 * 3600.0
 
+# --- port mapping (protocol.nat, net.portmap) ----------------------------------------------------
+# Renewed at half of it; what a crash leaves behind is gone in an hour.
+PORTMAP_LEASE_S = 3600
+# A router that gives shorter leases than a minute is not asked more often than this.
+PORTMAP_RENEW_S_MIN = 30.0
+# Renewing failed, all ways were tried: again, as long as the lease lasts.
+PORTMAP_RENEW_RETRY_S = 60.0
+# Nothing maps ports here: a setting may be changed, a router replaced by one of the same address.
+PORTMAP_RETRY_S = 600.0
+# Another network or another router is noticed in this time: reading two small files of the kernel.
+PORTMAP_LOOK_S = 10.0
+# A router on the LAN answers in milliseconds; three questions, each with twice the patience: 1.75 s.
+PORTMAP_ASK_S_MIN = 0.25
+PORTMAP_ASKS = 3
+# Answers to a search come within a second by its own words; the second search is for lost ones.
+PORTMAP_SEARCH_S = 2.0
+PORTMAP_SEARCH_AGAIN_S = 0.7
+# Datagrams that are no answer, while one is waited for: a LAN has some chatter, a flood is more.
+PORTMAP_DATAGRAMS_MAX = 64
+PORTMAP_DATAGRAM_BYTES_MAX = 2 * KIB
+# Cheap routers write their description with a 300 MHz processor.
+PORTMAP_HTTP_S = 5.0
+PORTMAP_HTTP_HEAD_BYTES_MAX = 8 * KIB
+PORTMAP_HTTP_HEADERS_MAX = 64
+# Descriptions have 2 to 20 KiB, and some hundred elements at most eight deep.
+PORTMAP_HTTP_BODY_BYTES_MAX = 64 * KIB
+PORTMAP_XML_NODES_MAX = 2048
+PORTMAP_XML_DEPTH_MAX = 32
+PORTMAP_URL_BYTES_MAX = 512
+# Another machine of the home has the port: so many others are tried.
+PORTMAP_PORTS_TRIED_MAX = 4
+# Leaving takes less than 2 s in all; a router that does not answer keeps the lease until its end.
+PORTMAP_RELEASE_S = 0.5
+
+# --- TCP hole punching (protocol.nat.punch, net.punch) -------------------------------------------
+# One address in each family as the internet sees it, one of the LAN in each: what a stranger can
+# make us send a few packets to.
+PUNCH_ADDRESSES_MAX = 4
+# Ports below belong to services that somebody else runs: no NAT gives them out.
+PUNCH_PORT_MIN = 1024
+# One SYN each, as the kernel repeats it after a second; longer where the round trip is long.
+PUNCH_ATTEMPT_S = 0.6
+PUNCH_ATTEMPT_S_MAX = 2.0
+PUNCH_ATTEMPT_ROUND_TRIPS = 2.0
+# Two sides that just miss each other do not go on in step.
+PUNCH_PAUSE_S_MIN = 0.02
+PUNCH_PAUSE_S_MAX = 0.12
+# All attempts together; 97.6 % of those that succeed do so at once (Trautwein et al., 2025).
+PUNCH_S = 5.0
+# The other side says which of several connections it takes after a round trip, or nothing came.
+PUNCH_CHOICE_S = 2.0
+# From the offer to the word to begin: an answer and two ways through a slow relay.
+PUNCH_OFFER_S = 10.0
+# More round trip than this is no path for a session.
+PUNCH_ROUND_TRIP_MS_MAX = 10_000
+# Home routers fall over when a client opens many connections at once.
+PUNCHES_CONCURRENT_MAX = 4
+
 # --- ipc, worker -------------------------------------------------------------------------
 # Text that a task reads into memory at once; more is a job for a streaming task.
 CORPUS_BYTES_MAX = 1024 * MIB
