@@ -714,7 +714,7 @@ PORTMAP_RENEW_RETRY_S = 60.0
 PORTMAP_RETRY_S = 600.0
 # Another network or another router is noticed in this time: reading two small files of the kernel.
 PORTMAP_LOOK_S = 10.0
-# A router on the LAN answers in milliseconds; three questions, each with twice the patience: 1.75 s.
+# A router answers in milliseconds; three questions, each with twice the patience: 1.75 s in all.
 PORTMAP_ASK_S_MIN = 0.25
 PORTMAP_ASKS = 3
 # Answers to a search come within a second by its own words; the second search is for lost ones.
