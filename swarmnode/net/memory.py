@@ -201,12 +201,12 @@ class MemoryNetwork:
         await trio.sleep(2 * self.delay_s)
         accepting = self._listeners.get(listener)
         if accepting is None:
-            raise DialFailed(f"{address}: nobody listens there", address=address)
+            raise _nobody(address)
         near, far = self.link(dialler, listener)
         try:
             await accepting.send(far)
         except trio.BrokenResourceError as error:
-            raise DialFailed(f"{address}: nobody listens there", address=address) from error
+            raise _nobody(address) from error
         return near
 
     def listen(self, name: str) -> trio.MemoryReceiveChannel[MemoryChannel]:
@@ -251,6 +251,10 @@ class MemoryTransport:
                     nursery.start_soon(run_accepted, channel, handle_channel, admit)
         finally:
             self._network.stop_listening(name)
+
+
+def _nobody(address: str) -> DialFailed:
+    return DialFailed(f"{address}: nobody listens there", address=address, is_refused=True)
 
 
 def _name_of(address: str) -> str:

@@ -9,6 +9,9 @@ Only the send task writes to the channel, so cancelling whoever waits for a
 stream never leaves half a record on the wire. A handler that raises or sleeps
 concerns its own stream. No task outlives :func:`run_session`.
 
+Where somebody looks after it (``on_lost``), a session outlives its channel: it is suspended, all
+that waits goes on waiting, and :meth:`Session.attach` lets it go on over another channel.
+
 Closing: GOODBYE is sent after the record that is being sent, then the other
 side has a moment to read it. Closing a TCP socket at once while unread bytes
 lie in it would destroy the GOODBYE on its way.
@@ -17,7 +20,9 @@ lie in it would destroy the GOODBYE on its way.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
@@ -56,6 +61,7 @@ class SessionStatistics:
 
     core: CoreStatistics
     age_s: float
+    resumed: int  # how often it has gone on over another channel
     handlers_running: int
     handlers_failed: int
 
@@ -79,7 +85,14 @@ class Session:
         self.core = SessionCore(role, trio.current_time())
         self._reader = link.reader
         self._writer = link.writer
-        self._channel = channel
+        self.resume_keys = link.resume
+        self.role = role
+        self.on_lost: Callable[[Session, SwarmNodeError], None] | None = None
+        self.on_silent: Callable[[Session], None] = lambda _session: None
+        self._channel: Channel | None = channel
+        self._channel_changed = trio.lowlevel.ParkingLot()
+        self._suspended_until = math.inf
+        self._resumed = 0
         self._services = services
         self._opened_at = trio.current_time()
         self._streams: dict[int, Stream] = {}
@@ -108,6 +121,11 @@ class Session:
     def is_busy(self) -> bool:
         """Whether a stream is open, whoever opened it."""
         return bool(self._streams)
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it has lost its channel and waits for another one."""
+        return self._channel is None and not self.is_closed
 
     async def open_stream(
         self, service: str, *, priority: Priority = Priority.BULK, deadline_s: float | None = None
@@ -174,6 +192,7 @@ class Session:
         return SessionStatistics(
             core=self.core.statistics(),
             age_s=trio.current_time() - self._opened_at,
+            resumed=self._resumed,
             handlers_running=self._handlers_running,
             handlers_failed=self._handlers_failed,
         )
@@ -200,6 +219,46 @@ class Session:
         kind = ChannelClosed if isinstance(cause, ChannelClosed) else ChannelBroken
         return kind(f"session with {self.peer.short} is over: {cause}")
 
+    # --- another channel ------------------------------------------------------------------
+
+    def suspend(self, keep_s: float) -> int:
+        """Leave the channel and wait ``keep_s`` for another one.
+
+        Returns:
+            How many bytes of the peer's records are here; it has to go on from there.
+        """
+        channel, self._channel = self._channel, None
+        if channel is not None and not self.is_closed:
+            assert self._workers is not None
+            self._reader.detach()
+            self._writer.detach()
+            self._workers.start_soon(aclose_forcefully, channel)
+            self._suspended_until = trio.current_time() + keep_s
+            self._channel_changed.unpark_all()
+        return self._reader.received_bytes
+
+    def attach(self, channel: Channel, received_bytes: int) -> None:
+        """Go on over ``channel``; the peer has ``received_bytes`` of our records.
+
+        Raises:
+            RemoteProtocolError: the peer cannot have so many, or had more.
+        """
+        assert self._channel is None, "suspend first: the old channel may still bring bytes"
+        self._writer.attach(channel, received_bytes)
+        self._reader.attach(channel)
+        self._channel = channel
+        self.channel_description = channel.description
+        self._suspended_until = math.inf
+        self._resumed += 1
+        self.core.begin_anew(trio.current_time())
+        self._channel_changed.unpark_all()
+        self._send_wanted.unpark_all()  # what the peer does not have goes out again
+
+    async def wait_left(self, channel: Channel) -> None:
+        """Wait until the session does not use ``channel`` any more."""
+        while self._channel is channel and not self._closed.is_set():
+            await self._channel_changed.park()
+
     # --- for streams ----------------------------------------------------------------------
 
     def kick(self) -> None:
@@ -218,12 +277,12 @@ class Session:
         if self.is_closed or not core.is_light:
             self._send_wanted.unpark()
             return
+        channel = self._channel
+        sealed = self._writer.seal_next(core, trio.current_time())
         try:
-            n_bytes = self._writer.seal_next(core, trio.current_time())
-            is_sent = self._writer.send_nowait(n_bytes)
+            is_sent = sealed is None or self._writer.send_nowait(sealed)
         except TransportError as error:
-            self._must_linger = False
-            self._close(error, None)
+            self._lose(channel, error)
             return
         if not is_sent or core.has_outgoing:
             self._send_wanted.unpark()
@@ -249,6 +308,9 @@ class Session:
                 with trio.move_on_after(limits.GOODBYE_LINGER_S, shield=True):
                     await self._reader.drain()
             self._closed.set()
+            self._channel_changed.unpark_all()
+            if self._channel is not None:
+                await aclose_forcefully(self._channel)
 
     async def _run_workers(self, task_status: trio.TaskStatus[Session]) -> None:
         async with trio.open_nursery() as workers:
@@ -260,50 +322,87 @@ class Session:
             workers.cancel_scope.cancel()
 
     async def _send(self) -> None:
-        core, writer = self.core, self._writer
         with self._send_scope:
-            try:
-                while True:
-                    await writer.send_rest()
-                    n_bytes = writer.seal_next(core, trio.current_time())
-                    self._apply_effects()
-                    if n_bytes:
-                        taken_s = await writer.send(n_bytes)
-                        core.body_bytes_max = next_body_bytes(core.body_bytes_max, n_bytes, taken_s)
-                    elif self.is_closed:
-                        return
-                    else:
-                        await self._send_wanted.park()
-            except TransportError as error:
-                self._must_linger = False
-                self._close(error, None)
+            while await self._has_channel():
+                channel = self._channel
+                try:
+                    await self._send_all_due()
+                    return
+                except TransportError as error:
+                    self._lose(channel, error)
+
+    async def _send_all_due(self) -> None:
+        """Send what is due on the channel that there is now, until the session is closed."""
+        core, writer = self.core, self._writer
+        while True:
+            await writer.send_rest()
+            sealed = writer.seal_next(core, trio.current_time())
+            self._apply_effects()
+            if sealed is not None:
+                taken_s = await writer.send(sealed)
+                core.body_bytes_max = next_body_bytes(core.body_bytes_max, len(sealed), taken_s)
+            elif self.is_closed:
+                return
+            else:
+                await self._send_wanted.park()
 
     async def _receive(self) -> None:
         core, reader = self.core, self._reader
-        try:
-            while True:
-                await reader.receive()
-                reader.open_all(core, trio.current_time())
-                self._apply_effects()
-                self.flush()
-        except TransportError as error:
+        while await self._has_channel() and not self.is_closed:
+            channel = self._channel
+            try:
+                while True:
+                    await reader.receive()
+                    reader.open_all(core, trio.current_time())
+                    self._writer.acknowledged(core.acknowledged_bytes)
+                    self._apply_effects()
+                    self.flush()
+            except TransportError as error:
+                self._lose(channel, error)
+            except ProtocolError as error:
+                error.peer = str(self.peer)
+                _log.warning("%s (%s): %s", self.peer.short, self.channel_description, error)
+                self._close(error, (GoodbyeCode.PROTOCOL_ERROR, str(error)))
+
+    async def _has_channel(self) -> bool:
+        """Wait until there is a channel; False: the session is closed."""
+        while self._channel is None and not self.is_closed:
+            await self._channel_changed.park()
+        return self._channel is not None and (not self.is_closed or self._must_linger)
+
+    def _lose(self, channel: Channel | None, error: SwarmNodeError) -> None:
+        """The channel is of no use any more: suspend the session, or end it."""
+        if channel is None or self._channel is not channel:
+            return  # it has been left already
+        if self.on_lost is None or self.is_closed:
+            self._must_linger = False
             self._close(error, None)
-        except ProtocolError as error:
-            error.peer = str(self.peer)
-            _log.warning("%s (%s): %s", self.peer.short, self.channel_description, error)
-            self._close(error, (GoodbyeCode.PROTOCOL_ERROR, str(error)))
+            return
+        self.suspend(limits.RESUME_S)
+        self.on_lost(self, error)
 
     async def _keep_alive(self) -> None:
         while True:
-            await trio.sleep_until(self.core.next_deadline())
+            await trio.sleep_until(self._next_deadline())
             # After a pause of the whole process, what lies in the socket is read first: our
             # own sleep is no silence of the peer.
             await trio.lowlevel.checkpoint()
             now = trio.current_time()
-            self.core.handle_deadline(now)
+            if self._channel is not None:
+                self.core.handle_deadline(now)
+                if self.core.is_suspect(now):
+                    self.on_silent(self)
+            elif now >= self._suspended_until:
+                waited_for = f"another channel to {self.peer.short}"
+                self._close(DeadlineExceeded(waited_for, limits.RESUME_S), None)
             self._calls.expire(now)
             self._apply_effects()
             self.kick()
+
+    def _next_deadline(self) -> float:
+        if self._channel is not None:
+            return self.core.next_deadline()
+        return min(self._suspended_until, trio.current_time() + limits.PING_QUIET_S)
 
     # --- effects --------------------------------------------------------------------------
 
@@ -319,6 +418,8 @@ class Session:
                 self._opened(effect.stream)
             elif isinstance(effect, Removed):
                 self._remove(effect.stream)
+            elif isinstance(effect.cause, DeadlineExceeded) and self.on_lost is not None:
+                self._lose(self._channel, effect.cause)  # the peer is silent: perhaps its way is
             else:
                 self._close(effect.cause, effect.goodbye)
 
@@ -356,6 +457,7 @@ class Session:
             self._send_scope.cancel()
         self._closing.set()
         self._send_wanted.unpark_all()
+        self._channel_changed.unpark_all()
         for stream in self._streams.values():
             stream.wake()
         self._stream_removed.unpark_all()
@@ -464,6 +566,7 @@ async def run_session(
     expected: PeerId | None = None,
     instance: bytes = b"",
     is_probe: bool = False,
+    first_bytes: bytes = b"",
     task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Authenticate the peer on ``channel`` and run the session until it is over.
@@ -471,7 +574,7 @@ async def run_session(
     ``nursery.start`` gives the open Session. The channel is closed in any case, and no task
     is left. Whoever dialled is the CLIENT and should know whom it ``expected``; with a
     simultaneous open the smaller peer id is the SERVER. ``instance`` and ``is_probe`` are
-    what the HELLO says of us.
+    what the HELLO says of us. ``first_bytes``: TLS_HEADER_BYTES that have been read already.
 
     Raises:
         AuthenticationFailed, VersionMismatch, DeadlineExceeded, RemoteProtocolError,
@@ -487,6 +590,7 @@ async def run_session(
             expected=expected,
             instance=instance,
             is_probe=is_probe,
+            first_bytes=first_bytes,
         )
         await Session(link, channel, role, services).run(task_status)
     finally:

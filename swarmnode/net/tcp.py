@@ -118,6 +118,9 @@ class TcpChannel:
 
     async def aclose(self) -> None:
         """Close the socket."""
+        if self._is_closed:
+            await trio.lowlevel.checkpoint()
+            return
         self._is_closed = True
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
@@ -138,7 +141,9 @@ class TcpTransport:
         try:
             stream = await trio.open_tcp_stream(host, port)
         except OSError as error:
-            raise DialFailed(f"tcp {address}: {_reason(error)}", address=address) from error
+            raise DialFailed(
+                f"tcp {address}: {_reason(error)}", address=address, is_refused=_is_refused(error)
+            ) from error
         return TcpChannel(stream.socket)
 
     async def serve(
@@ -196,12 +201,20 @@ def _tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.TCP_UNSENT_BYTES_MAX)
 
 
-def _reason(error: BaseException) -> str:
-    """Return the system's own words; of several attempts, the first one's."""
+def _first_cause(error: BaseException) -> BaseException:
+    """Return the system's own error; of several attempts, the first one's."""
     cause = error.__cause__
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
-    chosen = cause if isinstance(cause, OSError) else error
+    return cause if isinstance(cause, OSError) else error
+
+
+def _is_refused(error: BaseException) -> bool:
+    return isinstance(_first_cause(error), ConnectionRefusedError)
+
+
+def _reason(error: BaseException) -> str:
+    chosen = _first_cause(error)
     return getattr(chosen, "strerror", None) or str(chosen) or type(chosen).__name__
 
 
