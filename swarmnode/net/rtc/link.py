@@ -146,7 +146,8 @@ class Link:
             await self._watch()
             await self._say_goodbye()
         except _Broken as broken:
-            self._emit(Failed(self._id, str(broken)))
+            if not self._is_ended:  # then it was over already
+                self._emit(Failed(self._id, str(broken)))
         except asyncio.CancelledError:
             if not self._is_closing:
                 raise
