@@ -32,16 +32,26 @@ def codec(size: str, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option("--path", type=click.Choice(["tcp", "relay"]), default="tcp", show_default=True)
 @json_option
-def link(as_json: bool) -> None:
-    """A secure session between two processes, against plain TCP and trio.SSLStream."""
-    from swarmnode.cli.bench_link import format_link_bench, run_link_bench
+def link(path: str, as_json: bool) -> None:
+    """A secure session between two processes: over TCP against plain TCP and trio.SSLStream,
+    over another path against the session over TCP.
+    """
+    if path == "relay":
+        from swarmnode.cli.bench_relay import format_relay_bench, run_relay_bench
 
-    result = run_link_bench()
+        result = run_relay_bench()
+        text = format_relay_bench(result)
+    else:
+        from swarmnode.cli.bench_link import format_link_bench, run_link_bench
+
+        result = run_link_bench()
+        text = format_link_bench(result)
     if as_json:
         print_json(result)
     else:
-        click.echo(format_link_bench(result))
+        click.echo(text)
 
 
 @bench.command()
