@@ -38,11 +38,13 @@ async def resume_over(channel: Channel, session: Session, nonce: bytes) -> None:
             nonces = nonce + await _receive(channel, NONCE_BYTES)
         except ChannelBroken as error:
             raise Refused(f"{session.peer.short} does not know the session any more") from error
-        received_bytes = session.suspend(limits.RESUME_S)
-        claim = keys.claim(role, nonces, received_bytes)
-        await channel.send_all(memoryview(claim))
-        theirs = await _receive(channel, CLAIM_BYTES)
-        session.attach(channel, keys.check_claim(role.other, nonces, theirs))
+        claim = keys.claim(role, nonces, session.suspend())
+        try:
+            await channel.send_all(memoryview(claim))
+            theirs = await _receive(channel, CLAIM_BYTES)
+            session.attach(channel, keys.check_claim(role.other, nonces, theirs))
+        finally:
+            session.let_go()
         return
     raise DeadlineExceeded(
         f"{channel.description}: taking the session over", limits.RESUME_HANDSHAKE_S
@@ -72,9 +74,12 @@ async def serve_resume(
         await channel.send_all(memoryview(own_nonce))
         claim = await _receive(channel, CLAIM_BYTES)
         peer_has_bytes = keys.check_claim(role.other, nonces, claim)
-        received_bytes = session.suspend(limits.RESUME_S)
-        await channel.send_all(memoryview(keys.claim(role, nonces, received_bytes)))
-        session.attach(channel, peer_has_bytes)
+        claim = keys.claim(role, nonces, session.suspend())
+        try:
+            await channel.send_all(memoryview(claim))
+            session.attach(channel, peer_has_bytes)
+        finally:
+            session.let_go()
         return session
     raise DeadlineExceeded(
         f"{channel.description}: being asked for a session", limits.RESUME_HANDSHAKE_S

@@ -90,6 +90,7 @@ class Session:
         self.on_lost: Callable[[Session, SwarmNodeError], None] | None = None
         self.on_silent: Callable[[Session], None] = lambda _session: None
         self._channel: Channel | None = channel
+        self._parting: Channel | None = None  # left, and still open
         self._channel_changed = trio.lowlevel.ParkingLot()
         self._suspended_until = math.inf
         self._resumed = 0
@@ -221,31 +222,41 @@ class Session:
 
     # --- another channel ------------------------------------------------------------------
 
-    def suspend(self, keep_s: float) -> int:
-        """Leave the channel and wait ``keep_s`` for another one.
+    def suspend(self) -> int:
+        """Use the channel no more and wait RESUME_S for another one.
+
+        The old one is closed by :meth:`attach` or :meth:`let_go`: the peer still uses it.
 
         Returns:
             How many bytes of the peer's records are here; it has to go on from there.
         """
-        channel, self._channel = self._channel, None
-        if channel is not None and not self.is_closed:
-            assert self._workers is not None
+        if self._channel is not None and not self.is_closed:
+            self._parting, self._channel = self._channel, None
             self._reader.detach()
             self._writer.detach()
-            self._workers.start_soon(aclose_forcefully, channel)
-            self._suspended_until = trio.current_time() + keep_s
+            self._suspended_until = trio.current_time() + limits.RESUME_S
             self._channel_changed.unpark_all()
         return self._reader.received_bytes
+
+    def let_go(self) -> None:
+        """Close the channel that the session has left."""
+        if self._parting is not None and self._workers is not None:
+            self._workers.start_soon(aclose_forcefully, self._parting)
+            self._parting = None
 
     def attach(self, channel: Channel, received_bytes: int) -> None:
         """Go on over ``channel``; the peer has ``received_bytes`` of our records.
 
         Raises:
             RemoteProtocolError: the peer cannot have so many, or had more.
+            ChannelClosed: the session has ended meanwhile.
         """
         assert self._channel is None, "suspend first: the old channel may still bring bytes"
+        if self.is_closed:
+            raise ChannelClosed(f"session with {self.peer.short} is over: {self.close_cause}")
         self._writer.attach(channel, received_bytes)
         self._reader.attach(channel)
+        self.let_go()
         self._channel = channel
         self.channel_description = channel.description
         self._suspended_until = math.inf
@@ -309,8 +320,8 @@ class Session:
                     await self._reader.drain()
             self._closed.set()
             self._channel_changed.unpark_all()
-            if self._channel is not None:
-                await aclose_forcefully(self._channel)
+            for channel in filter(None, (self._channel, self._parting)):
+                await aclose_forcefully(channel)
 
     async def _run_workers(self, task_status: trio.TaskStatus[Session]) -> None:
         async with trio.open_nursery() as workers:
@@ -378,7 +389,8 @@ class Session:
             self._must_linger = False
             self._close(error, None)
             return
-        self.suspend(limits.RESUME_S)
+        self.suspend()
+        self.let_go()
         self.on_lost(self, error)
 
     async def _keep_alive(self) -> None:

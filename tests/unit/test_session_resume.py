@@ -168,6 +168,8 @@ async def test_a_better_channel_takes_over_while_the_old_one_still_works(
 ) -> None:
     network = MemoryNetwork(delay_s=0.01)
     async with session_pair(echo(), network=network) as (alice, bob), trio.open_nursery() as tasks:
+        for session in (alice, bob):
+            session.on_lost = lambda _session, _error: None
         tasks.start_soon(_pump, alice)
         for _ in range(5):
             await trio.sleep(0.5)
