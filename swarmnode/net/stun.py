@@ -197,15 +197,18 @@ async def survey_nat(servers: Sequence[str], ask_probe: AskProbe | None = None) 
     """Find out what our NAT does; takes up to 3 x STUN_ASK_S.
 
     Args:
-        servers: ``IPV4:PORT`` of responders of different hosts; three are good, two the least.
+        servers: ``IPV4:PORT`` of responders of different hosts; three are good, two the least
+            that tell anything.
         ask_probe: asks a server over the session with it, see :func:`request_probe`; without
             it, a filter that lets everybody in looks like one that knows addresses.
 
     Raises:
-        ConfigError: a server is no such address.
+        ConfigError: a server is no such address, or there is none.
         DialFailed: nothing can be sent at all.
     """
     targets = [_endpoint(server) for server in servers]
+    if not targets:
+        raise ConfigError("STUN: expected the addresses of some peers, got none")
     with ExitStack() as stack:
         sockets = [stack.enter_context(_open_socket()) for _ in range(2)]
         survey = NatSurvey(

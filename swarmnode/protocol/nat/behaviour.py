@@ -34,6 +34,8 @@ from swarmnode.protocol.nat.stun import (
 )
 
 MAPPING_SOCKET, FILTER_SOCKET = 0, 1
+# One may be down, and a probe is not repeated.
+_PROBES_MAX = 2
 
 
 class Dependence(StrEnum):
@@ -53,7 +55,7 @@ class NatBehaviour:
     is_translated: bool | None  # None: no answer
     mapping: Dependence
     filtering: Dependence
-    hairpins: bool | None  # None: not tried
+    hairpins: bool | None  # None: not tried, as without a NAT
     public: Endpoint | None  # of the first socket, as most servers saw it
 
 
@@ -136,15 +138,14 @@ class NatSurvey:
         self._token = token
         self._can_probe = can_probe
         self._inquiries: dict[bytes, _Inquiry] = {}
-        self._targets: dict[bytes, Endpoint] = {}  # of plain questions on the first socket
         self._filter_question = b""
         self._other_port_question = b""
         self._probe = b""
         self._hairpin = b""
-        self._other_ports: dict[int, int] = {}  # by server
+        self._other_ports: dict[Endpoint, int] = {}  # of a server; 0: none
         self._findings = _Findings()
         self._effects: list[Effect] = []
-        self._is_filtering = False
+        self._over_at: float | None = None  # set when filtering begins
         for server in self._servers:
             self._ask_mapping(server, now)
 
@@ -168,7 +169,10 @@ class NatSurvey:
 
     def next_deadline(self) -> float | None:
         """Return when something is to be sent again or given up; None: it is over."""
-        return min((each.next_at for each in self._inquiries.values()), default=None)
+        times = [each.next_at for each in self._inquiries.values()]
+        if self._over_at is not None:
+            times.append(self._over_at)
+        return min(times, default=None)
 
     def handle_deadline(self, now: float) -> None:
         """Send again, give up, go on to the second part."""
@@ -179,6 +183,10 @@ class NatSurvey:
                 self._effects.append(Send(inquiry.socket, inquiry.data, inquiry.target))
                 inquiry.retry_s *= 2
                 inquiry.next_at = min(now + inquiry.retry_s, inquiry.until)
+        if self._over_at is not None and now >= self._over_at:
+            self._inquiries.clear()
+            self._over_at = None
+            return
         self._advance(now)
 
     def statistics(self) -> NatBehaviour:
@@ -198,7 +206,6 @@ class NatSurvey:
 
     def _ask_mapping(self, target: Endpoint, now: float) -> None:
         transaction = self._token(TRANSACTION_BYTES)
-        self._targets[transaction] = target
         question = encode_question(Question(transaction))
         self._inquire(transaction, MAPPING_SOCKET, question, target, now)
 
@@ -216,9 +223,8 @@ class NatSurvey:
         )
 
     def _advance(self, now: float) -> None:
-        if self._inquiries or self._is_filtering or not self._findings.seen:
+        if self._inquiries or self._filter_question or not self._findings.seen:
             return
-        self._is_filtering = True
         first = next(iter(self._findings.seen))
         self._filter_question = self._token(TRANSACTION_BYTES)
         question = encode_question(Question(self._filter_question))
@@ -244,14 +250,13 @@ class NatSurvey:
     def _note_mapping(self, answer: Answer, target: Endpoint, now: float) -> None:
         is_first = not self._findings.seen
         self._findings.seen[target] = answer.mapped
-        if answer.other_port and target in self._servers:
-            self._other_ports[self._servers.index(target)] = answer.other_port
+        self._other_ports[target] = answer.other_port
         if is_first and answer.other_port:
             self._ask_mapping(Endpoint(target.host, answer.other_port), now)
 
     def _begin_filtering(self, server: Endpoint, answer: Answer, now: float) -> None:
-        index = self._servers.index(server) if server in self._servers else 0
-        if self._other_ports.get(index):
+        self._over_at = now + limits.STUN_ASK_S
+        if self._other_ports.get(server):
             self._findings.came_from_other_port = False
             self._other_port_question = self._token(TRANSACTION_BYTES)
             data = encode_question(Question(self._other_port_question, change_port=True))
@@ -264,8 +269,12 @@ class NatSurvey:
         if others and self._can_probe:
             self._findings.came_from_other_host = False
             self._probe = self._token(TRANSACTION_BYTES)
-            self._effects.append(AskForProbe(others[0], answer.mapped.port, self._probe))
-        self._begin_hairpin(answer.mapped, now)
+            self._effects += [
+                AskForProbe(number, answer.mapped.port, self._probe)
+                for number in others[:_PROBES_MAX]
+            ]
+        if answer.mapped != self._local[FILTER_SOCKET]:
+            self._begin_hairpin(answer.mapped, now)
 
     def _begin_hairpin(self, second: Endpoint, now: float) -> None:
         first = self.statistics().public
@@ -273,7 +282,7 @@ class NatSurvey:
         self._findings.hairpins = False
         self._hairpin = self._token(TRANSACTION_BYTES)
         data = encode_indication(Indication(self._hairpin))
-        # Both ways: each opens the filter for the other. It also keeps time for the probe.
+        # Both ways: each opens the filter for the other.
         self._effects.append(Send(MAPPING_SOCKET, data, second))
         self._inquire(self._hairpin, FILTER_SOCKET, data, first, now)
 
@@ -282,6 +291,7 @@ class NatSurvey:
             self._findings.came_from_other_host = True
         elif indication.transaction == self._hairpin:
             self._findings.hairpins = True
+            self._inquiries.pop(self._hairpin, None)
 
 
 def _mapping(seen: dict[Endpoint, Endpoint]) -> Dependence:
