@@ -66,6 +66,9 @@ SUSPECT_S = 9.0
 # A session without a channel is kept for a laptop that sleeps a little, and a router that restarts.
 RESUME_S = 60.0
 RESUME_HANDSHAKE_S = 5.0
+# Who dialled tries first, and most often gets through; then the other side, with jitter.
+RESUME_SERVER_WAIT_S = 0.5
+RESUME_RETRY_S = 1.0
 # Half of what a bulk window may have under way; more than two turns of half a megabyte.
 UNACKNOWLEDGED_BYTES_MAX = 4 * MIB
 # Often enough that a sender at 1 GB/s does not wait for room, rare beside 4 MiB.
@@ -584,6 +587,8 @@ RTC_ANSWER_S = 10.0
 RTC_CONNECT_S = 10.0
 # Bandwidth times round trip: aiortc reaches 20 MB/s on a LAN and 3 MB/s at 50 ms.
 RTC_WINDOW_BYTES = 1 * MIB
+# Of the kernel, which takes twice this: a window in packets of 1200 bytes takes twice its bytes.
+RTC_SOCKET_BUFFER_BYTES = RTC_WINDOW_BYTES
 # What a message costs besides its bytes, so that tiny ones cannot fill the memory.
 RTC_MESSAGE_COST_BYTES = 256
 # Larger messages are no faster, and every stack takes these.

@@ -160,10 +160,7 @@ class RtcEngine:
 
     async def wait_channel(self, link: int) -> RtcChannel:
         """Wait until it is open; the channel is the caller's then. Raises DialFailed."""
-        negotiation = self._negotiations.get(link)
-        if negotiation is None:
-            raise ChannelClosed("rtc: this side closed the connection, or took its channel already")
-        channel = await negotiation.wait_channel()
+        channel = await self._negotiation(link).wait_channel()
         del self._negotiations[link]
         return channel
 
@@ -211,8 +208,13 @@ class RtcEngine:
                 f"rtc: {limits.RTC_PENDING_MAX} connections are being opened, as many as may be"
             )
 
+    def _negotiation(self, link: int) -> _Negotiation:
+        if link not in self._negotiations:
+            raise ChannelClosed("rtc: this side closed the connection, or took its channel already")
+        return self._negotiations[link]
+
     def _connect(self, link: int, theirs: RtcDescription) -> None:
-        ours = self._negotiations[link].local
+        ours = self._negotiation(link).local
         assert ours is not None
         usable = usable_candidates(theirs.candidates, ours.candidates)
         if not usable:

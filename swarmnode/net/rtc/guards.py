@@ -9,6 +9,7 @@ test reaches every override through the real libraries.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -52,6 +53,10 @@ class GuardedConnection(Connection):
     ) -> list[Candidate]:
         """Open sockets on our hosts, then ask the servers."""
         candidates = await super().get_component_candidates(component, self._hosts, timeout)
+        for protocol in self._protocols:
+            # Up to what the system allows. With too little the sender's first bursts are lost.
+            sock = protocol.transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.RTC_SOCKET_BUFFER_BYTES)
         tasks = [
             asyncio.create_task(_first_reflexive(protocol, self._servers))
             for protocol in self._protocols
