@@ -55,9 +55,11 @@ class TcpChannel:
         # A read that did not fill its buffer has emptied the socket: the next one would only
         # learn that there is nothing.
         self._may_have_more = True
+        self._remote: tuple[str, int] | None = None
         with contextlib.suppress(OSError):
-            peer = sock.getpeername()
-            self._description = f"tcp {format_address(peer[0], peer[1])}"
+            host, port, *_ = sock.getpeername()
+            self._remote = host, port
+            self._description = f"tcp {format_address(host, port)}"
             _tune(sock)
             return
         self._description = "tcp (gone)"  # the next read or write says why
@@ -66,6 +68,19 @@ class TcpChannel:
     def description(self) -> str:
         """``tcp HOST:PORT`` of the other side."""
         return self._description
+
+    @property
+    def remote(self) -> tuple[str, int] | None:
+        """Host and port of the other side; None if it was gone before we looked."""
+        return self._remote
+
+    def detach(self) -> socket.socket:
+        """Give the socket away; for this channel it is as if it had been closed.
+
+        Nobody may be waiting on it.
+        """
+        self._is_closed = True
+        return socket.socket(fileno=self._socket.detach())
 
     async def send_all(self, data: memoryview) -> None:
         """Send every byte."""
@@ -163,6 +178,10 @@ class TcpTransport:
         bound_host, bound_port = listeners[0].socket.getsockname()[:2]
         if host == _EVERY_INTERFACE:
             bound_host = host
+        for listener in listeners:
+            # Connections may leave from this port, for hole punching. Set after binding: nobody
+            # else can listen on it all the same.
+            listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         async with trio.open_nursery() as nursery:
             await nursery.start(
                 trio.serve_listeners, _stream_handler(handle_channel, admit), listeners

@@ -23,6 +23,7 @@ from swarmnode.wire import (
     dht,
     gossip,
     membership,
+    punch,
     reach,
     relay,
     session,
@@ -132,6 +133,11 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "signal/deliver": signal.Deliver("192.0.2.1:50123", _SIGNED),
     "signal/taken": signal.Taken("192.0.2.2:50123"),
     "signal-body/punch": signal.Signal(_KEY, "punch-offer", 1_800_000_000_000, _XID, b"\x80"),
+    "punch/offer": punch.PunchOffer(_XID, (punch.PunchAddress(bytes(range(4)), 7337),)),
+    "punch/answer": punch.PunchAnswer(
+        _KEY, (punch.PunchAddress(bytes(range(4)), 40_000), punch.PunchAddress(_XID, 7337))
+    ),
+    "punch/go": punch.PunchGo(_KEY, 120),
     "session/hello": session.Hello(1, 1, _KEY, "swarmnode/0.1.0", _KEY, b"i" * 16, False),
     "membership/swarm-hello": membership.SwarmHello("trainer", admission.Credentials(None)),
     "swim/ping": swim.Ping(41, (_CLAIM, _SUSPECT)),
