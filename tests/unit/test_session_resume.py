@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 
 import pytest
 import trio
@@ -58,6 +59,29 @@ def test_a_ring_that_is_full_takes_acknowledgements_and_nothing_else() -> None:
     assert kept.room() is None
     kept.acknowledge(2 * _TURN)
     assert kept.room() is not None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_peer_that_acknowledges_now_and_then_never_stops_the_sender(seed: int) -> None:
+    """A ring that had started over too early waited for an ACK that was not due yet."""
+    rng = random.Random(seed)
+    turn = limits.FRAME_DATA_BYTES_MAX + limits.RECORD_HEAD_BYTES_MAX + 40
+    kept = Unacknowledged(memoryview(bytearray(limits.UNACKNOWLEDGED_BYTES_MAX)), turn)
+    under_way: deque[int] = deque()  # turns, then acknowledgements
+    coming: deque[int] = deque()
+    received = said = 0
+    for _ in range(20_000):
+        if rng.random() < 0.4 and kept.room() is not None:
+            under_way.append(rng.choice([37, 3209, 40_000, 131_170, 262_300, turn]))
+            kept.keep(under_way[-1])
+        elif rng.random() < 0.6 and under_way:
+            received += under_way.popleft()
+            if received >= said + limits.ACK_EVERY_BYTES:
+                said = received
+                coming.append(said)
+        elif coming:
+            kept.acknowledge(coming.popleft())
+        assert kept.room() is not None or under_way or coming
 
 
 def test_nobody_can_have_what_was_not_sent_or_lose_what_it_had() -> None:

@@ -26,6 +26,7 @@ from typing import Final
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
+from swarmnode import limits
 from swarmnode.errors import AuthenticationFailed, RemoteProtocolError
 from swarmnode.protocol.session.records import Role
 
@@ -118,9 +119,12 @@ class Unacknowledged:
         if first is None:
             self._start = 0
         elif first < self._start:  # what is kept lies before us
-            if first >= wanted:
+            is_at_end = len(self._buffer) - self._start < wanted
+            # Who starts over earlier than he must needs room for all that the peer takes before
+            # it acknowledges: else each side would wait for the other.
+            if first >= wanted + (0 if is_at_end else limits.ACK_EVERY_BYTES):
                 self._start = 0
-            elif len(self._buffer) - self._start < wanted:
+            elif is_at_end:
                 return None
         elif first - self._start < wanted:
             return None
