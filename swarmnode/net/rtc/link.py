@@ -84,7 +84,7 @@ class Link:
         self._is_open = False
         self._is_ended = False
         self._is_closing = False
-        self._task: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
         self._connection = GuardedConnection(
             hosts=order.hosts, servers=order.servers, is_offerer=order.is_offerer
         )
@@ -131,20 +131,23 @@ class Link:
 
     def close(self) -> None:
         """End :meth:`run` as soon as what is queued has gone out."""
+        if self._is_closing:
+            return
         self._is_closing = True
         self._changed.set()
-        if not self._is_open and self._task is not None:
-            self._task.cancel()
+        if not self._is_open and self._opening is not None:
+            self._opening.cancel()
 
     # --- the task ---------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Live from gathering to closed sockets."""
-        self._task = asyncio.current_task()
         try:
-            await self._open()
-            await self._watch()
-            await self._say_goodbye()
+            if not self._is_closing:
+                self._opening = asyncio.create_task(self._open())
+                await self._opening
+                await self._watch()
+                await self._say_goodbye()
         except _Broken as broken:
             if not self._is_ended:  # then it was over already
                 self._emit(Failed(self._id, str(broken)))
@@ -202,12 +205,10 @@ class Link:
         """
         without_progress = 0
         acknowledged = self._sctp.acknowledged
-        while True:
+        while not self._is_closing:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(limits.RTC_STALLED_S / _STALL_CHECKS):
                     await self._wait_changed()
-            if self._is_closing:
-                return
             before, acknowledged = acknowledged, self._sctp.acknowledged
             is_stalled = self._sctp.is_unacknowledged and acknowledged == before
             without_progress = without_progress + 1 if is_stalled else 0
