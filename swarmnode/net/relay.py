@@ -195,20 +195,16 @@ class Relays:
         session = await self._connect(relay, (address,))
         held = _Held(session, address)
         try:
+            lifetime_s = await _reserve(session)
+            self._held[relay] = held
+            task_status.started()
             while True:
-                answer = await _ask(session, Reserve())
-                if isinstance(answer, Refusal):
-                    kind = Overloaded if answer.code in ("full", "rate") else Refused
-                    raise kind(f"relay {relay.short}: {_words_of(answer)}")
-                if not isinstance(answer, Reserved):
-                    raise MalformedMessage(f"expected a lifetime, got {type(answer).__name__}")
-                self._held[relay] = held
-                task_status.started()
-                with trio.move_on_after(max(1.0, answer.lifetime_s / 2)):
+                with trio.move_on_after(max(1.0, lifetime_s / 2)):
                     await session.wait_closed()
                 error = session.closed_error()
                 if error is not None:
                     raise error
+                lifetime_s = await _reserve(session)
         finally:
             if self._held.get(relay) is held:
                 del self._held[relay]
@@ -283,6 +279,17 @@ async def _ask(session: Session, question: Question) -> Answer:
     reply = await session.request(RELAY_SERVICE, payload, deadline_s=_ANSWER_S)
     answer: Answer = decode_record(reply, Answer)  # type: ignore[arg-type]
     return answer
+
+
+async def _reserve(session: Session) -> int:
+    """Ask for a reservation, or for the same one again; return how long it lasts, in seconds."""
+    answer = await _ask(session, Reserve())
+    if isinstance(answer, Refusal):
+        kind = Overloaded if answer.code in ("full", "rate") else Refused
+        raise kind(f"relay {session.peer.short}: {_words_of(answer)}")
+    if not isinstance(answer, Reserved):
+        raise MalformedMessage(f"expected a lifetime, got {type(answer).__name__}")
+    return answer.lifetime_s
 
 
 def _words_of(refusal: Refusal) -> str:

@@ -218,7 +218,7 @@ class RelayCore:
         self._reservations.pop(peer, None)
         for circuit in list(self._circuits.values()):
             if circuit.state == "offered" and peer in (circuit.source, circuit.target):
-                self._decline(circuit, "absent", "the target has just left")
+                self._close(circuit.number, "the target has just left", code="absent")
 
     # --- setting up -----------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class RelayCore:
         if circuit is None or circuit.state != "offered":
             return
         if event.declined_because is not None:
-            self._decline(circuit, "declined", event.declined_because)
+            self._close(circuit.number, event.declined_because, code="declined")
             return
         circuit.state = "waiting"
         rates = (self._quota.bytes_per_s, self._quota.peer_bytes_per_s)
@@ -302,17 +302,13 @@ class RelayCore:
 
     def _end_in_time(self, circuit: _Circuit, now: float) -> None:
         if circuit.state == "offered":
-            self._decline(circuit, "setup", "the target did not answer")
+            self._close(circuit.number, "the target did not answer")
         elif circuit.state == "waiting":
-            self._close(circuit.number, "the other side did not come", LegAnswer.ALONE)
+            self._close(circuit.number, "the other side did not come", leg_answer=LegAnswer.ALONE)
         elif now >= circuit.moved_at + limits.RELAY_IDLE_S:
             self._close(circuit.number, f"nothing came for {limits.RELAY_IDLE_S:g} s")
         else:
             self._close(circuit.number, f"it is {limits.RELAY_CIRCUIT_S / 3600:g} hours old")
-
-    def _decline(self, circuit: _Circuit, code: RefusalCode, reason: str) -> None:
-        self._refuse(circuit.command, code, reason)
-        self._close(circuit.number, reason)
 
     def _on_leg_gone(self, leg: int) -> None:
         for circuit in self._circuits.values():
@@ -320,7 +316,20 @@ class RelayCore:
                 self._close(circuit.number, "one side has closed it")
                 return
 
-    def _close(self, number: int, why: str, answer: LegAnswer = LegAnswer.CLOSED) -> None:
+    def _close(
+        self,
+        number: int,
+        why: str,
+        *,
+        code: RefusalCode = "setup",
+        leg_answer: LegAnswer = LegAnswer.CLOSED,
+    ) -> None:
+        """End a circuit and tell whoever waits for it; no-op for one that is over.
+
+        Args:
+            code: what the source is told if it has no answer yet.
+            leg_answer: what a leg is told that waits for the other.
+        """
         circuit = self._circuits.pop(number, None)
         if circuit is None:
             return
@@ -330,8 +339,10 @@ class RelayCore:
         if circuit.state == "open":
             self._effects.append(events.CircuitClosed(number, why))
             return
+        if circuit.state == "offered":
+            self._refuse(circuit.command, code, why)
         for leg in _present(circuit.legs):
-            self._effects.append(events.LegRefused(leg, answer))
+            self._effects.append(events.LegRefused(leg, leg_answer))
 
     def _refuse(self, command: int, code: RefusalCode, reason: str, retry_s: float = 0.0) -> None:
         self._refused[code] = self._refused.get(code, 0) + 1

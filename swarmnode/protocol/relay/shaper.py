@@ -28,6 +28,7 @@ class Flow:
     account: Account
     waiting: deque[tuple[int, int]] = field(default_factory=deque)  # (side, bytes)
     deficit_bytes: int = 0
+    has_turn: bool = False
     is_gone: bool = False
 
 
@@ -51,7 +52,14 @@ class Shaper:
     def wait(self, flow: Flow, side: int, n_bytes: int) -> None:
         """Put a piece in line; :meth:`release` tells when it may pass."""
         flow.waiting.append((side, n_bytes))
-        if len(flow.waiting) == 1:
+        if len(flow.waiting) > 1:
+            return
+        # Of each direction only one piece waits here: whoever sends small ones has its turn in
+        # several parts.
+        flow.has_turn = n_bytes <= flow.deficit_bytes
+        if flow.has_turn:
+            self._ring.appendleft(flow)
+        else:
             self._ring.append(flow)
 
     def drop(self, flow: Flow) -> None:
@@ -66,16 +74,19 @@ class Shaper:
         passed: list[tuple[Flow, int]] = []
         self._call_back(now)
         while self._ring and _is_free(self._total, now):
-            flow = self._ring.popleft()
-            flow.deficit_bytes += _QUANTUM_BYTES
-            while flow.waiting and flow.waiting[0][1] <= flow.deficit_bytes:
-                if not (_is_free(self._total, now) and _is_free(flow.account.rate, now)):
-                    break
+            flow = self._ring[0]
+            if not flow.has_turn:
+                flow.has_turn = True
+                flow.deficit_bytes = min(flow.deficit_bytes, _QUANTUM_BYTES) + _QUANTUM_BYTES
+            if self._may_go_on(flow, now):
                 side, n_bytes = flow.waiting.popleft()
                 flow.deficit_bytes -= n_bytes
                 self._spend(flow, n_bytes, now)
                 passed.append((flow, side))
-            self._put_back(flow, now)
+            else:
+                self._end_turn(now)
+        if self._ring and not self._ring[0].waiting:
+            self._end_turn(now)
         return passed
 
     def next_deadline(self) -> float | None:
@@ -85,14 +96,19 @@ class Shaper:
             moments.append(self._total.free_at())
         return min(moments, default=None)
 
-    def _put_back(self, flow: Flow, now: float) -> None:
-        if not flow.waiting:
+    def _may_go_on(self, flow: Flow, now: float) -> bool:
+        """Whether the flow whose turn it is may send its next piece, as far as it is concerned."""
+        has_piece = bool(flow.waiting) and flow.waiting[0][1] <= flow.deficit_bytes
+        return has_piece and _is_free(flow.account.rate, now)
+
+    def _end_turn(self, now: float) -> None:
+        flow = self._ring.popleft()
+        flow.has_turn = False
+        is_held_up = not _is_free(flow.account.rate, now)
+        if is_held_up:
             flow.deficit_bytes = 0
-        elif _is_free(flow.account.rate, now):
-            self._ring.append(flow)
-        else:
-            flow.deficit_bytes = 0
-            self._aside.append(flow)
+        if flow.waiting:
+            (self._aside if is_held_up else self._ring).append(flow)
 
     def _call_back(self, now: float) -> None:
         back = [flow for flow in self._aside if _is_free(flow.account.rate, now)]
