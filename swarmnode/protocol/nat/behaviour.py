@@ -10,12 +10,14 @@ Two sockets, so that the second one's filter has seen nobody yet:
    session with it) to send an indication; meanwhile each socket sends to the other's mapping,
    which shows hairpinning.
 
-A server may lie. One lie among honest answers changes nothing: a mapping counts as independent
-of the server as soon as two hosts have seen the same one.
+A server may lie. One liar among three changes nothing: a mapping counts as independent of the
+server as soon as two hosts have seen the same one, and our public host is the one that most of
+them name. Nothing is sent to an address that only one of them names.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -192,7 +194,7 @@ class NatSurvey:
     def statistics(self) -> NatBehaviour:
         """Return what is known so far."""
         found = self._findings
-        mapped = list(found.seen.values())
+        mapped = [each for each in found.seen.values() if each.host == self._public_host()]
         return NatBehaviour(
             answers=len({server.host for server in found.seen}),
             is_translated=self._local[0] not in mapped if mapped else None,
@@ -201,6 +203,12 @@ class NatSurvey:
             hairpins=found.hairpins,
             public=max(mapped, key=mapped.count) if mapped else None,
         )
+
+    def _public_host(self) -> str:
+        """Return the host that most servers name; "" before the first answer."""
+        named = {(server.host, mapped.host) for server, mapped in self._findings.seen.items()}
+        votes = Counter(host for _, host in sorted(named))
+        return votes.most_common(1)[0][0] if votes else ""
 
     # --- asking -----------------------------------------------------------------------------
 
@@ -225,7 +233,11 @@ class NatSurvey:
     def _advance(self, now: float) -> None:
         if self._inquiries or self._filter_question or not self._findings.seen:
             return
-        first = next(iter(self._findings.seen))
+        first = next(
+            server
+            for server, mapped in self._findings.seen.items()
+            if mapped.host == self._public_host()
+        )
         self._filter_question = self._token(TRANSACTION_BYTES)
         question = encode_question(Question(self._filter_question))
         self._inquire(self._filter_question, FILTER_SOCKET, question, first, now)
@@ -264,7 +276,9 @@ class NatSurvey:
         others = [
             number
             for number, other in enumerate(self._servers)
-            if other.host != server.host and other in self._findings.seen
+            if other.host != server.host
+            and other in self._findings.seen
+            and self._findings.seen[other].host == answer.mapped.host
         ]
         if others and self._can_probe:
             self._findings.came_from_other_host = False
@@ -273,12 +287,13 @@ class NatSurvey:
                 AskForProbe(number, answer.mapped.port, self._probe)
                 for number in others[:_PROBES_MAX]
             ]
-        if answer.mapped != self._local[FILTER_SOCKET]:
+        if answer.mapped != self._local[FILTER_SOCKET] and others:
             self._begin_hairpin(answer.mapped, now)
 
     def _begin_hairpin(self, second: Endpoint, now: float) -> None:
         first = self.statistics().public
-        assert first is not None
+        if first is None or first.host != second.host:
+            return  # one of them lied: that may be anybody's address
         self._findings.hairpins = False
         self._hairpin = self._token(TRANSACTION_BYTES)
         data = encode_indication(Indication(self._hairpin))
