@@ -674,7 +674,7 @@ RELAY_INCOMING_MAX = 32
 SIGNAL_BYTES_MAX = 4 * KIB
 # Volunteers' clocks are wrong by minutes; what is older than this is not believed, nor newer.
 SIGNAL_WINDOW_S = 600.0
-# All that came within the window, so that nothing is taken twice: 8 a second of all authors.
+# All that can come in twice that time, so that nothing is taken twice: 6 a second of all authors.
 SIGNAL_NONCES_MAX = 8192
 SIGNALS_PER_S = 6.0
 SIGNALS_BURST = 64
@@ -685,8 +685,6 @@ SIGNALS_PER_PEER_BURST = 32
 SIGNAL_PEERS_MAX = 1024
 # Three round trips over a slow relay.
 SIGNAL_DEADLINE_S = 5.0
-# Addresses that a peer may name for itself: two families, two ports of a NAT.
-CANDIDATE_ADDRESSES_MAX = 4
 # A port below it, but these, belongs to a service that somebody else runs.
 DIALBACK_PORT_MIN = 1024
 DIALBACK_PORTS_LOW = (80, 443)
@@ -755,8 +753,11 @@ PUNCH_ATTEMPT_ROUND_TRIPS = 2.0
 # Two sides that just miss each other do not go on in step.
 PUNCH_PAUSE_S_MIN = 0.02
 PUNCH_PAUSE_S_MAX = 0.12
+# A router that refuses early packets is tried again at once, then less and less: nine times in 5 s.
+PUNCH_REFUSED_GROWTH = 1.5
 # All attempts together; 97.6 % of those that succeed do so at once (Trautwein et al., 2025).
 PUNCH_S = 5.0
+PUNCH_ATTEMPTS_MAX = 12
 # The other side says which of several connections it takes after a round trip, or nothing came.
 PUNCH_CHOICE_S = 2.0
 # From the offer to the word to begin: an answer and two ways through a slow relay.

@@ -7,10 +7,11 @@ address; one that comes before or after goes to the listener, which hands it ove
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 import trio
 
@@ -18,7 +19,7 @@ from swarmnode import limits
 from swarmnode.env import Env
 from swarmnode.errors import DialFailed, Overloaded
 from swarmnode.net.tcp import TcpChannel, format_address, parse_address
-from swarmnode.protocol.nat.punch import PunchPlan, Start, Target
+from swarmnode.protocol.nat.punch import Attempts, Chance, PunchPlan, Start, Target
 
 # There is no way for its packets, now or later.
 _HOPELESS = (errno.ENETUNREACH, errno.EAFNOSUPPORT, errno.EACCES, errno.EPERM)
@@ -39,7 +40,8 @@ async def dial_from(local_port: int, address: str) -> TcpChannel:
         found, reason = [], _words(error)
     for *_, where in found:
         try:
-            return _channel(await _connect(local_port, (str(where[0]), port)))
+            sock = await _connect(local_port, (str(where[0]), port))
+            return TcpChannel(trio.socket.from_stdlib_socket(sock))
         except OSError as error:
             reason = _words(error)
     raise DialFailed(f"tcp {address} from port {local_port}: {reason}", address=address)
@@ -52,7 +54,7 @@ class Puncher:
         """``local_port`` is the one that ``TcpTransport.serve`` listens on."""
         self._local_port = local_port
         self._env = env
-        self._running: list[_Punch] = []
+        self._appointments: list[Appointment] = []
 
     def claim(self, channel: TcpChannel) -> bool:
         """Whether an accepted channel is the other end of a punch; then it is taken over.
@@ -60,115 +62,149 @@ class Puncher:
         To be asked before anything is sent or received on it.
         """
         remote = channel.remote
-        for punch in self._running:
-            if remote is not None and remote in punch.plan.targets:
-                punch.nursery.start_soon(_settle, punch, remote, channel.detach())
+        for appointment in self._appointments:
+            if remote is not None and remote in appointment.plan.targets:
+                appointment.take(remote, channel.detach())
                 return True
         return False
 
+    @contextlib.contextmanager
+    def appoint(self, plan: PunchPlan) -> Iterator[Appointment]:
+        """From now on what the other side opens to our listener belongs to this punch.
+
+        The invited side begins this with its answer: the first packet may be sooner than the go.
+
+        Raises:
+            Overloaded: PUNCHES_CONCURRENT_MAX are under way.
+        """
+        if len(self._appointments) >= limits.PUNCHES_CONCURRENT_MAX:
+            raise Overloaded(
+                f"{limits.PUNCHES_CONCURRENT_MAX} TCP punches are under way: try again later"
+            )
+        appointment = Appointment(plan, self._local_port, self._env.rng)
+        self._appointments.append(appointment)
+        try:
+            yield appointment
+        finally:
+            self._appointments.remove(appointment)
+            appointment.close()
+
     async def punch(self, start: Start) -> TcpChannel:
-        """Dial from the agreed moment on; return the connection that both sides keep.
+        """Keep an appointment that was just made; raises as ``appoint`` and ``keep``."""
+        with self.appoint(start.plan) as appointment:
+            return await appointment.keep(start)
+
+
+class Appointment:
+    """One punch, from the moment on that both sides know of it."""
+
+    def __init__(self, plan: PunchPlan, local_port: int, chance: Chance) -> None:
+        self.plan = plan
+        self._local_port = local_port
+        self._chance = chance
+        self._early: list[tuple[Target, socket.socket]] = []
+        self._taking: trio.Nursery | None = None  # while we dial
+        self._scope = trio.CancelScope()
+        self._winner: socket.socket | None = None
+        self._reasons: dict[Target, str] = {}
+
+    def take(self, target: Target, sock: socket.socket) -> None:
+        """Take in what this address opened to our listener."""
+        if self._taking is not None:
+            self._taking.start_soon(self._settle, target, sock)
+        elif len(self._early) < limits.PUNCH_ADDRESSES_MAX:
+            self._early.append((target, sock))
+        else:
+            sock.close()
+
+    async def keep(self, start: Start) -> TcpChannel:
+        """Dial from the agreed moment on; return the connection that both sides keep; once.
 
         Checkpoint: yes. Cancelling it closes every connection.
 
         Raises:
             DialFailed: none came about, or the other side took none.
-            Overloaded: PUNCHES_CONCURRENT_MAX run already.
         """
-        if len(self._running) >= limits.PUNCHES_CONCURRENT_MAX:
-            raise Overloaded(
-                f"{limits.PUNCHES_CONCURRENT_MAX} TCP punches are under way: try again later"
-            )
-        plan = start.plan
+        self.plan = start.plan
         # Whoever does not choose may hear of the choice a round trip after the last attempt.
-        patience_s = limits.PUNCH_S + (0.0 if plan.we_choose else limits.PUNCH_CHOICE_S)
-        punch = _Punch(plan)
-        try:
-            async with trio.open_nursery() as punch.nursery:
-                punch.nursery.cancel_scope.deadline = start.at + patience_s
-                await self._dial_all(punch, start.at)
-        except BaseException:
-            if punch.winner is not None:
-                punch.winner.close()
-            raise
-        if punch.winner is None:
-            raise DialFailed(punch.explain(), address=format_address(*plan.targets[0]))
-        return _channel(punch.winner)
+        patience_s = limits.PUNCH_S + (0.0 if self.plan.we_choose else limits.PUNCH_CHOICE_S)
+        self._scope.deadline = start.at + patience_s
+        with self._scope:
+            await self._dial_all(start.at)
+        if self._winner is None:
+            raise DialFailed(self._explain(), address=format_address(*self.plan.targets[0]))
+        winner, self._winner = self._winner, None
+        return TcpChannel(trio.socket.from_stdlib_socket(winner))
 
-    async def _dial_all(self, punch: _Punch, at: float) -> None:
-        """Dial every target; the listener may hand connections over as long as this runs."""
-        self._running.append(punch)
-        try:
-            async with trio.open_nursery() as nursery:
-                for target in punch.plan.targets:
-                    nursery.start_soon(self._dial, punch, target, at)
-        finally:
-            self._running.remove(punch)
+    def close(self) -> None:
+        """Close what nobody took."""
+        for _, sock in self._early:
+            sock.close()
+        if self._winner is not None:
+            self._winner.close()
 
-    async def _dial(self, punch: _Punch, target: Target, at: float) -> None:
-        for offset_s in punch.plan.slots(self._env.rng):
-            await trio.sleep_until(at + offset_s)
+    async def _dial_all(self, at: float) -> None:
+        """Dial every target; what the listener hands over meanwhile is settled beside it."""
+        async with trio.open_nursery() as taking:
+            for target, sock in self._early:
+                taking.start_soon(self._settle, target, sock)
+            self._early.clear()
+            self._taking = taking
+            try:
+                async with trio.open_nursery() as dialling:
+                    for target in self.plan.targets:
+                        dialling.start_soon(self._dial, target, at)
+            finally:
+                self._taking = None
+
+    async def _dial(self, target: Target, at: float) -> None:
+        attempts = Attempts(at, self._chance)
+        while (begins_at := attempts.next_at(trio.current_time())) is not None:
+            await trio.sleep_until(begins_at)
             sock: socket.socket | None = None
             try:
-                with trio.move_on_after(punch.plan.attempt_s):
+                with trio.move_on_after(self.plan.attempt_s):
                     sock = await _connect(self._local_port, target)
             except OSError as error:
-                punch.reasons[target] = _words(error)
+                self._reasons[target] = _words(error)
                 if error.errno in _HOPELESS:
                     return
-            if sock is not None and await _settle(punch, target, sock):
+                attempts.refused()
+            if sock is not None and await self._settle(target, sock):
                 return
 
+    async def _settle(self, target: Target, sock: socket.socket) -> bool:
+        """Take an open connection: at once if we choose, else when the other side speaks on it.
 
-@dataclass
-class _Punch:
-    """One punch under way."""
-
-    plan: PunchPlan
-    nursery: trio.Nursery = field(init=False)
-    winner: socket.socket | None = None
-    reasons: dict[Target, str] = field(default_factory=dict)
-
-    def win(self, sock: socket.socket) -> None:
-        """Keep this one, if it is the first."""
-        if self.winner is None:
-            self.winner = sock
-            self.nursery.cancel_scope.cancel()
+        Returns False if it was closed instead.
+        """
+        is_taken = self.plan.we_choose or await self._hears(target, sock)
+        if is_taken and self._winner is None:
+            self._winner = sock
+            self._scope.cancel()
         else:
             sock.close()
+        return is_taken
 
-    def explain(self) -> str:
-        """Return why there is no winner, for each address."""
+    async def _hears(self, target: Target, sock: socket.socket) -> bool:
+        """Wait until the other side has sent something; False if it closed the connection."""
+        try:
+            await trio.lowlevel.wait_readable(sock)
+            return bool(sock.recv(1, socket.MSG_PEEK))
+        except OSError as error:
+            self._reasons[target] = _words(error)
+            return False
+        except BaseException:
+            self._reasons[target] = "connected, but the other side took no connection"
+            sock.close()
+            raise
+
+    def _explain(self) -> str:
         told = "; ".join(
-            f"{format_address(*target)}: {self.reasons.get(target, 'no answer')}"
+            f"{format_address(*target)}: {self._reasons.get(target, 'no answer')}"
             for target in self.plan.targets
         )
         return f"no connection by TCP punch in {limits.PUNCH_S:g} s ({told})"
-
-
-async def _settle(punch: _Punch, target: Target, sock: socket.socket) -> bool:
-    """Take an open connection: at once if we choose, else when the other side speaks on it.
-
-    Returns False if it was closed instead.
-    """
-    if punch.plan.we_choose:
-        punch.win(sock)
-        return True
-    try:
-        await trio.lowlevel.wait_readable(sock)
-        is_spoken = bool(sock.recv(1, socket.MSG_PEEK))
-    except OSError as error:
-        punch.reasons[target] = _words(error)
-        is_spoken = False
-    except BaseException:
-        punch.reasons[target] = "connected, but the other side took no connection"
-        sock.close()
-        raise
-    if is_spoken:
-        punch.win(sock)
-    else:
-        sock.close()
-    return is_spoken
 
 
 async def _connect(local_port: int, target: Target) -> socket.socket:
@@ -195,10 +231,6 @@ async def _connect(local_port: int, target: Target) -> socket.socket:
         sock.close()
         raise
     return sock
-
-
-def _channel(sock: socket.socket) -> TcpChannel:
-    return TcpChannel(trio.socket.from_stdlib_socket(sock))
 
 
 def _words(error: OSError) -> str:

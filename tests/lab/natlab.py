@@ -47,6 +47,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -82,6 +83,7 @@ _CLIENTS_MAX = 100
 _PUBLIC_MAX = 8
 _PROCESS_END_S = 3.0
 
+_MINIUPNPD_PORT = 5000
 # Any client may map any high port to itself.
 _MINIUPNPD = """ext_ifname=wan
 listening_ip=lan
@@ -149,6 +151,7 @@ class NatLab:
         self._links: list[tuple[str, str, str, str]] = []
         self._uplinks: dict[str, str] = {}  # host with a wan device to its port on the bridge
         self._processes: list[subprocess.Popen[Any]] = []
+        self._miniupnpds: dict[str, subprocess.Popen[Any]] = {}
         self._cleanup = contextlib.ExitStack()
         self.addresses: dict[str, str] = {}
         self.addresses6: dict[str, str] = {}
@@ -217,6 +220,11 @@ class NatLab:
             self.run(host, "nft", "-f", "-", stdin=rules.FORGET)
             with self.inside(host):
                 namespaces.forget_connections()
+
+    def restart_miniupnpd(self, router: str) -> None:
+        """Make a router with the modifier ``upnp`` forget the ports that it has mapped."""
+        _end(self._miniupnpds[router])
+        self._start_miniupnpd(router)
 
     def set_uplink(self, client: str, *, is_up: bool) -> None:
         """Cut the way of a client's site to the internet, or mend it; no carrier is lost."""
@@ -370,7 +378,7 @@ class NatLab:
         self._add_addresses(name, "lan", f"{lan}.1/24", f"{lan6}:1/64")
         self._configure_router(host, router)
         if "upnp" in router.modifiers:
-            self.start_miniupnpd(host)
+            self._start_miniupnpd(host)
         for place in clients:
             client = f"c{number}{_SUFFIXES[place]}"
             inner = self._add_namespace(client)
@@ -401,21 +409,27 @@ class NatLab:
             f"{conntrack}_stream={self._udp_timeout_s}",
         )
 
-    def start_miniupnpd(self, host: str) -> subprocess.Popen[Any]:
+    def _start_miniupnpd(self, host: str) -> None:
         """Start the port mapping service of a router, with no mappings."""
         self.run(host, "nft", "-f", "-", stdin="table inet upnp\ndelete table inet upnp\n")
         self.run(host, "nft", "-f", "-", stdin=rules.UPNP)
         folder = Path(self._cleanup.enter_context(tempfile.TemporaryDirectory()))
         settings = folder / "miniupnpd.conf"
         settings.write_text(_MINIUPNPD, encoding="ascii")
-        command = ["miniupnpd", "-d", "-f", str(settings), "-P", str(folder / "pid")]
-        return self.popen(
+        self._miniupnpds[host] = self.popen(
             host,
-            command,
+            ["miniupnpd", "-d", "-f", str(settings), "-P", str(folder / "pid")],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        self._wait_for_port(host, _MINIUPNPD_PORT)
+
+    def _wait_for_port(self, host: str, port: int) -> None:
+        deadline = time.monotonic() + namespaces.COMMAND_S
+        while f":{port} " not in self.run(host, "ss", "-Hltn"):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"nothing listens on port {port} of {host}")
 
     def _route_ipv6(self) -> None:
         """Tell every host on the internet how to reach the routed IPv6 networks."""

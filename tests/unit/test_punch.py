@@ -31,6 +31,7 @@ from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.punch import Puncher, dial_from
 from swarmnode.net.tcp import TcpChannel, TcpTransport, parse_address
 from swarmnode.protocol.nat.punch import (
+    Attempts,
     Invited,
     Inviter,
     PunchPlan,
@@ -78,16 +79,35 @@ def test_a_long_way_gets_long_attempts(round_trip_s: float, attempt_s: float) ->
     assert invited.handle_go(go, now=1.0).plan.attempt_s == pytest.approx(attempt_s)
 
 
-@given(st.floats(limits.PUNCH_ATTEMPT_S, limits.PUNCH_ATTEMPT_S_MAX), st.integers())
-def test_attempts_are_few_and_do_not_overlap(attempt_s: float, seed: int) -> None:
-    slots = list(PunchPlan((("11.11.11.200", 7337),), attempt_s, True).slots(Random(seed)))
-    assert slots[0] == 0.0
-    assert 2 <= len(slots) <= limits.PUNCH_S / limits.PUNCH_ATTEMPT_S
-    gaps = [later - earlier - attempt_s for earlier, later in pairwise(slots)]
-    assert all(
-        limits.PUNCH_PAUSE_S_MIN - 1e-9 <= gap <= limits.PUNCH_PAUSE_S_MAX + 1e-9 for gap in gaps
-    )
-    assert slots[-1] + attempt_s <= limits.PUNCH_S
+@given(st.integers(), st.lists(st.tuples(st.floats(0, 2), st.booleans()), min_size=20, max_size=20))
+def test_attempts_are_few_and_end(seed: int, outcomes: list[tuple[float, bool]]) -> None:
+    """Whatever becomes of each: it lasts so long, and is refused or not answered."""
+    attempts = Attempts(100.0, Random(seed))
+    made: list[float] = []
+    now = 99.0
+    for lasts_s, is_refused in outcomes:
+        begins_at = attempts.next_at(now)
+        if begins_at is None:
+            break
+        made.append(begins_at)
+        if is_refused:
+            attempts.refused()
+        now = begins_at + lasts_s
+    assert made[0] == 100.0
+    assert len(made) <= limits.PUNCH_ATTEMPTS_MAX
+    assert made[-1] < 100.0 + limits.PUNCH_S
+    assert all(later - earlier >= limits.PUNCH_PAUSE_S_MIN for earlier, later in pairwise(made))
+
+
+def test_who_is_refused_is_soon_back_and_then_less_and_less() -> None:
+    attempts = Attempts(0.0, Random(1))
+    made: list[float] = []
+    while (begins_at := attempts.next_at(made[-1] if made else 0.0)) is not None:
+        made.append(begins_at)
+        attempts.refused()
+    assert made[1] < 0.2
+    assert 8 <= len(made) <= limits.PUNCH_ATTEMPTS_MAX
+    assert made[-1] - made[-2] > 0.5
 
 
 def test_words_about_another_offer_are_refused() -> None:
@@ -299,6 +319,35 @@ async def test_the_one_that_does_not_choose_waits_for_the_first_word() -> None:
         assert heard == [b"chosen"]
         for sock in (*listeners, silent, speaking):
             sock.close()
+
+
+async def test_who_is_early_is_kept_for_the_appointment() -> None:
+    """The inviter's packet overtakes its word to begin."""
+    async with node() as inviter, node() as invited:
+        heard: list[bytes] = []
+        asked = inviter.start(invited.port, we_choose=True)
+        began = invited.start(inviter.port, we_choose=False)
+        with invited.puncher.appoint(began.plan) as appointment:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(talk, inviter.puncher, asked, b"early", heard)
+                await wait_all_tasks_blocked()
+                assert invited.others == []
+                channel = await appointment.keep(began)
+                buffer = memoryview(bytearray(8))
+                assert await channel.receive_into(buffer) == 5
+                await channel.send_all(memoryview(b"here"))
+                await channel.aclose()
+        assert heard == [b"here"]
+
+
+async def test_who_is_early_for_nothing_is_let_go() -> None:
+    async with node() as inviter, node() as invited:
+        with invited.puncher.appoint(invited.start(inviter.port, we_choose=False).plan):
+            channel = await dial_from(inviter.port, f"127.0.0.1:{invited.port}")
+            await wait_all_tasks_blocked(0.05)
+            assert invited.others == []
+        assert await channel.receive_into(memoryview(bytearray(1))) == 0
+        await channel.aclose()
 
 
 async def test_strangers_are_not_taken_for_the_other_side() -> None:

@@ -9,22 +9,22 @@ the way for the other's. What makes the moment the same::
     go (how long that took)        ------>
     dials half a round trip later             dials when it hears it
 
-Then both dial every address of the other in the same slots, one packet each. If more than one
-connection comes about, the peer with the greater id takes one and speaks first; the other takes
+Then both dial every address of the other, one packet an attempt. If more than one connection
+comes about, the peer with the greater id takes one and speaks first; the other takes
 the one on which it hears something. The smaller id is the server of TLS.
 
 A stranger's offer can cost PUNCH_ADDRESSES_MAX addresses, one public host of each family, and
-the slots of PUNCH_S: some dozen packets of 60 bytes. Addresses count only from an offer or an
+PUNCH_ATTEMPTS_MAX at each: some dozen packets of 60 bytes. Addresses count only from an offer or an
 answer of this very punch.
 
-Source: Trautwein et al., Decentralized Hole Punching, 2022 (DCUtR), with slots added.
+Source: Trautwein et al., Decentralized Hole Punching, 2022 (DCUtR).
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Protocol
@@ -57,13 +57,30 @@ class PunchPlan:
     attempt_s: float  # one packet, and the wait for what it brings
     we_choose: bool
 
-    def slots(self, chance: Chance) -> Iterator[float]:
-        """Yield when each attempt begins, in seconds after the agreed moment."""
-        begins_s = 0.0
-        while begins_s + self.attempt_s <= limits.PUNCH_S:
-            yield begins_s
-            pause_s = chance.uniform(limits.PUNCH_PAUSE_S_MIN, limits.PUNCH_PAUSE_S_MAX)
-            begins_s += self.attempt_s + pause_s
+
+@dataclass
+class Attempts:
+    """The attempts at one target, at the most PUNCH_ATTEMPTS_MAX in PUNCH_S after ``at``."""
+
+    at: float
+    chance: Chance
+    _made: int = 0
+    _refused: int = 0
+
+    def next_at(self, now: float) -> float | None:
+        """Return when to dial, the last attempt having failed by ``now``; None: not again."""
+        begins_at = self.at
+        if self._made:
+            pause_s = self.chance.uniform(limits.PUNCH_PAUSE_S_MIN, limits.PUNCH_PAUSE_S_MAX)
+            begins_at = now + pause_s * limits.PUNCH_REFUSED_GROWTH**self._refused
+        if self._made == limits.PUNCH_ATTEMPTS_MAX or begins_at >= self.at + limits.PUNCH_S:
+            return None
+        self._made += 1
+        return begins_at
+
+    def refused(self) -> None:
+        """The last attempt was answered with a no, perhaps by a router."""
+        self._refused += 1
 
 
 @dataclass(frozen=True)
@@ -141,7 +158,8 @@ class Invited:
         self._observed = observed
         self._began_at = now
         self._is_begun = False
-        sides.plan(self._theirs, observed, 0.0)  # nothing is answered that leads nowhere
+        # Whom to expect from now on: the inviter's first packet may be sooner than its go.
+        self.plan = sides.plan(self._theirs, observed, 0.0)
 
     def handle_go(self, go: PunchGo, *, now: float) -> Start:
         """Return what to do; once.
