@@ -61,6 +61,3 @@ class ProbeRequest(msgspec.Struct, frozen=True):
 
     port: Annotated[int, Meta(ge=limits.RTC_PORT_MIN, le=65_535)]
     transaction: TransactionId
-
-
-Message = RtcOffer | RtcAnswer

@@ -23,6 +23,7 @@ from swarmnode.wire import (
     dht,
     gossip,
     membership,
+    nat,
     punch,
     reach,
     relay,
@@ -39,6 +40,12 @@ _XID = bytes(range(16))
 _KEY = bytes(range(32))
 _SIGNED = swarm.Signed(body=b"\x80", public_key=_KEY, signature=bytes(64))
 _DIAL = ("192.0.2.1:4001", "[2001:db8::1]:4001")
+
+_CANDIDATES = (
+    nat.RtcCandidate("host", bytes([192, 0, 2, 1]), 50_123),
+    nat.RtcCandidate("srflx", bytes([203, 0, 113, 9]), 1024),
+    nat.RtcCandidate("host", bytes.fromhex("20010db8000000000000000000000001"), 65_535),
+)
 
 _CLAIM = swim.Claim(_KEY, epoch=7, incarnation=2, signature=bytes(64))
 _SUSPECT = swim.Claim(_KEY, 7, 2, bytes(64), doubt="suspect", by=(_KEY, bytes(32)))
@@ -117,6 +124,9 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "gossip/status-reply-aborted": gossip.StatusReply(_XID, "aborted"),
     "gossip/status-reply-pending": gossip.StatusReply(_XID, "pending"),
     "gossip/status-reply-unknown": gossip.StatusReply(_XID, "unknown"),
+    "nat/rtc-offer": nat.RtcOffer("Xz1+", "p" * 22, _KEY, _CANDIDATES[:2]),
+    "nat/rtc-answer": nat.RtcAnswer("ab/9", "q" * 22, _KEY, _CANDIDATES, offer=bytes(32)),
+    "nat/probe-request": nat.ProbeRequest(50_123, _XID[:12]),
     "reach/dial-back": reach.DialBack(4001),
     "reach/dialled-back": reach.DialledBack("192.0.2.1:4001", False, "nobody listens there"),
     "reach/seen-at": reach.SeenAt("192.0.2.1:50123"),
