@@ -82,6 +82,7 @@ _SUFFIXES = ("", "b", "c", "d", "e")  # of further clients behind one router
 _CLIENTS_MAX = 100
 _PUBLIC_MAX = 8
 _PROCESS_END_S = 3.0
+_SETTINGS = Path("/proc/sys/net")  # of the namespace that the reader is in
 
 _MINIUPNPD_PORT = 5000
 # Any client may map any high port to itself.
@@ -277,14 +278,18 @@ class NatLab:
         run("ip", "netns", "add", name)
         self._made.append(name)
         run("ip", "-n", name, "link", "set", "lo", "up")
-        setting, value = ("accept_dad", 0) if self._ipv6 else ("disable_ipv6", 1)
-        self._sysctl(
-            host, *(f"net.ipv6.conf.{which}.{setting}={value}" for which in ("all", "default"))
-        )
+        if self._ipv6:
+            self._set(host, ipv6__conf__all__accept_dad=0, ipv6__conf__default__accept_dad=0)
+        else:
+            self._set(host, ipv6__conf__all__disable_ipv6=1, ipv6__conf__default__disable_ipv6=1)
         return name
 
-    def _sysctl(self, host: str, *settings: str) -> None:
-        self.run(host, "sysctl", "-qw", *settings)
+    def _set(self, host: str, **settings: int) -> None:
+        """Write settings of the host's network; dots of their names are double underscores."""
+        with self.inside(host):
+            for name, value in settings.items():
+                path = _SETTINGS / name.replace("__", "/")
+                path.write_text(str(value), encoding="ascii")
 
     def _add_addresses(self, namespace: str, device: str, *addresses: str) -> None:
         for address in addresses:
@@ -394,19 +399,19 @@ class NatLab:
 
     def _configure_router(self, host: str, router: rules.Router) -> None:
         """Set up forwarding and NAT of a router whose devices exist."""
-        self._sysctl(
+        self._set(
             host,
-            "net.ipv4.ip_forward=1",
-            "net.ipv4.conf.all.rp_filter=0",
-            "net.ipv4.conf.default.rp_filter=0",
-            *(["net.ipv6.conf.all.forwarding=1"] if self._ipv6 else []),
+            ipv4__ip_forward=1,
+            ipv4__conf__all__rp_filter=0,
+            ipv4__conf__default__rp_filter=0,
         )
+        if self._ipv6:
+            self._set(host, ipv6__conf__all__forwarding=1)
         self.run(host, "nft", "-f", "-", stdin=rules.router_rules(router))
-        conntrack = "net.netfilter.nf_conntrack_udp_timeout"
-        self._sysctl(
+        self._set(
             host,
-            f"{conntrack}={min(30, self._udp_timeout_s)}",
-            f"{conntrack}_stream={self._udp_timeout_s}",
+            netfilter__nf_conntrack_udp_timeout=min(30, self._udp_timeout_s),
+            netfilter__nf_conntrack_udp_timeout_stream=self._udp_timeout_s,
         )
 
     def _start_miniupnpd(self, host: str) -> None:

@@ -34,13 +34,13 @@ class Client:
 
     host: Host
     kind: str
-    seen: list[str | None]
+    seen: Sequence[str | None]
 
     @property
     def target(self) -> tuple[str, int]:
         assert self.seen[0] is not None
-        address, port = self.seen[0].split(":")
-        return address, int(port)
+        host, _, port = self.seen[0].rpartition(":")
+        return host, int(port)
 
 
 @pytest.fixture(scope="module")
@@ -168,3 +168,16 @@ def test_routers_that_answer_strangers_are_punched_too(able: None) -> None:
         pairs = [(found[0], found[1]), (found[2], found[3])]
         for result, pair in zip(punch(pairs), pairs, strict=True):
             assert is_punched(result, pair)
+
+
+def test_where_there_is_ipv6_symmetric_nats_do_not_matter(able: None) -> None:
+    """Nothing is translated, and both firewalls let in what they believe to be an answer."""
+    prefix = f"{default_prefix()}six-"
+    with NatLab(["symmetric", "cgnat-sym", "symmetric"], ipv6=True, prefix=prefix) as lab:
+        hosts = [Host(lab, name) for name in ("c0", "c2")]
+        ask_all(hosts, "listen", port=PORT)
+        seen = [[f"{lab.ip6(host.name)}:{PORT}"] for host in hosts]
+        pair = tuple(Client(host, "symmetric", at) for host, at in zip(hosts, seen, strict=True))
+        [result] = punch([(pair[0], pair[1])])
+        assert is_punched(result, (pair[0], pair[1]))
+        assert "c1" not in lab.addresses6

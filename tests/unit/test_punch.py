@@ -28,8 +28,10 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, aclose_forcefully
+from swarmnode.net.handshake import establish
 from swarmnode.net.punch import Puncher, dial_from
 from swarmnode.net.tcp import TcpChannel, TcpTransport, parse_address
+from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.nat.punch import (
     Attempts,
     Invited,
@@ -41,6 +43,7 @@ from swarmnode.protocol.nat.punch import (
     make_address,
     offer_name,
 )
+from swarmnode.protocol.session.records import Role
 from swarmnode.wire.punch import PunchAddress, PunchAnswer, PunchGo, PunchOffer
 
 SMALL, GREAT = PeerId(bytes(32)), PeerId(b"\xff" * 32)
@@ -298,6 +301,30 @@ async def test_two_nodes_keep_the_same_connection(chooser_first: bool) -> None:
             )
         assert heard == [b"chosen", b"yes"]
         assert chooser.others == follower.others == []
+
+
+async def test_both_know_who_is_who_over_it() -> None:
+    """The smaller id is the server of TLS, whichever side dialled, and proves its key."""
+    small, great = sorted(
+        (Identity.from_seed(bytes([number]) * 32) for number in (1, 2)), key=lambda who: who.peer_id
+    )
+    peers: list[PeerId] = []
+
+    async def meet(puncher: Puncher, start: Start, own: Identity, other: Identity) -> None:
+        channel = await puncher.punch(start)
+        role = Role.CLIENT if start.plan.we_choose else Role.SERVER
+        link = await establish(
+            channel, identity=own, network_id=bytes(32), role=role, expected=other.peer_id
+        )
+        peers.append(link.peer)
+        await channel.aclose()
+
+    async with node() as one, node() as other, trio.open_nursery() as nursery:
+        chooses = one.start(other.port, we_choose=True)
+        follows = other.start(one.port, we_choose=False)
+        nursery.start_soon(meet, one.puncher, chooses, great, small)
+        nursery.start_soon(meet, other.puncher, follows, small, great)
+    assert set(peers) == {small.peer_id, great.peer_id}
 
 
 async def test_the_one_that_does_not_choose_waits_for_the_first_word() -> None:
