@@ -18,12 +18,12 @@ _ANSWER_S = 30.0
 class Host:
     """An agent on one host; it ends with the lab at the latest."""
 
-    def __init__(self, lab: NatLab, name: str) -> None:
+    def __init__(self, lab: NatLab, name: str, module: str = "tests.lab.agent") -> None:
         self.name = name
         self._rest = b""
         self._process = lab.popen(
             name,
-            [sys.executable, "-m", "tests.lab.agent"],
+            [sys.executable, "-m", module],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
