@@ -674,9 +674,11 @@ RELAY_INCOMING_MAX = 32
 SIGNAL_BYTES_MAX = 4 * KIB
 # Volunteers' clocks are wrong by minutes; what is older than this is not believed, nor newer.
 SIGNAL_WINDOW_S = 600.0
-# All that can come in twice that time, so that nothing is taken twice: 6 a second of all authors.
+# One from an author whose clock is ahead is good for twice that time; clocks are set meanwhile.
+SIGNAL_NONCE_KEEP_S = 2.5 * SIGNAL_WINDOW_S
+# All that can come in that time, so that nothing is taken twice: 5 a second of all authors.
 SIGNAL_NONCES_MAX = 8192
-SIGNALS_PER_S = 6.0
+SIGNALS_PER_S = 5.0
 SIGNALS_BURST = 64
 # One author's: an offer, its answer and a second try, for eight partners at once.
 SIGNALS_PER_PEER_PER_S = 0.5
