@@ -19,6 +19,7 @@ from swarmnode import limits
 from swarmnode.errors import (
     ChannelBroken,
     ChannelClosed,
+    ConfigError,
     DialFailed,
     LimitExceeded,
     MalformedMessage,
@@ -177,6 +178,20 @@ async def test_what_a_peer_saw_is_offered_even_if_another_peer_is_silent() -> No
             assert record.candidates[1:] == (RtcCandidate("srflx", bytes([11, 22, 33, 44]), 5555),)
             offer.close_nowait()
             nursery.cancel_scope.cancel()
+
+
+async def test_a_server_that_is_none_leaves_nothing_behind() -> None:
+    async with open_rtc(loopback) as engine:
+        with pytest.raises(ConfigError, match="expected HOST:PORT"):
+            await engine.offer(["nowhere"])
+        assert engine.statistics().connections == 0
+
+
+async def test_no_address_at_all_is_a_failed_dial() -> None:
+    async with open_rtc(tuple) as engine:
+        with pytest.raises(DialFailed, match="this machine has no address to offer"):
+            await engine.offer()
+        await until(lambda: engine.statistics().connections == 0)
 
 
 async def test_servers_that_are_silent_cost_a_moment() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from types import TracebackType
@@ -120,6 +120,7 @@ class RtcEngine:
             stun_servers: ``HOST:PORT`` of peers that answer STUN, the best first.
 
         Raises:
+            ConfigError: one of them is no such address.
             DialFailed: WebRTC does not work here.
             Overloaded: too many connections are open or being opened.
         """
@@ -181,15 +182,15 @@ class RtcEngine:
         self, stun_servers: Sequence[str], *, is_offerer: bool
     ) -> tuple[int, RtcDescription]:
         self._check_room()
+        link = self._next_link
+        order = Gather(link, self._find_hosts(), _stun_endpoints(stun_servers), is_offerer)
         if not self._is_started:
             self._is_started = True
             self._thread.start()
-        link = self._next_link
         self._next_link += 1
         self._links.add(link)
         negotiation = self._negotiations[link] = _Negotiation()
-        servers = _stun_endpoints(stun_servers)
-        self._post(Gather(link, self._find_hosts(), servers, is_offerer))
+        self._post(order)
         try:
             return link, await negotiation.wait_local()
         except BaseException:
@@ -356,8 +357,9 @@ async def open_rtc(
 def local_hosts() -> tuple[str, ...]:
     """Return addresses of this machine: those of its default routes, then others; RTC_HOSTS_MAX."""
     hosts = dict.fromkeys(_default_sources())
-    for interface in list_interfaces():
-        hosts.update(dict.fromkeys(str(address.ip) for address in interface.addresses))
+    with suppress(OSError):  # then those of the routes must do
+        for interface in list_interfaces():
+            hosts.update(dict.fromkeys(str(address.ip) for address in interface.addresses))
     return tuple(host for host in hosts if is_worth_offering(host))[: limits.RTC_HOSTS_MAX]
 
 
