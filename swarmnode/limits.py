@@ -69,6 +69,10 @@ RESUME_HANDSHAKE_S = 5.0
 # Who dialled tries first, and most often gets through; then the other side, with jitter.
 RESUME_SERVER_WAIT_S = 0.5
 RESUME_RETRY_S = 1.0
+# So often, a pause apart, a machine must say that nobody listens: a peer that has moved to another
+# address asks us meanwhile.
+RESUME_REFUSALS = 2
+RESUME_ADDRESSES_MAX = 8  # of a peer, tried in turn: what a contact book keeps of one
 # Half of what a bulk window may have under way; more than two turns of half a megabyte.
 UNACKNOWLEDGED_BYTES_MAX = 4 * MIB
 # Often enough that a sender at 1 GB/s does not wait for room, rare beside 4 MiB.

@@ -237,10 +237,14 @@ class Exchanges:
         ordered = candidates(
             self._self_id, self._swarm_id, round_number, members, limit=len(members)
         )
-        reachable = [peer for peer in ordered if peer in self._neighbours.sessions]
+        reachable = [peer for peer in ordered if self._is_reachable(peer)]
         # While a slow one is asked, for seconds, others that offer find us busy.
         quick = [peer for peer in reachable if not self._is_slow(peer)]
         return tuple((quick or reachable)[: limits.EXCHANGE_CANDIDATES_MAX])
+
+    def _is_reachable(self, peer: PeerId) -> bool:
+        session = self._neighbours.sessions.get(peer)
+        return session is not None and not session.is_suspended
 
     def _is_slow(self, peer: PeerId) -> bool:
         return self._env.monotonic() < self._slow_until.get(peer, 0.0)

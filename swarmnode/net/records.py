@@ -86,7 +86,10 @@ class RecordWriter:
     async def send_rest(self) -> None:
         """Send what :meth:`send_nowait` has left. Not to be cancelled, like :meth:`send`."""
         while self._rest:
-            await self._current().send_all(self._rest[0])
+            channel = self._current()
+            await channel.send_all(self._rest[0])
+            if channel is not self._channel:  # what is left now is of another channel
+                raise ChannelBroken(_REPLACED)
             self._rest.popleft()
 
     async def send_frame(self, frame: bytes) -> None:

@@ -140,7 +140,8 @@ async def _answer(channel: MemoryChannel, session: Session | None) -> None:
     first = bytearray(5)
     try:
         await channel.receive_into(memoryview(first))
-        if await serve_resume(channel, bytes(first), lambda _name: session, b"s" * 16) is None:
+        served = await serve_resume(channel, bytes(first), lambda *_: session, b"s" * 16)
+        if served is None:
             await channel.aclose()
     except SwarmNodeError:
         await channel.aclose()
@@ -242,7 +243,7 @@ async def test_a_stranger_who_saw_the_name_gets_nothing(autojump_clock: MockCloc
             tasks.start_soon(mallory)
             await far.receive_into(memoryview(first))
             with pytest.raises(AuthenticationFailed):
-                await serve_resume(far, bytes(first), lambda _name: bob, b"s" * 16)
+                await serve_resume(far, bytes(first), lambda *_: bob, b"s" * 16)
         assert not bob.is_suspended
 
 

@@ -3,16 +3,17 @@
 The records of one direction are one stream of sealed bytes, whatever channel carries them. Each
 side keeps what it has sealed until the other has it (ACK), so that a session whose channel broke,
 or whose better path has been found, goes on where it was. Nothing is sealed twice, so no nonce is
-used twice. The side that dialled asks, on a fresh channel::
+used twice. One side, the asker, has opened a fresh channel::
 
-    client   MAGIC | name | nonce_c
-    server                            nonce_s                  or the end of the channel: unknown
-    client   received_c | proof_c                              reads no old channel any more
-    server                            received_s | proof_s     nor does the server from here on
+    asker     MAGIC | name | nonce_a
+    partner                           nonce_p                  or the end of the channel: unknown
+    asker     received_a | proof_a                             reads no old channel any more
+    partner                           received_p | proof_p     nor does the partner from here on
 
 ``name`` and the proofs' key follow from the session's secret: who sees them learns nothing of it,
 and who repeats them meets another nonce. ``received`` is how many bytes of whole records each side
-has opened; the other goes on sending from there.
+has opened; the other goes on sending from there. If both ask at once, the client's asking counts:
+it answers the server's with BUSY_NONCE.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from swarmnode.protocol.session.records import Role
 MAGIC: Final = b"swarmrs1"
 NAME_BYTES = 16
 NONCE_BYTES = 16
+BUSY_NONCE: Final = bytes(NONCE_BYTES)
 PROOF_BYTES = 32
 URGENT_BYTES_MAX = 256  # ACK, PING and PONG in one record
 _RESERVE_BYTES = 32 * URGENT_BYTES_MAX  # what can become due while a ring's worth is under way
