@@ -72,7 +72,8 @@ RESUME_RETRY_S = 1.0
 # So often, a pause apart, a machine must say that nobody listens: a peer that has moved to another
 # address asks us meanwhile.
 RESUME_REFUSALS = 2
-RESUME_ADDRESSES_MAX = 8  # of a peer, tried in turn: what a contact book keeps of one
+RESUME_ADDRESSES_MAX = 8  # of a peer: what a contact book keeps of one
+RESUME_STAGGER_S = 0.25  # between dialling one and the next (RFC 8305): the first mostly answers
 # Half of what a bulk window may have under way; more than two turns of half a megabyte.
 UNACKNOWLEDGED_BYTES_MAX = 4 * MIB
 # Often enough that a sender at 1 GB/s does not wait for room, rare beside 4 MiB.

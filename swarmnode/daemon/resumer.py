@@ -1,17 +1,8 @@
-"""Finds another channel for a session that has lost its own, or whose peer has gone silent.
+"""Lets sessions outlive their channel: answers peers that ask for one, and asks them.
 
-Both sides look, the one that dialled first; what one of them asks while the other asks as well is
-settled by ``protocol/session/resume.py``. A search ends when there is a channel, when the session
-is over (at the latest after RESUME_S), or when the peer's process is known to be gone::
-
-    it does not know the session: it was started again            -> over at once
-    its machine has broken the channel, and refuses connections
-    now and a second later: it was killed                         -> over within 2 s
-    nobody answers: no power, no way there, or it sleeps          -> the search goes on
-
-Twice, because a peer that has moved asks us meanwhile. And it counts what is said where the lost
-channel led to: at the peer's other addresses may be anybody, as private ones mean another machine
-in another LAN.
+Both sides of a session look for another channel (``search.py``), the one that dialled first; what
+one asks while the other asks as well is settled by ``protocol/session/resume.py``. Somebody else
+may have found a better channel while the old one works: :meth:`Resumer.take`.
 """
 
 from __future__ import annotations
@@ -22,15 +13,9 @@ from dataclasses import dataclass
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.search import Search
 from swarmnode.env import Env
-from swarmnode.errors import (
-    ChannelBroken,
-    DialFailed,
-    Overloaded,
-    Refused,
-    SwarmNodeError,
-    TransportError,
-)
+from swarmnode.errors import Overloaded, Refused, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.resume import resume_over, serve_resume
@@ -49,15 +34,13 @@ class _Watched:
     Attributes:
         addresses: where its peer may be; where it was found last comes first.
         dialled: where we have found it ourselves, "" if it has found us.
-        has_broken: the channel did, so that the peer's machine must have said so.
-        search: around the search for another channel.
+        search: for another channel.
         asking: around the messages over one that was found.
     """
 
     addresses: tuple[str, ...]
     dialled: str
-    has_broken: bool = False
-    search: trio.CancelScope | None = None
+    search: Search | None = None
     asking: trio.CancelScope | None = None
 
 
@@ -97,15 +80,17 @@ class Resumer:
     def may_be_at(self, session: Session, addresses: tuple[str, ...]) -> None:
         """Somebody who wants this peer knows where to look for it."""
         watched = self._watched.get(session)
-        if watched is not None:
-            watched.addresses = _merged(watched.addresses, addresses)
+        if watched is None:
+            return
+        known, watched.addresses = watched.addresses, _merged(watched.addresses, addresses)
+        if watched.addresses != known and watched.search is not None:
+            watched.search.look_again()
 
     def forget(self, session: Session) -> None:
         """The session is over."""
         watched = self._watched.pop(session, None)
-        for scope in (watched.search, watched.asking) if watched is not None else ():
-            if scope is not None:
-                scope.cancel()
+        if watched is not None and watched.search is not None:
+            watched.search.scope.cancel()
 
     async def serve(self, channel: Channel, first_bytes: bytes) -> Session | None:
         """Answer a peer that asks for a session; return it if it goes on over ``channel``.
@@ -167,7 +152,6 @@ class Resumer:
         _log.info("session goes on", peer=session.peer.short, way=session.channel_description)
         watched = self._watched.get(session)
         if watched is not None:
-            watched.has_broken = False
             watched.dialled = address
             if address:
                 watched.addresses = _merged((address,), watched.addresses)
@@ -176,14 +160,22 @@ class Resumer:
 
     def _lost(self, session: Session, error: SwarmNodeError) -> None:
         _log.info("session lost its channel", peer=session.peer.short, why=str(error))
-        self._watched[session].has_broken = isinstance(error, TransportError)
-        self._search_soon(session)
+        self._search_soon(session, has_broken=isinstance(error, TransportError))
 
-    def _search_soon(self, session: Session) -> None:
+    def _search_soon(self, session: Session, *, has_broken: bool = False) -> None:
         watched = self._watched[session]
         if watched.search is None:
-            watched.search = trio.CancelScope()
-            self._nursery.start_soon(self._search, session, watched, watched.search)
+            watched.search = Search(
+                session,
+                has_broken=has_broken,
+                addresses=lambda: _merged(watched.addresses, self._addresses_of(session.peer)),
+                dialled=watched.dialled,
+                open_channel=self._open_channel,
+                take=self.take,
+                rng=self._env.rng,
+            )
+            self._nursery.start_soon(self._run_search, watched, watched.search)
+        watched.search.has_broken |= has_broken
 
     def _search_for_suspended(self) -> None:
         """A session that has left its channel for one that broke at once has nobody else."""
@@ -191,74 +183,12 @@ class Resumer:
             if session.is_suspended:
                 self._search_soon(session)
 
-    async def _search(self, session: Session, watched: _Watched, scope: trio.CancelScope) -> None:
-        n_refused = 0  # rounds in a row
+    async def _run_search(self, watched: _Watched, search: Search) -> None:
         try:
-            with scope:
-                if not session.outbound:
-                    await trio.sleep(limits.RESUME_SERVER_WAIT_S)
-                while _needs_channel(session):
-                    is_refused = await self._try_all(session, watched)
-                    n_refused = n_refused + 1 if is_refused else 0
-                    if n_refused == limits.RESUME_REFUSALS:
-                        _let_die(session, f"{session.peer.short} is not running any more")
-                    elif _needs_channel(session):
-                        pause_s = limits.RESUME_RETRY_S * (0.75 + self._env.rng.random() / 2)
-                        await trio.sleep(pause_s)
+            await search.run()
         finally:
             watched.search = None
-
-    async def _try_all(self, session: Session, watched: _Watched) -> bool:
-        """Dial every address once; return whether the peer's machine says that it is not there."""
-        n_refused = 0
-        addresses = self._addresses(session, watched)
-        for address in addresses:
-            is_home = self._is_home(address, session, watched)
-            try:
-                await self._try(session, address)
-            except SwarmNodeError as error:
-                _log.debug(
-                    "no new channel", peer=session.peer.short, address=address, why=str(error)
-                )
-                if is_home and isinstance(error, Refused):
-                    _let_die(session, str(error))
-                elif isinstance(error, DialFailed) and error.is_refused and watched.has_broken:
-                    n_refused += 1
-                    if is_home:
-                        return True
-            if not _needs_channel(session):
-                return False
-        return 0 < n_refused == len(addresses)
-
-    async def _try(self, session: Session, address: str) -> None:
-        channel = await self._open_channel(address)
-        if _needs_channel(session):
-            await self.take(session, channel, address)
-        else:
-            await aclose_forcefully(channel)
-
-    def _addresses(self, session: Session, watched: _Watched) -> tuple[str, ...]:
-        return _merged(watched.addresses, self._addresses_of(session.peer))
-
-    def _is_home(self, address: str, session: Session, watched: _Watched) -> bool:
-        """Whether this is where the lost channel led to, as far as one can tell."""
-        _, _, remote = session.channel_description.partition(" ")
-        return address == watched.dialled or _host(address) == _host(remote)
-
-
-def _needs_channel(session: Session) -> bool:
-    return session.is_suspended or (not session.is_closed and session.is_silent)
-
-
-def _let_die(session: Session, why: str) -> None:
-    session.give_up(ChannelBroken(why))
 
 
 def _merged(first: tuple[str, ...], then: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*first, *then)))[: limits.RESUME_ADDRESSES_MAX]
-
-
-def _host(address: str) -> str:
-    """Return HOST of HOST:PORT; the whole of what is not of that form."""
-    host, _, port = address.rpartition(":")
-    return host if port.isdigit() else address

@@ -147,11 +147,13 @@ class MemoryChannel:
 class MemoryNetwork:
     """Who listens, which links exist, and what is wrong with them.
 
-    ``delay_s`` is one-way and counts for every byte sent from now on.
+    ``delay_s`` is one-way and counts for every byte sent from now on. The machines in ``refusing``
+    refuse connections, though somebody listens there.
     """
 
     def __init__(self, *, delay_s: float = 0.0) -> None:
         self.delay_s = delay_s
+        self.refusing: set[str] = set()
         self._listeners: dict[str, trio.MemorySendChannel[MemoryChannel]] = {}
         self._links: list[tuple[str, str, MemoryChannel]] = []
         self._sides: dict[str, int] = {}  # empty: nobody is parted from anybody
@@ -200,7 +202,7 @@ class MemoryNetwork:
             await self._healed.park()
         await trio.sleep(2 * self.delay_s)
         accepting = self._listeners.get(listener)
-        if accepting is None:
+        if accepting is None or listener in self.refusing:
             raise _nobody(address)
         near, far = self.link(dialler, listener)
         try:

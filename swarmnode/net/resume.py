@@ -15,6 +15,7 @@ from swarmnode.protocol.session.resume import (
     BUSY_NONCE,
     CLAIM_BYTES,
     NONCE_BYTES,
+    UNKNOWN_NONCE,
     parse_ask,
 )
 
@@ -80,6 +81,7 @@ async def serve_resume(
             await channel.send_all(memoryview(BUSY_NONCE))
             raise
         if session is None:
+            await channel.send_all(memoryview(UNKNOWN_NONCE))
             return None
         keys, role, resumed_before = session.resume_keys, session.role, session.resumed
         nonces = nonce + own_nonce
@@ -107,10 +109,9 @@ def _check_is_current(session: Session, resumed_before: int) -> None:
 
 
 async def _receive_nonce(channel: Channel, session: Session) -> bytes:
-    try:
-        nonce = await _receive(channel, NONCE_BYTES)
-    except ChannelBroken as error:
-        raise Refused(f"{session.peer.short} does not know the session any more") from error
+    nonce = await _receive(channel, NONCE_BYTES)
+    if nonce == UNKNOWN_NONCE:
+        raise Refused(f"{session.peer.short} does not know the session any more")
     if nonce == BUSY_NONCE:
         raise Overloaded(f"{session.peer.short} is asking for the session itself")
     return nonce

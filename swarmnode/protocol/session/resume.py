@@ -6,14 +6,15 @@ or whose better path has been found, goes on where it was. Nothing is sealed twi
 used twice. One side, the asker, has opened a fresh channel::
 
     asker     MAGIC | name | nonce_a
-    partner                           nonce_p                  or the end of the channel: unknown
+    partner                           nonce_p                  or a word in its place
     asker     received_a | proof_a                             reads no old channel any more
     partner                           received_p | proof_p     nor does the partner from here on
 
 ``name`` and the proofs' key follow from the session's secret: who sees them learns nothing of it,
 and who repeats them meets another nonce. ``received`` is how many bytes of whole records each side
 has opened; the other goes on sending from there. If both ask at once, the client's asking counts:
-it answers the server's with BUSY_NONCE.
+it answers the server's with BUSY_NONCE. UNKNOWN_NONCE is for who does not know the session. A mere
+end of the channel says nothing: ways break.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from swarmnode.protocol.session.records import Role
 MAGIC: Final = b"swarmrs1"
 NAME_BYTES = 16
 NONCE_BYTES = 16
-BUSY_NONCE: Final = bytes(NONCE_BYTES)
+# Two that a partner never draws:
+BUSY_NONCE: Final = bytes(NONCE_BYTES)  # "I am asking you at this moment"
+UNKNOWN_NONCE: Final = b"\xff" * NONCE_BYTES  # "I know no such session"
 PROOF_BYTES = 32
 URGENT_BYTES_MAX = 256  # ACK, PING and PONG in one record
 _RESERVE_BYTES = 32 * URGENT_BYTES_MAX  # what can become due while a ring's worth is under way
