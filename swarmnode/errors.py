@@ -105,11 +105,12 @@ class TransportError(SwarmNodeError):
 
 
 class DialFailed(TransportError):
-    """Nobody could be reached at ``address``."""
+    """Nobody could be reached at ``address``; ``is_refused``: its machine says nobody listens."""
 
-    def __init__(self, message: str, *, address: str = "") -> None:
+    def __init__(self, message: str, *, address: str = "", is_refused: bool = False) -> None:
         super().__init__(message)
         self.address = address
+        self.is_refused = is_refused
 
 
 class ChannelClosed(TransportError):

@@ -60,6 +60,24 @@ PING_INTERVAL_S = 30.0
 SILENCE_S = 15.0  # three lost pings
 # A peer that talks but never answers has stopped reading; slow links queue seconds of bulk.
 PONG_WAIT_S = 30.0
+# Nothing came for so long, a ping was sent and should be answered: look for another way. A NAT that
+# forgot us says nothing; what is left of 15 s is for dialling.
+SUSPECT_S = 9.0
+# A session without a channel is kept for a laptop that sleeps a little, and a router that restarts.
+RESUME_S = 60.0
+RESUME_HANDSHAKE_S = 5.0
+# Who dialled tries first, and most often gets through; then the other side, with jitter.
+RESUME_SERVER_WAIT_S = 0.5
+RESUME_RETRY_S = 1.0
+# So often, a pause apart, a machine must say that nobody listens: a peer that has moved to another
+# address asks us meanwhile.
+RESUME_REFUSALS = 2
+RESUME_ADDRESSES_MAX = 8  # of a peer: what a contact book keeps of one
+RESUME_STAGGER_S = 0.25  # between dialling one and the next (RFC 8305): the first mostly answers
+# Half of what a bulk window may have under way; more than two turns of half a megabyte.
+UNACKNOWLEDGED_BYTES_MAX = 4 * MIB
+# Often enough that a sender at 1 GB/s does not wait for room, rare beside 4 MiB.
+ACK_EVERY_BYTES = 256 * KIB
 GOODBYE_LINGER_S = 0.25  # twice at most: to send the last record, then to see it read
 MEMORY_LINK_BUFFER_BYTES = 1 * MIB  # like a socket's two buffers
 TCP_UNSENT_BYTES_MAX = 256 * KIB  # what a control frame can find queued before it
@@ -553,6 +571,212 @@ SHARD_SETTLE_S = 2.0
 SHARD_EPOCHS_OPEN = 4
 # One a second for thirty years, and nine digits in every text.
 SHARD_EPOCH_MAX = 10**9 - 1
+
+# --- rtc (net.rtc), stun (net.stun) ----------------------------------------------------------
+# A home has a few; each is a socket, and is checked against each of the other side's.
+RTC_HOSTS_MAX = 4
+# Every host, its reflexive address, and some to spare: what a stranger's offer can make us send to.
+RTC_CANDIDATES_MAX = 8
+# ... and sources that checks with the right password came from: a NAT that changes ports adds some.
+RTC_REMOTE_ADDRESSES_MAX = 2 * RTC_CANDIDATES_MAX
+# Port numbers below are services that somebody else runs: nobody has a NAT mapping there.
+RTC_PORT_MIN = 1024
+# Eight candidates of 30 bytes, passwords and a fingerprint.
+RTC_DESCRIPTION_BYTES_MAX = 1 * KIB
+# Each costs a socket per host and up to four MiB; more paths than this are no partners.
+RTC_CONNECTIONS_MAX = 64
+# Of these not yet open: offers of strangers take no more.
+RTC_PENDING_MAX = 16
+# Reflexive addresses: a peer across an ocean answers in 0.3 s, a lost question is asked again.
+RTC_GATHER_S = 1.5
+RTC_STUN_SERVERS_MAX = 3
+# From an offer to its answer: gathering there, and two ways through a slow relay.
+RTC_ANSWER_S = 10.0
+# Checks, DTLS and SCTP: 1 s at 100 ms of round trip; 5 s with lost checks.
+RTC_CONNECT_S = 10.0
+# Bandwidth times round trip: aiortc reaches 20 MB/s on a LAN and 3 MB/s at 50 ms.
+RTC_WINDOW_BYTES = 1 * MIB
+# Of the kernel, which takes twice this: a window in packets of 1200 bytes takes twice its bytes.
+RTC_SOCKET_BUFFER_BYTES = RTC_WINDOW_BYTES
+# What a message costs besides its bytes, so that tiny ones cannot fill the memory.
+RTC_MESSAGE_COST_BYTES = 256
+# Larger messages are no faster, and every stack takes these.
+RTC_MESSAGE_BYTES_MAX = 32 * KIB
+# A ping behind 128 KiB waits 25-55 ms, behind 1 MiB 50-120 ms; less starves the sender.
+RTC_SEND_BUFFER_BYTES = 256 * KIB
+# Chunks that wait for one before them: as many as a window of tiny messages has.
+RTC_CHUNKS_WAITING_MAX = RTC_WINDOW_BYTES // RTC_MESSAGE_COST_BYTES + 64
+# Datagrams that nobody has read: one flight of DTLS; anybody may send to an open port.
+RTC_DATAGRAMS_WAITING_MAX = 64
+# A network carries 1500 bytes.
+RTC_DATAGRAM_BYTES_MAX = 2 * KIB
+# With data queued and no byte acknowledged: five retransmissions at the least interval.
+RTC_STALLED_S = 10.0
+# Closing: what is queued may still go out; then the sockets are closed.
+RTC_LINGER_S = 1.0
+RTC_SHUT_S = 2.0
+# All connections at once, when the node stops.
+RTC_STOP_S = 5.0
+# Without an IP header what every network carries (RFC 8489, 6.1).
+STUN_BYTES_MAX = 548
+# More than the largest answer (68 bytes), so that no answer is ever larger than its question.
+STUN_QUESTION_BYTES = 96
+# A node behind a NAT asks ten times at its start; a carrier's NAT may have a hundred behind it.
+STUN_ANSWERS_PER_HOST_PER_S_MAX = 32
+# 1 Mbit/s at the most.
+STUN_ANSWERS_PER_S_MAX = 1024
+# Read in one go, before other tasks get their turn.
+STUN_RECEIVE_BATCH = 32
+# Lost questions are asked again after this long, then after twice as long ...
+STUN_RETRY_S = 0.3
+# ... for so long: three questions.
+STUN_ASK_S = 2.0
+# Three see whether a mapping depends on the server; one may be down, one may lie.
+STUN_SERVERS_MAX = 4
+
+# --- relay ---------------------------------------------------------------------------------------
+# Renewed at half of it, so that a relay forgets who is gone and no client is busy renewing.
+RELAY_RESERVATION_S = 3600.0
+# Each is a session that is kept open: half of all that a node has.
+RELAY_RESERVATIONS_MAX = 64
+# A household; a carrier's NAT has more behind it, who then use other relays.
+RELAY_RESERVATIONS_PER_HOST_MAX = 8
+# Each costs two sockets, and two buffers of RELAY_PIECE_BYTES once it is used.
+RELAY_CIRCUITS_MAX = 64
+# A node behind a symmetric NAT reaches every partner this way, over two or three relays.
+RELAY_CIRCUITS_PER_PEER_MAX = 16
+# From the question to the last byte of both sides' greeting; within DIAL_DEADLINE_S.
+RELAY_SETUP_S = 8.0
+# Sessions ping every PING_INTERVAL_S: whoever is silent for four of these is gone.
+RELAY_IDLE_S = 120.0
+# Then the two look for a better way, or for a relay that has not had its share yet.
+RELAY_CIRCUIT_S = 6 * 3600.0
+# What is read and sent on at once, per direction: all that a slow reader can keep here.
+RELAY_PIECE_BYTES = 256 * KIB
+# A volunteer gives a fifth of a 100 Mbit/s line, and to one peer no more than half of that.
+RELAY_BYTES_PER_S = 2_500_000
+RELAY_PEER_BYTES_PER_S = 1_250_000
+# What was saved while nobody asked: the first exchange of a million parameters waits for nothing.
+RELAY_BURST_S = 4.0
+# A small server's traffic, of which a month is 1 TB, and a tenth of it for one peer.
+RELAY_BYTES_PER_DAY = 32 * 1024 * MIB
+RELAY_PEER_BYTES_PER_DAY = RELAY_BYTES_PER_DAY // 10
+# Questions for circuits: all partners at once after a restart, then one now and then.
+RELAY_CONNECTS_PER_S = 1.0
+RELAY_CONNECTS_BURST = 32
+# ... of all peers together, as each may wake up another node.
+RELAY_CONNECTS_ALL_PER_S = 16.0
+RELAY_CONNECTS_ALL_BURST = 128
+# What peers have used lately; one that has paid everything back is forgotten.
+RELAY_ACCOUNTS_MAX = 4096
+# Connections whose first bytes have not come: they are a relayed one's, or a session's.
+RELAY_UNSORTED_MAX = 64
+# A node that cannot be dialled keeps a second relay: when one dies, it is reached by the other.
+RELAYS_HELD = 2
+RELAY_RETRY_S_MIN = 2.0
+RELAY_RETRY_S_MAX = 120.0
+# Circuits to us that are being taken up: a relay that offers more is not believed.
+RELAY_INCOMING_MAX = 32
+
+# --- signals, dial-back --------------------------------------------------------------------------
+# An offer of WebRTC is 1 KiB, addresses for a punch less.
+SIGNAL_BYTES_MAX = 4 * KIB
+# Volunteers' clocks are wrong by minutes; what is older than this is not believed, nor newer.
+SIGNAL_WINDOW_S = 600.0
+# One from an author whose clock is ahead is good for twice that time; clocks are set meanwhile.
+SIGNAL_NONCE_KEEP_S = 2.5 * SIGNAL_WINDOW_S
+# All that can come in that time, so that nothing is taken twice: 5 a second of all authors.
+SIGNAL_NONCES_MAX = 8192
+SIGNALS_PER_S = 5.0
+SIGNALS_BURST = 64
+# One author's: an offer, its answer and a second try, for eight partners at once.
+SIGNALS_PER_PEER_PER_S = 0.5
+SIGNALS_PER_PEER_BURST = 32
+# Of those whom we carry signals for, or had some from.
+SIGNAL_PEERS_MAX = 1024
+# Three round trips over a slow relay.
+SIGNAL_DEADLINE_S = 5.0
+# A port below it, but these, belongs to a service that somebody else runs.
+DIALBACK_PORT_MIN = 1024
+DIALBACK_PORTS_LOW = (80, 443)
+# A dial-back is a connection to whoever asks; a node asks three peers now and then.
+DIALBACKS_CONCURRENT_MAX = 4
+DIALBACKS_PER_S = 0.5
+DIALBACKS_BURST = 16
+DIALBACKS_PER_HOST_PER_S = 1 / 60
+DIALBACKS_PER_HOST_BURST = 4
+DIALBACK_HOSTS_MAX = 1024
+DIALBACK_DIAL_S = 5.0
+DIALBACK_DEADLINE_S = 8.0
+# So many peers of different networks must say the same: two of them may lie, or be one person's.
+REACH_VOTES = 3
+REACH_VOTERS_MAX = 16
+# A NAT's address changes once a day where it changes at all; a session's end is noticed earlier.
+REACH_RECHECK_S = 1800.0
+REACH_RETRY_S = 30.0
+# What a peer said longer ago than this counts for nothing.
+REACH_VOTE_S = 2 * 3600.0
+
+# --- port mapping (protocol.nat, net.portmap) ----------------------------------------------------
+# Renewed at half of it; what a crash leaves behind is gone in an hour.
+PORTMAP_LEASE_S = 3600
+# A router that gives shorter leases than a minute is not asked more often than this.
+PORTMAP_RENEW_S_MIN = 30.0
+# Renewing failed, all ways were tried: again, as long as the lease lasts.
+PORTMAP_RENEW_RETRY_S = 60.0
+# Nothing maps ports here: a setting may be changed, a router replaced by one of the same address.
+PORTMAP_RETRY_S = 600.0
+# Another network or another router is noticed in this time: reading two small files of the kernel.
+PORTMAP_LOOK_S = 10.0
+# A router answers in milliseconds; three questions, each with twice the patience: 1.75 s in all.
+PORTMAP_ASK_S_MIN = 0.25
+PORTMAP_ASKS = 3
+# Answers to a search come within a second by its own words; the second search is for lost ones.
+PORTMAP_SEARCH_S = 2.0
+PORTMAP_SEARCH_AGAIN_S = 0.7
+# Datagrams that are no answer, while one is waited for: a LAN has some chatter, a flood is more.
+PORTMAP_DATAGRAMS_MAX = 64
+PORTMAP_DATAGRAM_BYTES_MAX = 2 * KIB
+# Cheap routers write their description with a 300 MHz processor.
+PORTMAP_HTTP_S = 5.0
+PORTMAP_HTTP_HEAD_BYTES_MAX = 8 * KIB
+PORTMAP_HTTP_HEADERS_MAX = 64
+# Descriptions have 2 to 20 KiB, and some hundred elements at most eight deep.
+PORTMAP_HTTP_BODY_BYTES_MAX = 64 * KIB
+PORTMAP_XML_NODES_MAX = 2048
+PORTMAP_XML_DEPTH_MAX = 32
+PORTMAP_URL_BYTES_MAX = 512
+# Another machine of the home has the port: so many others are tried.
+PORTMAP_PORTS_TRIED_MAX = 4
+# Leaving takes less than 2 s in all; a router that does not answer keeps the lease until its end.
+PORTMAP_RELEASE_S = 0.5
+
+# --- TCP hole punching (protocol.nat.punch, net.punch) -------------------------------------------
+# One address in each family as the internet sees it, one of the LAN in each: what a stranger can
+# make us send a few packets to.
+PUNCH_ADDRESSES_MAX = 4
+# Ports below belong to services that somebody else runs: no NAT gives them out.
+PUNCH_PORT_MIN = 1024
+# One SYN each, as the kernel repeats it after a second; longer where the round trip is long.
+PUNCH_ATTEMPT_S = 0.6
+PUNCH_ATTEMPT_S_MAX = 2.0
+PUNCH_ATTEMPT_ROUND_TRIPS = 2.0
+# Two sides that just miss each other do not go on in step.
+PUNCH_PAUSE_S_MIN = 0.02
+PUNCH_PAUSE_S_MAX = 0.12
+# A router that refuses early packets is tried again at once, then less and less: nine times in 5 s.
+PUNCH_REFUSED_GROWTH = 1.5
+# All attempts together; 97.6 % of those that succeed do so at once (Trautwein et al., 2025).
+PUNCH_S = 5.0
+PUNCH_ATTEMPTS_MAX = 12
+# The other side says which of several connections it takes after a round trip, or nothing came.
+PUNCH_CHOICE_S = 2.0
+# From the offer to the word to begin: an answer and two ways through a slow relay.
+PUNCH_OFFER_S = 10.0
+# More round trip than this is no path for a session.
+PUNCH_ROUND_TRIP_MS_MAX = 10_000
+# Home routers fall over when a client opens many connections at once.
+PUNCHES_CONCURRENT_MAX = 4
 
 # --- ipc, worker -------------------------------------------------------------------------
 # Text that a task reads into memory at once; more is a job for a streaming task.

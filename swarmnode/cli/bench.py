@@ -34,16 +34,33 @@ def codec(size: str, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option(
+    "--path", type=click.Choice(["tcp", "relay", "rtc"]), default="tcp", show_default=True
+)
 @json_option
-def link(as_json: bool) -> None:
-    """A secure session between two processes, against plain TCP and trio.SSLStream."""
-    from swarmnode.cli.bench_link import format_link_bench, run_link_bench
+def link(path: str, as_json: bool) -> None:
+    """A secure session between two processes: over TCP against plain TCP and trio.SSLStream,
+    through a relay against the session over TCP, over WebRTC against bare aiortc.
+    """
+    if path == "relay":
+        from swarmnode.cli.bench_relay import format_relay_bench, run_relay_bench
 
-    result = run_link_bench()
+        result = run_relay_bench()
+        text = format_relay_bench(result)
+    elif path == "rtc":
+        from swarmnode.cli.bench_rtc import format_rtc_bench, run_rtc_bench
+
+        result = run_rtc_bench()
+        text = format_rtc_bench(result)
+    else:
+        from swarmnode.cli.bench_link import format_link_bench, run_link_bench
+
+        result = run_link_bench()
+        text = format_link_bench(result)
     if as_json:
         print_json(result)
     else:
-        click.echo(format_link_bench(result))
+        click.echo(text)
 
 
 @bench.command()

@@ -109,12 +109,12 @@ async def _measure(
             rates["plain"].append(await _plain_rate(ports["plain"], n_bytes))
             rates["ssl"].append(await _ssl_rate(ports["ssl"], n_bytes))
             cpu_before_s = await _cpu_s(session)
-            rates["bulk"].append(await _rate(n_bytes, functools.partial(_send_bulk, session)))
+            rates["bulk"].append(await measure_rate(n_bytes, functools.partial(send_bulk, session)))
             cpu_s_per_gb.append((await _cpu_s(session) - cpu_before_s) / n_bytes * 1e9)
-        idle_ms = await _request_p50_ms(session, requests)
+        idle_ms = await request_p50_ms(session, requests)
         async with trio.open_nursery() as load:
             load.start_soon(_send_bulk_forever, session)
-            loaded_ms = await _request_p50_ms(session, requests)
+            loaded_ms = await request_p50_ms(session, requests)
             load.cancel_scope.cancel()
         await session.aclose("measured")
     return {
@@ -127,7 +127,7 @@ async def _measure(
     }
 
 
-async def _rate(n_bytes: int, send: Callable[[int], Awaitable[None]]) -> float:
+async def measure_rate(n_bytes: int, send: Callable[[int], Awaitable[None]]) -> float:
     """Return MB/s from the first write to the receiver's acknowledgement of the last byte."""
     start = time.perf_counter()
     await send(n_bytes)
@@ -136,7 +136,7 @@ async def _rate(n_bytes: int, send: Callable[[int], Awaitable[None]]) -> float:
 
 async def _plain_rate(port: int, n_bytes: int) -> float:
     async with await trio.open_tcp_stream(_LOOPBACK, port) as stream:
-        return await _rate(n_bytes, functools.partial(_send_raw, stream))
+        return await measure_rate(n_bytes, functools.partial(_send_raw, stream))
 
 
 async def _ssl_rate(port: int, n_bytes: int) -> float:
@@ -146,7 +146,7 @@ async def _ssl_rate(port: int, n_bytes: int) -> float:
     stream = await trio.open_ssl_over_tcp_stream(_LOOPBACK, port, ssl_context=context)
     async with stream:
         await stream.do_handshake()
-        return await _rate(n_bytes, functools.partial(_send_raw, stream))
+        return await measure_rate(n_bytes, functools.partial(_send_raw, stream))
 
 
 async def _send_raw(stream: trio.abc.Stream, n_bytes: int) -> None:
@@ -160,7 +160,8 @@ async def _send_raw(stream: trio.abc.Stream, n_bytes: int) -> None:
     await stream.receive_some(1)
 
 
-async def _send_bulk(session: Session, n_bytes: int) -> None:
+async def send_bulk(session: Session, n_bytes: int) -> None:
+    """Send so much as chunks of an exchange; return when the peer has them."""
     payload = bytearray(_PAYLOAD_BYTES)
     async with await session.open_stream("sink") as stream:
         for _ in range(n_bytes // _PAYLOAD_BYTES):
@@ -171,10 +172,11 @@ async def _send_bulk(session: Session, n_bytes: int) -> None:
 
 async def _send_bulk_forever(session: Session) -> None:
     while True:
-        await _send_bulk(session, 1_000_000_000)
+        await send_bulk(session, 1_000_000_000)
 
 
-async def _request_p50_ms(session: Session, requests: int) -> float:
+async def request_p50_ms(session: Session, requests: int) -> float:
+    """Return the median time of a small request there and back."""
     taken_s = []
     for _ in range(requests):
         start = time.perf_counter()
@@ -193,10 +195,7 @@ async def _cpu_s(session: Session) -> float:
 
 async def _serve() -> None:
     identity = Identity.generate()
-    services = Services()
-    services.add_stream("sink", _sink)
-    services.add_request("echo", _echo)
-    services.add_request("cpu", _report_cpu)
+    services = link_services()
 
     async def accept(channel: Channel) -> None:
         await run_session(
@@ -220,8 +219,17 @@ async def _serve() -> None:
         ports = {"link": link, "peer": str(identity.peer_id), "plain": _port(plain)}
         sys.stdout.write(json.dumps(ports | {"ssl": _port(tls)}) + "\n")
         sys.stdout.flush()
-        await _stdin_closed()
+        await stdin_closed()
         nursery.cancel_scope.cancel()
+
+
+def link_services() -> Services:
+    """Return what the receiving side offers."""
+    services = Services()
+    services.add_stream("sink", _sink)
+    services.add_request("echo", _echo)
+    services.add_request("cpu", _report_cpu)
+    return services
 
 
 async def _sink(_session: Session, stream: Stream) -> None:
@@ -248,7 +256,8 @@ async def _receive_raw(stream: trio.abc.Stream) -> None:
     await stream.send_all(b"1")
 
 
-async def _stdin_closed() -> None:
+async def stdin_closed() -> None:
+    """Wait until whoever started this process wants its end."""
     async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
         while await stdin.receive_some(1):
             pass

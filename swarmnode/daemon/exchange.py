@@ -101,6 +101,11 @@ class Partners(Protocol):
         """Return who trains now, ourselves included, in id order."""
 
 
+def reachable(partners: Partners) -> set[PeerId]:
+    """Return with whom there is a session that has a channel just now."""
+    return {peer for peer, session in partners.sessions.items() if not session.is_suspended}
+
+
 @dataclass(eq=False)
 class _Side:
     """Our side of the exchange that runs: what was agreed on, and the slot once it is lent."""
@@ -225,8 +230,8 @@ class Exchanges:
         for wish in self._wishes.untried():
             if not self.core.is_idle:
                 return
-            members, sessions = self._neighbours.partners(), self._neighbours.sessions
-            candidates = self._choice.candidates(wish, members, sessions)
+            members = self._neighbours.partners()
+            candidates = self._choice.candidates(wish, members, reachable(self._neighbours))
             if candidates:
                 self._wishes.note_tried(wish)
                 self._offered = wish

@@ -311,6 +311,8 @@ class Members:
         gone = changed.state in (MemberState.DEAD, MemberState.LEFT)
         event = contacts.MemberGone(changed.peer) if gone else contacts.MemberLives(changed.peer)
         self._contacts.feed(event)
+        if gone:
+            self._network.give_up(changed.peer, f"the swarm says that it is {changed.state}")
         self.on_changed(changed)
 
     async def _send(self, peer: PeerId, payload: bytes) -> None:

@@ -24,21 +24,23 @@ from typing import Protocol
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.dialler import Dialler
+from swarmnode.daemon.resumer import Resumer
 from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,
     DeadlineExceeded,
-    DialFailed,
     KeyInUse,
-    ProtocolError,
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, Transport
+from swarmnode.net.channel import Channel, Transport, receive_exactly
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session, run_session
+from swarmnode.net.tls import TLS_HEADER_BYTES
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
+from swarmnode.protocol.session.resume import MAGIC
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.session import GoodbyeCode
 
@@ -67,6 +69,7 @@ class Network:
         address: what the listener is bound to.
         key_refusals: how often a peer has closed, as another node with our key answers it.
         keeps: tells whether a session is wanted although nobody uses it just now.
+        addresses_of: where a peer with a session may be found again, as the swarm says.
     """
 
     def __init__(
@@ -79,27 +82,33 @@ class Network:
         env: Env,
     ) -> None:
         self.sessions: dict[PeerId, Session] = {}
-        self.dial_errors: dict[PeerId, SwarmNodeError] = {}
         self.refused: Counter[str] = Counter()
         self.address = ""
         self.watchers: list[SessionWatcher] = []
         self.on_session_end: Callable[[Session], None] = lambda _session: None
         self.keeps: Callable[[PeerId], bool] = lambda _peer: False
+        self.addresses_of: Callable[[PeerId], tuple[str, ...]] = lambda _peer: ()
         self.key_refusals = 0
         self.on_key_in_use: Callable[[KeyInUse], None] = lambda _error: None
         self._identity = identity
         self._network_id = network_id
         self._transport = transport
         self._services = services
+        self._dialler = Dialler(
+            transport,
+            start=self._start,
+            register=self._register,
+            open_session=self._open_session,
+        )
+        self.dial_errors = self._dialler.errors
         self._env = env
         self._instance = env.token(_INSTANCE_BYTES)
         self._nursery: trio.Nursery | None = None
-        self._dials: dict[PeerId, trio.Event] = {}
-        self._dial_limit = trio.CapacityLimiter(limits.DIALS_CONCURRENT_MAX)
         self._used_at: dict[PeerId, float] = {}
         self._strangers = 0
         self._refusals_unsaid = 0
         self._refusal_said_at = -math.inf
+        self._resumer: Resumer | None = None
         services.add_request(ALIVE_SERVICE, self._answer_alive)
 
     async def run(
@@ -111,9 +120,15 @@ class Network:
         """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            self._resumer = Resumer(
+                nursery=nursery,
+                open_channel=self._dialler.open_channel,
+                addresses_of=lambda peer: self.addresses_of(peer),
+                env=self._env,
+            )
             if listen:
                 serve = functools.partial(self._transport.serve, admit=self._admit)
-                self.address = await nursery.start(serve, listen, self._accept)
+                self.address = await nursery.start(serve, listen, self.accept)
             task_status.started(self.address)
             while True:
                 await trio.sleep(limits.SESSION_SWEEP_S)
@@ -134,34 +149,69 @@ class Network:
         session = self.connected(peer, dial_anew=dial_anew)
         if session is not None:
             return session
-        if self._open_session(peer) is not None:
-            await self._probe(peer, addresses)
-        else:
-            await self._dial_shared(peer, addresses).wait()
+        await self._wait_for_channel(peer, addresses)
+        if self._open_session(peer) is None:
+            assert self._nursery is not None
+            await self._dialler.dial_shared(self._nursery, peer, addresses).wait()
+        elif dial_anew:
+            await self._dialler.probe(peer, addresses)
         session = self._open_session(peer)
         if session is None:
-            raise _again(self.dial_errors.get(peer), peer)
+            raise self._dialler.error_again(peer)
         self._used_at[peer] = self._env.monotonic()
         return session
 
     def connected(self, peer: PeerId, *, dial_anew: bool = False) -> Session | None:
         """Return the session that :meth:`connect` would return at once, if there is one."""
         session = self._open_session(peer)
-        if session is None or (dial_anew and not session.outbound):
+        if session is None or session.is_suspended or (dial_anew and not session.outbound):
             return None
         self._used_at[peer] = self._env.monotonic()
         return session
+
+    async def _wait_for_channel(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
+        """If the session with a peer has lost its channel, wait until it has one or is over."""
+        session = self._open_session(peer)
+        if session is None or not session.is_suspended:
+            return
+        assert self._resumer is not None
+        self._resumer.may_be_at(session, addresses)
+        with trio.move_on_after(limits.DIAL_DEADLINE_S):
+            await session.wait_for_channel()
+            return
+        raise DeadlineExceeded(f"another channel to {peer.short}", limits.DIAL_DEADLINE_S)
 
     async def check_own_key(self, addresses: tuple[str, ...]) -> None:
         """Raise KeyInUse if another running node with our own key answers at an address."""
         for address in addresses:
             try:
-                other = await self._shake_hands_only(self._identity.peer_id, address)
+                other = await self._dialler.shake_hands_only(self._identity.peer_id, address)
             except SwarmNodeError as error:
                 _log.debug("nobody with our key", address=address, why=str(error))
                 continue
             if other != self._instance:
                 raise own_key_elsewhere(f"at {address}")
+
+    async def migrate(self, session: Session, channel: Channel) -> None:
+        """Take a session to a better channel that somebody has opened to its peer.
+
+        The other end of the channel goes to the peer's :meth:`accept`. Whatever runs on the
+        session goes on; its ``channel_description`` is another one afterwards. The channel is
+        closed if nothing comes of it.
+
+        Raises:
+            Refused: the peer does not know the session.
+            Overloaded: one of the two sides is taking it to another channel just now.
+            SwarmNodeError: nobody answers as it should.
+        """
+        assert self._resumer is not None
+        await self._resumer.take(session, channel)
+
+    def give_up(self, peer: PeerId, why: str) -> None:
+        """Wait no longer for a peer that has lost its channel: others know that it is gone."""
+        session = self.sessions.get(peer)
+        if session is not None and session.is_suspended:
+            session.give_up(ChannelBroken(why))
 
     async def close(self, reason: str) -> None:
         """Close every session, all at once."""
@@ -172,31 +222,44 @@ class Network:
     # --- accepting ----------------------------------------------------------------------
 
     def _admit(self) -> bool:
-        """Bound what strangers cost who have proven nothing yet, and how many peers there are."""
+        """Bound what strangers cost who have proven nothing yet."""
         if self._strangers >= limits.STRANGERS_MAX:
             self._note_refusal("TooManyStrangers", "", "too many handshakes at once")
-        elif self._is_full() and self._least_used() is None:
-            self._note_refusal("TooManyPeers", "", "connected to enough peers")
-        else:
-            return True
-        return False
+            return False
+        return True
 
-    async def _accept(self, channel: Channel) -> None:
-        assert self._nursery is not None
+    async def accept(self, channel: Channel) -> None:
+        """Take in a channel that somebody else has opened; return when it is of no use any more.
+
+        It brings a new session, or is another way for one that there is.
+        """
         self._strangers += 1
         try:
             try:
-                session = await self._start(channel, None)
+                session = await self._greet(channel)
             finally:
                 self._strangers -= 1
-            if not session.is_probe:
-                await self._register(session)
-            await session.wait_closed()
+            if session is not None:
+                await session.wait_left(channel)
         except ChannelBroken as error:  # it went away: often we were there first
             self.refused["ChannelBroken"] += 1
             _log.debug("gone before it was known", channel=channel.description, why=str(error))
         except SwarmNodeError as error:
             self._note_refusal(type(error).__name__, channel.description, str(error))
+
+    async def _greet(self, channel: Channel) -> Session | None:
+        """Return the session that uses this channel now. Raises SwarmNodeError."""
+        assert self._resumer is not None
+        first_bytes = await _receive_first(channel)
+        if MAGIC.startswith(first_bytes):
+            return await self._resumer.serve(channel, first_bytes)
+        if self._is_full() and self._least_used() is None:
+            self._note_refusal("TooManyPeers", "", "connected to enough peers")
+            return None
+        session = await self._start(channel, None, first_bytes=first_bytes)
+        if not session.is_probe:
+            await self._register(session)
+        return session
 
     def _note_refusal(self, kind: str, channel: str, why: str) -> None:
         self.refused[kind] += 1
@@ -207,80 +270,15 @@ class Network:
             _log.info("refused a connection", channel=channel, why=why, refusals=count)
             self._refusals_unsaid, self._refusal_said_at = 0, now
 
-    # --- dialling -----------------------------------------------------------------------
-
-    def _dial_shared(self, peer: PeerId, addresses: tuple[str, ...]) -> trio.Event:
-        """Return what is set when the dial is over that all who want this peer wait for.
-
-        It goes on if one of them loses patience.
-        """
-        assert self._nursery is not None
-        done = self._dials.get(peer)
-        if done is None:
-            done = self._dials[peer] = trio.Event()
-            self._nursery.start_soon(self._dial_once, peer, addresses, done)
-        return done
-
-    async def _dial_once(self, peer: PeerId, addresses: tuple[str, ...], done: trio.Event) -> None:
-        try:
-            async with self._dial_limit:
-                await self._dial(peer, addresses)
-        finally:
-            if self._dials.get(peer) is done:
-                del self._dials[peer]
-            done.set()
-
-    async def _dial(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
-        if not addresses:
-            self._note_dial_error(peer, DialFailed(f"no address of {peer.short} is known"))
-        for address in addresses:
-            try:
-                channel = await self._open_channel(address)
-                if self._open_session(peer) is not None:  # it got through to us first
-                    await channel.aclose()
-                    return
-                session = await self._start(channel, peer)
-                await self._register(session)
-                return
-            except SwarmNodeError as error:
-                self._note_dial_error(peer, error)
-                level = _log.warning if isinstance(error, ProtocolError) else _log.debug
-                level("dial failed", peer=peer.short, address=address, why=str(error))
-
-    def _note_dial_error(self, peer: PeerId, error: SwarmNodeError) -> None:
-        self.dial_errors.pop(peer, None)
-        self.dial_errors[peer] = error  # the newest last
-        while len(self.dial_errors) > limits.DIAL_ERRORS_KEPT_MAX:
-            del self.dial_errors[next(iter(self.dial_errors))]
-
-    async def _open_channel(self, address: str) -> Channel:
-        with trio.move_on_after(limits.DIAL_DEADLINE_S):
-            return await self._transport.dial(address)
-        raise DeadlineExceeded(f"connecting to {address}", limits.DIAL_DEADLINE_S)
-
-    async def _probe(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
-        """Return if the peer answers at one of the addresses. Raises what the last one said."""
-        error: SwarmNodeError = DialFailed(f"no address of {peer.short} is known")
-        async with self._dial_limit:
-            for address in addresses:
-                try:
-                    await self._shake_hands_only(peer, address)
-                    return
-                except SwarmNodeError as failed:
-                    error = failed
-        raise error
-
-    async def _shake_hands_only(self, peer: PeerId, address: str) -> bytes:
-        """Return the instance of the node that proves to be ``peer`` at this address."""
-        channel = await self._open_channel(address)
-        session = await self._start(channel, peer, is_probe=True)
-        await session.aclose("only looking whether you answer")
-        return session.instance
-
     # --- sessions -----------------------------------------------------------------------
 
     async def _start(
-        self, channel: Channel, dialled: PeerId | None, *, is_probe: bool = False
+        self,
+        channel: Channel,
+        dialled: PeerId | None,
+        *,
+        is_probe: bool = False,
+        first_bytes: bytes = b"",
     ) -> Session:
         """Return the session on a channel; it lives in our nursery.
 
@@ -297,6 +295,7 @@ class Network:
             expected=dialled,
             instance=self._instance,
             is_probe=is_probe,
+            first_bytes=first_bytes,
         )
         session: Session = await self._nursery.start(start)
         return session
@@ -306,7 +305,7 @@ class Network:
         session = self.sessions.get(peer)
         return None if session is None or session.is_closed else session
 
-    async def _register(self, session: Session) -> None:
+    async def _register(self, session: Session, dialled: tuple[str, ...] = ()) -> None:
         """Make it the session with its peer, unless another one has the better right."""
         assert self._nursery is not None
         if session.peer == self._identity.peer_id:
@@ -333,7 +332,7 @@ class Network:
         elif not self._make_room() and not session.outbound:
             await session.aclose("connected to enough peers")
             return
-        self._keep(session)
+        self._keep(session, dialled)
 
     async def _retire(self, session: Session, why: str) -> None:
         """Close the one of two crossing sessions that does not stay, when its requests are over.
@@ -345,15 +344,14 @@ class Network:
             await session.wait_closed()
         await session.aclose(why)
 
-    def _keep(self, session: Session) -> None:
+    def _keep(self, session: Session, dialled: tuple[str, ...]) -> None:
         assert self._nursery is not None
+        assert self._resumer is not None
         self.sessions[session.peer] = session
-        self.dial_errors.pop(session.peer, None)
         self._used_at[session.peer] = self._env.monotonic()
         self._nursery.start_soon(self._watch, session)
-        dial = self._dials.pop(session.peer, None)
-        if dial is not None:
-            dial.set()  # whoever waits for a slow dial need not any more
+        self._resumer.watch(session, dialled)
+        self._dialler.found(session.peer)
         for watcher in self.watchers:
             watcher.session_opened(session)
 
@@ -363,6 +361,8 @@ class Network:
         return session.outbound != we_dial
 
     async def _is_alive(self, session: Session) -> bool:
+        if session.is_suspended:
+            return False
         try:
             await session.request(ALIVE_SERVICE, b"", deadline_s=limits.KEY_CHECK_S)
         except SwarmNodeError:
@@ -376,9 +376,11 @@ class Network:
         try:
             await session.wait_closed()
         finally:
+            if self._resumer is not None:
+                self._resumer.forget(session)
             self.on_session_end(session)
             if isinstance(session.close_cause, KeyInUse):
-                self._note_dial_error(session.peer, session.close_cause)
+                self._dialler.note_error(session.peer, session.close_cause)
                 self.key_refusals += 1
                 self.on_key_in_use(session.close_cause)
             if self.sessions.get(session.peer) is session:
@@ -424,23 +426,21 @@ class Network:
         return min(spare, key=lambda each: (each.is_busy, self._used_at[each.peer]), default=None)
 
 
+async def _receive_first(channel: Channel) -> bytes:
+    """Return the bytes that tell a new session from one that changes its channel."""
+    first = bytearray(TLS_HEADER_BYTES)
+    with trio.move_on_after(limits.HANDSHAKE_S):
+        await receive_exactly(channel, memoryview(first))
+        return bytes(first)
+    raise DeadlineExceeded(f"{channel.description}: the first bytes", limits.HANDSHAKE_S)
+
+
 def _have_crossed(session: Session, old: Session) -> bool:
     """Whether two nodes have dialled each other at the same moment."""
     return (
         old.outbound != session.outbound
         and old.statistics().age_s < limits.SESSION_CROSSING_S
         and old.instance == session.instance
-    )
-
-
-def _again(error: SwarmNodeError | None, peer: PeerId) -> SwarmNodeError:
-    """Return an error of its own for each who waited for one dial."""
-    if error is None:
-        return ChannelBroken(f"the session with {peer.short} ended at once")
-    return (
-        type(error)(error.operation, error.limit_s)
-        if isinstance(error, DeadlineExceeded)
-        else type(error)(str(error))
     )
 
 

@@ -41,7 +41,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.exchange import Partners
+    from swarmnode.daemon.exchange import Partners, reachable
 
 PULL_SERVICE = "pull/1"
 _ID_BYTES = 16
@@ -172,9 +172,10 @@ class Pulls:
 
     def _candidates(self) -> list[PeerId]:
         peers = [peer for peer in self._partners.partners() if peer != self._self_id]
-        reachable = [peer for peer in peers if peer in self._partners.sessions]
-        self._env.rng.shuffle(reachable)
-        return reachable[: limits.EXCHANGE_CANDIDATES_MAX]
+        there = reachable(self._partners)
+        found = [peer for peer in peers if peer in there]
+        self._env.rng.shuffle(found)
+        return found[: limits.EXCHANGE_CANDIDATES_MAX]
 
     async def _ask(self, session: Session, wish: Wish, taken: list[Loan]) -> Partner:
         """Read what one peer gives into the room of a loan; return who it is.

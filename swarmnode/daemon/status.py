@@ -205,7 +205,7 @@ class NodeView:
             role=self.role,
             peers_known=len(self._known()),
             peers_alive=len(self.part.members.live()) - 1 if self.part is not None else 0,
-            peers_connected=len(self._sessions()),
+            peers_connected=sum(not each.is_suspended for each in self._sessions().values()),
             dht_contacts=self.discovery.core.statistics().contacts,
             state_fingerprint=self.part.state.fingerprint() if self.part is not None else "",
             swarm_steps=totals.get("steps", 0),
@@ -297,7 +297,7 @@ class NodeView:
         liveness = self.part.members.detector.state_of(peer)
         return PeerView(
             peer=str(peer),
-            connected=session is not None,
+            connected=session is not None and not session.is_suspended,
             path=session.channel_description if session is not None else "",
             addresses=report.addresses or self.part.members.book.addresses_of(peer),
             role=report.role or "unknown",

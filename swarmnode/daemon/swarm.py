@@ -92,6 +92,7 @@ class SwarmPart:
             await nursery.start(self.state.run)
             await nursery.start(self.members.run)
             self._grounds.network.keeps = self.members.keeps
+            self._grounds.network.addresses_of = self.members.book.addresses_of
             self._finder.on_found = self.members.found
             for peer, addresses in self._finder.candidates.items():
                 self.members.found(peer, addresses)

@@ -67,7 +67,7 @@ class Calls:
         if call is not None:
             call.on_answer(self._answer_of(call))
         elif (asking := self._asking.pop(state.stream_id, None)) is not None and not state.reset:
-            self._session.answer(state, asking[1], _take_all(state))
+            self._session.handlers.answer(state, asking[1], _take_all(state))
 
     def expire(self, now: float) -> None:
         """Give up what should have been answered by now."""

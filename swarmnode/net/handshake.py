@@ -20,6 +20,7 @@ from swarmnode.protocol.session.hello import (
     error_from_goodbye,
 )
 from swarmnode.protocol.session.records import Opener, Role, Sealer
+from swarmnode.protocol.session.resume import ResumeKeys
 from swarmnode.wire.frames import FrameKind, FrameParser
 from swarmnode.wire.session import (
     PROTOCOL_VERSION_MAX,
@@ -41,6 +42,7 @@ class Link:
     theirs: Hello
     reader: RecordReader
     writer: RecordWriter
+    resume: ResumeKeys
 
 
 async def establish(
@@ -52,8 +54,9 @@ async def establish(
     expected: PeerId | None,
     instance: bytes = b"",
     is_probe: bool = False,
+    first_bytes: bytes = b"",
 ) -> Link:
-    """Authenticate both sides within HANDSHAKE_S.
+    """Authenticate both sides within HANDSHAKE_S; ``first_bytes`` have been read already.
 
     Raises:
         AuthenticationFailed: the peer is not ``expected``, or does not want us.
@@ -71,7 +74,7 @@ async def establish(
         is_probe=is_probe,
     )
     with trio.move_on_after(limits.HANDSHAKE_S):
-        tls = await shake_hands(channel, identity, role)
+        tls = await shake_hands(channel, identity, role, first_bytes)
         return await _agree(channel, tls, own, identity.peer_id, role, expected)
     raise DeadlineExceeded(f"{channel.description}: TLS handshake and HELLO", limits.HANDSHAKE_S)
 
@@ -96,7 +99,7 @@ async def _agree(
         with trio.move_on_after(limits.GOODBYE_LINGER_S):
             await reader.drain()
         raise refusal.error from None
-    return Link(tls.peer, version, theirs, reader, writer)
+    return Link(tls.peer, version, theirs, reader, writer, ResumeKeys.of(tls.secret))
 
 
 def _read_hello(plaintext: bytes, peer: PeerId) -> Hello:

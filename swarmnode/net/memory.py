@@ -147,11 +147,13 @@ class MemoryChannel:
 class MemoryNetwork:
     """Who listens, which links exist, and what is wrong with them.
 
-    ``delay_s`` is one-way and counts for every byte sent from now on.
+    ``delay_s`` is one-way and counts for every byte sent from now on. The machines in ``refusing``
+    refuse connections, though somebody listens there.
     """
 
     def __init__(self, *, delay_s: float = 0.0) -> None:
         self.delay_s = delay_s
+        self.refusing: set[str] = set()
         self._listeners: dict[str, trio.MemorySendChannel[MemoryChannel]] = {}
         self._links: list[tuple[str, str, MemoryChannel]] = []
         self._sides: dict[str, int] = {}  # empty: nobody is parted from anybody
@@ -200,13 +202,13 @@ class MemoryNetwork:
             await self._healed.park()
         await trio.sleep(2 * self.delay_s)
         accepting = self._listeners.get(listener)
-        if accepting is None:
-            raise DialFailed(f"{address}: nobody listens there", address=address)
+        if accepting is None or listener in self.refusing:
+            raise _nobody(address)
         near, far = self.link(dialler, listener)
         try:
             await accepting.send(far)
         except trio.BrokenResourceError as error:
-            raise DialFailed(f"{address}: nobody listens there", address=address) from error
+            raise _nobody(address) from error
         return near
 
     def listen(self, name: str) -> trio.MemoryReceiveChannel[MemoryChannel]:
@@ -251,6 +253,10 @@ class MemoryTransport:
                     nursery.start_soon(run_accepted, channel, handle_channel, admit)
         finally:
             self._network.stop_listening(name)
+
+
+def _nobody(address: str) -> DialFailed:
+    return DialFailed(f"{address}: nobody listens there", address=address, is_refused=True)
 
 
 def _name_of(address: str) -> str:

@@ -1,14 +1,16 @@
 """Records on a channel: buffers between the channel's bytes and the session's frames.
 
-Both directions use one buffer for the whole life of the session: fresh memory
-costs more than encrypting does. A buffer takes memory as far as it was ever filled: of dozens
-of sessions most never carry a tensor.
+The channel may be replaced: what was sealed is kept until the peer has it
+(``protocol/session/resume.py``). Both directions use one buffer for the whole life of the
+session: fresh memory costs more than encrypting does. A buffer takes memory as far as it was
+ever filled: of dozens of sessions most never carry a tensor.
 """
 
 from __future__ import annotations
 
 import contextlib
 import mmap
+from collections import deque
 
 import trio
 
@@ -25,56 +27,96 @@ from swarmnode.protocol.session.records import (
     Sealer,
     plaintext_bytes,
 )
+from swarmnode.protocol.session.resume import Unacknowledged
+
+_TURN_BYTES_MAX = limits.RECORD_HEAD_BYTES_MAX + RECORD_OVERHEAD_BYTES + RECORD_BYTES_MAX
+_REPLACED = "the session has left this channel"
 
 
 class RecordWriter:
     """Seals frames and sends them, never more than one turn's worth at a time."""
 
     def __init__(self, channel: Channel, sealer: Sealer) -> None:
-        self._channel = channel
+        self._channel: Channel | None = channel
         self._sealer = sealer
         self._head = _buffer(limits.RECORD_HEAD_BYTES_MAX)
-        self._out = _buffer(limits.RECORD_HEAD_BYTES_MAX + RECORD_OVERHEAD_BYTES + RECORD_BYTES_MAX)
-        self._rest = self._out[:0]  # sealed, and not sent yet
+        self._kept = Unacknowledged(_buffer(limits.UNACKNOWLEDGED_BYTES_MAX), _TURN_BYTES_MAX)
+        self._rest: deque[memoryview] = deque()  # sealed, and not sent yet
 
-    def seal_next(self, core: SessionCore, now: float) -> int:
-        """Take what is due from ``core``; return how many bytes :meth:`send` has to send.
+    def seal_next(self, core: SessionCore, now: float) -> memoryview | None:
+        """Take what is due from ``core``; return what :meth:`send` has to send.
 
         The body of a large DATA frame is a record of its own: it is encrypted from where
         its sender keeps it, and the peer can decrypt it to where its reader wants it.
-        """
-        head_bytes, body = core.take(self._head, now)
-        if head_bytes == 0:
-            return 0
-        end = self._sealer.seal_into(self._head[:head_bytes], self._out)
-        if body is not None:
-            end += self._sealer.seal_into(body, self._out[end:])
-        return end
 
-    async def send(self, n_bytes: int) -> float:
+        None: nothing is due, or all but ACK, PING and PONG waits for the peer to acknowledge
+        what was sent before.
+        """
+        out = self._kept.room()
+        if out is None:
+            out = self._kept.urgent_room()
+            if out is None:
+                return None
+            head_bytes, body = core.take_urgent(self._head, now), None
+        else:
+            head_bytes, body = core.take(self._head, now)
+        if head_bytes == 0:
+            return None
+        end = self._sealer.seal_into(self._head[:head_bytes], out)
+        if body is not None:
+            end += self._sealer.seal_into(body, out[end:])
+        return self._kept.keep(end)
+
+    async def send(self, sealed: memoryview) -> float:
         """Send what was sealed; return how long it took, in seconds.
 
         It must not be cancelled unless the channel is given up.
         """
         start_s = trio.current_time()
-        await self._channel.send_all(self._out[:n_bytes])
+        await self._current().send_all(sealed)
         return trio.current_time() - start_s
 
-    def send_nowait(self, n_bytes: int) -> bool:
+    def send_nowait(self, sealed: memoryview) -> bool:
         """Send what was sealed without waiting; False: :meth:`send_rest` has to go on."""
-        sent_bytes = self._channel.send_nowait(self._out[:n_bytes])
-        self._rest = self._out[sent_bytes:n_bytes]
-        return sent_bytes == n_bytes
+        sent_bytes = self._current().send_nowait(sealed)
+        if sent_bytes < len(sealed):
+            self._rest.append(sealed[sent_bytes:])
+        return not self._rest
 
     async def send_rest(self) -> None:
         """Send what :meth:`send_nowait` has left. Not to be cancelled, like :meth:`send`."""
-        if self._rest:
-            await self._channel.send_all(self._rest)
-            self._rest = self._out[:0]
+        while self._rest:
+            channel = self._current()
+            await channel.send_all(self._rest[0])
+            if channel is not self._channel:  # what is left now is of another channel
+                raise ChannelBroken(_REPLACED)
+            self._rest.popleft()
 
     async def send_frame(self, frame: bytes) -> None:
         """Send one frame in a record of its own, for the time before there is a core."""
-        await self.send(self._sealer.seal_into(memoryview(frame), self._out))
+        out = self._kept.room()
+        assert out is not None, "nothing else was sent yet"
+        n_bytes = self._sealer.seal_into(memoryview(frame), out)
+        await self.send(self._kept.keep(n_bytes))
+
+    def acknowledged(self, received_bytes: int) -> None:
+        """Forget what the peer has. Raises RemoteProtocolError: it cannot have so much."""
+        self._kept.acknowledge(received_bytes)
+
+    def detach(self) -> None:
+        """Leave the channel; whoever sends on it gets ChannelBroken."""
+        self._channel = None
+        self._rest.clear()
+
+    def attach(self, channel: Channel, received_bytes: int) -> None:
+        """Go on with another channel, behind what the peer has. Raises RemoteProtocolError."""
+        self._rest.extend(self._kept.since(received_bytes))
+        self._channel = channel
+
+    def _current(self) -> Channel:
+        if self._channel is None:
+            raise ChannelBroken(_REPLACED)
+        return self._channel
 
 
 def _buffer(n_bytes: int) -> memoryview:
@@ -98,8 +140,9 @@ class RecordReader:
     """Receives bytes and opens the records in them."""
 
     def __init__(self, channel: Channel, opener: Opener) -> None:
-        self._channel = channel
+        self._channel: Channel | None = channel
         self._opener = opener
+        self.received_bytes = 0  # of whole records, opened
         # Room for a whole record behind the rest of another.
         self._buffer = _buffer(2 * RECORD_BYTES_MAX)
         self._start = 0
@@ -110,17 +153,22 @@ class RecordReader:
         """Wait for more bytes.
 
         Raises:
-            ChannelBroken: the channel is at its end.
+            ChannelBroken: the channel is at its end, or has been left.
         """
+        channel = self._channel
+        if channel is None:
+            raise ChannelBroken(_REPLACED)
         if self._start == self._end:
             self._start = self._end = 0
         elif len(self._buffer) - self._start < RECORD_BYTES_MAX:
             rest_bytes = self._end - self._start
             self._buffer[:rest_bytes] = self._buffer[self._start : self._end]
             self._start, self._end = 0, rest_bytes
-        n_bytes = await self._channel.receive_into(self._buffer[self._end :])
+        n_bytes = await channel.receive_into(self._buffer[self._end :])
+        if channel is not self._channel:  # it came after we have said how much we have
+            raise ChannelBroken(_REPLACED)
         if n_bytes == 0:
-            raise ChannelBroken(f"{self._channel.description}: closed without a goodbye")
+            raise ChannelBroken(f"{channel.description}: closed without a goodbye")
         self._end += n_bytes
 
     def open_all(self, core: SessionCore, now: float) -> None:
@@ -139,6 +187,16 @@ class RecordReader:
                 plaintext = self._plaintext[:n_bytes]
                 self._open_next(plaintext)
                 core.handle(plaintext, now)
+        core.opened(self.received_bytes)
+
+    def detach(self) -> None:
+        """Leave the channel: part of a record that came on it will come again."""
+        self._channel = None
+        self._start = self._end = 0
+
+    def attach(self, channel: Channel) -> None:
+        """Go on with another channel."""
+        self._channel = channel
 
     async def receive_frame(self) -> bytes:
         """Return the plaintext of one record, for the time before there is a core."""
@@ -151,7 +209,7 @@ class RecordReader:
     async def drain(self) -> None:
         """Throw away what comes until the channel is closed, whoever does that."""
         with contextlib.suppress(ChannelBroken, ChannelClosed):
-            while await self._channel.receive_into(self._buffer):
+            while self._channel and await self._channel.receive_into(self._buffer):
                 await trio.lowlevel.checkpoint()
 
     def _next_plaintext_bytes(self) -> int | None:
@@ -161,9 +219,7 @@ class RecordReader:
             return None
         header = self._buffer[self._start : self._start + LENGTH_BYTES]
         if is_tls_alert(header):
-            raise AuthenticationFailed(
-                f"{self._channel.description}: the peer refused the TLS handshake at its end"
-            )
+            raise AuthenticationFailed("the peer refused the TLS handshake at its end")
         n_bytes = plaintext_bytes(header)
         return n_bytes if available >= n_bytes + RECORD_OVERHEAD_BYTES else None
 
@@ -171,3 +227,4 @@ class RecordReader:
         record_end = self._start + len(out) + RECORD_OVERHEAD_BYTES
         self._opener.open_into(self._buffer[self._start : record_end], out)
         self._start = record_end
+        self.received_bytes += len(out) + RECORD_OVERHEAD_BYTES

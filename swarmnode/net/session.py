@@ -9,6 +9,9 @@ Only the send task writes to the channel, so cancelling whoever waits for a
 stream never leaves half a record on the wire. A handler that raises or sleeps
 concerns its own stream. No task outlives :func:`run_session`.
 
+Where somebody looks after it (``on_lost``), a session outlives its channel: it is suspended, all
+that waits goes on waiting, and :meth:`Session.attach` lets it go on over another channel.
+
 Closing: GOODBYE is sent after the record that is being sent, then the other
 side has a moment to read it. Closing a TCP socket at once while unread bytes
 lie in it would destroy the GOODBYE on its way.
@@ -17,7 +20,7 @@ lie in it would destroy the GOODBYE on its way.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
@@ -27,25 +30,25 @@ from swarmnode.errors import (
     ChannelBroken,
     ChannelClosed,
     DeadlineExceeded,
-    Overloaded,
     ProtocolError,
-    Refused,
     SwarmNodeError,
     TransportError,
 )
 from swarmnode.ids import PeerId
 from swarmnode.net.calls import Calls, OnAnswer
+from swarmnode.net.carrier import Carrier
 from swarmnode.net.channel import Channel, aclose_forcefully
+from swarmnode.net.handlers import Handlers
 from swarmnode.net.handshake import Link, establish
 from swarmnode.net.records import next_body_bytes
-from swarmnode.net.services import AnswerHandler, Handler, RequestHandler, Services
+from swarmnode.net.services import Services
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.core import CoreStatistics, SessionCore
 from swarmnode.protocol.session.effects import Changed, Opened, Removed
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.stream import StreamState
-from swarmnode.wire.session import DEADLINE_MS_MAX, GoodbyeCode, Priority, ResetCode
+from swarmnode.wire.session import DEADLINE_MS_MAX, GoodbyeCode, Priority
 
 _log = logging.getLogger("swarmnode.session")
 
@@ -56,6 +59,7 @@ class SessionStatistics:
 
     core: CoreStatistics
     age_s: float
+    resumed: int  # how often it has gone on over another channel
     handlers_running: int
     handlers_failed: int
 
@@ -71,7 +75,6 @@ class Session:
     def __init__(self, link: Link, channel: Channel, role: Role, services: Services) -> None:
         self.peer = link.peer
         self.outbound = role is Role.CLIENT
-        self.channel_description = channel.description
         self.version = link.version
         self.instance = link.theirs.instance  # of the peer's running process
         self.is_probe = link.theirs.is_probe
@@ -79,8 +82,11 @@ class Session:
         self.core = SessionCore(role, trio.current_time())
         self._reader = link.reader
         self._writer = link.writer
-        self._channel = channel
-        self._services = services
+        self.resume_keys = link.resume
+        self.role = role
+        self.on_lost: Callable[[Session, SwarmNodeError], None] | None = None
+        self.on_silent: Callable[[Session], None] = lambda _session: None
+        self._carrier = Carrier(channel, link.reader, link.writer)
         self._opened_at = trio.current_time()
         self._streams: dict[int, Stream] = {}
         self._calls = Calls(self)
@@ -93,9 +99,7 @@ class Session:
         self._closed = trio.Event()
         self._must_linger = False
         self._workers: trio.Nursery | None = None
-        self._handlers_running = 0
-        self._handlers_failed = 0
-        self._backlog: deque[Stream] = deque()
+        self.handlers = Handlers(self, services)
 
     # --- for everybody --------------------------------------------------------------------
 
@@ -108,6 +112,16 @@ class Session:
     def is_busy(self) -> bool:
         """Whether a stream is open, whoever opened it."""
         return bool(self._streams)
+
+    @property
+    def channel_description(self) -> str:
+        """The way that it takes now, or took last."""
+        return self._carrier.description
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it has lost its channel and waits for another one."""
+        return self._carrier.channel is None and not self.is_closed
 
     async def open_stream(
         self, service: str, *, priority: Priority = Priority.BULK, deadline_s: float | None = None
@@ -174,8 +188,9 @@ class Session:
         return SessionStatistics(
             core=self.core.statistics(),
             age_s=trio.current_time() - self._opened_at,
-            handlers_running=self._handlers_running,
-            handlers_failed=self._handlers_failed,
+            resumed=self._carrier.resumed,
+            handlers_running=self.handlers.running,
+            handlers_failed=self.handlers.failed,
         )
 
     async def aclose(self, reason: str = "", code: GoodbyeCode = GoodbyeCode.DONE) -> None:
@@ -200,6 +215,77 @@ class Session:
         kind = ChannelClosed if isinstance(cause, ChannelClosed) else ChannelBroken
         return kind(f"session with {self.peer.short} is over: {cause}")
 
+    # --- another channel ------------------------------------------------------------------
+
+    @property
+    def channel(self) -> Channel | None:
+        """The channel that it uses now; None: it is suspended."""
+        return self._carrier.channel
+
+    @property
+    def resumed(self) -> int:
+        """How often it has gone on over another channel."""
+        return self._carrier.resumed
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing came from the peer for longer than its pings are apart."""
+        return self.core.is_suspect(trio.current_time())
+
+    def give_up(self, cause: SwarmNodeError) -> None:
+        """End it without a goodbye: nobody is there to read one."""
+        self._must_linger = False
+        self._close(cause, None)
+
+    def suspend(self) -> int:
+        """Use the channel no more and wait RESUME_S for another one.
+
+        The old one is closed by :meth:`attach` or :meth:`let_go`: the peer still uses it.
+
+        Returns:
+            How many bytes of the peer's records are here; it has to go on from there.
+        """
+        if not self.is_closed:
+            self._carrier.leave()
+        return self._reader.received_bytes
+
+    def let_go(self) -> None:
+        """Close the channel that the session has left."""
+        if self._workers is None or self.is_closed:
+            return  # it is closed with the session
+        parting = self._carrier.take_parting()
+        if parting is not None:
+            self._workers.start_soon(aclose_forcefully, parting)
+
+    def attach(self, channel: Channel, received_bytes: int, resumed_before: int) -> None:
+        """Go on over ``channel``; the peer has ``received_bytes`` of our records.
+
+        It has said so, or we have said the like, when :attr:`resumed` was ``resumed_before``:
+        once the session has gone on over a third channel that is not true any more.
+
+        Raises:
+            ChannelBroken: it has.
+            RemoteProtocolError: the peer cannot have so many, or had more.
+            ChannelClosed: the session has ended meanwhile.
+        """
+        if self.is_closed:
+            raise ChannelClosed(f"session with {self.peer.short} is over: {self.close_cause}")
+        self._carrier.attach(channel, received_bytes, resumed_before)
+        self.let_go()
+        self.core.begin_anew(trio.current_time())
+        self._send_wanted.unpark_all()  # what the peer does not have goes out again
+
+    async def wait_for_channel(self) -> bool:
+        """Wait until there is a channel to use; False: the session is closed."""
+        while self.channel is None and not self.is_closed:
+            await self._carrier.changed.park()
+        return self.channel is not None and (not self.is_closed or self._must_linger)
+
+    async def wait_left(self, channel: Channel) -> None:
+        """Wait until the session does not need ``channel`` any more."""
+        while self._carrier.holds(channel) and not self._closed.is_set():
+            await self._carrier.changed.park()
+
     # --- for streams ----------------------------------------------------------------------
 
     def kick(self) -> None:
@@ -218,12 +304,12 @@ class Session:
         if self.is_closed or not core.is_light:
             self._send_wanted.unpark()
             return
+        channel = self.channel
+        sealed = self._writer.seal_next(core, trio.current_time())
         try:
-            n_bytes = self._writer.seal_next(core, trio.current_time())
-            is_sent = self._writer.send_nowait(n_bytes)
+            is_sent = sealed is None or self._writer.send_nowait(sealed)
         except TransportError as error:
-            self._must_linger = False
-            self._close(error, None)
+            self._lose(channel, error)
             return
         if not is_sent or core.has_outgoing:
             self._send_wanted.unpark()
@@ -249,10 +335,13 @@ class Session:
                 with trio.move_on_after(limits.GOODBYE_LINGER_S, shield=True):
                     await self._reader.drain()
             self._closed.set()
+            self._carrier.changed.unpark_all()
+            await self._carrier.aclose()
 
     async def _run_workers(self, task_status: trio.TaskStatus[Session]) -> None:
         async with trio.open_nursery() as workers:
             self._workers = workers
+            self.handlers.nursery = workers
             workers.start_soon(self._receive)
             workers.start_soon(self._keep_alive)
             task_status.started(self)
@@ -260,50 +349,82 @@ class Session:
             workers.cancel_scope.cancel()
 
     async def _send(self) -> None:
-        core, writer = self.core, self._writer
         with self._send_scope:
-            try:
-                while True:
-                    await writer.send_rest()
-                    n_bytes = writer.seal_next(core, trio.current_time())
-                    self._apply_effects()
-                    if n_bytes:
-                        taken_s = await writer.send(n_bytes)
-                        core.body_bytes_max = next_body_bytes(core.body_bytes_max, n_bytes, taken_s)
-                    elif self.is_closed:
-                        return
-                    else:
-                        await self._send_wanted.park()
-            except TransportError as error:
-                self._must_linger = False
-                self._close(error, None)
+            while await self.wait_for_channel():
+                channel = self.channel
+                try:
+                    await self._send_all_due()
+                    return
+                except TransportError as error:
+                    self._lose(channel, error)
+
+    async def _send_all_due(self) -> None:
+        """Send what is due on the channel that there is now, until the session is closed."""
+        core, writer = self.core, self._writer
+        while True:
+            await writer.send_rest()
+            sealed = writer.seal_next(core, trio.current_time())
+            self._apply_effects()
+            if sealed is not None:
+                taken_s = await writer.send(sealed)
+                core.body_bytes_max = next_body_bytes(core.body_bytes_max, len(sealed), taken_s)
+            elif self.is_closed:
+                return
+            else:
+                await self._send_wanted.park()
 
     async def _receive(self) -> None:
         core, reader = self.core, self._reader
-        try:
-            while True:
-                await reader.receive()
-                reader.open_all(core, trio.current_time())
-                self._apply_effects()
-                self.flush()
-        except TransportError as error:
+        while await self.wait_for_channel() and not self.is_closed:
+            channel = self.channel
+            try:
+                while True:
+                    await reader.receive()
+                    reader.open_all(core, trio.current_time())
+                    self._writer.acknowledged(core.acknowledged_bytes)
+                    self._apply_effects()
+                    self.flush()
+            except TransportError as error:
+                self._lose(channel, error)
+            except ProtocolError as error:
+                error.peer = str(self.peer)
+                _log.warning("%s (%s): %s", self.peer.short, self.channel_description, error)
+                self._close(error, (GoodbyeCode.PROTOCOL_ERROR, str(error)))
+
+    def _lose(self, channel: Channel | None, error: SwarmNodeError) -> None:
+        """The channel is of no use any more: suspend the session, or end it."""
+        if channel is None or self.channel is not channel:
+            return  # it has been left already
+        if self.on_lost is None or self.is_closed:
+            self._must_linger = False
             self._close(error, None)
-        except ProtocolError as error:
-            error.peer = str(self.peer)
-            _log.warning("%s (%s): %s", self.peer.short, self.channel_description, error)
-            self._close(error, (GoodbyeCode.PROTOCOL_ERROR, str(error)))
+            return
+        self.suspend()
+        self.let_go()
+        self.on_lost(self, error)
 
     async def _keep_alive(self) -> None:
         while True:
-            await trio.sleep_until(self.core.next_deadline())
+            await trio.sleep_until(self._next_deadline())
             # After a pause of the whole process, what lies in the socket is read first: our
             # own sleep is no silence of the peer.
             await trio.lowlevel.checkpoint()
             now = trio.current_time()
-            self.core.handle_deadline(now)
+            if self.channel is not None:
+                self.core.handle_deadline(now)
+                if self.core.is_suspect(now):
+                    self.on_silent(self)
+            elif now >= self._carrier.deadline:
+                waited_for = f"another channel to {self.peer.short}"
+                self._close(DeadlineExceeded(waited_for, limits.RESUME_S), None)
             self._calls.expire(now)
             self._apply_effects()
             self.kick()
+
+    def _next_deadline(self) -> float:
+        if self.channel is not None:
+            return self.core.next_deadline()
+        return min(self._carrier.deadline, trio.current_time() + limits.PING_QUIET_S)
 
     # --- effects --------------------------------------------------------------------------
 
@@ -319,8 +440,17 @@ class Session:
                 self._opened(effect.stream)
             elif isinstance(effect, Removed):
                 self._remove(effect.stream)
+            elif isinstance(effect.cause, DeadlineExceeded) and self.on_lost is not None:
+                self._lose(self.channel, effect.cause)  # the peer is silent: perhaps its way is
             else:
                 self._close(effect.cause, effect.goodbye)
+
+    def _opened(self, state: StreamState) -> None:
+        handler = self.handlers.answer_handler(state)
+        if handler is None:
+            self.handlers.accept(self._adopt(state))
+        else:
+            self._calls.accept(state, handler)
 
     def _adopt(self, state: StreamState) -> Stream:
         stream = self._streams[state.stream_id] = Stream(self, state)
@@ -356,102 +486,11 @@ class Session:
             self._send_scope.cancel()
         self._closing.set()
         self._send_wanted.unpark_all()
+        self._carrier.changed.unpark_all()
         for stream in self._streams.values():
             stream.wake()
         self._stream_removed.unpark_all()
         self._calls.close()
-
-    # --- handlers -------------------------------------------------------------------------
-
-    def _opened(self, state: StreamState) -> None:
-        handler = self._services.answer_handler(state.service)
-        if handler is None:
-            self._accept(self._adopt(state))
-        else:
-            self._calls.accept(state, handler)
-
-    def answer(self, state: StreamState, handler: AnswerHandler, request: bytes) -> None:
-        """Answer a request that is here whole; for :class:`Calls`."""
-        try:
-            answer = handler(self.peer, request)
-        except Exception as error:  # noqa: BLE001 -- a handler's bug must not end the node
-            self._note_failure(state, error)
-            self.core.reset(state, *_reset_for(error))
-            return
-        self.core.queue(state, memoryview(answer))
-        self.core.end(state)
-
-    def _accept(self, stream: Stream) -> None:
-        if self._handlers_running < limits.HANDLERS_PER_SESSION_MAX:
-            self._start_handler(stream)
-        elif len(self._backlog) < limits.ACCEPT_BACKLOG_MAX:
-            self._backlog.append(stream)
-        else:
-            stream.reset_nowait(ResetCode.OVERLOADED, "too many streams at once")
-
-    def _start_handler(self, stream: Stream) -> None:
-        assert self._workers is not None
-        self._handlers_running += 1
-        self._workers.start_soon(self._run_handler, stream)
-
-    async def _run_handler(self, stream: Stream) -> None:
-        """Supervise one handler: whatever it raises ends its own stream and nothing else."""
-        try:
-            request_handler = self._services.request_handler(stream.service)
-            stream_handler = self._services.stream_handler(stream.service)
-            if request_handler is not None:
-                await self._answer(stream, request_handler)
-            elif stream_handler is not None:
-                await self._serve(stream, stream_handler)
-            else:
-                stream.reset_nowait(ResetCode.NO_SERVICE, f"no service {stream.service!r} here")
-        except Exception as error:  # noqa: BLE001 -- a handler's bug must not end the node
-            self._note_failure(stream.state, error)
-            stream.reset_nowait(*_reset_for(error))
-        finally:
-            self._handlers_running -= 1
-            if self._backlog and not self.is_closed:
-                self._start_handler(self._backlog.popleft())
-
-    async def _serve(self, stream: Stream, handler: Handler) -> None:
-        await handler(self, stream)
-        stream.finish_nowait()
-
-    async def _answer(self, stream: Stream, handler: RequestHandler) -> None:
-        """Run a request handler, for as long as the peer waits for the answer."""
-        deadline_s = stream.deadline_s or float("inf")
-        with trio.move_on_after(deadline_s) as stream.scope_to_cancel:
-            request = await stream.receive_rest(limits.REQUEST_BYTES_MAX)
-            answer = await handler(self.peer, request)
-            stream.queue_last(answer)
-            return
-        stream.reset_nowait(ResetCode.DEADLINE, f"no answer within {deadline_s:g} s")
-
-    def _note_failure(self, state: StreamState, error: Exception) -> None:
-        is_left_by_peer = state.reset is not None and state.reset.by_peer
-        if self.is_closed or is_left_by_peer or isinstance(error, Overloaded):
-            return  # no fault of the handler
-        self._handlers_failed += 1
-        is_bug = not isinstance(error, SwarmNodeError)
-        level = logging.DEBUG if isinstance(error, Refused) else logging.WARNING
-        _log.log(
-            level,
-            "handler of %r for %s: %s",
-            state.service,
-            self.peer.short,
-            error,
-            exc_info=is_bug,
-        )
-
-
-def _reset_for(error: Exception) -> tuple[ResetCode, str]:
-    """Return what the peer is told of a handler that raised."""
-    match error:
-        case Overloaded():
-            return ResetCode.OVERLOADED, str(error)
-        case SwarmNodeError():
-            return ResetCode.REFUSED, str(error)
-    return ResetCode.FAILED, type(error).__name__
 
 
 async def run_session(
@@ -464,6 +503,7 @@ async def run_session(
     expected: PeerId | None = None,
     instance: bytes = b"",
     is_probe: bool = False,
+    first_bytes: bytes = b"",
     task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Authenticate the peer on ``channel`` and run the session until it is over.
@@ -471,7 +511,7 @@ async def run_session(
     ``nursery.start`` gives the open Session. The channel is closed in any case, and no task
     is left. Whoever dialled is the CLIENT and should know whom it ``expected``; with a
     simultaneous open the smaller peer id is the SERVER. ``instance`` and ``is_probe`` are
-    what the HELLO says of us.
+    what the HELLO says of us. ``first_bytes``: TLS_HEADER_BYTES that have been read already.
 
     Raises:
         AuthenticationFailed, VersionMismatch, DeadlineExceeded, RemoteProtocolError,
@@ -487,6 +527,7 @@ async def run_session(
             expected=expected,
             instance=instance,
             is_probe=is_probe,
+            first_bytes=first_bytes,
         )
         await Session(link, channel, role, services).run(task_status)
     finally:

@@ -55,9 +55,11 @@ class TcpChannel:
         # A read that did not fill its buffer has emptied the socket: the next one would only
         # learn that there is nothing.
         self._may_have_more = True
+        self._remote: tuple[str, int] | None = None
         with contextlib.suppress(OSError):
-            peer = sock.getpeername()
-            self._description = f"tcp {format_address(peer[0], peer[1])}"
+            host, port, *_ = sock.getpeername()
+            self._remote = host, port
+            self._description = f"tcp {format_address(host, port)}"
             _tune(sock)
             return
         self._description = "tcp (gone)"  # the next read or write says why
@@ -66,6 +68,19 @@ class TcpChannel:
     def description(self) -> str:
         """``tcp HOST:PORT`` of the other side."""
         return self._description
+
+    @property
+    def remote(self) -> tuple[str, int] | None:
+        """Host and port of the other side; None if it was gone before we looked."""
+        return self._remote
+
+    def detach(self) -> socket.socket:
+        """Give the socket away; for this channel it is as if it had been closed.
+
+        Nobody may be waiting on it.
+        """
+        self._is_closed = True
+        return socket.socket(fileno=self._socket.detach())
 
     async def send_all(self, data: memoryview) -> None:
         """Send every byte."""
@@ -118,6 +133,9 @@ class TcpChannel:
 
     async def aclose(self) -> None:
         """Close the socket."""
+        if self._is_closed:
+            await trio.lowlevel.checkpoint()
+            return
         self._is_closed = True
         trio.lowlevel.notify_closing(self._socket)
         self._socket.close()
@@ -138,7 +156,9 @@ class TcpTransport:
         try:
             stream = await trio.open_tcp_stream(host, port)
         except OSError as error:
-            raise DialFailed(f"tcp {address}: {_reason(error)}", address=address) from error
+            raise DialFailed(
+                f"tcp {address}: {_reason(error)}", address=address, is_refused=_is_refused(error)
+            ) from error
         return TcpChannel(stream.socket)
 
     async def serve(
@@ -158,6 +178,10 @@ class TcpTransport:
         bound_host, bound_port = listeners[0].socket.getsockname()[:2]
         if host == _EVERY_INTERFACE:
             bound_host = host
+        for listener in listeners:
+            # Connections may leave from this port, for hole punching. Set after binding: nobody
+            # else can listen on it all the same.
+            listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         async with trio.open_nursery() as nursery:
             await nursery.start(
                 trio.serve_listeners, _stream_handler(handle_channel, admit), listeners
@@ -196,12 +220,20 @@ def _tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.TCP_UNSENT_BYTES_MAX)
 
 
-def _reason(error: BaseException) -> str:
-    """Return the system's own words; of several attempts, the first one's."""
+def _first_cause(error: BaseException) -> BaseException:
+    """Return the system's own error; of several attempts, the first one's."""
     cause = error.__cause__
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
-    chosen = cause if isinstance(cause, OSError) else error
+    return cause if isinstance(cause, OSError) else error
+
+
+def _is_refused(error: BaseException) -> bool:
+    return isinstance(_first_cause(error), ConnectionRefusedError)
+
+
+def _reason(error: BaseException) -> str:
+    chosen = _first_cause(error)
     return getattr(chosen, "strerror", None) or str(chosen) or type(chosen).__name__
 
 

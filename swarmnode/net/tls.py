@@ -46,7 +46,6 @@ _SUITES = {
     CipherName.CHACHA20_POLY1305: b"TLS_CHACHA20_POLY1305_SHA256",
 }
 _CIPHERS = {suite.decode(): cipher for cipher, suite in _SUITES.items()}
-_TLS_HEADER_BYTES = 5
 _TLS_ALERT = 21
 _TLS_TYPES = range(20, 24)  # change cipher spec, alert, handshake, application data
 _BIO_READ_BYTES = 64 * 1024
@@ -61,8 +60,15 @@ class TlsResult:
     cipher: CipherName
 
 
-async def shake_hands(channel: Channel, identity: Identity, role: Role) -> TlsResult:
+TLS_HEADER_BYTES = 5
+
+
+async def shake_hands(
+    channel: Channel, identity: Identity, role: Role, header: bytes = b""
+) -> TlsResult:
     """Run the handshake over ``channel``. The caller sets the deadline.
+
+    ``header``: the first TLS_HEADER_BYTES that came, if they have been read already.
 
     Raises:
         AuthenticationFailed: the peer proved no Ed25519 key, or refused ours.
@@ -82,7 +88,8 @@ async def shake_hands(channel: Channel, identity: Identity, role: Role) -> TlsRe
             await _flush(channel, connection)
         if is_done:
             return _result(channel, connection)
-        connection.bio_write(await _receive_tls_record(channel))
+        connection.bio_write(await _receive_tls_record(channel, header))
+        header = b""
     raise MalformedMessage(
         f"{channel.description}: no handshake within {limits.TLS_HANDSHAKE_RECORDS_MAX} TLS records"
     )
@@ -119,9 +126,10 @@ async def _flush(channel: Channel, connection: SSL.Connection) -> None:
         await channel.send_all(memoryview(data))
 
 
-async def _receive_tls_record(channel: Channel) -> bytes:
-    header = bytearray(_TLS_HEADER_BYTES)
-    await receive_exactly(channel, memoryview(header))
+async def _receive_tls_record(channel: Channel, given: bytes) -> bytes:
+    header = bytearray(given or TLS_HEADER_BYTES)
+    if not given:
+        await receive_exactly(channel, memoryview(header))
     length = int.from_bytes(header[3:], "big")
     if (
         header[0] not in _TLS_TYPES

@@ -16,6 +16,7 @@ RESET   6      open         u16 code, reason in UTF-8: both directions end now
 PING    7      0            8 bytes
 PONG    8      0            the 8 bytes of the PING
 GOODBYE 9      0            u16 code, reason in UTF-8: the session ends now
+ACK     10     0            u64 bytes of whole records that were opened so far
 ======= ====== ============ =======================================================
 
 Header, 9 bytes, big-endian: u8 kind, u32 stream id, u32 payload length.
@@ -43,11 +44,13 @@ class FrameKind(IntEnum):
     PING = 7
     PONG = 8
     GOODBYE = 9
+    ACK = 10
 
 
 FRAME_HEADER = struct.Struct(">BII")
 FRAME_HEADER_BYTES = FRAME_HEADER.size
 _CREDIT = struct.Struct(">I")
+_ACK = struct.Struct(">Q")
 PING_BYTES = 8
 
 Frame = tuple[int, int, bytes | memoryview]
@@ -63,6 +66,7 @@ _SHAPES: dict[int, tuple[bool, int, int]] = {
     FrameKind.PING: (False, PING_BYTES, PING_BYTES),
     FrameKind.PONG: (False, PING_BYTES, PING_BYTES),
     FrameKind.GOODBYE: (False, 2, 2 + limits.REASON_BYTES_MAX),
+    FrameKind.ACK: (False, _ACK.size, _ACK.size),
 }
 
 
@@ -82,6 +86,17 @@ def decode_credit(payload: bytes | memoryview) -> int:
     if n_bytes == 0:
         raise MalformedMessage("CREDIT frame that allows 0 bytes")
     return n_bytes
+
+
+def encode_ack(received_bytes: int) -> bytes:
+    """Return the ACK frame for ``received_bytes`` since the session began."""
+    return encode_frame(FrameKind.ACK, 0, _ACK.pack(received_bytes))
+
+
+def decode_ack(payload: bytes | memoryview) -> int:
+    """Return how many bytes an ACK frame's payload acknowledges."""
+    received_bytes: int = _ACK.unpack(payload)[0]
+    return received_bytes
 
 
 def check_header(kind: int, stream_id: int, payload_bytes: int) -> None:

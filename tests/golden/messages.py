@@ -26,8 +26,13 @@ from swarmnode.wire import (
     group,
     log,
     membership,
+    nat,
     pull,
+    punch,
+    reach,
+    relay,
     session,
+    signal,
     swarm,
     swim,
 )
@@ -39,6 +44,12 @@ _XID = bytes(range(16))
 _KEY = bytes(range(32))
 _SIGNED = swarm.Signed(body=b"\x80", public_key=_KEY, signature=bytes(64))
 _DIAL = ("192.0.2.1:4001", "[2001:db8::1]:4001")
+
+_CANDIDATES = (
+    nat.RtcCandidate("host", bytes([192, 0, 2, 1]), 50_123),
+    nat.RtcCandidate("srflx", bytes([203, 0, 113, 9]), 1024),
+    nat.RtcCandidate("host", bytes.fromhex("20010db8000000000000000000000001"), 65_535),
+)
 
 _CLAIM = swim.Claim(_KEY, epoch=7, incarnation=2, signature=bytes(64))
 _SUSPECT = swim.Claim(_KEY, 7, 2, bytes(64), doubt="suspect", by=(_KEY, bytes(32)))
@@ -120,6 +131,30 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "gossip/status-reply-aborted": gossip.StatusReply(_XID, "aborted"),
     "gossip/status-reply-pending": gossip.StatusReply(_XID, "pending"),
     "gossip/status-reply-unknown": gossip.StatusReply(_XID, "unknown"),
+    "nat/rtc-offer": nat.RtcOffer("Xz1+", "p" * 22, _KEY, _CANDIDATES[:2]),
+    "nat/rtc-answer": nat.RtcAnswer("ab/9", "q" * 22, _KEY, _CANDIDATES, offer=bytes(32)),
+    "nat/probe-request": nat.ProbeRequest(50_123, _XID[:12]),
+    "reach/dial-back": reach.DialBack(4001),
+    "reach/dialled-back": reach.DialledBack("192.0.2.1:4001", False, "nobody listens there"),
+    "reach/seen-at": reach.SeenAt("192.0.2.1:50123"),
+    "reach/where-am-i": reach.WhereAmI(),
+    "relay/accepted": relay.Accepted(),
+    "relay/connect": relay.Connect(_KEY),
+    "relay/granted": relay.Granted(_XID, 1_250_000),
+    "relay/incoming": relay.Incoming(_XID, _KEY),
+    "relay/refusal": relay.Refusal("quota", "your share of bytes is used up", 3600),
+    "relay/release": relay.Release(),
+    "relay/reserve": relay.Reserve(),
+    "relay/reserved": relay.Reserved(3600),
+    "signal/carry": signal.Carry(_KEY, _SIGNED),
+    "signal/deliver": signal.Deliver("192.0.2.1:50123", _SIGNED),
+    "signal/taken": signal.Taken("192.0.2.2:50123"),
+    "signal-body/punch": signal.Signal(_KEY, "punch-offer", 1_800_000_000_000, _XID, b"\x80"),
+    "punch/offer": punch.PunchOffer(_XID, (punch.PunchAddress(bytes(range(4)), 7337),)),
+    "punch/answer": punch.PunchAnswer(
+        _KEY, (punch.PunchAddress(bytes(range(4)), 40_000), punch.PunchAddress(_XID, 7337))
+    ),
+    "punch/go": punch.PunchGo(_KEY, 120),
     "session/hello": session.Hello(1, 1, _KEY, "swarmnode/0.1.0", _KEY, b"i" * 16, False),
     "membership/swarm-hello": membership.SwarmHello("trainer", admission.Credentials(None)),
     "group/enlist": group.Enlist(_XID, True),

@@ -9,7 +9,8 @@ import json
 from pathlib import Path
 
 from swarmnode.protocol.session.records import CipherName, Role, Sealer, traffic_key
-from swarmnode.wire.frames import FrameKind, encode_credit, encode_frame
+from swarmnode.protocol.session.resume import ResumeKeys
+from swarmnode.wire.frames import FrameKind, encode_ack, encode_credit, encode_frame
 from swarmnode.wire.session import (
     GoodbyeCode,
     Hello,
@@ -55,6 +56,7 @@ def frames() -> dict[str, str]:
         "reset": encode_reset(2, ResetCode.REFUSED, "wrong round"),
         "ping": encode_frame(FrameKind.PING, 0, (1).to_bytes(8, "big")),
         "pong": encode_frame(FrameKind.PONG, 0, (1).to_bytes(8, "big")),
+        "ack": encode_ack(3_000_000_000),
         "goodbye": encode_goodbye(GoodbyeCode.DONE, "maintenance"),
         "goodbye-key-in-use": encode_goodbye(GoodbyeCode.KEY_IN_USE, "another node answers"),
     }
@@ -100,6 +102,19 @@ def records() -> list[dict[str, object]]:
     return rows
 
 
+def resumption() -> dict[str, str]:
+    """Return the messages that take a session to another channel."""
+    keys = ResumeKeys.of(SECRET)
+    client, server = bytes(range(16)), bytes(range(16, 32))
+    return {
+        "ask": keys.ask(client).hex(),
+        "client_nonce": client.hex(),
+        "server_nonce": server.hex(),
+        "client_claim_of_1000": keys.claim(Role.CLIENT, client + server, 1000).hex(),
+        "server_claim_of_70000": keys.claim(Role.SERVER, client + server, 70_000).hex(),
+    }
+
+
 def vectors() -> dict[str, object]:
     """Return everything that the file holds."""
     return {
@@ -108,6 +123,7 @@ def vectors() -> dict[str, object]:
         "frames": frames(),
         "keys": keys(),
         "records": records(),
+        "resumption": resumption(),
     }
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from swarmnode.daemon.resumer import Resumer
+
 
 @pytest.fixture
 def expected_errors() -> set[str]:
@@ -32,6 +34,12 @@ def no_bug_is_logged(caplog: pytest.LogCaptureFixture, expected_errors: set[str]
         if record.exc_info or record.getMessage() not in expected_errors
     ]
     assert not bugs
+
+
+@pytest.fixture
+def channels_are_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session ends with its channel, as if each break were a long one."""
+    monkeypatch.setattr(Resumer, "watch", lambda *_: None)
 
 
 @pytest.fixture(autouse=True)

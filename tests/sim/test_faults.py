@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import trio
 
+from swarmnode import limits
+from swarmnode.net.session import Session
 from swarmnode.testing.fake_worker import FakeWorker
-from swarmnode.testing.swarm import SimNode, sim_swarm
+from swarmnode.testing.swarm import SimNode, SimSwarm, sim_swarm
 from tests.sim.checks import (
     check_atomic,
     check_conserved,
@@ -40,6 +42,25 @@ async def test_they_find_each_other_and_agree(tmp_path, autojump_clock) -> None:
 async def test_links_that_break_at_any_moment(tmp_path, autojump_clock, seed: int) -> None:
     async with sim_swarm(tmp_path, 8, seed=seed, delay_s=0.03, worker=TRAINING) as swarm:
         before = swarm.variance()
+        await until(lambda: all(n.status.peers_connected == 7 for n in swarm.nodes), 10)
+        await trio.sleep(limits.SESSION_RETIRE_S)
+        sessions = sessions_of(swarm)
+        broken = await cut_at_random(swarm, 60)
+        assert broken > 50
+        await everybody_exchanges(swarm)
+        assert sessions_of(swarm) == sessions
+        audit = await end(swarm)
+        assert audit.aborted == 0
+        assert audit.committed > 150
+        assert swarm.variance() < before / 100
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_sessions_that_break_at_any_moment(
+    tmp_path, autojump_clock, channels_are_all, seed: int
+) -> None:
+    async with sim_swarm(tmp_path, 8, seed=seed, delay_s=0.03, worker=TRAINING) as swarm:
+        before = swarm.variance()
         broken = await cut_at_random(swarm, 60)
         assert broken > 50
         await everybody_exchanges(swarm)
@@ -47,6 +68,14 @@ async def test_links_that_break_at_any_moment(tmp_path, autojump_clock, seed: in
         assert audit.aborted > 0
         assert audit.committed > 150
         assert swarm.variance() < before / 100
+
+
+def sessions_of(swarm: SimSwarm) -> dict[str, Session]:
+    return {
+        f"{node.name} {peer}": session
+        for node in swarm.nodes
+        for peer, session in node.running.view.network.sessions.items()
+    }
 
 
 async def test_a_daemon_is_killed_and_comes_back(tmp_path, autojump_clock) -> None:

@@ -10,6 +10,7 @@ import pytest
 import trio
 from msgspec import structs
 
+from swarmnode import limits
 from swarmnode.daemon.manifests import MANIFEST_SERVICE
 from swarmnode.errors import AuthenticationFailed, DeadlineExceeded, Refused
 from swarmnode.ids import PeerId
@@ -79,8 +80,9 @@ async def test_a_dial_that_waited_for_long_does_not_replace_a_session(
         await trio.sleep(5)
         one, other = swarm.nodes
         swarm.partition(range(1), range(1, 2))
-        await until(lambda: not one.part.sessions, 60)
-        await until(lambda: not other.part.sessions, 60)
+        gone_s = limits.SILENCE_S + limits.RESUME_S + limits.PING_QUIET_S
+        await until(lambda: not one.part.sessions, gone_s)
+        await until(lambda: not other.part.sessions, gone_s)
         await trio.sleep(15)
         swarm.network.heal()
         await until(lambda: one.status.peers_connected == 1 == other.status.peers_connected, 5)

@@ -74,7 +74,7 @@ async def test_results_that_are_dropped_are_seen(tmp_path, autojump_clock) -> No
 
 
 async def test_a_responder_that_does_not_wait_for_the_decision_is_seen(
-    tmp_path, autojump_clock, monkeypatch
+    tmp_path, autojump_clock, monkeypatch, channels_are_all
 ) -> None:
     become_ready = ExchangeCore._become_ready
 

@@ -323,9 +323,12 @@ def test_the_specification_has_every_state_and_service() -> None:
 
 
 def service_modules() -> list[Any]:
-    folder = ROOT / "swarmnode" / "daemon"
-    names = [path.stem for path in folder.glob("*.py") if "_SERVICE = " in text_of(path)]
-    return [importlib.import_module(f"swarmnode.daemon.{name}") for name in names]
+    return [
+        importlib.import_module(f"swarmnode.{layer}.{path.stem}")
+        for layer in ("daemon", "net")
+        for path in (ROOT / "swarmnode" / layer).glob("*.py")
+        if "_SERVICE = " in text_of(path)
+    ]
 
 
 def test_the_specification_says_what_members_say() -> None:

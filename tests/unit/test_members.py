@@ -7,7 +7,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.members import HELLO_SERVICE, SWIM_SERVICE
-from swarmnode.errors import Refused, SwarmNodeError
+from swarmnode.errors import ChannelBroken, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.session import Session
 from swarmnode.protocol.membership.swim_events import MemberState
@@ -231,13 +231,43 @@ async def test_a_lost_session_is_opened_again(autojump_clock) -> None:
     async with members("a", "b") as (a, b):
         a.knows(b)
         await trio.sleep(1)
-        assert a.links.cut("a", "b") == 1
-        await trio.sleep(0.1)
+        session = a.neighbour(b)
+        assert session is not None
+        session.give_up(ChannelBroken("a test breaks it"))
+        await trio.sleep(2)
         assert a.down == [b.peer]
         assert b.down == [a.peer]
-        await trio.sleep(2)
         assert are_neighbours(a, b)
         assert a.members.detector.state_of(b.peer) is MemberState.ALIVE
+
+
+async def test_a_cut_link_costs_no_neighbour(autojump_clock) -> None:
+    async with members("a", "b") as (a, b):
+        a.knows(b)
+        await trio.sleep(1)
+        session = a.neighbour(b)
+        assert session is not None
+        assert a.links.cut("a", "b") == 1
+        await trio.sleep(0.1)
+        assert a.neighbour(b) is session
+        assert session.statistics().resumed == 1
+        assert not session.is_suspended
+        assert a.down == b.down == []
+
+
+async def test_nobody_waits_for_a_session_with_a_dead_member(autojump_clock) -> None:
+    async with members("a", "b") as (a, b):
+        a.knows(b)
+        await trio.sleep(1)
+        session = a.neighbour(b)
+        assert session is not None
+        a.links.partition(["a"], ["b"])
+        a.links.cut("a", "b")
+        lost_at = trio.current_time()
+        await session.wait_closed()
+        assert a.members.detector.state_of(b.peer) is MemberState.DEAD
+        assert trio.current_time() - lost_at < limits.RESUME_S - 5
+        assert "the swarm says that it is dead" in str(session.close_cause)
 
 
 async def test_a_node_that_starts_again_is_the_same_member(autojump_clock) -> None:

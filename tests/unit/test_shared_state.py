@@ -12,7 +12,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.shared_state import ADDRESS, STATE_SERVICE, StateKeeper
-from swarmnode.errors import Refused, StorageFull
+from swarmnode.errors import ChannelBroken, Refused, StorageFull
 from swarmnode.ids import PeerId
 from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.services import ScopedServices
@@ -235,10 +235,10 @@ async def test_a_new_session_goes_on_where_the_old_one_broke(
 ) -> None:
     async with swarm(tmp_path) as world:
         a, b = [await world.add(name) for name in "ab"]
-        await a.connect(b)
+        session = await a.connect(b)
         a.says(steps=1)
         await trio.sleep(1)
-        world.links.cut("a", "b")
+        session.give_up(ChannelBroken("a test breaks it"))
         a.says(steps=2)
         await trio.sleep(1)
         assert b.heard_of(a) == {"steps": 1}

@@ -6,12 +6,15 @@ from swarmnode import limits
 
 
 class TokenBucket:
-    """Bytes become free at a rate, up to a burst. One taking may overdraw it, never two."""
+    """Bytes become free at a rate, up to a burst. One taking may overdraw it, never two.
 
-    def __init__(self, rate_bytes_per_s: float) -> None:
+    It counts requests as well as bytes; without a burst, blobs' own is meant.
+    """
+
+    def __init__(self, rate_bytes_per_s: float, burst_bytes: float | None = None) -> None:
         assert rate_bytes_per_s > 0
         self._rate = rate_bytes_per_s
-        self._burst = rate_bytes_per_s * limits.BLOB_BURST_S
+        self._burst = rate_bytes_per_s * limits.BLOB_BURST_S if burst_bytes is None else burst_bytes
         self._level = self._burst
         self._filled_at: float | None = None
 
@@ -28,11 +31,21 @@ class TokenBucket:
         self._fill(now)
         self._level -= n_bytes
 
-    def free_at(self) -> float:
-        """Return when :meth:`try_take` succeeds again, given that it failed just now."""
+    def has(self, n_bytes: float, now: float) -> bool:
+        """Whether so much is free; with 0, whether :meth:`try_take` would succeed."""
+        self._fill(now)
+        return self._level >= n_bytes
+
+    def is_full(self, now: float) -> bool:
+        """Whether everything was paid back: it is as good as a new one."""
+        self._fill(now)
+        return self._level >= self._burst
+
+    def free_at(self, n_bytes: float = 0) -> float:
+        """Return when so much is free, or :meth:`try_take` succeeds, if it was not just now."""
         assert self._filled_at is not None
         # A little later than exact: rounding must not wake us just before.
-        return self._filled_at + max(0.0, -self._level) / self._rate + 1e-6
+        return self._filled_at + max(0.0, n_bytes - self._level) / self._rate + 1e-6
 
     def _fill(self, now: float) -> None:
         if self._filled_at is not None:

@@ -39,7 +39,7 @@ from swarmnode.protocol.session.outgoing import Outgoing
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.stream import Reset, StreamState
 from swarmnode.protocol.session.table import StreamTable
-from swarmnode.wire.frames import FrameKind, FrameParser, decode_credit
+from swarmnode.wire.frames import FrameKind, FrameParser, decode_ack, decode_credit
 from swarmnode.wire.session import (
     GoodbyeCode,
     Priority,
@@ -79,6 +79,8 @@ class SessionCore:
         self._table = StreamTable(role, self._effects)
         self._outgoing = Outgoing(self._table, self._keepalive, self._effects)
         self._received_bytes = [0 for _ in Priority]
+        self._acknowledged_to_peer = 0
+        self.acknowledged_bytes = 0  # of the bytes that we have sealed, what the peer says it has
         self._resets_received = 0
 
     @property
@@ -104,6 +106,19 @@ class SessionCore:
     def heard(self, now: float) -> None:
         """Note that bytes came, perhaps no whole record: on a slow path one takes a while."""
         self._keepalive.heard(now)
+
+    def opened(self, received_bytes: int) -> None:
+        """Note that so many bytes of whole records were opened so far; now and then, say so."""
+        if received_bytes >= self._acknowledged_to_peer + limits.ACK_EVERY_BYTES:
+            self._acknowledged_to_peer = self._outgoing.ack_due = received_bytes
+
+    def is_suspect(self, now: float) -> bool:
+        """Whether the peer is silent for so long that another way should be looked for."""
+        return self._keepalive.is_suspect(now)
+
+    def begin_anew(self, now: float) -> None:
+        """Go on with another channel."""
+        self._keepalive.begin_anew(now)
 
     def poll_effects(self) -> list[Effect]:
         """Return what happened, in order, and forget it."""
@@ -221,6 +236,10 @@ class SessionCore:
         """
         return self._outgoing.take(head, now)
 
+    def take_urgent(self, head: memoryview, now: float) -> int:
+        """Write what cannot wait for the peer to acknowledge: ACK, PONG, PING; return its bytes."""
+        return self._outgoing.take_urgent(head, now)
+
     @property
     def body_bytes_max(self) -> int:
         """The largest body of one turn; the shell lowers it where a turn takes long."""
@@ -286,6 +305,8 @@ class SessionCore:
                 self._keepalive.on_ping(payload)
             case FrameKind.PONG:
                 self._keepalive.on_pong(payload, now)
+            case FrameKind.ACK:
+                self.acknowledged_bytes = decode_ack(payload)
             case FrameKind.GOODBYE:
                 self._effects.append(Ended(_cause_of(*decode_reason(payload)), None))
             case _:

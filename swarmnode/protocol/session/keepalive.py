@@ -26,6 +26,7 @@ class Keepalive:
         self._ping_sent_at: float | None = None  # of the one that is unanswered
         self._pinged_at = now  # when the last one became due
         self._heard_at = now
+        self._has_suspected = False  # the shell has been woken for it
         self._pong_due: bytes | None = None  # only the newest: a flood of pings queues nothing
         self.rtt_s: float | None = None
 
@@ -37,10 +38,23 @@ class Keepalive:
     def heard(self, now: float) -> None:
         """Note that bytes came."""
         self._heard_at = now
+        self._has_suspected = False
+
+    def is_suspect(self, now: float) -> bool:
+        """Whether the peer has been silent for longer than one that is there would be."""
+        return now >= self._heard_at + limits.SUSPECT_S
+
+    def begin_anew(self, now: float) -> None:
+        """Start from here: what was silent so far was the old channel."""
+        self._heard_at = self._pinged_at = now
+        if self._ping_sent_at is not None:
+            self._ping_sent_at = now
 
     def next_deadline(self) -> float:
         """Return when :meth:`check` wants to be called."""
         deadline = min(self._heard_at + limits.SILENCE_S, self._next_ping_at())
+        if not self._has_suspected:
+            deadline = min(deadline, self._heard_at + limits.SUSPECT_S)
         if self._ping_sent_at is not None:
             deadline = min(deadline, self._ping_sent_at + limits.PONG_WAIT_S)
         return deadline
@@ -48,6 +62,7 @@ class Keepalive:
     def check(self, now: float) -> DeadlineExceeded | None:
         """Make a ping due if it is time; return why the session is dead, if it is."""
         pinged_at = self._ping_sent_at
+        self._has_suspected = self.is_suspect(now)
         if now >= self._heard_at + limits.SILENCE_S:
             return DeadlineExceeded("any byte from the peer", limits.SILENCE_S)
         if pinged_at is not None and now >= pinged_at + limits.PONG_WAIT_S:

@@ -4,7 +4,7 @@ Everything that is due is a flag or a number on a stream, and a stream stands
 at most once in each ring, so nothing here can be made to grow by a peer::
 
     GOODBYE   then nothing
-    PONG, PING
+    ACK, PONG, PING
     control ring    OPEN, RESET, CREDIT of any stream
     data rings      DATA and END: control before state before bulk, streams of one in turn
 """
@@ -22,6 +22,7 @@ from swarmnode.wire.frames import (
     FRAME_HEADER,
     FRAME_HEADER_BYTES,
     FrameKind,
+    encode_ack,
     encode_credit,
     encode_frame,
 )
@@ -43,13 +44,16 @@ class Outgoing:
         self._data_rings: tuple[deque[StreamState], ...] = tuple(deque() for _ in Priority)
         self._goodbye: bytes | None = None
         self._is_closing = False
+        self.ack_due: int | None = None  # bytes received, where the peer should be told
 
     @property
     def has_due(self) -> bool:
         """Whether :meth:`take` may have something to give."""
         if self._is_closing:
             return self._goodbye is not None
-        return bool(self._control_ring) or self._keepalive.has_due or any(self._data_rings)
+        if self._control_ring or self._keepalive.has_due or self.ack_due is not None:
+            return True
+        return any(self._data_rings)
 
     @property
     def is_light(self) -> bool:
@@ -94,8 +98,19 @@ class Outgoing:
                     return used, body
         return used, None
 
+    def take_urgent(self, head: memoryview, now: float) -> int:
+        """See ``SessionCore.take_urgent``."""
+        used = 0
+        if self._is_closing:
+            return used
+        if self.ack_due is not None:
+            used, self.ack_due = _put(head, used, encode_ack(self.ack_due)), None
+        if self._keepalive.has_due:
+            used = _put(head, used, self._keepalive.take(now))
+        return used
+
     def _take_control(self, head: memoryview, now: float) -> int:
-        used = _put(head, 0, self._keepalive.take(now)) if self._keepalive.has_due else 0
+        used = self.take_urgent(head, now)
         while self._control_ring and len(head) - used >= 3 * _CONTROL_FRAME_BYTES_MAX:
             stream = self._control_ring.popleft()
             stream.in_control_ring = False

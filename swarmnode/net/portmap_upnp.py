@@ -1,0 +1,146 @@
+"""UPnP IGD: find the router's description by SSDP, then talk SOAP to it.
+
+Only the default gateway is listened to, and only the default gateway is connected to.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+import trio
+
+from swarmnode import limits
+from swarmnode.errors import DeadlineExceeded, LimitExceeded, MalformedMessage, TransportError
+from swarmnode.net.portmap_methods import Granted, MethodName, Wish
+from swarmnode.net.routes import Place
+from swarmnode.protocol.nat import igd, ssdp
+from swarmnode.protocol.nat.http_answer import AnswerReader, HttpAnswer, encode_http_request
+from swarmnode.protocol.nat.tree import Node
+
+_HOPS = 2  # UPnP Device Architecture 1.1, 1.3.2
+_PIECE_BYTES = 4096
+_EXTERNAL_PORTS = range(20_000, 60_000)
+
+
+class UpnpMethod:
+    """Universal Plug and Play, as most home routers have it."""
+
+    name: MethodName = "UPnP"
+
+    def __init__(self, wish: Wish) -> None:
+        self._wish = wish
+        self._found: igd.Connection | None = None
+        self._lease_s = limits.PORTMAP_LEASE_S
+
+    async def map(self, external_port: int) -> Granted:
+        """Find the router if that was not done, and add the mapping."""
+        if self._found is None:
+            self._found = await _find(self._wish.place)
+        answer = await self._act("GetExternalIPAddress", {})
+        external = igd.decode_external_address(answer)
+        port = await self._add(external_port)
+        return Granted(external, port, limits.PORTMAP_LEASE_S)
+
+    async def release(self, granted: Granted) -> None:
+        """Delete the mapping."""
+        await self._act("DeletePortMapping", _key(granted.port))
+
+    async def _add(self, external_port: int) -> int:
+        """Add the mapping, at another port where this one is taken; return the port."""
+        tried = 1
+        while True:
+            arguments = _key(external_port) | {
+                "NewInternalPort": self._wish.port,
+                "NewInternalClient": self._wish.place.own,
+                "NewEnabled": 1,
+                "NewPortMappingDescription": "swarmnode",
+                "NewLeaseDuration": self._lease_s,
+            }
+            try:
+                await self._act("AddPortMapping", arguments)
+            except igd.ActionFailed as failure:
+                if failure.code == igd.ONLY_PERMANENT and self._lease_s:
+                    self._lease_s = 0  # renewed and released like any other
+                elif failure.code == igd.CONFLICT and tried < limits.PORTMAP_PORTS_TRIED_MAX:
+                    external_port = self._wish.rng.choice(_EXTERNAL_PORTS)
+                    tried += 1
+                else:
+                    raise
+            else:
+                return external_port
+
+    async def _act(self, action: str, arguments: Mapping[str, str | int]) -> Node:
+        assert self._found is not None  # map comes first
+        body, headers = igd.encode_action(self._found, action, arguments)
+        answer = await _request(self._wish.place, "POST", self._found.url, body, headers)
+        return igd.decode_action(answer, action)
+
+
+def _key(external_port: int) -> dict[str, str | int]:
+    return {"NewRemoteHost": "", "NewExternalPort": external_port, "NewProtocol": "TCP"}
+
+
+async def _find(place: Place) -> igd.Connection:
+    url = await _search(place)
+    answer = await _request(place, "GET", url, b"", {})
+    if answer.status != 200:
+        raise MalformedMessage(f"UPnP: expected a description, got HTTP {answer.status}")
+    return igd.parse_description(answer.body, url)
+
+
+async def _search(place: Place) -> igd.RouterUrl:
+    """Return where the gateway says that its description is."""
+    try:
+        with trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM) as sock:
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(place.own))
+            sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, _HOPS)
+            await sock.bind((place.own, 0))
+            first_s = limits.PORTMAP_SEARCH_AGAIN_S
+            for wait_s in (first_s, limits.PORTMAP_SEARCH_S - first_s):
+                for datagram in ssdp.encode_searches():
+                    await sock.sendto(datagram, (ssdp.GROUP, ssdp.PORT))
+                    # Some do not join groups on every interface, or are behind a bad switch.
+                    await sock.sendto(datagram, (place.gateway, ssdp.PORT))
+                with trio.move_on_after(wait_s):
+                    return await _receive(sock, place.gateway)
+    except OSError as error:
+        raise TransportError(f"the LAN cannot be searched: {error.strerror}") from error
+    raise DeadlineExceeded(
+        f"an answer of the router {place.gateway} to a search", limits.PORTMAP_SEARCH_S
+    )
+
+
+async def _receive(sock: trio.socket.SocketType, gateway: str) -> igd.RouterUrl:
+    for _ in range(limits.PORTMAP_DATAGRAMS_MAX):
+        data, source = await sock.recvfrom(limits.PORTMAP_DATAGRAM_BYTES_MAX)
+        if source[0] != gateway:
+            continue  # another device of the LAN, or somebody who wants to be the router
+        try:
+            return ssdp.decode_found(data, gateway)
+        except (MalformedMessage, LimitExceeded):
+            continue
+    raise LimitExceeded(f"{limits.PORTMAP_DATAGRAMS_MAX} datagrams and no answer of the router")
+
+
+async def _request(
+    place: Place, method: str, url: igd.RouterUrl, body: bytes, headers: Mapping[str, str]
+) -> HttpAnswer:
+    request = encode_http_request(method, url.authority, url.target, body=body, headers=headers)
+    try:
+        with trio.move_on_after(limits.PORTMAP_HTTP_S):
+            stream = await trio.open_tcp_stream(url.host, url.port, local_address=place.own)
+            async with stream:
+                await stream.send_all(request)
+                return await _read_answer(stream)
+    except (OSError, trio.BrokenResourceError) as error:
+        raise TransportError(f"UPnP: {url.authority} does not answer: {error}") from error
+    raise DeadlineExceeded(f"UPnP: an answer of {url.authority}", limits.PORTMAP_HTTP_S)
+
+
+async def _read_answer(stream: trio.SocketStream) -> HttpAnswer:
+    reader = AnswerReader()
+    while True:
+        answer = reader.feed(bytes(await stream.receive_some(_PIECE_BYTES)))
+        if answer is not None:
+            return answer

@@ -1,0 +1,301 @@
+"""Reaching peers through a relay, and being reached: the side of those who need one.
+
+::
+
+    A                          relay R                         B
+    Connect(B) ──session──>    asks B        ──session──>      Incoming(token)
+    Granted(token) <──                       <──               Accepted
+    leg: "relay/1", token ──>  joins them    <──               leg: "relay/1", token
+    GO <──                                   ──>               GO
+    <═════════════════ the session of A and B, encrypted from end to end ═════════════>
+
+A leg is a connection of its own to where the relay was dialled: what it carries is then copied as
+it is, and waits behind nothing else. Where no second connection can be had, a leg is a stream
+of the session with the relay.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import trio
+
+from swarmnode import limits
+from swarmnode.errors import (
+    ChannelBroken,
+    DeadlineExceeded,
+    DialFailed,
+    MalformedMessage,
+    Overloaded,
+    Refused,
+    SwarmNodeError,
+)
+from swarmnode.ids import PeerId
+from swarmnode.net.accept import run_accepted
+from swarmnode.net.channel import (
+    Admission,
+    Channel,
+    ChannelHandler,
+    aclose_forcefully,
+    receive_exactly,
+)
+from swarmnode.net.relay_address import RelayAddress
+from swarmnode.net.services import Services
+from swarmnode.net.session import Session
+from swarmnode.net.stream_channel import StreamChannel
+from swarmnode.wire.packing import decode_record, encode_record
+from swarmnode.wire.relay import (
+    Accepted,
+    Answer,
+    Connect,
+    Granted,
+    Incoming,
+    LegAnswer,
+    Question,
+    Refusal,
+    Release,
+    Reserve,
+    Reserved,
+    encode_leg,
+)
+from swarmnode.wire.session import Priority, printable
+
+RELAY_SERVICE = "relay/1"
+INCOMING_SERVICE = "relay-in/1"
+LEG_SERVICE = "relay-leg/1"
+_ANSWER_S = limits.RELAY_SETUP_S + 1.0  # the relay gives up first, and says why
+_LEG_ANSWERS = {
+    LegAnswer.UNKNOWN: "the relay does not know the token",
+    LegAnswer.ALONE: "the other side did not come",
+    LegAnswer.CLOSED: "the relay gave the circuit up",
+}
+_log = logging.getLogger("swarmnode.relay")
+
+ConnectPeer = Callable[[PeerId, tuple[str, ...]], Awaitable[Session]]
+DialAddress = Callable[[str], Awaitable[Channel]]
+
+
+class RelayedChannel:
+    """A leg whose relay has said GO: whatever comes now, the other side has sent."""
+
+    def __init__(self, leg: Channel, description: str) -> None:
+        self._leg = leg
+        self._description = description
+
+    @property
+    def description(self) -> str:
+        """``relay:PEER@HOST:PORT``."""
+        return self._description
+
+    async def send_all(self, data: memoryview) -> None:
+        """Send every byte."""
+        await self._leg.send_all(data)
+
+    def send_nowait(self, data: memoryview) -> int:
+        """Send what goes out without waiting."""
+        return self._leg.send_nowait(data)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Receive at most ``len(buffer)`` bytes."""
+        return await self._leg.receive_into(buffer)
+
+    async def aclose(self) -> None:
+        """Close the leg."""
+        await self._leg.aclose()
+
+
+@dataclass(slots=True)
+class _Held:
+    """A relay that we can be reached through."""
+
+    session: Session
+    address: str
+
+
+class Relays:
+    """Dials through relays, and takes what comes through those that we hold.
+
+    ``connect`` gives the session with a relay; while it dials, whoever called :meth:`dial` waits,
+    so it must not wait for the end of that dial. ``dial`` makes channels for legs.
+    """
+
+    def __init__(self, services: Services, connect: ConnectPeer, dial: DialAddress) -> None:
+        self._connect = connect
+        self._dial = dial
+        self._held: dict[PeerId, _Held] = {}
+        self._nursery: trio.Nursery | None = None
+        self._handle: ChannelHandler | None = None
+        self._admit: Admission | None = None
+        self._n_incoming = 0
+        services.add_answer(INCOMING_SERVICE, self._on_incoming)
+
+    async def run(
+        self,
+        handle_channel: ChannelHandler,
+        *,
+        admit: Admission | None = None,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Hand on what comes through relays, as ``Transport.serve`` does, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery, self._handle, self._admit = nursery, handle_channel, admit
+            try:
+                task_status.started()
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    # --- reaching others ------------------------------------------------------------------
+
+    async def dial(self, address: str) -> RelayedChannel:
+        """Connect to a peer ``relay:RELAY@HOST:PORT/TARGET``.
+
+        Raises:
+            DialFailed: the relay cannot be reached, or says no; its reason is in the text.
+            ConfigError: that is no such address.
+        """
+        way = RelayAddress.parse(address)
+        try:
+            session = await self._connect(way.relay, (way.address,))
+            answer = await _ask(session, Connect(way.target))
+            if isinstance(answer, Refusal):
+                raise DialFailed(f"{way.way}: {_words_of(answer)}", address=address)
+            if not isinstance(answer, Granted):
+                raise MalformedMessage(f"expected a token, got {type(answer).__name__}")
+            return await self._begin_leg(session, way.address, answer.token, way.way)
+        except DialFailed:
+            raise
+        except SwarmNodeError as error:
+            raise DialFailed(f"{way.way}: {error}", address=address) from error
+
+    # --- being reached --------------------------------------------------------------------
+
+    @property
+    def held(self) -> dict[PeerId, str]:
+        """The relays that we can be reached through, and where they are dialled."""
+        return {
+            relay: each.address for relay, each in self._held.items() if not each.session.is_closed
+        }
+
+    async def keep(
+        self,
+        relay: PeerId,
+        address: str,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Hold a reservation until cancelled; ``start`` returns when there is one.
+
+        Raises:
+            Refused, Overloaded: the relay says no.
+            TransportError, DeadlineExceeded: it is gone, or silent.
+        """
+        session = await self._connect(relay, (address,))
+        held = _Held(session, address)
+        try:
+            lifetime_s = await _reserve(session)
+            self._held[relay] = held
+            task_status.started()
+            while True:
+                with trio.move_on_after(max(1.0, lifetime_s / 2)):
+                    await session.wait_closed()
+                error = session.closed_error()
+                if error is not None:
+                    raise error
+                lifetime_s = await _reserve(session)
+        finally:
+            if self._held.get(relay) is held:
+                del self._held[relay]
+            session.ask(
+                RELAY_SERVICE, encode_record(Release()), deadline_s=_ANSWER_S, on_answer=_ignore
+            )
+
+    def _on_incoming(self, peer: PeerId, payload: bytes) -> bytes:
+        """Answer a relay that has somebody for us."""
+        incoming = decode_record(payload, Incoming)
+        held = self._held.get(peer)
+        if held is None:
+            raise Refused("no reservation with you")
+        if self._nursery is None or self._handle is None:
+            raise Refused("this node takes no connections now")
+        if self._n_incoming >= limits.RELAY_INCOMING_MAX:
+            raise Overloaded("too many connections through relays at once")
+        self._n_incoming += 1
+        self._nursery.start_soon(self._take_up, peer, held, incoming.token)
+        return encode_record(Accepted())
+
+    async def _take_up(self, relay: PeerId, held: _Held, token: bytes) -> None:
+        way = f"relay:{relay.short}@{held.address}"
+        try:
+            channel = await self._begin_leg(held.session, held.address, token, way)
+        except SwarmNodeError as error:
+            _log.info("%s: a connection to us came to nothing: %s", way, error)
+            return
+        finally:
+            self._n_incoming -= 1
+        assert self._handle is not None
+        await run_accepted(channel, self._handle, self._admit)
+
+    # --- legs -----------------------------------------------------------------------------
+
+    async def _begin_leg(
+        self, session: Session, address: str, token: bytes, way: str
+    ) -> RelayedChannel:
+        """Return the leg of a circuit when both sides are there. Raises TransportError …"""
+        with trio.move_on_after(limits.RELAY_SETUP_S):
+            leg = await self._open_leg(session, address, way)
+            try:
+                await leg.send_all(memoryview(encode_leg(token)))
+                await _receive_go(leg)
+            except BaseException:
+                await aclose_forcefully(leg)
+                raise
+            return RelayedChannel(leg, way)
+        raise DeadlineExceeded(f"{way}: waiting for the other side", limits.RELAY_SETUP_S)
+
+    async def _open_leg(self, session: Session, address: str, way: str) -> Channel:
+        with trio.move_on_after(limits.RELAY_SETUP_S / 2):
+            try:
+                return await self._dial(address)
+            except SwarmNodeError as error:
+                _log.debug("%s: no second connection, a stream will do: %s", way, error)
+        stream = await session.open_stream(LEG_SERVICE, priority=Priority.STATE)
+        return StreamChannel(stream, way)
+
+
+async def _receive_go(leg: Channel) -> None:
+    byte = bytearray(1)
+    await receive_exactly(leg, memoryview(byte))
+    if byte[0] != LegAnswer.GO:
+        known = byte[0] in _LEG_ANSWERS
+        why = _LEG_ANSWERS[LegAnswer(byte[0])] if known else f"the relay answers {byte[0]}"
+        raise ChannelBroken(f"{leg.description}: {why}")
+
+
+async def _ask(session: Session, question: Question) -> Answer:
+    payload = encode_record(question)
+    reply = await session.request(RELAY_SERVICE, payload, deadline_s=_ANSWER_S)
+    answer: Answer = decode_record(reply, Answer)  # type: ignore[arg-type]
+    return answer
+
+
+async def _reserve(session: Session) -> int:
+    """Ask for a reservation, or for the same one again; return how long it lasts, in seconds."""
+    answer = await _ask(session, Reserve())
+    if isinstance(answer, Refusal):
+        kind = Overloaded if answer.code in ("full", "rate") else Refused
+        raise kind(f"relay {session.peer.short}: {_words_of(answer)}")
+    if not isinstance(answer, Reserved):
+        raise MalformedMessage(f"expected a lifetime, got {type(answer).__name__}")
+    return answer.lifetime_s
+
+
+def _words_of(refusal: Refusal) -> str:
+    later = f"; again in {refusal.retry_s} s" if refusal.retry_s else ""
+    return f"the relay says {refusal.code}: {printable(refusal.reason)}{later}"
+
+
+def _ignore(_answer: bytes | SwarmNodeError) -> None:
+    """Nobody waits for this answer."""

@@ -1,0 +1,42 @@
+"""``relay:RELAY@HOST:PORT/TARGET``: a peer that is reached through another one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmnode.errors import ConfigError
+from swarmnode.ids import PeerId
+
+PREFIX = "relay:"
+
+
+@dataclass(frozen=True, slots=True)
+class RelayAddress:
+    """``relay`` can be dialled at ``address``, and knows ``target``."""
+
+    relay: PeerId
+    address: str
+    target: PeerId
+
+    @classmethod
+    def parse(cls, text: str) -> RelayAddress:
+        """Read the text form. Raises ConfigError."""
+        body = text.removeprefix(PREFIX)
+        relay, at, rest = body.partition("@")
+        address, slash, target = rest.rpartition("/")
+        if body == text or not (at and slash and address) or is_relayed(address):
+            raise ConfigError(f"expected {PREFIX}PEER@HOST:PORT/PEER, got {text[:300]!r}")
+        return cls(PeerId.parse(relay), address, PeerId.parse(target))
+
+    def __str__(self) -> str:
+        return f"{PREFIX}{self.relay}@{self.address}/{self.target}"
+
+    @property
+    def way(self) -> str:
+        """The relay for people; without a space, as no bytes come from an address of the peer."""
+        return f"{PREFIX}{self.relay.short}@{self.address}"
+
+
+def is_relayed(address: str) -> bool:
+    """Whether an address is one of a peer behind a relay."""
+    return address.startswith(PREFIX)

@@ -1,0 +1,119 @@
+"""An asyncio loop in a thread of its own, and letters both ways.
+
+Why not asyncio inside Trio's thread: aiortc leaves exceptions in background tasks that a peer
+can provoke. An asyncio loop logs them; trio-asyncio ends the program. Each direction is a
+deque and at most one wake-up that is under way, so that a burst costs one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import trio
+
+from swarmnode import limits
+from swarmnode.net.rtc.letters import Command, Event, Stop, Stopped
+
+
+class Server(Protocol):
+    """The asyncio side: made and used in the thread."""
+
+    def handle(self, command: Command) -> None:
+        """Carry out a command; must not wait or raise."""
+
+    async def serve(self) -> None:
+        """Run until told to stop."""
+
+
+MakeServer = Callable[[Callable[[Event], None]], Server]
+
+
+class LoopThread:
+    """Runs a :class:`Server`. All methods are for Trio's thread.
+
+    Args:
+        make_server: called in the thread, where slow imports hurt nobody; gets ``emit``.
+        deliver: called in Trio's thread with each event; must not wait or raise. The last
+            one is ``Stopped``.
+    """
+
+    def __init__(self, make_server: MakeServer, deliver: Callable[[Event], None]) -> None:
+        self._make_server = make_server
+        self._deliver = deliver
+        self._token = trio.lowlevel.current_trio_token()
+        self._commands: deque[Command] = deque()
+        self._events: deque[Event] = deque()
+        self._is_loop_woken = False
+        self._is_trio_woken = False
+        self._server: Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._has_stopped = trio.Event()
+        # Does not keep the process alive if it should ever hang.
+        self._thread = threading.Thread(target=self._main, name="swarmnode-rtc", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def post(self, command: Command) -> None:
+        """Hand over a command, now and without waiting; nothing happens once it has stopped."""
+        self._commands.append(command)
+        loop = self._loop  # before it exists, commands wait for it
+        if loop is not None and not self._is_loop_woken:
+            self._is_loop_woken = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._take_commands)
+
+    async def stop(self) -> None:
+        """Stop it and wait for the thread, also when cancelled."""
+        self.post(Stop())
+        with trio.move_on_after(limits.RTC_STOP_S + limits.RTC_SHUT_S, shield=True):
+            await self._has_stopped.wait()
+            self._thread.join()  # it has only to return
+
+    # --- in the thread --------------------------------------------------------------------
+
+    def _main(self) -> None:
+        reason = ""
+        try:
+            self._server = self._make_server(self._emit)
+            with asyncio.Runner() as runner:
+                runner.run(self._serve(self._server))
+        except ImportError as error:
+            reason = f"{error}; install aiortc, or use other ways to the peer"
+        except Exception as error:  # noqa: BLE001 -- the node lives on without WebRTC, and says so
+            reason = f"stopped by {type(error).__name__}: {error}"
+        self._emit(Stopped(reason))
+
+    async def _serve(self, server: Server) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._take_commands()
+        await server.serve()
+
+    def _take_commands(self) -> None:
+        assert self._server is not None
+        self._is_loop_woken = False  # before looking: a command from now on wakes again
+        for _ in range(len(self._commands)):
+            self._server.handle(self._commands.popleft())
+
+    def _emit(self, event: Event) -> None:
+        self._events.append(event)
+        if not self._is_trio_woken:
+            self._is_trio_woken = True
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._take_events)
+
+    # --- in Trio's thread again -------------------------------------------------------------
+
+    def _take_events(self) -> None:
+        self._is_trio_woken = False
+        for _ in range(len(self._events)):
+            event = self._events.popleft()
+            self._deliver(event)
+            if isinstance(event, Stopped):
+                self._has_stopped.set()

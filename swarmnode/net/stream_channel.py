@@ -1,0 +1,79 @@
+"""A stream of one session as a channel, on which another session may run.
+
+The two do not wait for each other: the inner session's send task waits for the outer stream's
+credit, and nothing of the outer session ever waits for the inner one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+from swarmnode.errors import ChannelBroken, ChannelClosed, SwarmNodeError, TransportError
+from swarmnode.net.stream import Stream
+
+
+class StreamChannel:
+    """Both directions of a stream. Closing it leaves the stream politely."""
+
+    def __init__(self, stream: Stream, description: str) -> None:
+        self._stream = stream
+        self._description = description
+        self._rest = memoryview(b"")  # received and not yet handed on
+        self._is_closed = False
+
+    @property
+    def description(self) -> str:
+        """What the one who opened the stream says of it."""
+        return self._description
+
+    async def send_all(self, data: memoryview) -> None:
+        """Send every byte; waits for the stream's credit."""
+        with self._translated():
+            await self._stream.send(data)
+
+    def send_nowait(self, data: memoryview) -> int:
+        """Send a copy if it fits into the credit and nothing waits before it."""
+        state, session = self._stream.state, self._stream.session
+        if state.pending:
+            return 0
+        with self._translated():
+            if not state.can_send or session.is_closed:
+                raise session.closed_error() or ChannelBroken("the stream has ended")
+            n_bytes = min(len(data), state.send_credit)
+            if n_bytes:
+                session.core.queue(state, memoryview(bytes(data[:n_bytes])))
+                session.flush()
+        return n_bytes
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Receive at most ``len(buffer)`` bytes."""
+        if self._rest:
+            await trio.lowlevel.checkpoint()
+        else:
+            with self._translated():
+                self._rest = await self._stream.receive()
+        n_bytes = min(len(buffer), len(self._rest))
+        buffer[:n_bytes] = self._rest[:n_bytes]
+        self._rest = self._rest[n_bytes:]
+        return n_bytes
+
+    async def aclose(self) -> None:
+        """Leave the stream; what was sent is delivered."""
+        self._is_closed = True
+        self._stream.finish_nowait()
+        await trio.lowlevel.checkpoint()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Let out only what channels raise."""
+        try:
+            if self._is_closed:
+                raise ChannelClosed("this side closed it")
+            yield
+        except TransportError as error:
+            raise type(error)(f"{self._description}: {error}") from error
+        except SwarmNodeError as error:
+            raise ChannelBroken(f"{self._description}: {error}") from error

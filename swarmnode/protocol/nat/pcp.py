@@ -1,0 +1,106 @@
+"""PCP (RFC 6887): asking a router for a port. The MAP opcode for one IPv4 port, nothing else.
+
+A request and its answer have 60 bytes here::
+
+    version 2 | opcode 1, +128 in an answer | 0 | result | lifetime | client, or epoch and zeros
+    nonce (12) | protocol | zeros (3) | internal port | external port | external address (16)
+
+The nonce belongs to the mapping: whoever does not know it can neither forge an answer nor
+take the mapping away.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+
+from swarmnode import limits
+from swarmnode.errors import MalformedMessage, Refused
+
+PORT = 5351
+NONCE_BYTES = 12
+_VERSION = 2
+_MAP = 1
+_ANSWER = 0x80
+_PROTOCOLS = {"tcp": 6}
+_ADDRESS_MISMATCH = 12
+_REQUEST = struct.Struct("!BBHI16s12sB3xHH16s")
+_ANSWER_HEAD = struct.Struct("!BBxBII12x")
+_ANSWER_MAP = struct.Struct("!12sB3xHH16s")
+_BYTES = _REQUEST.size
+_BYTES_MAX = 1100  # RFC 6887, 7
+
+_RESULTS = {
+    1: "does not speak this version of it",
+    2: "does not allow this machine to map ports",
+    3: "finds the request malformed",
+    4: "cannot map ports",
+    5: "does not know an option",
+    6: "finds an option malformed",
+    7: "has no connection itself",
+    8: "has no room for one more mapping, or no public address",
+    9: "maps no ports of this protocol",
+    10: "gave this machine as many ports as it may have",
+    11: "cannot give the port that was asked for",
+    _ADDRESS_MISMATCH: "sees another address than this machine's own: a second NAT is in between",
+    13: "cannot limit who may send",
+}
+
+
+class OtherVersion(Refused):
+    """The router answers in NAT-PMP, the older protocol on the same port."""
+
+
+@dataclass(frozen=True)
+class PcpMapping:
+    """What a router promised."""
+
+    external: IPv4Address
+    port: int
+    lease_s: int
+
+
+def encode_pcp_map(
+    nonce: bytes, client: IPv4Address, port: int, *, external_port: int, lease_s: int
+) -> bytes:
+    """Return the request to forward a TCP port to ``client``; a lease of 0 takes it back."""
+    nowhere = _mapped(IPv4Address(0))
+    protocol = _PROTOCOLS["tcp"]
+    return _REQUEST.pack(
+        _VERSION, _MAP, 0, lease_s, _mapped(client),
+        nonce, protocol, port, external_port, nowhere,
+    )  # fmt: skip
+
+
+def decode_pcp_map(data: bytes, nonce: bytes, port: int) -> PcpMapping:
+    """Read the answer to the request with this nonce and internal port.
+
+    Raises:
+        MalformedMessage: it is no such answer.
+        OtherVersion: the router speaks only NAT-PMP.
+        Refused: the router says no; the message says why.
+    """
+    if len(data) >= 4 and data[0] == 0:
+        raise OtherVersion("the router speaks NAT-PMP and not PCP")
+    if not (_BYTES <= len(data) <= _BYTES_MAX and len(data) % 4 == 0):
+        raise MalformedMessage(f"PCP: expected an answer of {_BYTES} bytes, got {len(data)}")
+    version, opcode, result, lease_s, _ = _ANSWER_HEAD.unpack_from(data)
+    theirs, protocol, internal, external_port, packed = _ANSWER_MAP.unpack_from(
+        data, _ANSWER_HEAD.size
+    )
+    if (version, opcode) != (_VERSION, _ANSWER | _MAP):
+        raise MalformedMessage(f"PCP: expected an answer to MAP, got {data[:4].hex()}")
+    if (theirs, protocol, internal) != (nonce, _PROTOCOLS["tcp"], port):
+        raise MalformedMessage("PCP: the answer belongs to another request")
+    if result:
+        raise Refused(f"the router {_RESULTS.get(result, f'gives the unknown reason {result}')}")
+    external = IPv6Address(packed).ipv4_mapped
+    if external is None:
+        raise MalformedMessage(f"PCP: expected an IPv4 address, got {IPv6Address(packed)}")
+    return PcpMapping(external, external_port, min(lease_s, limits.PORTMAP_LEASE_S))
+
+
+def _mapped(address: IPv4Address) -> bytes:
+    """Return an IPv4 address in the form that PCP has for it."""
+    return bytes(10) + b"\xff\xff" + address.packed

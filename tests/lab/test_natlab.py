@@ -1,0 +1,83 @@
+"""The lab itself: what it refuses, how it shapes traffic, what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.lab import namespaces
+from tests.lab.namespaces import default_prefix
+from tests.lab.natlab import NatLab, Site
+from tests.lab.shaper import Lane, Shape, Shaper
+
+
+@pytest.mark.parametrize("text", ["round-cone", "symmetric+fast", "none*2", "symmetric*9", ""])
+def test_a_type_that_is_unknown_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"types|modifiers|clients"):
+        Site.parse(text)
+
+
+def test_delay_applies_to_each_direction_of_an_uplink(able: None) -> None:
+    with NatLab(["symmetric"], shape=Shape(delay_ms=20), prefix=f"{default_prefix()}slow-") as lab:
+        with lab.inside("pub0"):
+            listener = socket.create_server((lab.ip("pub0"), 7000))
+        began = time.monotonic()
+        with listener, lab.inside("c0"), socket.create_connection((lab.ip("pub0"), 7000), 5.0):
+            assert time.monotonic() - began >= 0.04
+
+
+def test_frames_keep_their_order_and_their_rate() -> None:
+    reader, writer = os.pipe()
+    shaper = Shaper(Shape(delay_ms=10, jitter_ms=50, rate_mbit=1), random.Random(1))
+    lane = Lane(writer)
+    for number in range(8):  # of 1 ms each
+        shaper.take(lane, bytes([number]) * 125, 0.0)
+    shaper.deliver(0.0099)
+    os.set_blocking(reader, False)
+    with pytest.raises(BlockingIOError):
+        os.read(reader, 4096)
+    shaper.deliver(0.068)
+    assert os.read(reader, 4096)[::125] == bytes(range(8))
+    assert shaper.wait_s(0.068) is None
+    for _ in range(200):  # twice what the queue in front of the rate holds
+        shaper.take(lane, bytes(125), 1.0)
+    shaper.deliver(2.0)
+    assert len(os.read(reader, 65536)) == pytest.approx(100 * 125, rel=0.02)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_share_of_frames_is_lost() -> None:
+    reader, writer = os.pipe()
+    shaper = Shaper(Shape(loss_percent=10), random.Random(1))
+    for _ in range(1000):
+        shaper.take(Lane(writer), b"x", 0.0)
+    shaper.deliver(0.0)
+    assert 850 < len(os.read(reader, 4096)) < 950
+    os.close(reader)
+    os.close(writer)
+
+
+def test_what_a_killed_run_left_is_removed(able: None) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    left, own = f"{namespaces.PREFIX}{ended.pid}-r0", f"{default_prefix()}kept-r0"
+    try:
+        for name in (left, own):
+            namespaces.run("ip", "netns", "add", name)
+        sleeper = subprocess.Popen(["ip", "netns", "exec", left, "sleep", "600"])
+        while Path(f"/proc/{sleeper.pid}/comm").read_text().strip() != "sleep":
+            os.sched_yield()
+        namespaces.remove_leftovers()
+        assert sleeper.wait(5.0) < 0
+        assert namespaces.existing(left) == []
+        assert namespaces.existing(own) == [own]
+    finally:
+        for name in (left, own):
+            namespaces.remove(name)

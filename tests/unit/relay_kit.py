@@ -1,0 +1,176 @@
+"""Nodes that relay, and nodes that are relayed, on one in-memory network and virtual time."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from swarmnode.daemon.relay import RelayService
+from swarmnode.env import Env
+from swarmnode.errors import SwarmNodeError
+from swarmnode.ids import PeerId
+from swarmnode.net.channel import Channel, Transport, receive_exactly
+from swarmnode.net.memory import MemoryNetwork
+from swarmnode.net.relay import Relays
+from swarmnode.net.relay_address import RelayAddress, is_relayed
+from swarmnode.net.services import Services
+from swarmnode.net.session import Session, run_session
+from swarmnode.protocol.identity import Identity
+from swarmnode.protocol.relay.accounts import Quota
+from swarmnode.protocol.session.records import Role
+from swarmnode.wire.relay import LEG_MAGIC
+
+NETWORK_ID = b"n" * 32
+FIRST_BYTES = 5
+UNIX_START_S = 1_000_000_000.0
+GENEROUS = Quota(
+    bytes_per_s=None, peer_bytes_per_s=None, bytes_per_day=None, peer_bytes_per_day=None
+)
+
+
+class Node:
+    """One node: sessions over its transport, relays for others, and reaches others by relays.
+
+    ``dialled`` lists the addresses that were dialled; while ``has_one_way_only`` no second
+    connection to a relay can be had.
+    """
+
+    def __init__(self, transport: Transport, name: str, quota: Quota = GENEROUS) -> None:
+        self.name = name
+        self.identity = Identity.from_seed(name.encode().ljust(32, b".")[:32])
+        self.peer: PeerId = self.identity.peer_id
+        self.transport = transport
+        self.services = Services()
+        self.env = Env(
+            trio.current_time, lambda: UNIX_START_S + trio.current_time(), random.Random(name)
+        )
+        self.sessions: dict[PeerId, Session] = {}
+        self.accepted: list[Session] = []
+        self.dialled: list[str] = []
+        self.has_one_way_only = False
+        self.address = ""
+        self.relays = Relays(self.services, self.connect, self.dial_leg)
+        self.relay = RelayService(
+            self.services,
+            self.env,
+            quota=quota,
+            find_session=self.sessions.get,
+            host_of=lambda _peer: "",
+        )
+        self.services.add_request("echo", self._echo)
+        self.scope = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
+
+    async def _echo(self, _peer: PeerId, payload: bytes) -> bytes:
+        return payload
+
+    async def run(
+        self, listen: str, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                await nursery.start(self.relay.run)
+                await nursery.start(self.relays.run, self._accept)
+                self.address = await nursery.start(self.transport.serve, listen, self._sort)
+                task_status.started()
+                await trio.sleep_forever()
+
+    def through(self, relay: Node) -> str:
+        """Return the address at which it is reached through a relay."""
+        return str(RelayAddress(relay.peer, relay.address, self.peer))
+
+    async def keep(self, relay: Node) -> None:
+        """Hold a reservation in the background, until it breaks."""
+        assert self._nursery is not None
+        held = trio.Event()
+
+        async def hold() -> None:
+            try:
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(self.relays.keep, relay.peer, relay.address)
+                    held.set()
+            except* SwarmNodeError:
+                held.set()
+
+        self._nursery.start_soon(hold)
+        await held.wait()
+
+    async def connect(self, peer: PeerId, addresses: tuple[str, ...]) -> Session:
+        """Return the session with a peer, dialled if there is none."""
+        session = self.sessions.get(peer)
+        if session is None or session.is_closed:
+            address = addresses[0]
+            channel: Channel
+            if is_relayed(address):
+                channel = await self.relays.dial(address)
+            else:
+                self.dialled.append(address)
+                channel = await self.transport.dial(address)
+            session = await self._start(channel, Role.CLIENT, peer)
+        return session
+
+    async def dial_leg(self, address: str) -> Channel:
+        if self.has_one_way_only:
+            await trio.sleep_forever()
+        self.dialled.append(address)
+        return await self.transport.dial(address)
+
+    async def _sort(self, channel: Channel) -> None:
+        first = bytearray(FIRST_BYTES)
+        await receive_exactly(channel, memoryview(first))
+        if LEG_MAGIC.startswith(first):
+            await self.relay.serve_leg(channel, bytes(first))
+        else:
+            await self._accept(channel, bytes(first))
+
+    async def _accept(self, channel: Channel, first_bytes: bytes = b"") -> None:
+        session = await self._start(channel, Role.SERVER, None, first_bytes)
+        self.accepted.append(session)
+        await session.wait_closed()
+
+    async def _start(
+        self, channel: Channel, role: Role, expected: PeerId | None, first_bytes: bytes = b""
+    ) -> Session:
+        assert self._nursery is not None
+        session: Session = await self._nursery.start(
+            functools.partial(
+                run_session,
+                channel,
+                identity=self.identity,
+                network_id=NETWORK_ID,
+                services=self.services,
+                role=role,
+                expected=expected,
+                first_bytes=first_bytes,
+            )
+        )
+        self.sessions[session.peer] = session
+        self._nursery.start_soon(self._watch, session)
+        return session
+
+    async def _watch(self, session: Session) -> None:
+        await session.wait_closed()
+        if self.sessions.get(session.peer) is session:
+            del self.sessions[session.peer]
+            self.relay.session_closed(session)
+
+
+@asynccontextmanager
+async def nodes(
+    *names: str, quota: Quota = GENEROUS, delay_s: float = 0.01
+) -> AsyncIterator[list[Node]]:
+    """Give running nodes; all listen, but nobody has to dial them."""
+    links = MemoryNetwork(delay_s=delay_s)
+    async with trio.open_nursery() as nursery:
+        made = []
+        for name in names:
+            node = Node(links.transport(name), name, quota)
+            await nursery.start(node.run, f"mem:{name}")
+            made.append(node)
+        yield made
+        nursery.cancel_scope.cancel()
