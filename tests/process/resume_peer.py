@@ -51,8 +51,9 @@ async def _echo(_session: Session, stream: Stream) -> None:
         await stream.send_message(header, bytes(payload))
 
 
-async def main(letter: str, *dials: str) -> None:
+async def main(*arguments: str) -> None:
     """Run until killed."""
+    letter, *dials = arguments
     network = make_network(letter)
     async with trio.open_nursery() as nursery:
         bound = await nursery.start(network.run, "127.0.0.1:0")

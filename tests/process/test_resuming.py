@@ -15,7 +15,7 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.network import Network
 from swarmnode.net.session import Session
-from tests.process.daemon_kit import wait_until
+from tests.process.daemon_kit import Daemon, wait_until
 from tests.process.life_kit import Party
 from tests.process.resume_peer import ECHO, identity_of, make_network
 
@@ -100,14 +100,19 @@ async def test_a_process_that_sleeps_goes_on_where_it_was() -> None:
         assert [session.resumed for session in sessions.values()] == [1, 1]
 
 
-async def test_a_process_that_dies_is_gone_within_two_seconds() -> None:
+async def test_a_process_that_dies_is_gone_soon() -> None:
     async with sleepers() as (network, processes):
         sessions = list(network.sessions.values())
         for process in processes.values():
             process.kill()
-        with trio.fail_after(2):
+        with trio.fail_after(5):  # 1.5 on a machine that does nothing else
             for session in sessions:
                 await session.wait_closed()
+
+
+def wait_for_more(node: Daemon) -> None:
+    before = node.status()["exchanges_committed"]
+    node.wait(lambda status: status["exchanges_committed"] > before + 2, "more exchanges")
 
 
 def test_a_daemon_that_sleeps_exchanges_again(tmp_path: Path) -> None:
@@ -123,8 +128,7 @@ def test_a_daemon_that_sleeps_exchanges_again(tmp_path: Path) -> None:
         wait_until(lambda: "session goes on" in creator.log, "the session goes on")
         wait_until(lambda: "session goes on" in other.log, "the session goes on")
         for node in (creator, other):
-            before = node.status()["exchanges_committed"]
-            node.wait(lambda s, n=before: s["exchanges_committed"] > n + 2, "more exchanges")
+            wait_for_more(node)
             assert node.log.count("session goes on") == 1
     finally:
         party.close()
