@@ -68,7 +68,7 @@ RESUME_S = 60.0
 RESUME_HANDSHAKE_S = 5.0
 # Who dialled tries first, and most often gets through; then the other side, with jitter.
 RESUME_SERVER_WAIT_S = 0.5
-RESUME_RETRY_S = 1.0
+RESUME_RETRY_S = 1.0  # at most
 # So often, a pause apart, a machine must say that nobody listens: a peer that has moved to another
 # address asks us meanwhile.
 RESUME_REFUSALS = 2

@@ -77,7 +77,7 @@ class Search:
             if not self._session.outbound:
                 await trio.sleep(limits.RESUME_SERVER_WAIT_S)
             while needs_channel(self._session):
-                pause_s = limits.RESUME_RETRY_S * (0.75 + self._rng.random() / 2)
+                pause_s = limits.RESUME_RETRY_S * (1 - self._rng.random() / 2)
                 next_at = trio.current_time() + pause_s
                 self._news = trio.Event()
                 is_refused = await self._dial_all(next_at) and not self._news.is_set()

@@ -42,6 +42,7 @@ from swarmnode.net.handlers import Handlers
 from swarmnode.net.handshake import Link, establish
 from swarmnode.net.records import next_body_bytes
 from swarmnode.net.services import Services
+from swarmnode.net.slots import StreamSlots
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.core import CoreStatistics, SessionCore
@@ -90,9 +91,7 @@ class Session:
         self._opened_at = trio.current_time()
         self._streams: dict[int, Stream] = {}
         self._calls = Calls(self)
-        self._own_streams = 0
-        self._own_bulk_streams = 0
-        self._stream_removed = trio.lowlevel.ParkingLot()
+        self._slots = StreamSlots()
         self._send_wanted = trio.lowlevel.ParkingLot()
         self._send_scope = trio.CancelScope(shield=True)
         self._closing = trio.Event()
@@ -134,11 +133,11 @@ class Session:
             ChannelBroken, ChannelClosed: the session is over.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        while (error := self.closed_error()) is None and not self._may_open(priority):
-            await self._stream_removed.park()
+        while (error := self.closed_error()) is None and not self._slots.has_room(priority):
+            await self._slots.changed.park()
         if error is not None:
             raise error
-        self._count_own(priority, 1)
+        self._slots.take(priority)
         deadline_ms = 0
         if deadline_s is not None:
             deadline_ms = min(max(1, int(deadline_s * 1000)), DEADLINE_MS_MAX)
@@ -176,9 +175,9 @@ class Session:
         Returns:
             False if nothing was asked: the session is over, or too many streams are open.
         """
-        if self.is_closed or not self._may_open(Priority.CONTROL):
+        if self.is_closed or not self._slots.has_room(Priority.CONTROL):
             return False
-        self._count_own(Priority.CONTROL, 1)
+        self._slots.take(Priority.CONTROL)
         now = trio.current_time()
         self._calls.ask(service, payload, deadline_s=deadline_s, now=now, on_answer=on_answer)
         return True
@@ -461,18 +460,7 @@ class Session:
         if stream is not None:
             stream.wake()
         if state.is_local:
-            self._count_own(state.priority, -1)
-            self._stream_removed.unpark_all()
-
-    def _may_open(self, priority: Priority) -> bool:
-        return self._own_streams < limits.STREAMS_PER_SIDE_MAX and (
-            priority is not Priority.BULK
-            or self._own_bulk_streams < limits.BULK_STREAMS_PER_SIDE_MAX
-        )
-
-    def _count_own(self, priority: Priority, change: int) -> None:
-        self._own_streams += change
-        self._own_bulk_streams += change * (priority is Priority.BULK)
+            self._slots.give_back(state.priority)
 
     def _close(self, cause: SwarmNodeError, goodbye: tuple[GoodbyeCode, str] | None) -> None:
         """Begin the end; the first cause counts."""
@@ -489,7 +477,7 @@ class Session:
         self._carrier.changed.unpark_all()
         for stream in self._streams.values():
             stream.wake()
-        self._stream_removed.unpark_all()
+        self._slots.changed.unpark_all()
         self._calls.close()
 
 

@@ -238,7 +238,8 @@ async def test_a_session_whose_channel_is_closed_while_it_lingers_ends_quietly()
     async with session_pair(services()) as (alice, _):
         alice.close_nowait("over")
         await trio.testing.wait_all_tasks_blocked()
-        await alice._channel.aclose()
+        assert alice.channel is not None
+        await alice.channel.aclose()
         await alice.wait_closed()
 
 

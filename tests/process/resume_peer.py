@@ -1,0 +1,66 @@
+"""A process with sessions and no swarm: it echoes messages until it is killed.
+
+Arguments: the letter of its key, and whom it dials: nobody, or a peer id and an address.
+It prints its address.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.network import Network
+from swarmnode.env import Env
+from swarmnode.ids import PeerId
+from swarmnode.net.services import Services
+from swarmnode.net.session import Session
+from swarmnode.net.stream import Stream
+from swarmnode.net.tcp import TcpTransport
+from swarmnode.protocol.identity import Identity
+
+ECHO = "echo/1"
+
+
+def identity_of(letter: str) -> Identity:
+    return Identity.from_seed(letter.encode() * 32)
+
+
+def make_network(letter: str) -> Network:
+    """Return a network that echoes."""
+    services = Services()
+    services.add_stream(ECHO, _echo)
+    return Network(
+        identity=identity_of(letter),
+        network_id=b"n" * 32,
+        transport=TcpTransport(),
+        services=services,
+        env=Env(trio.current_time, time.time, random.Random()),
+    )
+
+
+async def _echo(_session: Session, stream: Stream) -> None:
+    while True:
+        try:
+            header, payload = await stream.receive_message(limits.MIB)
+        except trio.EndOfChannel:
+            return
+        await stream.send_message(header, bytes(payload))
+
+
+async def main(*arguments: str) -> None:
+    """Run until killed."""
+    letter, *dials = arguments
+    network = make_network(letter)
+    async with trio.open_nursery() as nursery:
+        bound = await nursery.start(network.run, "127.0.0.1:0")
+        if dials:
+            await network.connect(PeerId.parse(dials[0]), (dials[1],))
+        print(bound, flush=True)
+
+
+if __name__ == "__main__":
+    trio.run(main, *sys.argv[1:])
