@@ -915,10 +915,13 @@ PACING_STEP_KEEP = 0.9
 # times the speed do not wait.
 PACING_FEWEST_SHARE = 1 / 8
 # Between two looks at the speed of the others, and by how much the steps of a round then have to
-# differ: of equal machines that do other things beside, the fastest one of the moment seems 20 %
-# faster, and rounds that all of them shorten cost bytes. Nobody waits for what is left unequal.
+# differ: measures vary by a few percent, and a round lasts longer.
 PACING_TOLD_S = 5.0
-PACING_CHANGE_SHARE = 0.25
+PACING_CHANGE_SHARE = 0.1
+# Who can take so many of a full round's steps takes all: of equal machines that do other things
+# beside, the fastest one of the moment always seems faster, and rounds that all the others shorten
+# cost bytes. Nobody waits for what is left unequal.
+PACING_EQUAL_SHARE = 0.7
 # Waiting for the last member of a round, as a share of the round; the goal for all waste is 5 %.
 PACING_GRACE_SHARE = 0.03
 # ... but a few round trips at the least, and no longer than a person would.

@@ -88,6 +88,8 @@ class Briefing:
         if self._pacer is None:
             return
         steps = self._pacer.steps(self._speeds().values())
+        if steps >= limits.PACING_EQUAL_SHARE * self._pacer.most:
+            steps = self._pacer.most
         if abs(steps - self._steps) > limits.PACING_CHANGE_SHARE * self._steps:
             self._steps = steps
             self._post(RoundSteps(steps))

@@ -29,7 +29,7 @@ class Pacer:
         """``most``, ``fewest``: local steps of a round. Raises ConfigError: not 1 to most."""
         if not 1 <= fewest <= most:
             raise ConfigError(f"expected 1 <= fewest <= most steps, got {fewest} and {most}")
-        self._most, self._fewest = most, fewest
+        self.most, self._fewest = most, fewest
         self.step_s = 0.0  # a smoothed measure; 0: no step yet
 
     def note_step(self, seconds: float) -> None:
@@ -40,15 +40,15 @@ class Pacer:
     def round_s(self, peers_step_s: Iterable[float]) -> float:
         """Return how long a round is to last; ``peers_step_s`` as they say, 0: unknown."""
         known = [step_s for step_s in (self.step_s, *peers_step_s) if step_s > 0]
-        return self._most * min(known, default=0.0)
+        return self.most * min(known, default=0.0)
 
     def steps(self, peers_step_s: Iterable[float]) -> int:
         """Return the local steps of this node's next round."""
         if not self.step_s:
-            return self._most
+            return self.most
         # A step that just fits may be measured a hair too long.
         fitting = math.floor(self.round_s(peers_step_s) / self.step_s * (1 + 1e-9))
-        return min(max(fitting, self._fewest), self._most)
+        return min(max(fitting, self._fewest), self.most)
 
     def grace_s(self, peers_step_s: Iterable[float]) -> float:
         """Return how long to wait for the last member of a round that others have ended."""
