@@ -78,7 +78,7 @@ RESUME_STAGGER_S = 0.25  # between dialling one and the next (RFC 8305): the fir
 UNACKNOWLEDGED_BYTES_MAX = 4 * MIB
 # Rare enough: at 256 KiB ACKs cost 5 % of the CPU time of bulk. And with each ping and pong.
 ACK_EVERY_BYTES = 1 * MIB
-# Who has sealed less since the last look is idle: the memory of the bulk before is given back.
+# Who has sealed less since the last ping was due is idle, and gives back what memory it can.
 IDLE_SEALED_BYTES = 64 * KIB
 GOODBYE_LINGER_S = 0.25  # twice at most: to send the last record, then to see it read
 MEMORY_LINK_BUFFER_BYTES = 1 * MIB  # like a socket's two buffers

@@ -43,7 +43,7 @@ class RecordWriter:
         self._memory = mmap.mmap(-1, limits.UNACKNOWLEDGED_BYTES_MAX)
         self._kept = Unacknowledged(memoryview(self._memory), _TURN_BYTES_MAX)
         self._looked_at_bytes = 0
-        self._is_trimmed = True
+        self._untrimmed_bytes = 0
         self._rest: deque[memoryview] = deque()  # sealed, and not sent yet
 
     def seal_next(self, core: SessionCore, now: float) -> memoryview | None:
@@ -107,13 +107,15 @@ class RecordWriter:
         self._kept.acknowledge(received_bytes)
 
     def trim(self) -> None:
-        """Give back the memory of bulk that was sent a while ago. To be called now and then."""
+        """Give back memory that was used a while ago. To be called now and then.
+
+        Bulk leaves much behind at once; small requests go round the whole ring in time.
+        """
         sealed_bytes = self._kept.sent_bytes - self._looked_at_bytes
         self._looked_at_bytes = self._kept.sent_bytes
-        if sealed_bytes > limits.IDLE_SEALED_BYTES:
-            self._is_trimmed = False
-        elif not self._is_trimmed:
-            self._is_trimmed = True
+        self._untrimmed_bytes += sealed_bytes
+        if sealed_bytes <= limits.IDLE_SEALED_BYTES and self._untrimmed_bytes > mmap.PAGESIZE:
+            self._untrimmed_bytes = self._kept.sent_bytes - self._kept.acknowledged_bytes
             for start, end in self._kept.spare():
                 _give_back(self._memory, start, end)
 
