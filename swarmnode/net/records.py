@@ -40,7 +40,10 @@ class RecordWriter:
         self._channel: Channel | None = channel
         self._sealer = sealer
         self._head = _buffer(limits.RECORD_HEAD_BYTES_MAX)
-        self._kept = Unacknowledged(_buffer(limits.UNACKNOWLEDGED_BYTES_MAX), _TURN_BYTES_MAX)
+        self._memory = mmap.mmap(-1, limits.UNACKNOWLEDGED_BYTES_MAX)
+        self._kept = Unacknowledged(memoryview(self._memory), _TURN_BYTES_MAX)
+        self._looked_at_bytes = 0
+        self._untrimmed_bytes = 0
         self._rest: deque[memoryview] = deque()  # sealed, and not sent yet
 
     def seal_next(self, core: SessionCore, now: float) -> memoryview | None:
@@ -103,6 +106,19 @@ class RecordWriter:
         """Forget what the peer has. Raises RemoteProtocolError: it cannot have so much."""
         self._kept.acknowledge(received_bytes)
 
+    def trim(self) -> None:
+        """Give back memory that was used a while ago. To be called now and then.
+
+        Bulk leaves much behind at once; small requests go round the whole ring in time.
+        """
+        sealed_bytes = self._kept.sent_bytes - self._looked_at_bytes
+        self._looked_at_bytes = self._kept.sent_bytes
+        self._untrimmed_bytes += sealed_bytes
+        if sealed_bytes <= limits.IDLE_SEALED_BYTES and self._untrimmed_bytes > mmap.PAGESIZE:
+            self._untrimmed_bytes = self._kept.sent_bytes - self._kept.acknowledged_bytes
+            for start, end in self._kept.spare():
+                _give_back(self._memory, start, end)
+
     def detach(self) -> None:
         """Leave the channel; whoever sends on it gets ChannelBroken."""
         self._channel = None
@@ -122,6 +138,14 @@ class RecordWriter:
 def _buffer(n_bytes: int) -> memoryview:
     """Return zeros that the system hands out page by page; a bytearray would touch them all."""
     return memoryview(mmap.mmap(-1, n_bytes))
+
+
+def _give_back(memory: mmap.mmap, start: int, end: int) -> None:
+    """Let the system have whole pages again, where it can take them; they are zeros then."""
+    start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = end // mmap.PAGESIZE * mmap.PAGESIZE
+    if start < end and hasattr(mmap, "MADV_REMOVE"):
+        memory.madvise(mmap.MADV_REMOVE, start, end - start)
 
 
 def next_body_bytes(body_bytes: int, sent_bytes: int, taken_s: float) -> int:

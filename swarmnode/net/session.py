@@ -416,6 +416,7 @@ class Session:
             elif now >= self._carrier.deadline:
                 waited_for = f"another channel to {self.peer.short}"
                 self._close(DeadlineExceeded(waited_for, limits.RESUME_S), None)
+            self._writer.trim()
             self._calls.expire(now)
             self._apply_effects()
             self.kick()

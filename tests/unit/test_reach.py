@@ -366,7 +366,7 @@ async def test_a_node_learns_its_address_from_three_helpers(autojump_clock: Mock
             nursery.start_soon(reach.run)
             for number, node in enumerate(helpers):
                 session = await a.connect(node.peer, (node.address,))
-                session.channel_description = f"tcp {host(number + 1)}:4001"
+                session._carrier.description = f"tcp {host(number + 1)}:4001"
                 reach.session_opened(session)
             await trio.sleep(1)
             expected = Reachability(hosts=(OWN,), endpoints=((OWN, PORT),))
@@ -395,7 +395,7 @@ async def test_helpers_that_do_not_know_the_question_or_answer_nonsense_change_n
             nursery.start_soon(reach.run)
             for number, node in enumerate(helpers):
                 session = await a.connect(node.peer, (node.address,))
-                session.channel_description = f"tcp {host(number + 1)}:4001"
+                session._carrier.description = f"tcp {host(number + 1)}:4001"
                 reach.session_opened(session)
             await trio.sleep(3600)
             assert reach.reachability == Reachability()

@@ -247,6 +247,43 @@ async def test_a_stranger_who_saw_the_name_gets_nothing(autojump_clock: MockCloc
         assert not bob.is_suspended
 
 
+async def test_the_memory_of_bulk_is_given_back_when_the_session_is_idle(
+    autojump_clock: MockClock,
+) -> None:
+    network = MemoryNetwork()
+    async with session_pair(echo(), network=network) as (alice, bob), trio.open_nursery() as tasks:
+        for session in (alice, bob):
+            session.on_lost = lambda _session, _error: None
+        for _ in range(3):
+            async with await alice.open_stream("messages") as stream:
+                for _ in range(20):
+                    payload = random.randbytes(500_000)
+                    await stream.send_message(b"x", payload)
+                    assert bytes((await stream.receive_message(limits.MIB))[1]) == payload
+            in_use = [_used_bytes(session) for session in (alice, bob)]
+            assert min(in_use) > 500_000
+            await trio.sleep(2 * limits.PING_INTERVAL_S)
+            assert max(_used_bytes(session) for session in (alice, bob)) < 50_000
+            # What was kept is still there: the session goes on over another channel.
+            network._links[-1][2].cut()
+            near, far = network.link("alice", "bob")
+            tasks.start_soon(_answer, far, bob)
+            await resume_over(near, alice, _NONCE)
+
+
+def _used_bytes(session: Session) -> int:
+    memory = session._writer._memory[:]
+    return len(memory) - memory.count(0)
+
+
+async def test_quiet_sessions_are_acknowledged_with_their_pings(autojump_clock: MockClock) -> None:
+    async with session_pair(echo()) as (alice, bob):
+        await trio.sleep(3 * limits.PING_INTERVAL_S)
+        for session in (alice, bob):
+            kept = session._writer._kept
+            assert kept.sent_bytes - kept.acknowledged_bytes < 500
+
+
 async def test_a_session_that_nobody_takes_up_again_ends(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     async with session_pair(echo(), network=network) as (alice, bob):

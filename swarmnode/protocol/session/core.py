@@ -79,7 +79,6 @@ class SessionCore:
         self._table = StreamTable(role, self._effects)
         self._outgoing = Outgoing(self._table, self._keepalive, self._effects)
         self._received_bytes = [0 for _ in Priority]
-        self._acknowledged_to_peer = 0
         self.acknowledged_bytes = 0  # of the bytes that we have sealed, what the peer says it has
         self._resets_received = 0
 
@@ -109,8 +108,7 @@ class SessionCore:
 
     def opened(self, received_bytes: int) -> None:
         """Note that so many bytes of whole records were opened so far; now and then, say so."""
-        if received_bytes >= self._acknowledged_to_peer + limits.ACK_EVERY_BYTES:
-            self._acknowledged_to_peer = self._outgoing.ack_due = received_bytes
+        self._outgoing.opened_bytes = received_bytes
 
     def is_suspect(self, now: float) -> bool:
         """Whether the peer is silent for so long that another way should be looked for."""

@@ -44,16 +44,21 @@ class Outgoing:
         self._data_rings: tuple[deque[StreamState], ...] = tuple(deque() for _ in Priority)
         self._goodbye: bytes | None = None
         self._is_closing = False
-        self.ack_due: int | None = None  # bytes received, where the peer should be told
+        self.opened_bytes = 0  # of whole records of the peer
+        self._acknowledged_bytes = 0  # of these, what it has been told of
 
     @property
     def has_due(self) -> bool:
         """Whether :meth:`take` may have something to give."""
         if self._is_closing:
             return self._goodbye is not None
-        if self._control_ring or self._keepalive.has_due or self.ack_due is not None:
+        if self._control_ring or self._keepalive.has_due or self._is_ack_due:
             return True
         return any(self._data_rings)
+
+    @property
+    def _is_ack_due(self) -> bool:
+        return self.opened_bytes >= self._acknowledged_bytes + limits.ACK_EVERY_BYTES
 
     @property
     def is_light(self) -> bool:
@@ -103,8 +108,10 @@ class Outgoing:
         used = 0
         if self._is_closing:
             return used
-        if self.ack_due is not None:
-            used, self.ack_due = _put(head, used, encode_ack(self.ack_due)), None
+        has_news = self.opened_bytes > self._acknowledged_bytes
+        if self._is_ack_due or (has_news and self._keepalive.has_due):
+            self._acknowledged_bytes = self.opened_bytes
+            used = _put(head, used, encode_ack(self.opened_bytes))
         if self._keepalive.has_due:
             used = _put(head, used, self._keepalive.take(now))
         return used

@@ -142,6 +142,16 @@ class Unacknowledged:
         self.sent_bytes += n_bytes
         return self._buffer[start : self._start]
 
+    def spare(self) -> list[tuple[int, int]]:
+        """Return the parts of the buffer that hold nothing, as (start, end)."""
+        n_bytes = len(self._buffer)
+        if not self._turns:
+            return [(0, n_bytes)]
+        first = self._turns[0][0]
+        if first < self._start:
+            return [(0, first), (self._start, n_bytes)]
+        return [(self._start, first)]
+
     def acknowledge(self, received_bytes: int) -> None:
         """Forget what the peer has. Raises RemoteProtocolError: it cannot have so much."""
         if received_bytes > self.sent_bytes:
