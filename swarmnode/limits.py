@@ -923,7 +923,7 @@ PACING_CHANGE_SHARE = 0.1
 # Who can take so many of a full round's steps takes all: of equal machines that do other things
 # beside, the fastest one of the moment always seems faster, and rounds that all the others shorten
 # cost bytes. Nobody waits for what is left unequal.
-PACING_EQUAL_SHARE = 0.7
+PACING_EQUAL_SHARE = 0.6
 # Waiting for the last member of a round, as a share of the round; the goal for all waste is 5 %.
 PACING_GRACE_SHARE = 0.03
 # ... but a few round trips at the least, and no longer than a person would.

@@ -13,6 +13,9 @@ from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Members, Progress, RoundSteps, WorkerReady
 from swarmnode.protocol.pacing import Pacer
+from swarmnode.telemetry.logs import get_logger
+
+_log = get_logger(__name__)
 
 
 class Briefing:
@@ -92,4 +95,5 @@ class Briefing:
             steps = self._pacer.most
         if abs(steps - self._steps) > limits.PACING_CHANGE_SHARE * self._steps:
             self._steps = steps
+            _log.info("rounds are fitted", steps=steps, own_step_s=round(self._pacer.step_s, 6))
             self._post(RoundSteps(steps))

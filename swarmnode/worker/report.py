@@ -13,6 +13,7 @@ from swarmnode.worker.channel import Channel
 from swarmnode.worker.state import TrainState
 
 _SMOOTHING = 0.05  # weight of the newest step in the exponential means
+_WARM_UP_STEPS = 3  # in which memory is touched and code is compiled: no measure of a step
 _NAME_CHARACTERS_MAX = 64
 
 
@@ -29,11 +30,16 @@ class Reporter:
         self._last_figures: dict[str, float] = {}
         self._next_s = self._next_figures_s = 0.0
         self.loss = self.step_time_s = self.eval_loss = math.nan
+        self._steps = 0
 
     def note_step(self, loss: float, step_time_s: float) -> None:
         """Take one step into the means."""
         self.loss = smooth(self.loss, loss)
-        self.step_time_s = smooth(self.step_time_s, step_time_s)
+        self._steps += 1
+        if self._steps <= _WARM_UP_STEPS + 1:
+            self.step_time_s = step_time_s
+        else:
+            self.step_time_s = smooth(self.step_time_s, step_time_s)
 
     def report_when_due(self, state: TrainState, *, paused: bool, finished: bool) -> None:
         """Send a heartbeat if the last one is a second old. Raises DaemonGone."""
