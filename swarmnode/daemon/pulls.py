@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.exchange import reachable
 from swarmnode.daemon.group_payload import Chunk, cut_chunks
 from swarmnode.daemon.groups import transfer_limit_s
 from swarmnode.daemon.loans import Lender, Loan, NoLoan
@@ -41,7 +42,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.exchange import Partners, reachable
+    from swarmnode.daemon.exchange import Partners
 
 PULL_SERVICE = "pull/1"
 _ID_BYTES = 16
