@@ -10,13 +10,21 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.errors import AuthenticationFailed, Refused, RemoteProtocolError, SwarmNodeError
+from swarmnode.errors import (
+    AuthenticationFailed,
+    ChannelBroken,
+    Refused,
+    RemoteProtocolError,
+    SwarmNodeError,
+)
 from swarmnode.net.memory import MemoryChannel, MemoryNetwork
+from swarmnode.net.records import RecordWriter
 from swarmnode.net.resume import resume_over, serve_resume
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
-from swarmnode.protocol.session.records import Role
+from swarmnode.protocol.session.core import SessionCore
+from swarmnode.protocol.session.records import CipherName, Role, Sealer
 from swarmnode.protocol.session.resume import ResumeKeys, Unacknowledged
 from tests.unit.session_kit import session_pair
 
@@ -294,3 +302,28 @@ async def test_a_session_that_nobody_takes_up_again_ends(autojump_clock: MockClo
         await alice.wait_closed()
         assert trio.current_time() - started == pytest.approx(limits.RESUME_S, abs=6)
         assert "another channel" in str(alice.close_cause)
+
+
+async def test_what_the_next_channel_has_to_send_is_not_taken_for_sent_on_the_last_one() -> None:
+    """The old channel took the last byte in the moment in which the session left it."""
+    near, _ = MemoryNetwork().link("alice", "bob")
+    sealer = Sealer(bytes(32), CipherName.AES_256_GCM, Role.CLIENT)
+
+    class Leaving(MemoryChannel):
+        def __init__(self) -> None:
+            pass
+
+        def send_nowait(self, data: memoryview) -> int:
+            return 0
+
+        async def send_all(self, data: memoryview) -> None:
+            writer.detach()
+            writer.attach(near, 0)
+
+    writer = RecordWriter(Leaving(), sealer)
+    sealed = writer.seal_next(SessionCore(Role.CLIENT, 0.0), 0.0)
+    assert sealed is not None
+    writer.send_nowait(sealed)
+    with pytest.raises(ChannelBroken, match="left this channel"):
+        await writer.send_rest()
+    assert sum(map(len, writer._rest)) == len(sealed)
