@@ -123,7 +123,7 @@ class MergePart:
             taken.share = await self._desk.give_share(
                 message.rule, self._folder / "own", limits.FINALIZE_WORKER_S
             )
-        except BaseException:
+        except BaseException:  # cancelled too: nothing was taken on, others may ask
             self._taken = None
             raise
         return wire.Prepared(taken.share.numel, taken.share.step, taken.share.tokens)
