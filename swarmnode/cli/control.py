@@ -58,7 +58,7 @@ def peers(home: Path | None, as_json: bool) -> None:
                 peer["peer"][:15] + "…",
                 plain(peer["role"]),
                 peer["state"] + ("?" if peer["alive"] == "suspect" else ""),
-                plain(peer["path"] or "not connected"),
+                plain(peer["way"] or "not connected"),
                 peer["step"],
                 _number(peer["eval_loss"], ".4f"),
                 _number(peer["rtt_s"] and peer["rtt_s"] * 1e3, ".1f"),

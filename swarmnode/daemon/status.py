@@ -24,6 +24,7 @@ from swarmnode.daemon.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.trainer import Trainer, finite_or_none
 from swarmnode.ids import PeerId
+from swarmnode.net.paths import path_of
 from swarmnode.net.session import Session
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.telemetry.metrics import Histogram, NodeSnapshot
@@ -41,7 +42,8 @@ class PeerView(msgspec.Struct, frozen=True):
 
     peer: str
     connected: bool
-    path: str
+    path: str  # direct, punched-tcp, rtc or relay; "" without a session
+    way: str  # the same with the address or the relay, for people
     addresses: tuple[str, ...]
     role: str
     alive: str  # alive, suspect, dead, left, or unknown
@@ -261,7 +263,9 @@ class NodeView:
             state=state,
             start_unix_s=self.started_unix_s,
             peers=len(self.part.members.live()) - 1 if self.part is not None else 0,
-            connections={"direct": len(self.network.sessions)},
+            connections=Counter(
+                path_of(each.channel_description) for each in self.network.sessions.values()
+            ),
             sent_bytes=sent,
             received_bytes=received,
             exchanges=self._exchange_results(),
@@ -298,7 +302,8 @@ class NodeView:
         return PeerView(
             peer=str(peer),
             connected=session is not None and not session.is_suspended,
-            path=session.channel_description if session is not None else "",
+            path=path_of(session.channel_description) if session is not None else "",
+            way=session.channel_description if session is not None else "",
             addresses=report.addresses or self.part.members.book.addresses_of(peer),
             role=report.role or "unknown",
             alive=str(liveness) if liveness is not None else "unknown",

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
+from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.wire.membership import PeerState
 
 PLANES = ("control", "state", "tensor")
-WAYS = ("direct", "punched", "webrtc", "relayed")
+WAYS = ("direct", "punched-tcp", "rtc", "relay", "other")  # net/paths.py
 EXCHANGE_RESULTS = ("committed", "aborted", "busy", "in_doubt")
 STATES: tuple[str, ...] = get_args(PeerState)
 
@@ -96,6 +97,7 @@ class NodeSnapshot:
     encode_s: float = 0.0
     worker_restarts: int = 0
 
+    nat: NatSnapshot = NatSnapshot()
     mixing: MixingFigures | None = None  # None: not computed
     strategy: Mapping[str, float] = field(default_factory=dict)  # the strategy's own figures
 
