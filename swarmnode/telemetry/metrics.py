@@ -97,7 +97,7 @@ class NodeSnapshot:
     encode_s: float = 0.0
     worker_restarts: int = 0
 
-    nat: NatSnapshot = NatSnapshot()
+    nat: NatSnapshot = field(default_factory=NatSnapshot)
     mixing: MixingFigures | None = None  # None: not computed
     strategy: Mapping[str, float] = field(default_factory=dict)  # the strategy's own figures
 
