@@ -271,10 +271,10 @@ class Exchanges:
             self._ended = trio.Event()
             await self._ended.wait()
 
-    def give_up(self, why: str) -> None:
-        """Abort what runs, unless the decision is the partner's already."""
+    def give_up(self, why: str, *, is_last: bool = False) -> None:
+        """Abort what runs, unless the decision is the partner's already and can be waited for."""
         if self._current is not None:
-            self._driver.feed(events.LocalFailed(self._current.xid, f"local: {why}"))
+            self._driver.feed(events.LocalFailed(self._current.xid, f"local: {why}", is_last))
 
     # --- effects of the core --------------------------------------------------------------
 

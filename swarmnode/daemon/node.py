@@ -448,6 +448,8 @@ class Node:
             exchanges.give_up("leaving")
             with trio.move_on_after(limits.LEAVE_DECISION_S):
                 await exchanges.drain()
+            exchanges.give_up("leaving, and the partner is away", is_last=True)
+            with trio.move_on_after(limits.LEAVE_DECISION_S):
                 await trainer.lender.drain()
         with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
             if self.view.part is not None:

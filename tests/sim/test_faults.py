@@ -50,7 +50,7 @@ async def test_links_that_break_at_any_moment(tmp_path, autojump_clock, seed: in
         await everybody_exchanges(swarm)
         assert sessions_of(swarm) == sessions
         audit = await end(swarm)
-        assert audit.aborted == 0
+        assert aborts(swarm) <= {"local: leaving"}
         assert audit.committed > 150
         assert swarm.variance() < before / 100
 
@@ -68,6 +68,12 @@ async def test_sessions_that_break_at_any_moment(
         assert audit.aborted > 0
         assert audit.committed > 150
         assert swarm.variance() < before / 100
+
+
+def aborts(swarm: SimSwarm) -> set[str]:
+    """Why exchanges ended with nothing although both sides had agreed to them."""
+    entries = (entry for node in swarm.nodes for entry in node.history)
+    return {entry["reason"] for entry in entries if entry.get("outcome") == "aborted"}
 
 
 def sessions_of(swarm: SimSwarm) -> dict[str, Session]:

@@ -104,8 +104,8 @@ class ExchangeCore:
                 self._begin(event, now)
             case events.LocalDone(xid):
                 self._local_done(xid, now)
-            case events.LocalFailed(xid, reason):
-                self._local_failed(xid, reason, now)
+            case events.LocalFailed():
+                self._local_failed(event, now)
             case events.PeerLost(peer):
                 self._peer_lost(peer, now)
 
@@ -178,12 +178,13 @@ class ExchangeCore:
         ask_at = now + limits.EXCHANGE_STATUS_AFTER_S + self._jitter_s()
         flight.become_ready(now, ask_at)
 
-    def _local_failed(self, xid: bytes, reason: str, now: float) -> None:
+    def _local_failed(self, event: events.LocalFailed, now: float) -> None:
         flight = self._flight
-        if flight is None or flight.xid != xid:
+        if flight is None or flight.xid != event.xid:
             return
-        if flight.state is not State.READY:  # READY: not ours to decide any more
-            self._abort(flight, reason, now)
+        is_ready = flight.state is State.READY  # not ours to decide any more
+        if event.is_last or not is_ready:
+            self._abort(flight, event.reason, now, in_doubt=is_ready)
 
     def _peer_lost(self, peer: PeerId, now: float) -> None:
         flight = self._flight
