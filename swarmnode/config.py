@@ -36,7 +36,7 @@ OFF = "off"
 _HOST = re.compile(r"\[[^\s\[\]]+\]|[^\s\[\]:]+")
 _SWARM_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
-NodeRole = Literal["trainer", "keeper", "monitor"]
+NodeRole = Literal["trainer", "keeper", "relay", "monitor"]
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,8 +48,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     # Addresses that we tell peers besides those we find out, for a port forwarded by hand.
     advertise: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
     # What this node does for its swarm: a trainer has a worker, a keeper holds snapshots, a
-    # monitor only watches; the latter two need no torch.
-    role: Annotated[NodeRole, Meta(description="trainer, keeper or monitor")] = "trainer"
+    # relay connects others that cannot reach each other, a monitor only watches; only the
+    # first one needs torch.
+    role: Annotated[NodeRole, Meta(description="trainer, keeper, relay or monitor")] = "trainer"
     # Nodes of different networks never talk to each other; each has a DHT of its own.
     network: Annotated[
         str, Meta(min_length=1, max_length=64, pattern=r"^[a-z0-9][a-z0-9._-]*$")
@@ -73,6 +74,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     # What snapshots may take of the line, over all peers; 0 is all that there is.
     snapshot_upload_bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
     snapshot_download_bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
+    # Whether to ask the home router for an open port (PCP, NAT-PMP, UPnP).
+    port_mapping: bool = True
+    # Whether others that cannot reach each other may go through this node, and at how many bytes
+    # per second in all; 0 is 2.5 MB/s, and for a relay all that there is.
+    relay: bool = True
+    relay_bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
     log_format: Annotated[Literal["text", "json"], Meta(description="text or json")] = "text"
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],

@@ -248,6 +248,14 @@ PARTNER_SLOW_S = 60.0
 # Home routers fall over when a client opens many connections at once.
 DIALS_CONCURRENT_MAX = 8
 DIAL_DEADLINE_S = 10.0
+# ... besides those for sessions that have lost their channel, which must not wait for strangers.
+SEARCH_DIALS_CONCURRENT_MAX = 4
+# ... and never in step with each other.
+DIAL_JITTER_S = 0.1
+# One address of a peer mostly answers before the next one is tried (RFC 8305).
+DIAL_STAGGER_S = 0.25
+# A relay waits that long for the direct addresses of the same peer.
+RELAY_HEAD_START_S = 0.3
 # Two nodes that dial each other at once see both sessions open within this time.
 SESSION_CROSSING_S = 5.0
 # ... and requests that are under way on the one too many are answered by then.
@@ -677,6 +685,10 @@ RELAY_UNSORTED_MAX = 64
 RELAYS_HELD = 2
 RELAY_RETRY_S_MIN = 2.0
 RELAY_RETRY_S_MAX = 120.0
+# A node that is there to relay gives so many times as many places.
+RELAY_ROLE_FACTOR = 16
+# ... and listens where the strictest firewalls let their people out.
+RELAY_PORTS = (443, 80)
 # Circuits to us that are being taken up: a relay that offers more is not believed.
 RELAY_INCOMING_MAX = 32
 
@@ -779,6 +791,27 @@ PUNCH_OFFER_S = 10.0
 PUNCH_ROUND_TRIP_MS_MAX = 10_000
 # Home routers fall over when a client opens many connections at once.
 PUNCHES_CONCURRENT_MAX = 4
+
+# --- from a relay to a better way (daemon.upgrade, daemon.nat, net.where) ------------------------
+# One line each way.
+WHERE_S = 5.0
+# The asker keeps it open while its punch takes place.
+WHERE_HOLD_S = 2 * PUNCH_OFFER_S + PUNCH_S
+# ... and such connections are idle meanwhile: a descriptor each.
+WHERE_ASKERS_MAX = 64
+# Ways to a better path under way at once: each is a punch and a few dozen packets.
+UPGRADES_CONCURRENT_MAX = 4
+# The first try comes at once; networks change, so it is tried again, rarer and rarer.
+UPGRADE_PAUSE_S_MIN = 30.0
+UPGRADE_PAUSE_S_MAX = 1800.0
+# The whole of one try of one kind: gathering, the signals, and all attempts.
+UPGRADE_TRY_S = 30.0
+# How soon the side that is asked sees that the session has moved.
+UPGRADE_LOOK_S = 0.05
+# Where we can be reached is looked at this often besides when something happens.
+NAT_LOOK_S = 15.0
+# What an own NAT does is surveyed again that often; a laptop moves.
+NAT_SURVEY_S = 1800.0
 
 # --- ipc, worker -------------------------------------------------------------------------
 # Text that a task reads into memory at once; more is a job for a streaming task.

@@ -1,13 +1,24 @@
-"""Dials peers: each at its addresses in turn, once for all who want it, and few at a time."""
+"""Dials peers, once for all who want one: its addresses race, the direct ones with a head start.
+
+::
+
+    0 s      the first address
+    0.25 s   the second, or when the first has failed; and so on
+    0.3 s    through the first relay, or when all direct ones have failed
+
+The first on which the peer proves who it is wins; what else was under way is let go.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.ways import Ways
 from swarmnode.errors import (
     ChannelBroken,
     DeadlineExceeded,
@@ -16,7 +27,8 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, Transport
+from swarmnode.net.channel import Channel, aclose_forcefully
+from swarmnode.net.relay_address import is_relayed
 from swarmnode.net.session import Session
 from swarmnode.telemetry.logs import get_logger
 
@@ -44,19 +56,18 @@ class Dialler:
 
     def __init__(
         self,
-        transport: Transport,
+        ways: Ways,
         *,
         start: StartSession,
         register: Callable[[Session, tuple[str, ...]], Awaitable[None]],
         open_session: Callable[[PeerId], Session | None],
     ) -> None:
         self.errors: dict[PeerId, SwarmNodeError] = {}
-        self._transport = transport
+        self._ways = ways
         self._start = start
         self._register = register
         self._open_session = open_session
         self._dials: dict[PeerId, trio.Event] = {}
-        self._limit = trio.CapacityLimiter(limits.DIALS_CONCURRENT_MAX)
 
     def dial_shared(
         self, nursery: trio.Nursery, peer: PeerId, addresses: tuple[str, ...]
@@ -78,17 +89,14 @@ class Dialler:
         if dial is not None:
             dial.set()
 
-    async def open_channel(self, address: str) -> Channel:
-        """Connect. Raises DialFailed, DeadlineExceeded, ConfigError."""
-        with trio.move_on_after(limits.DIAL_DEADLINE_S):
-            return await self._transport.dial(address)
-        raise DeadlineExceeded(f"connecting to {address}", limits.DIAL_DEADLINE_S)
-
     async def probe(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
-        """Return if the peer answers at one of the addresses. Raises what the last one said."""
+        """Return if the peer itself can be dialled at one of the addresses.
+
+        Raises what the last one said.
+        """
         error: SwarmNodeError = DialFailed(f"no address of {peer.short} is known")
-        async with self._limit:
-            for address in addresses:
+        for address in addresses:
+            if not is_relayed(address):
                 try:
                     await self.shake_hands_only(peer, address)
                     return
@@ -98,7 +106,7 @@ class Dialler:
 
     async def shake_hands_only(self, peer: PeerId, address: str) -> bytes:
         """Return the instance of the node that proves to be ``peer`` at this address."""
-        channel = await self.open_channel(address)
+        channel = await self._ways.open(address)
         session = await self._start(channel, peer, is_probe=True)
         await session.aclose("only looking whether you answer")
         return session.instance
@@ -123,8 +131,7 @@ class Dialler:
 
     async def _dial_once(self, peer: PeerId, addresses: tuple[str, ...], done: trio.Event) -> None:
         try:
-            async with self._limit:
-                await self._dial(peer, addresses)
+            await self._dial(peer, addresses)
         finally:
             if self._dials.get(peer) is done:
                 del self._dials[peer]
@@ -133,16 +140,70 @@ class Dialler:
     async def _dial(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         if not addresses:
             self.note_error(peer, DialFailed(f"no address of {peer.short} is known"))
-        for address in addresses:
-            try:
-                channel = await self.open_channel(address)
-                if self._open_session(peer) is not None:  # it got through to us first
-                    await channel.aclose()
-                    return
-                session = await self._start(channel, peer, is_probe=False)
-                await self._register(session, tuple(dict.fromkeys((address, *addresses))))
-                return
-            except SwarmNodeError as error:
-                self.note_error(peer, error)
-                level = _log.warning if isinstance(error, ProtocolError) else _log.debug
-                level("dial failed", peer=peer.short, address=address, why=str(error))
+        async with trio.open_nursery() as nursery:
+            race = _Race(peer, addresses, nursery.cancel_scope)
+            before = None
+            for address, at_s in _in_order(addresses):
+                failed = trio.Event()
+                nursery.start_soon(self._run, race, address, at_s, before, failed)
+                before = failed
+
+    async def _run(
+        self,
+        race: _Race,
+        address: str,
+        at_s: float,
+        before: trio.Event | None,
+        failed: trio.Event,
+    ) -> None:
+        """Dial one address ``at_s`` after the first, or when all ``before`` have failed."""
+        if before is not None:
+            with trio.move_on_after(at_s):
+                await before.wait()
+        try:
+            await self._try(race, await self._ways.open(address), address)
+        except SwarmNodeError as error:
+            self.note_error(race.peer, error)
+            level = _log.warning if isinstance(error, ProtocolError) else _log.debug
+            level("dial failed", peer=race.peer.short, address=address, why=str(error))
+            if before is not None:
+                await before.wait()
+            failed.set()
+
+    async def _try(self, race: _Race, channel: Channel, address: str) -> None:
+        is_taken = False
+        try:
+            async with race.greeting:
+                if self._open_session(race.peer) is None:  # else it got through to us first
+                    is_taken = True
+                    session = await self._start(channel, race.peer, is_probe=False)
+                    addresses = tuple(dict.fromkeys((address, *race.addresses)))
+                    await self._register(session, addresses)
+                race.scope.cancel()
+        finally:
+            if not is_taken:
+                await aclose_forcefully(channel)
+
+
+@dataclass
+class _Race:
+    """All addresses of one peer, dialled at once."""
+
+    peer: PeerId
+    addresses: tuple[str, ...]
+    scope: trio.CancelScope
+    greeting: trio.Lock = field(default_factory=trio.Lock)  # a peer has one session with us
+
+
+def _in_order(addresses: tuple[str, ...]) -> list[tuple[str, float]]:
+    """Return the addresses, relays last, and when each is dialled, in seconds after the first."""
+    direct = [address for address in addresses if not is_relayed(address)]
+    relayed = [address for address in addresses if is_relayed(address)]
+    relays_at_s = limits.RELAY_HEAD_START_S if direct else 0.0
+    return [
+        *((address, number * limits.DIAL_STAGGER_S) for number, address in enumerate(direct)),
+        *(
+            (address, relays_at_s + number * limits.DIAL_STAGGER_S)
+            for number, address in enumerate(relayed)
+        ),
+    ]

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from swarmnode.config import NodeConfig, is_loopback, parse_host_port
 from swarmnode.daemon.addresses import own_networks
 from swarmnode.daemon.discovery import Discovery
+from swarmnode.daemon.nat import Nat, wants_nat
 from swarmnode.daemon.network import Network
 from swarmnode.env import Env
 from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.channel import Transport
 from swarmnode.net.datagrams import DatagramNet
 from swarmnode.net.services import Services
+from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import network_id
 
@@ -27,6 +29,7 @@ class Grounds:
     network: Network
     services: Services
     discovery: Discovery
+    nat: Nat | None  # None: nobody on another machine can reach us, nor we them
     env: Env
 
 
@@ -52,7 +55,17 @@ def make_grounds(
         remembered=config.paths.contacts,
         lan=own_networks() if config.lan else (),
     )
-    return Grounds(identity, boot_epoch, network, services, discovery, env)
+    nat = None
+    if wants_nat(config) and isinstance(transport, TcpTransport):
+        nat = Nat(
+            config,
+            network=network,
+            services=services,
+            identity=identity,
+            transport=transport,
+            env=env,
+        )
+    return Grounds(identity, boot_epoch, network, services, discovery, nat, env)
 
 
 def make_beacon(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import trio
@@ -26,27 +26,38 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.dialler import Dialler
 from swarmnode.daemon.resumer import Resumer
+from swarmnode.daemon.ways import Ways
 from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,
+    ConfigError,
     DeadlineExceeded,
     KeyInUse,
+    Overloaded,
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, Transport, receive_exactly
+from swarmnode.net.paths import path_of
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session, run_session
+from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.tls import TLS_HEADER_BYTES
+from swarmnode.net.where import answer_where
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.resume import MAGIC
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire.reach import WHERE_MAGIC
+from swarmnode.wire.relay import LEG_MAGIC
 from swarmnode.wire.session import GoodbyeCode
 
 ALIVE_SERVICE = "alive/1"
 _INSTANCE_BYTES = 16
 _log = get_logger(__name__)
+
+Use = Callable[[Channel, bytes], Awaitable[None]]
+"""Takes an accepted channel, and what it began with."""
 
 
 class SessionWatcher(Protocol):
@@ -68,8 +79,14 @@ class Network:
         refused: connections of strangers that came to nothing, by the kind of error.
         address: what the listener is bound to.
         key_refusals: how often a peer has closed, as another node with our key answers it.
-        keeps: tells whether a session is wanted although nobody uses it just now.
+        keepers: each tells whether a session is wanted although nobody uses it just now.
         addresses_of: where a peer with a session may be found again, as the swarm says.
+        ways: opens channels.
+        claim: takes an accepted channel that belongs to a hole punch.
+        serve_leg: takes a channel that is a leg of a relayed one, with its first bytes.
+        on_moved: told of sessions that go on over another channel.
+        resumed_total: how often sessions have gone on over another channel.
+        also_listen: further addresses to listen on, as far as this machine lets us.
     """
 
     def __init__(
@@ -86,8 +103,14 @@ class Network:
         self.address = ""
         self.watchers: list[SessionWatcher] = []
         self.on_session_end: Callable[[Session], None] = lambda _session: None
-        self.keeps: Callable[[PeerId], bool] = lambda _peer: False
+        self.keepers: list[Callable[[PeerId], bool]] = []
         self.addresses_of: Callable[[PeerId], tuple[str, ...]] = lambda _peer: ()
+        self.ways = Ways(transport, env)
+        self.claim: Callable[[TcpChannel], bool] = lambda _channel: False
+        self.serve_leg: Use | None = None
+        self.on_moved: Callable[[Session], None] = lambda _session: None
+        self.also_listen: tuple[str, ...] = ()
+        self.resumed_total = 0
         self.key_refusals = 0
         self.on_key_in_use: Callable[[KeyInUse], None] = lambda _error: None
         self._identity = identity
@@ -95,7 +118,7 @@ class Network:
         self._transport = transport
         self._services = services
         self._dialler = Dialler(
-            transport,
+            self.ways,
             start=self._start,
             register=self._register,
             open_session=self._open_session,
@@ -106,6 +129,7 @@ class Network:
         self._nursery: trio.Nursery | None = None
         self._used_at: dict[PeerId, float] = {}
         self._strangers = 0
+        self._askers = 0
         self._refusals_unsaid = 0
         self._refusal_said_at = -math.inf
         self._resumer: Resumer | None = None
@@ -122,13 +146,16 @@ class Network:
             self._nursery = nursery
             self._resumer = Resumer(
                 nursery=nursery,
-                open_channel=self._dialler.open_channel,
+                open_channel=self.ways.open_again,
                 addresses_of=lambda peer: self.addresses_of(peer),
+                on_moved=self._moved,
                 env=self._env,
             )
             if listen:
-                serve = functools.partial(self._transport.serve, admit=self._admit)
+                serve = functools.partial(self._transport.serve, admit=self.admit)
                 self.address = await nursery.start(serve, listen, self.accept)
+                for address in self.also_listen:
+                    await self._listen_also(nursery, address)
             task_status.started(self.address)
             while True:
                 await trio.sleep(limits.SESSION_SWEEP_S)
@@ -192,6 +219,10 @@ class Network:
             if other != self._instance:
                 raise own_key_elsewhere(f"at {address}")
 
+    async def shake_hands_only(self, peer: PeerId, address: str) -> bytes:
+        """Return which process of ``peer`` answers at an address. Raises SwarmNodeError."""
+        return await self._dialler.shake_hands_only(peer, address)
+
     async def migrate(self, session: Session, channel: Channel) -> None:
         """Take a session to a better channel that somebody has opened to its peer.
 
@@ -221,7 +252,15 @@ class Network:
 
     # --- accepting ----------------------------------------------------------------------
 
-    def _admit(self) -> bool:
+    async def _listen_also(self, nursery: trio.Nursery, address: str) -> None:
+        serve = functools.partial(self._transport.serve, admit=self.admit)
+        try:
+            bound = await nursery.start(serve, address, self.accept)
+            _log.info("listening also", address=bound)
+        except ConfigError as error:
+            _log.warning("not listening there", address=address, why=str(error))
+
+    def admit(self) -> bool:
         """Bound what strangers cost who have proven nothing yet."""
         if self._strangers >= limits.STRANGERS_MAX:
             self._note_refusal("TooManyStrangers", "", "too many handshakes at once")
@@ -233,13 +272,21 @@ class Network:
 
         It brings a new session, or is another way for one that there is.
         """
+        if isinstance(channel, TcpChannel) and self.claim(channel):
+            return
         self._strangers += 1
         try:
+            session, other = None, None
             try:
-                session = await self._greet(channel)
+                first_bytes = await _receive_first(channel)
+                other = self._other_use(first_bytes)
+                if other is None:
+                    session = await self._greet(channel, first_bytes)
             finally:
                 self._strangers -= 1
-            if session is not None:
+            if other is not None:
+                await other(channel, first_bytes)
+            elif session is not None:
                 await session.wait_left(channel)
         except ChannelBroken as error:  # it went away: often we were there first
             self.refused["ChannelBroken"] += 1
@@ -247,10 +294,9 @@ class Network:
         except SwarmNodeError as error:
             self._note_refusal(type(error).__name__, channel.description, str(error))
 
-    async def _greet(self, channel: Channel) -> Session | None:
+    async def _greet(self, channel: Channel, first_bytes: bytes) -> Session | None:
         """Return the session that uses this channel now. Raises SwarmNodeError."""
         assert self._resumer is not None
-        first_bytes = await _receive_first(channel)
         if MAGIC.startswith(first_bytes):
             return await self._resumer.serve(channel, first_bytes)
         if self._is_full() and self._least_used() is None:
@@ -260,6 +306,27 @@ class Network:
         if not session.is_probe:
             await self._register(session)
         return session
+
+    def _other_use(self, first_bytes: bytes) -> Use | None:
+        """Return what takes a channel that begins so, if it is for no session of ours."""
+        if WHERE_MAGIC.startswith(first_bytes):
+            return self._tell_where
+        return self.serve_leg if LEG_MAGIC.startswith(first_bytes) else None
+
+    async def _tell_where(self, channel: Channel, first_bytes: bytes) -> None:
+        """Tell whoever asks where its bytes come from. Raises SwarmNodeError."""
+        if isinstance(channel, TcpChannel) and channel.remote is not None:
+            if self._askers >= limits.WHERE_ASKERS_MAX:
+                raise Overloaded("too many ask at once where they are")
+            self._askers += 1
+            try:
+                await answer_where(channel, first_bytes, channel.remote)
+            finally:
+                self._askers -= 1
+
+    def _moved(self, session: Session) -> None:
+        self.resumed_total += 1
+        self.on_moved(session)
 
     def _note_refusal(self, kind: str, channel: str, why: str) -> None:
         self.refused[kind] += 1
@@ -397,8 +464,11 @@ class Network:
         for peer, session in self.sessions.items():
             idle_s = now - self._used_at[peer]
             is_idle = idle_s > limits.SESSION_IDLE_S and not session.is_busy
-            if session.outbound and is_idle and not self.keeps(peer):
+            if session.outbound and is_idle and not self._is_kept(peer):
                 session.close_nowait("nothing to ask for now")
+
+    def _is_kept(self, peer: PeerId) -> bool:
+        return any(keeps(peer) for keeps in self.keepers)
 
     def _is_full(self) -> bool:
         n_open = sum(not session.is_closed for session in self.sessions.values())
@@ -420,7 +490,7 @@ class Network:
         spare = [
             session
             for peer, session in self.sessions.items()
-            if not (session.is_closed or self.keeps(peer))
+            if not (session.is_closed or self._is_kept(peer))
         ]
         # Open streams do not protect a session: else whoever opens some keeps others out.
         return min(spare, key=lambda each: (each.is_busy, self._used_at[each.peer]), default=None)
@@ -453,5 +523,6 @@ def own_key_elsewhere(where: str) -> KeyInUse:
 
 
 def remote_address(session: Session) -> str:
-    """Return the address that the other side's bytes come from, "" if the way has none."""
-    return session.channel_description.partition(" ")[2]
+    """Return the TCP address that the other side's bytes come from, "" if the way has none."""
+    way = session.channel_description
+    return "" if path_of(way) in ("relay", "rtc") else way.partition(" ")[2]

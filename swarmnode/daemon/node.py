@@ -191,8 +191,10 @@ class Node:
             await nursery.start(serve, config.metrics_address, metrics_routes(self))
         self.view.address = await nursery.start(self._network.run, config.listen)
         self._on_event(f"{self._identity.peer_id.short}… listens on {self.view.address}")
-        self._discovery.reachable_at(self._addresses())
+        self._discovery.reachable_at(self._direct_addresses())
         await nursery.start(self._discovery.run)
+        if self._grounds.nat is not None:
+            await nursery.start(self._grounds.nat.run, self.view.address)
         for hint in map(Hint.parse, config.bootstrap):
             self._discovery.discovered(hint.peer, (hint.address,))
         if self.beacon is not None:
@@ -279,6 +281,9 @@ class Node:
         part.state.on_key_elsewhere = self._key_guard.seen_elsewhere
         self.view.part = part
         await nursery.start(part.run)
+        if self._grounds.nat is not None:
+            self._grounds.nat.on_addresses = part.addresses_changed
+            self._grounds.nat.prefers = lambda peer: part.peer_report(peer).role == "relay"
         self._snapshots = await self._open_snapshots(manifest, part)
         await nursery.start(self._snapshots.run)
         return part
@@ -367,9 +372,14 @@ class Node:
         part = self.view.part
         return part is None or len(part.sessions) < limits.SWARM_LONELY_NEIGHBOURS
 
-    def _addresses(self) -> tuple[str, ...]:
+    def _direct_addresses(self) -> tuple[str, ...]:
         # Looked up each time: a laptop moves from one network to another.
         return self._config.advertise or self._find_addresses(self._network.address)
+
+    def _addresses(self) -> tuple[str, ...]:
+        """Where others reach us: what strangers have confirmed, then relays, then our own word."""
+        found = self._grounds.nat.addresses() if self._grounds.nat is not None else ()
+        return tuple(dict.fromkeys((*self._config.advertise, *found, *self._direct_addresses())))
 
     def _report(self) -> SelfReport:
         return self.view.report(self._addresses(), self.env.monotonic())

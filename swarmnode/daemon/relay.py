@@ -109,6 +109,10 @@ class RelayService:
         """Return counters."""
         return self._core.statistics()
 
+    def serves(self, peer: PeerId) -> bool:
+        """Whether a peer is to be reached through us, so that its session must stay."""
+        return self._core.has_reservation(peer)
+
     # --- what peers ask -------------------------------------------------------------------
 
     async def _answer(self, peer: PeerId, payload: bytes) -> bytes:

@@ -51,6 +51,7 @@ class Resumer:
         nursery: where searches run.
         open_channel: dials an address.
         addresses_of: where a peer may be, wherever it was found before.
+        on_moved: told of sessions that go on over another channel.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class Resumer:
         nursery: trio.Nursery,
         open_channel: Callable[[str], Awaitable[Channel]],
         addresses_of: Callable[[PeerId], tuple[str, ...]],
+        on_moved: Callable[[Session], None],
         env: Env,
     ) -> None:
         self._nursery = nursery
         self._open_channel = open_channel
         self._addresses_of = addresses_of
+        self._on_moved = on_moved
         self._env = env
         self._watched: dict[Session, _Watched] = {}
 
@@ -155,6 +158,7 @@ class Resumer:
             watched.dialled = address
             if address:
                 watched.addresses = _merged((address,), watched.addresses)
+        self._on_moved(session)
 
     # --- searching ------------------------------------------------------------------------
 

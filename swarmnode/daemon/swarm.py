@@ -22,6 +22,7 @@ from swarmnode.daemon.report import ROLE, STEP_TIME_S, PeerReport, Reporter, Sel
 from swarmnode.daemon.shared_state import ADDRESS, StateKeeper
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
+from swarmnode.net.relay_address import is_relayed
 from swarmnode.net.session import Session
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.membership.swim_events import Changed
@@ -91,7 +92,7 @@ class SwarmPart:
         async with trio.open_nursery() as nursery:
             await nursery.start(self.state.run)
             await nursery.start(self.members.run)
-            self._grounds.network.keeps = self.members.keeps
+            self._grounds.network.keepers.append(self.members.keeps)
             self._grounds.network.addresses_of = self.members.book.addresses_of
             self._finder.on_found = self.members.found
             for peer, addresses in self._finder.candidates.items():
@@ -144,6 +145,10 @@ class SwarmPart:
         others = (self.peer_report(peer) for peer in self.partners() if peer != self._self_id)
         said = {report.peer: report.numbers.get(STEP_TIME_S) for report in others}
         return {peer: seconds for peer, seconds in said.items() if seconds is not None}
+
+    def addresses_changed(self) -> None:
+        """Others reach us somewhere else: those who want to come should know at once."""
+        self.reporter.say_now()
 
     def neighbour_up(self, session: Session) -> None:  # noqa: ARG002
         """Part of ``NeighbourWatcher``."""
@@ -210,7 +215,7 @@ class SwarmPart:
 
     async def _publish_once(self, addresses: tuple[str, ...], members: int) -> None:
         discovery = self._grounds.discovery
-        discovery.reachable_at(addresses)
+        discovery.reachable_at(tuple(each for each in addresses if not is_relayed(each)))
         await self._finder.publish(addresses, members, self.manifest.created_at)
         draft = wire_dht.PeerRecord(0, 0, limits.DHT_RECORD_TTL_S, addresses)
         await discovery.publish(bytes(self._self_id), draft)

@@ -18,6 +18,7 @@ import trio
 from swarmnode import limits
 from swarmnode.env import Env
 from swarmnode.errors import DialFailed, Overloaded
+from swarmnode.net.paths import PUNCHED_WORD
 from swarmnode.net.tcp import TcpChannel, format_address, parse_address
 from swarmnode.protocol.nat.punch import Attempts, Chance, PunchPlan, Start, Target
 
@@ -134,7 +135,7 @@ class Appointment:
         if self._winner is None:
             raise DialFailed(self._explain(), address=format_address(*self.plan.targets[0]))
         winner, self._winner = self._winner, None
-        return TcpChannel(trio.socket.from_stdlib_socket(winner))
+        return TcpChannel(trio.socket.from_stdlib_socket(winner), PUNCHED_WORD)
 
     def close(self) -> None:
         """Close what nobody took."""

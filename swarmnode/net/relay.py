@@ -41,6 +41,7 @@ from swarmnode.net.channel import (
     aclose_forcefully,
     receive_exactly,
 )
+from swarmnode.net.paths import DIRECT_WORD
 from swarmnode.net.relay_address import RelayAddress
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
@@ -80,7 +81,8 @@ DialAddress = Callable[[str], Awaitable[Channel]]
 class RelayedChannel:
     """A leg whose relay has said GO: whatever comes now, the other side has sent."""
 
-    def __init__(self, leg: Channel, description: str) -> None:
+    def __init__(self, leg: Channel, description: str, relay: PeerId) -> None:
+        self.relay = relay
         self._leg = leg
         self._description = description
 
@@ -252,17 +254,25 @@ class Relays:
             except BaseException:
                 await aclose_forcefully(leg)
                 raise
-            return RelayedChannel(leg, way)
+            return RelayedChannel(leg, way, session.peer)
         raise DeadlineExceeded(f"{way}: waiting for the other side", limits.RELAY_SETUP_S)
 
     async def _open_leg(self, session: Session, address: str, way: str) -> Channel:
         with trio.move_on_after(limits.RELAY_SETUP_S / 2):
             try:
-                return await self._dial(address)
+                # Where the session goes, a leg can go too: of the relay's addresses not every one
+                # can be reached from here.
+                return await self._dial(_dialled(session) or address)
             except SwarmNodeError as error:
                 _log.debug("%s: no second connection, a stream will do: %s", way, error)
         stream = await session.open_stream(LEG_SERVICE, priority=Priority.STATE)
         return StreamChannel(stream, way)
+
+
+def _dialled(session: Session) -> str:
+    """Return where we have reached the other side of a session by TCP, "" if it was not us."""
+    word, _, address = session.channel_description.partition(" ")
+    return address if session.outbound and word == DIRECT_WORD else ""
 
 
 async def _receive_go(leg: Channel) -> None:

@@ -60,6 +60,10 @@ class RelayHolder:
         """Return why some relays are not used just now."""
         return {relay: rest.why for relay, rest in self._resting.items()}
 
+    def look_again(self) -> None:
+        """There may be other candidates now."""
+        self._ended.set()
+
     async def run(self) -> None:
         """Look for relays until cancelled."""
         async with trio.open_nursery() as nursery:

@@ -13,6 +13,7 @@ from swarmnode import limits
 from swarmnode.errors import ChannelBroken, ChannelClosed, ConfigError, DialFailed
 from swarmnode.net.accept import run_accepted
 from swarmnode.net.channel import Admission, ChannelHandler
+from swarmnode.net.paths import DIRECT_WORD
 
 _PORT_MAX = 65535
 _EVERY_INTERFACE = "*"  # IPv4 and IPv6
@@ -48,7 +49,8 @@ class TcpChannel:
     cost as much as encrypting a record does.
     """
 
-    def __init__(self, trio_socket: trio.socket.SocketType) -> None:
+    def __init__(self, trio_socket: trio.socket.SocketType, word: str = DIRECT_WORD) -> None:
+        """``word`` begins the description; see ``net/paths.py``."""
         self._socket = sock = socket.socket(fileno=trio_socket.detach())
         sock.setblocking(False)
         self._is_closed = False
@@ -59,20 +61,29 @@ class TcpChannel:
         with contextlib.suppress(OSError):
             host, port, *_ = sock.getpeername()
             self._remote = host, port
-            self._description = f"tcp {format_address(host, port)}"
+            self._description = f"{word} {format_address(host, port)}"
             _tune(sock)
             return
-        self._description = "tcp (gone)"  # the next read or write says why
+        self._description = f"{word} (gone)"  # the next read or write says why
 
     @property
     def description(self) -> str:
-        """``tcp HOST:PORT`` of the other side."""
+        """``tcp HOST:PORT`` of the other side, or ``punched-tcp HOST:PORT``."""
         return self._description
 
     @property
     def remote(self) -> tuple[str, int] | None:
         """Host and port of the other side; None if it was gone before we looked."""
         return self._remote
+
+    @property
+    def local(self) -> tuple[str, int]:
+        """Host and port of this side. Raises ChannelBroken if the connection is gone."""
+        try:
+            host, port, *_ = self._socket.getsockname()
+        except OSError as error:
+            raise self._translate(error) from error
+        return host, port
 
     def detach(self) -> socket.socket:
         """Give the socket away; for this channel it is as if it had been closed.

@@ -53,7 +53,7 @@ class Member:
             services=services,
             env=self.env,
         )
-        self.network.keeps = lambda _peer: True
+        self.network.keepers.append(lambda _peer: True)
         self.network.watchers.append(self)
         vector = np.random.default_rng(number).standard_normal(NUMEL).astype(np.float32)
         self.lender = FakeLender(vector)

@@ -26,7 +26,7 @@ SLEEP_S = 20.0  # longer than SILENCE_S
 async def sleepers() -> AsyncIterator[tuple[Network, dict[str, trio.Process]]]:
     """Give a network and two processes with a session to it: it dialled "b", and "c" dialled it."""
     network = make_network("a")
-    network.keeps = lambda _peer: True
+    network.keepers.append(lambda _peer: True)
     processes: dict[str, trio.Process] = {}
     where: dict[str, str] = {}
     network.addresses_of = lambda peer: tuple(

@@ -73,7 +73,7 @@ class Member(Party):
             resolve=self._resolve,
             env=self.env,
         )
-        self.network.keeps = self.members.keeps
+        self.network.keepers.append(self.members.keeps)
         self.members.watchers.append(self)
         self.members.on_changed = self._changed
         self.members.on_key_conflict = self.conflicts.append

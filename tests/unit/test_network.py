@@ -268,7 +268,7 @@ async def test_what_was_opened_for_one_question_is_closed_when_nobody_asks_again
     autojump_clock,
 ) -> None:
     async with parties("a", "b", "c", "d") as (a, b, c, d):
-        a.network.keeps = {c.peer}.__contains__
+        a.network.keepers.append({c.peer}.__contains__)
         for other in (b, c, d):
             await a.connect(other)
         await trio.sleep(limits.SESSION_IDLE_S - 1)
@@ -300,7 +300,7 @@ async def test_a_session_in_use_is_not_idle(autojump_clock) -> None:
 async def test_who_was_dialled_does_not_close(autojump_clock) -> None:
     """Whoever dialled knows what for."""
     async with parties("a", "b") as (a, b):
-        b.network.keeps = {a.peer}.__contains__
+        b.network.keepers.append({a.peer}.__contains__)
         await b.connect(a)
         await trio.sleep(3 * limits.SESSION_IDLE_S)
         assert a.session(b) is not None
@@ -312,7 +312,7 @@ async def test_the_least_used_session_makes_room(
 ) -> None:
     monkeypatch.setattr(limits, "SESSIONS_MAX", 3)
     async with parties("a", "b", "c", "d", "e") as (a, b, c, d, e):
-        a.network.keeps = {b.peer}.__contains__
+        a.network.keepers.append({b.peer}.__contains__)
         for other in (b, c, d):
             await other.connect(a)
             await trio.sleep(1)
@@ -331,7 +331,7 @@ async def test_no_room_is_made_for_newcomers_where_all_are_wanted(
 ) -> None:
     monkeypatch.setattr(limits, "SESSIONS_MAX", 2)
     async with parties("a", "b", "c", "d") as (a, b, c, d):
-        a.network.keeps = lambda _peer: True
+        a.network.keepers.append(lambda _peer: True)
         await b.connect(a)
         await c.connect(a)
         await trio.sleep(1)

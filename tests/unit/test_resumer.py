@@ -411,7 +411,7 @@ async def test_who_is_full_still_takes_back_its_own(
 ) -> None:
     monkeypatch.setattr(limits, "SESSIONS_MAX", 1)
     async with connected() as (a, b, session):
-        b.network.keeps = lambda _peer: True
+        b.network.keepers.append(lambda _peer: True)
         a.links.cut("a", "b")
         await trio.sleep(1)
         assert session.resumed == 1

@@ -98,12 +98,14 @@ class Reachability:
         hosts: public addresses of ours that REACH_VOTES networks see; one a family.
         guesses: what fewer of them say.
         endpoints: (host, port) where REACH_VOTES networks have reached us.
+        tentative: endpoints that fewer of them have reached: a dial wasted if they lie, no more.
         refusals: ports that were tried and not reached, and what was said about it.
     """
 
     hosts: tuple[str, ...] = ()
     guesses: tuple[str, ...] = ()
     endpoints: tuple[tuple[str, int], ...] = ()
+    tentative: tuple[tuple[str, int], ...] = ()
     refusals: tuple[tuple[int, str], ...] = ()
 
 
@@ -342,16 +344,18 @@ class ReachCore:
         seen = [(v.seen_host, v.network) for v in self._voters.values() if v.seen_host]
         hosts, guesses = _agreed(seen)
         endpoints: list[tuple[str, int]] = []
+        tentative: list[tuple[str, int]] = []
         refusals: list[tuple[int, str]] = []
         for port in self._ports:
             tried = [(v, v.results[port]) for v in self._voters.values() if port in v.results]
             reached = [(result.host, v.network) for v, result in tried if result.is_reached]
-            agreed, _ = _agreed(reached)
+            agreed, some = _agreed(reached)
             endpoints += [(host, port) for host in agreed]
+            tentative += [(host, port) for host in some]
             refused = [result.reason for _, result in tried if not result.is_reached]
             if refused and not agreed:
                 refusals.append((port, refused[-1]))
-        return Reachability(hosts, guesses, tuple(endpoints), tuple(refusals))
+        return Reachability(hosts, guesses, tuple(endpoints), tuple(tentative), tuple(refusals))
 
 
 def _is_ready(voter: _Voter) -> bool:

@@ -194,6 +194,10 @@ class RelayCore:
         self._volume.spend(n_bytes, now)
         self._relayed_bytes += n_bytes
 
+    def has_reservation(self, peer: PeerId) -> bool:
+        """Whether a peer is to be reached through us."""
+        return peer in self._reservations
+
     # --- reservations ---------------------------------------------------------------------
 
     def _on_reserve(self, event: events.ReserveAsked, now: float) -> None:
