@@ -804,8 +804,9 @@ UPGRADES_CONCURRENT_MAX = 4
 # The first try comes at once; networks change, so it is tried again, rarer and rarer.
 UPGRADE_PAUSE_S_MIN = 30.0
 UPGRADE_PAUSE_S_MAX = 1800.0
-# The whole of one try of one kind: gathering, the signals, and all attempts.
-UPGRADE_TRY_S = 30.0
+# The whole of one try of one kind: for direct ones one packet lost; else gathering, the signals,
+# and all attempts.
+UPGRADE_TRY_S = {"direct": 3.0, "punched-tcp": 20.0, "rtc": 30.0}
 # How soon the side that is asked sees that the session has moved.
 UPGRADE_LOOK_S = 0.05
 # Where we can be reached is looked at this often besides when something happens.

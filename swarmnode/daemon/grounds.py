@@ -56,7 +56,7 @@ def make_grounds(
         lan=own_networks() if config.lan else (),
     )
     nat = None
-    if wants_nat(config) and isinstance(transport, TcpTransport):
+    if isinstance(transport, TcpTransport) and wants_nat(config):
         nat = Nat(
             config,
             network=network,

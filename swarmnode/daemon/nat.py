@@ -113,13 +113,14 @@ class Nat:
         )
         self.upgrader = Upgrader(network, own_id=identity.peer_id, ways=lambda: self._ways, env=env)
         self._stun = StunResponder()
+        ports = limits.RELAY_PORTS if config.role == "relay" else ()
+        self._also_listen = tuple(f"*:{port}" for port in ports)
         add_probe_service(services, self._stun, self._host_of)
         network.watchers += [self.reach, self.relay, self]
         network.keepers += [lambda peer: peer in self.relays.held, self.relay.serves]
         network.ways.dial_relayed = self.relays.dial
         network.serve_leg = self.relay.serve_leg
-        if config.role == "relay":
-            network.also_listen = tuple(f"*:{port}" for port in limits.RELAY_PORTS)
+        network.also_listen = self._also_listen
 
     # --- running ----------------------------------------------------------------------------
 
@@ -139,7 +140,9 @@ class Nat:
             nursery.start_soon(self.holder.run)
             self.reach.set_ports((port,))
             nursery.start_soon(self.reach.run)
-            nursery.start_soon(self._answer_stun, port)
+            nursery.start_soon(self._answer_stun, self._stun, f"*:{port}")
+            for address in self._also_listen:
+                nursery.start_soon(self._answer_stun, StunResponder(), address)
             if self._config.port_mapping:
                 self.mapper = PortMapper(port, identity=self._identity, env=self._env)
                 nursery.start_soon(self.mapper.run)
@@ -167,12 +170,12 @@ class Nat:
             take=self._take,
         )
 
-    async def _answer_stun(self, port: int) -> None:
+    async def _answer_stun(self, responder: StunResponder, address: str) -> None:
         """Tell others how their NATs translate UDP, on the port of the same number."""
         try:
-            await self._stun.run(f"*:{port}")
+            await responder.run(address)
         except ConfigError as error:
-            _log.warning("no STUN for others", why=str(error))
+            _log.warning("no STUN for others there", address=address, why=str(error))
 
     async def _follow_mapping(self, mapper: PortMapper, port: int) -> None:
         mapping: Mapping | None = None
@@ -222,7 +225,7 @@ class Nat:
         Raises:
             SwarmNodeError: nothing can be sent at all.
         """
-        servers = self._stun_peers()[: limits.STUN_SERVERS_MAX]
+        servers = self._public_peers()[: limits.STUN_SERVERS_MAX]
         if not servers:
             return None
 
@@ -245,14 +248,7 @@ class Nat:
 
     def stun_servers(self) -> tuple[str, ...]:
         """Return HOST:PORT of peers that answer STUN."""
-        return tuple(address for _, address in self._stun_peers())
-
-    def _stun_peers(self) -> list[tuple[PeerId, str]]:
-        return [
-            (peer, address)
-            for peer, address in self._public_peers()
-            if parse_address(address)[1] not in limits.RELAY_PORTS  # it answers on its own port
-        ]
+        return tuple(address for _, address in self._public_peers())
 
     def _public_peers(self) -> list[tuple[PeerId, str]]:
         """Return peers that we have dialled at a public address, and which."""

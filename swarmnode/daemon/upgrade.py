@@ -13,6 +13,7 @@ channel breaks, the session finds a way through a relay again, and this begins a
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -143,27 +144,35 @@ class Upgrader:
 
     async def _try_all(self, session: Session) -> tuple[str, ...]:
         """Try every kind of way once; return why each did not work, nothing if one did."""
-        whys = []
-        tries: list[tuple[str, Callable[[], Awaitable[None]]]] = [
-            ("direct", lambda: self._dial_direct(session))
-        ]
-        if session.outbound:
-            tries += [
-                (path, lambda way=way: self._invite(session, way))  # type: ignore[misc]
-                for path, way in self._ways()
-            ]
-        for path, attempt in tries:
+        whys: list[str] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._try, session, "direct", self._dial_direct, whys)
+            if session.outbound:
+                await trio.sleep(limits.RELAY_HEAD_START_S)
+                for path, way in self._ways():
+                    if _is_relayed(session):
+                        await self._try(session, path, partial(self._invite, way=way), whys)
             if not _is_relayed(session):
-                return ()
-            try:
-                await _in_time(path, attempt)
-            except SwarmNodeError as error:
-                whys.append(f"{path}: {error}")
-                _log.debug("no better way", peer=session.peer.short, path=path, why=str(error))
-            if path != "direct":
-                ended = "failed" if _is_relayed(session) else "ok"
-                self._network.ways.tried[path, ended] += 1
+                nursery.cancel_scope.cancel()
         return tuple(whys) if _is_relayed(session) else ()
+
+    async def _try(
+        self,
+        session: Session,
+        path: str,
+        attempt: Callable[[Session], Awaitable[None]],
+        whys: list[str],
+    ) -> None:
+        try:
+            with trio.move_on_after(limits.UPGRADE_TRY_S[path]) as scope:
+                await attempt(session)
+            if scope.cancelled_caught:
+                raise DeadlineExceeded(f"a {path} way", limits.UPGRADE_TRY_S[path])
+        except SwarmNodeError as error:
+            whys.append(f"{path}: {error}")
+            _log.debug("no better way", peer=session.peer.short, path=path, why=str(error))
+        if path != "direct":  # dials are counted where they are made
+            self._network.ways.tried[path, "failed" if _is_relayed(session) else "ok"] += 1
 
     async def _dial_direct(self, session: Session) -> None:
         """Dial the peer's own addresses, all at once; raises what the last one said."""
@@ -182,20 +191,13 @@ class Upgrader:
 
             for address in direct:
                 nursery.start_soon(dial, address)
-        if _is_relayed(session) and errors:
+        if errors and _is_relayed(session):
             raise errors[-1]
 
-    async def _invite(self, session: Session, way: Inviting) -> None:
+    async def _invite(self, session: Session, *, way: Inviting) -> None:
         channel = session.channel
         if isinstance(channel, RelayedChannel):
             await self.take(session.peer, await way.invite(session.peer, channel.relay))
-
-
-async def _in_time(path: str, attempt: Callable[[], Awaitable[None]]) -> None:
-    with trio.move_on_after(limits.UPGRADE_TRY_S):
-        await attempt()
-        return
-    raise DeadlineExceeded(f"a {path} way", limits.UPGRADE_TRY_S)
 
 
 def _is_relayed(session: Session) -> bool:

@@ -191,27 +191,29 @@ class Daemon:
         *flags: str,
         env: Mapping[str, str] | None = None,
         host: str = LOOPBACK,
+        port: int = 0,
     ) -> None:
-        self.home = home
-        self.host, self.port = host, free_port()
-        self._link, self._flags, self._env = link, flags, env
+        self.home, self.env = home, env
+        self.host, self.port = host, port or free_port()
+        self._link, self._flags = link, flags
         self._client = ControlClient(Paths(home))
         self.process: subprocess.Popen[bytes] | None = None
         self.log_path = home.parent / f"{home.name}.log"
         self.start()
 
+    def arguments(self) -> list[str]:
+        """Return the command line without the name of the program."""
+        arguments = ["join", self._link, *self._flags, "--listen", f"{self.host}:{self.port}"]
+        return arguments if "--metrics" in self._flags else [*arguments, "--metrics", "off"]
+
     def start(self) -> None:
-        command = worker_command("swarmnode", "join", self._link, *self._flags)
-        command += ["--listen", f"{self.host}:{self.port}"]
-        if "--metrics" not in self._flags:
-            command += ["--metrics", "off"]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                command,
+                worker_command("swarmnode", *self.arguments()),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(self.home, self._env),
+                env=environment(self.home, self.env),
                 start_new_session=True,
             )
 

@@ -37,7 +37,7 @@ class Neighbour(Daemon):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(self.home, self._env),
+                env=environment(self.home, self.env),
                 start_new_session=True,
             )
 

@@ -33,7 +33,7 @@ def busy() -> NodeSnapshot:
         FRESH,
         state="training",
         peers=7,
-        connections={"direct": 3, "relayed": 1},
+        connections={"direct": 3, "relay": 1},
         sent_bytes={"tensor": 10**12, "control": 5},
         received_bytes={"state": 9},
         exchanges={"committed": 4, "in_doubt": 1},
@@ -71,7 +71,7 @@ def test_values_arrive() -> None:
     assert value(node, "build_info", "0.1.0", "3.11.7", "avx2") == 1
     assert value(node, "node_info", "trainer", "cpu", "digits") == 1
     assert value(node, "peers") == 7
-    assert value(node, "connections", "relayed") == 1
+    assert value(node, "connections", "relay") == 1
     assert value(node, "sent_bytes_total", "tensor") == 10**12
     assert value(node, "exchanges_total", "in_doubt") == 1
     assert value(node, "local_steps_total") == 1000
