@@ -15,6 +15,7 @@ have to find each other, and exchange a model of 1 M parameters. Needs root, see
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -32,7 +33,7 @@ from swarmnode.protocol.swarm import Hint
 from swarmnode.tensor.layout import Layout
 from tests.lab.lab_daemon import LabDaemon
 from tests.lab.natlab import NAT_TYPES, NatLab
-from tests.process.daemon_kit import make_home, new_swarm
+from tests.process.daemon_kit import make_home, new_swarm, wait_until
 
 NUMEL = 1_000_000
 RELAY_PORT, PORT = 443, 7337
@@ -108,25 +109,23 @@ def _watch(a: str, b: str, nodes: tuple[tuple[LabDaemon, str], ...]) -> Result:
     (first, other), (second, one) = nodes
     second.wait(bool, "the second daemon")
     listened_at = time.monotonic()
-    _until(lambda: first.path_to(other) and second.path_to(one), "a session")
+    wait_until(lambda: first.path_to(other) and second.path_to(one), "a session", _DEADLINE_S)
     connect_s = time.monotonic() - listened_at
     for daemon, _ in nodes:
         daemon.wait(lambda s: s["state"] == "training", "training")
     ready_at = time.monotonic()
-    _until(lambda: all(d.status().get("exchanges_committed") for d, _ in nodes), "an exchange")
+    wait_until(
+        lambda: all(d.status().get("exchanges_committed") for d, _ in nodes),
+        "an exchange",
+        _DEADLINE_S,
+    )
     seconds = time.monotonic() - ready_at
-    expected, deadline = expected_path(a, b), time.monotonic() + _SETTLE_S
-    while (path := first.path_to(other)) != expected and time.monotonic() < deadline:
-        time.sleep(0.1)  # noqa: TID251 -- a command for people, not a test
-    exchanged = all(d.wait(bool, "its status")["exchanges_half_applied"] == 0 for d, _ in nodes)
-    return Result(a, b, path, exchanged, round(seconds, 2), round(connect_s, 2), expected)
-
-
-def _until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {_DEADLINE_S:g} s: {what}"
-        time.sleep(0.02)  # noqa: TID251 -- as above
+    expected = expected_path(a, b)
+    with contextlib.suppress(AssertionError):  # the table says what it is instead
+        wait_until(lambda: first.path_to(other) == expected, "the best path", _SETTLE_S)
+    path = first.path_to(other)
+    is_whole = all(d.wait(bool, "its status")["exchanges_half_applied"] == 0 for d, _ in nodes)
+    return Result(a, b, path, is_whole, round(seconds, 2), round(connect_s, 2), expected)
 
 
 def measure_all(pairs: list[tuple[str, str]], tell: Callable[[str], None]) -> Iterator[Result]:
