@@ -1,0 +1,38 @@
+"""Real daemons behind NATs find the best way there is; all 55 pairs: ``tests/lab/matrix.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab.matrix import all_pairs, expected_path, measure
+
+# One pair for each way, and for each reason why there is no better one.
+PAIRS = (
+    ("none", "port-restricted"),
+    ("cgnat", "port-restricted"),
+    ("full-cone", "symmetric"),
+    ("symmetric", "cgnat-sym"),
+    ("udp-blocked", "tcp-443"),
+)
+
+
+@pytest.mark.parametrize(("a", "b"), PAIRS, ids=":".join)
+def test_two_nodes_exchange_by_the_best_way(able: None, tmp_path: Path, a: str, b: str) -> None:
+    said: list[str] = []
+    result = measure(a, b, tmp_path, said.append)
+    assert result.exchanged, said
+    assert result.path == expected_path(a, b)
+
+
+def test_the_matrix_is_whole() -> None:
+    pairs = all_pairs()
+    assert len(pairs) == len(set(pairs)) == 55
+    expected = [expected_path(a, b) for a, b in pairs]
+    assert {way: expected.count(way) for way in set(expected)} == {
+        "direct": 9,
+        "punched-tcp": 21,
+        "rtc": 4,
+        "relay": 21,
+    }
