@@ -813,6 +813,8 @@ UPGRADE_LOOK_S = 0.05
 NAT_LOOK_S = 15.0
 # What an own NAT does is surveyed again that often; a laptop moves.
 NAT_SURVEY_S = 1800.0
+# `swarmnode netcheck` waits for a survey: three questions of STUN_ASK_S each, one after the other.
+NETCHECK_S = 8.0
 
 # --- ipc, worker -------------------------------------------------------------------------
 # Text that a task reads into memory at once; more is a job for a streaming task.

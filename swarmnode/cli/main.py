@@ -31,6 +31,7 @@ _VERBS = {
     "invite": ("invite", "Let people into a closed swarm, and take that back."),
     "join": ("join", "Join a swarm by its link or name and train until Ctrl-C."),
     "leave": ("control", "Tell the running node to leave its swarm and stop."),
+    "netcheck": ("netcheck", "Show how this node reaches others, and what would help."),
     "pause": ("control", "Stop training until `resume`; the node stays in its swarm."),
     "resume": ("control", "Go on training after `pause`."),
     "paths": ("control", "Show where this node keeps its files."),

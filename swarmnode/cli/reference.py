@@ -24,6 +24,7 @@ from swarmnode.config import ENVIRONMENT_PREFIX, HOME_VARIABLE, NodeConfig
 from swarmnode.daemon.control import control_routes, metrics_routes
 from swarmnode.daemon.finalize import Finalized
 from swarmnode.daemon.found import FoundSwarm
+from swarmnode.daemon.netcheck import Finding
 from swarmnode.daemon.status import NodeStatus, PeerView
 from swarmnode.errors import SwarmNodeError
 from swarmnode.telemetry.catalogue import render
@@ -89,6 +90,8 @@ _ROUTES = {
     "GET /status": "What the node is doing: the fields of [status](#fields-of-status). With"
     " `?mixing=1` those of the exchange graph are computed anew, at most once a minute.",
     "GET /peers": "A list of the fields of [a peer](#fields-of-a-peer), connected ones first.",
+    "GET /netcheck": "How the node reaches others and is reached: a list of the fields of"
+    " [a finding](#fields-of-a-finding). Asks peers, which takes some seconds.",
     "GET /swarms": "What the node knows of swarms: those that nodes on the LAN are in, its own, and"
     " what the DHT has under the names in `?names=A,B`. `swarms` has the fields of"
     " [a swarm](#fields-of-a-swarm); `searched` says where was looked.",
@@ -280,6 +283,8 @@ def _control_api() -> Iterator[str]:
     yield from _table(("field", "type"), _fields(NodeStatus))
     yield "### Fields of a peer\n"
     yield from _table(("field", "type"), _fields(PeerView))
+    yield "### Fields of a finding\n"
+    yield from _table(("field", "type"), _fields(Finding))
     yield "### Fields of a merge\n"
     yield from _table(("field", "type"), _fields(Finalized))
     yield "### Fields of a swarm\n"

@@ -4,6 +4,7 @@
 GET /status   :class:`~swarmnode.daemon.status.NodeStatus`; ``?mixing=1`` with fresh figures of the
               exchange graph
 GET /peers    list of :class:`~swarmnode.daemon.status.PeerView`
+GET /netcheck  list of :class:`~swarmnode.daemon.netcheck.Finding`
 GET /swarms   ``?names=A,B``: :class:`~swarmnode.daemon.found.Findings`, what LAN and DHT know
 GET /metrics  the Prometheus text, also where metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``
@@ -39,6 +40,9 @@ def control_routes(node: Node) -> list[Route]:
     async def peers(request: Request) -> Response:  # noqa: ARG001
         return json_response(node.view.peers())
 
+    async def netcheck(request: Request) -> Response:  # noqa: ARG001
+        return json_response(await node.netcheck())
+
     async def swarms(request: Request) -> Response:
         names = [name for name in request.query().get("names", "").split(",") if name]
         return json_response(await ask_node(node.view, node.beacon, names, node.env))
@@ -68,6 +72,7 @@ def control_routes(node: Node) -> list[Route]:
     return [
         Route("GET", "/status", status),
         Route("GET", "/peers", peers),
+        Route("GET", "/netcheck", netcheck, limits.NETCHECK_S + 1),
         Route("GET", "/swarms", swarms, limits.LOOKUP_DHT_S + 1),
         Route("POST", "/snapshot", snapshot, limits.SNAPSHOT_REQUEST_DEADLINE_S + 1),
         Route("POST", "/finalize", finalize, limits.FINALIZE_DEADLINE_S),

@@ -67,7 +67,11 @@ class _Held:
 
 
 class PortMapper:
-    """Maps one TCP port for as long as :meth:`run` runs."""
+    """Maps one TCP port for as long as :meth:`run` runs.
+
+    Attributes:
+        external: what the router last said its own address is, public or not; "" before it did.
+    """
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class PortMapper:
         find_place: Callable[[], Place] = find_place,
         methods: Sequence[MethodFactory] = METHODS,
     ) -> None:
+        self.external = ""
         self._port = port
         self._env = env
         # The same after a crash: PCP lets a mapping be renewed only with the nonce it began with.
@@ -154,6 +159,7 @@ class PortMapper:
         place = self._where()
         if place != self._place or place is None:
             self._place = place
+            self.external = ""
             self._lose()  # the router that gave it is not ours any more
         self._next_at = self._env.monotonic() + limits.PORTMAP_RETRY_S
         if place is None or (self._held is not None and await self._renew(self._held)):
@@ -185,6 +191,7 @@ class PortMapper:
         granted = await method.map(external_port)
         if not granted.port:
             raise MalformedMessage("the router granted port 0")
+        self.external = str(granted.external)
         if not _is_public(granted.external):
             await method.release(granted)
             raise BehindAnotherNat(

@@ -155,6 +155,7 @@ async def test_a_router_behind_another_nat_is_of_no_use(
     await nursery.start(mapper.run)
     assert mapper.mapping is None
     assert f"the router's own address {external} is not public" in mapper.why
+    assert mapper.external == external
     assert [what for _, what in script.asked][1:] == ["map 7337", "release 7337"]
     assert other.asked == []
     nursery.cancel_scope.cancel()

@@ -1,0 +1,395 @@
+"""What ``swarmnode netcheck`` finds: how this node reaches others and is reached, and what to do.
+
+:func:`find` makes sentences of plain values, which ``netlook.py`` collects; the last ones are about
+one peer each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
+from typing import Final, Literal
+
+import msgspec
+
+from swarmnode import limits
+from swarmnode.net.paths import Path
+from swarmnode.net.portmap import Mapping
+from swarmnode.net.tcp import format_address, parse_address
+from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
+from swarmnode.protocol.nat.reach import Reachability
+from swarmnode.protocol.relay.accounts import Quota
+from swarmnode.protocol.relay.core import RelayStatistics
+
+Verdict = Literal["ok", "warn", "fail", "unknown"]
+
+_CARRIERS: Final = IPv4Network("100.64.0.0/10")  # RFC 6598: between a carrier's NAT and homes
+_DEPENDS: Final = (Dependence.ADDRESS, Dependence.PORT)
+_KINDS: Final = {
+    Dependence.NONE: "full cone",
+    Dependence.ADDRESS: "address-restricted",
+    Dependence.PORT: "port-restricted",
+    Dependence.UNKNOWN: "cone",
+}
+_LETS_IN: Final = {
+    Dependence.NONE: "everybody",
+    Dependence.ADDRESS: "hosts that were sent something",
+    Dependence.PORT: "answers only",
+    Dependence.UNKNOWN: "nobody knows whom",
+}
+_IPV6_ADVICE: Final = "ask the provider for a public IPv4 address, or for IPv6"
+
+_REFUSING_SHOWN_MAX: Final = 4
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of ``swarmnode netcheck``.
+
+    ``warn``: it works, but not as well as it could; ``fail``: it does not; ``unknown``: nobody
+    could tell.
+    """
+
+    topic: str
+    verdict: Verdict
+    text: str
+    advice: str = ""
+    peer: str = ""  # whom it is about
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerWay:
+    """One peer: the way of the session with it, or why there is none."""
+
+    peer: str  # its id as text
+    short: str
+    path: Path | None = None  # None: no session
+    way: str = ""
+    whys: tuple[str, ...] = ()  # why there is no better way, of the last tries
+    error: str = ""
+
+    @property
+    def is_ipv6(self) -> bool:
+        """Whether packets go to an IPv6 address of the peer."""
+        return self.path in ("direct", "punched-tcp") and "[" in self.way
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What the node knows. Addresses are HOST:PORT.
+
+    Attributes:
+        listen: what the listener is bound to.
+        has_nat: False if it listens on the loopback interface only.
+        own: where it is reached on interfaces of this machine.
+        told: what peers are told.
+        servers: how many peers were asked what our NAT does.
+        behaviour: what they said; None if nobody was asked.
+        survey_error: why nothing could be asked.
+        wants_mapping: whether the router may be asked for a port.
+        mapping_why: why there is no mapping, and what can be done after the last "; ".
+        router: the router's own address, as it says; "" if it does not.
+        relays: that hold a place for us, with their addresses.
+        refusing: relays that do not, and why.
+        quota: what this node gives as a relay.
+        relaying: what it gives just now.
+    """
+
+    listen: str
+    port: int
+    has_nat: bool
+    own: tuple[str, ...]
+    told: tuple[str, ...]
+    servers: int = 0
+    behaviour: NatBehaviour | None = None
+    survey_error: str = ""
+    reach: Reachability = field(default_factory=Reachability)
+    wants_mapping: bool = True
+    mapping: Mapping | None = None
+    mapping_why: str = ""
+    router: str = ""
+    relays: tuple[str, ...] = ()
+    refusing: tuple[str, ...] = ()
+    quota: Quota = field(default_factory=Quota)
+    relaying: RelayStatistics | None = None
+    peers: tuple[PeerWay, ...] = ()
+
+    @property
+    def own_hosts(self) -> tuple[IPv4Address | IPv6Address, ...]:
+        """The addresses of this machine's interfaces."""
+        return tuple(ip_address(parse_address(each)[0]) for each in self.own)
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether somebody has got through to us from outside."""
+        return bool(self.reach.endpoints or self.reach.tentative)
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether our NAT gives each peer another port."""
+        return (
+            _is_translated(self)
+            and self.behaviour is not None
+            and (self.behaviour.mapping in _DEPENDS)
+        )
+
+
+def find(known: Known) -> list[Finding]:
+    """Return what is to be said, our own network first, then each peer."""
+    if not known.has_nat:
+        return [_loopback(known), *(_peer(known, peer) for peer in known.peers)]
+    topics = (
+        _addresses,
+        _nat,
+        _udp,
+        _carrier,
+        _ipv6,
+        _port_mapping,
+        _hairpin,
+        _reachable,
+        _relays,
+        _relaying,
+    )
+    return [*(topic(known) for topic in topics), *(_peer(known, peer) for peer in known.peers)]
+
+
+# --- our own network ------------------------------------------------------------------------------
+
+
+def _loopback(known: Known) -> Finding:
+    return Finding(
+        "addresses",
+        "warn",
+        f"listens on {known.listen}: only programs on this machine reach this node",
+        "to be reached by others let it listen on every interface: `--listen '*:7337'`",
+    )
+
+
+def _addresses(known: Known) -> Finding:
+    own, told = ", ".join(known.own), ", ".join(known.told)
+    return Finding("addresses", "ok", f"on this machine {own}; peers are told {told or 'none'}")
+
+
+def _nat(known: Known) -> Finding:
+    behaviour = known.behaviour
+    if behaviour is None or not behaviour.answers:
+        why = "no peer at a public address could be asked" if behaviour is None else "no answer"
+        return Finding("nat", "unknown", known.survey_error or why, _nobody_to_ask(known))
+    seen = "?" if behaviour.public is None else behaviour.public.host
+    lets_in = f"lets in {_LETS_IN[behaviour.filtering]}"
+    if not _is_translated(known):
+        if behaviour.filtering is Dependence.PORT or behaviour.filtering is Dependence.ADDRESS:
+            text = f"none, but a firewall: peers see this machine's own {seen}; it {lets_in}"
+            return Finding("nat", *_unless_reached(known, text, _open_firewall(known)))
+        return Finding("nat", "ok", f"none: peers see this machine's own address {seen}")
+    if known.is_symmetric:
+        text = f"symmetric: peers see {seen} with another port each; it {lets_in}"
+        return Finding("nat", *_unless_reached(known, text, _open_port(known)))
+    if behaviour.mapping is Dependence.UNKNOWN:
+        text = f"one host only could tell: it sees {seen}; the router {lets_in}"
+        return Finding("nat", "unknown", text, "ask again when there are two public peers")
+    kind = _KINDS[behaviour.filtering]
+    return Finding("nat", "ok", f"{kind}: all peers see {seen} with one port; it {lets_in}")
+
+
+def _udp(known: Known) -> Finding:
+    if known.survey_error:
+        return Finding("udp", "fail", f"nothing can be sent: {known.survey_error}", _LET_UDP_OUT)
+    if known.behaviour is None:
+        return Finding("udp", "unknown", "no peer at a public address could be asked")
+    answers = known.behaviour.answers
+    if not answers:
+        text = f"blocked: none of {known.servers} peers answers, though TCP gets through to them"
+        return Finding("udp", "warn", text, _LET_UDP_OUT)
+    return Finding("udp", "ok", f"gets through: answers from {answers} of {known.servers} peers")
+
+
+_LET_UDP_OUT: Final = (
+    "let UDP out in the firewall: it is a way where TCP cannot be punched; all else goes on without"
+)
+
+
+def _carrier(known: Known) -> Finding:
+    """The NAT of a provider, in front of the router or instead of it."""
+    inner = [str(host) for host in known.own_hosts if host in _CARRIERS]
+    seen = _seen_hosts(known)
+    if inner:
+        text = f"yes: this machine's own address {inner[0]} is one of a provider's NAT"
+    elif known.router and not ip_address(known.router).is_global:
+        text = f"yes: the router's own address {known.router} is not public"
+    elif known.router and seen and known.router not in seen:
+        text = f"yes: the router's own address is {known.router}, and peers see {seen[0]}"
+    elif known.mapping is None and "no public address" in known.mapping_why:
+        text = f"perhaps: {known.mapping_why.rpartition('; ')[0]}"
+    elif known.router in seen or any(h.version == 4 and h.is_global for h in known.own_hosts):
+        return Finding("carrier nat", "ok", "no")
+    else:
+        text = "the router does not say what its own address is"
+        if known.router:
+            text = f"the router's own address is {known.router}; no peer says where it sees us"
+        return Finding("carrier nat", "unknown", text)
+    return Finding("carrier nat", *_unless_reached(known, text, _IPV6_ADVICE))
+
+
+def _ipv6(known: Known) -> Finding:
+    own = [str(host) for host in known.own_hosts if host.version == 6 and host.is_global]
+    if not own:
+        advice = "switch on IPv6 in the router, if the provider has it: it needs no NAT"
+        return Finding("ipv6", *_unless_reached(known, "no public address of our own", advice))
+    n_peers = sum(peer.is_ipv6 for peer in known.peers)
+    return Finding("ipv6", "ok", f"{own[0]}; {_count(n_peers, 'peer')} reached over it")
+
+
+def _port_mapping(known: Known) -> Finding:
+    if known.mapping is not None:
+        mapping = known.mapping
+        text = f"{mapping.address} leads here, the router says ({mapping.method})"
+        is_refused = any(port == mapping.port for port, _ in known.reach.refusals)
+        if is_refused and all(port != mapping.port for _, port in known.reach.tentative):
+            text += ", but nobody gets in there"
+            return Finding("port mapping", "warn", text, _IPV6_ADVICE)
+        return Finding("port mapping", "ok", text)
+    if any(host.version == 4 and host.is_global for host in known.own_hosts):
+        return Finding("port mapping", "ok", "not needed: this machine has a public address")
+    if not known.wants_mapping:
+        text, advice = "switched off", "set `port_mapping = true`, or forward a port by hand"
+    else:
+        text, _, advice = known.mapping_why.rpartition("; ")
+        text = text or known.mapping_why
+        advice = advice if text != known.mapping_why else ""
+    return Finding("port mapping", *_unless_reached(known, text, advice))
+
+
+def _hairpin(known: Known) -> Finding:
+    hairpins = None if known.behaviour is None else known.behaviour.hairpins
+    if hairpins is None:
+        if known.behaviour is not None and known.behaviour.answers and not _is_translated(known):
+            return Finding("hairpin", "ok", "not needed: no NAT")
+        return Finding("hairpin", "unknown", "not tried: it takes two public peers, and UDP")
+    if hairpins:
+        return Finding("hairpin", "ok", "the router sends back what goes to its own outer address")
+    text = "no: nodes behind this router meet by the addresses that they have on the LAN"
+    return Finding("hairpin", "ok", text)
+
+
+def _reachable(known: Known) -> Finding:
+    reach = known.reach
+    if reach.endpoints:
+        return Finding("reachable", "ok", f"yes, at {_joined(reach.endpoints)}")
+    if reach.tentative:
+        text = (
+            f"yes, at {_joined(reach.tentative)}, as fewer than {limits.REACH_VOTES} networks say"
+        )
+        return Finding("reachable", "ok", text)
+    if not reach.refusals:
+        return Finding("reachable", "unknown", "nobody could tell", _nobody_to_ask(known))
+    told = "; ".join(f"port {port}: {reason}" for port, reason in reach.refusals)
+    advice = _open_port(known) if _is_translated(known) else _open_firewall(known)
+    return Finding("reachable", "warn", f"no, peers have tried: {told}", advice)
+
+
+def _relays(known: Known) -> Finding:
+    held = ", ".join(known.relays)
+    refused = "".join(f"; not {each}" for each in known.refusing[:_REFUSING_SHOWN_MAX])
+    if known.relays:
+        return Finding("relays", "ok", f"peers reach this node through {held}{refused}")
+    if known.is_reached:
+        return Finding("relays", "ok", "none needed: this node is reached directly")
+    text = f"none{refused}: nobody who cannot be dialled from here reaches this node"
+    return Finding(
+        "relays",
+        "fail" if known.reach.refusals else "warn",
+        text,
+        "let somebody at a public address join, best with `--role relay`",
+    )
+
+
+def _relaying(known: Known) -> Finding:
+    quota, now = known.quota, known.relaying
+    if not quota.reservations_max:
+        return Finding("relaying", "ok", "switched off")
+    rate = quota.bytes_per_s
+    at_most = "as fast as the line" if rate is None else f"at most {rate / 1e6:g} MB/s"
+    if now is None or not known.is_reached:
+        return Finding("relaying", "ok", f"on, {at_most}, once this node can be reached")
+    text = (
+        f"{now.reservations} of {quota.reservations_max} places taken, {now.circuits_open} of"
+        f" {quota.circuits_max} connections, {at_most}; {now.relayed_bytes / 1e6:.1f} MB so far"
+    )
+    short = sum(now.refused_total.get(code, 0) for code in ("full", "quota"))
+    if not short:
+        return Finding("relaying", "ok", text)
+    advice = "to give more use `--role relay`, or a greater `relay_bytes_per_s`"
+    return Finding("relaying", "warn", f"{text}; {short} refused for want of room", advice)
+
+
+# --- peers ----------------------------------------------------------------------------------------
+
+
+def _peer(known: Known, peer: PeerWay) -> Finding:
+    verdict: Verdict = "ok"
+    text, advice = f"{peer.short}… {peer.path}: {peer.way}", ""
+    if peer.path is None:
+        verdict, text = "warn", f"{peer.short}… not connected: {peer.error}"
+    elif peer.path == "relay":
+        verdict = "warn"
+        text += f"; not better, as {'; '.join(peer.whys)}" if peer.whys else ""
+        advice = _advice_for_relayed(known) if peer.whys else _TRYING
+    return Finding("peer", verdict, text, advice, peer.peer)
+
+
+_TRYING: Final = "better ways are being tried: look again in a minute"
+
+
+def _advice_for_relayed(known: Known) -> str:
+    """Say what our side can do; often the other side is the one that can."""
+    if known.is_symmetric:
+        return _open_port(known)
+    if known.behaviour is not None and not known.behaviour.answers:
+        return _LET_UDP_OUT
+    return "its own network is in the way, or both together: an open port on one side helps"
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _is_translated(known: Known) -> bool:
+    return known.behaviour is not None and bool(known.behaviour.is_translated)
+
+
+def _unless_reached(known: Known, text: str, advice: str) -> tuple[Verdict, str, str]:
+    """Return a warning, but for a node that is reached all the same."""
+    return ("ok", text, "") if known.is_reached else ("warn", text, advice)
+
+
+def _open_port(known: Known) -> str:
+    if _carrier(known).verdict == "warn":
+        return _IPV6_ADVICE
+    return (
+        f"switch on UPnP in the router, or forward TCP port {known.port} to this machine there;"
+        " until then others are reached by hole punching or relays"
+    )
+
+
+def _open_firewall(known: Known) -> str:
+    return f"let TCP port {known.port} in, in the firewall of this machine or of its network"
+
+
+def _nobody_to_ask(known: Known) -> str:
+    if known.behaviour is not None:
+        return ""
+    return f"it takes peers at public addresses, {limits.REACH_VOTES} of them in different networks"
+
+
+def _seen_hosts(known: Known) -> tuple[str, ...]:
+    """Return our public IPv4 addresses, as peers see us."""
+    public = known.behaviour.public if known.behaviour is not None else None
+    hosts = [*known.reach.hosts, *known.reach.guesses, *([public.host] if public else [])]
+    return tuple(dict.fromkeys(host for host in hosts if ":" not in host))
+
+
+def _joined(endpoints: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(format_address(*each) for each in endpoints)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
