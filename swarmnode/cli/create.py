@@ -15,7 +15,7 @@ import click
 
 from swarmnode import __version__
 from swarmnode.cli.main import print_json
-from swarmnode.cli.options import check_data, given, json_option, node_options
+from swarmnode.cli.options import bootstrap_option, check_data, given, json_option, node_options
 from swarmnode.cli.worker_tools import run_offline
 from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.errors import ConfigError, Refused
@@ -67,6 +67,7 @@ _SHOWN = (
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
 @click.option("--expires-days", type=click.IntRange(1, 36_500), help="Refuse newcomers after that.")
 @click.option("--closed", is_flag=True, help="Only who has an invite may join.")
+@bootstrap_option
 @node_options
 @json_option
 def create(
@@ -79,6 +80,7 @@ def create(
     data: Path | None,
     expires_days: int | None,
     closed: bool,
+    bootstrap: tuple[str, ...],
     listen: str | None,
     advertise: tuple[str, ...],
     home: Path | None,
@@ -98,7 +100,8 @@ def create(
     get_codec(codec)
     data_dir = check_data(data)
     config = load_config(
-        given(home=home and str(home), listen=listen, advertise=advertise), os.environ
+        given(home=home and str(home), listen=listen, advertise=advertise, bootstrap=bootstrap),
+        os.environ,
     )
     _check_link_can_work(config)
     if config.paths.swarm(name).manifest.exists():
@@ -152,8 +155,9 @@ def _warn_if_private(link: str) -> None:
             private.append(False)
     if all(private):
         click.echo(
-            f"note: {', '.join(map(str, hosts))} can be reached from this network only; for others,"
-            " forward a port and create the swarm with --advertise PUBLIC_HOST:PORT"
+            f"note: {', '.join(map(str, hosts))} can be reached from this network only; for others"
+            " create the swarm with --bootstrap PEER@HOST:PORT of any public node, through which"
+            " they find it, or forward a port and name it with --advertise PUBLIC_HOST:PORT"
         )
 
 
@@ -206,7 +210,7 @@ def _write(
     is_closed: bool,
 ) -> tuple[str, str]:
     from swarmnode.daemon.addresses import reachable_addresses
-    from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
+    from swarmnode.protocol.swarm import BOOTSTRAP_HINTS_MAX, Hint, SwarmLink, sign_manifest
     from swarmnode.store.files import write_atomic
     from swarmnode.store.keys import load_or_create_identity
     from swarmnode.store.swarms import save_link
@@ -238,7 +242,9 @@ def _write(
         created_at=now,
         expires_at=now + expires_days * _SECONDS_PER_DAY if expires_days else 0,
     )
-    hints = tuple(Hint(node.peer_id, address) for address in addresses)
+    own = [Hint(node.peer_id, address) for address in addresses]
+    # Behind a NAT the link is of use to others because of these alone.
+    hints = tuple(dict.fromkeys((*own, *map(Hint.parse, config.bootstrap))))[:BOOTSTRAP_HINTS_MAX]
     link = SwarmLink(name, swarm.public_key, hints)
     save_link(link, paths)
     # The manifest comes last: without it the name is still free for another try.

@@ -50,15 +50,18 @@ def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+bootstrap_option = click.option(
+    "--bootstrap",
+    multiple=True,
+    metavar="PEER@HOST:PORT",
+    help="A node of the network to begin with; may be repeated.",
+)
+
+
 def network_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Where other nodes are looked for."""
     for option in (
-        click.option(
-            "--bootstrap",
-            multiple=True,
-            metavar="PEER@HOST:PORT",
-            help="A node of the network to begin with; may be repeated.",
-        ),
+        bootstrap_option,
         click.option(
             "--lan/--no-lan",
             default=None,

@@ -27,7 +27,7 @@ def test_strangers_behind_nats_train_together(able: None, tmp_path: Path) -> Non
         first = str(Hint(relay_id, f"{lab.ip('pub0')}:{RELAY_PORT}"))
         created = swarmnode(
             tmp_path / "c0", "create", "mine", "--task", "bytes-lm", "--listen", f"*:{PORT}",
-            "--json", "--set", "strategy.every=16",
+            "--json", "--set", "strategy.every=16", "--bootstrap", first,
         )  # fmt: skip
         link = created.json["link"]
         relay = LabDaemon(
@@ -35,8 +35,7 @@ def test_strangers_behind_nats_train_together(able: None, tmp_path: Path) -> Non
             env=without_torch(tmp_path / "no_torch"),
         )  # fmt: skip
         nodes = [
-            LabDaemon(lab, f"c{index}", tmp_path, link, "--bootstrap", first, port=PORT)
-            for index in range(len(KINDS))
+            LabDaemon(lab, f"c{index}", tmp_path, link, port=PORT) for index in range(len(KINDS))
         ]
         try:
             _train(relay, nodes)
@@ -67,4 +66,3 @@ def _train(relay: LabDaemon, nodes: list[LabDaemon]) -> None:
         assert code == 0, node.log
         assert seconds < 2.5
     print(f"held-out losses {[round(loss, 2) for loss in losses]}, ways {sorted(paths)}")
-
