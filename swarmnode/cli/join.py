@@ -30,7 +30,7 @@ from swarmnode.errors import ConfigError
 @click.option(
     "--role",
     type=click.Choice(get_args(NodeRole)),
-    help="trainer, keeper (holds snapshots), relay (connects others) or monitor [default: trainer].",
+    help="trainer, keeper (has snapshots), relay (connects others), monitor [default: trainer].",
 )
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps [default: auto].")
