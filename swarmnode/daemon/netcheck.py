@@ -15,6 +15,7 @@ import msgspec
 from swarmnode import limits
 from swarmnode.net.paths import Path
 from swarmnode.net.portmap import Mapping
+from swarmnode.net.relay_address import is_relayed
 from swarmnode.net.tcp import format_address, parse_address
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability
@@ -64,6 +65,7 @@ class PeerWay:
     short: str
     path: Path | None = None  # None: no session
     way: str = ""
+    is_dialled: bool = True  # by us: then the asking for better ways is ours too
     whys: tuple[str, ...] = ()  # why there is no better way, of the last tries
     error: str = ""
 
@@ -119,9 +121,16 @@ class Known:
         return tuple(ip_address(parse_address(each)[0]) for each in self.own)
 
     @property
+    def public_hosts(self) -> tuple[str, ...]:
+        """The public IPv4 addresses of this machine's interfaces: no NAT is before it."""
+        return tuple(str(host) for host in self.own_hosts if host.version == 4 and host.is_global)
+
+    @property
     def is_reached(self) -> bool:
-        """Whether somebody has got through to us from outside."""
-        return bool(self.reach.endpoints or self.reach.tentative)
+        """Whether strangers get through to us, or should as far as anybody knows."""
+        if self.reach.endpoints or self.reach.tentative:
+            return True
+        return bool(self.public_hosts) and not self.reach.refusals
 
     @property
     def is_symmetric(self) -> bool:
@@ -165,12 +174,17 @@ def _loopback(known: Known) -> Finding:
 
 
 def _addresses(known: Known) -> Finding:
-    own, told = ", ".join(known.own), ", ".join(known.told)
-    return Finding("addresses", "ok", f"on this machine {own}; peers are told {told or 'none'}")
+    told = [address for address in known.told if not is_relayed(address)]
+    if len(told) < len(known.told):
+        told.append(_count(len(known.told) - len(told), "relay"))
+    text = f"on this machine {', '.join(known.own)}; peers are told {', '.join(told) or 'none'}"
+    return Finding("addresses", "ok", text)
 
 
 def _nat(known: Known) -> Finding:
     behaviour = known.behaviour
+    if (behaviour is None or not behaviour.answers) and known.public_hosts:
+        return Finding("nat", "ok", f"none: this machine has the public {known.public_hosts[0]}")
     if behaviour is None or not behaviour.answers:
         why = "no peer at a public address could be asked" if behaviour is None else "no answer"
         return Finding("nat", "unknown", known.survey_error or why, _nobody_to_ask(known))
@@ -220,7 +234,7 @@ def _carrier(known: Known) -> Finding:
         text = f"yes: the router's own address is {known.router}, and peers see {seen[0]}"
     elif known.mapping is None and "no public address" in known.mapping_why:
         text = f"perhaps: {known.mapping_why.rpartition('; ')[0]}"
-    elif known.router in seen or any(h.version == 4 and h.is_global for h in known.own_hosts):
+    elif known.router in seen or known.public_hosts:
         return Finding("carrier nat", "ok", "no")
     else:
         text = "the router does not say what its own address is"
@@ -248,7 +262,7 @@ def _port_mapping(known: Known) -> Finding:
             text += ", but nobody gets in there"
             return Finding("port mapping", "warn", text, _IPV6_ADVICE)
         return Finding("port mapping", "ok", text)
-    if any(host.version == 4 and host.is_global for host in known.own_hosts):
+    if known.public_hosts:
         return Finding("port mapping", "ok", "not needed: this machine has a public address")
     if not known.wants_mapping:
         text, advice = "switched off", "set `port_mapping = true`, or forward a port by hand"
@@ -262,7 +276,7 @@ def _port_mapping(known: Known) -> Finding:
 def _hairpin(known: Known) -> Finding:
     hairpins = None if known.behaviour is None else known.behaviour.hairpins
     if hairpins is None:
-        if known.behaviour is not None and known.behaviour.answers and not _is_translated(known):
+        if known.public_hosts:
             return Finding("hairpin", "ok", "not needed: no NAT")
         return Finding("hairpin", "unknown", "not tried: it takes two public peers, and UDP")
     if hairpins:
@@ -293,7 +307,7 @@ def _relays(known: Known) -> Finding:
     if known.relays:
         return Finding("relays", "ok", f"peers reach this node through {held}{refused}")
     if known.is_reached:
-        return Finding("relays", "ok", "none needed: this node is reached directly")
+        return Finding("relays", "ok", "none needed: this node can be reached directly")
     text = f"none{refused}: nobody who cannot be dialled from here reaches this node"
     return Finding(
         "relays",
@@ -333,6 +347,7 @@ def _peer(known: Known, peer: PeerWay) -> Finding:
     elif peer.path == "relay":
         verdict = "warn"
         text += f"; not better, as {'; '.join(peer.whys)}" if peer.whys else ""
+        text += "" if peer.is_dialled else "; punching is for the other side to begin"
         advice = _advice_for_relayed(known) if peer.whys else _TRYING
     return Finding("peer", verdict, text, advice, peer.peer)
 
@@ -346,7 +361,7 @@ def _advice_for_relayed(known: Known) -> str:
         return _open_port(known)
     if known.behaviour is not None and not known.behaviour.answers:
         return _LET_UDP_OUT
-    return "its own network is in the way, or both together: an open port on one side helps"
+    return "its network stands in the way, or both do: an open port on either side helps"
 
 
 # --- words ----------------------------------------------------------------------------------------

@@ -81,7 +81,12 @@ def _peers(
     for peer, session in sorted(network.sessions.items()):
         way = session.channel_description
         yield PeerWay(
-            peer=str(peer), short=peer.short, path=path_of(way), way=way, whys=whys.get(peer, ())
+            peer=str(peer),
+            short=peer.short,
+            path=path_of(way),
+            way=way,
+            is_dialled=session.outbound,
+            whys=whys.get(peer, ()),
         )
     for peer in sorted(set(members) - network.sessions.keys()):
         error = network.dial_errors.get(peer)
