@@ -210,7 +210,8 @@ def _write(
     is_closed: bool,
 ) -> tuple[str, str]:
     from swarmnode.daemon.addresses import reachable_addresses
-    from swarmnode.protocol.swarm import BOOTSTRAP_HINTS_MAX, Hint, SwarmLink, sign_manifest
+    from swarmnode.limits import BOOTSTRAP_HINTS_MAX
+    from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
     from swarmnode.store.files import write_atomic
     from swarmnode.store.keys import load_or_create_identity
     from swarmnode.store.swarms import save_link

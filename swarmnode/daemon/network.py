@@ -16,15 +16,14 @@ has asked for lately are closed again.
 from __future__ import annotations
 
 import functools
-import math
-from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
 
 from swarmnode import limits
 from swarmnode.daemon.dialler import Dialler
+from swarmnode.daemon.door import Door
 from swarmnode.daemon.resumer import Resumer
 from swarmnode.daemon.ways import Ways
 from swarmnode.env import Env
@@ -33,31 +32,22 @@ from swarmnode.errors import (
     ConfigError,
     DeadlineExceeded,
     KeyInUse,
-    Overloaded,
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, Transport, receive_exactly
+from swarmnode.net.channel import Channel, Transport
 from swarmnode.net.paths import path_of
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session, run_session
-from swarmnode.net.tcp import TcpChannel
-from swarmnode.net.tls import TLS_HEADER_BYTES
-from swarmnode.net.where import answer_where
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.resume import MAGIC
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire.reach import WHERE_MAGIC
-from swarmnode.wire.relay import LEG_MAGIC
 from swarmnode.wire.session import GoodbyeCode
 
 ALIVE_SERVICE = "alive/1"
 _INSTANCE_BYTES = 16
 _log = get_logger(__name__)
-
-Use = Callable[[Channel, bytes], Awaitable[None]]
-"""Takes an accepted channel, and what it began with."""
 
 
 class SessionWatcher(Protocol):
@@ -76,14 +66,12 @@ class Network:
     Attributes:
         sessions: at most one per peer.
         dial_errors: why the last attempt to reach a peer failed, of peers without a session.
-        refused: connections of strangers that came to nothing, by the kind of error.
         address: what the listener is bound to.
         key_refusals: how often a peer has closed, as another node with our key answers it.
         keepers: each tells whether a session is wanted although nobody uses it just now.
         addresses_of: where a peer with a session may be found again, as the swarm says.
         ways: opens channels.
-        claim: takes an accepted channel that belongs to a hole punch.
-        serve_leg: takes a channel that is a leg of a relayed one, with its first bytes.
+        door: takes in channels that others have opened.
         on_moved: told of sessions that go on over another channel.
         resumed_total: how often sessions have gone on over another channel.
         also_listen: further addresses to listen on, as far as this machine lets us.
@@ -99,15 +87,13 @@ class Network:
         env: Env,
     ) -> None:
         self.sessions: dict[PeerId, Session] = {}
-        self.refused: Counter[str] = Counter()
         self.address = ""
         self.watchers: list[SessionWatcher] = []
         self.on_session_end: Callable[[Session], None] = lambda _session: None
         self.keepers: list[Callable[[PeerId], bool]] = []
         self.addresses_of: Callable[[PeerId], tuple[str, ...]] = lambda _peer: ()
         self.ways = Ways(transport, env)
-        self.claim: Callable[[TcpChannel], bool] = lambda _channel: False
-        self.serve_leg: Use | None = None
+        self.door = Door(self._greet, env)
         self.on_moved: Callable[[Session], None] = lambda _session: None
         self.also_listen: tuple[str, ...] = ()
         self.resumed_total = 0
@@ -128,10 +114,6 @@ class Network:
         self._instance = env.token(_INSTANCE_BYTES)
         self._nursery: trio.Nursery | None = None
         self._used_at: dict[PeerId, float] = {}
-        self._strangers = 0
-        self._askers = 0
-        self._refusals_unsaid = 0
-        self._refusal_said_at = -math.inf
         self._resumer: Resumer | None = None
         services.add_request(ALIVE_SERVICE, self._answer_alive)
 
@@ -152,8 +134,8 @@ class Network:
                 env=self._env,
             )
             if listen:
-                serve = functools.partial(self._transport.serve, admit=self.admit)
-                self.address = await nursery.start(serve, listen, self.accept)
+                serve = functools.partial(self._transport.serve, admit=self.door.admit)
+                self.address = await nursery.start(serve, listen, self.door.accept)
                 for address in self.also_listen:
                     await self._listen_also(nursery, address)
             task_status.started(self.address)
@@ -253,46 +235,12 @@ class Network:
     # --- accepting ----------------------------------------------------------------------
 
     async def _listen_also(self, nursery: trio.Nursery, address: str) -> None:
-        serve = functools.partial(self._transport.serve, admit=self.admit)
+        serve = functools.partial(self._transport.serve, admit=self.door.admit)
         try:
-            bound = await nursery.start(serve, address, self.accept)
+            bound = await nursery.start(serve, address, self.door.accept)
             _log.info("listening also", address=bound)
         except ConfigError as error:
             _log.warning("not listening there", address=address, why=str(error))
-
-    def admit(self) -> bool:
-        """Bound what strangers cost who have proven nothing yet."""
-        if self._strangers >= limits.STRANGERS_MAX:
-            self._note_refusal("TooManyStrangers", "", "too many handshakes at once")
-            return False
-        return True
-
-    async def accept(self, channel: Channel) -> None:
-        """Take in a channel that somebody else has opened; return when it is of no use any more.
-
-        It brings a new session, or is another way for one that there is.
-        """
-        if isinstance(channel, TcpChannel) and self.claim(channel):
-            return
-        self._strangers += 1
-        try:
-            session, other = None, None
-            try:
-                first_bytes = await _receive_first(channel)
-                other = self._other_use(first_bytes)
-                if other is None:
-                    session = await self._greet(channel, first_bytes)
-            finally:
-                self._strangers -= 1
-            if other is not None:
-                await other(channel, first_bytes)
-            elif session is not None:
-                await session.wait_left(channel)
-        except ChannelBroken as error:  # it went away: often we were there first
-            self.refused["ChannelBroken"] += 1
-            _log.debug("gone before it was known", channel=channel.description, why=str(error))
-        except SwarmNodeError as error:
-            self._note_refusal(type(error).__name__, channel.description, str(error))
 
     async def _greet(self, channel: Channel, first_bytes: bytes) -> Session | None:
         """Return the session that uses this channel now. Raises SwarmNodeError."""
@@ -300,42 +248,16 @@ class Network:
         if MAGIC.startswith(first_bytes):
             return await self._resumer.serve(channel, first_bytes)
         if self._is_full() and self._least_used() is None:
-            self._note_refusal("TooManyPeers", "", "connected to enough peers")
+            self.door.note_refusal("TooManyPeers", "", "connected to enough peers")
             return None
         session = await self._start(channel, None, first_bytes=first_bytes)
         if not session.is_probe:
             await self._register(session)
         return session
 
-    def _other_use(self, first_bytes: bytes) -> Use | None:
-        """Return what takes a channel that begins so, if it is for no session of ours."""
-        if WHERE_MAGIC.startswith(first_bytes):
-            return self._tell_where
-        return self.serve_leg if LEG_MAGIC.startswith(first_bytes) else None
-
-    async def _tell_where(self, channel: Channel, first_bytes: bytes) -> None:
-        """Tell whoever asks where its bytes come from. Raises SwarmNodeError."""
-        if isinstance(channel, TcpChannel) and channel.remote is not None:
-            if self._askers >= limits.WHERE_ASKERS_MAX:
-                raise Overloaded("too many ask at once where they are")
-            self._askers += 1
-            try:
-                await answer_where(channel, first_bytes, channel.remote)
-            finally:
-                self._askers -= 1
-
     def _moved(self, session: Session) -> None:
         self.resumed_total += 1
         self.on_moved(session)
-
-    def _note_refusal(self, kind: str, channel: str, why: str) -> None:
-        self.refused[kind] += 1
-        self._refusals_unsaid += 1
-        now = self._env.monotonic()
-        if now >= self._refusal_said_at + limits.REFUSAL_LOG_INTERVAL_S:
-            count = self._refusals_unsaid
-            _log.info("refused a connection", channel=channel, why=why, refusals=count)
-            self._refusals_unsaid, self._refusal_said_at = 0, now
 
     # --- sessions -----------------------------------------------------------------------
 
@@ -494,15 +416,6 @@ class Network:
         ]
         # Open streams do not protect a session: else whoever opens some keeps others out.
         return min(spare, key=lambda each: (each.is_busy, self._used_at[each.peer]), default=None)
-
-
-async def _receive_first(channel: Channel) -> bytes:
-    """Return the bytes that tell a new session from one that changes its channel."""
-    first = bytearray(TLS_HEADER_BYTES)
-    with trio.move_on_after(limits.HANDSHAKE_S):
-        await receive_exactly(channel, memoryview(first))
-        return bytes(first)
-    raise DeadlineExceeded(f"{channel.description}: the first bytes", limits.HANDSHAKE_S)
 
 
 def _have_crossed(session: Session, old: Session) -> bool:

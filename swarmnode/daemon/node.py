@@ -139,6 +139,7 @@ class Node:
             network=self._network,
             discovery=self._discovery,
             key_guard=self._key_guard,
+            nat=grounds.nat,
             self_id=identity.peer_id,
             swarm=link.name,
             role=config.role,

@@ -19,6 +19,7 @@ from swarmnode.daemon.finalize import Finalizer
 from swarmnode.daemon.groups import Groups
 from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.mixing import InThread, Meetings, SwarmMixing
+from swarmnode.daemon.nat import Nat
 from swarmnode.daemon.network import Network
 from swarmnode.daemon.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.swarm import SwarmPart
@@ -28,6 +29,7 @@ from swarmnode.net.paths import path_of
 from swarmnode.net.session import Session
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.telemetry.metrics import Histogram, NodeSnapshot
+from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.tensor.codec import active_isa
 from swarmnode.wire.admission import Role
 from swarmnode.wire.membership import PeerState
@@ -111,6 +113,7 @@ class NodeView:
     network: Network
     discovery: Discovery
     key_guard: KeyGuard
+    nat: Nat | None
     self_id: PeerId
     swarm: str
     started_monotonic_s: float
@@ -278,6 +281,7 @@ class NodeView:
             eval_loss=eval_loss,
             encode_s=self.exchanges.totals.encode_s if self.exchanges is not None else 0.0,
             worker_restarts=self.trainer.restarts if self.trainer is not None else 0,
+            nat=self.nat.snapshot() if self.nat is not None else NatSnapshot(),
             mixing=self.mixing.figures,
             strategy=self._strategy_figures(),
         )

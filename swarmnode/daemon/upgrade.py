@@ -110,7 +110,7 @@ class Upgrader:
 
     async def _let_in(self, channel: Channel) -> None:
         try:
-            await self._network.accept(channel)
+            await self._network.door.accept(channel)
         finally:
             await aclose_forcefully(channel)
 
