@@ -233,7 +233,7 @@ def _carrier(known: Known) -> Finding:
     elif known.router and seen and known.router not in seen:
         text = f"yes: the router's own address is {known.router}, and peers see {seen[0]}"
     elif known.mapping is None and "no public address" in known.mapping_why:
-        text = f"perhaps: {known.mapping_why.rpartition('; ')[0]}"
+        text = "perhaps: the router says that it may have no public address itself"
     elif known.router in seen or known.public_hosts:
         return Finding("carrier nat", "ok", "no")
     else:
@@ -268,8 +268,8 @@ def _port_mapping(known: Known) -> Finding:
         text, advice = "switched off", "set `port_mapping = true`, or forward a port by hand"
     else:
         text, _, advice = known.mapping_why.rpartition("; ")
-        text = text or known.mapping_why
-        advice = advice if text != known.mapping_why else ""
+        text, advice = (text, advice) if text else (advice, "")
+        advice = _IPV6_ADVICE if _carrier(known).verdict == "warn" else advice
     return Finding("port mapping", *_unless_reached(known, text, advice))
 
 
@@ -297,7 +297,7 @@ def _reachable(known: Known) -> Finding:
     if not reach.refusals:
         return Finding("reachable", "unknown", "nobody could tell", _nobody_to_ask(known))
     told = "; ".join(f"port {port}: {reason}" for port, reason in reach.refusals)
-    advice = _open_port(known) if _is_translated(known) else _open_firewall(known)
+    advice = _open_firewall(known) if known.public_hosts else _open_port(known)
     return Finding("reachable", "warn", f"no, peers have tried: {told}", advice)
 
 

@@ -141,6 +141,7 @@ def test_blocked_udp_is_told_from_nobody_to_ask() -> None:
     has(say(blocked, "udp"), "warn", "none of 3 peers answers", advice="let UDP out")
     has(say(replace(HOME, behaviour=None), "udp"), "unknown", "no peer at a public address")
     has(say(HOME, "udp"), "ok", "answers from 3 of 3 peers")
+    has(say(blocked, "reachable"), "warn", advice="in the router")
     cut = replace(HOME, behaviour=None, survey_error="STUN 11.11.11.9:80: Operation not permitted")
     has(say(cut, "udp"), "fail", "Operation not permitted", advice="let UDP out")
     has(say(cut, "nat"), "unknown", "Operation not permitted", advice=None)
@@ -158,7 +159,7 @@ def test_blocked_udp_is_told_from_nobody_to_ask() -> None:
         ({"own": ("100.99.0.4:7337",)}, "own address 100.99.0.4 is one of a provider's NAT"),
         (
             {"mapping_why": "the router x maps no port (PCP: no room, or no public address); do"},
-            "perhaps: the router x maps no port",
+            "perhaps: the router says",
         ),
     ],
 )
@@ -167,7 +168,8 @@ def test_a_carriers_nat_is_noticed_and_no_port_is_to_be_forwarded(
 ) -> None:
     known = replace(HOME, **changes)
     has(say(known, "carrier nat"), "warn", part, advice="public IPv4 address, or for IPv6")
-    assert "forward" not in say(known, "reachable").advice
+    for topic in ("reachable", "port mapping"):
+        assert "forward" not in say(known, topic).advice
 
 
 def test_without_a_word_of_the_router_a_carriers_nat_stays_unknown() -> None:
