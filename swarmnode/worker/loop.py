@@ -89,18 +89,16 @@ class Loop:
         with contextlib.suppress(DaemonGone):  # nobody to report to: save and leave
             self.wishes.offer_answers(self.state)
             while not self.stopping:
-                nap_s = limits.WORKER_IDLE_POLL_S if self.is_resting else self.clocks.nap_s()
-                for message in self.channel.poll(nap_s):
-                    self.obey(message)
+                self.listen()
                 if not self.is_resting:
                     if not self.clocks.rest_s():
                         self.train_step(self.feed.next_batch(own))
                     self.ring_clock()
-                if not self.stopping:
-                    self.saver.save_when_due(self.state, self.strategy, last=self.finished)
-                self.reporter.report_when_due(
-                    self.state, paused=self.paused, finished=self.finished
-                )
+                self.keep_books()
+        self.end()
+
+    def end(self) -> None:
+        """Merge what has committed, and save a last time."""
         self.stopping = True
         with contextlib.suppress(DaemonGone):
             self.merge_due()  # the other side of each has merged it, or will
@@ -124,7 +122,10 @@ class Loop:
         started = time.perf_counter()
         self.strategy.flow(self.clocks.begin_step())
         loss = local_step(self.state, self.strategy, batch)
-        seconds = time.perf_counter() - started
+        self.after_step(loss, time.perf_counter() - started)
+
+    def after_step(self, loss: float, seconds: float) -> None:
+        """A step was taken: merge what has come meanwhile, and see what it makes due."""
         self.clocks.end_step(seconds)
         if not math.isfinite(loss):
             self.note_bad_step(loss)
@@ -138,7 +139,11 @@ class Loop:
         if self.finished:
             self.wishes.post(self.strategy.finalize(), self.state)
         if step % self.state.task.eval_every_steps == 0 or self.finished:
-            self.reporter.eval_loss = self.state.evaluate()
+            self.evaluate()
+
+    def evaluate(self) -> None:
+        """Measure the loss on the task's probe."""
+        self.reporter.eval_loss = self.state.evaluate()
 
     def note_bad_step(self, loss: float) -> None:
         """Count steps without a finite loss. Raises Diverged after several in a row."""
@@ -161,7 +166,19 @@ class Loop:
         for applied in self.handoff.apply_due(self.state.step, at_once=self.is_resting):
             self.channel.send(applied)
 
+    def keep_books(self) -> None:
+        """Save and report as far as that is due."""
+        if not self.stopping:
+            self.saver.save_when_due(self.state, self.strategy, last=self.finished)
+        self.reporter.report_when_due(self.state, paused=self.paused, finished=self.finished)
+
     # --- messages ------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Do what the daemon asks; wait for that only as long as there is nothing else to do."""
+        nap_s = limits.WORKER_IDLE_POLL_S if self.is_resting else self.clocks.nap_s()
+        for message in self.channel.poll(nap_s):
+            self.obey(message)
 
     def obey(self, message: ToWorker) -> None:
         """Do what the daemon asks, between two steps."""
