@@ -1,5 +1,8 @@
 """Entry point of the worker process: ``python -m swarmnode.worker.main``.
 
+The daemon that starts it names two descriptors; a service manager that does (``--activated``)
+gives it a connection to the daemon, over which they come.
+
 Torch is imported only once the control socket works, so that its absence is one message
 to the daemon and not a traceback. Every failure becomes one WorkerFailed message and an
 exit status of its own (``failures.py``).
@@ -20,6 +23,7 @@ from swarmnode import limits
 from swarmnode.errors import MalformedMessage
 from swarmnode.ipc.control import Configure, WorkerFailed
 from swarmnode.ipc.segment import Segment
+from swarmnode.worker.activated import take_over
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.failures import EXIT_STATUS, classify
 from swarmnode.worker.runtime import end_with_parent, thread_count
@@ -31,17 +35,26 @@ LAST_WORDS_S = 1.0
 def main(argv: list[str] | None = None) -> int:
     """Run one worker; return its exit status."""
     parser = argparse.ArgumentParser(prog="swarmnode.worker.main")
-    parser.add_argument("--control-fd", type=int, required=True)
-    parser.add_argument("--segment-fd", type=int, required=True)
+    parser.add_argument("--control-fd", type=int)
+    parser.add_argument("--segment-fd", type=int)
+    parser.add_argument("--activated", action="store_true", help="take both from systemd")
     arguments = parser.parse_args(argv)
+    if arguments.activated:
+        inherited = take_over()
+        if inherited is None:
+            return 0  # whoever connected has gone
+        control_fd, segment_fd = inherited
+    else:
+        control_fd, segment_fd = arguments.control_fd, arguments.segment_fd
+        end_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    for descriptor in (arguments.control_fd, arguments.segment_fd):
+    for descriptor in (control_fd, segment_fd):
         os.set_inheritable(descriptor, False)
-    channel = Channel(socket.socket(fileno=arguments.control_fd))
+    channel = Channel(socket.socket(fileno=control_fd))
     _follow_the_daemon(channel)
     os.nice(_NICE)
     try:
-        work(channel, Segment(arguments.segment_fd))
+        work(channel, Segment(segment_fd))
     except DaemonGone:
         return 0  # before there was anything to save
     # The whole process is supervised by the daemon: it is told why, and starts another.
@@ -89,7 +102,6 @@ def _follow_the_daemon(channel: Channel) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: channel.abandon("terminated"))
-    end_with_parent()
 
 
 def _report_failure(channel: Channel, error: Exception) -> int:
