@@ -11,6 +11,7 @@ import trio
 
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.node import Node, TrainingChoice
+from swarmnode.daemon.program import programs_or
 from swarmnode.daemon.worker_process import start_worker_process
 from swarmnode.env import real_env
 from swarmnode.errors import SwarmNodeError
@@ -52,7 +53,9 @@ def run_daemon(
                 identity=identity,
                 boot_epoch=boot_epoch,
                 transport=TcpTransport(),
-                start_worker=start_worker_process(paths.swarm(link.name).worker_log),
+                start_worker=programs_or(
+                    start_worker_process(paths.swarm(link.name).worker_log), paths.program_socket
+                ),
                 env=real_env(trio.current_time, trio.to_thread.run_sync),
                 training=training,
                 on_event=on_event,

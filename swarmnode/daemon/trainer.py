@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -31,9 +32,12 @@ from swarmnode.errors import (
     WorkerCrashed,
     WorkerError,
     WorkerHung,
+    WorkerLeft,
 )
 from swarmnode.ipc.control import (
+    FAILURE_KINDS,
     FATAL_KINDS,
+    PROGRAM_TASK,
     Applied,
     Configure,
     FromWorker,
@@ -59,6 +63,7 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.membership import PeerState
 
 _log = get_logger(__name__)
+_WAITING = "waiting for the program that trains; see docs/integrations.md"
 
 
 @dataclass(frozen=True)
@@ -121,13 +126,17 @@ class Trainer:
     ) -> None:
         self.configure = configure
         self.state: PeerState = "starting"
-        self.reason = "starting the worker"
+        self.reason = _WAITING if configure.task == PROGRAM_TASK else "starting the worker"
         self.ready: WorkerReady | None = None
         self.progress: Progress | None = None
         self.last_snapshot: SnapshotSaved | None = None
         self.snapshot_failure: SnapshotFailed | None = None  # of the newest attempt
         self.applications = Applications()
         self.restarts = 0
+        self.failures: Counter[str] = Counter()  # by one of WORKER_FAILURES
+        self.is_loss_finite: bool | None = None  # None: there was none yet
+        self.saved_total = self.unsaved_total = 0  # snapshots
+        self.saved_unix_s: float | None = None
         self.worker_pid: int | None = None
         self.lender = SlotLender(self._post, on_lost)
         self.takers: Mapping[str, WishTaker] = {}
@@ -162,8 +171,13 @@ class Trainer:
         while True:
             try:
                 await self._one_life()
+            except WorkerLeft as left:  # another may come: nothing that the budget is for
+                self._worker_gone()
+                self._set_state("starting", f"{left}; {_WAITING}")
+                _log.info("the program that trains has gone", why=str(left))
             except (WorkerCrashed, WorkerHung) as error:
                 self._worker_gone()
+                self._count_failure(error)
                 self._raise_if_fatal(error)
                 pause_s = budget.next_pause_s(self._env.monotonic())
                 if pause_s is None:
@@ -192,7 +206,7 @@ class Trainer:
                         self._post(Pause())
                     while True:
                         self._take(await link.receive())
-        except* (WorkerCrashed, WorkerHung) as group:
+        except* (WorkerCrashed, WorkerHung, WorkerLeft) as group:
             raise _first(group) from None
         finally:
             self._link = self._outgoing = None
@@ -217,6 +231,18 @@ class Trainer:
             self.briefing.worker_gone()
         for taker in self.takers.values():
             taker.worker_gone()
+
+    def _count_failure(self, error: WorkerError) -> None:
+        kind = "crash"
+        if self._failure is not None and self._failure.kind in FAILURE_KINDS:
+            kind = self._failure.kind
+        elif isinstance(error, WorkerHung):
+            kind = "hung"
+        elif isinstance(error, WorkerCrashed) and error.signal_number:
+            kind = "killed"
+        self.failures[kind] += 1
+        if kind == "diverged":
+            self.is_loss_finite = False
 
     def _raise_if_fatal(self, error: WorkerError) -> None:
         failed = self._failure
@@ -265,10 +291,13 @@ class Trainer:
                     self.dealer.finished(epoch, index)
             case SnapshotSaved():
                 self.last_snapshot, self.snapshot_failure = message, None
+                self.saved_total += 1
+                self.saved_unix_s = self._env.wall()
                 self._on_saved(message)
                 self._wake_savers()
             case SnapshotFailed():
                 self.snapshot_failure = message
+                self.unsaved_total += 1
                 _log.error("snapshot not written", step=message.step, why=message.message)
                 self._wake_savers()
             case ShareGiven() | MergeWeighed() | MergeFailed():
@@ -290,6 +319,7 @@ class Trainer:
 
     def _take_progress(self, message: Progress) -> None:
         self.progress = message
+        self._note_loss(message)
         if self.briefing is not None:
             self.briefing.progress(message)
         self._tell_dealer(is_resting=message.paused or message.finished)
@@ -299,6 +329,13 @@ class Trainer:
             self._set_state("paused", "paused by hand")
         elif self.ready is not None:
             self._set_training(f"on {self.ready.device}")
+
+    def _note_loss(self, progress: Progress) -> None:
+        """A NaN is what a worker says before its first step, or first look at the probe."""
+        if math.isinf(progress.loss) or math.isinf(progress.eval_loss):
+            self.is_loss_finite = False
+        elif math.isfinite(progress.loss):
+            self.is_loss_finite = True
 
     def _tell_dealer(self, *, is_resting: bool) -> None:
         if self.dealer is None or is_resting == self._is_resting:

@@ -76,9 +76,12 @@ class WorkerWire:
         return self._segment.slot_view(slot)
 
     async def aclose(self) -> None:
-        """Hang up, and take all slots away from the worker."""
-        self._segment.reclaim_all()
+        """Hang up."""
         await self._stream.aclose()
+
+    def reclaim(self) -> None:
+        """Take all slots away from a worker that is gone."""
+        self._segment.reclaim_all()
 
     def _next_end(self) -> int:
         """Return where the first message in the inbox ends, or the most that is worth reading."""

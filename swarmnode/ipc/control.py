@@ -29,6 +29,10 @@ from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes,
 # How models become one, see strategies/merge.py.
 MERGE_RULES = ("mean", "tokens", "variance-corrected", "rda")
 
+# The task of a swarm whose nodes start no worker: a program of their owner's brings the model, and
+# trains it in a loop of its own (swarmnode/integrations).
+PROGRAM_TASK = "program"
+
 BaseVersion = Annotated[bytes, Meta(max_length=32)]
 
 
