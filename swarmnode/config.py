@@ -205,6 +205,11 @@ class Paths:
         return Path(gettempdir()) / f"swarmnode-{digest}" / "control.sock"
 
     @property
+    def program_socket(self) -> Path:
+        """Where a program that trains for this node finds it; private as the control socket is."""
+        return self.control_socket.with_name("program.sock")
+
+    @property
     def swarms(self) -> Path:
         """A directory for each swarm that was joined or created here."""
         return self.home / "swarms"
