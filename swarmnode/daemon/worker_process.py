@@ -154,7 +154,6 @@ class WorkerProcess:
                 await self.send(Stop())
             await self._hold.wait_exit()
         await self._reap()
-        await self._wire.aclose()
 
     def _take_note(self, message: FromWorker) -> None:
         """Learn how long silence may be, and what it said last."""
@@ -200,4 +199,4 @@ class WorkerProcess:
         """End what is left of the worker, and take its slots."""
         with trio.CancelScope(shield=True):
             await self._hold.reap()
-        self._wire.reclaim()
+            await self._wire.aclose()
