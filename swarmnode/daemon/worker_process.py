@@ -154,6 +154,7 @@ class WorkerProcess:
                 await self.send(Stop())
             await self._hold.wait_exit()
         await self._reap()
+        await self._wire.aclose()
 
     def _take_note(self, message: FromWorker) -> None:
         """Learn how long silence may be, and what it said last."""
@@ -199,4 +200,4 @@ class WorkerProcess:
         """End what is left of the worker, and take its slots."""
         with trio.CancelScope(shield=True):
             await self._hold.reap()
-            await self._wire.aclose()
+        self._wire.reclaim()
