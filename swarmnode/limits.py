@@ -1045,6 +1045,17 @@ FINISH_S = 180.0
 # A worker that gives its memory back merges first what has committed.
 UNLOAD_DRAIN_S = 30.0
 
+# --- a node of a program's ------------------------------------------------------------------
+# Leaving takes two seconds; a node that has to end exchanges over a slow line takes longer.
+NODE_STOP_S = 30.0
+# The first start on a machine fetches a model and loads torch from a cold disk.
+NODE_READY_S = 300.0
+NODE_LOOK_S = 0.1
+NODE_LOOK_DEADLINE_S = 2.0
+NODE_ASK_DEADLINE_S = 10.0
+# A program that ends waits so long for the exchanges that it has lent its weights to.
+PROGRAM_END_S = 10.0
+
 # --- store, telemetry ---------------------------------------------------------------------
 # A settings file is a page of text, a key file is four lines.
 CONFIG_FILE_BYTES_MAX = 64 * KIB

@@ -17,17 +17,16 @@ from typing import Any, cast
 
 import click
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 
 from swarmnode.cli.main import cli
 from swarmnode.config import ENVIRONMENT_PREFIX, HOME_VARIABLE, NodeConfig
 from swarmnode.daemon.control import control_routes, metrics_routes
 from swarmnode.daemon.finalize import Finalized
 from swarmnode.daemon.found import FoundSwarm
+from swarmnode.daemon.overview import Overview
 from swarmnode.daemon.status import NodeStatus, PeerView
 from swarmnode.errors import SwarmNodeError
-from swarmnode.telemetry.catalogue import render
-from swarmnode.telemetry.metrics import MixingFigures, NodeSnapshot
+from swarmnode.telemetry.catalogue import FAMILIES, Family
 
 _DEFAULT_FILE = Path(__file__).parents[2] / "docs" / "reference.md"
 
@@ -78,6 +77,8 @@ _SETTINGS = {
     "snapshot_download_bytes_per_s": "Limit of fetching snapshots of the model. 0: none.",
     "snapshot_upload_bytes_per_s": "Limit of sending snapshots, to all peers together. 0: none.",
     "threads": "Threads of torch. 0: all cores that this process may use but one.",
+    "dashboard": "Where the page about the swarm is served, or `off`: only on this machine, as"
+    " the page asks nobody who they are. A port that is taken is said, and the node goes on.",
     "log_format": "`text` or `json`, one event a line on standard error.",
     "log_level": "`debug`, `info`, `warning` or `error`.",
 }
@@ -89,6 +90,12 @@ _ROUTES = {
     "GET /swarms": "What the node knows of swarms: those that nodes on the LAN are in, its own, and"
     " what the DHT has under the names in `?names=A,B`. `swarms` has the fields of"
     " [a swarm](#fields-of-a-swarm); `searched` says where was looked.",
+    "GET /overview": "The swarm as this node sees it: the fields of [an overview](#fields-of-an-"
+    "overview).",
+    "GET /history": "Loss over time since the node started, where it has a dashboard: `generation`"
+    " and `samples`.",
+    "GET /dashboard": "Where the page is: `url`, the `key` with which it may pause the node, or the"
+    " `reason` why there is none.",
     "GET /metrics": "The Prometheus text, also where metrics are off on TCP.",
     "GET /": "A page with a link to the metrics.",
     "POST /snapshot": "Write a snapshot now: `step` and `path`.",
@@ -222,42 +229,15 @@ def _toml(value: Any) -> str:
 
 
 def _metrics() -> Iterator[str]:
-    yield "Names and values of labels as `/metrics` gives them; a value of a label is there from"
-    yield "the start with 0. A gauge whose value is not known yet is left out.\n"
-    sample = NodeSnapshot(
-        version="",
-        python="",
-        native_isa="",
-        role="",
-        device="",
-        swarm="",
-        state="training",
-        start_unix_s=0.0,
-        last_exchange_unix_s=0.0,
-        step_duration_s=0.0,
-        loss=0.0,
-        eval_loss=0.0,
-        mixing=MixingFigures(0.0, 0.0, 0.0),
-        strategy={"": 0.0},
-    )
-    text = render(sample)[1].decode()
-    yield from _table(
-        ("metric", "type", "labels", ""), map(_metric, text_string_to_metric_families(text))
-    )
+    yield "Names and values of labels as `/metrics` gives them. A counter is there from the start"
+    yield "with 0 for each value of its labels; a gauge whose value is not known is left out.\n"
+    rows = ((f"`{one.name}`", one.kind, _labels(one), one.help) for one in FAMILIES)
+    yield from _table(("metric", "kind", "labels", ""), rows)
 
 
-def _metric(family: Any) -> tuple[str, str, str, str]:
-    name = family.samples[0].name if family.type == "counter" else family.name
-    labels: dict[str, dict[str, None]] = {}
-    for sample in family.samples:
-        for label, value in sample.labels.items():
-            if label != "le":  # a histogram's own
-                labels.setdefault(label, {})[value] = None
-    shown = [
-        f"`{label}`" + (f": {', '.join(values)}" if any(values) else "")
-        for label, values in labels.items()
-    ]
-    return f"`{name}`", family.type, "; ".join(shown), family.documentation
+def _labels(family: Family) -> str:
+    shown = (f"`{each.name}`: {', '.join(each.values)}".rstrip(": ") for each in family.labels)
+    return "; ".join(shown)
 
 
 def _control_api() -> Iterator[str]:
@@ -277,6 +257,8 @@ def _control_api() -> Iterator[str]:
     yield from _table(("field", "type"), _fields(NodeStatus))
     yield "### Fields of a peer\n"
     yield from _table(("field", "type"), _fields(PeerView))
+    yield "### Fields of an overview\n"
+    yield from _table(("field", "type"), _fields(Overview))
     yield "### Fields of a merge\n"
     yield from _table(("field", "type"), _fields(Finalized))
     yield "### Fields of a swarm\n"

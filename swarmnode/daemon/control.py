@@ -5,6 +5,8 @@ GET /status   :class:`~swarmnode.daemon.status.NodeStatus`; ``?mixing=1`` with f
               exchange graph
 GET /peers    list of :class:`~swarmnode.daemon.status.PeerView`
 GET /swarms   ``?names=A,B``: :class:`~swarmnode.daemon.found.Findings`, what LAN and DHT know
+GET /overview, /history  what the dashboard shows: ``daemon/overview.py``, ``loss_history.py``
+GET /dashboard  :class:`~swarmnode.daemon.dashboard.Whereabouts`
 GET /metrics  the Prometheus text, also where metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``
 POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.finalize.Finalized`
@@ -22,6 +24,7 @@ from swarmnode.daemon.lookup import ask_node
 from swarmnode.errors import NotRunning
 from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.net.http import Request, Response, Route, json_response
+from swarmnode.telemetry.exposition import render
 
 if TYPE_CHECKING:
     from swarmnode.daemon.node import Node
@@ -61,6 +64,15 @@ def control_routes(node: Node) -> list[Route]:
         _trainer(node).resume()
         return json_response({"paused": False})
 
+    async def overview(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.dashboard.overview())
+
+    async def history(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.dashboard.history.whole())
+
+    async def dashboard(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.dashboard.whereabouts())
+
     async def leave(request: Request) -> Response:  # noqa: ARG001
         node.stop("asked to leave")
         return json_response({"leaving": True})
@@ -74,6 +86,9 @@ def control_routes(node: Node) -> list[Route]:
         Route("POST", "/pause", pause),
         Route("POST", "/resume", resume),
         Route("POST", "/leave", leave),
+        Route("GET", "/overview", overview),
+        Route("GET", "/history", history),
+        Route("GET", "/dashboard", dashboard),
         *metrics_routes(node),
     ]
 
@@ -82,11 +97,8 @@ def metrics_routes(node: Node) -> list[Route]:
     """Return the routes that Prometheus may see."""
 
     async def metrics(request: Request) -> Response:
-        from swarmnode.telemetry.catalogue import render  # 3 MB, for nodes that are scraped
-
-        await node.view.look_at_mixing(node.env.in_thread)
-        snapshot = node.view.metrics()
-        content_type, body = render(snapshot, request.headers.get("accept", ""))
+        await node.readings.refresh(node.env.in_thread)
+        content_type, body = render(node.readings.read(), request.headers.get("accept", ""))
         return Response(body, content_type)
 
     async def landing(request: Request) -> Response:  # noqa: ARG001

@@ -71,6 +71,8 @@ class ExchangeTotals:
     decode_s: float = 0.0
     payload_sent_bytes: int = 0
     payload_received_bytes: int = 0
+    encode_error_ratio: float | None = None  # of the last one, as `distance_ratio`
+    distance_ratio: float | None = None  # see transfer.py
 
     def phases(self) -> dict[str, float]:
         """Seconds in the codec so far, by what it did."""
@@ -88,6 +90,8 @@ class ExchangeTotals:
         self.decode_s += transfer.times.decode_s
         self.payload_sent_bytes += transfer.sent_bytes
         self.payload_received_bytes += transfer.received_bytes
+        self.encode_error_ratio = transfer.encode_error_ratio
+        self.distance_ratio = transfer.distance_ratio
 
 
 class Partners(Protocol):
@@ -350,6 +354,8 @@ class Exchanges:
         return side
 
     def _committed(self, xid: bytes) -> None:
+        assert self._side is not None
+        self._side.transfer.measure()
         side = self._end_side()
         assert side.loan is not None
         self.totals.add(side.transfer)

@@ -28,6 +28,7 @@ from swarmnode.daemon.admission import AdmissionGate
 from swarmnode.daemon.blobs import Blobs
 from swarmnode.daemon.briefing import Briefing
 from swarmnode.daemon.control import control_routes, metrics_routes
+from swarmnode.daemon.dashboard import Dashboard
 from swarmnode.daemon.dealer import Dealer
 from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
 from swarmnode.daemon.exchange_log import ExchangeLog
@@ -36,6 +37,7 @@ from swarmnode.daemon.finder import SwarmFinder
 from swarmnode.daemon.grounds import make_beacon, make_grounds
 from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.manifests import ManifestKeeper, check_strategy
+from swarmnode.daemon.readings import ReadingsDesk
 from swarmnode.daemon.report import SelfReport
 from swarmnode.daemon.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status import NodeView
@@ -144,6 +146,8 @@ class Node:
             started_unix_s=env.wall(),
             exchange_duration=Histogram(),
         )
+        self.dashboard = Dashboard(self, config.dashboard_address)
+        self.readings = ReadingsDesk(self.view, config.home)
         self._network.on_session_end = self.view.count_closed
         self.view.addresses = self._addresses
 
@@ -189,6 +193,7 @@ class Node:
         if config.metrics_address is not None:
             serve = partial(serve_http, any_host=config.metrics_allow_remote)
             await nursery.start(serve, config.metrics_address, metrics_routes(self))
+        await nursery.start(self.dashboard.run, self._on_event)
         self.view.address = await nursery.start(self._network.run, config.listen)
         self._on_event(f"{self._identity.peer_id.short}… listens on {self.view.address}")
         self._discovery.reachable_at(self._addresses())
@@ -297,6 +302,7 @@ class Node:
             download_bytes_per_s=self._config.snapshot_download_bytes_per_s or None,
             run=self.env.in_thread,
         )
+        self.view.blobs = blobs
         return Snapshots(
             blobs=blobs,
             part=part,
@@ -331,7 +337,7 @@ class Node:
         dealer = Dealer(
             part, manifest, self_id=self._identity.peer_id, post=trainer.post, env=self.env
         )
-        trainer.dealer = dealer
+        trainer.dealer = self.view.dealer = dealer
         nursery.start_soon(dealer.run)
         finalizer = self._make_finalizer(manifest, part, trainer)
         part.on_partners_changed = partial(_tell_all, trainer.partners_changed, finalizer.look)
@@ -339,6 +345,7 @@ class Node:
         await nursery.start(takers.run)
         self.view.trainer, self.view.exchanges = trainer, exchanges
         self.view.finalizer, self.view.groups = finalizer, takers.groups
+        self.view.takers = takers
         await trainer.run()
 
     def _make_beacon(self, lan: DatagramNet | None) -> LanBeacon:

@@ -114,6 +114,11 @@ class StateKeeper:
         """Say something about this node; see ``events.Update``."""
         self._driver.feed(update)
 
+    @property
+    def journal_bytes(self) -> int:
+        """Size of the journal on disk."""
+        return self._journal.statistics().size_bytes if self._journal is not None else 0
+
     def fingerprint(self) -> str:
         """Return hexadecimal digits that are equal on nodes that hold the same records."""
         return self.view.ledger.index.digest("").fingerprint.hex()

@@ -13,8 +13,9 @@ import logging
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Literal, TextIO
+from typing import Any, ClassVar, Literal, TextIO
 
 from swarmnode import limits
 
@@ -22,6 +23,12 @@ ROOT_LOGGER = "swarmnode"
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+_LEVELS = {
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    logging.WARNING: "warning",
+    logging.ERROR: "error",
+}
 _PLAIN_CHARACTERS = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+@%*,[]~…"
 )
@@ -103,8 +110,20 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(event)
 
 
+def log_counts() -> dict[str, int]:
+    """Return how many events this process has written, by level."""
+    return dict(_OurHandler.written)
+
+
 class _OurHandler(logging.StreamHandler[TextIO]):
     """Told apart from handlers that others (a test runner) put on our logger."""
+
+    written: ClassVar[Counter[str]] = Counter()  # by level; one process has one log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write it, and count it."""
+        self.written[_LEVELS.get(record.levelno, "error")] += 1
+        super().emit(record)
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
