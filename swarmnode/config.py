@@ -110,6 +110,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     pause_on_gpu_busy: bool = False
     # Pause until nobody has used this machine for so many seconds; 0 pays no attention to that.
     pause_on_user_s: Annotated[int, Meta(ge=0, le=86_400)] = 0
+    # Who listens on this Unix socket starts the worker, in a sandbox of its own; "": this node.
+    worker_socket: Annotated[
+        str, Meta(pattern=r"^(/.{1,100})?$", description="the path of a Unix socket, or nothing")
+    ] = ""
 
     @property
     def paths(self) -> Paths:

@@ -79,6 +79,8 @@ _SETTINGS = {
     "threads": "Threads of torch. 0: all cores that this process may use but one.",
     "dashboard": "Where the page about the swarm is served, or `off`: only on this machine, as"
     " the page asks nobody who they are. A port that is taken is said, and the node goes on.",
+    "worker_socket": "The Unix socket of a service manager that starts the worker, as the units of"
+    " `swarmnode service install` have it. Empty: the node starts it itself.",
     "log_format": "`text` or `json`, one event a line on standard error.",
     "log_level": "`debug`, `info`, `warning` or `error`.",
 }

@@ -156,6 +156,10 @@ class Node:
         self._stop_reason = self._stop_reason or reason
         self._stop.set()
 
+    async def wait_stopping(self) -> None:
+        """Return once :meth:`stop` was called. Checkpoint: yes."""
+        await self._stop.wait()
+
     def exchange_totals(self) -> ExchangeTotals:
         """Return the running sums over exchanges; only once the node trains."""
         assert self.view.exchanges is not None
