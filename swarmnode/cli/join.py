@@ -35,6 +35,7 @@ from swarmnode.errors import ConfigError
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps [default: auto].")
 @click.option("--metrics", help="HOST:PORT for Prometheus, or off [default: 127.0.0.1:7338].")
+@click.option("--dashboard", help="HOST:PORT for the page, or off [default: 127.0.0.1:7339].")
 @click.option("--steps", type=click.IntRange(min=1), help="Stop training after this many steps.")
 @json_option
 def join(
@@ -50,6 +51,7 @@ def join(
     data: Path | None,
     device: str | None,
     metrics: str | None,
+    dashboard: str | None,
     steps: int | None,
     as_json: bool,
 ) -> None:
@@ -71,6 +73,7 @@ def join(
             lan=lan,
             device=device,
             metrics=metrics,
+            dashboard=dashboard,
         ),
         os.environ,
     )

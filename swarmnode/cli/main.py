@@ -24,6 +24,7 @@ from swarmnode.errors import SwarmNodeError
 _VERBS = {
     "bench": ("bench", "Measure the codecs, a link or an exchange on this machine."),
     "create": ("create", "Create a swarm and print its link."),
+    "dashboard": ("dashboard", "Print where the page about the running node is, or open it."),
     "demo": ("demo", "Train a language model with four nodes on this machine; kill one midway."),
     "export": ("export", "Write the trained model as safetensors with a model card."),
     "finalize": ("finalize", "Merge the models of all members into one."),
@@ -38,6 +39,7 @@ _VERBS = {
     "simulate": ("simulate", "Run thousands of simulated nodes and check what they promise."),
     "status": ("control", "Show what the running node is doing, and why."),
     "swarms": ("swarms", "List the swarms of this home, of the local network, and by name."),
+    "top": ("top", "Watch the swarm in the terminal, until q."),
     "trust": ("trust", "Show what a swarm is and asks for, before joining it."),
     "version": ("control", "Show the version and the native code in use."),
 }
