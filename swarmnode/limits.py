@@ -1073,6 +1073,30 @@ LOG_VALUE_CHARACTERS_MAX = 1024
 # A series each: the nearest neighbours tell what the rest would.
 METRICS_NEIGHBOURS_MAX = 32
 METRICS_GPUS_MAX = 16
+# A snapshot of another node: twice of what the catalogue has, for versions to come.
+METRICS_FAMILIES_MAX = 200
+METRICS_SAMPLES_MAX = 64
+METRICS_LABELS_MAX = 8
+METRICS_HISTOGRAMS_MAX = 8
+METRICS_BUCKETS_MAX = 32
+# About 10 kB today.
+METRICS_SNAPSHOT_BYTES_MAX = 64 * KIB
+# Prometheus waits 10 s, and is to see a silent peer as down, not this node.
+METRICS_PEER_DEADLINE_S = 6.0
+METRICS_SCRAPE_TIME_SHARE = 0.8  # of the time that Prometheus says it waits
+# Two Prometheus servers, or a person beside one, cost a peer one question.
+METRICS_PEER_KEEP_S = 4.0
+# What others are answered: however many ask, it is made twice a second at most.
+METRICS_ANSWER_KEEP_S = 0.5
+# Silent peers hold a place for the whole deadline; the others must get theirs meanwhile.
+METRICS_FETCHES_MAX = 32
+# Texts that one peer may make labels of over time, for a metric whose labels are its own words:
+# each is a series that Prometheus keeps. Versions and devices change rarely.
+METRICS_TEXTS_MAX = 32
+# Targets in /sd: a larger swarm is seen in part, those first that we know best.
+METRICS_TARGETS_MAX = 1000
+# Files for node_exporter and file_sd: as often as it is usually scraped.
+METRICS_FILE_S = 15.0
 # Disk, processes and GPUs are looked at as often at most: Prometheus asks each 15 s.
 METRICS_MACHINE_S = 5.0
 # Of the vectors of an exchange: 3 % off at worst, in a tenth of a millisecond.

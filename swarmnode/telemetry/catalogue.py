@@ -91,6 +91,11 @@ class Family:
         return all(label.values for label in self.labels)
 
     @property
+    def is_of_peers(self) -> bool:
+        """Whether its labels are peers, known or not, and nothing else."""
+        return all(label.pattern == SHORT_ID for label in self.labels)
+
+    @property
     def sample_names(self) -> tuple[str, ...]:
         """The names of its series."""
         if self.kind == "histogram":
