@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
+from xml.etree import ElementTree
 
 import click
 import msgspec
@@ -22,6 +23,7 @@ import pytest
 from swarmnode import config, errors, limits
 from swarmnode.cli import reference
 from swarmnode.cli.main import cli
+from swarmnode.config import NodeConfig
 from swarmnode.daemon.status import NodeView
 from swarmnode.ids import encode_base32
 from swarmnode.protocol.identity import Identity
@@ -36,6 +38,7 @@ from swarmnode.protocol.swarm import (
 )
 from swarmnode.strategies.installed import installed_strategies
 from swarmnode.tasks.installed import ENTRY_POINT_GROUP
+from swarmnode.telemetry.catalogue import BY_NAME
 from swarmnode.wire import membership, swarm
 from swarmnode.wire.session import GoodbyeCode
 from tests.golden.messages import EXAMPLES
@@ -50,6 +53,8 @@ PAGES = [ROOT / "README.md", *DOCS, *PROTO]
 SPAN = re.compile(r"(?<!`)(``?)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 # The first cell of a row of errors.md: `` `…` `` if the text itself has backticks.
 ERROR_CELL = r"^\| (``?)(.+?)\1 \|"
+# Of the compose file, which only passes them on.
+DEPLOYMENT_VARIABLES = {"LINK", "TARGET"}
 # Programs whose options are not ours.
 OTHERS = ("pip", "pytest", "python", "python3", "make", "git", "bash", "ruff", "mypy", "cd")
 
@@ -94,6 +99,55 @@ def test_the_index_has_every_page() -> None:
     index = text_of(ROOT / "docs" / "README.md")
     missing = [page.name for page in DOCS if f"({page.name})" not in index]
     assert missing == ["README.md"]
+
+
+# --- pictures -----------------------------------------------------------------------------------
+
+PICTURES = sorted((ROOT / "docs" / "images").glob("*.svg"))
+SVG = "{http://www.w3.org/2000/svg}"
+# Of a letter, as part of the size of its font: DejaVu Sans, which is wider than most.
+LETTER_WIDTH = 0.6
+SIZES = {"": 13.0, "h": 14.0, "s": 12.0}  # by class
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
+def test_pictures_are_whole_and_legible_in_light_and_dark(picture: Path) -> None:
+    text = text_of(picture)
+    assert "<!" not in text, "a document type, or a comment"
+    root = ElementTree.fromstring(text)
+    assert root.tag == f"{SVG}svg"
+    assert root.get("role") == "img"
+    assert root.findtext(f"{SVG}title")
+    width, height = (float(number) for number in (root.get("viewBox") or "").split()[2:])
+    assert (width, height) == (float(root.get("width") or 0), float(root.get("height") or 0))
+    style = root.findtext(f"{SVG}style") or ""
+    light, dark = style.split("@media(prefers-color-scheme:dark)")
+    for selector in re.findall(r"([.\w]+)\{[^}]*#", light):
+        assert f"{selector}{{" in dark, f"{selector} has no colour in the dark"
+    tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+    drawn = {"rect", "path", "circle", "text", "marker", "defs"}
+    assert tags <= {"svg", "title", "style", *drawn}, "scripts, images and links are for pages"
+    for element in root.iter(f"{SVG}text"):
+        words, kinds = element.text or "", (element.get("class") or "").split()
+        size = next((SIZES[kind] for kind in kinds if kind in SIZES), SIZES[""])
+        x, y, long = float(element.get("x", 0)), float(element.get("y", 0)), LETTER_WIDTH * size
+        before = {"m": 0.5, "e": 1.0}.get(next((k for k in kinds if k in "me"), ""), 0.0)
+        begin = x - before * long * len(words)
+        assert 0 <= begin < begin + long * len(words) <= width, words
+        assert size <= y <= height, words
+
+
+def test_pictures_are_shown_and_described() -> None:
+    shown = {
+        (page.parent / target).resolve(): words
+        for page in DOCS
+        for words, target in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", text_of(page))
+    }
+    assert {path.resolve() for path in (ROOT / "docs" / "images").iterdir()} <= shown.keys()
+    assert all(shown.values())
+    for picture in PICTURES:
+        title = ElementTree.fromstring(text_of(picture)).findtext(f"{SVG}title")
+        assert shown[picture.resolve()] == title
 
 
 # --- commands -----------------------------------------------------------------------------------
@@ -200,6 +254,37 @@ def test_a_stale_reference_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixt
     stale.write_text(text_of(stale).replace("--home", "--house"), encoding="utf-8")
     assert reference.main(["--check", "--file", str(stale)]) == 1
     assert "--house" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
+def test_metrics_that_are_named_exist(page: Path) -> None:
+    named = set(re.findall(r"(?<![:\w])swarmnode_[a-z0-9_]+", text_of(page)))
+    parts = {name for name in BY_NAME if BY_NAME[name].kind == "histogram"}
+    known = {*BY_NAME, *(f"{name}{end}" for name in parts for end in ("_bucket", "_sum", "_count"))}
+    wrong = {
+        name
+        for name in named - known
+        if not (name.endswith("_") and any(one.startswith(name) for one in known))
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
+def test_settings_that_are_named_exist(page: Path) -> None:
+    outside = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^ {4,}([a-z_]+) = [\[\"\dtf]", outside, re.MULTILINE)
+    spans = [match[2] for match in SPAN.finditer(prose_and_code(page)[0])]
+    inline = [found[1] for span in spans if (found := re.match(r"([a-z_]+) = [\[\"\dtf]", span))]
+    variables = re.findall(rf"\b{config.ENVIRONMENT_PREFIX}([A-Z_]+)\b", text_of(page))
+    others = {"HOME", "NATIVE"} | DEPLOYMENT_VARIABLES
+    settings = {name.lower() for name in variables if name not in others}
+    assert {*lines, *inline, *settings} <= set(NodeConfig.__struct_fields__)
+
+
+def test_settings_are_found_at_all() -> None:
+    """Else the test above would pass on anything."""
+    assert re.search(r"^ {4}listen = ", text_of(ROOT / "docs" / "operator.md"), re.MULTILINE)
+    assert "SWARMNODE_THREADS" in text_of(ROOT / "docs" / "volunteer.md")
 
 
 def test_exit_codes_are_all_described() -> None:
