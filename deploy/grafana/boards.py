@@ -457,8 +457,11 @@ NODE = Board(
                 Panel("State: held", _each("swarmnode_crdt_held_bytes"), unit="bytes"),
                 Panel("State: records", _split("swarmnode_crdt_records_total", "verdict")),
                 Panel(
-                    "State: entries",
-                    _each("swarmnode_crdt_cells", "{{instance}} {{cell}}"),
+                    "State: authors",
+                    (
+                        *_each("swarmnode_crdt_authors", "{{instance}} taken"),
+                        *_each("swarmnode_crdt_bans", "{{instance}} banned"),
+                    ),
                 ),
             ),
         ),
@@ -504,11 +507,6 @@ TRAINING = Board(
                 Panel(
                     "Shards trained",
                     (Query(_rate("swarmnode_shards_trained_total")),),
-                ),
-                Panel(
-                    "Shards lost to others",
-                    (Query(_rate("swarmnode_shards_lost_total")),),
-                    help="Two nodes trained the same shard: work done twice.",
                 ),
             ),
         ),

@@ -41,7 +41,7 @@ def test_it_complains_about(expression: str, complaint: str) -> None:
 
 def test_it_is_content_with_what_exists() -> None:
     expression = (
-        'histogram_quantile(0.95, sum by (le) (rate(swarmnode_exchange_duration_seconds_bucket'
+        "histogram_quantile(0.95, sum by (le) (rate(swarmnode_exchange_duration_seconds_bucket"
         '{swarm="$swarm", instance=~"$instance"}[$__rate_interval]))) > swarm:made:sum'
     )
     assert complaints(plain(expression), recorded={"swarm:made:sum"}) == []
