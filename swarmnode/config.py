@@ -114,6 +114,16 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     worker_socket: Annotated[
         str, Meta(pattern=r"^(/.{1,100})?$", description="the path of a Unix socket, or nothing")
     ] = ""
+    # Where to write the metrics for node_exporter's textfile collector; "": nowhere.
+    metrics_textfile: Annotated[
+        str,
+        Meta(pattern=r"^(/.{1,4000}\.prom)?$", description="an absolute path that ends in .prom"),
+    ] = ""
+    # Where to write what /sd answers, for Prometheus' file_sd_configs; "": nowhere.
+    metrics_file_sd: Annotated[
+        str,
+        Meta(pattern=r"^(/.{1,4000}\.json)?$", description="an absolute path that ends in .json"),
+    ] = ""
 
     @property
     def paths(self) -> Paths:
@@ -448,7 +458,12 @@ def _check_addresses(settings: Mapping[str, Setting]) -> None:
                 host, _ = parse_host_port(address, setting=f"{name} ({origin})")
             if name == "advertise" and host is None:
                 raise ConfigError(f"advertise ({origin}): expected a host, not {ANY_INTERFACE!r}")
-    metrics = settings["metrics"]
+    metrics, file_sd = settings["metrics"], settings["metrics_file_sd"]
+    if file_sd.value and metrics.value == OFF:
+        raise ConfigError(
+            f"metrics_file_sd ({file_sd.origin}): its targets would be this node, whose metrics are"
+            f" off ({metrics.origin}): give metrics an address such as 127.0.0.1:7338"
+        )
     if metrics.value == OFF or settings["metrics_allow_remote"].value:
         return
     if not is_loopback(parse_host_port(metrics.value, setting="metrics").host):

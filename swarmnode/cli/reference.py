@@ -20,10 +20,11 @@ import msgspec
 
 from swarmnode.cli.main import cli
 from swarmnode.config import ENVIRONMENT_PREFIX, HOME_VARIABLE, NodeConfig
-from swarmnode.daemon.control import control_routes, metrics_routes
+from swarmnode.daemon.control import control_routes
 from swarmnode.daemon.finalize import Finalized
 from swarmnode.daemon.found import FoundSwarm
 from swarmnode.daemon.overview import Overview
+from swarmnode.daemon.scrape import metrics_routes
 from swarmnode.daemon.status import NodeStatus, PeerView
 from swarmnode.errors import SwarmNodeError
 from swarmnode.telemetry.catalogue import FAMILIES, Family
@@ -86,6 +87,13 @@ _SETTINGS = {
     "log_level": "`debug`, `info`, `warning` or `error`.",
 }
 
+_SETTINGS |= {
+    "metrics_textfile": "Where to write the metrics every 15 seconds for node_exporter's textfile"
+    " collector: an absolute path that ends in `.prom`.",
+    "metrics_file_sd": "Where to write what `/sd` answers every 15 seconds, for `file_sd_configs`:"
+    " an absolute path that ends in `.json`.",
+}
+
 _ROUTES = {
     "GET /status": "What the node is doing: the fields of [status](#fields-of-status). With"
     " `?mixing=1` those of the exchange graph are computed anew, at most once a minute.",
@@ -100,7 +108,11 @@ _ROUTES = {
     "GET /dashboard": "Where the page is: `url`, the `key` with which it may pause the node, or the"
     " `reason` why there is none.",
     "GET /metrics": "The Prometheus text, also where metrics are off on TCP.",
-    "GET /": "A page with a link to the metrics.",
+    "GET /peers/{peer}/metrics": "The Prometheus text of that member of the swarm, which is asked"
+    " for it over the swarm; 504 if it does not answer in time.",
+    "GET /sd": "One target for each member, this node as its address, for Prometheus'"
+    " `http_sd_configs`.",
+    "GET /": "A page with links to the metrics.",
     "POST /snapshot": "Write a snapshot now: `step` and `path`.",
     "POST /finalize": "Merge the models of all members, by the rule in `?merge=RULE`: the fields of"
     " [a merge](#fields-of-a-merge).",

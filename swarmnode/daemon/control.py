@@ -7,7 +7,7 @@ GET /peers    list of :class:`~swarmnode.daemon.status.PeerView`
 GET /swarms   ``?names=A,B``: :class:`~swarmnode.daemon.found.Findings`, what LAN and DHT know
 GET /overview, /history  what the dashboard shows: ``daemon/overview.py``, ``loss_history.py``
 GET /dashboard  :class:`~swarmnode.daemon.dashboard.Whereabouts`
-GET /metrics  the Prometheus text, also where metrics are off on TCP
+GET /metrics, /peers/ID/metrics, /sd  see ``daemon/scrape.py``; also where metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``
 POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.finalize.Finalized`
 POST /pause, /resume
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 from swarmnode import limits
 from swarmnode.daemon.lookup import ask_node
+from swarmnode.daemon.scrape import metrics_routes
 from swarmnode.errors import NotRunning
 from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.net.http import Request, Response, Route, json_response
-from swarmnode.telemetry.exposition import render
 
 if TYPE_CHECKING:
     from swarmnode.daemon.node import Node
@@ -91,20 +91,6 @@ def control_routes(node: Node) -> list[Route]:
         Route("GET", "/dashboard", dashboard),
         *metrics_routes(node),
     ]
-
-
-def metrics_routes(node: Node) -> list[Route]:
-    """Return the routes that Prometheus may see."""
-
-    async def metrics(request: Request) -> Response:
-        await node.readings.refresh(node.env.in_thread)
-        content_type, body = render(node.readings.read(), request.headers.get("accept", ""))
-        return Response(body, content_type)
-
-    async def landing(request: Request) -> Response:  # noqa: ARG001
-        return Response(b'<a href="/metrics">swarmnode metrics</a>\n', "text/html; charset=utf-8")
-
-    return [Route("GET", "/metrics", metrics), Route("GET", "/", landing)]
 
 
 def _trainer(node: Node) -> Trainer:

@@ -27,7 +27,7 @@ from swarmnode.daemon.addresses import reachable_addresses
 from swarmnode.daemon.admission import AdmissionGate
 from swarmnode.daemon.blobs import Blobs
 from swarmnode.daemon.briefing import Briefing
-from swarmnode.daemon.control import control_routes, metrics_routes
+from swarmnode.daemon.control import control_routes
 from swarmnode.daemon.dashboard import Dashboard
 from swarmnode.daemon.dealer import Dealer
 from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
@@ -37,8 +37,11 @@ from swarmnode.daemon.finder import SwarmFinder
 from swarmnode.daemon.grounds import make_beacon, make_grounds
 from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.manifests import ManifestKeeper, check_strategy
+from swarmnode.daemon.metrics_files import keep_metrics_files
+from swarmnode.daemon.peer_metrics import share_metrics
 from swarmnode.daemon.readings import ReadingsDesk
 from swarmnode.daemon.report import SelfReport
+from swarmnode.daemon.scrape import metrics_routes, target_address
 from swarmnode.daemon.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status import NodeView
 from swarmnode.daemon.swarm import SwarmPart
@@ -90,6 +93,8 @@ class Node:
 
     Attributes:
         beacon: finds nodes on the LAN; None if that is switched off.
+        readings: the metrics of this node.
+        metrics_listener: where this machine reaches them over TCP; empty: nowhere.
     """
 
     def __init__(
@@ -148,6 +153,7 @@ class Node:
         )
         self.dashboard = Dashboard(self, config.dashboard_address)
         self.readings = ReadingsDesk(self.view, config.home)
+        self.metrics_listener = ""
         self._network.on_session_end = self.view.count_closed
         self.view.addresses = self._addresses
 
@@ -196,7 +202,13 @@ class Node:
         await nursery.start(serve_http, config.paths.control_socket, control_routes(self))
         if config.metrics_address is not None:
             serve = partial(serve_http, any_host=config.metrics_allow_remote)
-            await nursery.start(serve, config.metrics_address, metrics_routes(self))
+            listeners = await nursery.start(serve, config.metrics_address, metrics_routes(self))
+            port = listeners[0].socket.getsockname()[1]
+            self.metrics_listener = target_address(config.metrics_address.host, port)
+        if config.metrics_textfile or config.metrics_file_sd:
+            nursery.start_soon(
+                keep_metrics_files, self, config.metrics_textfile, config.metrics_file_sd
+            )
         await nursery.start(self.dashboard.run, self._on_event)
         self.view.address = await nursery.start(self._network.run, config.listen)
         self._on_event(f"{self._identity.peer_id.short}… listens on {self.view.address}")
@@ -287,6 +299,7 @@ class Node:
         part.members.on_expelled = self._fail
         part.state.on_key_elsewhere = self._key_guard.seen_elsewhere
         self.view.part = part
+        self.view.peer_metrics = share_metrics(self.readings, part, self.env)
         await nursery.start(part.run)
         self._snapshots = await self._open_snapshots(manifest, part)
         await nursery.start(self._snapshots.run)

@@ -43,13 +43,17 @@ class ReadingsDesk:
 
     async def refresh(self, in_thread: InThread) -> None:
         """Look at the machine and at the graph of exchanges, at most every few seconds."""
+        await self.look_at_machine(in_thread)
+        await self.view.look_at_mixing(in_thread)
+
+    async def look_at_machine(self, in_thread: InThread) -> None:
+        """Bring what the machine says up to date."""
         async with self._lock:
             if trio.current_time() >= self._looked_at + limits.METRICS_MACHINE_S:
                 trainer = self.view.trainer
                 pid = trainer.worker_pid if trainer is not None else None
                 self.machine = await in_thread(partial(read_machine, self.home, pid))
                 self._looked_at = trio.current_time()
-        await self.view.look_at_mixing(in_thread)
 
     def read(self) -> Readings:
         """Return everything as it is now; it does not wait, and takes a few milliseconds."""

@@ -21,6 +21,7 @@ from swarmnode.daemon.groups import Groups
 from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.mixing import InThread, Meetings, SwarmMixing
 from swarmnode.daemon.network import Network
+from swarmnode.daemon.peer_metrics import PeerMetrics
 from swarmnode.daemon.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.takers import Takers
@@ -129,6 +130,7 @@ class NodeView:
     takers: Takers | None = None
     dealer: Dealer | None = None
     blobs: Blobs | None = None
+    peer_metrics: PeerMetrics | None = None
     nat: Callable[[], NatSnapshot] = NatSnapshot
     owner_limits: Callable[[], LimitsSnapshot] | None = None  # None: nobody looks after them
     address: str = ""
