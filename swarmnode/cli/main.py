@@ -36,6 +36,7 @@ _VERBS = {
     "resume": ("control", "Go on training after `pause`."),
     "paths": ("control", "Show where this node keeps its files."),
     "peers": ("control", "List the peers of the running node."),
+    "service": ("service", "Run a node as a service of this machine."),
     "simulate": ("simulate", "Run thousands of simulated nodes and check what they promise."),
     "status": ("control", "Show what the running node is doing, and why."),
     "swarms": ("swarms", "List the swarms of this home, of the local network, and by name."),
