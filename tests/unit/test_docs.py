@@ -284,7 +284,7 @@ def test_settings_that_are_named_exist(page: Path) -> None:
 def test_settings_are_found_at_all() -> None:
     """Else the test above would pass on anything."""
     assert re.search(r"^ {4}listen = ", text_of(ROOT / "docs" / "operator.md"), re.MULTILINE)
-    assert "SWARMNODE_THREADS" in text_of(ROOT / "docs" / "volunteer.md")
+    assert "SWARMNODE_CPU_PERCENT" in text_of(ROOT / "docs" / "volunteer.md")
 
 
 def test_exit_codes_are_all_described() -> None:
