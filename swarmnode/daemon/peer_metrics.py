@@ -54,7 +54,7 @@ def share_metrics(desk: ReadingsDesk, part: SwarmPart, env: Env) -> PeerMetrics:
         part.manifest.name,
         services.name(METRICS_SERVICE),
         members.connect,
-        lambda: {*members.detector.members(), *members.sessions},
+        lambda: {desk.view.self_id, *members.detector.members(), *members.sessions},
     )
 
 
@@ -95,7 +95,7 @@ class PeerMetrics:
         swarm: name of the swarm that we have in common.
         service: the name of ``metrics/1`` in it.
         connect: returns a session with a member.
-        members: everybody in the swarm.
+        members: everybody in the swarm, this node too.
     """
 
     def __init__(
