@@ -100,13 +100,13 @@ def create(
     config = load_config(
         given(home=home and str(home), listen=listen, advertise=advertise), os.environ
     )
-    _check_link_can_work(config)
+    check_link_can_work(config)
     if config.paths.swarm(name).manifest.exists():
         raise Refused(f"this home has a swarm named {name!r} already: choose another name")
     described = _describe(
         task, settings, data_dir, strategy=strategy, codec=codec, topology=topology
     )
-    link, node_id = _write(
+    link, node_id = write_swarm(
         name, config, codec, described, expires_days=expires_days, is_closed=closed
     )
     if as_json:
@@ -157,7 +157,8 @@ def _warn_if_private(link: str) -> None:
         )
 
 
-def _check_link_can_work(config: NodeConfig) -> None:
+def check_link_can_work(config: NodeConfig) -> None:
+    """Refuse a port that will be another one after the next start. Raises ConfigError."""
     if not config.advertise and config.listen_address.port == 0:
         raise ConfigError(
             "--listen: expected a port that stays the same, since the link names it, got 0:"
@@ -196,7 +197,7 @@ def _words(described: dict[str, Any]) -> str:
     return " ".join(words) + (f", codec {codecs}" if codecs else "")
 
 
-def _write(
+def write_swarm(
     name: str,
     config: NodeConfig,
     codec: str,
@@ -205,6 +206,7 @@ def _write(
     expires_days: int | None,
     is_closed: bool,
 ) -> tuple[str, str]:
+    """Sign and write a manifest of what was ``described``; return the link and this node's id."""
     from swarmnode.daemon.addresses import reachable_addresses
     from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
     from swarmnode.store.files import write_atomic

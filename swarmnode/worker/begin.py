@@ -32,7 +32,7 @@ def begin(
     segment: Segment,
     *,
     threads: int,
-    loop_type: type[LoopT] = Loop,  # type: ignore[assignment]
+    loop_type: type[LoopT],
     n_shards: int | None = None,
 ) -> Iterator[LoopT]:
     """Restore the newest snapshot, say that the worker is ready, and lend the loop.
