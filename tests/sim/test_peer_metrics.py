@@ -110,7 +110,7 @@ async def test_a_peer_without_a_session_is_connected_to(tmp_path, autojump_clock
         session = one.part.sessions[other.peer]
         session.close_nowait("a test")
         await session.wait_closed()
-        await trio.sleep(0)
+        await trio.lowlevel.checkpoint()
         assert other.peer not in one.part.sessions
         page = await scrape(one, path_of(other))
         assert page["swarmnode_local_steps_total"][0][1] > 0
