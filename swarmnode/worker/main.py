@@ -71,11 +71,12 @@ def work(channel: Channel, segment: Segment) -> None:
     import torch
 
     from swarmnode.worker.begin import begin
+    from swarmnode.worker.loop import Loop
     from swarmnode.worker.prepare import prepare_state
 
     torch.set_num_threads(threads)
     state = prepare_state(configure)
-    with begin(configure, state, channel, segment, threads=threads) as loop:
+    with begin(configure, state, channel, segment, threads=threads, loop_type=Loop) as loop:
         loop.run(configure.shard_seed)
     channel.flush(LAST_WORDS_S)
 
