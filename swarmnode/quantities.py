@@ -1,4 +1,4 @@
-"""Sizes, rates and durations as people write them: ``8 GB``, ``500 kB/s``, ``10 Mbit/s``, ``2h``."""
+"""Sizes, rates and durations as people write them: ``8 GB``, ``10 Mbit/s``, ``2h``."""
 
 from __future__ import annotations
 

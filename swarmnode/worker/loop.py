@@ -27,6 +27,7 @@ from swarmnode.ipc.control import (
     Resume,
     RoundSteps,
     SaveSnapshot,
+    Share,
     Stop,
     TakeShard,
     TakeView,
@@ -45,6 +46,7 @@ from swarmnode.worker.merges import Merges
 from swarmnode.worker.prepare import Surroundings
 from swarmnode.worker.report import Reporter
 from swarmnode.worker.saver import Saver
+from swarmnode.worker.share import share_of
 from swarmnode.worker.state import TrainState
 from swarmnode.worker.wishes import Wishes
 
@@ -73,6 +75,7 @@ class Loop:
         self.handoff = Handoff(segment, strategy, self.wishes)
         self.clocks = Clocks(strategy, rng)
         self.reporter = Reporter(channel, strategy.metrics)
+        self.share = share_of(state.device)
         self.feed = Feed(state.shard_batches, channel.send)
         self.merges = Merges(state, channel.send)
         self.steps_max = steps_max
@@ -91,7 +94,7 @@ class Loop:
             while not self.stopping:
                 self.listen()
                 if not self.is_resting:
-                    if not self.clocks.rest_s():
+                    if not self.clocks.rest_s() and not self.share.rest_s():
                         self.train_step(self.feed.next_batch(own))
                     self.ring_clock()
                 self.keep_books()
@@ -127,11 +130,12 @@ class Loop:
     def after_step(self, loss: float, seconds: float) -> None:
         """A step was taken: merge what has come meanwhile, and see what it makes due."""
         self.clocks.end_step(seconds)
+        self.share.note_step(seconds)
         if not math.isfinite(loss):
             self.note_bad_step(loss)
             return
         self.bad_steps = 0
-        self.reporter.note_step(loss, seconds)
+        self.reporter.note_step(loss, seconds + self.share.rest_s())
         self.merge_due()
         step = self.state.step
         info = StepInfo(step, self.clocks.t, loss, seconds)
@@ -176,7 +180,9 @@ class Loop:
 
     def listen(self) -> None:
         """Do what the daemon asks; wait for that only as long as there is nothing else to do."""
-        nap_s = limits.WORKER_IDLE_POLL_S if self.is_resting else self.clocks.nap_s()
+        nap_s = limits.WORKER_IDLE_POLL_S
+        if not self.is_resting:
+            nap_s = max(self.clocks.nap_s(), min(nap_s, self.share.rest_s()))
         for message in self.channel.poll(nap_s):
             self.obey(message)
 
@@ -212,6 +218,8 @@ class Loop:
                 self.paused = isinstance(message, Pause)
                 self.merge_due()
                 self.reporter.report_soon()
+            case Share():
+                self.share.keep(message.fraction)
             case Stop():
                 self.stopping = True
 

@@ -26,7 +26,7 @@ from swarmnode.ipc.segment import Segment
 from swarmnode.worker.activated import take_over
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.failures import EXIT_STATUS, classify
-from swarmnode.worker.runtime import end_with_parent, thread_count
+from swarmnode.worker.runtime import end_with_parent, hide_other_gpus, thread_count
 
 _NICE = 10  # beside a busy torch the daemon's timers are 0.15 ms late instead of 4 ms
 LAST_WORDS_S = 1.0
@@ -68,13 +68,16 @@ def work(channel: Channel, segment: Segment) -> None:
     configure = wait_configure(channel)
     threads = configure.threads or thread_count()
     os.environ["OMP_NUM_THREADS"] = str(threads)
+    hide_other_gpus(configure.gpus)
     import torch
 
     from swarmnode.worker.begin import begin
+    from swarmnode.worker.device import limit_gpu_memory
     from swarmnode.worker.loop import Loop
     from swarmnode.worker.prepare import prepare_state
 
     torch.set_num_threads(threads)
+    limit_gpu_memory(configure.gpu_memory_bytes)
     state = prepare_state(configure)
     with begin(configure, state, channel, segment, threads=threads, loop_type=Loop) as loop:
         loop.run(configure.shard_seed)
