@@ -89,6 +89,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     state_fingerprint: str
     swarm_steps: int
     swarm_tokens: int
+    clock_skew_s: float | None  # how far the clocks of the neighbours are ahead
     alarm: str
     exchanges_committed: int
     exchanges_applied: int
@@ -222,6 +223,7 @@ class NodeView:
             state_fingerprint=self.part.state.fingerprint() if self.part is not None else "",
             swarm_steps=totals.get("steps", 0),
             swarm_tokens=totals.get("tokens", 0),
+            clock_skew_s=self._clock_skew_s(),
             alarm=self._alarm(),
             exchanges_committed=results["committed"],
             exchanges_applied=applied.applied if applied is not None else 0,
@@ -291,12 +293,15 @@ class NodeView:
             rtt_s=session.statistics().rtt_s if session is not None else None,
         )
 
+    def _clock_skew_s(self) -> float | None:
+        return None if self.part is None else self.part.state.core.statistics().clock_skew_s
+
     def _alarm(self) -> str:
         """What somebody should look at, "" if nothing."""
         found = [self.key_guard.alarm]
         if self.part is not None:
             state = self.part.state
-            skew_s = state.core.statistics().clock_skew_s or 0.0
+            skew_s = self._clock_skew_s() or 0.0
             if abs(skew_s) > limits.CLOCK_ALARM_S:
                 side = "behind" if skew_s > 0 else "ahead of"
                 found.append(
