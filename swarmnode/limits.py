@@ -1017,6 +1017,7 @@ MACHINE_TOOL_DEADLINE_S = 5.0
 MEMORY_LOOK_S = 1.0
 # Traffic is counted for the month this often: what a crash may leave uncounted.
 QUOTA_LOOK_S = 5.0
+QUOTA_SAVE_S = 60.0
 # Months that are remembered: a clock that was wrong for a day must not forget the right one.
 QUOTA_MONTHS_KEPT = 3
 # A file of one pause, or of a few months.
@@ -1068,6 +1069,8 @@ HISTORY_LINE_BYTES_MAX = 64 * KIB
 STALE_TEMPORARY_S = 3600.0
 # One value in a log line: text from a peer may not fill the log.
 LOG_VALUE_CHARACTERS_MAX = 1024
+# A traceback of Trio through several nurseries is long; its end says what happened.
+LOG_TRACEBACK_CHARACTERS_MAX = 16 * KIB
 
 # --- metrics --------------------------------------------------------------------------------
 # A series each: the nearest neighbours tell what the rest would.
