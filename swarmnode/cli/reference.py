@@ -84,18 +84,20 @@ _SETTINGS = {
     "worker_socket": "The Unix socket of a service manager that starts the worker, as the units of"
     " `swarmnode service install` have it. Empty: the node starts it itself.",
     "cpu_percent": "Of the CPU time of the threads that training may use.",
-    "gpus": "NVIDIA GPUs that may be used, as `nvidia-smi` counts them; none named means all. In the"
-    " environment separated by commas.",
+    "gpus": "NVIDIA GPUs that may be used, as `nvidia-smi` counts them; none named means all."
+    " In the environment separated by commas.",
     "gpu_memory": "How much of each GPU's memory training may take, such as `6 GB`; empty: all.",
-    "gpu_temperature_max": "Pause while a GPU is hotter, in degrees Celsius. 0 leaves that to the driver.",
-    "ram": "How much memory the worker may take; one that needs more is ended and tried again later.",
+    "gpu_temperature_max": "Pause while a GPU is hotter, in degrees Celsius. 0 leaves that to the"
+    " driver.",
+    "ram": "How much memory the worker may take; one that needs more is ended and tried"
+    " again later.",
     "disk": "How much all files of this node may take.",
     "upload": "Limit of all that is sent, such as `500 kB/s` or `5 Mbit/s`; empty: none.",
     "download": "Limit of all that is received.",
     "monthly_quota": "Bytes of a calendar month, both ways together; then the node pauses until the"
     " next one.",
-    "schedule": "When to train, in local time, such as `mon-fri 22:00-07:00` or `sat,sun`; none means"
-    " always. In the environment separated by commas.",
+    "schedule": "When to train, in local time, such as `mon-fri 22:00-07:00` or `sat,sun`; none"
+    " means always. In the environment separated by semicolons.",
     "pause_on_battery": "Pause while the machine runs on battery.",
     "pause_on_metered": "Pause while the line is metered, as far as NetworkManager knows.",
     "pause_on_gpu_busy": "Pause while other programs use an NVIDIA GPU.",
