@@ -23,6 +23,7 @@ from swarmnode.errors import SwarmNodeError
 # verb -> (module, one line of help); nothing below is imported until its verb is used.
 _VERBS = {
     "bench": ("bench", "Measure the codecs, a link or an exchange on this machine."),
+    "config": ("config_show", "Look at the settings of a node."),
     "create": ("create", "Create a swarm and print its link."),
     "dashboard": ("dashboard", "Print where the page about the running node is, or open it."),
     "demo": ("demo", "Train a language model with four nodes on this machine; kill one midway."),
@@ -41,6 +42,7 @@ _VERBS = {
     "service": ("service", "Run a node as a service of this machine."),
     "simulate": ("simulate", "Run thousands of simulated nodes and check what they promise."),
     "status": ("control", "Show what the running node is doing, and why."),
+    "support-bundle": ("support_bundle", "Write a zip file, without secrets, for who helps you."),
     "swarms": ("swarms", "List the swarms of this home, of the local network, and by name."),
     "top": ("top", "Watch the swarm in the terminal, until q."),
     "trust": ("trust", "Show what a swarm is and asks for, before joining it."),
@@ -64,7 +66,7 @@ class _LazyVerbs(click.Group):
         if cmd_name not in _VERBS:
             return None
         module = import_module(f"swarmnode.cli.{_VERBS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(
