@@ -1,4 +1,4 @@
-"""``swarmnode support-bundle``: what somebody who helps needs to see, and not what they must not."""
+"""``swarmnode support-bundle``: what somebody who helps needs, and not what they must not see."""
 
 from __future__ import annotations
 
