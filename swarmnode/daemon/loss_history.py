@@ -41,6 +41,9 @@ class History(msgspec.Struct, frozen=True):
 class LossHistory:
     """Keeps samples.
 
+    Args:
+        samples_max: an even number.
+
     Attributes:
         interval_s: the time between two samples, from now on.
         generation: how often it was thinned.
@@ -59,7 +62,7 @@ class LossHistory:
                 self._shown[peer] = None
         kept = {peer: loss for peer, loss in sample.peers.items() if peer in self._shown}
         self._samples.append(msgspec.structs.replace(sample, peers=kept))
-        if len(self._samples) >= self.samples_max:
+        if len(self._samples) > self.samples_max:
             self._thin()
 
     @property
@@ -72,8 +75,8 @@ class LossHistory:
         return History(self.generation, tuple(self._samples))
 
     def _thin(self) -> None:
-        # The newest stays: a reader who has followed has it as the end of the line.
-        self._samples = self._samples[::-1][::2][::-1]
+        # One more than an even number: the first and the last one both stay.
+        self._samples = self._samples[::2]
         self.interval_s *= 2
         self.generation += 1
         alive = {peer for sample in self._samples for peer in sample.peers}

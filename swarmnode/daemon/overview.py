@@ -125,6 +125,10 @@ def overview_of(view: NodeView, now: float, unix_s: float) -> Overview:
         _own_member(status),
         *(_member(peer) for peer in peers if peer.peer != status.peer),
     ][: limits.DASHBOARD_MEMBERS_MAX]
+    # Our own counts are ahead of what we last said of them.
+    steps, tokens = sum(each.step for each in shown), sum(each.tokens for each in shown)
+    swarm_steps = max(steps, status.swarm_steps)
+    swarm_tokens = max(tokens, status.swarm_tokens)
     return Overview(
         unix_s=unix_s,
         node=_own_view(view, status),
@@ -132,10 +136,10 @@ def overview_of(view: NodeView, now: float, unix_s: float) -> Overview:
         members_known=len({status.peer, *(peer.peer for peer in peers)}),
         members_alive=status.peers_alive + 1,
         swarm_loss=status.swarm_loss,
-        swarm_steps=status.swarm_steps,
-        swarm_tokens=status.swarm_tokens,
-        others_steps=max(0, status.swarm_steps - sum(each.step for each in shown)),
-        others_tokens=max(0, status.swarm_tokens - sum(each.tokens for each in shown)),
+        swarm_steps=swarm_steps,
+        swarm_tokens=swarm_tokens,
+        others_steps=swarm_steps - steps,
+        others_tokens=swarm_tokens - tokens,
         edges=_edges(view, shown),
         snapshots=_snapshots(view.part, now) if view.part is not None else (),
     )
