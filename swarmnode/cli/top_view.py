@@ -103,7 +103,7 @@ class Screen:
             _state(node),
             *problems,
             *_chart(self._losses, self._console.width),
-            _figures(seen),
+            *_figures(seen),
             Text(),
             _members(seen, n_members - len(problems), self._console.width),
             Text(),
@@ -136,15 +136,20 @@ def _line(text: str, style: str = "") -> Text:
     return Text(plain(text), style, no_wrap=True, overflow="ellipsis")
 
 
-def _figures(seen: Mapping[str, Any]) -> Text:
+def _figures(seen: Mapping[str, Any]) -> tuple[Text, Text]:
     node = seen["node"]
     step_ms = node["step_time_s"] and node["step_time_s"] * 1e3
-    return _line(
-        f"loss {_number(seen['swarm_loss'], '.4f')} swarm, {_number(node['eval_loss'], '.4f')} here"
-        f"   step {node['step']:,}, {_number(step_ms, '.1f')} ms each\n"
-        f"exchanges {node['exchanges_committed']:,} ok, {node['exchanges_aborted']:,} aborted,"
-        f" {node['exchanges_declined']:,} declined"
-        f"   sent {_bytes(node['sent_bytes'])}, received {_bytes(node['received_bytes'])}"
+    return (
+        _line(
+            f"loss {_number(seen['swarm_loss'], '.4f')} swarm,"
+            f" {_number(node['eval_loss'], '.4f')} here"
+            f"   step {node['step']:,}, {_number(step_ms, '.1f')} ms each"
+        ),
+        _line(
+            f"exchanges {node['exchanges_committed']:,} ok, {node['exchanges_aborted']:,} aborted,"
+            f" {node['exchanges_declined']:,} declined"
+            f"   sent {_bytes(node['sent_bytes'])}, received {_bytes(node['received_bytes'])}"
+        ),
     )
 
 
