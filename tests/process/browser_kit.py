@@ -127,13 +127,14 @@ def browser(profile: Path) -> Iterator[Browser]:
     from_browser, write_answers = os.pipe()
     # The browser wants its ends as 3 and 4; a shell puts them there, whatever they are here.
     script = f'exec "$@" 3<&{read_commands} 4>&{write_answers}'
-    process = subprocess.Popen(
-        ["bash", "-c", script, "bash", CHROMIUM, *_flags(profile)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=(profile.parent / "chromium.log").open("wb"),
-        pass_fds=(read_commands, write_answers),
-    )
+    with (profile.parent / "chromium.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["bash", "-c", script, "bash", CHROMIUM, *_flags(profile)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(read_commands, write_answers),
+        )
     os.close(read_commands)
     os.close(write_answers)
     try:
