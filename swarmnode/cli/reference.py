@@ -26,6 +26,8 @@ from swarmnode.daemon.found import FoundSwarm
 from swarmnode.daemon.overview import Overview
 from swarmnode.daemon.scrape import metrics_routes
 from swarmnode.daemon.status import NodeStatus, PeerView
+from swarmnode.daemon.volunteer_routes import PauseView
+from swarmnode.daemon.volunteer_view import LimitsView
 from swarmnode.errors import SwarmNodeError
 from swarmnode.telemetry.catalogue import FAMILIES, Family
 from swarmnode.wire import schema as wire_schema
@@ -79,6 +81,28 @@ _SETTINGS = {
     "snapshot_download_bytes_per_s": "Limit of fetching snapshots of the model. 0: none.",
     "snapshot_upload_bytes_per_s": "Limit of sending snapshots, to all peers together. 0: none.",
     "threads": "Threads of torch. 0: all cores that this process may use but one.",
+    "cpu_percent": "Of the CPU time of these threads, or of the GPU's time: the worker rests between"
+    " steps.",
+    "gpus": "NVIDIA GPUs that may be used, counted as `nvidia-smi` does. None named: all.",
+    "gpu_memory": "Of each GPU, such as `6 GB`. A model that needs more does not train here.",
+    "gpu_temperature_max": "Pause while a GPU is hotter, in °C, until it is 5 °C below. 0: never."
+    " Needs the package `nvidia-ml-py`, as `pause_on_gpu_busy` does.",
+    "ram": "What the worker may take of main memory, such as `8 GB`. One that needs more is ended"
+    " and tried again after ten minutes.",
+    "disk": "What all files of this home may take; training pauses before it would be more.",
+    "upload": "Limit of all that is sent, such as `500 kB/s` or `10 Mbit/s`. What keeps the node in"
+    " its swarm passes first.",
+    "download": "Limit of all that is received.",
+    "monthly_quota": "Bytes of a calendar month, sent and received together. When they are used up,"
+    " the node pauses until the next month, and no tensor passes.",
+    "schedule": 'When to train, in local time: entries such as `"mon-fri 22:00-07:00"`, `"sat,sun"`'
+    ' or `"12:30-13:30"`. None: always. In the environment separated by semicolons.',
+    "pause_on_battery": "Pause while the machine runs on battery.",
+    "pause_on_metered": "Pause, and pass no tensor, while NetworkManager says that the connection is"
+    " metered.",
+    "pause_on_gpu_busy": "Pause while other programs use a fifth of an NVIDIA GPU or more, and for a"
+    " minute after; the worker gives its memory back.",
+    "pause_on_user_s": "Pause until nobody has typed or moved a mouse for so many seconds. 0: never.",
     "dashboard": "Where the page about the swarm is served, or `off`: only on this machine, as"
     " the page asks nobody who they are. A port that is taken is said, and the node goes on.",
     "worker_socket": "The Unix socket of a service manager that starts the worker, as the units of"
@@ -136,8 +160,13 @@ _ROUTES = {
     "POST /snapshot": "Write a snapshot now: `step` and `path`.",
     "POST /finalize": "Merge the models of all members, by the rule in `?merge=RULE`: the fields of"
     " [a merge](#fields-of-a-merge).",
-    "POST /pause": "Stop stepping, keep everything: `paused`.",
-    "POST /resume": "Go on: `paused`.",
+    "GET /limits": "What is allowed, what is used, and what holds: the fields of"
+    " [limits](#fields-of-limits).",
+    "POST /pause": "Stop stepping, keep everything, until `/resume` or as long as `?for=2h` says:"
+    " the fields of [a pause](#fields-of-a-pause).",
+    "POST /resume": "End a pause by hand; other reasons may still hold: as `/pause`.",
+    "POST /finish": "Let exchanges that run complete, then leave and stop: `finishing`. Answers at"
+    " once.",
     "POST /leave": "Leave the swarm and stop: `leaving`. Answers at once.",
 }
 
@@ -300,6 +329,10 @@ def _control_api() -> Iterator[str]:
     yield from _table(("field", "type"), _fields(NodeStatus))
     yield "### Fields of a peer\n"
     yield from _table(("field", "type"), _fields(PeerView))
+    yield "### Fields of limits\n"
+    yield from _table(("field", "type"), _fields(LimitsView))
+    yield "### Fields of a pause\n"
+    yield from _table(("field", "type"), _fields(PauseView))
     yield "### Fields of an overview\n"
     yield from _table(("field", "type"), _fields(Overview))
     yield "### Fields of a merge\n"

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 import trio
 
 from swarmnode.config import NodeConfig
+from swarmnode.daemon import machine
 from swarmnode.daemon.node import Node, TrainingChoice
 from swarmnode.daemon.program import programs_or
 from swarmnode.daemon.systemd import ServiceManager
@@ -63,6 +64,7 @@ def run_daemon(
                 env=real_env(trio.current_time, trio.to_thread.run_sync),
                 training=training,
                 on_event=on_event,
+                machine=machine,
             )
             async with trio.open_nursery() as nursery:
                 await nursery.start(_stop_on_signals, node)

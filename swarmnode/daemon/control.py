@@ -10,7 +10,10 @@ GET /dashboard  :class:`~swarmnode.daemon.dashboard.Whereabouts`
 GET /metrics, /peers/ID/metrics, /sd  see ``daemon/scrape.py``; also where metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``
 POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.finalize.Finalized`
-POST /pause, /resume
+GET /limits   :class:`~swarmnode.daemon.volunteer_view.LimitsView`
+POST /pause   ``?for=2h``, or until /resume:
+              :class:`~swarmnode.daemon.volunteer_routes.PauseView`, as /resume
+POST /finish  complete what runs, then leave; answers at once
 POST /leave   leave the swarm and stop; answers at once
 ==========  =========================================================================
 """
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING
 from swarmnode import limits
 from swarmnode.daemon.lookup import ask_node
 from swarmnode.daemon.scrape import metrics_routes
+from swarmnode.daemon.volunteer_routes import volunteer_routes
 from swarmnode.errors import NotRunning
 from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.net.http import Request, Response, Route, json_response
@@ -56,14 +60,6 @@ def control_routes(node: Node) -> list[Route]:
         rule = request.query().get("merge", MERGE_RULES[0])
         return json_response(await node.view.finalizer.finalize(rule))
 
-    async def pause(request: Request) -> Response:  # noqa: ARG001
-        _trainer(node).pause()
-        return json_response({"paused": True})
-
-    async def resume(request: Request) -> Response:  # noqa: ARG001
-        _trainer(node).resume()
-        return json_response({"paused": False})
-
     async def overview(request: Request) -> Response:  # noqa: ARG001
         return json_response(node.dashboard.overview())
 
@@ -83,12 +79,11 @@ def control_routes(node: Node) -> list[Route]:
         Route("GET", "/swarms", swarms, limits.LOOKUP_DHT_S + 1),
         Route("POST", "/snapshot", snapshot, limits.SNAPSHOT_REQUEST_DEADLINE_S + 1),
         Route("POST", "/finalize", finalize, limits.FINALIZE_DEADLINE_S),
-        Route("POST", "/pause", pause),
-        Route("POST", "/resume", resume),
         Route("POST", "/leave", leave),
         Route("GET", "/overview", overview),
         Route("GET", "/history", history),
         Route("GET", "/dashboard", dashboard),
+        *volunteer_routes(node),
         *metrics_routes(node),
     ]
 

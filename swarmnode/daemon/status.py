@@ -26,6 +26,7 @@ from swarmnode.daemon.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.takers import Takers
 from swarmnode.daemon.trainer import Trainer, finite_or_none
+from swarmnode.daemon.volunteer import Volunteer
 from swarmnode.ids import PeerId
 from swarmnode.net.paths import path_of
 from swarmnode.net.session import Session
@@ -107,6 +108,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     swarm_lambda2: float | None
     swarm_chi1: float | None
     swarm_chi2: float | None
+    paused_by: tuple[str, ...]  # the codes of all that holds training, the first one first
+    paused_until_unix_s: float | None  # None: nothing holds, or nobody knows
 
 
 @dataclass
@@ -133,6 +136,7 @@ class NodeView:
     blobs: Blobs | None = None
     peer_metrics: PeerMetrics | None = None
     nat: Callable[[], NatSnapshot] = NatSnapshot
+    volunteer: Volunteer | None = None
     owner_limits: Callable[[], LimitsSnapshot] | None = None  # None: nobody looks after them
     address: str = ""
     addresses: Callable[[], tuple[str, ...]] = tuple  # where others can dial us
@@ -160,6 +164,8 @@ class NodeView:
         if self.is_serving:
             return "serving", f"as a {self.role}: no worker runs here"
         if self.trainer is None:
+            if self.volunteer is not None and not self.volunteer.verdict.may_carry_tensors:
+                return "paused", self.volunteer.verdict.sentence()
             return "syncing", self.waiting_for
         return self.trainer.state, self.trainer.reason
 
@@ -245,6 +251,10 @@ class NodeView:
             swarm_lambda2=finite_or_none(mixing.lambda2) if mixing else None,
             swarm_chi1=finite_or_none(mixing.chi1) if mixing else None,
             swarm_chi2=finite_or_none(mixing.chi2) if mixing else None,
+            paused_by=self.volunteer.verdict.reasons if self.volunteer is not None else (),
+            paused_until_unix_s=(
+                self.volunteer.verdict.until_unix_s if self.volunteer is not None else None
+            ),
         )
 
     async def look_at_mixing(self, in_thread: InThread) -> None:

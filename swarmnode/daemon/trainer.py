@@ -49,6 +49,7 @@ from swarmnode.ipc.control import (
     Resume,
     SaveSnapshot,
     ShardDone,
+    Share,
     ShareGiven,
     SlotReady,
     SnapshotFailed,
@@ -104,6 +105,7 @@ class Trainer:
         dealer: deals data shards; without one the worker trains on its own stream.
         on_lost: an exchange has committed, but the worker died before it merged it.
         on_event: told that training begins, for the terminal.
+        share: of the time of its threads, or of its GPU, that the worker may take.
 
     Attributes:
         lender: lends the slots of the worker that runs.
@@ -123,6 +125,7 @@ class Trainer:
         on_saved: Callable[[SnapshotSaved], None] = lambda _saved: None,
         on_event: Callable[[str], None] = lambda _text: None,
         dealer: ShardDealer | None = None,
+        share: float = 1.0,
     ) -> None:
         self.configure = configure
         self.state: PeerState = "starting"
@@ -143,6 +146,7 @@ class Trainer:
         self.on_log_round: Callable[[int], None] = lambda _round: None
         self.briefing: Briefing | None = None
         self.merges = MergeDesk(self._ask_of_worker)
+        self._share = share
         self._start_worker = start_worker
         self._env = env
         self._on_applied = on_applied
@@ -153,7 +157,10 @@ class Trainer:
         self._outgoing: trio.MemorySendChannel[ToWorker] | None = None
         self._read = trio.Event()
         self._failure: WorkerFailed | None = None
-        self._paused = False
+        self._why_paused = ""
+        self._may_live = trio.Event()  # whether a worker may have memory at all
+        self._may_live.set()
+        self._unloaded = trio.Event()
         self._is_resting = False
         self._requests = 0
         self._saved = trio.Event()
@@ -169,8 +176,11 @@ class Trainer:
         """
         budget = RestartBudget(self._env.rng)
         while True:
+            await self._may_live.wait()
             try:
                 await self._one_life()
+                self._worker_gone()  # its memory is wanted back
+                self._set_state("paused", self._why_paused)
             except WorkerLeft as left:  # another may come: nothing that the budget is for
                 self._worker_gone()
                 self._set_state("starting", f"{left}; {_WAITING}")
@@ -202,7 +212,10 @@ class Trainer:
                     if self.briefing is not None:
                         nursery.start_soon(self.briefing.run)
                         nursery.start_soon(self.briefing.pace)
-                    if self._paused:
+                    nursery.start_soon(self._end_when_unwanted, nursery.cancel_scope)
+                    if self._share < 1:
+                        self._post(Share(fraction=self._share))
+                    if self._why_paused:
                         self._post(Pause())
                     while True:
                         self._take(await link.receive())
@@ -326,7 +339,7 @@ class Trainer:
         if message.finished:
             self._set_state("stopped", f"reached the {self.configure.steps_max} steps asked for")
         elif message.paused:
-            self._set_state("paused", "paused by hand")
+            self._set_state("paused", self._why_paused or "the worker rests")
         elif self.ready is not None:
             self._set_training(f"on {self.ready.device}")
 
@@ -374,15 +387,36 @@ class Trainer:
         for taker in self.takers.values():
             taker.partners_changed()
 
-    def pause(self) -> None:
+    def pause(self, why: str = "paused by hand") -> None:
         """Stop stepping until :meth:`resume`; also across restarts. Raises Overloaded."""
         self._ask(Pause())
-        self._paused = True
+        self._why_paused = why
+        if self.state == "paused":
+            self.reason = why
 
     def resume(self) -> None:
         """Go on. Raises Overloaded."""
         self._ask(Resume())
-        self._paused = False
+        self._why_paused = ""
+
+    def unload(self) -> None:
+        """Let the worker save and end, so that its memory is free, until :meth:`load`."""
+        if self._may_live.is_set():
+            self._may_live = trio.Event()
+            self._unloaded.set()
+
+    def load(self) -> None:
+        """Let a worker run."""
+        if not self._may_live.is_set():
+            self._unloaded = trio.Event()
+            self._may_live.set()
+
+    async def _end_when_unwanted(self, life: trio.CancelScope) -> None:
+        """End a life once its memory is wanted back, and nothing is lent that would be lost."""
+        await self._unloaded.wait()
+        with trio.move_on_after(limits.UNLOAD_DRAIN_S):
+            await self.lender.wait_idle()
+        life.cancel()
 
     async def save_snapshot(self, deadline_s: float) -> SnapshotSaved:
         """Have a snapshot written now.

@@ -111,6 +111,11 @@ class Verdict:
         return any(hold.reason in _FREES_MEMORY for hold in self.holds)
 
     @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The codes of all reasons."""
+        return tuple(hold.reason for hold in self.holds)
+
+    @property
     def reason(self) -> str:
         """The code of the first reason, or "none"."""
         return self.holds[0].reason if self.holds else "none"
