@@ -31,6 +31,7 @@ from swarmnode.errors import ConfigError, DeadlineExceeded, SpecMismatch, SwarmN
 from swarmnode.ipc.control import Configure, WorkerFailed
 from swarmnode.ipc.segment import Segment
 from swarmnode.tasks.program import Evaluate, Program
+from swarmnode.tensor.snapshot_format import find_snapshots
 from swarmnode.worker.arena import Arena
 from swarmnode.worker.begin import begin
 from swarmnode.worker.channel import Channel, DaemonGone
@@ -76,7 +77,6 @@ class SwarmAgent:
                 self._loop = stack.enter_context(
                     _begin(channel, segment, model, optimizer, evaluate)
                 )
-                _check_weights(self._loop.state)
                 self._loop.begin()
             except DaemonGone as error:
                 raise SwarmNodeError(f"the node went away before it trained: {error}") from error
@@ -166,6 +166,7 @@ def _begin(
     task = Program(configure.task_config, evaluate=evaluate)
     arena = Arena(model)
     _check_layout(configure, arena)
+    _check_weights(configure, task, arena)
     device = Device(arena.flat.device)
     state = TrainState(task, model, arena, optimizer, device, configure.swarm_seed)
     return begin(
@@ -187,10 +188,12 @@ def _check_layout(configure: Configure, arena: Arena) -> None:
         )
 
 
-def _check_weights(state: TrainState) -> None:
+def _check_weights(configure: Configure, task: Program, arena: Arena) -> None:
     """Refuse to begin anew from weights that no other node began from."""
-    expected = state.task.config.weights
-    if expected and state.step == 0 and weights_hash(state.arena.flat) != expected:
+    expected = task.config.weights
+    if not expected or find_snapshots(Path(configure.snapshot_dir)):  # those come first
+        return
+    if weights_hash(arena.flat) != expected:
         raise SpecMismatch(
             "the model begins from other weights than the swarm's: load the same checkpoint, or"
             " call torch.manual_seed with the same number before it is built"

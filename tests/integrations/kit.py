@@ -27,7 +27,10 @@ def target(x: torch.Tensor) -> torch.Tensor:
 
 
 def address() -> dict[str, Any]:
-    here = f"127.0.0.1:{free_port()}"
+    return at(f"127.0.0.1:{free_port()}")
+
+
+def at(here: str) -> dict[str, Any]:
     return {"listen": here, "advertise": (here,), **QUIET}
 
 
