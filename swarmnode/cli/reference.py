@@ -18,6 +18,7 @@ from typing import Any, cast
 import click
 import msgspec
 
+from swarmnode.cli import error_index
 from swarmnode.cli.main import cli
 from swarmnode.config import ENVIRONMENT_PREFIX, HOME_VARIABLE, NodeConfig
 from swarmnode.daemon.control import control_routes
@@ -382,25 +383,32 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write or check the file; return the exit status."""
+    """Write or check the files; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m swarmnode.cli.reference", description=main.__doc__
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--check", action="store_true", help="fail if the file differs")
-    what.add_argument("--write", action="store_true", help="write the file")
-    parser.add_argument("--file", type=Path, default=_DEFAULT_FILE)
+    what.add_argument("--check", action="store_true", help="fail if a file differs")
+    what.add_argument("--write", action="store_true", help="write the files")
+    parser.add_argument("--file", type=Path, default=_DEFAULT_FILE, help="only this one")
     options = parser.parse_args(arguments)
-    wanted = render_reference()
+    wanted = {options.file: render_reference()}
+    if options.file == _DEFAULT_FILE:
+        wanted[error_index.FILE] = error_index.render_index()
     if options.write:
-        options.file.write_text(wanted, encoding="utf-8")
+        for path, text in wanted.items():
+            path.write_text(text, encoding="utf-8")
         return 0
-    found = options.file.read_text(encoding="utf-8") if options.file.exists() else ""
+    return max(_compare(path, text) for path, text in wanted.items())
+
+
+def _compare(path: Path, wanted: str) -> int:
+    found = path.read_text(encoding="utf-8") if path.exists() else ""
     if found == wanted:
         return 0
     lines = difflib.unified_diff(found.splitlines(), wanted.splitlines(), lineterm="", n=0)
     sys.stderr.write(
-        f"{options.file} is not what the code says; run python -m swarmnode.cli.reference --write\n"
+        f"{path} is not what the code says; run python -m swarmnode.cli.reference --write\n"
         + "".join(f"{line}\n" for line in list(lines)[:20])
     )
     return 1

@@ -182,10 +182,9 @@ class WorkerProcess:
             return WorkerCrashed(f"the worker was killed by {name}{hint}", signal_number=-status)
         last_line = self._log.last_line()
         if status is None:  # whoever started it knows, and we do not
-            last_line = last_line or "it said nothing; out of memory?"
             return WorkerCrashed(
-                f"the worker (process {self.pid}) ended: {last_line} (the journal of its unit knows"
-                " more)"
+                f"the worker (process {self.pid}) has ended; out of memory? the journal of its unit"
+                f" says why; its log ends with: {last_line}"
             )
         return WorkerCrashed(f"the worker exited with status {status}: {last_line}")
 

@@ -151,7 +151,7 @@ async def test_killed_it_is_reported(manager, configure, log_path):  # noqa: F81
     async with run_worker(configure(), log_path=log_path, socket_path=manager) as link:
         await next_of(link, Progress, lambda progress: progress.step > 3)
         os.kill(link.pid, signal.SIGKILL)
-        with pytest.raises(WorkerCrashed, match=r"ended: .*journal of its unit"):
+        with pytest.raises(WorkerCrashed, match=r"has ended; .*journal of its unit"):
             await next_of(link, WorkerFailed)
 
 

@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from swarmnode import config, errors, limits
-from swarmnode.cli import reference
+from swarmnode.cli import error_index, reference
 from swarmnode.cli.main import cli
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.status import NodeView
@@ -178,7 +178,7 @@ def verbs() -> dict[str, set[str]]:
 def commands_in(page: Path) -> Iterator[str]:
     """Yield what stands behind ``swarmnode`` in code of the page, but not in texts of errors."""
     prose, code = prose_and_code(page)
-    if page.name == "errors.md":
+    if page.name in ("errors.md", "error-index.md"):
         prose = re.sub(ERROR_CELL, "|", prose, flags=re.MULTILINE)
     spans = [" ".join(match[2].split()) for match in SPAN.finditer(prose)]
     for piece in [*code, *spans]:
@@ -324,6 +324,17 @@ def test_errors_are_those_of_the_code() -> None:
         if not any(pattern.search(known) for known in texts_in_code()):
             unknown.append(text)
     assert not unknown
+
+
+def test_every_error_is_in_the_index() -> None:
+    page = text_of(ROOT / "docs" / "error-index.md")
+    rows = {cell for _, cell in re.findall(ERROR_CELL, page, re.MULTILINE)}
+    found = error_index.messages()
+    assert len(found) > 300
+    assert {message.kind for message in found} >= {"ConfigError", "NotRunning", "Refused", "KeyInUse"}
+    shown = {" ".join(row.replace("\\|", "|").split()) for row in rows}
+    assert not {" ".join(one.text.split()) for one in found} - shown
+    assert "](errors.md#settings) |" in page, "rows lead to their remedies"
 
 
 # --- tables -------------------------------------------------------------------------------------
