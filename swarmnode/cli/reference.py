@@ -82,9 +82,10 @@ _SETTINGS = {
     "snapshot_download_bytes_per_s": "Limit of fetching snapshots of the model. 0: none.",
     "snapshot_upload_bytes_per_s": "Limit of sending snapshots, to all peers together. 0: none.",
     "threads": "Threads of torch. 0: all cores that this process may use but one.",
-    "cpu_percent": "Of the CPU time of these threads, or of the GPU's time: the worker rests between"
-    " steps.",
-    "gpus": "NVIDIA GPUs that may be used, counted as `nvidia-smi` does. None named: all.",
+    "cpu_percent": "Of the CPU time of these threads, or of the GPU's time: the worker rests"
+    " between steps.",
+    "gpus": "NVIDIA GPUs that may be used, counted as `nvidia-smi` does. None named: all. In the"
+    " environment separated by commas.",
     "gpu_memory": "Of each GPU, such as `6 GB`. A model that needs more does not train here.",
     "gpu_temperature_max": "Pause while a GPU is hotter, in °C, until it is 5 °C below. 0: never."
     " Needs the package `nvidia-ml-py`, as `pause_on_gpu_busy` does.",
@@ -96,38 +97,19 @@ _SETTINGS = {
     "download": "Limit of all that is received.",
     "monthly_quota": "Bytes of a calendar month, sent and received together. When they are used up,"
     " the node pauses until the next month, and no tensor passes.",
-    "schedule": 'When to train, in local time: entries such as `"mon-fri 22:00-07:00"`, `"sat,sun"`'
-    ' or `"12:30-13:30"`. None: always. In the environment separated by semicolons.',
+    "schedule": 'When to train, in local time: entries such as `"mon-fri 22:00-07:00"`,'
+    ' `"sat,sun"` or `"12:30-13:30"`. None: always. In the environment separated by semicolons.',
     "pause_on_battery": "Pause while the machine runs on battery.",
-    "pause_on_metered": "Pause, and pass no tensor, while NetworkManager says that the connection is"
-    " metered.",
+    "pause_on_metered": "Pause, and pass no tensor, while NetworkManager says that the connection"
+    " is metered.",
     "pause_on_gpu_busy": "Pause while other programs use a fifth of an NVIDIA GPU or more, and for a"
     " minute after; the worker gives its memory back.",
-    "pause_on_user_s": "Pause until nobody has typed or moved a mouse for so many seconds. 0: never.",
+    "pause_on_user_s": "Pause until nobody has typed or moved a mouse for so many seconds."
+    " 0: never.",
     "dashboard": "Where the page about the swarm is served, or `off`: only on this machine, as"
     " the page asks nobody who they are. A port that is taken is said, and the node goes on.",
     "worker_socket": "The Unix socket of a service manager that starts the worker, as the units of"
     " `swarmnode service install` have it. Empty: the node starts it itself.",
-    "cpu_percent": "Of the CPU time of the threads that training may use.",
-    "gpus": "NVIDIA GPUs that may be used, as `nvidia-smi` counts them; none named means all."
-    " In the environment separated by commas.",
-    "gpu_memory": "How much of each GPU's memory training may take, such as `6 GB`; empty: all.",
-    "gpu_temperature_max": "Pause while a GPU is hotter, in degrees Celsius. 0 leaves that to the"
-    " driver.",
-    "ram": "How much memory the worker may take; one that needs more is ended and tried"
-    " again later.",
-    "disk": "How much all files of this node may take.",
-    "upload": "Limit of all that is sent, such as `500 kB/s` or `5 Mbit/s`; empty: none.",
-    "download": "Limit of all that is received.",
-    "monthly_quota": "Bytes of a calendar month, both ways together; then the node pauses until the"
-    " next one.",
-    "schedule": "When to train, in local time, such as `mon-fri 22:00-07:00` or `sat,sun`; none"
-    " means always. In the environment separated by semicolons.",
-    "pause_on_battery": "Pause while the machine runs on battery.",
-    "pause_on_metered": "Pause while the line is metered, as far as NetworkManager knows.",
-    "pause_on_gpu_busy": "Pause while other programs use an NVIDIA GPU.",
-    "pause_on_user_s": "Pause until nobody has used this machine for so many seconds. 0: pay no"
-    " attention to that.",
     "log_format": "`text` or `json`, one event a line on standard error.",
     "log_level": "`debug`, `info`, `warning` or `error`.",
 }

@@ -14,7 +14,6 @@ import torch
 from swarmnode import limits
 from swarmnode.worker.device import Device
 
-
 _NO_REST_S = 1e-4  # nobody can sleep for so short a time
 
 
