@@ -115,15 +115,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         str, Meta(pattern=r"^(/.{1,100})?$", description="the path of a Unix socket, or nothing")
     ] = ""
     # Where to write the metrics for node_exporter's textfile collector; "": nowhere.
-    metrics_textfile: Annotated[
-        str,
-        Meta(pattern=r"^(/.{1,4000}\.prom)?$", description="an absolute path that ends in .prom"),
-    ] = ""
+    metrics_textfile: Annotated[str, Meta(pattern=r"^(/.+\.prom)?$", description="/PATH.prom")] = ""
     # Where to write what /sd answers, for Prometheus' file_sd_configs; "": nowhere.
-    metrics_file_sd: Annotated[
-        str,
-        Meta(pattern=r"^(/.{1,4000}\.json)?$", description="an absolute path that ends in .json"),
-    ] = ""
+    metrics_file_sd: Annotated[str, Meta(pattern=r"^(/.+\.json)?$", description="/PATH.json")] = ""
 
     @property
     def paths(self) -> Paths:

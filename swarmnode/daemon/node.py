@@ -31,7 +31,7 @@ from swarmnode.daemon.configure import configure_of
 from swarmnode.daemon.control import control_routes
 from swarmnode.daemon.dashboard import Dashboard
 from swarmnode.daemon.dealer import Dealer
-from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
+from swarmnode.daemon.exchange import Exchanges
 from swarmnode.daemon.exchange_log import ExchangeLog
 from swarmnode.daemon.finalize import Finalizer
 from swarmnode.daemon.finder import SwarmFinder
@@ -49,6 +49,7 @@ from swarmnode.daemon.status import NodeView
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.takers import Takers
 from swarmnode.daemon.trainer import Trainer
+from swarmnode.daemon.transfer import ExchangeTotals
 from swarmnode.daemon.volunteer import Machine, Volunteer
 from swarmnode.daemon.worker_link import StartWorker
 from swarmnode.env import Env

@@ -147,6 +147,40 @@ def _values(half: memoryview, piece: Piece) -> memoryview:
     return half[piece.begin * FLOAT32_BYTES : piece.end * FLOAT32_BYTES]
 
 
+@dataclass
+class ExchangeTotals:
+    """Sums over committed exchanges, for metrics."""
+
+    committed: int = 0
+    duration_s: float = 0.0
+    encode_s: float = 0.0
+    requantize_s: float = 0.0
+    decode_s: float = 0.0
+    payload_sent_bytes: int = 0
+    payload_received_bytes: int = 0
+    encode_error_ratio: float | None = None  # of the last one, as `distance_ratio`
+    distance_ratio: float | None = None  # see transfer.py
+
+    def phases(self) -> dict[str, float]:
+        """Seconds in the codec so far, by what it did."""
+        return {
+            "encode_s": self.encode_s,
+            "requantize_s": self.requantize_s,
+            "decode_s": self.decode_s,
+        }
+
+    def add(self, transfer: Transfer) -> None:
+        """Count one committed transfer."""
+        self.committed += 1
+        self.encode_s += transfer.times.encode_s
+        self.requantize_s += transfer.times.requantize_s
+        self.decode_s += transfer.times.decode_s
+        self.payload_sent_bytes += transfer.sent_bytes
+        self.payload_received_bytes += transfer.received_bytes
+        self.encode_error_ratio = transfer.encode_error_ratio
+        self.distance_ratio = transfer.distance_ratio
+
+
 def _sample(values: memoryview) -> list[float]:
     """Return some of the float32 values in these bytes, evenly spread, always the same ones."""
     floats = values.cast("B").cast("f")
