@@ -218,3 +218,39 @@ async def test_a_liar_can_forge_no_series(tmp_path, autojump_clock) -> None:
             await trio.sleep(limits.METRICS_PEER_KEEP_S + 0.1)
             assert (await get(node, path)).status == 502
         await end(swarm)
+
+
+async def test_what_happens_to_a_worker_is_counted(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
+        node = swarm.nodes[0]
+        await until(lambda: node.status.exchanges_committed > 2, 20)
+        before = node.running.readings.read()
+        assert before.get("worker_restarts_total") == 0
+        assert before.get("loss_finite") == 1
+        assert 0 < (before.get("encode_error_ratio") or 0) < 0.01
+        assert 0 < (before.get("consensus_distance_ratio") or 0) < 2
+        node.worker.crash()
+        await until(lambda: node.status.worker_restarts == 1, 10)
+        after = node.running.readings.read()
+        assert after.get("worker_restarts_total") == 1
+        failures = after.values["swarmnode_worker_failures_total"]
+        assert sum(failures.values()) == 1
+        assert (after.get("paused", "none"), after.get("paused", "manual")) == (1, 0)
+        assert (after.get("local_steps_total") or 0) > 0
+
+
+async def test_who_cannot_be_reached_is_counted_by_why(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
+        node = swarm.nodes[0]
+        await until(lambda: node.status.peers_connected == 1, 10)
+        node.part.members.found(make_identity(9).peer_id, ("mem:nobody",))
+        await trio.sleep(30)
+        readings = node.running.readings.read()
+        dials, failed = (
+            readings.get("dials_total"),
+            readings.get("dial_failures_total", "unreachable"),
+        )
+        assert dials is not None
+        assert failed is not None
+        assert 0 < failed <= dials
+        await end(swarm)
