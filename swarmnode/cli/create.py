@@ -37,7 +37,7 @@ _SHOWN = (
 
 @click.command()
 @click.argument("name")
-@click.option("--task", required=True, help="Name of an installed task, such as bytes-lm.")
+@click.option("--task", required=True, help="An installed task, or a preset such as llama-150m.")
 @click.option(
     "--strategy",
     default=DEFAULT_STRATEGY,
@@ -115,7 +115,7 @@ def create(
         print_json({"link": link, "name": name, "peer": node_id, "codec": codec, **facts})
         return
     click.echo(
-        f"created swarm {name}: task {task}, {described['numel']:,} parameters,"
+        f"created swarm {name}: task {described['task']}, {described['numel']:,} parameters,"
         f" strategy {_words(described)}"
     )
     click.echo(f"\n  {link}\n")
@@ -176,7 +176,10 @@ def _describe(
     topology: str,
 ) -> dict[str, Any]:
     """Have torch build the model once, and check whether all that was chosen fits together."""
+    from swarmnode.tasks.presets import resolve_preset
+
     task_config, strategy_settings = _parse_settings(settings)
+    task, task_config = resolve_preset(task, task_config)
     arguments = [f"--task={task}", f"--config={json.dumps(task_config)}"]
     arguments += [f"--strategy={strategy}", f"--data-dir={data_dir}"]
     arguments += [f"--strategy-settings={json.dumps(strategy_settings)}"]

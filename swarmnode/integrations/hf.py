@@ -3,8 +3,8 @@
     trainer = Trainer(..., callbacks=[SwarmCallback(LINK, home="node")])
     trainer.train()
 
-A step is an optimizer step. The Trainer's own checkpoints go on as ever; the node keeps snapshots of
-its own, and a run that begins again goes on from the newest of those. When the node is told to
+A step is an optimizer step. The Trainer's own checkpoints go on as ever; the node keeps snapshots
+of its own, and a run that begins again goes on from the newest of those. When the node is told to
 leave, training ends as if all steps were done.
 """
 

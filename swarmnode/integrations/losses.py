@@ -1,4 +1,4 @@
-"""The loss of a step, where a training loop does not tell its callbacks: from the model's output."""
+"""The loss of a step, where a loop does not tell its callbacks: from the model's output."""
 
 from __future__ import annotations
 

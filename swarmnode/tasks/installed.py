@@ -22,6 +22,7 @@ ENTRY_POINT_GROUP = "swarmnode.tasks"
 BUILT_IN = {
     "bytes-lm": "swarmnode.tasks.bytes_lm:BytesLM",
     "digits": "swarmnode.tasks.digits:Digits",
+    "llama-lm": "swarmnode.tasks.llama_lm:LlamaLM",
     PROGRAM_TASK: "swarmnode.tasks.program:Program",
     "synthetic": "swarmnode.tasks.synthetic:Synthetic",
 }
