@@ -54,7 +54,9 @@ CASES = (
     # A zeroth-order step is noisy in proportion to the parameters.
     Case("one-byte", {"lr": 0.005}, rounds_closed(40), dim=64, task={"batch": 64}),
 )
-EVERYDAY = ("one-byte", "diloco")  # the log and group means; pairs have tests of their own
+# The log, and the default. On a machine with more to do than cores, members of a group mean come
+# out of phase, and three means take minutes instead of seconds.
+EVERYDAY = ("one-byte", "streaming")
 
 
 @pytest.fixture(
