@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
+import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from swarmnode.cli.top_view import Screen
 
 _REFRESH_S = 1.0
+_DEADLINE_S = 3.0  # of a question to the node: keys wait meanwhile
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _QUIT = ("q", "Q", "\x03", "\x04")  # Ctrl-C and Ctrl-D, where they come as letters
 
 
@@ -38,8 +42,8 @@ def top(once: bool, home: Path | None) -> None:
     if once or not sys.stdout.isatty():
         screen.print_once()
         return
-    with contextlib.suppress(KeyboardInterrupt), _keys() as descriptor, screen.live():
-        while _wait_key(screen, client, descriptor):
+    with _stops() as stops, _keys() as keys, screen.live():
+        while _wait_key(screen, client, stops, keys):
             _look(screen, client)
 
 
@@ -57,19 +61,22 @@ def _make_screen() -> Screen:
 
 def _look(screen: Screen, client: ControlClient) -> None:
     try:
-        screen.show(client.get("/overview"))
+        screen.show(client.get("/overview", deadline_s=_DEADLINE_S))
     except SwarmNodeError as error:  # it may come back: what was known stays on the screen
         screen.say(str(error))
 
 
-def _wait_key(screen: Screen, client: ControlClient, descriptor: int | None) -> bool:
+def _wait_key(screen: Screen, client: ControlClient, stops: int, keys: int | None) -> bool:
     """Wait until the next look is due, and do what keys ask for; return False for the end."""
     until = time.monotonic() + _REFRESH_S
+    watched = [stops] if keys is None else [stops, keys]
     while (left_s := until - time.monotonic()) > 0:
-        ready, _, _ = select.select([] if descriptor is None else [descriptor], [], [], left_s)
-        if not ready or descriptor is None:
+        ready, _, _ = select.select(watched, [], [], left_s)
+        if stops in ready:
+            return False
+        if keys is None or keys not in ready:
             continue
-        key = os.read(descriptor, 1).decode("ascii", "replace")
+        key = os.read(keys, 1).decode("ascii", "replace")
         if key in ("", *_QUIT):
             return False
         if key in ("p", "P"):
@@ -80,9 +87,32 @@ def _wait_key(screen: Screen, client: ControlClient, descriptor: int | None) -> 
 
 def _toggle(screen: Screen, client: ControlClient) -> None:
     try:
-        client.post("/resume" if screen.is_paused else "/pause")
+        client.post("/resume" if screen.is_paused else "/pause", deadline_s=_DEADLINE_S)
     except SwarmNodeError as error:
         screen.say(str(error))
+
+
+@contextlib.contextmanager
+def _stops() -> Iterator[int]:
+    """Give a descriptor that can be read once Ctrl-C or SIGTERM came.
+
+    They do not raise meanwhile: in the middle of drawing, the terminal would stay as it was then.
+    """
+    reads, writes = socket.socketpair()
+    with reads, writes:
+        writes.setblocking(False)
+        before = [(number, signal.signal(number, _ignore)) for number in _SIGNALS]
+        wakeup = signal.set_wakeup_fd(writes.fileno(), warn_on_full_buffer=False)
+        try:
+            yield reads.fileno()
+        finally:
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before:
+                signal.signal(number, handler)
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Leave it to the descriptor."""
 
 
 @contextlib.contextmanager

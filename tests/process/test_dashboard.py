@@ -105,7 +105,7 @@ def open_page(page: Browser, address: str) -> None:
 
 def points_of(page: Browser, curve: str) -> int:
     """Return how many points a curve has."""
-    path = page.evaluate(f"document.querySelector('.{curve}')?.getAttribute('d') ?? ''")
+    path = page.evaluate(f"document.querySelector('path.{curve}')?.getAttribute('d') ?? ''")
     return len(re.findall("[ML]", path))
 
 
@@ -128,7 +128,7 @@ def test_the_page_shows_the_swarm(three: Trio, page: Browser) -> None:
         )
         == three.names
     )
-    page.wait("document.querySelector('.curve-swarm') !== null", "a curve")
+    page.wait("document.querySelector('path.curve-swarm') !== null", "a curve")
     wait_until(lambda: points_of(page, "curve-swarm") >= 4, "a curve of some points")
     wait_until(lambda: points_of(page, "curve-own") >= 4, "our own curve")
     assert page.evaluate("document.querySelector('#state').innerText") == "training"
@@ -181,7 +181,7 @@ def test_the_button_pauses_and_resumes(three: Trio, page: Browser) -> None:
 @needs_chromium
 def test_keys_read_the_curve(three: Trio, page: Browser) -> None:
     open_page(page, three.address())
-    page.wait("document.querySelector('.curve-swarm') !== null", "a curve")
+    page.wait("document.querySelector('path.curve-swarm') !== null", "a curve")
     page.evaluate("document.querySelector('#loss').focus()")
     for key in ("Home", "ArrowRight", "End", "ArrowLeft"):
         page.call("Input.dispatchKeyEvent", type="keyDown", key=key)
@@ -229,7 +229,7 @@ def test_the_page_fits_everywhere_and_is_legible(
     three: Trio, page: Browser, scheme: str, tmp_path: Path
 ) -> None:
     open_page(page, three.address())
-    page.wait("document.querySelector('.curve-swarm') !== null", "a curve")
+    page.wait("document.querySelector('path.curve-swarm') !== null", "a curve")
     try:
         for width in (360, 768, 1280):
             page.look(width=width, height=800, scheme=scheme)

@@ -15,6 +15,7 @@ const chart = new LossChart({
   root: byId("loss"),
   readout: byId("loss-readout"),
   ranges: byId("ranges"),
+  scales: byId("scales"),
   legend: byId("loss-legend"),
 });
 let source = null;

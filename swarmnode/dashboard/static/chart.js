@@ -9,18 +9,23 @@ const RANGES = [
   ["1 h", 3600],
   ["All", Infinity],
 ];
+const SCALES = ["linear", "log"];
+// Where the largest loss is so many times the smallest, a linear scale shows only the beginning.
+const LOG_FROM = 8;
 // A gap in time longer than this many usual steps is drawn as one: the machine slept.
 const GAP_STEPS = 6;
 
 export class LossChart {
-  constructor({ root, readout, ranges, legend }) {
+  constructor({ root, readout, ranges, scales, legend }) {
     this.root = root;
     this.readout = readout;
     this.samples = [];
     this.rangeS = Infinity;
     this.cursor = null; // the place of the sample that is read
     this.view = null;
+    this.scale = null; // one of SCALES if a person has chosen it
     this.addRanges(ranges);
+    this.scaleButtons = this.addScales(scales);
     legend.append(
       key("curve-swarm", "swarm, mean"),
       key("curve-own", "this node"),
@@ -44,6 +49,18 @@ export class LossChart {
       });
       group.append(button);
     }
+  }
+
+  addScales(group) {
+    return SCALES.map((name) => {
+      const button = element("button", { type: "button" }, name);
+      button.addEventListener("click", () => {
+        this.scale = name;
+        this.read(null);
+      });
+      group.append(button);
+      return button;
+    });
   }
 
   replace(samples) {
@@ -75,7 +92,12 @@ export class LossChart {
       );
       return;
     }
-    this.view = scales(samples, known, width, height);
+    const [low, high] = [known.reduce(min), known.reduce(max)];
+    const isLog = low > 0 && (this.scale ?? (high > LOG_FROM * low ? "log" : "linear")) === "log";
+    this.scaleButtons.forEach((button, place) => {
+      button.setAttribute("aria-pressed", isLog === (place === 1));
+    });
+    this.view = scales(samples, [low, high], isLog, width, height);
     const box = { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": summary(samples) };
     const picture = svg("svg", box, ...this.axes(), ...this.curves(samples));
     this.marks = svg("g");
@@ -85,11 +107,11 @@ export class LossChart {
   }
 
   axes() {
-    const { x, y, width, height, times, levels } = this.view;
+    const { x, y, width, height, times, levels, isLog } = this.view;
     const right = width - MARGIN.right;
     const lines = levels.flatMap((level) => [
       svg("line", { class: "grid", x1: MARGIN.left, x2: right, y1: y(level), y2: y(level) }),
-      svg("text", { x: MARGIN.left - 8, y: y(level) + 4, "text-anchor": "end" }, tick(level, levels)),
+      svg("text", { x: MARGIN.left - 8, y: y(level) + 4, "text-anchor": "end" }, tick(level, levels, isLog)),
     ]);
     const marks = times.map(([at, text, anchor]) =>
       svg("text", { x: x(at), y: height - 6, "text-anchor": anchor }, text),
@@ -177,15 +199,17 @@ export class LossChart {
   }
 }
 
-function scales(samples, known, width, height) {
+function scales(samples, [least, most], isLog, width, height) {
   const begin = samples[0].unix_s;
   const end = samples.at(-1).unix_s;
-  const levels = niceLevels(Math.min(...known), Math.max(...known), height < 250 ? 4 : 6);
-  const [low, high] = [levels[0], levels.at(-1)];
+  const wanted = height < 250 ? 4 : 6;
+  const levels = isLog ? logLevels(least, most, wanted) : niceLevels(least, most, wanted);
+  const place = isLog ? Math.log : (value) => value;
+  const [low, high] = [levels[0], levels.at(-1)].map(place);
   const right = width - MARGIN.right;
   const bottom = height - MARGIN.bottom;
   const x = (at) => MARGIN.left + ((at - begin) / (end - begin || 1)) * (right - MARGIN.left);
-  const y = (value) => bottom - ((value - low) / (high - low)) * (bottom - MARGIN.top);
+  const y = (value) => bottom - ((place(value) - low) / (high - low)) * (bottom - MARGIN.top);
   const middle = (begin + end) / 2;
   const times = [
     [begin, clock(begin), "start"],
@@ -194,7 +218,7 @@ function scales(samples, known, width, height) {
   ];
   const gaps = samples.slice(1).map((each, place) => each.unix_s - samples[place].unix_s);
   const usual = gaps.sort((one, other) => one - other)[Math.floor(gaps.length / 2)];
-  return { x, y, width, height, levels, times, gapS: usual * GAP_STEPS };
+  return { x, y, width, height, levels, isLog, times, gapS: usual * GAP_STEPS };
 }
 
 function niceLevels(low, high, wanted) {
@@ -212,11 +236,37 @@ function niceLevels(low, high, wanted) {
   return levels;
 }
 
-function tick(value, levels) {
+// 1, 2 and 5 times the powers of ten around the values; fewer of each ten where that is enough.
+function logLevels(low, high, wanted) {
+  const choices = [[1, 2, 5], [1, 3], [1]];
+  for (const steps of choices) {
+    const levels = [];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
+      levels.push(...steps.map((step) => Number((step * 10 ** power).toPrecision(3))));
+    }
+    const first = Math.max(0, levels.findLastIndex((level) => level <= low));
+    const last = levels.findIndex((level) => level >= high);
+    const chosen = levels.slice(first, (last < 0 ? levels.length : last) + 1);
+    if (chosen.length <= wanted + 2 || steps.length === 1) {
+      return chosen.length > 1 ? chosen : niceLevels(low, high, wanted);
+    }
+  }
+}
+
+function tick(value, levels, isLog) {
+  if (isLog) return value >= 1e5 || value < 1e-4 ? value.toExponential(0) : String(value);
   const step = levels[1] - levels[0];
   if (Math.abs(levels.at(-1)) >= 1e5 || step < 1e-5) return value.toExponential(1);
   const digits = [0, 1, 2, 3, 4, 5].find((n) => Math.abs(step * 10 ** n - Math.round(step * 10 ** n)) < 1e-6);
   return value.toFixed(digits ?? 5);
+}
+
+function min(one, other) {
+  return Math.min(one, other);
+}
+
+function max(one, other) {
+  return Math.max(one, other);
 }
 
 function key(kind, text) {

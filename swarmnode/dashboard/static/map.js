@@ -48,7 +48,7 @@ export class SwarmMap {
     const meetings = overview.edges.map((edge) => meeting(placeOf(edge.one), placeOf(edge.other), edge));
     const centre = places.get(shown[0].peer);
     const ways = shown.filter((each) => each.path !== "").map((each) => way(centre, places.get(each.peer), each));
-    const spots = shown.map((each) => spot(places.get(each.peer), each, shown.length));
+    const spots = shown.map((each) => spot(places.get(each.peer), each, shown.length, size));
     const box = {
       viewBox: `0 0 ${size.width} ${size.height}`,
       role: "img",
@@ -113,7 +113,7 @@ function way(from, to, member) {
   return line;
 }
 
-function spot(at, member, n) {
+function spot(at, member, n, size) {
   const radius = member.is_self ? 15 : n > 40 ? 6 : n > LABELLED_MAX ? 8 : 11;
   const state = member.alive === "suspect" ? "suspect" : member.state;
   const circle = svg("circle", {
@@ -126,7 +126,9 @@ function spot(at, member, n) {
   circle.append(svg("title", {}, `${member.name}, ${stateOf(member)}`));
   const group = svg("g", { "data-member": member.name }, circle);
   if (member.is_self || n <= LABELLED_MAX) {
-    const text = { class: member.is_self ? "label label-self" : "label", x: at.x, y: at.y + radius + 16 };
+    // Lines go inwards from a ring: names stand on its outer side.
+    const y = at.y < size.height / 2 - 1 ? at.y - radius - 8 : at.y + radius + 17;
+    const text = { class: member.is_self ? "label label-self" : "label", x: at.x, y };
     group.append(svg("text", { ...text, "text-anchor": "middle" }, member.is_self ? "this node" : member.name));
   }
   return group;
