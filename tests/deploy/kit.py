@@ -35,7 +35,8 @@ def run(*command: str | Path, **options: Any) -> str:
         **options,
     )
     assert done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}"
-    return done.stdout
+    printed: str = done.stdout
+    return printed
 
 
 def load(path: Path) -> Any:

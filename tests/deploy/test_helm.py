@@ -231,7 +231,7 @@ def test_the_whole_swarm_is_scraped_as_outside_of_a_cluster(render: Render) -> N
 
 
 def test_rules_and_dashboards_arrive_unchanged(render: Render) -> None:
-    watched = {name: {"enabled": True} for name in ("prometheusRule", "dashboards")}
+    watched: dict[str, Any] = {name: {"enabled": True} for name in ("prometheusRule", "dashboards")}
     watched["serviceMonitor"] = {"enabled": True, "labels": {"release": "prom"}}
     documents = render({**WITH_LINK, "monitoring": watched})
     groups = documents["PrometheusRule", "test-swarmnode"]["spec"]["groups"]
