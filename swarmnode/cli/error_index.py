@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from swarmnode import errors
-from swarmnode.errors import ProtocolError, SwarmNodeError
-from swarmnode.tasks.base import DataError
-from swarmnode.tasks.registry import UnknownTask
+from swarmnode.errors import ConfigError, ProtocolError, SwarmNodeError
 
 _PACKAGE = Path(__file__).parents[1]
 _DOCS = _PACKAGE.parent / "docs"
@@ -25,17 +23,15 @@ _CELL = re.compile(r"^\| (``?)(.+?)\1 \|")
 _LETTERS_MIN = 8  # a text with fewer of its own says nothing
 
 # Errors that a peer made, or a bug, are not for the person at the machine.
-_MET = {
+_MET: dict[str, type[SwarmNodeError]] = {
     name: kind
-    for name, kind in [
-        *vars(errors).items(),
-        ("DataError", DataError),
-        ("UnknownTask", UnknownTask),
-    ]
+    for name, kind in vars(errors).items()
     if isinstance(kind, type)
     and issubclass(kind, SwarmNodeError)
     and (kind.exit_code != 1 or not issubclass(kind, ProtocolError))
 }
+# Of tasks, whose modules need torch.
+_MET |= {"DataError": ConfigError, "UnknownTask": ConfigError}
 
 _HEAD = """\
 # Every error by its text

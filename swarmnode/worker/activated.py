@@ -50,7 +50,8 @@ def _inherited_fd(environ: MutableMapping[str, str]) -> int:
     environ.pop("LISTEN_FDNAMES", None)
     if (pid, count) != (str(os.getpid()), "1"):
         raise ConfigError(
-            "an activated worker: expected one connection from systemd (LISTEN_FDS=1 for this process), "
-            f"got LISTEN_FDS={count!r} for process {pid!r}: a unit with Accept=yes starts this"
+            "an activated worker: expected one connection from systemd (LISTEN_FDS=1 for this"
+            f" process), got LISTEN_FDS={count!r} for process {pid!r}: a unit with Accept=yes"
+            " starts this"
         )
     return _FIRST_FD

@@ -240,3 +240,25 @@ def test_a_torch_that_dies_is_a_failure(paths: Paths, monkeypatch: pytest.Monkey
         "FAIL",
         "the worker ended with status -4: illegal instruction",
     )
+
+
+@pytest.mark.parametrize(
+    ("built", "levels"),
+    [(["sm_80", "sm_90"], ["OK", "OK", "OK"]), (["sm_80", "sm_86"], ["FAIL"])],
+)
+def test_a_gpu_is_compared_with_the_build(
+    monkeypatch: pytest.MonkeyPatch, built: list[str], levels: list[str]
+) -> None:
+    """A GPU that torch is told of, whose kernels run on the CPU."""
+    import torch
+
+    from swarmnode.worker import doctor as worker_doctor
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a GPU")
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: built)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (2**33, 2**34))
+    monkeypatch.setattr(torch, "device", lambda *_: torch.empty(0).device)
+    found = list(worker_doctor._gpu(0))
+    assert [one["level"] for one in found] == levels
+    assert "sm_90" in found[0]["said"]
