@@ -9,7 +9,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -307,10 +307,15 @@ def _losses(reports: list[PeerReport]) -> Iterator[float]:
 
 def _compared(report: PeerReport) -> str:
     """Return how a peer's version stands to ours, by the numbers at its beginning."""
-    theirs, ours = _numbers(report.version), _numbers(__version__)
+    theirs, ours = _numbers(report.version), _own_numbers()
     if not theirs:
         return "unknown"
     return "same" if theirs == ours else "older" if theirs < ours else "newer"
+
+
+@cache
+def _own_numbers() -> tuple[int, ...]:
+    return _numbers(__version__)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
