@@ -182,7 +182,7 @@ def commands_in(page: Path) -> Iterator[str]:
         prose = re.sub(ERROR_CELL, "|", prose, flags=re.MULTILINE)
     spans = [" ".join(match[2].split()) for match in SPAN.finditer(prose)]
     for piece in [*code, *spans]:
-        for match in re.finditer(r"(?:^|[\s(`/])swarmnode ([a-z][^`]*)", piece):
+        for match in re.finditer(r"(?:^|[\s(`/])(?<!from )swarmnode ([a-z][^`]*)", piece):
             yield match[1].partition("  #")[0]
 
 
@@ -331,7 +331,12 @@ def test_every_error_is_in_the_index() -> None:
     rows = {cell for _, cell in re.findall(ERROR_CELL, page, re.MULTILINE)}
     found = error_index.messages()
     assert len(found) > 300
-    assert {message.kind for message in found} >= {"ConfigError", "NotRunning", "Refused", "KeyInUse"}
+    assert {message.kind for message in found} >= {
+        "ConfigError",
+        "NotRunning",
+        "Refused",
+        "KeyInUse",
+    }
     shown = {" ".join(row.replace("\\|", "|").split()) for row in rows}
     assert not {" ".join(one.text.split()) for one in found} - shown
     assert "](errors.md#settings) |" in page, "rows lead to their remedies"
@@ -359,6 +364,7 @@ def table_after(text: str, marker: str) -> dict[str, list[str]]:
     [
         ("`bytes-lm`", "swarmnode.tasks.bytes_lm:BytesLM"),
         ("`digits`", "swarmnode.tasks.digits:Digits"),
+        ("`llama-lm`", "swarmnode.tasks.llama_lm:LlamaLM"),
         ("`synthetic`", "swarmnode.tasks.synthetic:Synthetic"),
     ],
 )
@@ -366,8 +372,19 @@ def test_tables_of_settings_are_those_of_the_code(owner: str, settings: str) -> 
     module, _, name = settings.partition(":")
     record = getattr(importlib.import_module(module), name).Config
     table = table_after(text_of(ROOT / "docs" / "researcher.md"), f"\nSettings of {owner}:\n")
-    shown = {key: float(cells[0]) for key, cells in table.items()}
-    assert shown == {field.name: field.default for field in msgspec.structs.fields(record)}
+    fields = {field.name: field.default for field in msgspec.structs.fields(record)}
+    assert {key: cells[0] for key, cells in table.items()} == {
+        name: str(default) or "empty" for name, default in fields.items()
+    }
+
+
+def test_presets_are_listed() -> None:
+    from swarmnode.tasks.presets import PRESETS
+
+    table = table_after(text_of(ROOT / "docs" / "researcher.md"), "Presets are tasks")
+    assert {name: cells[0].strip("`") for name, cells in table.items()} == {
+        name: preset.task for name, preset in PRESETS.items()
+    }
 
 
 @pytest.mark.parametrize("name", installed_strategies())
@@ -526,7 +543,7 @@ def install(folder: Path, page: str) -> str:
     project = tomllib.loads(block(page, "toml"))
     (module,) = project["tool"]["setuptools"]["py-modules"]
     ((name, target),) = project["project"]["entry-points"][ENTRY_POINT_GROUP].items()
-    (folder / f"{module}.py").write_text(block(page, "python"), encoding="utf-8")
+    (folder / f"{module}.py").write_text(blocks(page, "python")[0], encoding="utf-8")
     about = folder / f"{module}-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")
