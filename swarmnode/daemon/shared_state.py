@@ -110,6 +110,11 @@ class StateKeeper:
         finally:
             self._journal.close()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the journal has been read: before that nothing may be said."""
+        return self._nursery is not None
+
     def say(self, update: events.Update) -> None:
         """Say something about this node; see ``events.Update``."""
         self._driver.feed(update)
