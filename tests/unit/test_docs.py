@@ -144,6 +144,12 @@ def test_pictures_are_shown_and_described() -> None:
         for words, target in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", text_of(page))
     }
     assert {path.resolve() for path in PICTURES} <= shown.keys()
+    in_html = {
+        (page.parent / target).resolve()
+        for page in DOCS
+        for target in re.findall(r'(?:src|srcset)="([^"]+)"', text_of(page))
+    }
+    assert in_html <= set((ROOT / "docs" / "images").iterdir())
     assert all(shown.values())
     for picture in PICTURES:
         title = ElementTree.fromstring(text_of(picture)).findtext(f"{SVG}title")
