@@ -102,8 +102,8 @@ _SETTINGS = {
     "pause_on_battery": "Pause while the machine runs on battery.",
     "pause_on_metered": "Pause, and pass no tensor, while NetworkManager says that the connection"
     " is metered.",
-    "pause_on_gpu_busy": "Pause while other programs use a fifth of an NVIDIA GPU or more, and for a"
-    " minute after; the worker gives its memory back.",
+    "pause_on_gpu_busy": "Pause while other programs use a fifth of an NVIDIA GPU or more, and for"
+    " a minute after; the worker gives its memory back.",
     "pause_on_user_s": "Pause until nobody has typed or moved a mouse for so many seconds."
     " 0: never.",
     "dashboard": "Where the page about the swarm is served, or `off`: only on this machine, as"

@@ -52,6 +52,7 @@ class TrafficLedger:
         """Read what was counted before; a damaged file begins at nothing, and says so."""
         self._path = path
         self._months: dict[str, int] = {}
+        self._is_saved = True
         try:
             words = _load(path)
         except FileNotFoundError:
@@ -64,13 +65,17 @@ class TrafficLedger:
 
     def add(self, month: str, n_bytes: int) -> int:
         """Count, and return what the month has so far."""
+        self._is_saved = self._is_saved and not n_bytes
         self._months[month] = self._months.get(month, 0) + n_bytes
         return self._months[month]
 
     def save(self) -> None:
-        """Write it down. Raises StorageError."""
+        """Write down what has come since the last time. Raises StorageError."""
+        if self._is_saved:
+            return
         kept = sorted(self._months.items())[-limits.QUOTA_MONTHS_KEPT :]
         write_atomic(self._path, json.dumps(dict(kept)).encode())
+        self._is_saved = True
 
 
 def _load(path: Path) -> dict[str, Any]:
