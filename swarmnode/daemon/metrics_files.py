@@ -17,7 +17,6 @@ from swarmnode import limits
 from swarmnode.daemon.scrape import sd_targets
 from swarmnode.errors import StorageError
 from swarmnode.store.files import write_atomic
-from swarmnode.telemetry.exposition import render
 from swarmnode.telemetry.logs import get_logger
 
 if TYPE_CHECKING:
@@ -29,6 +28,8 @@ _log = get_logger(__name__)
 
 async def keep_metrics_files(node: Node, textfile: str, file_sd: str) -> None:
     """Write these files every METRICS_FILE_S until cancelled; an empty path is none."""
+    from swarmnode.telemetry.exposition import render  # 3 MB, for nodes that write files
+
     writer = _Writer(node)
     while True:
         if textfile:

@@ -24,7 +24,6 @@ from swarmnode.ids import PeerId
 from swarmnode.net.http import Request, Response, Route, json_response
 from swarmnode.net.http_routes import HttpError
 from swarmnode.protocol.membership.swim_events import MemberState
-from swarmnode.telemetry.exposition import render
 from swarmnode.telemetry.readings import Readings
 
 if TYPE_CHECKING:
@@ -141,5 +140,7 @@ def _deadline_s(request: Request) -> float:
 
 
 def _page(readings: Readings, request: Request) -> Response:
+    from swarmnode.telemetry.exposition import render  # 3 MB, for nodes that are scraped
+
     content_type, body = render(readings, request.headers.get("accept", ""))
     return Response(body, content_type)
