@@ -109,7 +109,7 @@ def test_the_verb_prints_and_writes_once(pair: tuple[Daemon, Daemon, int], tmp_p
     text, file_sd = tmp_path / "once.prom", tmp_path / "once.json"
     done = swarmnode(one.home, "metrics", "--textfile", str(text), "--file-sd", str(file_sd))
     assert (done.code, done.out) == (0, "")
-    assert b"swarmnode_local_steps_total 0\n" in text.read_bytes()
+    assert b"swarmnode_local_steps_total 0.0\n" in text.read_bytes()
     targets = json.loads(file_sd.read_bytes())
     assert len(targets) == 2
     for target in targets:
