@@ -1013,6 +1013,8 @@ MACHINE_LOOK_S = 5.0
 # What takes a process or a walk over files.
 MACHINE_SLOW_LOOK_S = 30.0
 MACHINE_TOOL_DEADLINE_S = 5.0
+# A reason that is over by the clock may need a look before it is gone: no spinning until then.
+CLOCK_WAIT_S_MIN = 0.1
 # The worker's memory: what a model grows by within a second is little beside a limit.
 MEMORY_LOOK_S = 1.0
 # Traffic is counted for the month this often: what a crash may leave uncounted.

@@ -237,18 +237,20 @@ class Volunteer:
             self._is_told = False
 
     def _wait_s(self) -> float:
-        """Return when something may have changed."""
+        """Return how long nothing can change."""
+        if not self._is_told:
+            return limits.MEMORY_LOOK_S
         now, wall = self._env.monotonic(), self._env.wall()
-        waits = [look.due_s - now for look in self._looks]
-        waits += [hold.until_unix_s - wall for hold in self.verdict.holds if hold.until_unix_s]
+        looks_s = min((look.due_s - now for look in self._looks), default=math.inf)
+        ends = [hold.until_unix_s for hold in self.verdict.holds]
         if self.rules.schedule.windows:
-            waits.append((self.rules.schedule.next_change(wall) or math.inf) - wall)
-        # The clock on the wall may jump, and a laptop sleeps: no wait for it is a long one.
-        has_clock = self.rules.schedule.windows or any(h.until_unix_s for h in self.verdict.holds)
-        soonest_s = min(waits, default=math.inf) if self._is_told else limits.MEMORY_LOOK_S
-        if has_clock:
-            soonest_s = min(soonest_s, limits.MACHINE_SLOW_LOOK_S)
-        return max(0.0, soonest_s)
+            ends.append(self.rules.schedule.next_change(wall, self.rules.zone))
+        clocks_s = min((end - wall for end in ends if end is not None), default=math.inf)
+        if clocks_s < math.inf:
+            # The clock on the wall may jump, and a laptop sleeps: no wait for it is a long one. Nor
+            # a very short one: what is over by the clock may wait for a look to be seen so.
+            clocks_s = min(max(clocks_s, limits.CLOCK_WAIT_S_MIN), limits.MACHINE_SLOW_LOOK_S)
+        return max(0.0, min(looks_s, clocks_s))
 
     # --- looking --------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The owner's rules at work: fake machines, a trainer that notes what it is told, a virtual clock."""
+"""The owner's rules at work: fake machines, a fake trainer, a virtual clock."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from swarmnode.env import Env
 from swarmnode.errors import Overloaded, StorageError
 from swarmnode.net.traffic import Traffic
 from swarmnode.protocol.volunteer import ManualPause
+from swarmnode.store.files import make_private_dir
 from swarmnode.store.volunteer import TrafficLedger, load_pause, save_pause
 
 WALL = datetime(2026, 11, 30, 20).timestamp()  # four hours before the month ends, here
 MB = 1_000_000
+NO_GPU = GpuUse(None, None)
 
 
 @dataclass
@@ -32,7 +34,7 @@ class FakeMachine:
     battery: bool | None = None
     metered: bool | None = None
     quiet_s: float | None = None
-    gpu: GpuUse = GpuUse(None, None)
+    gpu: GpuUse = NO_GPU
     use: ProcessUse | None = None
     files_bytes: int = 0
     looks: list[str] = field(default_factory=list)
@@ -98,12 +100,10 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(
-    home: Path, machine: FakeMachine | None = None, **settings: Any
-) -> AsyncIterator[Rig]:
+async def rig(home: Path, **settings: Any) -> AsyncIterator[Rig]:
     """A node's volunteer part on virtual time; leaving the block is a clean stop."""
-    home.mkdir(exist_ok=True)
-    machine = machine or FakeMachine()
+    make_private_dir(home)
+    machine = FakeMachine()
     traffic, trainer, said = Traffic(), FakeTrainer(), []
     env = Env(trio.current_time, lambda: WALL + trio.current_time())
     config = load_config({"home": str(home), **settings}, {})
