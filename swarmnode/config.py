@@ -26,6 +26,7 @@ from msgspec import Meta
 
 from swarmnode import limits
 from swarmnode.errors import ConfigError
+from swarmnode.quantities import RATE_EXPECTED, RATE_PATTERN, SIZE_EXPECTED, SIZE_PATTERN
 
 ENVIRONMENT_PREFIX = "SWARMNODE_"
 HOME_VARIABLE = "SWARMNODE_HOME"
@@ -36,6 +37,8 @@ OFF = "off"
 _HOST = re.compile(r"\[[^\s\[\]]+\]|[^\s\[\]:]+")
 _SWARM_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
+Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description=SIZE_EXPECTED)]
+Rate = Annotated[str, Meta(pattern=RATE_PATTERN, description=RATE_EXPECTED)]
 NodeRole = Literal["trainer", "keeper", "relay", "monitor"]
 
 
@@ -85,6 +88,43 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         Literal["debug", "info", "warning", "error"],
         Meta(description="debug, info, warning or error"),
     ] = "info"
+    # Where the page about the swarm is served, on this machine only, or "off".
+    dashboard: str = "127.0.0.1:7339"
+    # What this machine gives: of its CPU, the time of the threads that training may use.
+    cpu_percent: Annotated[int, Meta(ge=1, le=100)] = 100
+    # NVIDIA GPUs that may be used, as `nvidia-smi` counts them; none named means all.
+    gpus: Annotated[tuple[Annotated[int, Meta(ge=0, le=127)], ...], Meta(max_length=64)] = ()
+    # Of each GPU's memory.
+    gpu_memory: Size = ""
+    # Pause while a GPU is hotter than this, in degrees Celsius; 0 leaves that to the driver.
+    gpu_temperature_max: Annotated[int, Meta(ge=0, le=120)] = 0
+    # What the worker may take of main memory; one that needs more is ended and tried again later.
+    ram: Size = ""
+    # What all files of this node may take.
+    disk: Size = ""
+    # What everything that this node sends and receives may take of the line.
+    upload: Rate = ""
+    download: Rate = ""
+    # Bytes of a calendar month, both ways together; after that the node pauses until the next.
+    monthly_quota: Size = ""
+    # When to train, in local time, such as "mon-fri 22:00-07:00" or "sat,sun"; none means always.
+    schedule: Annotated[tuple[str, ...], Meta(max_length=32)] = ()
+    # Pause while the machine runs on battery.
+    pause_on_battery: bool = True
+    # Pause while the connection is metered, as far as NetworkManager knows.
+    pause_on_metered: bool = True
+    # Pause while other programs use an NVIDIA GPU.
+    pause_on_gpu_busy: bool = False
+    # Pause until nobody has used this machine for so many seconds; 0 pays no attention to that.
+    pause_on_user_s: Annotated[int, Meta(ge=0, le=86_400)] = 0
+    # Who listens on this Unix socket starts the worker, in a sandbox of its own; "": this node.
+    worker_socket: Annotated[
+        str, Meta(pattern=r"^(/.{1,100})?$", description="the path of a Unix socket, or nothing")
+    ] = ""
+    # Where to write the metrics for node_exporter's textfile collector; "": nowhere.
+    metrics_textfile: Annotated[str, Meta(pattern=r"^(/.+\.prom)?$", description="/PATH.prom")] = ""
+    # Where to write what /sd answers, for Prometheus' file_sd_configs; "": nowhere.
+    metrics_file_sd: Annotated[str, Meta(pattern=r"^(/.+\.json)?$", description="/PATH.json")] = ""
 
     @property
     def paths(self) -> Paths:
@@ -100,6 +140,12 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     def metrics_address(self) -> HostPort | None:
         """``metrics``, taken apart; None if it is off."""
         return None if self.metrics == OFF else parse_host_port(self.metrics, setting="metrics")
+
+    @property
+    def dashboard_address(self) -> HostPort | None:
+        """``dashboard``, taken apart; None if it is off."""
+        off = self.dashboard == OFF
+        return None if off else parse_host_port(self.dashboard, setting="dashboard")
 
 
 class HostPort(NamedTuple):
@@ -186,6 +232,16 @@ class Paths:
         return self.home / "contacts"
 
     @property
+    def manual_pause(self) -> Path:
+        """A pause by hand that is in force, also after a restart."""
+        return self.home / "pause.json"
+
+    @property
+    def traffic(self) -> Path:
+        """What was sent and received in which month."""
+        return self.home / "traffic.json"
+
+    @property
     def lock(self) -> Path:
         """Held by the one daemon that runs on this home."""
         return self.home / "home.lock"
@@ -210,6 +266,11 @@ class Paths:
 
         digest = hashlib.sha256(os.fsencode(self.home)).hexdigest()[:16]
         return Path(gettempdir()) / f"swarmnode-{digest}" / "control.sock"
+
+    @property
+    def program_socket(self) -> Path:
+        """Where a program that trains for this node finds it; private as the control socket is."""
+        return self.control_socket.with_name("program.sock")
 
     @property
     def swarms(self) -> Path:
@@ -263,6 +324,7 @@ def explain_config(flags: Mapping[str, Any], environ: Mapping[str, str]) -> list
     for name, default in _DEFAULTS.items():
         settings[name] = found.get(name) or Setting(name, default, "default")
     _check_addresses(settings)
+    _check_schedule(settings["schedule"])
     return list(settings.values())
 
 
@@ -377,7 +439,9 @@ def _convert(value: Any, name: str, origin: str, *, strict: bool) -> Any:
     wanted = _TYPES[name]
     plain = value
     if not strict and isinstance(value, str) and isinstance(_DEFAULTS[name], tuple):
-        plain = [item.strip() for item in value.split(",") if item.strip()]
+        # An entry of the schedule may have commas of its own.
+        comma = ";" if name == "schedule" else ","
+        plain = [item.strip() for item in value.split(comma) if item.strip()]
     try:
         return msgspec.convert(plain, wanted, strict=strict)
     except msgspec.ValidationError as error:
@@ -387,6 +451,7 @@ def _convert(value: Any, name: str, origin: str, *, strict: bool) -> Any:
 
 
 def _check_addresses(settings: Mapping[str, Setting]) -> None:
+    _check_dashboard(settings["dashboard"])
     for name in ("listen", "advertise", "metrics"):
         _, value, origin = settings[name]
         for address in value if isinstance(value, tuple) else [value]:
@@ -394,7 +459,12 @@ def _check_addresses(settings: Mapping[str, Setting]) -> None:
                 host, _ = parse_host_port(address, setting=f"{name} ({origin})")
             if name == "advertise" and host is None:
                 raise ConfigError(f"advertise ({origin}): expected a host, not {ANY_INTERFACE!r}")
-    metrics = settings["metrics"]
+    metrics, file_sd = settings["metrics"], settings["metrics_file_sd"]
+    if file_sd.value and metrics.value == OFF:
+        raise ConfigError(
+            f"metrics_file_sd ({file_sd.origin}): its targets would be this node, whose metrics are"
+            f" off ({metrics.origin}): give metrics an address such as 127.0.0.1:7338"
+        )
     if metrics.value == OFF or settings["metrics_allow_remote"].value:
         return
     if not is_loopback(parse_host_port(metrics.value, setting="metrics").host):
@@ -402,6 +472,24 @@ def _check_addresses(settings: Mapping[str, Setting]) -> None:
             f"metrics ({metrics.origin}): {metrics.value} can be reached from other machines and "
             "asks nobody who they are: use 127.0.0.1:PORT, or set metrics_allow_remote = true"
         )
+
+
+def _check_dashboard(setting: Setting) -> None:
+    where = f"dashboard ({setting.origin})"
+    if setting.value == OFF or is_loopback(parse_host_port(setting.value, setting=where).host):
+        return
+    _, port = parse_host_port(setting.value, setting=where)
+    raise ConfigError(
+        f"{where}: {setting.value} can be reached from other machines, and the page asks nobody who"
+        f" they are: use 127.0.0.1:{port}, and `ssh -L {port}:127.0.0.1:{port} HOST` from elsewhere"
+    )
+
+
+def _check_schedule(setting: Setting) -> None:
+    if setting.value:
+        from swarmnode.schedule import parse_schedule  # only for who has one
+
+        parse_schedule(setting.value)
 
 
 def _suggestion(name: str) -> str:

@@ -25,6 +25,7 @@
     │ └ StorageFull
     └ WorkerError
       ├ WorkerCrashed                 .signal_number
+      ├ WorkerLeft                    a program of the owner's that trained, see integrations/
       ├ WorkerHung
       └ SpecMismatch                  model or codec differs from what was agreed
     InvariantViolation(AssertionError)  never caught: the daemon exits
@@ -162,6 +163,10 @@ class WorkerCrashed(WorkerError):
     def __init__(self, message: str, *, signal_number: int | None = None) -> None:
         super().__init__(message)
         self.signal_number = signal_number
+
+
+class WorkerLeft(WorkerError):
+    """A program that trained for this node has gone, by its own choice or not."""
 
 
 class WorkerHung(WorkerError):

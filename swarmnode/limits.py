@@ -1043,6 +1043,58 @@ FINALIZE_DEADLINE_S = 2 * FINALIZE_MERGE_S
 # A merge costs everybody a model up and down: no member takes part in the next one before.
 FINALIZE_PAUSE_S = 20.0
 
+# --- the volunteer's controls -------------------------------------------------------------------
+# What is cheap to read, from files of the system; a laptop that was unplugged stops within this.
+MACHINE_LOOK_S = 5.0
+# What takes a process or a walk over files.
+MACHINE_SLOW_LOOK_S = 30.0
+MACHINE_TOOL_DEADLINE_S = 5.0
+# A reason that is over by the clock may need a look before it is gone: no spinning until then.
+CLOCK_WAIT_S_MIN = 0.1
+# The worker's memory: what a model grows by within a second is little beside a limit.
+MEMORY_LOOK_S = 1.0
+# Traffic is counted for the month this often: what a crash may leave uncounted.
+QUOTA_LOOK_S = 5.0
+QUOTA_SAVE_S = 60.0
+# Months that are remembered: a clock that was wrong for a day must not forget the right one.
+QUOTA_MONTHS_KEPT = 3
+# A file of one pause, or of a few months.
+VOLUNTEER_FILE_BYTES_MAX = 4 * KIB
+# A desktop draws with a few percent of a GPU; a game, a film or another model takes more.
+GPU_BUSY_SHARE = 0.2
+# Somebody who plays is in a menu now and then.
+GPU_QUIET_S = 60.0
+# Below the limit by this much before training goes on: else it would stop again at once.
+GPU_COOLER_CELSIUS = 5.0
+# A worker that has grown over its limit is tried again after this.
+MEMORY_PAUSE_S = 600.0
+# CUDA's own part of a process, which torch's limit does not count.
+GPU_CONTEXT_BYTES = 512 * MIB
+# A worker that uses more than its share rests at once; one that was starved catches up this much.
+CPU_SHARE_BURST_S = 0.5
+# A limited line: what may pass at once, in seconds of its rate, and the least in any case.
+TRAFFIC_BURST_S = 0.25
+TRAFFIC_TURN_BYTES_MIN = 16 * KIB
+# A peer that opens a stream for tensors while we owe the line more than this is sent elsewhere;
+# the first windows of a few streams are always allowed.
+TRAFFIC_DEBT_S = 2.0
+TRAFFIC_DEBT_BYTES_MIN = MIB
+# `finish`: exchanges that run may end, however slow the line.
+FINISH_S = 180.0
+# A worker that gives its memory back merges first what has committed.
+UNLOAD_DRAIN_S = 30.0
+
+# --- a node of a program's ------------------------------------------------------------------
+# Leaving takes two seconds; a node that has to end exchanges over a slow line takes longer.
+NODE_STOP_S = 30.0
+# The first start on a machine fetches a model and loads torch from a cold disk.
+NODE_READY_S = 300.0
+NODE_LOOK_S = 0.1
+NODE_LOOK_DEADLINE_S = 2.0
+NODE_ASK_DEADLINE_S = 10.0
+# A program that ends waits so long for the exchanges that it has lent its weights to.
+PROGRAM_END_S = 10.0
+
 # --- store, telemetry ---------------------------------------------------------------------
 # A settings file is a page of text, a key file is four lines.
 CONFIG_FILE_BYTES_MAX = 64 * KIB
@@ -1055,3 +1107,59 @@ HISTORY_LINE_BYTES_MAX = 64 * KIB
 STALE_TEMPORARY_S = 3600.0
 # One value in a log line: text from a peer may not fill the log.
 LOG_VALUE_CHARACTERS_MAX = 1024
+# A traceback of Trio through several nurseries is long; its end says what happened.
+LOG_TRACEBACK_CHARACTERS_MAX = 16 * KIB
+
+# --- metrics --------------------------------------------------------------------------------
+# A series each: the nearest neighbours tell what the rest would.
+METRICS_NEIGHBOURS_MAX = 32
+METRICS_GPUS_MAX = 16
+# A snapshot of another node: twice of what the catalogue has, for versions to come.
+METRICS_FAMILIES_MAX = 200
+METRICS_SAMPLES_MAX = 64
+METRICS_LABELS_MAX = 8
+METRICS_HISTOGRAMS_MAX = 8
+METRICS_BUCKETS_MAX = 32
+# About 10 kB today.
+METRICS_SNAPSHOT_BYTES_MAX = 64 * KIB
+# Prometheus waits 10 s, and is to see a silent peer as down, not this node.
+METRICS_PEER_DEADLINE_S = 6.0
+METRICS_SCRAPE_TIME_SHARE = 0.8  # of the time that Prometheus says it waits
+# Two Prometheus servers, or a person beside one, cost a peer one question.
+METRICS_PEER_KEEP_S = 4.0
+# What others are answered: however many ask, it is made twice a second at most.
+METRICS_ANSWER_KEEP_S = 0.5
+# Silent peers hold a place for the whole deadline; the others must get theirs meanwhile.
+METRICS_FETCHES_MAX = 32
+# Texts that one peer may make labels of over time, for a metric whose labels are its own words:
+# each is a series that Prometheus keeps. Versions and devices change rarely.
+METRICS_TEXTS_MAX = 32
+# Targets in /sd: a larger swarm is seen in part, those first that we know best.
+METRICS_TARGETS_MAX = 1000
+# Files for node_exporter and file_sd: as often as it is usually scraped.
+METRICS_FILE_S = 15.0
+# Disk, processes and GPUs are looked at as often at most: Prometheus asks each 15 s.
+METRICS_MACHINE_S = 5.0
+# Of the vectors of an exchange: 3 % off at worst, in a tenth of a millisecond.
+TRANSFER_SAMPLE_ELEMS = 1024
+
+# --- dashboard ------------------------------------------------------------------------------
+# A page shows as many members as a person scrolls through: 40 KB of JSON a second.
+DASHBOARD_MEMBERS_MAX = 200
+DASHBOARD_EDGES_MAX = 400
+DASHBOARD_SNAPSHOTS_MAX = 12
+DASHBOARD_HOLDERS_MAX = 8
+# One sentence each, cut after that: the reason for a state, an alarm.
+DASHBOARD_TEXT_CHARACTERS_MAX = 400
+DASHBOARD_VERSION_CHARACTERS_MAX = 32
+# As often as a node says something new of itself; see daemon/loss_history.py for what follows.
+DASHBOARD_SAMPLE_S = 2.0
+# More points than a chart has pixels to tell apart; 200 KiB with all curves.
+DASHBOARD_SAMPLES_MAX = 512
+# More thin lines than these are a cloud.
+DASHBOARD_CURVES_MAX = 24
+DASHBOARD_EVENT_S = 1.0
+# Tabs that are looked at, of one person: each costs a connection.
+DASHBOARD_STREAMS_MAX = 8
+# What a page waits before it connects again.
+DASHBOARD_RETRY_S = 2

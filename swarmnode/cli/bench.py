@@ -64,6 +64,20 @@ def link(path: str, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option("--peers", type=click.IntRange(1, 200), default=50, show_default=True)
+@json_option
+def metrics(peers: int, as_json: bool) -> None:
+    """One page for Prometheus, of a node that knows so many peers."""
+    from swarmnode.cli.bench_metrics import format_metrics_bench, run_metrics_bench
+
+    result = run_metrics_bench(peers)
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(format_metrics_bench(result))
+
+
+@bench.command()
 @click.option("--params", type=click.IntRange(1), default=50_000_000, show_default=True)
 @click.option("--codec", default="Q8B64", show_default=True)
 @click.option("--repeats", type=click.IntRange(1, 1000), default=15, show_default=True)

@@ -203,7 +203,9 @@ async def _run_side(folder: Path, n_params: int, exchanges: int, side: int) -> d
     address_file = folder / "address"
     hints = () if side == 0 else (Hint(_identity(0).peer_id, await _read_when_there(address_file)),)
     node = Node(
-        config=NodeConfig(home=folder / str(side), listen="127.0.0.1:0", metrics="off"),
+        config=NodeConfig(
+            home=folder / str(side), listen="127.0.0.1:0", metrics="off", dashboard="off"
+        ),
         link=SwarmLink(SWARM, swarm_identity().public_key, hints),
         identity=_identity(side),
         boot_epoch=1,

@@ -50,7 +50,7 @@ from swarmnode.store.files import make_private_dir, write_atomic
 from swarmnode.store.keys import load_or_create_identity
 from swarmnode.wire import dht as wire
 
-_SETTINGS = b'role = "monitor"\nlan = false\nmetrics = "off"\n'
+_SETTINGS = b'role = "monitor"\nlan = false\nmetrics = "off"\ndashboard = "off"\n'
 _SETTLE_DEADLINE_S = 180.0
 _STOP_DEADLINE_S = 10.0
 _CALM_S = 5.0  # until the first searches of the DHT are over
@@ -264,7 +264,9 @@ def _proc(node: NodeProcess, name: str) -> str:
 async def _own_node(home: Path, link: SwarmLink, n_others: int) -> AsyncIterator[Node]:
     """Run one more member of the swarm; it knows all others when the block begins."""
     _write_settings(home)
-    config = NodeConfig(home=home, listen="127.0.0.1:0", metrics="off", role="monitor", lan=False)
+    config = NodeConfig(
+        home=home, listen="127.0.0.1:0", metrics="off", dashboard="off", role="monitor", lan=False
+    )
     node = Node(
         config=config,
         link=link,

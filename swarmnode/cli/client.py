@@ -8,7 +8,7 @@ from __future__ import annotations
 import http.client
 import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -67,6 +67,15 @@ class ControlClient:
         """
         return self._request("GET", path, None, deadline_s)
 
+    def get_bytes(self, path: str, *, deadline_s: float = DEADLINE_S) -> bytes:
+        """Return what the daemon has at ``path``, as it is.
+
+        Raises:
+            The same as :meth:`get`.
+        """
+        status, answer = self._exchange("GET", path, None, deadline_s)
+        return answer if status == http.client.OK else self._refuse(path, status, answer)
+
     def post(self, path: str, body: Any = None, *, deadline_s: float = DEADLINE_S) -> Any:
         """Send ``body`` (a record or plain Python; None sends ``{}``) and return the answer.
 
@@ -78,16 +87,22 @@ class ControlClient:
 
     def _request(self, method: str, path: str, body: bytes | None, deadline_s: float) -> Any:
         status, answer = self._exchange(method, path, body, deadline_s)
+        if status != http.client.OK:
+            self._refuse(path, status, answer)
+        return self._decode(path, status, answer, Any)
+
+    def _refuse(self, path: str, status: int, answer: bytes) -> NoReturn:
+        refusal: _Refusal = self._decode(path, status, answer, _Refusal)
+        raise _ERRORS.get(refusal.exit_code, SwarmNodeError)(refusal.error)
+
+    def _decode(self, path: str, status: int, answer: bytes, kind: Any) -> Any:
         try:
-            if status == http.client.OK:
-                return msgspec.json.decode(answer)
-            refusal = msgspec.json.decode(answer, type=_Refusal)
+            return msgspec.json.decode(answer, type=kind)
         except msgspec.DecodeError as error:
             raise TransportError(
                 f"the daemon of {self._paths.home} answered {path} with status {status} and no "
                 "JSON: is it of another version?"
             ) from error
-        raise _ERRORS.get(refusal.exit_code, SwarmNodeError)(refusal.error)
 
     def _exchange(
         self, method: str, path: str, body: bytes | None, deadline_s: float

@@ -19,7 +19,7 @@ from swarmnode.config import Paths, resolve_home
 from swarmnode.errors import DeadlineExceeded
 
 # A node needs less than two seconds, a worker that hangs ten more.
-_LEAVE_DEADLINE_S = 15.0
+LEAVE_DEADLINE_S = 15.0
 _LEAVE_POLL_S = 0.05
 
 
@@ -75,35 +75,11 @@ def leave(home: Path | None, as_json: bool) -> None:
     client = client_for(home)
     status = client.get("/status")
     client.post("/leave")
-    _wait_process(status["pid"])
+    wait_process(status["pid"])
     if as_json:
         print_json({"left": True, "swarm": status["swarm"], "pid": status["pid"]})
     else:
         click.echo(f"left swarm {status['swarm']}; `swarmnode join {status['swarm']}` goes on")
-
-
-@click.command()
-@home_option
-@json_option
-def pause(home: Path | None, as_json: bool) -> None:
-    """Stop training until `resume`; the node stays in its swarm."""
-    answer = client_for(home).post("/pause")
-    if as_json:
-        print_json(answer)
-    else:
-        click.echo("paused: `swarmnode resume` goes on")
-
-
-@click.command()
-@home_option
-@json_option
-def resume(home: Path | None, as_json: bool) -> None:
-    """Go on training after `pause`."""
-    answer = client_for(home).post("/resume")
-    if as_json:
-        print_json(answer)
-    else:
-        click.echo("training goes on")
 
 
 @click.command()
@@ -141,30 +117,30 @@ def version(as_json: bool) -> None:
         click.echo(f"swarmnode {__version__}, native code: {facts['native_isa']}")
 
 
-def _wait_process(pid: int) -> None:
+def wait_process(pid: int, deadline_s: float = LEAVE_DEADLINE_S) -> None:
     """Return once the process has ended: its home is free for the next one then.
 
     Raises:
-        DeadlineExceeded: it is still there after ``_LEAVE_DEADLINE_S``.
+        DeadlineExceeded: it is still there after ``deadline_s``.
     """
     if hasattr(os, "pidfd_open"):
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
             try:
-                has_ended, _, _ = select.select([descriptor], [], [], _LEAVE_DEADLINE_S)
+                has_ended, _, _ = select.select([descriptor], [], [], deadline_s)
             finally:
                 os.close(descriptor)
             if not has_ended:
-                raise DeadlineExceeded(f"waiting for process {pid} to stop", _LEAVE_DEADLINE_S)
+                raise DeadlineExceeded(f"waiting for process {pid} to stop", deadline_s)
         return
-    until = time.monotonic() + _LEAVE_DEADLINE_S
+    until = time.monotonic() + deadline_s
     while time.monotonic() < until:
         try:
             os.kill(pid, 0)
         except ProcessLookupError:
             return
         select.select([], [], [], _LEAVE_POLL_S)
-    raise DeadlineExceeded(f"waiting for process {pid} to stop", _LEAVE_DEADLINE_S)
+    raise DeadlineExceeded(f"waiting for process {pid} to stop", deadline_s)
 
 
 def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:

@@ -37,7 +37,7 @@ _SHOWN = (
 
 @click.command()
 @click.argument("name")
-@click.option("--task", required=True, help="Name of an installed task, such as bytes-lm.")
+@click.option("--task", required=True, help="An installed task, or a preset such as llama-150m.")
 @click.option(
     "--strategy",
     default=DEFAULT_STRATEGY,
@@ -103,13 +103,13 @@ def create(
         given(home=home and str(home), listen=listen, advertise=advertise, bootstrap=bootstrap),
         os.environ,
     )
-    _check_link_can_work(config)
+    check_link_can_work(config)
     if config.paths.swarm(name).manifest.exists():
         raise Refused(f"this home has a swarm named {name!r} already: choose another name")
     described = _describe(
         task, settings, data_dir, strategy=strategy, codec=codec, topology=topology
     )
-    link, node_id = _write(
+    link, node_id = write_swarm(
         name, config, codec, described, expires_days=expires_days, is_closed=closed
     )
     if as_json:
@@ -118,7 +118,7 @@ def create(
         print_json({"link": link, "name": name, "peer": node_id, "codec": codec, **facts})
         return
     click.echo(
-        f"created swarm {name}: task {task}, {described['numel']:,} parameters,"
+        f"created swarm {name}: task {described['task']}, {described['numel']:,} parameters,"
         f" strategy {_words(described)}"
     )
     click.echo(f"\n  {link}\n")
@@ -161,7 +161,8 @@ def _warn_if_private(link: str) -> None:
         )
 
 
-def _check_link_can_work(config: NodeConfig) -> None:
+def check_link_can_work(config: NodeConfig) -> None:
+    """Refuse a port that will be another one after the next start. Raises ConfigError."""
     if not config.advertise and config.listen_address.port == 0:
         raise ConfigError(
             "--listen: expected a port that stays the same, since the link names it, got 0:"
@@ -179,7 +180,10 @@ def _describe(
     topology: str,
 ) -> dict[str, Any]:
     """Have torch build the model once, and check whether all that was chosen fits together."""
+    from swarmnode.tasks.presets import resolve_preset
+
     task_config, strategy_settings = _parse_settings(settings)
+    task, task_config = resolve_preset(task, task_config)
     arguments = [f"--task={task}", f"--config={json.dumps(task_config)}"]
     arguments += [f"--strategy={strategy}", f"--data-dir={data_dir}"]
     arguments += [f"--strategy-settings={json.dumps(strategy_settings)}"]
@@ -200,7 +204,7 @@ def _words(described: dict[str, Any]) -> str:
     return " ".join(words) + (f", codec {codecs}" if codecs else "")
 
 
-def _write(
+def write_swarm(
     name: str,
     config: NodeConfig,
     codec: str,
@@ -209,6 +213,7 @@ def _write(
     expires_days: int | None,
     is_closed: bool,
 ) -> tuple[str, str]:
+    """Sign and write a manifest of what was ``described``; return the link and this node's id."""
     from swarmnode.daemon.addresses import reachable_addresses
     from swarmnode.limits import BOOTSTRAP_HINTS_MAX
     from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest

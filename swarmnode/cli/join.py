@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import click
 
@@ -15,6 +15,7 @@ from swarmnode.cli.options import (
     given,
     json_option,
     key_option,
+    limit_options,
     network_options,
     node_options,
 )
@@ -35,6 +36,8 @@ from swarmnode.errors import ConfigError
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps [default: auto].")
 @click.option("--metrics", help="HOST:PORT for Prometheus, or off [default: 127.0.0.1:7338].")
+@click.option("--dashboard", help="HOST:PORT for the page, or off [default: 127.0.0.1:7339].")
+@limit_options
 @click.option("--steps", type=click.IntRange(min=1), help="Stop training after this many steps.")
 @json_option
 def join(
@@ -50,8 +53,10 @@ def join(
     data: Path | None,
     device: str | None,
     metrics: str | None,
+    dashboard: str | None,
     steps: int | None,
     as_json: bool,
+    **allowed: Any,
 ) -> None:
     """Join a swarm by its LINK or NAME and train until Ctrl-C.
 
@@ -71,6 +76,8 @@ def join(
             lan=lan,
             device=device,
             metrics=metrics,
+            dashboard=dashboard,
+            **allowed,
         ),
         os.environ,
     )

@@ -23,8 +23,11 @@ from swarmnode.errors import SwarmNodeError
 # verb -> (module, one line of help); nothing below is imported until its verb is used.
 _VERBS = {
     "bench": ("bench", "Measure the codecs, a link or an exchange on this machine."),
+    "config": ("config_show", "Look at the settings of a node."),
     "create": ("create", "Create a swarm and print its link."),
+    "dashboard": ("dashboard", "Print where the page about the running node is, or open it."),
     "demo": ("demo", "Train a language model with four nodes on this machine; kill one midway."),
+    "doctor": ("doctor", "Check whether this machine is fit for a node."),
     "export": ("export", "Write the trained model as safetensors with a model card."),
     "finalize": ("finalize", "Merge the models of all members into one."),
     "generate": ("generate", "Generate text from an exported model."),
@@ -32,13 +35,19 @@ _VERBS = {
     "join": ("join", "Join a swarm by its link or name and train until Ctrl-C."),
     "leave": ("control", "Tell the running node to leave its swarm and stop."),
     "netcheck": ("netcheck", "Show how this node reaches others, and what would help."),
-    "pause": ("control", "Stop training until `resume`; the node stays in its swarm."),
-    "resume": ("control", "Go on training after `pause`."),
+    "metrics": ("metrics", "Print what Prometheus sees of the running node."),
+    "finish": ("volunteer", "Let exchanges that run complete, then leave and stop."),
+    "limits": ("volunteer", "Show what this node may take of the machine, and what holds it."),
+    "pause": ("volunteer", "Stop training until `resume`, or for a time such as 2h."),
+    "resume": ("volunteer", "Go on training after `pause`."),
     "paths": ("control", "Show where this node keeps its files."),
     "peers": ("control", "List the peers of the running node."),
+    "service": ("service", "Run a node as a service of this machine."),
     "simulate": ("simulate", "Run thousands of simulated nodes and check what they promise."),
     "status": ("control", "Show what the running node is doing, and why."),
+    "support-bundle": ("support_bundle", "Write a zip file, without secrets, for who helps you."),
     "swarms": ("swarms", "List the swarms of this home, of the local network, and by name."),
+    "top": ("top", "Watch the swarm in the terminal, until q."),
     "trust": ("trust", "Show what a swarm is and asks for, before joining it."),
     "version": ("control", "Show the version and the native code in use."),
 }
@@ -60,7 +69,7 @@ class _LazyVerbs(click.Group):
         if cmd_name not in _VERBS:
             return None
         module = import_module(f"swarmnode.cli.{_VERBS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(

@@ -56,7 +56,8 @@ class NodeProcess:
     async def start(self, link: str, *options: str) -> None:
         """Run ``swarmnode join``; what it prints goes to ``daemon.log`` in its home."""
         self.home.mkdir(parents=True, exist_ok=True)
-        command = ["join", link, "--home", str(self.home), "--metrics", "off", *options]
+        command = ["join", link, "--home", str(self.home), "--metrics", "off"]
+        command += ["--dashboard", "off", *options]
         command += ["--listen", self.address, "--advertise", self.address]
         with (self.home / "daemon.log").open("ab") as log:
             self.process = await trio.lowlevel.open_process(

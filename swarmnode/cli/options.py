@@ -89,3 +89,27 @@ def check_data(data: Path | None) -> str:
 def given(**flags: Any) -> dict[str, Any]:
     """Return the flags that the user gave: the others fall to environment, file, default."""
     return {name: value for name, value in flags.items() if value not in (None, (), "")}
+
+
+def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What a volunteer decides first; the other limits are settings in config.toml."""
+    for option in (
+        click.option(
+            "--schedule",
+            multiple=True,
+            metavar="WHEN",
+            help='When to train, such as "mon-fri 22:00-07:00"; may be repeated [default: always].',
+        ),
+        click.option("--download", metavar="RATE", help='Such as "2 MB/s" [default: no limit].'),
+        click.option("--upload", metavar="RATE", help='Such as "500 kB/s" [default: no limit].'),
+        click.option(
+            "--cpu-percent",
+            type=click.IntRange(1, 100),
+            help="Of the time of its threads [default: 100].",
+        ),
+        click.option(
+            "--threads", type=click.IntRange(min=0), help="Of torch [default: all cores but one]."
+        ),
+    ):
+        command = option(command)
+    return command

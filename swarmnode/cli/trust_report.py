@@ -33,6 +33,7 @@ OTHERS_SEE = (
     "your IP address and port, and the id of your node, a hash of a key made on this machine",
     "your version of swarmnode, and how far you are: state, steps, tokens, exchanges, losses",
     "that your node is in this swarm: the DHT says so, and the LAN unless that is switched off",
+    "members: your node's metrics, such as load, memory, disk, kind of NAT, and why it pauses",
     "your copy of the model, which can remember text that it was trained on",
 )
 CANNOT_HAPPEN = (

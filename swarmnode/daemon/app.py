@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import trio
 
 from swarmnode.config import NodeConfig
+from swarmnode.daemon import machine
 from swarmnode.daemon.node import Node, TrainingChoice
+from swarmnode.daemon.program import programs_or
+from swarmnode.daemon.systemd import ServiceManager
 from swarmnode.daemon.worker_process import start_worker_process
 from swarmnode.env import real_env
 from swarmnode.errors import SwarmNodeError
@@ -52,18 +55,42 @@ def run_daemon(
                 identity=identity,
                 boot_epoch=boot_epoch,
                 transport=TcpTransport(),
-                start_worker=start_worker_process(paths.swarm(link.name).worker_log),
+                start_worker=programs_or(
+                    start_worker_process(
+                        paths.swarm(link.name).worker_log, manager=config.worker_socket
+                    ),
+                    paths.program_socket,
+                ),
                 env=real_env(trio.current_time, trio.to_thread.run_sync),
                 training=training,
                 on_event=on_event,
+                machine=machine,
             )
             async with trio.open_nursery() as nursery:
                 await nursery.start(_stop_on_signals, node)
-                await node.run()
+                async with trio.open_nursery() as running:
+                    await running.start(node.run)
+                    nursery.start_soon(_tell_manager, node, manager)
                 nursery.cancel_scope.cancel()
 
-        with one_error():
+        with closing(ServiceManager(os.environ)) as manager, one_error():
             trio.run(main)
+
+
+async def _tell_manager(node: Node, manager: ServiceManager) -> None:
+    """Tell a service manager, if one started us, what this node does, until it has stopped."""
+
+    def status() -> str:
+        said = node.view.node_status(node.env.monotonic())
+        return (
+            f"{said.swarm}: {said.state} ({said.reason}), step {said.step:,},"
+            f" {said.peers_connected} peers"
+        )
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager.follow, status)
+        await node.wait_stopping()
+        manager.tell(STOPPING=1, STATUS="leaving the swarm")
 
 
 async def _stop_on_signals(

@@ -6,10 +6,15 @@ GET /status   :class:`~swarmnode.daemon.status.NodeStatus`; ``?mixing=1`` with f
 GET /peers    list of :class:`~swarmnode.daemon.status.PeerView`
 GET /netcheck  list of :class:`~swarmnode.daemon.netcheck.Finding`
 GET /swarms   ``?names=A,B``: :class:`~swarmnode.daemon.found.Findings`, what LAN and DHT know
-GET /metrics  the Prometheus text, also where metrics are off on TCP
+GET /overview, /history  what the dashboard shows: ``daemon/overview.py``, ``loss_history.py``
+GET /dashboard  :class:`~swarmnode.daemon.dashboard.Whereabouts`
+GET /metrics, /peers/ID/metrics, /sd  see ``daemon/scrape.py``; also where metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``
 POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.finalize.Finalized`
-POST /pause, /resume
+GET /limits   :class:`~swarmnode.daemon.volunteer_view.LimitsView`
+POST /pause   ``?for=2h``, or until /resume:
+              :class:`~swarmnode.daemon.volunteer_routes.PauseView`, as /resume
+POST /finish  complete what runs, then leave; answers at once
 POST /leave   leave the swarm and stop; answers at once
 ==========  =========================================================================
 """
@@ -20,6 +25,8 @@ from typing import TYPE_CHECKING
 
 from swarmnode import limits
 from swarmnode.daemon.lookup import ask_node
+from swarmnode.daemon.scrape import metrics_routes
+from swarmnode.daemon.volunteer_routes import volunteer_routes
 from swarmnode.errors import NotRunning
 from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.net.http import Request, Response, Route, json_response
@@ -57,13 +64,14 @@ def control_routes(node: Node) -> list[Route]:
         rule = request.query().get("merge", MERGE_RULES[0])
         return json_response(await node.view.finalizer.finalize(rule))
 
-    async def pause(request: Request) -> Response:  # noqa: ARG001
-        _trainer(node).pause()
-        return json_response({"paused": True})
+    async def overview(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.dashboard.overview())
 
-    async def resume(request: Request) -> Response:  # noqa: ARG001
-        _trainer(node).resume()
-        return json_response({"paused": False})
+    async def history(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.dashboard.history.whole())
+
+    async def dashboard(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.dashboard.whereabouts())
 
     async def leave(request: Request) -> Response:  # noqa: ARG001
         node.stop("asked to leave")
@@ -76,28 +84,13 @@ def control_routes(node: Node) -> list[Route]:
         Route("GET", "/swarms", swarms, limits.LOOKUP_DHT_S + 1),
         Route("POST", "/snapshot", snapshot, limits.SNAPSHOT_REQUEST_DEADLINE_S + 1),
         Route("POST", "/finalize", finalize, limits.FINALIZE_DEADLINE_S),
-        Route("POST", "/pause", pause),
-        Route("POST", "/resume", resume),
         Route("POST", "/leave", leave),
+        Route("GET", "/overview", overview),
+        Route("GET", "/history", history),
+        Route("GET", "/dashboard", dashboard),
+        *volunteer_routes(node),
         *metrics_routes(node),
     ]
-
-
-def metrics_routes(node: Node) -> list[Route]:
-    """Return the routes that Prometheus may see."""
-
-    async def metrics(request: Request) -> Response:
-        from swarmnode.telemetry.catalogue import render  # 3 MB, for nodes that are scraped
-
-        await node.view.look_at_mixing(node.env.in_thread)
-        snapshot = node.view.metrics()
-        content_type, body = render(snapshot, request.headers.get("accept", ""))
-        return Response(body, content_type)
-
-    async def landing(request: Request) -> Response:  # noqa: ARG001
-        return Response(b'<a href="/metrics">swarmnode metrics</a>\n', "text/html; charset=utf-8")
-
-    return [Route("GET", "/metrics", metrics), Route("GET", "/", landing)]
 
 
 def _trainer(node: Node) -> Trainer:

@@ -29,7 +29,7 @@ from swarmnode.daemon.driver import CoreDriver
 from swarmnode.daemon.lane import Lane, decode_message
 from swarmnode.daemon.loans import Lender, Loan, NoLoan
 from swarmnode.daemon.pair_wishes import PairWishes, for_core
-from swarmnode.daemon.transfer import Transfer
+from swarmnode.daemon.transfer import ExchangeTotals, Transfer
 from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,
@@ -58,36 +58,6 @@ from swarmnode.wire.session import Priority
 EXCHANGE_SERVICE = "exchange/1"
 MESSAGE_SERVICE = "exchange-message/1"
 _log = get_logger(__name__)
-
-
-@dataclass
-class ExchangeTotals:
-    """Sums over committed exchanges, for metrics."""
-
-    committed: int = 0
-    duration_s: float = 0.0
-    encode_s: float = 0.0
-    requantize_s: float = 0.0
-    decode_s: float = 0.0
-    payload_sent_bytes: int = 0
-    payload_received_bytes: int = 0
-
-    def phases(self) -> dict[str, float]:
-        """Seconds in the codec so far, by what it did."""
-        return {
-            "encode_s": self.encode_s,
-            "requantize_s": self.requantize_s,
-            "decode_s": self.decode_s,
-        }
-
-    def add(self, transfer: Transfer) -> None:
-        """Count one committed transfer."""
-        self.committed += 1
-        self.encode_s += transfer.times.encode_s
-        self.requantize_s += transfer.times.requantize_s
-        self.decode_s += transfer.times.decode_s
-        self.payload_sent_bytes += transfer.sent_bytes
-        self.payload_received_bytes += transfer.received_bytes
 
 
 class Partners(Protocol):
@@ -350,6 +320,8 @@ class Exchanges:
         return side
 
     def _committed(self, xid: bytes) -> None:
+        assert self._side is not None
+        self._side.transfer.measure()
         side = self._end_side()
         assert side.loan is not None
         self.totals.add(side.transfer)

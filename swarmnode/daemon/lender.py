@@ -122,7 +122,11 @@ class SlotLender:
     async def drain(self) -> None:
         """Return when the worker has merged all that it was to apply, or is gone."""
         while self._unmerged:
-            self._changed = trio.Event()
+            await self._changed.wait()
+
+    async def wait_idle(self) -> None:
+        """Return when nothing is lent and all is merged, or the worker is gone."""
+        while self._unmerged or self._loans:
             await self._changed.wait()
 
     @property
@@ -136,6 +140,7 @@ class SlotLender:
         if self._loans.get(place) is not loan:
             return False
         del self._loans[place]
+        self._note_change()
         return True
 
     # --- what the worker says -------------------------------------------------------------
@@ -154,7 +159,7 @@ class SlotLender:
         lost, self._unmerged = self._unmerged, {}
         for xid in lost:
             self._on_lost(xid)
-        self._changed.set()
+        self._note_change()
 
     def slot_ready(self, message: SlotReady) -> None:
         """Lend a slot to whoever waits for it. Raises WorkerCrashed: nobody asked for it."""
@@ -188,7 +193,11 @@ class SlotLender:
     def applied(self, message: Applied) -> None:
         """The worker has merged an exchange."""
         self._unmerged.pop(message.xid, None)
+        self._note_change()
+
+    def _note_change(self) -> None:
         self._changed.set()
+        self._changed = trio.Event()
 
     def _take_ticket(self, number: int) -> _Ticket:
         ticket = self._tickets.pop(number, None)

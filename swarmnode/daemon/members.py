@@ -14,6 +14,7 @@ for the DHT; and may go on after.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -23,7 +24,14 @@ from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver
 from swarmnode.daemon.network import Network
 from swarmnode.env import Env
-from swarmnode.errors import Overloaded, Refused, SwarmNodeError
+from swarmnode.errors import (
+    DeadlineExceeded,
+    DialFailed,
+    Overloaded,
+    ProtocolError,
+    Refused,
+    SwarmNodeError,
+)
 from swarmnode.ids import PeerId
 from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
@@ -84,6 +92,7 @@ class Members:
         book: whom we know, and where.
         detector: who is alive; to be read.
         refusals: why peers would not have us, or we them, newest last.
+        dial_failures: how often a member could not be met, by one of DIAL_FAILURES.
         on_changed: told of each member whose state changes.
         on_key_conflict: somebody else signs with our key, in this boot epoch.
         on_expelled: told why we are no member any more.
@@ -105,6 +114,7 @@ class Members:
         self.book = ContactBook(identity.peer_id, env.rng)
         self.detector = SwimCore(Ed25519Notary(identity, link.swarm_id), boot_epoch, env.rng)
         self.refusals: dict[PeerId, str] = {}
+        self.dial_failures: Counter[str] = Counter()
         self.watchers: list[NeighbourWatcher] = []
         self.on_changed: Callable[[swim_events.Changed], None] = lambda _changed: None
         self.on_key_conflict: Callable[[int], None] = lambda _epoch: None
@@ -234,6 +244,7 @@ class Members:
             await self._greet(session)
         except SwarmNodeError as error:
             _log.debug("did not meet", peer=peer.short, why=str(error))
+            self.dial_failures[_why_not_met(error)] += 1
             self._note_refusal(peer, str(error))
         self._contacts.feed(contacts.DialEnded(peer))
 
@@ -329,3 +340,17 @@ class Members:
         message: wire.Message = decode_record(payload, _MESSAGE)
         self._swim.feed(swim_events.Received(peer, message))
         return b""
+
+
+def _why_not_met(error: SwarmNodeError) -> str:
+    """Return one of DIAL_FAILURES (telemetry/metrics.py)."""
+    match error:
+        case DeadlineExceeded():
+            return "timeout"
+        case DialFailed():
+            return "unreachable"
+        case ProtocolError():
+            return "handshake"
+        case Refused() | Overloaded():
+            return "refused"
+    return "other"

@@ -16,7 +16,6 @@ A node starts in this order and stops in the reverse one, in under two seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
 
 import trio
@@ -28,27 +27,36 @@ from swarmnode.daemon.addresses import reachable_addresses
 from swarmnode.daemon.admission import AdmissionGate
 from swarmnode.daemon.blobs import Blobs
 from swarmnode.daemon.briefing import Briefing
-from swarmnode.daemon.control import control_routes, metrics_routes
+from swarmnode.daemon.configure import TrainingChoice as TrainingChoice
+from swarmnode.daemon.configure import configure_of
+from swarmnode.daemon.control import control_routes
+from swarmnode.daemon.dashboard import Dashboard
 from swarmnode.daemon.dealer import Dealer
-from swarmnode.daemon.exchange import Exchanges, ExchangeTotals
+from swarmnode.daemon.exchange import Exchanges
 from swarmnode.daemon.exchange_log import ExchangeLog
 from swarmnode.daemon.finalize import Finalizer
 from swarmnode.daemon.finder import SwarmFinder
 from swarmnode.daemon.grounds import make_beacon, make_grounds
 from swarmnode.daemon.key_guard import KeyGuard
+from swarmnode.daemon.leaving import complete, drain
 from swarmnode.daemon.manifests import ManifestKeeper, check_strategy
+from swarmnode.daemon.metrics_files import keep_metrics_files
 from swarmnode.daemon.netcheck import Finding, find
+from swarmnode.daemon.peer_metrics import share_metrics
+from swarmnode.daemon.readings import ReadingsDesk
 from swarmnode.daemon.report import SelfReport
+from swarmnode.daemon.scrape import metrics_routes, target_address
 from swarmnode.daemon.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status import NodeView
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.takers import Takers
 from swarmnode.daemon.trainer import Trainer
+from swarmnode.daemon.transfer import ExchangeTotals
+from swarmnode.daemon.volunteer import Machine, Volunteer
 from swarmnode.daemon.worker_link import StartWorker
 from swarmnode.env import Env
 from swarmnode.errors import StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Configure
 from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.channel import Transport
 from swarmnode.net.datagrams import DatagramNet
@@ -56,6 +64,7 @@ from swarmnode.net.http import serve_http
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink, compatibility_key
+from swarmnode.quantities import parse_bytes
 from swarmnode.store.blobs import BlobStore
 from swarmnode.store.swarms import save_link
 from swarmnode.telemetry.logs import get_logger
@@ -64,16 +73,6 @@ from swarmnode.tensor.codec import get_codec
 from swarmnode.wire.swarm import Manifest
 
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class TrainingChoice:
-    """What the owner of a node decides about its share of the work."""
-
-    device: str = "auto"
-    threads: int = 0
-    steps_max: int = 0  # 0: until told to stop
-    data_dir: str = ""
 
 
 class Node:
@@ -87,9 +86,13 @@ class Node:
         on_finished: told of each exchange that ended.
         lan: what beacons are sent on, if not the real LAN.
         find_addresses: where others reach a listener that is bound to an address.
+        machine: what the owner's rules look at; None: nothing.
 
     Attributes:
+        volunteer: the owner's rules at work.
         beacon: finds nodes on the LAN; None if that is switched off.
+        readings: the metrics of this node.
+        metrics_listener: where this machine reaches them over TCP; empty: nowhere.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Node:
         on_finished: Callable[[Finished], None] = lambda _finished: None,
         find_addresses: Callable[[str], tuple[str, ...]] = reachable_addresses,
         lan: DatagramNet | None = None,
+        machine: Machine | None = None,
     ) -> None:
         self.env = env
         self._config = config
@@ -119,6 +123,7 @@ class Node:
         self._find_addresses = find_addresses
         self._stop = trio.Event()
         self._stop_reason = ""
+        self._finish = trio.Event()
         self._failure: SwarmNodeError | None = None
         self._store: BlobStore | None = None
         self._snapshots: Snapshots
@@ -139,7 +144,6 @@ class Node:
             network=self._network,
             discovery=self._discovery,
             key_guard=self._key_guard,
-            nat=grounds.nat,
             self_id=identity.peer_id,
             swarm=link.name,
             role=config.role,
@@ -147,13 +151,35 @@ class Node:
             started_unix_s=env.wall(),
             exchange_duration=Histogram(),
         )
+        self.dashboard = Dashboard(self, config.dashboard_address)
+        self.readings = ReadingsDesk(self.view, config.home)
+        self.metrics_listener = ""
+        self.volunteer = self.view.volunteer = Volunteer(
+            config, grounds.services.traffic, machine, env, on_event
+        )
+        self.view.owner_limits = self.volunteer.snapshot
         self._network.on_session_end = self.view.count_closed
         self.view.addresses = self._addresses
+        if grounds.nat is not None:
+            self.view.nat = grounds.nat.snapshot
 
     def stop(self, reason: str) -> None:
         """Leave the swarm and end :meth:`run`."""
         self._stop_reason = self._stop_reason or reason
         self._stop.set()
+
+    def finish(self) -> None:
+        """Complete what runs, then :meth:`stop`."""
+        self._finish.set()
+
+    async def _finish_when_asked(self) -> None:
+        await self._finish.wait()
+        await complete(self.view, self.volunteer)
+        self.stop("asked to finish")
+
+    async def wait_stopping(self) -> None:
+        """Return once :meth:`stop` was called. Checkpoint: yes."""
+        await self._stop.wait()
 
     def exchange_totals(self) -> ExchangeTotals:
         """Return the running sums over exchanges; only once the node trains."""
@@ -184,6 +210,8 @@ class Node:
             async with trio.open_nursery() as nursery:
                 await self._listen(nursery)
                 task_status.started(self.view.address)
+                await nursery.start(self.volunteer.run)
+                nursery.start_soon(self._finish_when_asked)
                 nursery.start_soon(self._take_part, manifest, nursery)
                 await self._stop.wait()
                 if self._failure is None:  # a failure is raised below, and said once
@@ -204,7 +232,14 @@ class Node:
         await nursery.start(serve_http, config.paths.control_socket, control_routes(self))
         if config.metrics_address is not None:
             serve = partial(serve_http, any_host=config.metrics_allow_remote)
-            await nursery.start(serve, config.metrics_address, metrics_routes(self))
+            listeners = await nursery.start(serve, config.metrics_address, metrics_routes(self))
+            port = listeners[0].socket.getsockname()[1]
+            self.metrics_listener = target_address(config.metrics_address.host, port)
+        if config.metrics_textfile or config.metrics_file_sd:
+            nursery.start_soon(
+                keep_metrics_files, self, config.metrics_textfile, config.metrics_file_sd
+            )
+        await nursery.start(self.dashboard.run, self._on_event)
         self.view.address = await nursery.start(self._network.run, config.listen)
         self._on_event(f"{self._identity.peer_id.short}… listens on {self.view.address}")
         self._discovery.reachable_at(self._direct_addresses())
@@ -237,6 +272,7 @@ class Node:
             nursery.start_soon(self._say_progress)
             if self._config.role == "trainer":
                 if self._finder.candidates:  # who made the swarm begins alone
+                    await self.volunteer.wait_for_line()
                     self.view.waiting_for = "fetching the swarm's model"
                     await self._snapshots.catch_up()
                 await self._train(manifest, part, nursery)
@@ -296,6 +332,7 @@ class Node:
         part.members.on_expelled = self._fail
         part.state.on_key_elsewhere = self._key_guard.seen_elsewhere
         self.view.part = part
+        self.view.peer_metrics = share_metrics(self.readings, part, self.env)
         await nursery.start(part.run)
         if self._grounds.nat is not None:
             self._grounds.nat.on_addresses = part.addresses_changed
@@ -307,6 +344,8 @@ class Node:
     async def _open_snapshots(self, manifest: Manifest, part: SwarmPart) -> Snapshots:
         paths = self._config.paths.swarm(manifest.name)
         bytes_max = limits.SNAPSHOT_BLOBS_MAX * snapshot_bytes_max(manifest.numel)
+        if self._config.disk:  # the other half is for the worker's own snapshots
+            bytes_max = min(bytes_max, parse_bytes(self._config.disk) // 2)
         self._store = await self.env.in_thread(partial(BlobStore, paths.blobs, bytes_max=bytes_max))
         blobs = Blobs(
             self._store,
@@ -318,6 +357,7 @@ class Node:
             download_bytes_per_s=self._config.snapshot_download_bytes_per_s or None,
             run=self.env.in_thread,
         )
+        self.view.blobs = blobs
         return Snapshots(
             blobs=blobs,
             part=part,
@@ -352,7 +392,7 @@ class Node:
         dealer = Dealer(
             part, manifest, self_id=self._identity.peer_id, post=trainer.post, env=self.env
         )
-        trainer.dealer = dealer
+        trainer.dealer = self.view.dealer = dealer
         nursery.start_soon(dealer.run)
         finalizer = self._make_finalizer(manifest, part, trainer)
         part.on_partners_changed = partial(_tell_all, trainer.partners_changed, finalizer.look)
@@ -360,6 +400,9 @@ class Node:
         await nursery.start(takers.run)
         self.view.trainer, self.view.exchanges = trainer, exchanges
         self.view.finalizer, self.view.groups = finalizer, takers.groups
+        self.view.takers = takers
+        self.volunteer.snapshot_bytes = snapshot_bytes_max(manifest.numel)
+        self.volunteer.hold(trainer)
         await trainer.run()
 
     def _make_beacon(self, lan: DatagramNet | None) -> LanBeacon:
@@ -405,26 +448,7 @@ class Node:
         self.stop("it cannot go on")  # peers are told this: the error may name our files
 
     def _make_trainer(self, manifest: Manifest) -> Trainer:
-        choice, swarm_paths = self._training, self._config.paths.swarm(manifest.name)
-        configure = Configure(
-            task=manifest.task,
-            task_config=manifest.task_config,
-            strategy=manifest.strategy,
-            strategy_settings=manifest.strategy_settings,
-            swarm_seed=manifest.seed,
-            # Every node has its own stream of batches, and the same one after a restart.
-            shard_seed=int.from_bytes(self._identity.peer_id[:4], "big"),
-            snapshot_dir=str(swarm_paths.snapshots),
-            device=choice.device,
-            steps_max=choice.steps_max,
-            data_dir=choice.data_dir,
-            layout_hash=manifest.layout_hash,
-            data_hash=manifest.data_hash.hex(),
-            task_version=manifest.task_version,
-            threads=choice.threads,
-            self_id=self._identity.peer_id,
-            topology=manifest.topology,
-        )
+        configure = configure_of(manifest, self._config, self._training, self._identity.peer_id)
         return Trainer(
             configure,
             start_worker=self._start_worker,
@@ -433,6 +457,7 @@ class Node:
             on_lost=self._log.lost,
             on_saved=self._snapshots.saved,
             on_event=self._on_event,
+            share=self._config.cpu_percent / 100,
         )
 
     def _make_exchanges(self, manifest: Manifest, part: SwarmPart, trainer: Trainer) -> Exchanges:
@@ -467,16 +492,7 @@ class Node:
     async def _leave(self) -> None:
         """Let a running exchange end, say goodbye; the worker saves when it is cancelled."""
         self.view.leaving = True
-        exchanges, trainer = self.view.exchanges, self.view.trainer
-        if exchanges is not None and trainer is not None:
-            with trio.move_on_after(limits.LEAVE_DRAIN_S):
-                await exchanges.drain()
-            exchanges.give_up("leaving")
-            with trio.move_on_after(limits.LEAVE_DECISION_S):
-                await exchanges.drain()
-            exchanges.give_up("leaving, and the partner is away", is_last=True)
-            with trio.move_on_after(limits.LEAVE_DECISION_S):
-                await trainer.lender.drain()
+        await drain(self.view)
         with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
             if self.view.part is not None:
                 await self.view.part.leave(self._stop_reason)

@@ -110,9 +110,19 @@ class StateKeeper:
         finally:
             self._journal.close()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the journal has been read: before that nothing may be said."""
+        return self._nursery is not None
+
     def say(self, update: events.Update) -> None:
         """Say something about this node; see ``events.Update``."""
         self._driver.feed(update)
+
+    @property
+    def journal_bytes(self) -> int:
+        """Size of the journal on disk."""
+        return self._journal.statistics().size_bytes if self._journal is not None else 0
 
     def fingerprint(self) -> str:
         """Return hexadecimal digits that are equal on nodes that hold the same records."""

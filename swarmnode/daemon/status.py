@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,22 +12,26 @@ import msgspec
 import trio
 
 from swarmnode import __version__, limits
+from swarmnode.daemon.blobs import Blobs
+from swarmnode.daemon.dealer import Dealer
 from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.exchange import Exchanges
 from swarmnode.daemon.finalize import Finalizer
 from swarmnode.daemon.groups import Groups
 from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.mixing import InThread, Meetings, SwarmMixing
-from swarmnode.daemon.nat import Nat
 from swarmnode.daemon.network import Network
+from swarmnode.daemon.peer_metrics import PeerMetrics
 from swarmnode.daemon.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.swarm import SwarmPart
+from swarmnode.daemon.takers import Takers
 from swarmnode.daemon.trainer import Trainer, finite_or_none
+from swarmnode.daemon.volunteer import Volunteer
 from swarmnode.ids import PeerId
 from swarmnode.net.paths import path_of
 from swarmnode.net.session import Session
 from swarmnode.protocol.membership.swim_events import MemberState
-from swarmnode.telemetry.metrics import Histogram, NodeSnapshot
+from swarmnode.telemetry.metrics import Histogram, LimitsSnapshot
 from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.tensor.codec import active_isa
 from swarmnode.wire.admission import Role
@@ -87,6 +90,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     state_fingerprint: str
     swarm_steps: int
     swarm_tokens: int
+    clock_skew_s: float | None  # how far the clocks of the neighbours are ahead
     alarm: str
     exchanges_committed: int
     exchanges_applied: int
@@ -104,6 +108,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     swarm_lambda2: float | None
     swarm_chi1: float | None
     swarm_chi2: float | None
+    paused_by: tuple[str, ...]  # the codes of all that holds training, the first one first
+    paused_until_unix_s: float | None  # None: nothing holds, or nobody knows
 
 
 @dataclass
@@ -113,7 +119,6 @@ class NodeView:
     network: Network
     discovery: Discovery
     key_guard: KeyGuard
-    nat: Nat | None
     self_id: PeerId
     swarm: str
     started_monotonic_s: float
@@ -126,6 +131,13 @@ class NodeView:
     exchanges: Exchanges | None = None
     finalizer: Finalizer | None = None
     groups: Groups | None = None
+    takers: Takers | None = None
+    dealer: Dealer | None = None
+    blobs: Blobs | None = None
+    peer_metrics: PeerMetrics | None = None
+    nat: Callable[[], NatSnapshot] = NatSnapshot
+    volunteer: Volunteer | None = None
+    owner_limits: Callable[[], LimitsSnapshot] | None = None  # None: nobody looks after them
     address: str = ""
     addresses: Callable[[], tuple[str, ...]] = tuple  # where others can dial us
     last_exchange_unix_s: float | None = None
@@ -152,37 +164,39 @@ class NodeView:
         if self.is_serving:
             return "serving", f"as a {self.role}: no worker runs here"
         if self.trainer is None:
+            if self.volunteer is not None and not self.volunteer.verdict.may_carry_tensors:
+                return "paused", self.volunteer.verdict.sentence()
             return "syncing", self.waiting_for
         return self.trainer.state, self.trainer.reason
 
     def report(self, addresses: tuple[str, ...], now: float) -> SelfReport:
         """Return what the swarm is told; ``now`` is monotonic."""
         state, _ = self.state()
-        step, tokens, loss, eval_loss = self._progress()
+        step, tokens, loss, eval_loss = self.progress()
         counters = {
             "steps": step,
             "tokens": tokens,
             "exchanges": self._committed(),
             "seconds": int(now - self.started_monotonic_s),
         }
-        numbers = {"loss": loss, "eval_loss": eval_loss, STEP_TIME_S: self._step_time_s()}
+        numbers = {"loss": loss, "eval_loss": eval_loss, STEP_TIME_S: self.step_time_s()}
         return SelfReport(
             self.role,
             state,
             addresses,
             counters,
             numbers,
-            self._swarm_step(step),
+            self.swarm_step(step),
             self.meetings.said(now),
         )
 
     def node_status(self, now: float) -> NodeStatus:
         """Return everything that ``status`` shows; ``now`` is monotonic."""
         state, reason = self.state()
-        step, tokens, loss, eval_loss = self._progress()
+        step, tokens, loss, eval_loss = self.progress()
         trainer = self.trainer
-        sent, received = self._bytes()
-        results = self._exchange_results()
+        sent, received = self.bytes_by_plane()
+        results = self.exchange_results()
         totals = self.part.state.view.counters() if self.part is not None else {}
         applied = trainer.applications if trainer is not None else None
         snapshot = trainer.last_snapshot if trainer is not None else None
@@ -198,7 +212,7 @@ class NodeView:
             address=self.address,
             addresses=self.addresses(),
             uptime_s=now - self.started_monotonic_s,
-            device=self._device(),
+            device=self.device(),
             codec=self.manifest.codec if self.manifest is not None else "",
             native_isa=active_isa(),
             step=step,
@@ -206,7 +220,7 @@ class NodeView:
             loss=loss,
             eval_loss=eval_loss,
             swarm_loss=self._swarm_loss(eval_loss),
-            step_time_s=self._step_time_s(),
+            step_time_s=self.step_time_s(),
             role=self.role,
             peers_known=len(self._known()),
             peers_alive=len(self.part.members.live()) - 1 if self.part is not None else 0,
@@ -215,6 +229,7 @@ class NodeView:
             state_fingerprint=self.part.state.fingerprint() if self.part is not None else "",
             swarm_steps=totals.get("steps", 0),
             swarm_tokens=totals.get("tokens", 0),
+            clock_skew_s=self._clock_skew_s(),
             alarm=self._alarm(),
             exchanges_committed=results["committed"],
             exchanges_applied=applied.applied if applied is not None else 0,
@@ -232,10 +247,14 @@ class NodeView:
             worker_restarts=trainer.restarts if trainer is not None else 0,
             snapshot_step=snapshot.step if snapshot is not None else None,
             snapshot_path=snapshot.path if snapshot is not None else None,
-            strategy=self._strategy_figures(),
+            strategy=self.strategy_figures(),
             swarm_lambda2=finite_or_none(mixing.lambda2) if mixing else None,
             swarm_chi1=finite_or_none(mixing.chi1) if mixing else None,
             swarm_chi2=finite_or_none(mixing.chi2) if mixing else None,
+            paused_by=self.volunteer.verdict.reasons if self.volunteer is not None else (),
+            paused_until_unix_s=(
+                self.volunteer.verdict.until_unix_s if self.volunteer is not None else None
+            ),
         )
 
     async def look_at_mixing(self, in_thread: InThread) -> None:
@@ -250,41 +269,6 @@ class NodeView:
         """Return everybody in the swarm whom we know, connected ones first."""
         views = [self._peer_view(peer) for peer in self._known()]
         return sorted(views, key=lambda view: (not view.connected, view.peer))
-
-    def metrics(self) -> NodeSnapshot:
-        """Return what /metrics renders."""
-        state, _ = self.state()
-        step, tokens, loss, eval_loss = self._progress()
-        sent, received = self._bytes()
-        return NodeSnapshot(
-            version=__version__,
-            python=platform.python_version(),
-            native_isa=active_isa(),
-            role=self.role,
-            device=self._device(),
-            swarm=self.swarm,
-            state=state,
-            start_unix_s=self.started_unix_s,
-            peers=len(self.part.members.live()) - 1 if self.part is not None else 0,
-            connections=Counter(
-                path_of(each.channel_description) for each in self.network.sessions.values()
-            ),
-            sent_bytes=sent,
-            received_bytes=received,
-            exchanges=self._exchange_results(),
-            exchange_duration_s=self.exchange_duration.snapshot(),
-            last_exchange_unix_s=self.last_exchange_unix_s,
-            steps=step,
-            tokens=tokens,
-            step_duration_s=self._step_time_s(),
-            loss=loss,
-            eval_loss=eval_loss,
-            encode_s=self.exchanges.totals.encode_s if self.exchanges is not None else 0.0,
-            worker_restarts=self.trainer.restarts if self.trainer is not None else 0,
-            nat=self.nat.snapshot() if self.nat is not None else NatSnapshot(),
-            mixing=self.mixing.figures,
-            strategy=self._strategy_figures(),
-        )
 
     # --- parts ----------------------------------------------------------------------------
 
@@ -319,12 +303,15 @@ class NodeView:
             rtt_s=session.statistics().rtt_s if session is not None else None,
         )
 
+    def _clock_skew_s(self) -> float | None:
+        return None if self.part is None else self.part.state.core.statistics().clock_skew_s
+
     def _alarm(self) -> str:
         """What somebody should look at, "" if nothing."""
         found = [self.key_guard.alarm]
         if self.part is not None:
             state = self.part.state
-            skew_s = state.core.statistics().clock_skew_s or 0.0
+            skew_s = self._clock_skew_s() or 0.0
             if abs(skew_s) > limits.CLOCK_ALARM_S:
                 side = "behind" if skew_s > 0 else "ahead of"
                 found.append(
@@ -338,7 +325,8 @@ class NodeView:
             found.append(f"no snapshot can be written: {failed.message}")
         return "; ".join(filter(None, found))
 
-    def _progress(self) -> tuple[int, int, float | None, float | None]:
+    def progress(self) -> tuple[int, int, float | None, float | None]:
+        """Return step, tokens, training loss and probe loss of our worker."""
         trainer = self.trainer
         if trainer is None or trainer.ready is None:
             return 0, 0, None, None
@@ -352,7 +340,7 @@ class NodeView:
             finite_or_none(progress.eval_loss),
         )
 
-    def _swarm_step(self, own: int) -> int:
+    def swarm_step(self, own: int) -> int:
         """How far the swarm is: our own steps, counted on from where it was when we came in."""
         if self.part is None or self.trainer is None or self.trainer.ready is None:
             return 0
@@ -361,11 +349,13 @@ class NodeView:
             self._ahead_steps = max(0, known - own)
         return min(self._ahead_steps + own, limits.STEP_MAX)
 
-    def _step_time_s(self) -> float | None:
+    def step_time_s(self) -> float | None:
+        """Return the running mean of a step; None before the first one."""
         progress = self.trainer.progress if self.trainer is not None else None
         return finite_or_none(progress.step_time_s) if progress is not None else None
 
-    def _strategy_figures(self) -> dict[str, float]:
+    def strategy_figures(self) -> dict[str, float]:
+        """Return what the strategy says of itself."""
         progress = self.trainer.progress if self.trainer is not None else None
         figures = progress.strategy if progress is not None else {}
         finite = [(name, value) for name, value in figures.items() if math.isfinite(value)]
@@ -379,7 +369,13 @@ class NodeView:
             losses += [r.numbers["eval_loss"] for r in others if "eval_loss" in r.numbers]
         return sum(losses) / len(losses) if losses else None
 
-    def _device(self) -> str:
+    def torch_version(self) -> str:
+        """Return the worker's torch, "" before it is up."""
+        ready = self.trainer.ready if self.trainer is not None else None
+        return ready.torch_version if ready is not None else ""
+
+    def device(self) -> str:
+        """Return what our worker computes on, "" before it is up."""
         ready = self.trainer.ready if self.trainer is not None else None
         return ready.device if ready is not None else ""
 
@@ -387,7 +383,8 @@ class NodeView:
         pairs = self.exchanges.totals.committed if self.exchanges is not None else 0
         return pairs + (self.groups.committed_total if self.groups is not None else 0)
 
-    def _exchange_results(self) -> dict[str, int]:
+    def exchange_results(self) -> dict[str, int]:
+        """Return exchanges and means of groups by how they ended."""
         results = {"committed": 0, "aborted": 0, "busy": 0, "in_doubt": 0}
         if self.exchanges is not None:
             statistics = self.exchanges.core.statistics()
@@ -401,7 +398,8 @@ class NodeView:
             results["in_doubt"] += means.in_doubt_total
         return results
 
-    def _bytes(self) -> tuple[dict[str, int], dict[str, int]]:
+    def bytes_by_plane(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return what was sent and received on all sessions, open and closed."""
         sent, received = Counter(self.closed_sent), Counter(self.closed_received)
         for session in self.network.sessions.values():
             _add_bytes(session, sent, received)

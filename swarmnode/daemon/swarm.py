@@ -105,7 +105,8 @@ class SwarmPart:
 
     async def leave(self, reason: str) -> None:
         """Say goodbye: in the shared state, and to some members who pass it on."""
-        self.reporter.say_goodbye()
+        if self.state.is_open:  # else nobody has heard of us yet
+            self.reporter.say_goodbye()
         self._finder.withdraw()
         await self.members.leave(reason)
 

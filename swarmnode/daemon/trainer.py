@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -31,9 +32,12 @@ from swarmnode.errors import (
     WorkerCrashed,
     WorkerError,
     WorkerHung,
+    WorkerLeft,
 )
 from swarmnode.ipc.control import (
+    FAILURE_KINDS,
     FATAL_KINDS,
+    PROGRAM_TASK,
     Applied,
     Configure,
     FromWorker,
@@ -45,6 +49,7 @@ from swarmnode.ipc.control import (
     Resume,
     SaveSnapshot,
     ShardDone,
+    Share,
     ShareGiven,
     SlotReady,
     SnapshotFailed,
@@ -59,6 +64,7 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.membership import PeerState
 
 _log = get_logger(__name__)
+_WAITING = "waiting for the program that trains; see docs/integrations.md"
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,7 @@ class Trainer:
         dealer: deals data shards; without one the worker trains on its own stream.
         on_lost: an exchange has committed, but the worker died before it merged it.
         on_event: told that training begins, for the terminal.
+        share: of the time of its threads, or of its GPU, that the worker may take.
 
     Attributes:
         lender: lends the slots of the worker that runs.
@@ -118,22 +125,28 @@ class Trainer:
         on_saved: Callable[[SnapshotSaved], None] = lambda _saved: None,
         on_event: Callable[[str], None] = lambda _text: None,
         dealer: ShardDealer | None = None,
+        share: float = 1.0,
     ) -> None:
         self.configure = configure
         self.state: PeerState = "starting"
-        self.reason = "starting the worker"
+        self.reason = _WAITING if configure.task == PROGRAM_TASK else "starting the worker"
         self.ready: WorkerReady | None = None
         self.progress: Progress | None = None
         self.last_snapshot: SnapshotSaved | None = None
         self.snapshot_failure: SnapshotFailed | None = None  # of the newest attempt
         self.applications = Applications()
         self.restarts = 0
+        self.failures: Counter[str] = Counter()  # by one of WORKER_FAILURES
+        self.is_loss_finite: bool | None = None  # None: there was none yet
+        self.saved_total = self.unsaved_total = 0  # snapshots
+        self.saved_unix_s: float | None = None
         self.worker_pid: int | None = None
         self.lender = SlotLender(self._post, on_lost)
         self.takers: Mapping[str, WishTaker] = {}
         self.on_log_round: Callable[[int], None] = lambda _round: None
         self.briefing: Briefing | None = None
         self.merges = MergeDesk(self._ask_of_worker)
+        self._share = share
         self._start_worker = start_worker
         self._env = env
         self._on_applied = on_applied
@@ -144,7 +157,10 @@ class Trainer:
         self._outgoing: trio.MemorySendChannel[ToWorker] | None = None
         self._read = trio.Event()
         self._failure: WorkerFailed | None = None
-        self._paused = False
+        self._why_paused = ""
+        self._may_live = trio.Event()  # whether a worker may have memory at all
+        self._may_live.set()
+        self._unloaded = trio.Event()
         self._is_resting = False
         self._requests = 0
         self._saved = trio.Event()
@@ -160,10 +176,18 @@ class Trainer:
         """
         budget = RestartBudget(self._env.rng)
         while True:
+            await self._may_live.wait()
             try:
                 await self._one_life()
+                self._worker_gone()  # its memory is wanted back
+                self._set_state("paused", self._why_paused)
+            except WorkerLeft as left:  # another may come: nothing that the budget is for
+                self._worker_gone()
+                self._set_state("starting", f"{left}; {_WAITING}")
+                _log.info("the program that trains has gone", why=str(left))
             except (WorkerCrashed, WorkerHung) as error:
                 self._worker_gone()
+                self._count_failure(error)
                 self._raise_if_fatal(error)
                 pause_s = budget.next_pause_s(self._env.monotonic())
                 if pause_s is None:
@@ -188,11 +212,14 @@ class Trainer:
                     if self.briefing is not None:
                         nursery.start_soon(self.briefing.run)
                         nursery.start_soon(self.briefing.pace)
-                    if self._paused:
+                    nursery.start_soon(self._end_when_unwanted, nursery.cancel_scope)
+                    if self._share < 1:
+                        self._post(Share(fraction=self._share))
+                    if self._why_paused:
                         self._post(Pause())
                     while True:
                         self._take(await link.receive())
-        except* (WorkerCrashed, WorkerHung) as group:
+        except* (WorkerCrashed, WorkerHung, WorkerLeft) as group:
             raise _first(group) from None
         finally:
             self._link = self._outgoing = None
@@ -217,6 +244,18 @@ class Trainer:
             self.briefing.worker_gone()
         for taker in self.takers.values():
             taker.worker_gone()
+
+    def _count_failure(self, error: WorkerError) -> None:
+        kind = "crash"
+        if self._failure is not None and self._failure.kind in FAILURE_KINDS:
+            kind = self._failure.kind
+        elif isinstance(error, WorkerHung):
+            kind = "hung"
+        elif isinstance(error, WorkerCrashed) and error.signal_number:
+            kind = "killed"
+        self.failures[kind] += 1
+        if kind == "diverged":
+            self.is_loss_finite = False
 
     def _raise_if_fatal(self, error: WorkerError) -> None:
         failed = self._failure
@@ -265,10 +304,13 @@ class Trainer:
                     self.dealer.finished(epoch, index)
             case SnapshotSaved():
                 self.last_snapshot, self.snapshot_failure = message, None
+                self.saved_total += 1
+                self.saved_unix_s = self._env.wall()
                 self._on_saved(message)
                 self._wake_savers()
             case SnapshotFailed():
                 self.snapshot_failure = message
+                self.unsaved_total += 1
                 _log.error("snapshot not written", step=message.step, why=message.message)
                 self._wake_savers()
             case ShareGiven() | MergeWeighed() | MergeFailed():
@@ -290,15 +332,23 @@ class Trainer:
 
     def _take_progress(self, message: Progress) -> None:
         self.progress = message
+        self._note_loss(message)
         if self.briefing is not None:
             self.briefing.progress(message)
         self._tell_dealer(is_resting=message.paused or message.finished)
         if message.finished:
             self._set_state("stopped", f"reached the {self.configure.steps_max} steps asked for")
         elif message.paused:
-            self._set_state("paused", "paused by hand")
+            self._set_state("paused", self._why_paused or "the worker rests")
         elif self.ready is not None:
             self._set_training(f"on {self.ready.device}")
+
+    def _note_loss(self, progress: Progress) -> None:
+        """A NaN is what a worker says before its first step, or first look at the probe."""
+        if math.isinf(progress.loss) or math.isinf(progress.eval_loss):
+            self.is_loss_finite = False
+        elif math.isfinite(progress.loss):
+            self.is_loss_finite = True
 
     def _tell_dealer(self, *, is_resting: bool) -> None:
         if self.dealer is None or is_resting == self._is_resting:
@@ -337,15 +387,36 @@ class Trainer:
         for taker in self.takers.values():
             taker.partners_changed()
 
-    def pause(self) -> None:
+    def pause(self, why: str = "paused by hand") -> None:
         """Stop stepping until :meth:`resume`; also across restarts. Raises Overloaded."""
         self._ask(Pause())
-        self._paused = True
+        self._why_paused = why
+        if self.state == "paused":
+            self.reason = why
 
     def resume(self) -> None:
         """Go on. Raises Overloaded."""
         self._ask(Resume())
-        self._paused = False
+        self._why_paused = ""
+
+    def unload(self) -> None:
+        """Let the worker save and end, so that its memory is free, until :meth:`load`."""
+        if self._may_live.is_set():
+            self._may_live = trio.Event()
+            self._unloaded.set()
+
+    def load(self) -> None:
+        """Let a worker run."""
+        if not self._may_live.is_set():
+            self._unloaded = trio.Event()
+            self._may_live.set()
+
+    async def _end_when_unwanted(self, life: trio.CancelScope) -> None:
+        """End a life once its memory is wanted back, and nothing is lent that would be lost."""
+        await self._unloaded.wait()
+        with trio.move_on_after(limits.UNLOAD_DRAIN_S):
+            await self.lender.wait_idle()
+        life.cancel()
 
     async def save_snapshot(self, deadline_s: float) -> SnapshotSaved:
         """Have a snapshot written now.

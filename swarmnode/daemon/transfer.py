@@ -13,12 +13,14 @@ released meanwhile, so a thread would only add a hop.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
 
+from swarmnode import limits
 from swarmnode.daemon.pieces import Piece
 from swarmnode.errors import MalformedMessage
 
@@ -39,6 +41,12 @@ class Transfer:
 
     Args:
         pieces: the chunks of both sides, in the order they are sent in.
+
+    Attributes:
+        encode_error_ratio: norm of what the codec lost by the norm of the values, over a sample
+            of the first chunk; None before that.
+        distance_ratio: how far the vectors of the two nodes are apart, norm of half the difference
+            by norm of the mean, over a sample; None before :meth:`measure`.
     """
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
@@ -53,6 +61,8 @@ class Transfer:
         self.times = TransferTimes()
         self.sent_bytes = 0
         self.received_bytes = 0
+        self.encode_error_ratio: float | None = None
+        self.distance_ratio: float | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -81,12 +91,16 @@ class Transfer:
             return None
         piece = self._pieces[index]
         payload, values = self._payload[: piece.payload_bytes], _values(self._own, piece)
+        exact = _sample(values) if index == 0 else []
         t0 = time.perf_counter()
         piece.codec.encode(values, payload)
         t1 = time.perf_counter()
         piece.codec.decode(payload, values)
         self.times.encode_s += t1 - t0
         self.times.requantize_s += time.perf_counter() - t1
+        if index == 0:
+            lost = math.dist(exact, _sample(values))
+            self.encode_error_ratio = _ratio(lost, math.hypot(*exact))
         self._encoded = index + 1
         return index, payload
 
@@ -116,6 +130,12 @@ class Transfer:
         self._decoded += 1
         self.received_bytes += len(payload)
 
+    def measure(self) -> None:
+        """See how far the two vectors are apart, once both are here."""
+        own, theirs = _sample(self._own), _sample(self._room)
+        total = [a + b for a, b in zip(own, theirs, strict=True)]
+        self.distance_ratio = _ratio(math.dist(own, theirs), math.hypot(*total))
+
     def end(self) -> None:
         """The exchange is over: touch the slot no more, wake whoever waits."""
         self._is_over = True
@@ -125,3 +145,47 @@ class Transfer:
 
 def _values(half: memoryview, piece: Piece) -> memoryview:
     return half[piece.begin * FLOAT32_BYTES : piece.end * FLOAT32_BYTES]
+
+
+@dataclass
+class ExchangeTotals:
+    """Sums over committed exchanges, for metrics."""
+
+    committed: int = 0
+    duration_s: float = 0.0
+    encode_s: float = 0.0
+    requantize_s: float = 0.0
+    decode_s: float = 0.0
+    payload_sent_bytes: int = 0
+    payload_received_bytes: int = 0
+    encode_error_ratio: float | None = None  # of the last one, as `distance_ratio`
+    distance_ratio: float | None = None  # see transfer.py
+
+    def phases(self) -> dict[str, float]:
+        """Seconds in the codec so far, by what it did."""
+        return {
+            "encode_s": self.encode_s,
+            "requantize_s": self.requantize_s,
+            "decode_s": self.decode_s,
+        }
+
+    def add(self, transfer: Transfer) -> None:
+        """Count one committed transfer."""
+        self.committed += 1
+        self.encode_s += transfer.times.encode_s
+        self.requantize_s += transfer.times.requantize_s
+        self.decode_s += transfer.times.decode_s
+        self.payload_sent_bytes += transfer.sent_bytes
+        self.payload_received_bytes += transfer.received_bytes
+        self.encode_error_ratio = transfer.encode_error_ratio
+        self.distance_ratio = transfer.distance_ratio
+
+
+def _sample(values: memoryview) -> list[float]:
+    """Return some of the float32 values in these bytes, evenly spread, always the same ones."""
+    floats = values.cast("B").cast("f")
+    return list(map(float, floats[:: max(1, len(floats) // limits.TRANSFER_SAMPLE_ELEMS)]))
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 and math.isfinite(part) else None

@@ -29,6 +29,10 @@ from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes,
 # How models become one, see strategies/merge.py.
 MERGE_RULES = ("mean", "tokens", "variance-corrected", "rda")
 
+# The task of a swarm whose nodes start no worker: a program of their owner's brings the model, and
+# trains it in a loop of its own (swarmnode/integrations).
+PROGRAM_TASK = "program"
+
 BaseVersion = Annotated[bytes, Meta(max_length=32)]
 
 
@@ -85,6 +89,8 @@ class Configure(Message, frozen=True, tag="configure"):
     topology: str = ""  # the graph of who meets whom, see strategies/topology.py; empty: everybody
     task_version: Count = 0  # expected; 0: any
     threads: Count = 0  # of torch; 0: see worker/runtime.py
+    gpus: tuple[Count, ...] = ()  # NVIDIA GPUs that it may see; none named: all
+    gpu_memory_bytes: Count = 0  # of each; 0: all
 
 
 class TakeView(Message, frozen=True, tag="view"):
@@ -211,6 +217,12 @@ class Resume(Message, frozen=True, tag="resume"):
     """Go on stepping."""
 
 
+class Share(Message, frozen=True, tag="share"):
+    """Take at most this share of the threads' CPU time, or of the GPU's time."""
+
+    fraction: Annotated[float, Meta(gt=0, le=1)]
+
+
 class Stop(Message, frozen=True, tag="stop"):
     """Save a snapshot and exit with status 0."""
 
@@ -301,7 +313,7 @@ class Progress(Message, frozen=True, tag="progress"):
     tokens: Count
     loss: float  # training loss, exponential mean; NaN before the first step
     eval_loss: float  # on the task's held-out probe; NaN before the first evaluation
-    step_time_s: float  # exponential mean of one step, without waiting
+    step_time_s: float  # exponential mean of one step, with the rest that its share asks for
     strategy: dict[ShortText, float] = {}  # the strategy's own figures
     paused: bool = False
     finished: bool = False
@@ -383,6 +395,7 @@ ToWorker = (
     | WeighMerge
     | Pause
     | Resume
+    | Share
     | Stop
 )
 FromWorker = (

@@ -84,7 +84,7 @@ class Request:
             raise HttpError(415, f"expected a body of content-type {JSON}")
         try:
             return msgspec.json.decode(self.body, type=record_type)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise HttpError(400, f"the body is not what was expected: {error}") from error
 
 

@@ -173,8 +173,8 @@ class RecordReader:
         self._end = 0
         self._plaintext = _buffer(limits.RECORD_PLAINTEXT_BYTES_MAX)
 
-    async def receive(self) -> None:
-        """Wait for more bytes.
+    async def receive(self) -> int:
+        """Wait for more bytes; return how many came.
 
         Raises:
             ChannelBroken: the channel is at its end, or has been left.
@@ -194,6 +194,7 @@ class RecordReader:
         if n_bytes == 0:
             raise ChannelBroken(f"{channel.description}: closed without a goodbye")
         self._end += n_bytes
+        return n_bytes
 
     def open_all(self, core: SessionCore, now: float) -> None:
         """Pass every whole record to ``core``.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from swarmnode.errors import InvariantViolation, Refused
 from swarmnode.ids import PeerId
+from swarmnode.net.traffic import Traffic
 from swarmnode.wire.session import check_service_name
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ AnswerHandler = Callable[[PeerId, bytes], bytes]
 
 
 class Services:
-    """A registry that all sessions of a node share.
+    """A registry that all sessions of a node share; so is what they may take of the line.
 
     A stream handler runs once per stream that a peer opens; when it returns, what it sent
     is delivered and the stream is left. A request handler turns the bytes of a request into
@@ -30,6 +31,7 @@ class Services:
     """
 
     def __init__(self) -> None:
+        self.traffic = Traffic()
         self._streams: dict[str, Handler] = {}
         self._requests: dict[str, RequestHandler] = {}
         self._answers: dict[str, AnswerHandler] = {}

@@ -49,7 +49,7 @@ from swarmnode.protocol.session.core import CoreStatistics, SessionCore
 from swarmnode.protocol.session.effects import Changed, Opened, Removed
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.stream import StreamState
-from swarmnode.wire.session import DEADLINE_MS_MAX, GoodbyeCode, Priority
+from swarmnode.wire.session import DEADLINE_MS_MAX, GoodbyeCode, Priority, ResetCode
 
 _log = logging.getLogger("swarmnode.session")
 
@@ -83,6 +83,7 @@ class Session:
         self.core = SessionCore(role, trio.current_time())
         self._reader = link.reader
         self._writer = link.writer
+        self._traffic = services.traffic
         self.resume_keys = link.resume
         self.role = role
         self.on_lost: Callable[[Session, SwarmNodeError], None] | None = None
@@ -131,8 +132,11 @@ class Session:
 
         Raises:
             ChannelBroken, ChannelClosed: the session is over.
+            Overloaded: it is for tensors, and this node may carry none now.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
+        if priority is Priority.BULK:
+            await self._traffic.wait_for_turn()
         while (error := self.closed_error()) is None and not self._slots.has_room(priority):
             await self._slots.changed.park()
         if error is not None:
@@ -304,7 +308,7 @@ class Session:
             self._send_wanted.unpark()
             return
         channel = self.channel
-        sealed = self._writer.seal_next(core, trio.current_time())
+        sealed, _ = self._seal_next()
         try:
             is_sent = sealed is None or self._writer.send_nowait(sealed)
         except TransportError as error:
@@ -362,15 +366,26 @@ class Session:
         core, writer = self.core, self._writer
         while True:
             await writer.send_rest()
-            sealed = writer.seal_next(core, trio.current_time())
+            sealed, look_again_at = self._seal_next()
             self._apply_effects()
             if sealed is not None:
                 taken_s = await writer.send(sealed)
-                core.body_bytes_max = next_body_bytes(core.body_bytes_max, len(sealed), taken_s)
+                body_bytes_max = next_body_bytes(core.body_bytes_max, len(sealed), taken_s)
+                core.body_bytes_max = min(body_bytes_max, self._traffic.up.turn_bytes_max)
             elif self.is_closed:
                 return
             else:
-                await self._send_wanted.park()
+                with trio.CancelScope(deadline=look_again_at):
+                    await self._send_wanted.park()
+
+    def _seal_next(self) -> tuple[memoryview | None, float]:
+        """Seal what is due and may pass; also return when something that is held may."""
+        now = trio.current_time()
+        look_again_at = self._traffic.hold_back(self.core, now)
+        sealed = self._writer.seal_next(self.core, now)
+        if sealed is not None:
+            self._traffic.up.spend(len(sealed), now)
+        return sealed, look_again_at
 
     async def _receive(self) -> None:
         core, reader = self.core, self._reader
@@ -378,7 +393,8 @@ class Session:
             channel = self.channel
             try:
                 while True:
-                    await reader.receive()
+                    n_bytes = await reader.receive()
+                    self._traffic.down.spend(n_bytes, trio.current_time())
                     reader.open_all(core, trio.current_time())
                     self._writer.acknowledged(core.acknowledged_bytes)
                     self._apply_effects()
@@ -448,7 +464,12 @@ class Session:
     def _opened(self, state: StreamState) -> None:
         handler = self.handlers.answer_handler(state)
         if handler is None:
-            self.handlers.accept(self._adopt(state))
+            stream = self._adopt(state)
+            why = self._traffic.refusal(trio.current_time())
+            if why and state.priority is Priority.BULK:
+                stream.reset_nowait(ResetCode.OVERLOADED, why)
+            else:
+                self.handlers.accept(stream)
         else:
             self._calls.accept(state, handler)
 

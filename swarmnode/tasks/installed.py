@@ -15,12 +15,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from swarmnode import __version__
+from swarmnode.ipc.control import PROGRAM_TASK
 
 ENTRY_POINT_GROUP = "swarmnode.tasks"
 # Also when swarmnode runs from a checkout that is not installed.
 BUILT_IN = {
     "bytes-lm": "swarmnode.tasks.bytes_lm:BytesLM",
     "digits": "swarmnode.tasks.digits:Digits",
+    "llama-lm": "swarmnode.tasks.llama_lm:LlamaLM",
+    PROGRAM_TASK: "swarmnode.tasks.program:Program",
     "synthetic": "swarmnode.tasks.synthetic:Synthetic",
 }
 

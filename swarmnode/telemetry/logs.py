@@ -2,8 +2,13 @@
 
 An event is a fixed sentence plus named fields. Layers below this one log with
 ``logging.getLogger(__name__).warning("peer refused", extra={"fields": {"peer": peer}})``;
-above it, :func:`get_logger` spares the nesting. Text from peers ends up in fields only, and
-there it cannot forge a line or a terminal sequence: whatever is not plain is quoted.
+above it, :func:`get_logger` spares the nesting. Logger and sentence are the key of an event. Where
+the sentence has places for values (``"port %d is mapped"``), JSON has it as it stands in the code,
+and beside it the ``message``.
+
+Text from peers ends up in fields, in tracebacks, and in what other libraries log. It cannot
+forge a line or a terminal sequence: what is not plain is quoted or replaced, and the lines of a
+traceback are indented.
 """
 
 from __future__ import annotations
@@ -13,8 +18,9 @@ import logging
 import math
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Literal, TextIO
+from typing import Any, ClassVar, Literal, TextIO
 
 from swarmnode import limits
 
@@ -22,6 +28,12 @@ ROOT_LOGGER = "swarmnode"
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+_LEVELS = {
+    logging.DEBUG: "debug",
+    logging.INFO: "info",
+    logging.WARNING: "warning",
+    logging.ERROR: "error",
+}
 _PLAIN_CHARACTERS = frozenset(
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+@%*,[]~…"
 )
@@ -70,6 +82,11 @@ def configure_logging(
         logger.removeHandler(earlier)
     logger.addHandler(handler)
     logger.setLevel(level.upper())
+    # What other libraries log goes through the same door; without this it would be printed raw.
+    other = _OurHandler(stream or sys.stderr)
+    other.setLevel(logging.WARNING)
+    other.setFormatter(handler.formatter)
+    logging.lastResort = other
 
 
 class TextFormatter(logging.Formatter):
@@ -83,7 +100,11 @@ class TextFormatter(logging.Formatter):
             *(f"{key}={_quoted(value)}" for key, value in _fields(record).items()),
         ]
         line = " ".join(parts)
-        return f"{line}\n{_traceback(record)}" if record.exc_info else line
+        if not record.exc_info:
+            return line
+        # Whatever an exception says, only an event begins at the left edge.
+        traceback = _traceback(record).splitlines()
+        return "\n".join([line, *(f"    {_printable(text)}" for text in traceback)])
 
 
 class JsonFormatter(logging.Formatter):
@@ -96,15 +117,29 @@ class JsonFormatter(logging.Formatter):
             "time": _timestamp(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": _event(record),
+            "event": _printable(str(record.msg)),
         }
+        if record.args:
+            event["message"] = _bounded(_event(record))
         if record.exc_info:
             event["traceback"] = _traceback(record)
         return json.dumps(event)
 
 
+def log_counts() -> dict[str, int]:
+    """Return how many events this process has written, by level."""
+    return dict(_OurHandler.written)
+
+
 class _OurHandler(logging.StreamHandler[TextIO]):
     """Told apart from handlers that others (a test runner) put on our logger."""
+
+    written: ClassVar[Counter[str]] = Counter()  # by level; one process has one log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write it, and count it."""
+        self.written[_LEVELS.get(record.levelno, "error")] += 1
+        super().emit(record)
 
 
 def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
@@ -113,7 +148,7 @@ def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
 
 
 def _event(record: logging.LogRecord) -> str:
-    return record.getMessage().replace("\n", " ")
+    return _printable(record.getMessage())
 
 
 def _timestamp(record: logging.LogRecord) -> str:
@@ -122,8 +157,15 @@ def _timestamp(record: logging.LogRecord) -> str:
 
 
 def _traceback(record: logging.LogRecord) -> str:
+    """Return the traceback, or its end if it is long: there stands what happened."""
     assert record.exc_info is not None
-    return logging.Formatter().formatException(record.exc_info)
+    text = logging.Formatter().formatException(record.exc_info)
+    return text[-limits.LOG_TRACEBACK_CHARACTERS_MAX :]
+
+
+def _printable(text: str) -> str:
+    """Return one line that moves no cursor."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _json_value(value: Any) -> Any:

@@ -1,7 +1,6 @@
-"""What a node tells Prometheus, as plain values; ``catalogue.py`` gives them names and text.
+"""What metrics are made of: values of labels, histograms, and what other parts hand in.
 
-The daemon fills a :class:`NodeSnapshot` at scrape time; nothing is counted here between two
-scrapes.
+``catalogue.py`` names the metrics, ``readings.py`` holds their values at one moment.
 """
 
 from __future__ import annotations
@@ -9,15 +8,57 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import Final, Literal, get_args
 
-from swarmnode.telemetry.nat import NatSnapshot
+from swarmnode.ipc.control import FAILURE_KINDS
+from swarmnode.protocol.crdt.ledger import Verdict
+from swarmnode.protocol.membership.swim_events import MemberState
+from swarmnode.wire.admission import Role
+from swarmnode.wire.gossip import REASON_CODES
 from swarmnode.wire.membership import PeerState
+from swarmnode.wire.relay import RefusalCode
 
-PLANES = ("control", "state", "tensor")
-WAYS = ("direct", "punched-tcp", "rtc", "relay", "other")  # net/paths.py
-EXCHANGE_RESULTS = ("committed", "aborted", "busy", "in_doubt")
-STATES: tuple[str, ...] = get_args(PeerState)
+PauseReason = Literal[
+    "none",  # nothing holds it
+    "manual",  # until somebody resumes it
+    "schedule",
+    "battery",
+    "user",  # somebody works at this machine
+    "gpu-busy",  # somebody else uses the GPU
+    "gpu-hot",
+    "metered",  # the network costs money
+    "quota",  # this month's bytes are used up
+    "disk",
+    "memory",
+]
+LimitName = Literal["upload", "download", "cpu"]
+
+PLANES: Final = ("control", "state", "tensor")
+PATHS: Final = ("direct", "punched-tcp", "rtc", "relay", "other")  # net/paths.py
+STATES: Final[tuple[str, ...]] = get_args(PeerState)
+ROLES: Final[tuple[str, ...]] = get_args(Role)
+PAUSE_REASONS: Final[tuple[str, ...]] = get_args(PauseReason)
+THROTTLES: Final = (*PAUSE_REASONS[1:], *get_args(LimitName))
+LINE_DIRECTIONS: Final = ("upload", "download")
+DIRECTIONS: Final = ("sent", "received")
+BLOB_DIRECTIONS: Final = ("sent", "received", "wasted")  # wasted: received for nothing
+EXCHANGE_RESULTS: Final = ("committed", "aborted", "busy", "in_doubt")
+EXCHANGE_FAILURES: Final = tuple(sorted(REASON_CODES))
+GROUP_RESULTS: Final = ("committed", "aborted", "refused")
+PULL_RESULTS: Final = ("pulled", "failed", "given", "declined")
+CODEC_PHASES: Final = ("encode", "requantize", "decode")
+WORKER_FAILURES: Final = tuple(sorted(FAILURE_KINDS | {"killed", "hung"}))
+DIAL_FAILURES: Final = ("timeout", "unreachable", "handshake", "refused", "other")
+MEMBER_STATES: Final = tuple(state.value for state in MemberState)
+CRDT_VERDICTS: Final = tuple(verdict.value for verdict in Verdict)
+DHT_REJECTIONS: Final = ("forged", "oversized", "expired", "malformed", "full")
+RELAY_REFUSALS: Final[tuple[str, ...]] = get_args(RefusalCode)
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+PROCESSES: Final = ("daemon", "worker")
+STATISTICS: Final = ("min", "median", "max")
+SWARM_ROLES: Final = (*ROLES, "unknown")
+SWARM_STATES: Final = (*STATES, "unknown")
+VERSIONS: Final = ("same", "older", "newer", "unknown")
 
 # From a LAN exchange of a small model to a large one over a slow uplink, doubling.
 EXCHANGE_SECONDS_BOUNDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0)
@@ -64,51 +105,18 @@ class MixingFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeSnapshot:
-    """One node at one moment. Seconds are Unix time; counters count since the process started.
+class LimitsSnapshot:
+    """What the owner allows, and what holds the node back. Counters count since the start.
 
-    Raises:
-        ValueError: A state, plane, way or result is none of the known ones.
+    Attributes:
+        paused: why it does not train now; empty: nothing holds it.
+        bytes_per_s: by one of LINE_DIRECTIONS, only where there is a limit.
+        quota_bytes: a month; None: no quota.
+        throttled_s: by one of THROTTLES.
     """
 
-    version: str
-    python: str
-    native_isa: str
-    role: str
-    device: str
-    swarm: str
-    state: str
-    start_unix_s: float
-
-    peers: int = 0
-    connections: Mapping[str, int] = field(default_factory=dict)  # by one of WAYS
-    sent_bytes: Mapping[str, int] = field(default_factory=dict)  # by one of PLANES
-    received_bytes: Mapping[str, int] = field(default_factory=dict)
-
-    exchanges: Mapping[str, int] = field(default_factory=dict)  # by one of EXCHANGE_RESULTS
-    exchange_duration_s: HistogramSnapshot = HistogramSnapshot()
-    last_exchange_unix_s: float | None = None  # the last one committed
-
-    steps: int = 0
-    tokens: int = 0
-    step_duration_s: float | None = None
-    loss: float | None = None  # None before there is one: NaN is left to mean divergence
-    eval_loss: float | None = None
-    encode_s: float = 0.0
-    worker_restarts: int = 0
-
-    nat: NatSnapshot = field(default_factory=NatSnapshot)
-    mixing: MixingFigures | None = None  # None: not computed
-    strategy: Mapping[str, float] = field(default_factory=dict)  # the strategy's own figures
-
-    def __post_init__(self) -> None:
-        _check_known("state", [self.state], STATES)
-        _check_known("way", self.connections, WAYS)
-        _check_known("plane", [*self.sent_bytes, *self.received_bytes], PLANES)
-        _check_known("result", self.exchanges, EXCHANGE_RESULTS)
-
-
-def _check_known(what: str, given: Mapping[str, int] | list[str], known: tuple[str, ...]) -> None:
-    for name in given:
-        if name not in known:
-            raise ValueError(f"unknown {what} {name!r}: expected one of {', '.join(known)}")
+    paused: tuple[PauseReason, ...] = ()
+    bytes_per_s: Mapping[str, float] = field(default_factory=dict)
+    quota_bytes: int | None = None
+    quota_used_bytes: int | None = None
+    throttled_s: Mapping[str, float] = field(default_factory=dict)

@@ -45,6 +45,7 @@ from swarmnode.ipc.control import (
     RoundSteps,
     SaveSnapshot,
     ShardDone,
+    Share,
     SlotReady,
     SnapshotSaved,
     Stop,
@@ -259,7 +260,7 @@ class _Life:
                     self._is_paused = True
                 case Resume():
                     self._is_paused = False
-                case Drop() | Stop() | Configure():
+                case Drop() | Stop() | Configure() | Share():
                     pass  # it has no use for it; leaving the block is the stop
 
     def save(self, request: int = 0) -> None:

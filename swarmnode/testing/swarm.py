@@ -192,6 +192,7 @@ class SimNode:
                 home=swarm.home / self.name,
                 listen=f"mem:{self.name}",
                 metrics="off",
+                dashboard="off",
                 lan=False,
                 role=self.role,
                 network=self.network,

@@ -33,6 +33,10 @@ class Channel:
         self._put_back: list[ToWorker] = []
         self._abandoned = ""
 
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
     def abandon(self, why: str) -> None:
         """Let the next :meth:`poll` raise DaemonGone; may be called from a signal handler."""
         self._abandoned = why

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.tasks.base import Task
 
@@ -87,6 +88,19 @@ def _cuda(device: torch.device) -> Device:
     # Since Ampere; torch.cuda.is_bf16_supported() also counts slow emulation.
     has_bf16 = torch.cuda.get_device_capability(device) >= (8, 0)
     return Device(device, torch.bfloat16 if has_bf16 else None)
+
+
+def limit_gpu_memory(bytes_max: int) -> None:
+    """Let this process take no more of each GPU that it sees; 0 is no limit.
+
+    A model that needs more fails as it would on a GPU of that size: out of memory.
+    """
+    if not bytes_max or not torch.cuda.is_available():
+        return
+    for index in range(torch.cuda.device_count()):
+        total_bytes = torch.cuda.get_device_properties(index).total_memory
+        ours_bytes = max(0, bytes_max - limits.GPU_CONTEXT_BYTES)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, ours_bytes / total_bytes), index)
 
 
 def with_fastest_precision(device: Device, task: Task, model: torch.nn.Module) -> Device:

@@ -67,6 +67,11 @@ class Handoff:
         self._lent: dict[int, _Lent] = {}
         self._held: list[Apply] = []  # in the order in which they came
 
+    @property
+    def is_lending(self) -> bool:
+        """Whether the daemon has a slot, or one has come back that is not merged yet."""
+        return bool(self._lent)
+
     def lend(self, order: TakeView, now: Meta) -> SlotReady | NoView:
         """Copy what a wish wants sent into a slot, or say why not; then the wish is over."""
         posted = self._wishes.find(order.number)

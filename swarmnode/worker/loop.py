@@ -27,6 +27,7 @@ from swarmnode.ipc.control import (
     Resume,
     RoundSteps,
     SaveSnapshot,
+    Share,
     Stop,
     TakeShard,
     TakeView,
@@ -45,6 +46,7 @@ from swarmnode.worker.merges import Merges
 from swarmnode.worker.prepare import Surroundings
 from swarmnode.worker.report import Reporter
 from swarmnode.worker.saver import Saver
+from swarmnode.worker.share import share_of
 from swarmnode.worker.state import TrainState
 from swarmnode.worker.wishes import Wishes
 
@@ -73,6 +75,7 @@ class Loop:
         self.handoff = Handoff(segment, strategy, self.wishes)
         self.clocks = Clocks(strategy, rng)
         self.reporter = Reporter(channel, strategy.metrics)
+        self.share = share_of(state.device)
         self.feed = Feed(state.shard_batches, channel.send)
         self.merges = Merges(state, channel.send)
         self.steps_max = steps_max
@@ -89,18 +92,16 @@ class Loop:
         with contextlib.suppress(DaemonGone):  # nobody to report to: save and leave
             self.wishes.offer_answers(self.state)
             while not self.stopping:
-                nap_s = limits.WORKER_IDLE_POLL_S if self.is_resting else self.clocks.nap_s()
-                for message in self.channel.poll(nap_s):
-                    self.obey(message)
+                self.listen()
                 if not self.is_resting:
-                    if not self.clocks.rest_s():
+                    if not self.clocks.rest_s() and not self.share.rest_s():
                         self.train_step(self.feed.next_batch(own))
                     self.ring_clock()
-                if not self.stopping:
-                    self.saver.save_when_due(self.state, self.strategy, last=self.finished)
-                self.reporter.report_when_due(
-                    self.state, paused=self.paused, finished=self.finished
-                )
+                self.keep_books()
+        self.end()
+
+    def end(self) -> None:
+        """Merge what has committed, and save a last time."""
         self.stopping = True
         with contextlib.suppress(DaemonGone):
             self.merge_due()  # the other side of each has merged it, or will
@@ -124,13 +125,17 @@ class Loop:
         started = time.perf_counter()
         self.strategy.flow(self.clocks.begin_step())
         loss = local_step(self.state, self.strategy, batch)
-        seconds = time.perf_counter() - started
+        self.after_step(loss, time.perf_counter() - started)
+
+    def after_step(self, loss: float, seconds: float) -> None:
+        """A step was taken: merge what has come meanwhile, and see what it makes due."""
         self.clocks.end_step(seconds)
+        self.share.note_step(seconds)
         if not math.isfinite(loss):
             self.note_bad_step(loss)
             return
         self.bad_steps = 0
-        self.reporter.note_step(loss, seconds)
+        self.reporter.note_step(loss, seconds + self.share.rest_s())
         self.merge_due()
         step = self.state.step
         info = StepInfo(step, self.clocks.t, loss, seconds)
@@ -138,7 +143,11 @@ class Loop:
         if self.finished:
             self.wishes.post(self.strategy.finalize(), self.state)
         if step % self.state.task.eval_every_steps == 0 or self.finished:
-            self.reporter.eval_loss = self.state.evaluate()
+            self.evaluate()
+
+    def evaluate(self) -> None:
+        """Measure the loss on the task's probe."""
+        self.reporter.eval_loss = self.state.evaluate()
 
     def note_bad_step(self, loss: float) -> None:
         """Count steps without a finite loss. Raises Diverged after several in a row."""
@@ -161,7 +170,21 @@ class Loop:
         for applied in self.handoff.apply_due(self.state.step, at_once=self.is_resting):
             self.channel.send(applied)
 
+    def keep_books(self) -> None:
+        """Save and report as far as that is due."""
+        if not self.stopping:
+            self.saver.save_when_due(self.state, self.strategy, last=self.finished)
+        self.reporter.report_when_due(self.state, paused=self.paused, finished=self.finished)
+
     # --- messages ------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Do what the daemon asks; wait for that only as long as there is nothing else to do."""
+        nap_s = limits.WORKER_IDLE_POLL_S
+        if not self.is_resting:
+            nap_s = max(self.clocks.nap_s(), min(nap_s, self.share.rest_s()))
+        for message in self.channel.poll(nap_s):
+            self.obey(message)
 
     def obey(self, message: ToWorker) -> None:
         """Do what the daemon asks, between two steps."""
@@ -195,6 +218,8 @@ class Loop:
                 self.paused = isinstance(message, Pause)
                 self.merge_due()
                 self.reporter.report_soon()
+            case Share():
+                self.share.keep(message.fraction)
             case Stop():
                 self.stopping = True
 

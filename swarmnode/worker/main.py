@@ -1,5 +1,8 @@
 """Entry point of the worker process: ``python -m swarmnode.worker.main``.
 
+The daemon that starts it names two descriptors; a service manager that does (``--activated``)
+gives it a connection to the daemon, over which they come.
+
 Torch is imported only once the control socket works, so that its absence is one message
 to the daemon and not a traceback. Every failure becomes one WorkerFailed message and an
 exit status of its own (``failures.py``).
@@ -10,40 +13,48 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import random
 import signal
 import socket
 import sys
 import time
 import traceback
-from pathlib import Path
 
 from swarmnode import limits
 from swarmnode.errors import MalformedMessage
-from swarmnode.ipc.control import Configure, WorkerFailed, WorkerReady
+from swarmnode.ipc.control import Configure, WorkerFailed
 from swarmnode.ipc.segment import Segment
+from swarmnode.worker.activated import take_over
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.failures import EXIT_STATUS, classify
-from swarmnode.worker.runtime import end_with_parent, thread_count
+from swarmnode.worker.runtime import end_with_parent, hide_other_gpus, thread_count
 
 _NICE = 10  # beside a busy torch the daemon's timers are 0.15 ms late instead of 4 ms
-_LAST_WORDS_S = 1.0
+LAST_WORDS_S = 1.0
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one worker; return its exit status."""
     parser = argparse.ArgumentParser(prog="swarmnode.worker.main")
-    parser.add_argument("--control-fd", type=int, required=True)
-    parser.add_argument("--segment-fd", type=int, required=True)
+    parser.add_argument("--control-fd", type=int)
+    parser.add_argument("--segment-fd", type=int)
+    parser.add_argument("--activated", action="store_true", help="take both from systemd")
     arguments = parser.parse_args(argv)
+    if arguments.activated:
+        inherited = take_over()
+        if inherited is None:
+            return 0  # whoever connected has gone
+        control_fd, segment_fd = inherited
+    else:
+        control_fd, segment_fd = arguments.control_fd, arguments.segment_fd
+        end_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    for descriptor in (arguments.control_fd, arguments.segment_fd):
+    for descriptor in (control_fd, segment_fd):
         os.set_inheritable(descriptor, False)
-    channel = Channel(socket.socket(fileno=arguments.control_fd))
+    channel = Channel(socket.socket(fileno=control_fd))
     _follow_the_daemon(channel)
     os.nice(_NICE)
     try:
-        work(channel, Segment(arguments.segment_fd))
+        work(channel, Segment(segment_fd))
     except DaemonGone:
         return 0  # before there was anything to save
     # The whole process is supervised by the daemon: it is told why, and starts another.
@@ -54,58 +65,27 @@ def main(argv: list[str] | None = None) -> int:
 
 def work(channel: Channel, segment: Segment) -> None:
     """Build what the daemon wants trained, and train it until told to stop."""
-    configure = _wait_configure(channel)
+    configure = wait_configure(channel)
     threads = configure.threads or thread_count()
     os.environ["OMP_NUM_THREADS"] = str(threads)
+    hide_other_gpus(configure.gpus)
     import torch
 
+    from swarmnode.worker.begin import begin
+    from swarmnode.worker.device import limit_gpu_memory
     from swarmnode.worker.loop import Loop
-    from swarmnode.worker.prepare import Surroundings, prepare_state, prepare_strategy
-    from swarmnode.worker.saver import Saver
-    from swarmnode.worker.snapshot import SnapshotStore
+    from swarmnode.worker.prepare import prepare_state
 
     torch.set_num_threads(threads)
+    limit_gpu_memory(configure.gpu_memory_bytes)
     state = prepare_state(configure)
-    strategy = prepare_strategy(configure, state)
-    snapshots = SnapshotStore(Path(configure.snapshot_dir))
-    if configure.resume:
-        snapshots.restore(state, strategy)
-    surroundings = Surroundings(configure, state, strategy)
-    payload_numel = strategy.payload_numel()
-    segment.format(2 * payload_numel, limits.SLOTS_PER_WORKER)
-    layout = state.arena.layout
-    ready = WorkerReady(
-        layout_hash=layout.layout_hash,
-        numel=layout.numel,
-        payload_numel=payload_numel,
-        slots=segment.slots,
-        step=state.step,
-        tokens=state.tokens,
-        device=str(state.device),
-        torch_version=str(torch.__version__),
-        threads=threads,
-        data_hash=state.task.data_hash(),
-        n_shards=state.task.shards_per_epoch,
-        round_steps=strategy.round_steps(),
-        log_round=strategy.log_round(),
-    )
-    channel.send(ready)
-    with Saver(snapshots, channel.send) as saver:
-        loop = Loop(
-            state,
-            strategy,
-            surroundings=surroundings,
-            channel=channel,
-            segment=segment,
-            saver=saver,
-            rng=random.Random(f"{configure.shard_seed}/{state.step}/clock"),
-            steps_max=configure.steps_max,
-        )
+    with begin(configure, state, channel, segment, threads=threads, loop_type=Loop) as loop:
         loop.run(configure.shard_seed)
-    channel.flush(_LAST_WORDS_S)
+    channel.flush(LAST_WORDS_S)
 
 
-def _wait_configure(channel: Channel) -> Configure:
+def wait_configure(channel: Channel) -> Configure:
+    """Return the first message of the daemon. Raises DaemonGone, MalformedMessage."""
     until = time.monotonic() + limits.WORKER_START_S
     while time.monotonic() < until:
         messages = channel.poll(limits.WORKER_IDLE_POLL_S)
@@ -126,7 +106,6 @@ def _follow_the_daemon(channel: Channel) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: channel.abandon("terminated"))
-    end_with_parent()
 
 
 def _report_failure(channel: Channel, error: Exception) -> int:
@@ -135,7 +114,7 @@ def _report_failure(channel: Channel, error: Exception) -> int:
         traceback.print_exception(error)
     try:
         channel.send(WorkerFailed(kind=kind, message=message))
-        channel.flush(_LAST_WORDS_S)
+        channel.flush(LAST_WORDS_S)
     except DaemonGone:
         pass  # then the exit status has to do
     print(f"worker failed ({kind}): {message}", file=sys.stderr, flush=True)

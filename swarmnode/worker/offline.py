@@ -51,39 +51,17 @@ def main(argv: list[str] | None = None) -> int:
 
 def describe(arguments: argparse.Namespace) -> Iterator[Json]:
     """Say what a task and a strategy are; this is what a manifest is made from."""
-    import msgspec
-
-    from swarmnode.strategies.fit import check_fit, codecs_sent, read_topology
-    from swarmnode.strategies.registry import build_strategy, check_strategy
-    from swarmnode.worker.prepare import facts_of
+    from swarmnode.worker.describe import describe_state
     from swarmnode.worker.state import build_state, build_task
 
-    topology = read_topology(arguments.topology)
     task = build_task(arguments.task, _json_object(arguments.config), arguments.data_dir)
-    state = build_state(task, swarm_seed=0, device="cpu")
-    settings = _json_object(arguments.strategy_settings)
-    if arguments.strategy == "pair-average":  # each task knows what suits whole models
-        settings.setdefault("every", task.exchange_every_steps)
-    check_strategy(arguments.strategy, settings, facts_of(task))
-    strategy = build_strategy(arguments.strategy, settings, state.arena.flat)
-    check_fit(type(strategy), strategy.config, arguments.codec, topology)
-    yield {
-        "task": task.name,
-        "version": task.version,
-        "config": msgspec.to_builtins(task.config),
-        "layout_hash": state.arena.layout.layout_hash.hex(),
-        "numel": state.arena.numel,
-        "parameters": sum(p.numel() for p in state.model.parameters()),
-        "tokens_per_batch": task.tokens_per_batch,
-        "eval_every_steps": task.eval_every_steps,
-        "exchange_every_steps": task.exchange_every_steps,
-        "strategy": strategy.name,
-        "strategy_version": strategy.version,
-        "strategy_settings": msgspec.to_builtins(strategy.config),
-        "topology": topology,
-        "codecs": codecs_sent(strategy.meeting(strategy.config), arguments.codec),
-        "data_hash": task.data_hash(),
-    }
+    yield describe_state(
+        build_state(task, swarm_seed=0, device="cpu"),
+        strategy=arguments.strategy,
+        settings=_json_object(arguments.strategy_settings),
+        codec=arguments.codec,
+        topology=arguments.topology,
+    )
 
 
 def generate(arguments: argparse.Namespace) -> Iterator[Json]:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 from swarmnode.errors import ConfigError
 
@@ -17,6 +18,13 @@ def end_with_parent() -> None:
     """Have the system send SIGTERM to this process when whoever started it is gone (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def hide_other_gpus(gpus: Sequence[int]) -> None:
+    """Let CUDA see only these, counted as ``nvidia-smi`` does; none named: as the system says."""
+    if gpus:
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
 
 
 def thread_count() -> int:

@@ -26,6 +26,7 @@ from swarmnode.wire import (
     group,
     log,
     membership,
+    metrics,
     nat,
     pull,
     punch,
@@ -131,6 +132,15 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "gossip/status-reply-aborted": gossip.StatusReply(_XID, "aborted"),
     "gossip/status-reply-pending": gossip.StatusReply(_XID, "pending"),
     "gossip/status-reply-unknown": gossip.StatusReply(_XID, "unknown"),
+    "metrics/request": metrics.MetricsRequest(),
+    "metrics/snapshot-empty": metrics.MetricsSnapshot(()),
+    "metrics/snapshot": metrics.MetricsSnapshot(
+        (
+            metrics.MetricFamily("loss", (metrics.MetricSample((), 0.5),)),
+            metrics.MetricFamily("sent_bytes_total", (metrics.MetricSample(("tensor",), 1e12),)),
+        ),
+        (metrics.MetricHistogram("exchange_duration_seconds", (1, 0, 3), 2.25),),
+    ),
     "nat/rtc-offer": nat.RtcOffer("Xz1+", "p" * 22, _KEY, _CANDIDATES[:2]),
     "nat/rtc-answer": nat.RtcAnswer("ab/9", "q" * 22, _KEY, _CANDIDATES, offer=bytes(32)),
     "nat/probe-request": nat.ProbeRequest(50_123, _XID[:12]),

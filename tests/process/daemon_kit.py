@@ -70,6 +70,7 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
     inherited = {k: v for k, v in worker_environment().items() if not k.startswith("SWARMNODE_")}
     # Nodes of other tests on this machine, and of other machines, are none of a test's business.
     ours = {"SWARMNODE_HOME": str(home), "SWARMNODE_THREADS": "1", "SWARMNODE_LAN": "false"}
+    ours["SWARMNODE_DASHBOARD"] = "off"  # one port, which the first of many nodes would take
     ours |= extra or {}
     path = os.pathsep.join(filter(None, (ours.get("PYTHONPATH"), inherited["PYTHONPATH"])))
     return inherited | ours | {"PYTHONPATH": path}

@@ -21,6 +21,7 @@ from swarmnode.ipc.control import (
     Applied,
     Apply,
     Configure,
+    NoView,
     Partner,
     Pause,
     Progress,
@@ -77,10 +78,13 @@ async def next_of(link, kind, such_that=lambda message: True):
 
 
 async def next_slot(link):
-    """Borrow a slot for the next wish, and return it."""
-    wish = await next_of(link, Wish)
-    await link.send(TakeView(ticket=1, number=wish.number, peer=PARTNER.peer, round=wish.round))
-    return await next_of(link, SlotReady)
+    """Borrow a slot for the next wish that still holds when it is answered, and return it."""
+    while True:
+        wish = await next_of(link, Wish)
+        await link.send(TakeView(ticket=1, number=wish.number, peer=PARTNER.peer, round=wish.round))
+        answer = await next_of(link, SlotReady | NoView)
+        if isinstance(answer, SlotReady):
+            return answer
 
 
 def is_alive(pid):

@@ -14,7 +14,6 @@ from trio.testing import MockClock
 from swarmnode import limits
 from swarmnode.daemon.finalize import Finalized, Finalizer
 from swarmnode.errors import SwarmNodeError
-from swarmnode.telemetry.catalogue import render
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, SimSwarm, sim_swarm
 from tests.sim.checks import end, pull, until
@@ -130,5 +129,6 @@ async def test_the_graph_of_exchanges_is_measured(
         assert figures.lambda2 == pytest.approx(4 / 3 * rate, rel=0.5)
         assert figures.chi2 <= figures.chi1 == pytest.approx(1 / figures.lambda2)
         assert node.status.swarm_lambda2 == figures.lambda2
-        assert b"swarmnode_swarm_lambda2 " in render(view.metrics())[1]
+        readings = node.running.readings.read()
+        assert readings.get("swarm_lambda2") == figures.lambda2
         await end(swarm)

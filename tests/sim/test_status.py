@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import trio
 
-from swarmnode.telemetry.catalogue import render
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, sim_swarm
 from tests.sim.checks import end, pull, until
@@ -39,13 +38,8 @@ async def test_status_peers_and_metrics_agree_with_the_history(tmp_path, autojum
         assert others.keys() == {str(n.peer) for n in swarm.nodes[1:]}
         assert all(peer.connected and peer.state == "training" for peer in others.values())
         assert all(peer.step > 0 for peer in others.values())
-        text = render(view.metrics(), "")[1].decode()
-        (line,) = (
-            line
-            for line in text.splitlines()
-            if line.startswith("swarmnode_exchanges_total{") and '"committed"' in line
-        )
-        assert float(line.split()[-1]) == status.exchanges_committed
+        readings = node.running.readings.read()
+        assert readings.get("exchanges_total", "committed") == status.exchanges_committed
         await end(swarm)
 
 
@@ -74,5 +68,5 @@ async def test_a_node_that_looks_for_the_manifest_says_so(tmp_path, autojump_clo
         assert "manifest" in newcomer.status.reason
         assert newcomer.status.step == 0
         assert newcomer.running.view.state()[0] == "syncing"
-        render(newcomer.running.view.metrics(), "")
+        newcomer.running.readings.read()
         await newcomer.leave()

@@ -190,3 +190,18 @@ def test_paths_of_a_swarm_stay_in_the_home() -> None:
     for name in ("", "..", ".", "a/b", "A", "-a", "a" * 65, "a\n"):
         with pytest.raises(ConfigError, match="expected a swarm name"):
             paths.swarm(name)
+
+
+def test_files_of_metrics_have_the_endings_that_their_readers_want() -> None:
+    for variable, good, bad in (
+        ("SWARMNODE_METRICS_TEXTFILE", "/var/lib/node_exporter/swarmnode.prom", "/tmp/x.txt"),
+        ("SWARMNODE_METRICS_FILE_SD", "/etc/prometheus/swarmnode.json", "relative.json"),
+    ):
+        config = load_config({"home": "/tmp/x"}, {variable: good})
+        assert good in (config.metrics_textfile, config.metrics_file_sd)
+        with pytest.raises(ConfigError, match=rf"{variable}: expected /PATH\."):
+            load_config({"home": "/tmp/x"}, {variable: bad})
+    with pytest.raises(ConfigError, match=r"metrics_file_sd \(.*\): its targets would be"):
+        load_config(
+            {"home": "/tmp/x", "metrics": "off"}, {"SWARMNODE_METRICS_FILE_SD": "/tmp/x.json"}
+        )

@@ -14,14 +14,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
+from xml.etree import ElementTree
 
 import click
 import msgspec
 import pytest
 
 from swarmnode import config, errors, limits
-from swarmnode.cli import reference
+from swarmnode.cli import error_index, reference
 from swarmnode.cli.main import cli
+from swarmnode.config import NodeConfig
 from swarmnode.daemon.status import NodeView
 from swarmnode.ids import encode_base32
 from swarmnode.protocol.identity import Identity
@@ -36,6 +38,7 @@ from swarmnode.protocol.swarm import (
 )
 from swarmnode.strategies.installed import installed_strategies
 from swarmnode.tasks.installed import ENTRY_POINT_GROUP
+from swarmnode.telemetry.catalogue import BY_NAME
 from swarmnode.wire import membership, swarm
 from swarmnode.wire.session import GoodbyeCode
 from tests.golden.messages import EXAMPLES
@@ -50,6 +53,8 @@ PAGES = [ROOT / "README.md", *DOCS, *PROTO]
 SPAN = re.compile(r"(?<!`)(``?)(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
 # The first cell of a row of errors.md: `` `…` `` if the text itself has backticks.
 ERROR_CELL = r"^\| (``?)(.+?)\1 \|"
+# Of the compose file, which only passes them on.
+DEPLOYMENT_VARIABLES = {"LINK", "TARGET"}
 # Programs whose options are not ours.
 OTHERS = ("pip", "pytest", "python", "python3", "make", "git", "bash", "ruff", "mypy", "cd")
 
@@ -96,6 +101,61 @@ def test_the_index_has_every_page() -> None:
     assert missing == ["README.md"]
 
 
+# --- pictures -----------------------------------------------------------------------------------
+
+PICTURES = sorted((ROOT / "docs" / "images").glob("*.svg"))
+SVG = "{http://www.w3.org/2000/svg}"
+# Of a letter, as part of the size of its font: DejaVu Sans, which is wider than most.
+LETTER_WIDTH = 0.6
+SIZES = {"": 13.0, "h": 14.0, "s": 12.0}  # by class
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.name)
+def test_pictures_are_whole_and_legible_in_light_and_dark(picture: Path) -> None:
+    text = text_of(picture)
+    assert "<!" not in text, "a document type, or a comment"
+    root = ElementTree.fromstring(text)
+    assert root.tag == f"{SVG}svg"
+    assert root.get("role") == "img"
+    assert root.findtext(f"{SVG}title")
+    width, height = (float(number) for number in (root.get("viewBox") or "").split()[2:])
+    assert (width, height) == (float(root.get("width") or 0), float(root.get("height") or 0))
+    style = root.findtext(f"{SVG}style") or ""
+    light, dark = style.split("@media(prefers-color-scheme:dark)")
+    for selector in re.findall(r"([.\w]+)\{[^}]*#", light):
+        assert f"{selector}{{" in dark, f"{selector} has no colour in the dark"
+    tags = {element.tag.removeprefix(SVG) for element in root.iter()}
+    drawn = {"rect", "path", "circle", "text", "marker", "defs"}
+    assert tags <= {"svg", "title", "style", *drawn}, "scripts, images and links are for pages"
+    for element in root.iter(f"{SVG}text"):
+        words, kinds = element.text or "", (element.get("class") or "").split()
+        size = next((SIZES[kind] for kind in kinds if kind in SIZES), SIZES[""])
+        x, y, long = float(element.get("x", 0)), float(element.get("y", 0)), LETTER_WIDTH * size
+        before = {"m": 0.5, "e": 1.0}.get(next((k for k in kinds if k in "me"), ""), 0.0)
+        begin = x - before * long * len(words)
+        assert 0 <= begin < begin + long * len(words) <= width, words
+        assert size <= y <= height, words
+
+
+def test_pictures_are_shown_and_described() -> None:
+    shown = {
+        (page.parent / target).resolve(): words
+        for page in DOCS
+        for words, target in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", text_of(page))
+    }
+    assert {path.resolve() for path in PICTURES} <= shown.keys()
+    in_html = {
+        (page.parent / target).resolve()
+        for page in DOCS
+        for target in re.findall(r'(?:src|srcset)="([^"]+)"', text_of(page))
+    }
+    assert in_html <= set((ROOT / "docs" / "images").iterdir())
+    assert all(shown.values())
+    for picture in PICTURES:
+        title = ElementTree.fromstring(text_of(picture)).findtext(f"{SVG}title")
+        assert shown[picture.resolve()] == title
+
+
 # --- commands -----------------------------------------------------------------------------------
 
 
@@ -124,11 +184,11 @@ def verbs() -> dict[str, set[str]]:
 def commands_in(page: Path) -> Iterator[str]:
     """Yield what stands behind ``swarmnode`` in code of the page, but not in texts of errors."""
     prose, code = prose_and_code(page)
-    if page.name == "errors.md":
+    if page.name in ("errors.md", "error-index.md"):
         prose = re.sub(ERROR_CELL, "|", prose, flags=re.MULTILINE)
     spans = [" ".join(match[2].split()) for match in SPAN.finditer(prose)]
     for piece in [*code, *spans]:
-        for match in re.finditer(r"(?:^|[\s(`/])swarmnode ([a-z][^`]*)", piece):
+        for match in re.finditer(r"(?:^|[\s(`/])(?<!from )swarmnode ([a-z][^`]*)", piece):
             yield match[1].partition("  #")[0]
 
 
@@ -140,14 +200,20 @@ def split(command: str) -> list[str]:
         return command.split()
 
 
+def options_in(words: list[str]) -> set[str]:
+    return {word.partition("=")[0] for word in words if word.startswith("--")} - {"--help"}
+
+
 @pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
 def test_verbs_and_their_options_exist(page: Path) -> None:
     wrong = []
     for command in commands_in(page):
         words = split(command)
         name = " ".join(words[:2]) if " ".join(words[:2]) in verbs() else words[0]
-        options = {word.partition("=")[0] for word in words if word.startswith("--")}
-        if name not in verbs() or options - verbs()[name] - {"--help"}:
+        end = words.index("--") if "--" in words else len(words)
+        ours, joins = options_in(words[:end]), options_in(words[end + 1 :])
+        # Behind `--` are options of `join`, which `service install` passes on.
+        if name not in verbs() or ours - verbs()[name] or joins - verbs()["join"]:
             wrong.append(command)
     assert not wrong
 
@@ -202,6 +268,37 @@ def test_a_stale_reference_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "--house" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
+def test_metrics_that_are_named_exist(page: Path) -> None:
+    named = set(re.findall(r"(?<![:\w])swarmnode_[a-z0-9_]+", text_of(page)))
+    parts = {name for name in BY_NAME if BY_NAME[name].kind == "histogram"}
+    known = {*BY_NAME, *(f"{name}{end}" for name in parts for end in ("_bucket", "_sum", "_count"))}
+    wrong = {
+        name
+        for name in named - known
+        if not (name.endswith("_") and any(one.startswith(name) for one in known))
+    }
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=lambda page: page.name)
+def test_settings_that_are_named_exist(page: Path) -> None:
+    outside = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    lines = re.findall(r"^ {4,}([a-z_]+) = [\[\"\dtf]", outside, re.MULTILINE)
+    spans = [match[2] for match in SPAN.finditer(prose_and_code(page)[0])]
+    inline = [found[1] for span in spans if (found := re.match(r"([a-z_]+) = [\[\"\dtf]", span))]
+    variables = re.findall(rf"\b{config.ENVIRONMENT_PREFIX}([A-Z_]+)\b", text_of(page))
+    others = {"HOME", "NATIVE"} | DEPLOYMENT_VARIABLES
+    settings = {name.lower() for name in variables if name not in others}
+    assert {*lines, *inline, *settings} <= set(NodeConfig.__struct_fields__)
+
+
+def test_settings_are_found_at_all() -> None:
+    """Else the test above would pass on anything."""
+    assert re.search(r"^ {4}listen = ", text_of(ROOT / "docs" / "operator.md"), re.MULTILINE)
+    assert "SWARMNODE_CPU_PERCENT" in text_of(ROOT / "docs" / "volunteer.md")
+
+
 def test_exit_codes_are_all_described() -> None:
     codes = {error.exit_code for error in vars(errors).values() if hasattr(error, "exit_code")}
     assert codes | {0} == reference._EXIT_CODES.keys()
@@ -235,6 +332,22 @@ def test_errors_are_those_of_the_code() -> None:
     assert not unknown
 
 
+def test_every_error_is_in_the_index() -> None:
+    page = text_of(ROOT / "docs" / "error-index.md")
+    rows = {cell for _, cell in re.findall(ERROR_CELL, page, re.MULTILINE)}
+    found = error_index.messages()
+    assert len(found) > 300
+    assert {message.kind for message in found} >= {
+        "ConfigError",
+        "NotRunning",
+        "Refused",
+        "KeyInUse",
+    }
+    shown = {" ".join(row.replace("\\|", "|").split()) for row in rows}
+    assert not {" ".join(one.text.split()) for one in found} - shown
+    assert "](errors.md#settings) |" in page, "rows lead to their remedies"
+
+
 # --- tables -------------------------------------------------------------------------------------
 
 
@@ -257,6 +370,7 @@ def table_after(text: str, marker: str) -> dict[str, list[str]]:
     [
         ("`bytes-lm`", "swarmnode.tasks.bytes_lm:BytesLM"),
         ("`digits`", "swarmnode.tasks.digits:Digits"),
+        ("`llama-lm`", "swarmnode.tasks.llama_lm:LlamaLM"),
         ("`synthetic`", "swarmnode.tasks.synthetic:Synthetic"),
     ],
 )
@@ -264,8 +378,19 @@ def test_tables_of_settings_are_those_of_the_code(owner: str, settings: str) -> 
     module, _, name = settings.partition(":")
     record = getattr(importlib.import_module(module), name).Config
     table = table_after(text_of(ROOT / "docs" / "researcher.md"), f"\nSettings of {owner}:\n")
-    shown = {key: float(cells[0]) for key, cells in table.items()}
-    assert shown == {field.name: field.default for field in msgspec.structs.fields(record)}
+    fields = {field.name: field.default for field in msgspec.structs.fields(record)}
+    assert {key: cells[0] for key, cells in table.items()} == {
+        name: str(default) or "empty" for name, default in fields.items()
+    }
+
+
+def test_presets_are_listed() -> None:
+    from swarmnode.tasks.presets import PRESETS
+
+    table = table_after(text_of(ROOT / "docs" / "researcher.md"), "Presets are tasks")
+    assert {name: cells[0].strip("`") for name, cells in table.items()} == {
+        name: preset.task for name, preset in PRESETS.items()
+    }
 
 
 @pytest.mark.parametrize("name", installed_strategies())
@@ -424,7 +549,7 @@ def install(folder: Path, page: str) -> str:
     project = tomllib.loads(block(page, "toml"))
     (module,) = project["tool"]["setuptools"]["py-modules"]
     ((name, target),) = project["project"]["entry-points"][ENTRY_POINT_GROUP].items()
-    (folder / f"{module}.py").write_text(block(page, "python"), encoding="utf-8")
+    (folder / f"{module}.py").write_text(blocks(page, "python")[0], encoding="utf-8")
     about = folder / f"{module}-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1.0\n")

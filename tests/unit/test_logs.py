@@ -1,14 +1,19 @@
 from __future__ import annotations
 
+import ast
 import io
 import json
 import logging
 import re
+from pathlib import Path
 
 import pytest
 
+import swarmnode
 from swarmnode import limits
 from swarmnode.telemetry.logs import LogFormat, configure_logging, get_logger
+
+PACKAGE = Path(swarmnode.__file__).parent
 
 
 def configured(log_format: LogFormat) -> io.StringIO:
@@ -102,3 +107,62 @@ def test_level_and_last_configuration_count() -> None:
     configure_logging("text", "debug", second)
     get_logger("swarmnode.x").debug("now shown")
     assert "now shown" in second.getvalue()
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_what_an_exception_says_cannot_forge_a_line(log_format: LogFormat) -> None:
+    stream = configured(log_format)
+    try:
+        raise RuntimeError(
+            "x\n2026-01-01T00:00:00Z error   fake: event\r\x1b[2J\u2028" + "a" * 10**6
+        )
+    except RuntimeError:
+        get_logger("swarmnode.x").exception("failed")
+    output = stream.getvalue()
+    assert len(output) < 2 * limits.LOG_TRACEBACK_CHARACTERS_MAX
+    assert not re.search(r"[\r\x1b\u2028]", output)
+    if log_format == "json":
+        assert output.count("\n") == 1
+    else:
+        assert all(line.startswith("    ") for line in output.splitlines()[1:])
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_other_libraries_go_through_the_same_door(
+    log_format: LogFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging, "lastResort", logging.lastResort)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    stream = configured(log_format)
+    other = logging.getLogger("aioice.ice")
+    other.warning("peer said %s", "x\n2026-01-01T00:00:00Z error\x1b[2J")
+    other.info("not asked for")
+    line = stream.getvalue()
+    assert line.count("\n") == 1
+    assert "\x1b" not in line
+    if log_format == "json":
+        event = json.loads(line)
+        assert (event["logger"], event["event"]) == ("aioice.ice", "peer said %s")
+        assert event["message"].startswith("peer said x 2026")
+    else:
+        assert "warning aioice.ice: peer said x 2026" in line
+
+
+def test_every_event_has_one_key() -> None:
+    """An event is a fixed sentence: what differs from one time to the next is a field."""
+    levels = {"debug", "info", "warning", "error", "exception"}
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in levels
+                and isinstance(node.func.value, ast.Name)
+                and node.func.value.id in {"_log", "_logger"}
+            ):
+                is_fixed = bool(node.args) and isinstance(node.args[0], ast.Constant)
+                has_names = all(keyword.arg is not None for keyword in node.keywords)
+                if not (is_fixed and has_names):
+                    wrong.append(f"{path.name}:{node.lineno} {ast.unparse(node)}")
+    assert not wrong

@@ -161,3 +161,27 @@ def test_our_own_values_must_be_finite(bad: float) -> None:
     assert transfer.encode_next() is not None
     with pytest.raises(WorkerError, match="finite"):
         transfer.encode_next()
+
+
+@pytest.mark.parametrize("name", ["RAW32", "BF16", "Q8B64", "Q4B64"])
+def test_figures_of_a_sample_are_near_those_of_the_whole(name: str) -> None:
+    given = values(50_000, 1)
+    side = Side(given, name)
+    transfer = side.lend()
+    assert (transfer.encode_error_ratio, transfer.distance_ratio) == (None, None)
+    all_payloads(transfer)
+    error = np.linalg.norm(given - side.own) / np.linalg.norm(given)
+    assert transfer.encode_error_ratio == pytest.approx(error, rel=0.2, abs=1e-9)
+    side.room[:] = given + 0.1 * values(given.size, 2)
+    transfer.measure()
+    distance = np.linalg.norm(side.own - side.room) / np.linalg.norm(side.own + side.room)
+    assert transfer.distance_ratio == pytest.approx(distance, rel=0.1)
+    assert distance == pytest.approx(0.05, rel=0.5)
+
+
+def test_zeros_have_no_ratio() -> None:
+    side = Side(np.zeros(640, np.float32), "Q8B64")
+    all_payloads(side.lend())
+    side.room[:] = 0
+    side.transfer.measure()
+    assert (side.transfer.encode_error_ratio, side.transfer.distance_ratio) == (None, None)

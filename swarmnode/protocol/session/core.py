@@ -49,12 +49,6 @@ from swarmnode.wire.session import (
     encode_goodbye,
 )
 
-_WINDOWS = {
-    Priority.CONTROL: limits.STREAM_WINDOW_BYTES,
-    Priority.STATE: limits.STREAM_WINDOW_BYTES,
-    Priority.BULK: limits.BULK_WINDOW_BYTES,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class CoreStatistics:
@@ -81,6 +75,7 @@ class SessionCore:
         self._received_bytes = [0 for _ in Priority]
         self.acknowledged_bytes = 0  # of the bytes that we have sealed, what the peer says it has
         self._resets_received = 0
+        self.bulk_window_bytes = limits.BULK_WINDOW_BYTES  # of a stream that is read from now on
 
     @property
     def pool(self) -> BufferPool:
@@ -193,9 +188,12 @@ class SessionCore:
 
     def attend(self, stream: StreamState) -> None:
         """Note that somebody reads this stream: open its full window, if it is not yet."""
-        if stream.window_bytes < _WINDOWS[stream.priority] and not stream.is_ended:
-            stream.credit_due += _WINDOWS[stream.priority] - stream.window_bytes
-            stream.window_bytes = _WINDOWS[stream.priority]
+        window_bytes = limits.STREAM_WINDOW_BYTES
+        if stream.priority is Priority.BULK:
+            window_bytes = self.bulk_window_bytes
+        if stream.window_bytes < window_bytes and not stream.is_ended:
+            stream.credit_due += window_bytes - stream.window_bytes
+            stream.window_bytes = window_bytes
             self._outgoing.need_control(stream)
 
     def consumed(self, stream: StreamState, n_bytes: int) -> bool:
@@ -233,6 +231,16 @@ class SessionCore:
         that nothing is due.
         """
         return self._outgoing.take(head, now)
+
+    def hold_bulk(self, is_held: bool) -> bool:
+        """Keep DATA of bulk streams back or not; return whether there is any."""
+        self._outgoing.holds_bulk = is_held
+        return self._outgoing.has_bulk
+
+    def hold_credit(self, is_held: bool) -> bool:
+        """Keep the credit of bulk streams back or not; return whether a peer waits for it."""
+        self._outgoing.hold_credit(is_held)
+        return self._outgoing.has_credit_waiting
 
     def take_urgent(self, head: memoryview, now: float) -> int:
         """Write what cannot wait for the peer to acknowledge: ACK, PONG, PING; return its bytes."""

@@ -40,6 +40,9 @@ class Outgoing:
         self._table = table
         self._keepalive = keepalive
         self._effects = effects
+        self.holds_bulk = False  # no DATA of a bulk stream for now
+        self.holds_credit = False  # no CREDIT of one
+        self._credit_waiting: deque[StreamState] = deque()
         self._control_ring: deque[StreamState] = deque()
         self._data_rings: tuple[deque[StreamState], ...] = tuple(deque() for _ in Priority)
         self._goodbye: bytes | None = None
@@ -54,7 +57,7 @@ class Outgoing:
             return self._goodbye is not None
         if self._control_ring or self._keepalive.has_due or self._is_ack_due:
             return True
-        return any(self._data_rings)
+        return any(self._data_rings[: Priority.BULK]) or not self.is_light
 
     @property
     def _is_ack_due(self) -> bool:
@@ -62,8 +65,24 @@ class Outgoing:
 
     @property
     def is_light(self) -> bool:
-        """Whether nothing of a bulk stream is due."""
-        return not self._data_rings[Priority.BULK]
+        """Whether nothing of a bulk stream is due, or it is held."""
+        return self.holds_bulk or not self.has_bulk
+
+    @property
+    def has_bulk(self) -> bool:
+        """Whether something of a bulk stream waits to be sent, held or not."""
+        return bool(self._data_rings[Priority.BULK])
+
+    @property
+    def has_credit_waiting(self) -> bool:
+        """Whether a peer waits for credit that is held."""
+        return bool(self._credit_waiting)
+
+    def hold_credit(self, is_held: bool) -> None:
+        """Give no credit to bulk streams, or give them what has come together."""
+        self.holds_credit = is_held
+        while self._credit_waiting and not is_held:
+            self.need_control(self._credit_waiting.popleft())
 
     def close(self, goodbye: bytes) -> None:
         """Send this frame next, and nothing after it."""
@@ -94,7 +113,7 @@ class Outgoing:
         used = self._take_control(head, now)
         if self._control_ring:  # the head is full; an OPEN must not come after its DATA
             return used, None
-        for ring in self._data_rings:
+        for ring in self._data_rings[: Priority.BULK + (not self.holds_bulk)]:
             while ring:
                 if len(head) - used <= FRAME_HEADER_BYTES + _CONTROL_FRAME_BYTES_MAX:
                     return used, None
@@ -134,6 +153,9 @@ class Outgoing:
         if stream.reset_due is not None:
             reset, stream.reset_due = stream.reset_due, None
             used = self._put_reset(stream, reset, head, used)
+        elif stream.credit_due and self.holds_credit and stream.priority is Priority.BULK:
+            if stream not in self._credit_waiting:
+                self._credit_waiting.append(stream)
         elif stream.credit_due and not stream.is_ended:
             stream.receive_credit += stream.credit_due
             used = _put(head, used, encode_credit(stream.stream_id, stream.credit_due))

@@ -1,0 +1,48 @@
+"""What a worker is told first: the swarm's manifest, and what the owner of the node allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmnode.config import NodeConfig
+from swarmnode.ids import PeerId
+from swarmnode.ipc.control import Configure
+from swarmnode.quantities import parse_bytes
+from swarmnode.wire.swarm import Manifest
+
+
+@dataclass(frozen=True)
+class TrainingChoice:
+    """What the owner of a node decides about its share of the work."""
+
+    device: str = "auto"
+    threads: int = 0
+    steps_max: int = 0  # 0: until told to stop
+    data_dir: str = ""
+
+
+def configure_of(
+    manifest: Manifest, config: NodeConfig, choice: TrainingChoice, self_id: PeerId
+) -> Configure:
+    """Return it."""
+    return Configure(
+        task=manifest.task,
+        task_config=manifest.task_config,
+        strategy=manifest.strategy,
+        strategy_settings=manifest.strategy_settings,
+        swarm_seed=manifest.seed,
+        # Every node has its own stream of batches, and the same one after a restart.
+        shard_seed=int.from_bytes(self_id[:4], "big"),
+        snapshot_dir=str(config.paths.swarm(manifest.name).snapshots),
+        device=choice.device,
+        steps_max=choice.steps_max,
+        data_dir=choice.data_dir,
+        layout_hash=manifest.layout_hash,
+        data_hash=manifest.data_hash.hex(),
+        task_version=manifest.task_version,
+        threads=choice.threads,
+        gpus=config.gpus,
+        gpu_memory_bytes=parse_bytes(config.gpu_memory),
+        self_id=self_id,
+        topology=manifest.topology,
+    )

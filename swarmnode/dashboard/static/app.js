@@ -1,0 +1,122 @@
+// The page: what the node says, second by second, shown by its parts.
+
+import { LossChart } from "./chart.js";
+import { Control } from "./control.js";
+import { byId, setFacts, setText } from "./dom.js";
+import { bytes, compact, count, duration, loss, milliseconds, tone } from "./format.js";
+import { SwarmMap } from "./map.js";
+import { showMembers, showSnapshots } from "./tables.js";
+
+const RETRY_MS = 3000;
+
+const control = new Control({ button: byId("pause"), note: byId("control-note") });
+const map = new SwarmMap({ root: byId("map"), count: byId("map-count"), legend: byId("map-legend") });
+const chart = new LossChart({
+  root: byId("loss"),
+  readout: byId("loss-readout"),
+  ranges: byId("ranges"),
+  scales: byId("scales"),
+  legend: byId("loss-legend"),
+});
+let source = null;
+let retry = null;
+let lastState = "";
+
+function showOverview(overview) {
+  const { node } = overview;
+  document.title = `${node.swarm}: ${node.state}, swarmnode`;
+  setText(byId("swarm"), node.swarm);
+  setText(byId("recipe"), recipe(node));
+  showOwn(node);
+  showTiles(overview);
+  map.update(overview);
+  showMembers(byId("members"), overview);
+  const hidden = overview.members_known - overview.members.length;
+  setText(byId("members-note"), hidden > 0 ? `${hidden} more are not listed` : "");
+  showSnapshots(byId("snapshots"), overview.snapshots);
+  setText(byId("snapshots-note"), overview.snapshots.length ? "" : "nobody says to hold one yet");
+}
+
+function recipe(node) {
+  if (!node.task) return "waiting for the manifest of the swarm";
+  return `${node.task} · ${compact(node.numel)} parameters · ${node.strategy} · ${node.codec}`;
+}
+
+function showOwn(node) {
+  if (node.state !== lastState) control.stateChanged();
+  lastState = node.state;
+  setText(byId("state"), node.state);
+  byId("state").dataset.tone = tone(node.state);
+  setText(byId("reason"), node.reason);
+  setText(byId("own-name"), node.peer);
+  byId("alarm").hidden = node.alarm === "";
+  setText(byId("alarm"), node.alarm);
+  control.update(node);
+  setFacts(byId("own-facts"), [
+    ["Role", node.role],
+    ["Device", node.device || "–"],
+    ["Step time", milliseconds(node.step_time_s)],
+    ["Sent", bytes(node.sent_bytes)],
+    ["Received", bytes(node.received_bytes)],
+    ["Snapshot here", node.snapshot_step === null ? "none yet" : `step ${count(node.snapshot_step)}`],
+    ["Worker restarts", count(node.worker_restarts)],
+    ["Running for", duration(node.uptime_s)],
+    ["Version", node.version],
+  ]);
+}
+
+function showTiles(overview) {
+  const { node } = overview;
+  const ended = node.exchanges_aborted + node.exchanges_declined;
+  setFacts(byId("tiles"), [
+    ["Swarm loss", loss(overview.swarm_loss), "mean, held-out data"],
+    ["This node's loss", loss(node.eval_loss), `step ${count(node.step)}`],
+    ["Members here", count(overview.members_alive), `${compact(overview.swarm_steps)} steps together`],
+    ["Exchanges", compact(node.exchanges_committed), `${compact(ended)} declined or aborted`],
+  ]);
+}
+
+// --- the stream -----------------------------------------------------------------------------
+
+function connect() {
+  disconnect();
+  source = new EventSource("/events");
+  on("history", (history) => chart.replace(history.samples));
+  on("sample", (sample) => chart.add(sample));
+  on("overview", (overview) => {
+    setLink("live", "live");
+    showOverview(overview);
+  });
+  source.onerror = () => {
+    setLink("lost", "no answer from the node");
+    control.update(null);
+    // A refusal closes the stream for good: the node may have been busy, or another one.
+    if (source?.readyState === EventSource.CLOSED) retry = setTimeout(connect, RETRY_MS);
+  };
+}
+
+function on(name, show) {
+  source.addEventListener(name, (event) => show(JSON.parse(event.data)));
+}
+
+function disconnect() {
+  clearTimeout(retry);
+  source?.close();
+  source = null;
+}
+
+function setLink(state, text) {
+  byId("link-state").dataset.state = state;
+  setText(byId("link-state"), text);
+}
+
+// A page that nobody looks at costs the node nothing.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) {
+    disconnect();
+    setLink("wait", "resting");
+  } else {
+    connect();
+  }
+});
+connect();

@@ -1,0 +1,69 @@
+"""Makes a swarm for a model that a program of yours trains."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from swarmnode.cli.create import check_link_can_work, write_swarm
+from swarmnode.config import load_config
+from swarmnode.errors import Refused
+from swarmnode.integrations.agent import weights_hash
+from swarmnode.protocol.swarm import check_name
+from swarmnode.strategies.installed import DEFAULT_STRATEGY
+from swarmnode.tasks.program import Program
+from swarmnode.worker.arena import Arena
+from swarmnode.worker.describe import describe_state
+from swarmnode.worker.device import Device
+from swarmnode.worker.state import TrainState
+
+
+def create_swarm(
+    name: str,
+    model: torch.nn.Module,
+    *,
+    about: str = "",
+    home: str | os.PathLike[str] | None = None,
+    strategy: str = DEFAULT_STRATEGY,
+    strategy_settings: dict[str, Any] | None = None,
+    codec: str = "Q8B64",
+    topology: str = "matching",
+    expires_days: int | None = None,
+    is_closed: bool = False,
+    **settings: Any,
+) -> str:
+    """Return the link of a new swarm that trains ``model``, beginning from its present weights.
+
+    What `swarmnode create` does for a task. This node takes part with
+    ``swarmnode.Node.join(name, home=home)``, like everybody else.
+
+    Args:
+        about: what is trained, for people: the name of the program and its version, say.
+        strategy_settings: those that are not given are the strategy's own.
+        settings: of the node, such as ``listen`` and ``advertise``.
+
+    Raises:
+        ConfigError: a setting is wrong, or model, strategy and codec do not fit together.
+        Refused: this home has a swarm of that name.
+    """
+    check_name(name)
+    config = load_config({"home": home and str(home), **settings}, os.environ)
+    check_link_can_work(config)
+    if config.paths.swarm(name).manifest.exists():
+        raise Refused(f"this home has a swarm named {name!r} already: choose another name")
+    arena = Arena(model)
+    task = Program({"about": about, "weights": weights_hash(arena.flat)})
+    optimizer = torch.optim.SGD(model.parameters())  # never steps
+    described = describe_state(
+        TrainState(task, model, arena, optimizer, Device(arena.flat.device)),
+        strategy=strategy,
+        settings=strategy_settings or {},
+        codec=codec,
+        topology=topology,
+    )
+    link, _ = write_swarm(
+        name, config, codec, described, expires_days=expires_days, is_closed=is_closed
+    )
+    return link

@@ -1,0 +1,61 @@
+"""Sizes, rates and durations as people write them: ``8 GB``, ``10 Mbit/s``, ``2h``."""
+
+from __future__ import annotations
+
+import re
+
+from swarmnode.errors import ConfigError
+
+# For fields of the settings, which say themselves what they expect.
+SIZE_PATTERN = r"^([0-9]{1,6}(\.[0-9]{1,3})? ?([kMGT]i?)?B)?$"
+SIZE_EXPECTED = 'a size such as "8 GB" or "512 MiB", or "" for no limit'
+RATE_PATTERN = r"^([0-9]{1,6}(\.[0-9]{1,3})? ?(([kMGT]i?)?B|[kMG]bit)/s)?$"
+RATE_EXPECTED = 'a rate such as "500 kB/s" or "10 Mbit/s", or "" for no limit'
+
+_QUANTITY = re.compile(r"([0-9.]+) ?([kMGT]i?)?(B|bit)(/s)?")
+_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY = {"Ki": 2**10, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_DURATION = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,7})s)?")
+_UNITS_S = (86_400, 3600, 60, 1)
+
+
+def parse_bytes(text: str) -> int:
+    """Return the bytes, or bytes a second, of a text that fits one of the patterns; "" is 0."""
+    if not text:
+        return 0
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"expected {SIZE_EXPECTED}; got {text[:80]!r}")
+    number, scale, unit, _ = found.groups()
+    factor = {**_DECIMAL, **_BINARY}[scale or ""]
+    return round(float(number) * factor / (8 if unit == "bit" else 1))
+
+
+def parse_duration_s(text: str) -> float:
+    """Return the seconds of ``2h``, ``90m``, ``1d12h`` or ``45s``. Raises ConfigError."""
+    found = _DURATION.fullmatch(text.replace(" ", ""))
+    parts = found.groups() if found is not None else ()
+    seconds = sum(int(part or 0) * unit_s for part, unit_s in zip(parts, _UNITS_S, strict=False))
+    if not seconds:
+        raise ConfigError(f"expected a time such as 2h, 90m, 1d or 45s, got {text[:80]!r}")
+    return float(seconds)
+
+
+def show_bytes(n_bytes: float) -> str:
+    """Return a size in words, decimal."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"
+
+
+def show_duration(seconds: float) -> str:
+    """Return a duration in words, to about a percent."""
+    minutes = round(seconds / 60)
+    if minutes < 2:
+        return f"{seconds:.0f} s"
+    if minutes < 120:
+        return f"{minutes} min"
+    hours = round(minutes / 60)
+    return f"{hours} h" if hours < 72 else f"{round(hours / 24)} days"

@@ -1,0 +1,230 @@
+"""Documents, one after the other: from files of this node, or streamed from the Hugging Face hub.
+
+A folder may hold text (each file a document), JSON lines and Parquet (each record one), in any
+depth; files count in the order of their paths. So all nodes that have the same files number the
+documents alike, and shard s of n is every n-th document from s on. A data set of the hub has
+files too, and as many of its shards as can be are whole files, so that a node need not read what
+is another's: see :class:`HubDocuments`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from swarmnode import limits
+from swarmnode.tasks.base import DataError
+from swarmnode.tasks.text import load_corpus
+from swarmnode.tasks.tokens import TOKENIZER_FILE
+
+_JSON_LINES = frozenset({".jsonl", ".ndjson"})
+_PARQUET = ".parquet"
+_PARQUET_ROWS = 256  # at a time
+_HASH_BLOCK_BYTES = 1 << 20
+# Of an epoch: enough for nodes to share out, few enough that reading past others' costs little.
+_FOLDER_SHARDS = 16
+_HUB_SHARDS_MIN = 16
+
+
+class Documents(Protocol):
+    """Attributes: ``n_shards`` of an epoch, which follows from the data alone."""
+
+    n_shards: int
+
+    def first(self, n: int) -> Iterator[str]:
+        """Yield the first ``n`` documents: the held-out ones."""
+
+    def shard(self, shard: int, n_shards: int, held_out: int) -> Iterator[str]:
+        """Yield the documents of a shard, but no held-out one. Raises DataError."""
+
+    def fingerprint(self, *more: bytes) -> str:
+        """Return a hex SHA-256 of the data and of ``more``."""
+
+
+def open_documents(
+    data_dir: str, *, dataset: str, subset: str, split: str, text_field: str
+) -> Documents:
+    """Return the data set of the hub if one is named, else what is in the folder.
+
+    With both, the folder has the data set: a clone of its repository. Raises DataError.
+    """
+    if dataset:
+        return HubDocuments(data_dir or dataset, dataset, subset, split, text_field)
+    return FolderDocuments(Path(data_dir), text_field) if data_dir else CorpusDocuments()
+
+
+class FolderDocuments:
+    """Text, JSON lines and Parquet in a folder."""
+
+    n_shards = _FOLDER_SHARDS
+
+    def __init__(self, folder: Path, text_field: str) -> None:
+        if not folder.is_dir():
+            raise DataError(f"data_dir: expected a folder, {folder} is none")
+        self._text_field = text_field
+        paths = (path for path in folder.rglob("*") if path.is_file())
+        self._paths = sorted(path for path in paths if path.name != TOKENIZER_FILE)
+        self._folder = folder
+        if not self._paths:
+            raise DataError(f"data_dir: no file in {folder}; put text, .jsonl or .parquet there")
+
+    def all(self) -> Iterator[str]:
+        """Yield every document."""
+        for path in self._paths:
+            if path.suffix in _JSON_LINES:
+                yield from self._json_lines(path)
+            elif path.suffix == _PARQUET:
+                yield from self._parquet(path)
+            else:
+                yield from _text_file(path)
+
+    def first(self, n: int) -> Iterator[str]:
+        """See ``Documents``."""
+        return islice(self.all(), n)
+
+    def shard(self, shard: int, n_shards: int, held_out: int) -> Iterator[str]:
+        """See ``Documents``."""
+        return islice(self.all(), held_out + shard, None, n_shards)
+
+    def fingerprint(self, *more: bytes) -> str:
+        """See ``Documents``; reads every file once."""
+        digest = hashlib.sha256(b"".join(more))
+        for path in self._paths:
+            digest.update(f"{path.relative_to(self._folder)}\0{path.stat().st_size}\0".encode())
+            with path.open("rb") as file:
+                while block := file.read(_HASH_BLOCK_BYTES):
+                    digest.update(block)
+        return digest.hexdigest()
+
+    def _json_lines(self, path: Path) -> Iterator[str]:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if not line.strip():
+                    continue
+                try:
+                    record = json.loads(line)
+                except ValueError as error:
+                    raise DataError(f"{path}:{number}: expected a JSON object") from error
+                yield _text_of(record, self._text_field, f"{path}:{number}")
+
+    def _parquet(self, path: Path) -> Iterator[str]:
+        try:
+            from pyarrow import parquet
+        except ImportError as error:
+            raise DataError(f"{path} needs pyarrow: pip install 'swarmnode[data]'") from error
+        with parquet.ParquetFile(path) as file:
+            if self._text_field not in file.schema_arrow.names:
+                raise DataError(_no_field(self._text_field, path, file.schema_arrow.names))
+            for rows in file.iter_batches(_PARQUET_ROWS, columns=[self._text_field]):
+                for record in rows.to_pylist():
+                    yield _text_of(record, self._text_field, str(path))
+
+
+class CorpusDocuments:
+    """The texts that come with Python, a paragraph group each."""
+
+    n_shards = _FOLDER_SHARDS
+
+    def __init__(self) -> None:
+        self._texts = load_corpus("").decode().split("\n\n\n")
+
+    def first(self, n: int) -> Iterator[str]:
+        """See ``Documents``."""
+        return iter(self._texts[:n])
+
+    def shard(self, shard: int, n_shards: int, held_out: int) -> Iterator[str]:
+        """See ``Documents``."""
+        return iter(self._texts[held_out + shard :: n_shards])
+
+    def fingerprint(self, *more: bytes) -> str:
+        """See ``Documents``."""
+        return hashlib.sha256(b"".join((*more, load_corpus("")))).hexdigest()
+
+
+class HubDocuments:
+    """A data set of the Hugging Face hub, streamed by the library ``datasets``.
+
+    With many files shard s has every n-th of them, whole. With few, each file makes several shards
+    of every k-th document. Nothing is executed that the data set brings: the library refuses.
+
+    Args:
+        place: where it is: its name, or a folder with a clone of it.
+        name: its name, which the fingerprint goes by: nobody can read all of it first.
+    """
+
+    def __init__(self, place: str, name: str, subset: str, split: str, text_field: str) -> None:
+        try:
+            import datasets
+        except ImportError as error:
+            raise DataError(
+                f"data set {name} needs the library datasets: pip install 'swarmnode[data]'"
+            ) from error
+        try:
+            self._stream: Any = datasets.load_dataset(
+                place, subset or None, split=split, streaming=True
+            )
+        # Whatever the hub, the network or the files are like, it is one line for whoever asked.
+        except (OSError, ValueError, RuntimeError) as error:
+            why = " ".join(str(error).split())[:200]
+            raise DataError(f"data set {name}: cannot be opened at {place}: {why}") from error
+        self._about = f"{name}\0{subset}\0{split}\0{text_field}"
+        self._text_field = text_field
+        self._n_files = max(1, self._stream.num_shards)
+        parts = -(-_HUB_SHARDS_MIN // self._n_files)
+        self.n_shards = min(self._n_files * parts, limits.SHARDS_PER_EPOCH_MAX)
+
+    def first(self, n: int) -> Iterator[str]:
+        """See ``Documents``."""
+        first_file = self._stream.shard(num_shards=self._n_files, index=0, contiguous=False)
+        return (self._text(record) for record in first_file.take(n))
+
+    def shard(self, shard: int, n_shards: int, held_out: int) -> Iterator[str]:
+        """See ``Documents``; the held-out ones are the first of the first file."""
+        n_groups = min(self._n_files, n_shards)
+        group, part = shard % n_groups, shard // n_groups
+        records = self._stream.shard(num_shards=n_groups, index=group, contiguous=False)
+        n_parts = len(range(group, n_shards, n_groups))
+        begin = part + (held_out if group == 0 else 0)
+        return (self._text(record) for record in islice(records, begin, None, n_parts))
+
+    def fingerprint(self, *more: bytes) -> str:
+        """See ``Documents``."""
+        return hashlib.sha256(b"".join((*more, self._about.encode()))).hexdigest()
+
+    def _text(self, record: Any) -> str:
+        return _text_of(record, self._text_field, self._about.split("\0", 1)[0])
+
+
+def _text_file(path: Path) -> Iterator[str]:
+    """Yield the text of a file, unless it is none."""
+    size = path.stat().st_size
+    if size > limits.CORPUS_BYTES_MAX:
+        raise DataError(
+            f"data_dir: {path} has {size} bytes, more than one document may have: cut it into"
+            " several, or make it .jsonl"
+        )
+    data = path.read_bytes()
+    if b"\0" in data:
+        return
+    try:
+        yield data.decode()
+    except UnicodeDecodeError:
+        return
+
+
+def _text_of(record: Any, field: str, where: str) -> str:
+    text = record.get(field) if isinstance(record, dict) else None
+    if not isinstance(text, str):
+        raise DataError(_no_field(field, where, record if isinstance(record, dict) else ()))
+    return text
+
+
+def _no_field(field: str, where: object, found: Any) -> str:
+    names = ", ".join(list(found)[:8]) or "none"
+    return (
+        f"{where}: expected a text in the field {field!r}, got the fields {names}; set text_field"
+    )

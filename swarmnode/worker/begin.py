@@ -1,0 +1,86 @@
+"""From a state that is built to a loop that the daemon knows of: the same for every worker."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from swarmnode import limits
+from swarmnode.ipc.control import Configure, WorkerReady
+from swarmnode.ipc.segment import Segment
+from swarmnode.strategies.base import Strategy
+from swarmnode.worker.channel import Channel
+from swarmnode.worker.loop import Loop
+from swarmnode.worker.prepare import Surroundings, prepare_strategy
+from swarmnode.worker.saver import Saver
+from swarmnode.worker.snapshot import SnapshotStore
+from swarmnode.worker.state import TrainState
+
+LoopT = TypeVar("LoopT", bound=Loop)
+
+
+@contextmanager
+def begin(
+    configure: Configure,
+    state: TrainState,
+    channel: Channel,
+    segment: Segment,
+    *,
+    threads: int,
+    loop_type: type[LoopT],
+    n_shards: int | None = None,
+) -> Iterator[LoopT]:
+    """Restore the newest snapshot, say that the worker is ready, and lend the loop.
+
+    Args:
+        n_shards: of one epoch; 0: this worker shares no data out, None: as the task says.
+
+    Raises:
+        SwarmNodeError: strategy, snapshots and model do not fit together.
+        DaemonGone: there is nobody to be ready for.
+    """
+    strategy = prepare_strategy(configure, state)
+    with SnapshotStore(Path(configure.snapshot_dir)) as snapshots:
+        if configure.resume:
+            snapshots.restore(state, strategy)
+        surroundings = Surroundings(configure, state, strategy)
+        segment.format(2 * strategy.payload_numel(), limits.SLOTS_PER_WORKER)
+        n_shards = state.task.shards_per_epoch if n_shards is None else n_shards
+        channel.send(_ready(state, strategy, segment, threads=threads, n_shards=n_shards))
+        with Saver(snapshots, channel.send) as saver:
+            yield loop_type(
+                state,
+                strategy,
+                surroundings=surroundings,
+                channel=channel,
+                segment=segment,
+                saver=saver,
+                rng=random.Random(f"{configure.shard_seed}/{state.step}/clock"),
+                steps_max=configure.steps_max,
+            )
+
+
+def _ready(
+    state: TrainState, strategy: Strategy, segment: Segment, *, threads: int, n_shards: int
+) -> WorkerReady:
+    layout = state.arena.layout
+    return WorkerReady(
+        layout_hash=layout.layout_hash,
+        numel=layout.numel,
+        payload_numel=strategy.payload_numel(),
+        slots=segment.slots,
+        step=state.step,
+        tokens=state.tokens,
+        device=str(state.device),
+        torch_version=str(torch.__version__),
+        threads=threads,
+        data_hash=state.task.data_hash(),
+        n_shards=n_shards,
+        round_steps=strategy.round_steps(),
+        log_round=strategy.log_round(),
+    )

@@ -1,0 +1,386 @@
+"""What the dashboard shows of a swarm, and whom it answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from swarmnode import limits
+from swarmnode.config import HostPort
+from swarmnode.daemon.dashboard import KEY_HEADER, Dashboard
+from swarmnode.daemon.mixing import letters_of
+from swarmnode.daemon.overview import Overview, overview_of
+from swarmnode.net.http import HttpServer
+from swarmnode.testing.swarm import UNIX_START_S, SimNode, SimSwarm, sim_swarm
+
+HOST = "127.0.0.1:7339"
+
+
+@contextlib.asynccontextmanager
+async def three(home: Path, age_s: float = 10.0) -> AsyncIterator[SimSwarm]:
+    """Three nodes that have trained and exchanged for a while."""
+    async with sim_swarm(home, 3) as swarm:
+        await trio.sleep(age_s)
+        yield swarm
+        await swarm.leave_all()
+
+
+def overview(node: SimNode) -> Overview:
+    now = trio.current_time()
+    return overview_of(node.running.view, now, UNIX_START_S + now)
+
+
+def dashboard_of(node: SimNode) -> Dashboard:
+    return Dashboard(node.running, HostPort("127.0.0.1", 7339))
+
+
+async def ask(
+    dashboard: Dashboard, path: str, *, method: str = "GET", host: str = HOST, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """Return status, headers and body of one answer."""
+    raw = await request(HttpServer(dashboard.routes(), any_host=False), path, method, host, headers)
+    head, _, body = raw.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    fields = dict(line.lower().split(": ", 1) for line in lines)
+    return int(first.split()[1]), fields, body
+
+
+async def request(
+    server: HttpServer, path: str, method: str, host: str, headers: dict[str, str]
+) -> bytes:
+    client, server_side = trio.testing.memory_stream_pair()
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {host}", "Connection: close"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    received = b""
+
+    async def serve() -> None:
+        await server.serve_connection(server_side)
+        await server_side.aclose()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        await client.send_all("\r\n".join([*lines, "", ""]).encode())
+        while data := await client.receive_some():
+            received += data
+    return received
+
+
+# --- what is shown ------------------------------------------------------------------------
+
+
+async def test_every_node_sees_every_member(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm:
+        for node in swarm.nodes:
+            seen = overview(node)
+            assert seen.members[0].is_self
+            assert seen.members[0].peer == str(node.peer)
+            assert {each.peer for each in seen.members} == {str(each.peer) for each in swarm.nodes}
+            assert seen.members_known == seen.members_alive == 3
+            assert {each.name for each in seen.members} == {letters_of(n.peer) for n in swarm.nodes}
+            for other in seen.members[1:]:
+                assert (other.role, other.alive, other.state) == ("trainer", "alive", "training")
+                assert other.path == "other"  # the simulated network is no kind of its own
+                assert other.step > 0
+            assert seen.node.state == "training"
+            assert seen.node.exchanges_committed > 0
+            assert seen.swarm_steps == sum(each.step for each in seen.members) + seen.others_steps
+
+
+async def test_exchanges_are_edges_between_listed_members(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with three(tmp_path, 40) as swarm:
+        seen = overview(swarm.nodes[0])
+        assert seen.edges
+        for edge in seen.edges:
+            assert edge.one != edge.other
+            assert {edge.one, edge.other} <= {0, 1, 2}
+            assert edge.per_hour > 0
+
+
+async def test_snapshots_name_their_holders(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm:
+        names = {letters_of(node.peer) for node in swarm.nodes}
+        await swarm.nodes[1].running.view.trainer.save_snapshot(30.0)  # type: ignore[union-attr]
+        await trio.sleep(30)
+        seen = overview(swarm.nodes[0])
+        assert seen.snapshots
+        assert len(seen.snapshots) <= limits.DASHBOARD_SNAPSHOTS_MAX
+        for snapshot in seen.snapshots:
+            assert snapshot.n_holders == len(snapshot.holders) >= 1
+            assert set(snapshot.holders) <= names
+
+
+async def test_a_dead_member_stays_on_the_list_as_dead(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm:
+        await swarm.kill(2)
+        await trio.sleep(60)
+        seen = overview(swarm.nodes[0])
+        assert seen.members_alive == 2
+        last = seen.members[-1]
+        assert (last.peer, last.alive, last.path) == (str(swarm.nodes[2].peer), "dead", "")
+
+
+async def test_the_list_of_members_has_an_end(
+    tmp_path: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with three(tmp_path, 40) as swarm:
+        monkeypatch.setattr(limits, "DASHBOARD_MEMBERS_MAX", 2)
+        seen = overview(swarm.nodes[0])
+        assert len(seen.members) == 2
+        assert seen.members[0].is_self
+        assert seen.members_known == 3
+        assert seen.others_steps > 0
+        assert all(max(edge.one, edge.other) < 2 for edge in seen.edges)
+
+
+async def test_no_addresses_and_no_paths_of_files_are_shown(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with three(tmp_path) as swarm:
+        status, _, body = await ask(dashboard_of(swarm.nodes[0]), "/overview")
+        assert status == 200
+        text = body.decode()
+        assert "mem:" not in text
+        assert str(swarm.home) not in text
+
+
+# --- who is answered ----------------------------------------------------------------------
+
+
+async def test_the_page_forbids_all_that_it_does_not_need(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with three(tmp_path) as swarm:
+        dashboard = dashboard_of(swarm.nodes[0])
+        status, headers, body = await ask(dashboard, "/")
+        assert status == 200
+        assert headers["content-type"].startswith("text/html")
+        policy = dict(
+            part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";")
+        )
+        assert policy["default-src"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+        assert policy["frame-ancestors"] == "'none'"
+        page = body.decode()
+        assert "http://" not in page
+        assert "https://" not in page
+        assert "<style" not in page
+        assert " style=" not in page
+        assert all("src=" in part.partition(">")[0] for part in page.split("<script")[1:])
+
+
+async def test_files_of_the_page_are_served_and_nothing_else(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with three(tmp_path) as swarm:
+        dashboard = dashboard_of(swarm.nodes[0])
+        status, headers, _ = await ask(dashboard, "/static/app.js")
+        assert (status, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+        for path in (
+            "/static/__init__.py",
+            "/static/..%2F__init__.py",
+            "/static/",
+            "/status",
+            "/leave",
+        ):
+            status, _, _ = await ask(dashboard, path)
+            assert status in (404, 405), path
+
+
+FOREIGN: tuple[dict[str, str], ...] = (
+    {"host": "rebound.example"},
+    {"host": "rebound.example:7339"},
+    {"Origin": "http://evil.example"},
+    {"Origin": "http://127.0.0.1:8000"},
+    {"Origin": "null"},
+    {"Sec_Fetch_Site": "cross-site"},
+    {"Sec_Fetch_Site": "same-site"},
+)
+
+
+async def test_other_sites_read_nothing(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm:
+        dashboard = dashboard_of(swarm.nodes[0])
+        for path in ("/overview", "/history", "/events", "/static/app.js"):
+            for headers in FOREIGN:
+                status, _, body = await ask(dashboard, path, **headers)
+                assert status == 403, (path, headers)
+                assert set(json.loads(body)) == {"error", "exit_code"}
+
+
+async def test_a_link_from_another_page_opens_the_page(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm:
+        status, _, _ = await ask(dashboard_of(swarm.nodes[0]), "/", Sec_Fetch_Site="cross-site")
+        assert status == 200
+
+
+async def change(dashboard: Dashboard, path: str, key: str, **headers: str) -> tuple[int, Any]:
+    headers |= {KEY_HEADER: key, "Content-Length": "0"}
+    status, _, body = await ask(dashboard, path, method="POST", **headers)
+    return status, json.loads(body)
+
+
+async def test_only_the_key_of_this_run_pauses(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm:
+        node = swarm.nodes[0]
+        async with serving(dashboard_of(node)) as (dashboard, key):
+            for wrong in ("", "x", key[:-1], key + "x", "é"):
+                status, answer = await change(dashboard, "/pause", wrong)
+                assert status == 403
+                assert "swarmnode dashboard" in answer["error"]
+            for origin in ("http://evil.example", "http://localhost:3000", "null"):
+                status, _ = await change(dashboard, "/pause", key, Origin=origin)
+                assert status == 403
+            await trio.sleep(5)
+            assert node.status.state == "training"
+
+            status, _ = await change(dashboard, "/pause", key, Origin=f"http://{HOST}")
+            assert status == 200
+            await trio.sleep(5)
+            assert node.status.state == "paused"
+            status, _ = await change(dashboard, "/resume", key)
+            assert status == 200
+            await trio.sleep(5)
+            assert node.status.state == "training"
+
+
+async def test_nothing_else_can_be_changed(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm, serving(dashboard_of(swarm.nodes[0])) as (dashboard, key):
+        for path in ("/leave", "/snapshot", "/finalize"):
+            status, _ = await change(dashboard, path, key)
+            assert status == 404
+
+
+@contextlib.asynccontextmanager
+async def serving(dashboard: Dashboard) -> AsyncIterator[tuple[Dashboard, str]]:
+    """Let a dashboard listen on a port of its own, so that it gives out its key."""
+    dashboard._address = HostPort("127.0.0.1", 0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(dashboard.run, lambda _text: None)
+        yield dashboard, dashboard.whereabouts().key
+        nursery.cancel_scope.cancel()
+
+
+# --- the stream ---------------------------------------------------------------------------
+
+
+class Follower:
+    """A page that reads its events, or stops doing so."""
+
+    def __init__(self, server: HttpServer) -> None:
+        # Nothing is buffered in between: who does not read holds the server's next write.
+        self.client, self._server_side = trio.testing.lockstep_stream_pair()
+        self._server = server
+        self.dropped = trio.Event()
+        self.received = b""
+
+    async def open(self, nursery: trio.Nursery) -> int:
+        """Return the status of the answer."""
+
+        async def serve() -> None:
+            await self._server.serve_connection(self._server_side)
+            await trio.aclose_forcefully(self._server_side)
+            self.dropped.set()
+
+        nursery.start_soon(serve)
+        await self.client.send_all(f"GET /events HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        while b"\r\n\r\n" not in self.received:
+            self.received += await self.client.receive_some()
+        return int(self.received.split()[1])
+
+    async def wait_begun(self) -> None:
+        """Return once the first bytes of the stream are here."""
+        while b"retry" not in self.received:
+            self.received += await self.client.receive_some()
+
+    async def read(self, n_events: int) -> list[tuple[str, Any]]:
+        """Return the next events by name."""
+        while self.events_raw().count("\ndata: ") < n_events or not self.received.endswith(b"\r\n"):
+            self.received += await self.client.receive_some()
+        parts = [part for part in self.events_raw().split("\n\n") if part.startswith("event: ")]
+        named = (part.split("\n", 1) for part in parts)
+        return [(n.removeprefix("event: "), json.loads(d.removeprefix("data: "))) for n, d in named]
+
+    def events_raw(self) -> str:
+        """Return the body without the sizes of its chunks."""
+        rest = self.received.partition(b"\r\n\r\n")[2]
+        body = b""
+        while rest:
+            size, _, rest = rest.partition(b"\r\n")
+            n_bytes = int(size, 16)
+            if len(rest) < n_bytes:
+                break
+            body, rest = body + rest[:n_bytes], rest[n_bytes + 2 :]
+        return body.decode()
+
+
+async def test_events_begin_with_the_history_and_go_on(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm:
+        async with serving(dashboard_of(swarm.nodes[0])) as (dashboard, _):
+            await trio.sleep(20)
+            async with trio.open_nursery() as nursery:
+                page = Follower(HttpServer(dashboard.routes(), any_host=False))
+                assert await page.open(nursery) == 200
+                events = await page.read(12)
+                await page.client.aclose()
+        names = [name for name, _ in events]
+        assert names[:2] == ["history", "overview"]
+        assert set(names[2:]) == {"overview", "sample"}
+        history = events[0][1]["samples"]
+        assert len(history) >= 5
+        for sample in (*history, *(data for name, data in events if name == "sample")):
+            assert sample["swarm"] > 0
+            assert sample["members"] == 3
+            assert set(sample["peers"]) == {letters_of(node.peer) for node in swarm.nodes[1:]}
+        uptimes = [data["node"]["uptime_s"] for name, data in events if name == "overview"]
+        assert uptimes == sorted(uptimes)
+        assert uptimes[-1] - uptimes[0] >= 4
+
+
+async def test_pages_that_stop_reading_make_room(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm:
+        server = HttpServer(dashboard_of(swarm.nodes[0]).routes(), any_host=False)
+        async with trio.open_nursery() as nursery:
+            stalled = [Follower(server) for _ in range(limits.DASHBOARD_STREAMS_MAX)]
+            for page in stalled:
+                assert await page.open(nursery) == 200
+                await page.wait_begun()
+            assert await Follower(server).open(nursery) == 503
+            with trio.fail_after(limits.HTTP_SEND_DEADLINE_S + limits.DASHBOARD_EVENT_S + 1):
+                for page in stalled:
+                    await page.dropped.wait()
+            again = Follower(server)
+            assert await again.open(nursery) == 200
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_port_that_is_taken_stops_only_the_page(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with three(tmp_path) as swarm:
+        said: list[str] = []
+        async with serving(dashboard_of(swarm.nodes[0])) as (dashboard, _):
+            port = int(dashboard.whereabouts().url.rsplit(":", 1)[1].strip("/"))
+            second = Dashboard(swarm.nodes[1].running, HostPort("127.0.0.1", port))
+            async with trio.open_nursery() as nursery:
+                await nursery.start(second.run, said.append)
+                where = second.whereabouts()
+                nursery.cancel_scope.cancel()
+        assert (where.url, where.key) == ("", "")
+        assert "another program uses it" in where.reason
+        assert said == [f"no dashboard: {where.reason}"]
+
+
+async def test_a_node_without_a_dashboard_says_so(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm:
+        where = swarm.nodes[0].running.dashboard.whereabouts()
+        assert (where.url, where.key) == ("", "")
+        assert where.reason == "the setting dashboard is off"
