@@ -54,7 +54,7 @@ def node(office: PostOffice, peer: PeerId, *friends: PeerId) -> Neighbour:
 def kinds(office: PostOffice) -> list[str]:
     """Return what was sent, in order."""
     union: Any = Message
-    tags = {PunchOffer: "offer", PunchAnswer: "answer", PunchGo: "go"}
+    tags: dict[Any, str] = {PunchOffer: "offer", PunchAnswer: "answer", PunchGo: "go"}
     return [tags[type(decode_record(payload, union))] for *_, payload in office.sent]
 
 
