@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import trio
@@ -67,6 +68,7 @@ class Punching:
         self._take = take
         self._env = env
         self._letters: dict[PeerId, _Letters] = {}
+        self._lookouts: dict[str, _Lookout] = {}
         self._nursery: trio.Nursery | None = None
         signals.register(SIGNAL_KIND, self._on_signal)
 
@@ -165,17 +167,46 @@ class Punching:
         relay = self._address_of(via)
         if not relay:
             raise Refused(f"{via.short} was not dialled, so it cannot say where our port is")
+        lookout = self._lookouts.setdefault(relay, _Lookout())
+        lookout.users += 1
+        try:
+            async with lookout.lock:
+                if lookout.channel is None:
+                    lookout.channel, lookout.addresses = await self._look(relay)
+            yield lookout.addresses
+        finally:
+            lookout.users -= 1
+            if not lookout.users:
+                del self._lookouts[relay]
+                if lookout.channel is not None:
+                    await aclose_forcefully(lookout.channel)
+
+    async def _look(self, relay: str) -> tuple[TcpChannel, tuple[PunchAddress, ...]]:
         channel = await self._dial(relay)
         try:
             every = dict.fromkeys((await ask_where(channel), channel.local))
-            yield tuple(make_address(host, port) for host, port in every)
-        finally:
+            return channel, tuple(make_address(host, port) for host, port in every)
+        except BaseException:
             await aclose_forcefully(channel)
+            raise
 
     async def _dial(self, relay: str) -> TcpChannel:
         with trio.move_on_after(limits.DIAL_DEADLINE_S):
             return await dial_from(self._port, relay)
         raise DeadlineExceeded(f"connecting to {relay}", limits.DIAL_DEADLINE_S)
+
+
+@dataclass
+class _Lookout:
+    """A connection from our port to a relay, for all punches that the relay helps with just now.
+
+    There cannot be two: they would have the same four numbers.
+    """
+
+    users: int = 0
+    channel: TcpChannel | None = None
+    addresses: tuple[PunchAddress, ...] = ()
+    lock: trio.Lock = field(default_factory=trio.Lock)
 
 
 def _post(letters: _Letters, message: wire.Message, received: Received) -> None:

@@ -63,7 +63,7 @@ class Upgrader:
         self._own_id = own_id
         self._ways = ways
         self._env = env
-        self._trying: set[PeerId] = set()
+        self._trying: dict[PeerId, trio.Event] = {}  # set when the session is elsewhere, or over
         self._limit = trio.CapacityLimiter(limits.UPGRADES_CONCURRENT_MAX)
         self._nursery: trio.Nursery | None = None
         network.watchers.append(self)
@@ -83,14 +83,17 @@ class Upgrader:
 
     def session_opened(self, session: Session) -> None:
         """Part of ``SessionWatcher``; also of sessions that go on over another channel."""
-        if self._nursery is None or session.peer in self._trying or not _is_relayed(session):
-            return
-        self._trying.add(session.peer)
-        self._nursery.start_soon(self._go_on_trying, session)
+        if session.peer in self._trying:
+            self._trying[session.peer].set()
+        elif self._nursery is not None and _is_relayed(session):
+            self._trying[session.peer] = trio.Event()
+            self._nursery.start_soon(self._go_on_trying, session)
 
     def session_closed(self, session: Session) -> None:
         """Part of ``SessionWatcher``."""
         self.whys.pop(session.peer, None)
+        if session.peer in self._trying:
+            self._trying[session.peer].set()
 
     async def take(self, peer: PeerId, channel: Channel) -> None:
         """Move the session with a peer to this channel, whoever began it.
@@ -128,19 +131,22 @@ class Upgrader:
     # --- trying -----------------------------------------------------------------------------
 
     async def _go_on_trying(self, session: Session) -> None:
-        pause_s = limits.UPGRADE_PAUSE_S_MIN
+        peer, pause_s = session.peer, limits.UPGRADE_PAUSE_S_MIN
         try:
             while _is_relayed(session):
+                changed = self._trying[peer] = trio.Event()
                 async with self._limit:
-                    self.whys[session.peer] = await self._try_all(session)
+                    self.whys[peer] = await self._try_all(session)
                 with trio.move_on_after(pause_s * self._env.rng.uniform(0.75, 1.25)):
-                    await session.wait_closed()
+                    await changed.wait()
+                    pause_s = limits.UPGRADE_PAUSE_S_MIN / 2  # another relay is another chance
                 pause_s = min(2 * pause_s, limits.UPGRADE_PAUSE_S_MAX)
         finally:
-            self._trying.discard(session.peer)
-            self.whys.pop(session.peer, None)
-        if not session.is_closed:
-            self.session_opened(session)
+            del self._trying[peer]
+            self.whys.pop(peer, None)
+        newest = self._network.sessions.get(peer)
+        if newest is not None:  # it was lost meanwhile and made anew, or is relayed once more
+            self.session_opened(newest)
 
     async def _try_all(self, session: Session) -> tuple[str, ...]:
         """Try every kind of way once; return why each did not work, nothing if one did."""
