@@ -16,6 +16,7 @@ way, leaves its swarm and saves. If the program dies, so does it.
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -113,7 +114,7 @@ class Node:
         while (found := self.look(status)) is None:
             if time.monotonic() >= until:
                 raise _late(status, deadline_s)
-            time.sleep(limits.NODE_LOOK_S)
+            self.wait_a_moment()
         return found
 
     def look(self, status: Json) -> Json | None:
@@ -126,6 +127,13 @@ class Node:
         status.update(said)
         is_ready = status.get("state") in _READY or self.config.paths.program_socket.exists()
         return status if status and is_ready else None
+
+    def wait_a_moment(self) -> None:
+        """Wait until it is worth looking again, or the node has ended."""
+        if self._process is not None:
+            self._process.wait_a_moment()
+        else:
+            select.select([], [], [], limits.NODE_LOOK_S)
 
     def status(self) -> Json:
         """Return what it is doing, and why; the keys are those of ``swarmnode status --json``."""

@@ -8,6 +8,7 @@ line asks it, so that nothing of it runs in the program.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -94,6 +95,12 @@ class NodeProcess:
         if status is not None:
             line = self._last_line()
             raise _ERRORS.get(status, SwarmNodeError)(line or f"the node ended, status {status}")
+
+    def wait_a_moment(self) -> None:
+        """Wait until it has ended, but no longer than until it is worth asking it again."""
+        assert self._popen is not None, "it was asked before, and then it runs"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(limits.NODE_LOOK_S)
 
     def stop(self) -> None:
         """Have it leave its swarm, and wait until it has; kill it if it is slow. Idempotent."""

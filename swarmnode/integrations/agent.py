@@ -228,7 +228,7 @@ def _connect(node: Node, deadline_s: float) -> tuple[Channel, Segment]:
                 f" ({status.get('state', 'no answer')}: {status.get('reason', 'not up')})",
                 deadline_s,
             )
-        time.sleep(limits.NODE_LOOK_S)
+        node.wait_a_moment()
     sock.settimeout(limits.NODE_ASK_DEADLINE_S)
     try:
         _, descriptors, _, _ = socket.recv_fds(sock, 1, 1)

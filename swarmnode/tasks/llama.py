@@ -75,4 +75,5 @@ def rotate(x: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
     """Turn each pair (i, i + head_dim / 2) of x: [..., time, head_dim] by its position's angle."""
     first, second = x.chunk(2, dim=-1)
     cos, sin = turn.to(x.dtype)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
+    turned: torch.Tensor = x * cos + torch.cat((-second, first), dim=-1) * sin
+    return turned

@@ -128,8 +128,12 @@ class LlamaLM(Task):
 
     def evaluate(self, model: torch.nn.Module) -> float:
         device = next(model.parameters()).device
-        parts = [self.loss(model, part.to(device)) for part in self._probe.split(self.config.batch)]
-        return float(torch.stack(parts).mean())
+        probe, size = self._probe.to(device), self.config.batch
+        sums = [
+            float(self.loss(model, part)) * len(part)
+            for part in (probe[begin : begin + size] for begin in range(0, len(probe), size))
+        ]
+        return sum(sums) / len(probe)
 
     def generate(
         self, model: torch.nn.Module, prompt: str, n: int, *, temperature: float, seed: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import select
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +47,7 @@ class Loop:
         loss.backward()
         self.optimizer.step()
         self.losses.append(loss.item())
-        time.sleep(STEP_S)
+        select.select([], [], [], STEP_S)
         return self.losses[-1]
 
     def fell(self) -> bool:

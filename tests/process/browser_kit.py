@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import io
 import json
 import os
 import select
@@ -16,6 +17,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from .daemon_kit import DEADLINE_S, wait_until
 
@@ -92,7 +95,7 @@ class Browser:
     def screenshot(self, path: Path, *, whole: bool = False) -> bytes:
         """Write what the page shows, or all of it, as PNG."""
         answer = self.call("Page.captureScreenshot", captureBeyondViewport=whole)
-        data = base64.b64decode(answer["data"])
+        data = smaller(base64.b64decode(answer["data"]))
         path.write_bytes(data)
         return data
 
@@ -117,6 +120,14 @@ class Browser:
                 self.complaints.append(json.dumps(parameters["entry"]))
             case "Runtime.consoleAPICalled" if parameters["type"] in ("error", "warning"):
                 self.complaints.append(json.dumps(parameters["args"]))
+
+
+def smaller(png: bytes) -> bytes:
+    """Return the picture with 256 colours, which is enough for a page, and packed well."""
+    packed = io.BytesIO()
+    picture = Image.open(io.BytesIO(png)).convert("RGB")
+    picture.quantize(256, dither=Image.Dither.NONE).save(packed, "PNG", optimize=True)
+    return packed.getvalue()
 
 
 @contextlib.contextmanager

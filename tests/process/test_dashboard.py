@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import pty
+import random
 import re
 import select
 import signal
@@ -37,6 +38,7 @@ from .daemon_kit import (
     swarmnode,
     wait_until,
 )
+from .page_kit import made_up_history, made_up_overview, made_up_page
 
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
@@ -236,15 +238,53 @@ def test_the_page_fits_everywhere_and_is_legible(
             page.screenshot(tmp_path / f"{scheme}-{width}.png", whole=True)
             assert page.evaluate("document.documentElement.scrollWidth") == width
         assert contrasts(page) >= 4.5
+    finally:
+        page.look(width=1280, height=900)
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_larger_swarm_with_all_kinds_of_ways(page: Browser, scheme: str, tmp_path: Path) -> None:
+    rng = random.Random(7)
+    seen = made_up_overview(13, rng)
+    with made_up_page(seen, made_up_history(seen, 120, rng)) as address:
+        page.look(width=1080, height=850, scheme=scheme)
+        open_page(page, address + "#" + "k" * 32)
+        for path in ("direct", "punched-tcp", "rtc", "relay"):
+            count = page.evaluate(
+                f"document.querySelectorAll('#map .way[data-path=\"{path}\"]').length"
+            )
+            assert count == sum(member.path == path for member in seen.members)
+        assert page.evaluate("document.querySelectorAll('path.curve-peer').length") == 6
+        assert points_of(page, "curve-swarm") == 120
+        rows = page.evaluate(f"document.querySelectorAll('{ROW}').length")
+        assert rows == 13 + 1  # and those who have gone
+        assert contrasts(page) >= 4.5
         picture = tmp_path / f"dashboard-{scheme}.png"
         data = page.screenshot(picture)
         assert data.startswith(b"\x89PNG")
         assert len(data) <= IMAGE_BYTES_MAX
         if WRITE_IMAGES in os.environ:
-            IMAGES.mkdir(exist_ok=True)
             (IMAGES / picture.name).write_bytes(data)
-    finally:
-        page.look(width=1280, height=900)
+        assert page.complaints == []
+        page.open("about:blank")
+    page.look(width=1280, height=900)
+
+
+@needs_chromium
+def test_a_swarm_of_hundreds_is_cut(page: Browser) -> None:
+    rng = random.Random(8)
+    seen = made_up_overview(700, rng)
+    with made_up_page(seen, made_up_history(seen, 512, rng)) as address:
+        open_page(page, address)
+        assert page.evaluate(f"document.querySelectorAll('{ROW}').length") == 201
+        assert page.evaluate("document.querySelectorAll('#map .spot').length") == 96
+        note = page.evaluate("document.querySelector('#members-note').innerText")
+        assert note == "500 more are not listed"
+        page.look(width=360, height=800)
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
+        page.open("about:blank")
+    page.look(width=1280, height=900)
 
 
 def contrasts(page: Browser) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +40,12 @@ def cpu_s(pid: int) -> float:
     use = process_use(pid)
     assert use is not None
     return use.cpu_s
+
+
+def wanted_cpu_s(pid: int) -> float:
+    """Return how long the threads of a process were ready to run and others ran."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[1]) for task in tasks) / 1e9
 
 
 def test_a_pause_by_hand_survives_a_restart(home: Path, daemons: list[Daemon]) -> None:
@@ -89,12 +94,14 @@ def test_a_share_of_the_cpu_is_kept(home: Path, daemons: list[Daemon], percent: 
     daemon = Daemon(home, "demo", "--cpu-percent", str(percent), "--threads", "1", env=QUIET)
     daemons.append(daemon)
     worker = daemon.wait_training(20)["worker_pid"]
-    begin, used = time.monotonic(), cpu_s(worker)
+    begin, used, waited = time.monotonic(), cpu_s(worker), wanted_cpu_s(worker)
     trio.run(trio.sleep, 6)  # what is measured takes its time
-    share = (cpu_s(worker) - used) / (time.monotonic() - begin)
-    if os.getloadavg()[0] > 4 * (os.cpu_count() or 1) and share < percent / 100:
-        pytest.skip(f"others left this machine too little time: {share:.0%}")
-    assert share == pytest.approx(percent / 100, rel=0.1)
+    seconds = time.monotonic() - begin
+    share = (cpu_s(worker) - used) / seconds
+    # On a busy machine others have some of its share: the system tells how long it had to wait.
+    kept_from = (wanted_cpu_s(worker) - waited) / seconds
+    assert share <= 1.1 * percent / 100
+    assert share >= 0.9 * percent / 100 - kept_from
     lines = {line["setting"]: line for line in swarmnode(home, "limits", "--json").json["limits"]}
     assert lines["cpu_percent"]["allowed"] == f"{percent} %"
     assert lines["cpu_percent"]["used"].endswith(" cores")

@@ -490,3 +490,25 @@ async def test_a_snapshot_that_takes_too_long(autojump_clock) -> None:
         await it.hears(READY)
         with pytest.raises(DeadlineExceeded):
             await it.trainer.save_snapshot(5)
+
+
+async def test_a_worker_gives_its_memory_back_and_comes_again(autojump_clock) -> None:
+    async with rig() as it:
+        await it.hears(READY)
+        loan = await it.lend(1)
+        it.trainer.pause("others use the GPU")
+        it.trainer.unload()
+        await it.hears(Progress(1, 1, 0.5, 0.5, 0.1, paused=True))
+        assert len(it.links) == 1
+        assert it.trainer.worker_pid is not None  # what is lent is not lost
+        it.lender.give_back(loan, "over")
+        await trio.sleep(1)
+        assert it.trainer.worker_pid is None
+        assert (it.trainer.state, it.trainer.reason) == ("paused", "others use the GPU")
+        await trio.sleep(3600)
+        assert len(it.links) == 1
+        assert it.trainer.restarts == 0
+        it.trainer.load()
+        it.trainer.resume()
+        await trio.sleep(1)
+        assert len(it.links) == 2

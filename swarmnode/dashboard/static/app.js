@@ -58,7 +58,7 @@ function showOwn(node) {
     ["Step time", milliseconds(node.step_time_s)],
     ["Sent", bytes(node.sent_bytes)],
     ["Received", bytes(node.received_bytes)],
-    ["Snapshot here", node.snapshot_step === null ? "none yet" : `step ${count(node.snapshot_step)}`],
+    ["Snapshot at step", count(node.snapshot_step)],
     ["Worker restarts", count(node.worker_restarts)],
     ["Running for", duration(node.uptime_s)],
     ["Version", node.version],
