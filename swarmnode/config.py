@@ -50,9 +50,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     listen: str = "*:7337"
     # Addresses that we tell peers besides those we find out, for a port forwarded by hand.
     advertise: Annotated[tuple[str, ...], Meta(max_length=8)] = ()
-    # What this node does for its swarm: a trainer has a worker, a keeper holds snapshots, a
-    # relay connects others that cannot reach each other, a monitor only watches; only the
-    # first one needs torch.
+    # A trainer has a worker, and needs torch; a keeper holds snapshots, a relay connects others
+    # that cannot reach each other, a monitor only watches.
     role: Annotated[NodeRole, Meta(description="trainer, keeper, relay or monitor")] = "trainer"
     # Nodes of different networks never talk to each other; each has a DHT of its own.
     network: Annotated[
@@ -79,8 +78,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_download_bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
     # Whether to ask the home router for an open port (PCP, NAT-PMP, UPnP).
     port_mapping: bool = True
-    # Whether others that cannot reach each other may go through this node, and at how many bytes
-    # per second in all; 0 is 2.5 MB/s, and for a relay all that there is.
+    # Whether others may go through this node; 0 is 2.5 MB/s, and for a relay all that there is.
     relay: bool = True
     relay_bytes_per_s: Annotated[int, Meta(ge=0, le=10**12)] = 0
     log_format: Annotated[Literal["text", "json"], Meta(description="text or json")] = "text"
@@ -465,9 +463,8 @@ def _check_addresses(settings: Mapping[str, Setting]) -> None:
             f"metrics_file_sd ({file_sd.origin}): its targets would be this node, whose metrics are"
             f" off ({metrics.origin}): give metrics an address such as 127.0.0.1:7338"
         )
-    if metrics.value == OFF or settings["metrics_allow_remote"].value:
-        return
-    if not is_loopback(parse_host_port(metrics.value, setting="metrics").host):
+    is_open = metrics.value != OFF and not settings["metrics_allow_remote"].value
+    if is_open and not is_loopback(parse_host_port(metrics.value, setting="metrics").host):
         raise ConfigError(
             f"metrics ({metrics.origin}): {metrics.value} can be reached from other machines and "
             "asks nobody who they are: use 127.0.0.1:PORT, or set metrics_allow_remote = true"
@@ -500,5 +497,4 @@ def _suggestion(name: str) -> str:
 def _close_setting(name: str) -> str | None:
     from difflib import get_close_matches  # only ever needed for an error
 
-    matches = get_close_matches(name, _TYPES, n=1, cutoff=0.75)
-    return matches[0] if matches else None
+    return next(iter(get_close_matches(name, _TYPES, n=1, cutoff=0.75)), None)

@@ -809,10 +809,6 @@ UPGRADE_PAUSE_S_MAX = 1800.0
 UPGRADE_TRY_S = {"direct": 3.0, "punched-tcp": 20.0, "rtc": 30.0}
 # How soon the side that is asked sees that the session has moved.
 UPGRADE_LOOK_S = 0.05
-# Where we can be reached is looked at this often besides when something happens.
-NAT_LOOK_S = 15.0
-# What an own NAT does is surveyed again that often; a laptop moves.
-NAT_SURVEY_S = 1800.0
 # `swarmnode netcheck` waits for a survey: three questions of STUN_ASK_S each, one after the other.
 NETCHECK_S = 8.0
 

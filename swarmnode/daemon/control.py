@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING
 
 from swarmnode import limits
 from swarmnode.daemon.lookup import ask_node
+from swarmnode.daemon.netcheck import find
+from swarmnode.daemon.netlook import look
 from swarmnode.daemon.scrape import metrics_routes
 from swarmnode.daemon.volunteer_routes import volunteer_routes
 from swarmnode.errors import NotRunning
@@ -48,7 +50,7 @@ def control_routes(node: Node) -> list[Route]:
         return json_response(node.view.peers())
 
     async def netcheck(request: Request) -> Response:  # noqa: ARG001
-        return json_response(await node.netcheck())
+        return json_response(find(await look(node.view, node.nat)))
 
     async def swarms(request: Request) -> Response:
         names = [name for name in request.query().get("names", "").split(",") if name]

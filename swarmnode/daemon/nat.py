@@ -77,7 +77,7 @@ class Nat:
         self.behaviour: NatBehaviour | None = None
         self.prefers: Callable[[PeerId], bool] = lambda _peer: False
         self.on_addresses: Callable[[], None] = lambda: None
-        self._config = config
+        self.config = config
         self._network = network
         self._services = services
         self._identity = identity
@@ -143,7 +143,7 @@ class Nat:
             nursery.start_soon(self._answer_stun, self._stun, f"*:{port}")
             for address in self._also_listen:
                 nursery.start_soon(self._answer_stun, StunResponder(), address)
-            if self._config.port_mapping:
+            if self.config.port_mapping:
                 self.mapper = PortMapper(port, identity=self._identity, env=self._env)
                 nursery.start_soon(self.mapper.run)
                 nursery.start_soon(self._follow_mapping, self.mapper, port)

@@ -7,32 +7,21 @@ from collections.abc import Iterable, Mapping
 import trio
 
 from swarmnode import limits
-from swarmnode.config import NodeConfig, parse_host_port
+from swarmnode.config import parse_host_port
 from swarmnode.daemon.nat import Nat, relay_quota
 from swarmnode.daemon.netcheck import Known, PeerWay
 from swarmnode.daemon.network import Network
+from swarmnode.daemon.status import NodeView
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.paths import path_of
 from swarmnode.protocol.nat.behaviour import NatBehaviour
 
 
-async def look(
-    config: NodeConfig,
-    network: Network,
-    nat: Nat | None,
-    *,
-    own: tuple[str, ...],
-    told: tuple[str, ...],
-    members: Iterable[PeerId],
-) -> Known:
-    """Return what is known, having asked peers about our NAT; takes up to NETCHECK_S.
-
-    Args:
-        own: HOST:PORT on this machine's own interfaces.
-        told: what peers are told.
-        members: who should be reached, of our swarm.
-    """
+async def look(view: NodeView, nat: Nat | None) -> Known:
+    """Return what is known, having asked peers about our NAT; takes up to NETCHECK_S."""
+    network, own, told = view.network, view.own_addresses(), view.addresses()
+    members = view.part.members.live() if view.part is not None else ()
     port = parse_host_port(network.address, setting="listen").port
     if nat is None:
         peers = tuple(_peers(network, {}, members))
@@ -52,13 +41,13 @@ async def look(
         behaviour=behaviour,
         survey_error=survey_error,
         reach=nat.reach.reachability,
-        wants_mapping=config.port_mapping,
+        wants_mapping=nat.config.port_mapping,
         mapping=mapper.mapping if mapper is not None else None,
         mapping_why=mapper.why if mapper is not None else "",
         router=mapper.external if mapper is not None else "",
         relays=tuple(f"{peer.short}… at {at}" for peer, at in nat.relays.held.items()),
         refusing=tuple(f"{peer.short}…: {why}" for peer, why in nat.holder.refusals().items()),
-        quota=relay_quota(config),
+        quota=relay_quota(nat.config),
         relaying=nat.relay.statistics(),
         peers=tuple(_peers(network, nat.upgrader.whys, members)),
     )

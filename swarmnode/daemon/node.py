@@ -22,9 +22,9 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
-from swarmnode.daemon import netlook
 from swarmnode.daemon.addresses import reachable_addresses
 from swarmnode.daemon.admission import AdmissionGate
+from swarmnode.daemon.assembly import make_exchanges, make_finalizer
 from swarmnode.daemon.blobs import Blobs
 from swarmnode.daemon.briefing import Briefing
 from swarmnode.daemon.configure import TrainingChoice as TrainingChoice
@@ -32,16 +32,13 @@ from swarmnode.daemon.configure import configure_of
 from swarmnode.daemon.control import control_routes
 from swarmnode.daemon.dashboard import Dashboard
 from swarmnode.daemon.dealer import Dealer
-from swarmnode.daemon.exchange import Exchanges
 from swarmnode.daemon.exchange_log import ExchangeLog
-from swarmnode.daemon.finalize import Finalizer
 from swarmnode.daemon.finder import SwarmFinder
 from swarmnode.daemon.grounds import make_beacon, make_grounds
 from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.leaving import complete, drain
 from swarmnode.daemon.manifests import ManifestKeeper, check_strategy
 from swarmnode.daemon.metrics_files import keep_metrics_files
-from swarmnode.daemon.netcheck import Finding, find
 from swarmnode.daemon.peer_metrics import share_metrics
 from swarmnode.daemon.readings import ReadingsDesk
 from swarmnode.daemon.report import SelfReport
@@ -63,13 +60,12 @@ from swarmnode.net.datagrams import DatagramNet
 from swarmnode.net.http import serve_http
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.swarm import Hint, SwarmLink, compatibility_key
+from swarmnode.protocol.swarm import Hint, SwarmLink
 from swarmnode.quantities import parse_bytes
 from swarmnode.store.blobs import BlobStore
 from swarmnode.store.swarms import save_link
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.metrics import Histogram
-from swarmnode.tensor.codec import get_codec
 from swarmnode.wire.swarm import Manifest
 
 _log = get_logger(__name__)
@@ -159,9 +155,10 @@ class Node:
         )
         self.view.owner_limits = self.volunteer.snapshot
         self._network.on_session_end = self.view.count_closed
-        self.view.addresses = self._addresses
+        self.view.addresses, self.view.own_addresses = self._addresses, self._direct_addresses
         if grounds.nat is not None:
             self.view.nat = grounds.nat.snapshot
+        self.nat = grounds.nat
 
     def stop(self, reason: str) -> None:
         """Leave the swarm and end :meth:`run`."""
@@ -185,19 +182,6 @@ class Node:
         """Return the running sums over exchanges; only once the node trains."""
         assert self.view.exchanges is not None
         return self.view.exchanges.totals
-
-    async def netcheck(self) -> list[Finding]:
-        """Return how this node reaches others and is reached; peers are asked for it."""
-        part = self.view.part
-        known = await netlook.look(
-            self._config,
-            self._network,
-            self._grounds.nat,
-            own=self._find_addresses(self._network.address),
-            told=self._addresses(),
-            members=part.members.live() if part is not None else (),
-        )
-        return find(known)
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Take part until :meth:`stop`; ``start`` gives the address once it listens.
@@ -370,7 +354,15 @@ class Node:
 
     async def _train(self, manifest: Manifest, part: SwarmPart, nursery: trio.Nursery) -> None:
         trainer = self._make_trainer(manifest)
-        exchanges = self._make_exchanges(manifest, part, trainer)
+        exchanges = make_exchanges(
+            self._grounds,
+            self._link,
+            manifest,
+            part,
+            trainer,
+            log=self._log,
+            record=self._record_finished,
+        )
         takers = Takers(
             exchanges,
             manifest=manifest,
@@ -394,7 +386,8 @@ class Node:
         )
         trainer.dealer = self.view.dealer = dealer
         nursery.start_soon(dealer.run)
-        finalizer = self._make_finalizer(manifest, part, trainer)
+        swarm_paths = self._config.paths.swarm(manifest.name)
+        finalizer = make_finalizer(self._grounds, manifest, part, trainer, swarm_paths)
         part.on_partners_changed = partial(_tell_all, trainer.partners_changed, finalizer.look)
         await nursery.start(finalizer.run)
         await nursery.start(takers.run)
@@ -458,33 +451,6 @@ class Node:
             on_saved=self._snapshots.saved,
             on_event=self._on_event,
             share=self._config.cpu_percent / 100,
-        )
-
-    def _make_exchanges(self, manifest: Manifest, part: SwarmPart, trainer: Trainer) -> Exchanges:
-        return Exchanges(
-            self_id=self._identity.peer_id,
-            swarm_id=self._link.swarm_id,
-            key=compatibility_key(manifest),
-            topology=manifest.topology,
-            partners=part,
-            services=part.members.services,
-            codec=get_codec(manifest.codec),
-            env=self.env,
-            lender=trainer.lender,
-            record=self._record_finished,
-            lost=self._log.lost,
-        )
-
-    def _make_finalizer(self, manifest: Manifest, part: SwarmPart, trainer: Trainer) -> Finalizer:
-        return Finalizer(
-            self_id=self._identity.peer_id,
-            key=compatibility_key(manifest),
-            swarm=part,
-            services=part.members.services,
-            live=part.members.live,
-            desk=trainer.merges,
-            folder=self._config.paths.swarm(manifest.name).directory / "merge",
-            env=self.env,
         )
 
     # --- going down -----------------------------------------------------------------------

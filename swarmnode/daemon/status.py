@@ -140,6 +140,7 @@ class NodeView:
     owner_limits: Callable[[], LimitsSnapshot] | None = None  # None: nobody looks after them
     address: str = ""
     addresses: Callable[[], tuple[str, ...]] = tuple  # where others can dial us
+    own_addresses: Callable[[], tuple[str, ...]] = tuple  # those of this machine among them
     last_exchange_unix_s: float | None = None
     leaving: bool = False
     is_serving: bool = False  # in a role without a worker

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from swarmnode import limits
 from swarmnode.daemon.loss_history import LossHistory, Sample
 
@@ -35,7 +37,7 @@ def test_a_long_life_keeps_its_beginning_and_its_end() -> None:
     assert times == sorted(times)
     assert times[0] == 0.0
     assert times[-1] == at - history.interval_s
-    gaps = [late - early for early, late in zip(times, times[1:], strict=False)]
+    gaps = [late - early for early, late in itertools.pairwise(times)]
     assert max(gaps) <= 2 * history.interval_s
 
 
