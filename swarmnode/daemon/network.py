@@ -72,6 +72,7 @@ class Network:
         addresses_of: where a peer with a session may be found again, as the swarm says.
         ways: opens channels.
         door: takes in channels that others have opened.
+        on_whereabouts: told of peers that say themselves that they are somewhere else.
         on_moved: told of sessions that go on over another channel.
         resumed_total: how often sessions have gone on over another channel.
         also_listen: further addresses to listen on, as far as this machine lets us.
@@ -95,6 +96,7 @@ class Network:
         self.ways = Ways(transport, env)
         self.door = Door(self._greet, env)
         self.on_moved: Callable[[Session], None] = lambda _session: None
+        self.on_whereabouts: Callable[[PeerId], None] = lambda _peer: None
         self.also_listen: tuple[str, ...] = ()
         self.resumed_total = 0
         self.key_refusals = 0

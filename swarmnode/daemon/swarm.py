@@ -180,6 +180,7 @@ class SwarmPart:
         if ADDRESS in names and author != self._self_id:
             addresses = self.peer_report(author).addresses
             self.members.found(author, addresses, is_own_word=True)
+            self._grounds.network.on_whereabouts(author)
         self._note_change()
         if names & {"state", ROLE}:
             self.on_partners_changed()

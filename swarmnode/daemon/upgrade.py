@@ -68,6 +68,7 @@ class Upgrader:
         self._nursery: trio.Nursery | None = None
         network.watchers.append(self)
         network.on_moved = self.session_opened
+        network.on_whereabouts = self.look_again
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look for better ways until cancelled."""
@@ -89,11 +90,15 @@ class Upgrader:
             self._trying[session.peer] = trio.Event()
             self._nursery.start_soon(self._go_on_trying, session)
 
+    def look_again(self, peer: PeerId) -> None:
+        """This peer is said to be somewhere else: perhaps it can be dialled there."""
+        if peer in self._trying:
+            self._trying[peer].set()
+
     def session_closed(self, session: Session) -> None:
         """Part of ``SessionWatcher``."""
         self.whys.pop(session.peer, None)
-        if session.peer in self._trying:
-            self._trying[session.peer].set()
+        self.look_again(session.peer)
 
     async def take(self, peer: PeerId, channel: Channel) -> None:
         """Move the session with a peer to this channel, whoever began it.
