@@ -2,12 +2,16 @@
 
 MATCHING: the partner whom the round's matching gives, then the next in its order. NEIGHBOUR:
 anybody, at random. On a graph only neighbours, at random by the rates of their edges.
+
+Partners on expensive ways, through a relay or WebRTC, are drawn as much more rarely, and come last
+where the matching's own partner has no time. Both sides know the way, so the graph of all meetings
+stays symmetric; and who has no other way still meets everybody.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from swarmnode import limits
@@ -39,19 +43,20 @@ class PartnerChoice:
         self._graph_of = 0  # how many members it was made for
 
     def candidates(
-        self, wish: Wish, members: Sequence[PeerId], reachable: Collection[PeerId]
+        self, wish: Wish, members: Sequence[PeerId], reachable: Mapping[PeerId, float]
     ) -> tuple[PeerId, ...]:
         """Return whom to offer to, the best first.
 
         Args:
             members: who trains now, ourselves included, in ascending order.
-            reachable: with whom there is a session.
+            reachable: with whom there is a session, and what its way costs.
         """
         graph = self._graph_over(len(members))
         if wish.selector == "neighbour":
             found = self._by_rate(graph, members, reachable)
         else:
             found = [peer for peer in self._by_round(wish, graph, members) if peer in reachable]
+            found[1:] = sorted(found[1:], key=lambda peer: reachable[peer])
         # While a slow one is asked, for seconds, others that offer find us busy.
         quick = [peer for peer in found if not self._is_slow(peer)]
         return tuple((quick or found)[: limits.EXCHANGE_CANDIDATES_MAX])
@@ -87,14 +92,18 @@ class PartnerChoice:
         return matching.candidates_on_graph(self._self_id, salt, wish.round, edges)
 
     def _by_rate(
-        self, graph: Graph | None, members: Sequence[PeerId], reachable: Collection[PeerId]
+        self, graph: Graph | None, members: Sequence[PeerId], reachable: Mapping[PeerId, float]
     ) -> list[PeerId]:
         if graph is None:
             rates = dict.fromkeys(members, 1.0)
         else:
             neighbours = graph.neighbours(members.index(self._self_id))
             rates = {members[rank]: rate for rank, rate in neighbours.items()}
-        rates = {p: r for p, r in rates.items() if p != self._self_id and p in reachable}
+        rates = {
+            peer: rate / reachable[peer]
+            for peer, rate in rates.items()
+            if peer != self._self_id and peer in reachable
+        }
         return _draw(self._env.rng, rates, limits.EXCHANGE_CANDIDATES_MAX)
 
 

@@ -43,6 +43,7 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Partner, Wish
+from swarmnode.net.paths import cost_of
 from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
@@ -71,9 +72,13 @@ class Partners(Protocol):
         """Return who trains now, ourselves included, in id order."""
 
 
-def reachable(partners: Partners) -> set[PeerId]:
-    """Return with whom there is a session that has a channel just now."""
-    return {peer for peer, session in partners.sessions.items() if not session.is_suspended}
+def costs(partners: Partners) -> dict[PeerId, float]:
+    """Return with whom there is a session that has a channel just now, and what its way costs."""
+    return {
+        peer: cost_of(session.channel_description)
+        for peer, session in partners.sessions.items()
+        if not session.is_suspended
+    }
 
 
 @dataclass(eq=False)
@@ -201,7 +206,7 @@ class Exchanges:
             if not self.core.is_idle:
                 return
             members = self._neighbours.partners()
-            candidates = self._choice.candidates(wish, members, reachable(self._neighbours))
+            candidates = self._choice.candidates(wish, members, costs(self._neighbours))
             if candidates:
                 self._wishes.note_tried(wish)
                 self._offered = wish

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange import reachable
+from swarmnode.daemon.exchange import costs
 from swarmnode.daemon.group_payload import Chunk, cut_chunks
 from swarmnode.daemon.groups import transfer_limit_s
 from swarmnode.daemon.loans import Lender, Loan, NoLoan
@@ -173,7 +173,7 @@ class Pulls:
 
     def _candidates(self) -> list[PeerId]:
         peers = [peer for peer in self._partners.partners() if peer != self._self_id]
-        there = reachable(self._partners)
+        there = costs(self._partners)
         found = [peer for peer in peers if peer in there]
         self._env.rng.shuffle(found)
         return found[: limits.EXCHANGE_CANDIDATES_MAX]
