@@ -11,28 +11,20 @@ from swarmnode.config import NodeConfig, parse_host_port
 from swarmnode.daemon.nat import Nat, relay_quota
 from swarmnode.daemon.netcheck import Known, PeerWay
 from swarmnode.daemon.network import Network
+from swarmnode.daemon.status import NodeView
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.paths import path_of
 from swarmnode.protocol.nat.behaviour import NatBehaviour
 
 
-async def look(
-    config: NodeConfig,
-    network: Network,
-    nat: Nat | None,
-    *,
-    own: tuple[str, ...],
-    told: tuple[str, ...],
-    members: Iterable[PeerId],
-) -> Known:
+async def look(config: NodeConfig, view: NodeView, own: tuple[str, ...]) -> Known:
     """Return what is known, having asked peers about our NAT; takes up to NETCHECK_S.
 
-    Args:
-        own: HOST:PORT on this machine's own interfaces.
-        told: what peers are told.
-        members: who should be reached, of our swarm.
+    ``own`` are the HOST:PORT on this machine's own interfaces.
     """
+    network, nat, told = view.network, view.nat, view.addresses()
+    members = view.part.members.live() if view.part is not None else ()
     port = parse_host_port(network.address, setting="listen").port
     if nat is None:
         peers = tuple(_peers(network, {}, members))

@@ -23,7 +23,6 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
-from swarmnode.daemon import netlook
 from swarmnode.daemon.addresses import reachable_addresses
 from swarmnode.daemon.admission import AdmissionGate
 from swarmnode.daemon.blobs import Blobs
@@ -38,6 +37,7 @@ from swarmnode.daemon.grounds import make_beacon, make_grounds
 from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.manifests import ManifestKeeper, check_strategy
 from swarmnode.daemon.netcheck import Finding, find
+from swarmnode.daemon.netlook import look
 from swarmnode.daemon.report import SelfReport
 from swarmnode.daemon.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status import NodeView
@@ -162,16 +162,8 @@ class Node:
 
     async def netcheck(self) -> list[Finding]:
         """Return how this node reaches others and is reached; peers are asked for it."""
-        part = self.view.part
-        known = await netlook.look(
-            self._config,
-            self._network,
-            self._grounds.nat,
-            own=self._find_addresses(self._network.address),
-            told=self._addresses(),
-            members=part.members.live() if part is not None else (),
-        )
-        return find(known)
+        own = self._find_addresses(self._network.address)
+        return find(await look(self._config, self.view, own))
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Take part until :meth:`stop`; ``start`` gives the address once it listens.
