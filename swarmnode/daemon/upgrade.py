@@ -178,9 +178,9 @@ class Upgrader:
             with trio.move_on_after(limits.UPGRADE_TRY_S[path]) as scope:
                 await attempt(session)
             if scope.cancelled_caught:
-                raise DeadlineExceeded(f"a {path} way", limits.UPGRADE_TRY_S[path])
+                raise DeadlineExceeded("connecting", limits.UPGRADE_TRY_S[path])
         except SwarmNodeError as error:
-            whys.append(f"{path}: {error}")
+            whys.append(f"{path}: {str(error).removeprefix(f'{path}: ')}")
             _log.debug("no better way", peer=session.peer.short, path=path, why=str(error))
         if path != "direct":  # dials are counted where they are made
             self._network.ways.tried[path, "failed" if _is_relayed(session) else "ok"] += 1

@@ -468,6 +468,7 @@ def test_the_specification_says_what_members_say() -> None:
         network=absent,
         discovery=absent,
         key_guard=absent,
+        nat=absent,
         self_id=Identity.from_seed(b"s" * 32).peer_id,
         swarm="",
         started_monotonic_s=0.0,
