@@ -890,6 +890,9 @@ LAYOUT_ELEMS_MAX = 2**34
 # Of one group: each more costs a message to all others at every change, and their bulk meets at
 # one node's link. Larger sets go through several rounds of groups.
 GROUP_MEMBERS_MAX = 16
+# A member's weight counts up to so many times the median of its group's. Honest ones differ by how
+# fast they train, and in one round seldom by as much; who lies cannot replace the mean by its own.
+GROUP_WEIGHT_MEDIANS_MAX = 8.0
 # The vector is reduced in so many parts: with any number of members up to 16 all have work.
 GROUP_PIECES = 16
 # From the first look for the others to the roll being closed without those who are missing.
@@ -1121,8 +1124,9 @@ METRICS_SNAPSHOT_BYTES_MAX = 64 * KIB
 # Prometheus waits 10 s, and is to see a silent peer as down, not this node.
 METRICS_PEER_DEADLINE_S = 6.0
 METRICS_SCRAPE_TIME_SHARE = 0.8  # of the time that Prometheus says it waits
-# Two Prometheus servers, or a person beside one, cost a peer one question.
-METRICS_PEER_KEEP_S = 4.0
+# Who asks at the same time costs a peer one question; who asks every two seconds, as fast as
+# anybody scrapes, is to see each time what is, so that the dead are down at the second look.
+METRICS_PEER_KEEP_S = 1.5
 # What others are answered: however many ask, it is made twice a second at most.
 METRICS_ANSWER_KEEP_S = 0.5
 # Silent peers hold a place for the whole deadline; the others must get theirs meanwhile.

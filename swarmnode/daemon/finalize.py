@@ -34,6 +34,7 @@ from swarmnode.errors import ConfigError, Overloaded, Refused, SwarmNodeError, W
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.net.services import ScopedServices
+from swarmnode.protocol.gossip.groups import fair_weights
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import finalize as wire
 from swarmnode.wire.packing import decode_record, encode_record
@@ -279,10 +280,11 @@ def _prepare(this: _Round, rule: str) -> wire.Prepare:
 
 
 def _weights(rule: str, prepared: Mapping[PeerId, wire.Prepared]) -> dict[PeerId, float]:
-    """Return the weight of each member, in order of their ids."""
+    """Return what each member counts, in order of their ids; tokens are the members' word."""
     if rule != "tokens":
         return dict.fromkeys(prepared, 1.0)
-    return {peer: float(max(1, each.tokens)) for peer, each in prepared.items()}
+    claimed = [float(max(1, each.tokens)) for each in prepared.values()]
+    return dict(zip(prepared, fair_weights(claimed), strict=True))
 
 
 def _problem(loss: float, mean_loss: float) -> str:

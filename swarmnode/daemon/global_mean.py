@@ -59,6 +59,7 @@ async def global_mean(
     """Average with all of ``weights``, this node among them, who do the same.
 
     Args:
+        weights: what everybody counts, and nobody says otherwise on the way.
         own: overwritten where there are several rounds.
         room: another file, for what comes.
         key: 32 bytes that name this mean, the same for all.
@@ -113,6 +114,7 @@ async def _one_round(
         weight,
         limits.FINALIZE_ENLIST_S,
         transfer_limit_s(own.numel),
+        weights=group.weights,
     )
     runs.begin(begin, GroupPayload(wish, pieces, lender, self_id, lender.ended))
     try:

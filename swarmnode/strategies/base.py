@@ -119,7 +119,8 @@ class Intent:
         group_size_max: GROUP: how many meet at once; 0 for all.
         round_skew_max: partners whose rounds are further apart do not exchange; None: any.
         base_version: what the views are differences to, by content hash; must be equal.
-        weight: of this node in a weighted mean, such as its tokens; above 0.
+        weight: of this node in a weighted mean, such as its tokens; above 0. In a GROUP it counts
+            up to GROUP_WEIGHT_MEDIANS_MAX times the median of those who are there.
         record: LOG: what is published, at most 64 bytes.
     """
 

@@ -269,6 +269,63 @@ def test_only_what_was_asked_for_is_taken():
     assert not one.core.expects(two.peer_id, share), "it is over"
 
 
+# --- weights -----------------------------------------------------------------------------------
+
+
+def mean_by(world, weights):
+    """Return the mean of each piece over all members by these weights."""
+    return [
+        sum(w * m.payload[piece] for w, m in zip(weights, world.members, strict=True))
+        / sum(weights)
+        for piece in range(len(world.members[0].payload))
+    ]
+
+
+def test_who_claims_a_huge_weight_does_not_replace_the_mean():
+    world = World(5, 1)
+    for number, member in enumerate(world.members):
+        member.weight = 1e18 if number == 2 else 1.0
+    world.begin()
+    world.run()
+    counted = [1.0, 1.0, limits.GROUP_WEIGHT_MEDIANS_MAX, 1.0, 1.0]
+    for member in world.members:
+        assert member.mean == pytest.approx(mean_by(world, counted), rel=1e-12)
+    # Those who are left after a death have another median: the bound is theirs.
+    world = World(5, 2, deaths=[(40, 0)])
+    for member, weight in zip(world.members, [1.0, 1.0, 2.0, 2.0, 1e18], strict=True):
+        member.weight = weight
+    world.begin()
+    world.run()
+    assert len(world.survivors[0].outcome.contributors) == 4
+    counted = [0.0, 1.0, 2.0, 2.0, 2 * limits.GROUP_WEIGHT_MEDIANS_MAX]
+    assert world.survivors[0].mean == pytest.approx(mean_by(world, counted), rel=1e-12)
+
+
+def test_honest_weights_of_nodes_of_unequal_speed_are_not_touched():
+    world = World(5, 1)
+    for member, weight in zip(world.members, [1.0, 4.0, 1.0, 2.0, 1.0], strict=True):
+        member.weight = weight
+    world.begin()
+    world.run()
+    world.check()
+
+
+def test_where_all_know_the_weights_nobody_can_say_otherwise():
+    world = World(3, 1)
+    ids, agreed = tuple(m.peer_id for m in world.members), (1.0, 100.0, 3.0)
+    for number, member in enumerate(world.members):
+        claim = 1e18 if number == 2 else agreed[number]
+        event = events.Begin(GID, ids, len(member.payload), claim, 5.0, 3.0, weights=agreed)
+        world.at(0.0, lambda member=member, event=event: member.feed(event))
+    world.run()
+    for member in world.members:
+        assert member.mean == pytest.approx(mean_by(world, agreed), rel=1e-12)
+    with pytest.raises(LocalProtocolError, match="out of its limits"):
+        world.members[0].core.handle(
+            events.Begin(b"2" * 16, ids, 4, 1.0, 5.0, 3.0, weights=agreed[:2]), 9.0
+        )
+
+
 # --- electorates -------------------------------------------------------------------------------
 
 

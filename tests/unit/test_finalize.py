@@ -333,6 +333,19 @@ async def test_a_swarm_larger_than_one_group_goes_through_a_grid(
         )
 
 
+async def test_who_claims_all_the_tokens_does_not_replace_the_model(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with members(5, tmp_path) as (_, all_of_them):
+        for member, tokens in zip(all_of_them, (100, 100, 400, 100, 10**18), strict=True):
+            member.tokens = tokens
+        await all_of_them[0].finalizer.finalize("tokens")
+        all_of_them[4].tokens = int(100 * limits.GROUP_WEIGHT_MEDIANS_MAX)
+        torch.testing.assert_close(
+            all_of_them[0].merged, expected("tokens", all_of_them), rtol=1e-5, atol=1e-6
+        )
+
+
 def test_grids_keep_weights() -> None:
     rng = np.random.default_rng(1)
     for n in (17, 40, 64, 100):

@@ -8,7 +8,7 @@ import pytest
 from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
-from swarmnode.protocol.gossip.groups import GROUP_SIZE_MAX, grid, sample
+from swarmnode.protocol.gossip.groups import GROUP_SIZE_MAX, fair_weights, grid, sample
 
 SALT = b"swarm"
 
@@ -88,3 +88,29 @@ def test_everybody_is_sampled_equally_often():
             counts[peer] += 1
     chi_square = sum((count - 200) ** 2 / 200 for count in counts.values())
     assert chi_square < 135  # 99 degrees of freedom, less 0.9 for the fixed size: 1 in 100
+
+
+def test_one_weight_counts_up_to_a_bound_and_the_others_as_they_are():
+    most = limits.GROUP_WEIGHT_MEDIANS_MAX
+    assert fair_weights([1.0] * 4 + [1e18]) == (1.0, 1.0, 1.0, 1.0, most)
+    assert fair_weights([300.0, 100.0, 400.0, 100.0, 100.0]) == (3.0, 1.0, 4.0, 1.0, 1.0)
+    assert fair_weights([1.0, 4.0]) == (1.0, 4.0)
+    assert fair_weights([7.0]) == (1.0,)
+    # Of two, the other one's claim is the median, however small: it does not vanish in the sum.
+    assert fair_weights([1e18, 1e-18]) == fair_weights([1e18, 5e-324]) == (most, 1.0)
+
+
+def test_fewer_than_half_who_lie_together_do_not_widen_the_bound():
+    rng = random.Random(3)
+    for n in range(3, limits.GROUP_MEMBERS_MAX + 1):
+        for claim in (1e18, 1e-18):
+            honest = [rng.uniform(1.0, 4.0) for _ in range(n // 2 + 1)]
+            liars = [claim] * (n - len(honest))
+            counted = fair_weights(honest + liars)
+            share = sum(counted[len(honest) :]) / sum(counted)
+            most = limits.GROUP_WEIGHT_MEDIANS_MAX * max(honest) * len(liars)
+            assert share <= most / (most + sum(honest)) + 1e-12
+            if claim < 1:  # then the median is an honest one, or smaller than all of these
+                assert [w / counted[0] for w in counted[: len(honest)]] == pytest.approx(
+                    [w / honest[0] for w in honest]
+                )

@@ -164,6 +164,7 @@ class GroupCore:
             and 1 <= event.n_pieces <= limits.GROUP_PIECES
             and event.weight > 0
             and math.isfinite(event.weight)
+            and len(event.weights) in (0, len(event.members))
             and 0 < event.enlist_s <= limits.GROUP_ENLIST_S_MAX
             and 0 < event.transfer_s <= limits.GROUP_TRANSFER_S_MAX
         )

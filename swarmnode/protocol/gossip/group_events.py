@@ -55,7 +55,9 @@ class Begin:
 
     Attributes:
         n_pieces: into how many pieces the vector is cut, the same for all members.
-        weight: of this node's payload in the mean, above 0.
+        weight: of this node's payload in the mean, above 0; what it counts, ``fair_weights`` says.
+        weights: of ``members`` in their order, where all of them know these beforehand: then
+            nothing else counts. Empty: each tells its own.
         enlist_s: how long to wait for members who have not come; the grace of this round.
         transfer_s: how long one share or sum may take.
         electorate: finish only in a view with a majority of these; of exactly one half, with the
@@ -71,6 +73,7 @@ class Begin:
     transfer_s: float
     electorate: tuple[PeerId, ...] = ()
     needs_all: bool = False
+    weights: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from swarmnode.protocol.gossip.group_events import (
     has_majority,
     plan_id,
 )
+from swarmnode.protocol.gossip.groups import fair_weights
 from swarmnode.wire import group as wire
 
 _REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
@@ -72,6 +73,7 @@ class Run:
         self._sources: tuple[PeerId, ...] = ()  # who hold the whole mean; none: it is made anew
         self._asked: set[tuple[PeerId, int]] = set()  # shares; others are not taken
         self._shares: set[tuple[PeerId, int]] = set()
+        self._agreed = dict(zip(begin.members, begin.weights, strict=bool(begin.weights)))
         self._weights = {self_id: begin.weight}
         self._wants: dict[PeerId, wire.Want] = {}
         self._prepared: dict[PeerId, wire.Prepared] = {}
@@ -407,8 +409,13 @@ class Run:
             is_ready = piece not in lacking and piece not in plan.reducing
             if self._owner(piece) == self.self_id and is_ready and piece not in plan.held:
                 plan.reducing.add(piece)
-                weights = tuple(self._weights[peer] for peer in plan.contributors)
+                weights = self._weights_of(plan.contributors)
                 self.effects.append(Reduce(self.gid, plan.plan, piece, plan.contributors, weights))
+
+    def _weights_of(self, contributors: tuple[PeerId, ...]) -> tuple[float, ...]:
+        if self._agreed:
+            return tuple(self._agreed[peer] for peer in contributors)
+        return fair_weights([self._weights[peer] for peer in contributors])
 
     # --- the end -------------------------------------------------------------------------
 

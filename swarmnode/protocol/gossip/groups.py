@@ -1,4 +1,6 @@
-"""Who averages with whom in groups, without asking anybody: samples, and grids for exact means.
+"""Who averages with whom in groups, and by which weights, without asking anybody.
+
+Samples, and grids for exact means.
 
 Sources: M. de Vos, A. Dhasade, A.-M. Kermarrec, E. Lavoie, J. Pouwelse, "Decentralized learning
 made easy" (MoDeST), 2023, for samples; M. Ryabinin, E. Gorbunov, V. Plokhotnyuk, G. Pekhimenko,
@@ -8,7 +10,7 @@ size; the weights here make it exact for any n.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmnode import limits
@@ -25,6 +27,19 @@ class Group:
 
     members: tuple[PeerId, ...]
     weights: tuple[float, ...]
+
+
+def fair_weights(claimed: Sequence[float]) -> tuple[float, ...]:
+    """Return what weights that members claim count, in units of their median.
+
+    None counts for more than GROUP_WEIGHT_MEDIANS_MAX: as long as fewer than half of them lie, the
+    median lies between honest weights, whatever the others say. Those below the bound keep their
+    ratios. Of an even number the lower one in the middle is the median.
+
+    ``claimed``: one or more, above 0.
+    """
+    median = sorted(claimed)[(len(claimed) - 1) // 2]
+    return tuple(min(weight / median, limits.GROUP_WEIGHT_MEDIANS_MAX) for weight in claimed)
 
 
 def sample(

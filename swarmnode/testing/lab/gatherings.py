@@ -15,6 +15,7 @@ import torch
 
 from swarmnode.errors import WorkerError
 from swarmnode.protocol.gossip import matching
+from swarmnode.protocol.gossip.groups import fair_weights
 from swarmnode.strategies.base import Exchange, Intent, Record
 from swarmnode.testing.lab.meetings import Side, take_view
 
@@ -166,11 +167,11 @@ class Gatherings:
 
 def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
     """Return the mean of what each sent, by weight, summed in float64 in the order given."""
-    total = sum(side.intent.weight for side in sides)
+    weights = fair_weights([side.intent.weight for side in sides])
     means = {}
     for name, first in sides[0].sent.items():
         summed = torch.zeros_like(first, dtype=torch.float64)
-        for side in sides:
-            summed.add_(side.sent[name].double(), alpha=side.intent.weight / total)
+        for side, weight in zip(sides, weights, strict=True):
+            summed.add_(side.sent[name].double(), alpha=weight / sum(weights))
         means[name] = summed.to(first.dtype)
     return means
