@@ -268,7 +268,7 @@ class Nat:
     def _dialled_address(self, peer: PeerId) -> str:
         """Return where we have reached a peer directly, "" if we have not."""
         session = self._network.sessions.get(peer)
-        if session is None or not session.outbound:
+        if session is None or not self._network.was_dialled(session):
             return ""
         return remote_address(session) if path_of(session.channel_description) == "direct" else ""
 

@@ -207,12 +207,16 @@ class Network:
         """Return which process of ``peer`` answers at an address. Raises SwarmNodeError."""
         return await self._dialler.shake_hands_only(peer, address)
 
-    async def migrate(self, session: Session, channel: Channel) -> None:
+    def was_dialled(self, session: Session) -> bool:
+        """Whether we have opened the channel that a session has: its remote address listens."""
+        return self._resumer is not None and self._resumer.is_where_dialled(session)
+
+    async def migrate(self, session: Session, channel: Channel, address: str = "") -> None:
         """Take a session to a better channel that somebody has opened to its peer.
 
         The other end of the channel goes to the peer's :meth:`accept`. Whatever runs on the
         session goes on; its ``channel_description`` is another one afterwards. The channel is
-        closed if nothing comes of it.
+        closed if nothing comes of it. ``address``: where it was dialled, if it was.
 
         Raises:
             Refused: the peer does not know the session.
@@ -220,7 +224,7 @@ class Network:
             SwarmNodeError: nobody answers as it should.
         """
         assert self._resumer is not None
-        await self._resumer.take(session, channel)
+        await self._resumer.take(session, channel, address)
 
     def give_up(self, peer: PeerId, why: str) -> None:
         """Wait no longer for a peer that has lost its channel: others know that it is gone."""

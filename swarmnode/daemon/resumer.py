@@ -89,6 +89,11 @@ class Resumer:
         if watched.addresses != known and watched.search is not None:
             watched.search.look_again()
 
+    def is_where_dialled(self, session: Session) -> bool:
+        """Whether the session runs on a channel that we have dialled, and not the peer."""
+        watched = self._watched.get(session)
+        return watched is not None and bool(watched.dialled)
+
     def forget(self, session: Session) -> None:
         """The session is over."""
         watched = self._watched.pop(session, None)

@@ -195,7 +195,7 @@ class Upgrader:
             async def dial(address: str) -> None:
                 try:
                     channel = await self._network.ways.open(address)
-                    await self._network.migrate(session, channel)
+                    await self._network.migrate(session, channel, address)
                     nursery.cancel_scope.cancel()
                 except SwarmNodeError as error:
                     errors.append(error)
