@@ -3,8 +3,8 @@
 A volunteer behind a NAT is seen by Prometheus without an open port: whoever runs Prometheus asks
 their own node for ``/peers/ID/metrics``, and that node asks the peer, ``metrics/1``.
 
-One question to a peer at a time, whose answer all share who ask within a few seconds; a peer
-that is silent costs its own page and no other.
+One question to a peer at a time, whose answer all share who ask within a second or so, as long as
+the way that it came by is open; a peer that is silent costs its own page and no other.
 """
 
 from __future__ import annotations
@@ -85,7 +85,17 @@ class _Asked:
     at: float = -math.inf
     readings: Readings | None = None
     error: SwarmNodeError | None = None
+    session: Session | None = None  # that it was asked by
     lock: trio.Lock = field(default_factory=trio.Lock)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it may be told again; no readings of a peer that may have died since."""
+        if trio.current_time() >= self.at + limits.METRICS_PEER_KEEP_S:
+            return False
+        if self.readings is None or self.session is None:
+            return True
+        return not (self.session.is_closed or self.session.is_suspended)
 
 
 class PeerMetrics:
@@ -113,7 +123,7 @@ class PeerMetrics:
         self._limit = trio.CapacityLimiter(limits.METRICS_FETCHES_MAX)
 
     async def fetch(self, peer: PeerId, deadline_s: float) -> Readings:
-        """Return the readings of a member, a few seconds old at most.
+        """Return the readings of a member, ``METRICS_PEER_KEEP_S`` old at most.
 
         Raises:
             DeadlineExceeded: it did not answer in ``deadline_s``.
@@ -123,7 +133,7 @@ class PeerMetrics:
         asked = self._record_of(peer)
         with trio.move_on_after(deadline_s):
             async with asked.lock:
-                if trio.current_time() >= asked.at + limits.METRICS_PEER_KEEP_S:
+                if not asked.is_fresh:
                     async with self._limit:
                         await self._ask(peer, asked)
             if asked.readings is not None:
@@ -141,9 +151,10 @@ class PeerMetrics:
         return self._asked[peer]
 
     async def _ask(self, peer: PeerId, asked: _Asked) -> None:
-        asked.readings, asked.error = None, None
+        asked.at = -math.inf  # nothing is known if this is cancelled
+        asked.readings, asked.error, asked.session = None, None, None
         try:
-            session = await self._connect(peer)
+            asked.session = session = await self._connect(peer)
             answer = await session.request(
                 self._service,
                 encode_record(MetricsRequest()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import urllib.error
 import urllib.parse
@@ -76,6 +77,31 @@ class Prometheus:
         data = self.get("query", query=expression)
         found = data["result"] if data is not None else []
         return {each["metric"].get("instance", ""): float(each["value"][1]) for each in found}
+
+    def history(self, selector: str, since_s: int = 600) -> dict[str, list[tuple[float, float]]]:
+        """Return the samples of series as (Unix time of the scrape in s, value), by instance."""
+        data = self.get("query", query=f"{selector}[{since_s}s]")
+        found = data["result"] if data is not None else []
+        return {
+            each["metric"].get("instance", ""): [(at, float(value)) for at, value in each["values"]]
+            for each in found
+        }
+
+    def scrape_times(self, selector: str) -> str:
+        """Return in words how long the scrapes of some targets took that had an answer."""
+        up = self.history(f"up{selector}")
+        answered = {(name, at) for name, each in up.items() for at, value in each if value}
+        took = sorted(
+            seconds
+            for name, each in self.history(f"scrape_duration_seconds{selector}").items()
+            for at, seconds in each
+            if (name, at) in answered
+        )
+        p95 = took[int(0.95 * (len(took) - 1))]
+        return (
+            f"{len(took)} scrapes with an answer: median {statistics.median(took) * 1000:.0f} ms, "
+            f"p95 {p95 * 1000:.0f} ms, longest {took[-1] * 1000:.0f} ms"
+        )
 
     def wait(self, expression: str, wanted: Samples, deadline_s: float = 60.0) -> None:
         """Return once ``expression`` has these values."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +50,7 @@ def test_one_prometheus_sees_the_whole_swarm_through_one_node(party: Party, tmp_
         _check_queries(prometheus, trainers)
         _check_rules_and_dashboards(prometheus)
         _check_death_and_return(prometheus, nodes[2], everybody, short["keeper"])
-        _print_scrape_times(prometheus)
+        print(prometheus.scrape_times(SWARM))
     finally:
         prometheus.close()
 
@@ -108,16 +107,6 @@ def _is_alert_pending(prometheus: Prometheus, name: str) -> bool:
         each["labels"]["alertname"] == "SwarmnodePeerUnreachable"
         and each["labels"]["instance"] == name
         for each in alerts
-    )
-
-
-def _print_scrape_times(prometheus: Prometheus) -> None:
-    data = prometheus.get("query", query=f"scrape_duration_seconds{SWARM}[10m]")
-    took = sorted(float(value) for each in data["result"] for _, value in each["values"])
-    p95 = took[int(0.95 * (len(took) - 1))]
-    print(
-        f"scrapes: {len(took)}, median {statistics.median(took) * 1000:.0f} ms, "
-        f"p95 {p95 * 1000:.0f} ms, longest {took[-1] * 1000:.0f} ms"
     )
 
 

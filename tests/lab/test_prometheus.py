@@ -12,7 +12,7 @@ import pytest
 
 from swarmnode.protocol.swarm import Hint
 from tests.deploy.kit import needs
-from tests.deploy.prometheus_kit import Prometheus, Samples
+from tests.deploy.prometheus_kit import SCRAPE_S, Prometheus, Samples
 from tests.lab.lab_daemon import LabDaemon
 from tests.lab.matrix import PORT, RELAY_PORT
 from tests.lab.natlab import NatLab
@@ -30,8 +30,7 @@ BEHIND_NATS = {
 }
 VICTIM = "c1"
 METRICS_PORT = 7338
-SCRAPE_S = 4
-WATCHED_SCRAPES = 5  # with everybody up
+WATCHED_SCRAPES = 3  # with everybody up
 UP = 'up{job="swarmnode", swarm="demo"}'
 
 
@@ -41,7 +40,7 @@ class LabPrometheus(Prometheus):
     def __init__(self, lab: NatLab, host: str, folder: Path) -> None:
         self._lab, self._host = lab, host
         with lab.inside(host):
-            super().__init__(folder, METRICS_PORT, scrape_s=SCRAPE_S)
+            super().__init__(folder, METRICS_PORT)
 
     def get(self, path: str, **parameters: str) -> Any:
         with self._lab.inside(self._host):

@@ -160,7 +160,7 @@ async def test_who_is_no_member_is_not_found(tmp_path, autojump_clock) -> None:
         await end(swarm)
 
 
-async def test_answers_are_shared_for_some_seconds(tmp_path, autojump_clock) -> None:
+async def test_answers_are_shared_for_a_moment(tmp_path, autojump_clock) -> None:
     async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
         one, other = swarm.nodes
         await until(lambda: one.status.peers_connected == 1, 10)
@@ -172,6 +172,18 @@ async def test_answers_are_shared_for_some_seconds(tmp_path, autojump_clock) -> 
         await trio.sleep(2)
         assert (await scrape(one, path_of(other)))[name] > first[name]
         await end(swarm)
+
+
+async def test_no_answer_is_shared_once_its_peer_may_be_dead(tmp_path, autojump_clock) -> None:
+    async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
+        one, other = swarm.nodes
+        await until(lambda: one.status.peers_connected == 1, 10)
+        assert (await get(one, path_of(other))).status == 200
+        await swarm.kill(1)
+        await trio.sleep(limits.METRICS_PEER_KEEP_S / 3)
+        for _ in range(2):  # the second one is given up while the first answer would be fresh
+            answer = await get(one, path_of(other), x_prometheus_scrape_timeout_seconds="0.5")
+            assert answer.status == 504
 
 
 async def test_a_liar_can_forge_no_series(tmp_path, autojump_clock) -> None:
