@@ -10,7 +10,7 @@ import urllib.parse
 import urllib.request
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
@@ -40,18 +40,17 @@ class Prometheus:
         self._address = f"{LOOPBACK}:{free_port()}"
         self._log = folder / "prometheus.log"
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [
-                    "prometheus",
-                    f"--config.file={file}",
-                    f"--storage.tsdb.path={folder / 'data'}",
-                    f"--web.listen-address={self._address}",
-                    "--log.level=warn",
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+            self._process = self.start(
+                "prometheus",
+                f"--config.file={file}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address={self._address}",
+                "--log.level=warn",
+                log=log,
             )
+
+    def start(self, *command: str, log: BinaryIO) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def close(self) -> None:
         self._process.kill()

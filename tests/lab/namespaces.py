@@ -34,9 +34,9 @@ def why_not() -> str | None:
     """Return why no lab can be built here, or None."""
     if os.geteuid() != 0:
         return "the NAT lab makes network namespaces and needs root"
-    missing = [name for name in ("ip", "nft") if shutil.which(name) is None]
+    missing = [name for name in ("ip", "nft", "setpriv") if shutil.which(name) is None]
     if missing:
-        return f"the NAT lab needs {' and '.join(missing)} (Debian: iproute2, nftables)"
+        return f"the NAT lab needs {' and '.join(missing)} (Debian: iproute2, nftables, util-linux)"
     probe = f"{default_prefix()}probe"
     try:
         run("ip", "netns", "add", probe)

@@ -205,8 +205,13 @@ class NatLab:
             yield
 
     def popen(self, host: str, command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Start a program on a host; it ends with the lab at the latest."""
-        full = ["ip", "netns", "exec", self.namespace(host), *command]
+        """Start a program on a host; it ends with the lab at the latest.
+
+        So it does if this process is killed (to be exact, the thread that calls this): what is
+        left behind then must not keep a machine busy until somebody builds a lab again.
+        """
+        full = ["setpriv", "--pdeathsig", "KILL",
+                "ip", "netns", "exec", self.namespace(host), *command]  # fmt: skip
         process = subprocess.Popen(full, **options)
         self._processes.append(process)
         return process

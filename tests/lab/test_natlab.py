@@ -6,6 +6,7 @@ import os
 import random
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import pytest
 
 from tests.lab import namespaces
 from tests.lab.namespaces import default_prefix
-from tests.lab.natlab import NatLab, Site
+from tests.lab.natlab import ROOT, NatLab, Site
 from tests.lab.shaper import Lane, Shape, Shaper
+from tests.process.daemon_kit import is_alive, wait_until
 
 
 @pytest.mark.parametrize("text", ["round-cone", "symmetric+fast", "none*2", "symmetric*9", ""])
@@ -81,3 +83,25 @@ def test_what_a_killed_run_left_is_removed(able: None) -> None:
     finally:
         for name in (left, own):
             namespaces.remove(name)
+
+
+def test_programs_on_hosts_end_with_a_run_that_is_killed(able: None) -> None:
+    code = """
+import sys
+from tests.lab.natlab import NatLab
+with NatLab([]) as lab:
+    print(lab.popen("pub0", ["sleep", "600"]).pid, flush=True)
+    sys.stdin.read()
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as killed:
+        assert killed.stdout is not None
+        sleeper = int(killed.stdout.readline())
+        killed.kill()
+        killed.wait()
+    try:
+        wait_until(lambda: not is_alive(sleeper), "the end of what it had started", 10.0)
+    finally:
+        namespaces.remove_leftovers()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -41,6 +42,11 @@ class LabPrometheus(Prometheus):
         self._lab, self._host = lab, host
         with lab.inside(host):
             super().__init__(folder, METRICS_PORT)
+
+    def start(self, *command: str, log: BinaryIO) -> subprocess.Popen[bytes]:
+        return self._lab.popen(
+            self._host, command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
 
     def get(self, path: str, **parameters: str) -> Any:
         with self._lab.inside(self._host):
