@@ -25,8 +25,8 @@ _TAP_WITHOUT_HEADER = 0x0002 | 0x1000
 PREFIX = "snlab"
 
 
-def default_prefix() -> str:
-    """Return the prefix of namespaces that this process makes."""
+def own_prefix() -> str:
+    """Return what the names of all namespaces that this process makes begin with."""
     return f"{PREFIX}{os.getpid()}-"
 
 
@@ -37,7 +37,7 @@ def why_not() -> str | None:
     missing = [name for name in ("ip", "nft", "setpriv") if shutil.which(name) is None]
     if missing:
         return f"the NAT lab needs {' and '.join(missing)} (Debian: iproute2, nftables, util-linux)"
-    probe = f"{default_prefix()}probe"
+    probe = f"{own_prefix()}probe"
     try:
         run("ip", "netns", "add", probe)
         run("ip", "netns", "exec", probe, "nft", "-f", "-", stdin="table ip t { }\n")

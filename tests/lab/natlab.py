@@ -42,6 +42,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import re
 import subprocess
@@ -82,6 +83,7 @@ _SUFFIXES = ("", "b", "c", "d", "e")  # of further clients behind one router
 _CLIENTS_MAX = 100
 _PUBLIC_MAX = 8
 _PROCESS_END_S = 3.0
+_numbers = itertools.count()  # of the labs of this process: there may be several at a time
 _SETTINGS = Path("/proc/sys/net")  # of the namespace that the reader is in
 
 _MINIUPNPD_PORT = 5000
@@ -138,7 +140,6 @@ class NatLab:
         ipv6: bool = False,
         shape: Shape | None = None,  # of every client's uplink: a round trip is 4 delays
         udp_timeout_s: int = 120,
-        prefix: str | None = None,
     ) -> None:
         self._sites = [Site.parse(text) for text in clients]
         if len(self._sites) > _CLIENTS_MAX or not 0 <= public <= _PUBLIC_MAX:
@@ -147,7 +148,7 @@ class NatLab:
         self._ipv6 = ipv6
         self._shape = shape or Shape()
         self._udp_timeout_s = udp_timeout_s
-        self._prefix = prefix or namespaces.default_prefix()
+        self._prefix = f"{namespaces.own_prefix()}{next(_numbers)}-"
         self._made: list[str] = []
         self._links: list[tuple[str, str, str, str]] = []
         self._uplinks: dict[str, str] = {}  # host with a wan device to its port on the bridge
@@ -160,8 +161,6 @@ class NatLab:
 
     def __enter__(self) -> NatLab:
         namespaces.remove_leftovers()
-        if namespaces.existing(re.escape(self.namespace("inet"))):
-            raise RuntimeError(f"there is a lab of namespaces {self._prefix}* already")
         try:
             self._build()
         except BaseException:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.lab.namespaces import default_prefix
 from tests.lab.natlab import NAT_TYPES, NatLab
 from tests.lab.plain import Plain, plain_sockets, reaches, received, seen_from
 
@@ -142,7 +141,7 @@ def test_a_cut_uplink_carries_nothing_until_it_is_mended(plain: Plain) -> None:
 def shared(able: None) -> Iterator[NatLab]:
     """Two clients behind each router, which loops packets back or does not."""
     sites = ("full-cone+hairpin*2", "full-cone*2", "cgnat+hairpin*2", "cgnat*2")
-    with NatLab(sites, prefix=f"{default_prefix()}two-") as lab:
+    with NatLab(sites) as lab:
         yield lab
 
 
@@ -163,7 +162,7 @@ def test_hairpin(shared: NatLab, number: int, loops: bool) -> None:
 
 
 def test_routers_route_ipv6_and_stop_strangers(able: None) -> None:
-    with NatLab(["symmetric", "none"], ipv6=True, prefix=f"{default_prefix()}six-") as lab:
+    with NatLab(["symmetric", "none"], ipv6=True) as lab:
         with lab.inside("pub0"):
             listener = socket.create_server((lab.ip6("pub0"), 7000), family=socket.AF_INET6)
         with listener, lab.inside("c0"):

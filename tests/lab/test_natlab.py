@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.lab import namespaces
-from tests.lab.namespaces import default_prefix
 from tests.lab.natlab import ROOT, NatLab, Site
 from tests.lab.shaper import Lane, Shape, Shaper
 from tests.process.daemon_kit import is_alive, wait_until
@@ -26,7 +25,7 @@ def test_a_type_that_is_unknown_is_refused(text: str) -> None:
 
 
 def test_delay_applies_to_each_direction_of_an_uplink(able: None) -> None:
-    with NatLab(["symmetric"], shape=Shape(delay_ms=20), prefix=f"{default_prefix()}slow-") as lab:
+    with NatLab(["symmetric"], shape=Shape(delay_ms=20)) as lab:
         with lab.inside("pub0"):
             listener = socket.create_server((lab.ip("pub0"), 7000))
         began = time.monotonic()
@@ -69,7 +68,7 @@ def test_a_share_of_frames_is_lost() -> None:
 def test_what_a_killed_run_left_is_removed(able: None) -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    left, own = f"{namespaces.PREFIX}{ended.pid}-r0", f"{default_prefix()}kept-r0"
+    left, own = f"{namespaces.PREFIX}{ended.pid}-r0", f"{namespaces.own_prefix()}kept-r0"
     try:
         for name in (left, own):
             namespaces.run("ip", "netns", "add", name)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.lab.hosts import Host
-from tests.lab.namespaces import default_prefix
 from tests.lab.natlab import NatLab
 from tests.lab.plain import Plain, plain_sockets
 
@@ -23,7 +22,7 @@ def lab(able: None) -> Iterator[NatLab]:
     if shutil.which("miniupnpd") is None:
         pytest.skip("the port mapping tests need miniupnpd (Debian: miniupnpd-nftables)")
     sites = ("symmetric+upnp*2", "cgnat+upnp", "port-restricted*2", "none")
-    with NatLab(sites, prefix=f"{default_prefix()}map-") as built:
+    with NatLab(sites) as built:
         yield built
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from swarmnode import limits
 from tests.lab.hosts import Host
-from tests.lab.namespaces import default_prefix
 from tests.lab.natlab import NAT_TYPES, NatLab
 from tests.lab.shaper import Shape
 
@@ -47,7 +46,7 @@ class Client:
 def clients(able: None) -> Iterator[dict[str, tuple[Client, Client]]]:
     """Two clients of each type, each behind a router of its own."""
     sites = [kind for kind in NAT_TYPES for _ in range(2)]
-    with NatLab(sites, public=2, shape=DELAY, prefix=f"{default_prefix()}punch-") as lab:
+    with NatLab(sites, public=2, shape=DELAY) as lab:
         public = [Host(lab, name) for name in ("pub0", "pub1")]
         hosts = [Host(lab, f"c{number}") for number in range(len(sites))]
         ask_all(public, "reflect", ports=[443])
@@ -158,7 +157,7 @@ def batched(pairs: Sequence[tuple[Client, Client]]) -> Iterator[list[tuple[Clien
 def test_routers_that_answer_strangers_are_punched_too(able: None) -> None:
     """There an early packet leaves state behind that turns the mapping into another one."""
     sites = ["port-restricted+input-accept", "cgnat+input-accept"] * 2
-    with NatLab(sites, public=2, shape=DELAY, prefix=f"{default_prefix()}open-") as lab:
+    with NatLab(sites, public=2, shape=DELAY) as lab:
         public = [Host(lab, name) for name in ("pub0", "pub1")]
         hosts = [Host(lab, f"c{number}") for number in range(len(sites))]
         ask_all(public, "reflect", ports=[443])
@@ -172,8 +171,7 @@ def test_routers_that_answer_strangers_are_punched_too(able: None) -> None:
 
 def test_where_there_is_ipv6_symmetric_nats_do_not_matter(able: None) -> None:
     """Nothing is translated, and both firewalls let in what they believe to be an answer."""
-    prefix = f"{default_prefix()}six-"
-    with NatLab(["symmetric", "cgnat-sym", "symmetric"], ipv6=True, prefix=prefix) as lab:
+    with NatLab(["symmetric", "cgnat-sym", "symmetric"], ipv6=True) as lab:
         hosts = [Host(lab, name) for name in ("c0", "c2")]
         ask_all(hosts, "listen", port=PORT)
         seen = [[f"{lab.ip6(host.name)}:{PORT}"] for host in hosts]

@@ -10,7 +10,6 @@ import pytest
 
 from swarmnode import limits
 from tests.lab.hosts import Host
-from tests.lab.namespaces import default_prefix
 from tests.lab.natlab import NAT_TYPES, NatLab
 from tests.lab.shaper import Shape
 
@@ -45,7 +44,7 @@ Pair = tuple[str, str]
 def clients(able: None) -> Iterator[Clients]:
     """Two clients of each type, each behind a router of its own."""
     sites = [kind for kind in NAT_TYPES for _ in range(2)]
-    with NatLab(sites, public=3, shape=DELAY, prefix=f"{default_prefix()}rtc-") as lab:
+    with NatLab(sites, public=3, shape=DELAY) as lab:
         for name in ("pub0", "pub1", "pub2"):
             Host(lab, name, "tests.lab.rtc_agent").ask("stun", port=PORT)
         hosts = [Host(lab, f"c{number}", "tests.lab.rtc_agent") for number in range(len(sites))]
@@ -137,7 +136,7 @@ def test_where_it_cannot_the_reason_is_said(clients: Clients) -> None:
 
 def test_where_there_is_ipv6_symmetric_nats_do_not_matter(able: None) -> None:
     """Nothing is translated, and both firewalls let in what they believe to be an answer."""
-    with NatLab(["symmetric"] * 2, ipv6=True, prefix=f"{default_prefix()}rtc6-") as lab:
+    with NatLab(["symmetric"] * 2, ipv6=True) as lab:
         hosts = [Host(lab, name, "tests.lab.rtc_agent") for name in ("c0", "c1")]
         ((ours, theirs),) = connect(
             {"symmetric": (hosts[0], hosts[1])}, [("symmetric", "symmetric")], 5.0
