@@ -17,7 +17,8 @@ import click
 
 from swarmnode.cli.client import ControlClient
 from swarmnode.cli.control import client_for
-from swarmnode.cli.options import home_option
+from swarmnode.cli.main import print_json
+from swarmnode.cli.options import home_option, json_option
 from swarmnode.errors import SwarmNodeError
 
 if TYPE_CHECKING:
@@ -32,12 +33,18 @@ _QUIT = ("q", "Q", "\x03", "\x04")  # Ctrl-C and Ctrl-D, where they come as lett
 @click.command()
 @click.option("--once", is_flag=True, help="Print one frame and end.")
 @home_option
-def top(once: bool, home: Path | None) -> None:
+@json_option
+def top(once: bool, home: Path | None, as_json: bool) -> None:
     """Watch the swarm in the terminal, until q: members, losses, exchanges, snapshots.
 
-    `p` pauses this node, or lets it go on. Without a terminal one frame is printed.
+    `p` pauses this node, or lets it go on. Without a terminal one frame is printed, and with
+    --json what it is made of.
     """
-    screen, client = _make_screen(), client_for(home)
+    client = client_for(home)
+    if as_json:
+        print_json(client.get("/overview"))
+        return
+    screen = _make_screen()
     screen.show(client.get("/overview"), client.get("/history"))
     if once or not sys.stdout.isatty():
         screen.print_once()

@@ -44,6 +44,13 @@ def train_until_learnt(nodes: list[Daemon]) -> float:
     return max(float(status["eval_loss"]) for status in paused)
 
 
+def go_on(*nodes: Daemon) -> None:
+    """Resume them: a pause by hand outlasts the daemon."""
+    for node in nodes:
+        node.wait(lambda s: s["state"] == "paused", "still paused")
+        node.ask("/resume")
+
+
 def first_loss(node: Daemon) -> float:
     """Return the loss of a node that was told to stop at its first evaluation."""
     status = node.wait(lambda s: s["state"] == "stopped", "the first evaluation")
@@ -60,6 +67,7 @@ def test_a_swarm_that_everyone_left_goes_on_from_one_disk_and_from_a_keeper(part
 
     steps = creator_steps(creator) + FIRST_STEPS
     alone = party.join("creator", "--steps", str(steps))
+    go_on(alone)
     assert first_loss(alone) < NEAR * loss
     interrupt(alone)
 
@@ -88,6 +96,7 @@ def test_what_four_trained_goes_on_with_seven(party: Party) -> None:
     creator.start()
     for node in four[1:]:
         node.start()
+    go_on(*four)
     newcomers = [party.join(f"new{i}", "--steps", str(FIRST_STEPS), via=creator) for i in range(3)]
     for node in newcomers:
         assert first_loss(node) < NEAR * loss

@@ -220,6 +220,7 @@ async def running_exchange(node: SimNode) -> bytes:
     """Wait until an exchange has begun its transfer; return its id."""
     exchanges = node.running.view.exchanges
     assert exchanges is not None
+    await until(lambda: exchanges._current is None, 20)  # the next one, from its beginning
     await until(lambda: exchanges._current is not None and exchanges._current.transfer, 20)
     assert exchanges._current is not None
     return exchanges._current.xid

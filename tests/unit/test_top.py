@@ -148,4 +148,4 @@ def test_without_rich_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(sys.modules, "swarmnode.cli.top_view")
     monkeypatch.setitem(sys.modules, "rich.console", None)
     with pytest.raises(SwarmNodeError, match=r"pip install 'swarmnode\[tui\]'"):
-        top.callback(once=True, home=None)  # type: ignore[misc]
+        top.callback(once=True, home=None, as_json=False)  # type: ignore[misc]
