@@ -70,7 +70,8 @@ _SETTINGS = {
     "advertise": "Addresses that peers are told instead of those that the node finds out, such as"
     " a port forwarded by hand. At most 8; in the environment separated by commas.",
     "role": "What this node does: `trainer` has a worker, `keeper` holds snapshots, `relay`"
-    " connects others that cannot reach each other, `monitor` only watches. Only the first one needs torch.",
+    " connects others that cannot reach each other, `monitor` only watches. Only the first one"
+    " needs torch.",
     "network": "Nodes of different networks never talk to each other. One network holds many"
     " swarms.",
     "bootstrap": "Nodes to begin with, `sn1…@HOST:PORT`, besides those of a link, of earlier runs"
