@@ -146,7 +146,7 @@ Message = Summary | Listing | Want | Push | Proofs
 
 
 class Compressed(StateMessage, frozen=True, tag="zstd"):
-    """A message of another tag, in one Zstandard frame that says its size; see compression.py."""
+    """A message of another tag, in one Zstandard frame that states its size."""
 
     frame: Annotated[bytes, Meta(min_length=1, max_length=limits.MESSAGE_BYTES_MAX)]
 
