@@ -469,6 +469,10 @@ STATE_HEADS_PER_MESSAGE_MAX = 1024
 STATE_RECORDS_PER_MESSAGE_MAX = 512
 # Records of one message, well below MESSAGE_BYTES_MAX with all their framing.
 STATE_PUSH_BYTES_MAX = 160 * KIB
+# A message of less is one fresh record, mostly signature and hash: compressed it is no smaller.
+STATE_COMPRESS_BYTES_MIN = 1 * KIB
+# Honest messages shrink to a third; a few bytes that make a node unpack a quarter MiB do not pass.
+STATE_EXPANSION_MAX = 16
 # Messages in answer to one message; a newcomer asks again until it has all.
 STATE_PUSHES_PER_ANSWER_MAX = 8
 # Versions that a neighbour is known to have, so that they are not sent again; the most recent.

@@ -161,6 +161,20 @@ def swarm(nodes: int, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option("--members", type=click.IntRange(1, 1000), default=100, show_default=True)
+@json_option
+def state(members: int, as_json: bool) -> None:
+    """What a newcomer fetches of the shared state: compressed, against the plain encoding."""
+    from swarmnode.cli.bench_state import format_state_bench, run_state_bench
+
+    result = run_state_bench(members)
+    if as_json:
+        print_json(result)
+    else:
+        click.echo(format_state_bench(result))
+
+
+@bench.command()
 @click.option("--only", multiple=True, metavar="NAME", help="One experiment; may be repeated.")
 @click.option(
     "--write",

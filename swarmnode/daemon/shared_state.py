@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import trio
 
@@ -31,6 +30,7 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.store.journal import Journal
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import crdt as wire
+from swarmnode.wire.compression import decode_message, encode_message
 from swarmnode.wire.crdt import SnapshotClaim
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
@@ -38,7 +38,6 @@ from swarmnode.wire.swarm import Signed
 
 STATE_SERVICE = "state/1"
 ADDRESS = "address"  # the set in which each says where it can be dialled
-_MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _log = get_logger(__name__)
 
 
@@ -186,8 +185,7 @@ class StateKeeper:
                 _log.debug("state not sent", peer=session.peer.short, why=str(error))
 
     async def _receive(self, peer: PeerId, payload: bytes) -> bytes:
-        message: wire.Message = decode_record(payload, _MESSAGE)
-        self._driver.feed(events.Received(peer, message))
+        self._driver.feed(events.Received(peer, decode_message(payload)))
         return b""
 
     # --- effects --------------------------------------------------------------------------
@@ -212,7 +210,7 @@ class StateKeeper:
         if outbox is None:
             return
         try:
-            outbox.send_nowait(encode_record(message))
+            outbox.send_nowait(encode_message(message))
         except trio.WouldBlock:
             _log.debug("a slow neighbour misses some state", peer=peer.short)
         except trio.BrokenResourceError:

@@ -143,3 +143,12 @@ class Proofs(StateMessage, frozen=True, tag="proofs"):
 
 
 Message = Summary | Listing | Want | Push | Proofs
+
+
+class Compressed(StateMessage, frozen=True, tag="zstd"):
+    """A message of another tag, in one Zstandard frame that states its size."""
+
+    frame: Annotated[bytes, Meta(min_length=1, max_length=limits.MESSAGE_BYTES_MAX)]
+
+
+Envelope = Message | Compressed  # what travels

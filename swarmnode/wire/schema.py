@@ -56,7 +56,7 @@ FAMILIES: dict[str, Any] = {
         admission.Credentials,
     ),
     "beacon": (beacon.Beacon,),
-    "crdt": crdt.Message,
+    "crdt": crdt.Envelope,
     "crdt-record": (crdt.StateRecord,),
     "dht": dht.Message,
     "dht-record": dht.Record,

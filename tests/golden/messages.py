@@ -46,6 +46,15 @@ _KEY = bytes(range(32))
 _SIGNED = swarm.Signed(body=b"\x80", public_key=_KEY, signature=bytes(64))
 _DIAL = ("192.0.2.1:4001", "[2001:db8::1]:4001")
 
+# What a frame holds, and the frame: other versions of the library write it in other bytes.
+UNPACKED = crdt.Push(tuple(crdt.Carried(_SIGNED, age_s) for age_s in range(8)))
+_FRAME = bytes.fromhex(
+    "28b52ffd609f034d0400a40683a174a470757368a77265636f7264739882a683a4626f6479c40180"
+    "aa7075626c69635f6b6579c420000102030405060708090a0b0c0d0e0f101112131415161718191a"
+    "1b1c1d1e1fa97369676e6174757265c44000a56167655f730001020304050607a46d6f7265c20900"
+    "0d40490350d700146b004a1a80ba0650ac4131d40ec4c9b343b103"
+)
+
 _CANDIDATES = (
     nat.RtcCandidate("host", bytes([192, 0, 2, 1]), 50_123),
     nat.RtcCandidate("srflx", bytes([203, 0, 113, 9]), 1024),
@@ -88,6 +97,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "crdt/push": crdt.Push((crdt.Carried(_SIGNED, 3),)),
     "crdt/push-more": crdt.Push((crdt.Carried(_SIGNED, 3), crdt.Carried(_SIGNED, 0)), more=True),
     "crdt/proofs": crdt.Proofs((crdt.Proof(_SIGNED, _SIGNED),)),
+    "crdt/zstd": crdt.Compressed(_FRAME),
     "crdt-record/sign-of-life": crdt.StateRecord(_KEY, 7, 41, _KEY, 1_800_000_000_000),
     "crdt-record/checkpoint": crdt.StateRecord(
         swarm_id=_KEY,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+import zstandard
 
 from swarmnode import limits
 from swarmnode.protocol.crdt.records import NO_HASH
@@ -63,6 +64,9 @@ def bad_state(attacker: Impostor, victim: SimNode, other: SimNode) -> Iterator[b
     yield encode_record(crdt.Summary((crdt.Range("", 2**40, b"\xff" * 32),), 0))
     mine = victim.part.state.view.ledger.chains[victim.peer].newest.signed
     yield encode_record(push(Signed(mine.body[:-1] + b"\x00", mine.public_key, mine.signature)))
+    for becomes in (push(forged), push(*genuine)):
+        yield encode_record(crdt.Compressed(zstandard.compress(encode_record(becomes))))
+    yield encode_record(crdt.Compressed(zstandard.compress(bytes(2**24))))
     yield b""
     yield b"\xc1" * 1000
     yield bytes(limits.REQUEST_BYTES_MAX)

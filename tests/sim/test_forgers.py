@@ -77,6 +77,8 @@ async def test_forged_shared_state(tmp_path, autojump_clock, small_caps) -> None
         await trio.sleep(5)
         attacker = Impostor(swarm, b"i")
         victim, other = swarm.nodes[:2]
+        # Else the forger is the only one who has told the victim what time it is.
+        await until(lambda: victim.part.state.core.statistics().clock_skew_s is not None, 60)
         session = await attacker.join(0)
         state = attacker.name(STATE_SERVICE)
         for _ in range(ROUNDS):

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 import trio
+import zstandard
 
 from swarmnode import limits
+from swarmnode.daemon import shared_state
 from swarmnode.daemon.shared_state import ADDRESS, STATE_SERVICE, StateKeeper
 from swarmnode.errors import ChannelBroken, Refused, StorageFull
 from swarmnode.ids import PeerId
@@ -20,6 +22,7 @@ from swarmnode.net.session import Session
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.store.journal import Journal
 from swarmnode.wire import crdt as wire
+from swarmnode.wire.compression import decode_message
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed
 from tests.unit.party_kit import Party
@@ -230,6 +233,31 @@ async def test_a_neighbour_that_reads_slowly_misses_some_and_gets_it_by_comparin
         assert a.keeper.core.digest() == b.keeper.core.digest()
 
 
+async def test_what_is_long_travels_compressed(
+    autojump_clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads: list[bytes] = []
+
+    def note(payload: bytes) -> wire.Message:
+        payloads.append(payload)
+        return decode_message(payload)
+
+    monkeypatch.setattr(shared_state, "decode_message", note)
+    async with swarm(tmp_path) as world:
+        a, b = [await world.add(name) for name in "ab"]
+        for step in range(limits.STATE_CHECKPOINT_RECORDS - 1):
+            a.says(steps=step)
+            await trio.sleep(0.1)
+        await a.connect(b)
+        await trio.sleep(1)
+        assert b.heard_of(a) == {"steps": step}
+    longest, *others = sorted(payloads, key=len, reverse=True)
+    held_bytes = b.keeper.core.statistics().held_bytes
+    assert decode_record(longest, wire.Compressed).frame, "it is one"
+    assert len(longest) < held_bytes / 2
+    assert all(len(each) < limits.STATE_COMPRESS_BYTES_MIN for each in others)
+
+
 async def test_a_new_session_goes_on_where_the_old_one_broke(
     autojump_clock, tmp_path: Path
 ) -> None:
@@ -249,7 +277,14 @@ async def test_a_new_session_goes_on_where_the_old_one_broke(
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"\xc1", encode_record(wire.Head(bytes(32), 1, 1, bytes(32)))]
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        encode_record(wire.Head(bytes(32), 1, 1, bytes(32))),
+        encode_record(wire.Compressed(b"no frame")),
+        encode_record(wire.Compressed(zstandard.compress(bytes(2**24)))),
+    ],
 )
 async def test_a_message_that_is_none_is_refused_and_the_session_stays(
     autojump_clock, tmp_path: Path, payload: bytes
