@@ -6,7 +6,8 @@
     0.25 s   the second, or when the first has failed; and so on
     0.3 s    through the first relay, or when all direct ones have failed
 
-The first on which the peer proves who it is wins; what else was under way is let go.
+The first on which the peer proves who it is wins; what else was under way is let go. An address
+that is heard of meanwhile takes part: a peer that has just found a relay is not reached otherwise.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Dialler:
         self._register = register
         self._open_session = open_session
         self._dials: dict[PeerId, trio.Event] = {}
+        self._races: dict[PeerId, _Race] = {}
 
     def dial_shared(
         self, nursery: trio.Nursery, peer: PeerId, addresses: tuple[str, ...]
@@ -81,6 +83,13 @@ class Dialler:
             done = self._dials[peer] = trio.Event()
             nursery.start_soon(self._dial_once, peer, addresses, done)
         return done
+
+    def may_be_at(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
+        """If this peer is being dialled, dial it there as well."""
+        race = self._races.get(peer)
+        if race is not None:
+            for address, at_s in _in_order(addresses):
+                self._enter(race, address, at_s, None)
 
     def found(self, peer: PeerId) -> None:
         """There is a session: whoever waits for a slow dial need not any more."""
@@ -141,12 +150,22 @@ class Dialler:
         if not addresses:
             self.note_error(peer, DialFailed(f"no address of {peer.short} is known"))
         async with trio.open_nursery() as nursery:
-            race = _Race(peer, addresses, nursery.cancel_scope)
+            race = _Race(peer, nursery)
             before = None
             for address, at_s in _in_order(addresses):
-                failed = trio.Event()
-                nursery.start_soon(self._run, race, address, at_s, before, failed)
-                before = failed
+                before = self._enter(race, address, at_s, before)
+
+    def _enter(
+        self, race: _Race, address: str, at_s: float, before: trio.Event | None
+    ) -> trio.Event | None:
+        """Let an address take part, if it does not yet; return what is set when it has failed."""
+        if address in race.addresses or len(race.addresses) >= limits.CONTACT_ADDRESSES_MAX:
+            return before
+        race.addresses.append(address)
+        self._races[race.peer] = race
+        failed = trio.Event()
+        race.nursery.start_soon(self._run, race, address, at_s, before, failed)
+        return failed
 
     async def _run(
         self,
@@ -157,10 +176,10 @@ class Dialler:
         failed: trio.Event,
     ) -> None:
         """Dial one address ``at_s`` after the first, or when all ``before`` have failed."""
-        if before is not None:
-            with trio.move_on_after(at_s):
-                await before.wait()
         try:
+            if before is not None:
+                with trio.move_on_after(at_s):
+                    await before.wait()
             await self._try(race, await self._ways.open(address), address)
         except SwarmNodeError as error:
             self.note_error(race.peer, error)
@@ -169,6 +188,11 @@ class Dialler:
             if before is not None:
                 await before.wait()
             failed.set()
+        finally:
+            race.n_over += 1
+            is_over = race.n_over == len(race.addresses)
+            if is_over and self._races.get(race.peer) is race:  # its nursery takes nobody any more
+                del self._races[race.peer]
 
     async def _try(self, race: _Race, channel: Channel, address: str) -> None:
         is_taken = False
@@ -179,7 +203,7 @@ class Dialler:
                     session = await self._start(channel, race.peer, is_probe=False)
                     addresses = tuple(dict.fromkeys((address, *race.addresses)))
                     await self._register(session, addresses)
-                race.scope.cancel()
+                race.nursery.cancel_scope.cancel()
         finally:
             if not is_taken:
                 await aclose_forcefully(channel)
@@ -190,8 +214,9 @@ class _Race:
     """All addresses of one peer, dialled at once."""
 
     peer: PeerId
-    addresses: tuple[str, ...]
-    scope: trio.CancelScope
+    nursery: trio.Nursery
+    addresses: list[str] = field(default_factory=list)
+    n_over: int = 0
     greeting: trio.Lock = field(default_factory=trio.Lock)  # a peer has one session with us
 
 

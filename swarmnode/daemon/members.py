@@ -159,6 +159,7 @@ class Members:
         """A peer of our swarm is said to be there, or says so itself in the shared state."""
         if addresses and peer != self._self_id:
             self._contacts.feed(contacts.AddressesFound(peer, addresses, is_own_word))
+            self._network.may_be_at(peer, addresses)
 
     def live(self) -> tuple[PeerId, ...]:
         """Return who is alive, as far as we know, ourselves included, in id order."""

@@ -207,6 +207,13 @@ class Network:
         """Return which process of ``peer`` answers at an address. Raises SwarmNodeError."""
         return await self._dialler.shake_hands_only(peer, address)
 
+    def may_be_at(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
+        """A peer is said to be there: whoever dials it, or searches for it, looks there as well."""
+        self._dialler.may_be_at(peer, addresses)
+        session = self.sessions.get(peer)
+        if session is not None and self._resumer is not None:
+            self._resumer.may_be_at(session, addresses)
+
     def was_dialled(self, session: Session) -> bool:
         """Whether we have opened the channel that a session has: its remote address listens."""
         return self._resumer is not None and self._resumer.is_where_dialled(session)

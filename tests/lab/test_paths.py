@@ -18,12 +18,14 @@ PAIRS = (
 )
 
 
-@pytest.mark.parametrize(("a", "b"), PAIRS, ids=":".join)
-def test_two_nodes_exchange_by_the_best_way(able: None, tmp_path: Path, a: str, b: str) -> None:
+@pytest.mark.parametrize("pair", PAIRS, ids=":".join)
+def test_two_nodes_exchange_by_the_best_way(
+    able: None, tmp_path: Path, pair: tuple[str, str]
+) -> None:
     said: list[str] = []
-    result = measure(a, b, tmp_path, said.append)
+    result = measure(*pair, tmp_path, said.append)
     assert result.exchanged, said
-    assert result.path == expected_path(a, b)
+    assert result.path == expected_path(*pair)
 
 
 def test_a_port_that_the_router_maps_is_dialled(able: None, tmp_path: Path) -> None:

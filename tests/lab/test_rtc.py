@@ -62,12 +62,12 @@ def can_connect(one: str, other: str) -> bool:
 
 
 def batches(pairs: list[Pair]) -> Iterator[list[Pair]]:
-    """Yield all pairs, in batches in which no kind takes part twice."""
+    """Yield all pairs, in batches in which each client, of two of a kind, takes part once."""
     left = list(pairs)
     while left:
         batch: list[Pair] = []
         for pair in left:
-            if not set(pair) & {kind for taken in batch for kind in taken}:
+            if all(pair[0] != offers and pair[1] != answers for offers, answers in batch):
                 batch.append(pair)
         left = [pair for pair in left if pair not in batch]
         yield batch
@@ -127,7 +127,9 @@ def test_where_it_cannot_the_reason_is_said(clients: Clients) -> None:
         for pair in combinations_with_replacement(NAT_TYPES, 2)
         if not can_connect(*pair) and "tcp-443" not in pair
     ]
-    for batch in batches(pairs):
+    # Each takes seconds to be given up: every kind offers and answers, for fewer batches.
+    turned = [pair[::-1] if number % 2 else pair for number, pair in enumerate(pairs)]
+    for batch in batches(turned):
         for ours, theirs in connect(clients, batch, GIVE_UP_S):
             assert ours["remote"] is None
             assert theirs["remote"] is None

@@ -255,3 +255,32 @@ async def test_looking_whether_a_peer_answers_never_goes_through_a_relay(
         with pytest.raises(DialFailed, match="no address"):
             await r.own.network.connect(r.peer.peer, (relay,), dial_anew=True)
         assert r.dialled == []
+
+
+# --- news while it runs -------------------------------------------------------------------------
+
+
+async def test_an_address_that_is_heard_of_meanwhile_takes_part(autojump_clock: MockClock) -> None:
+    async with race() as r, trio.open_nursery() as nursery:
+        silent = r.is_silent("mem:x")
+        relay = r.leads(r.relayed(0), r.peer)
+        nursery.start_soon(r.run, silent)
+        await trio.sleep(2)
+        r.own.network.may_be_at(r.peer.peer, (silent, relay))
+        await trio.sleep(1)
+        assert r.times(silent, relay)[1] == pytest.approx(2, abs=0.01)
+        assert r.own.session(r.peer) is not None
+
+
+async def test_news_of_somebody_who_is_not_dialled_any_more_dials_nobody(
+    autojump_clock: MockClock,
+) -> None:
+    async with race() as r:
+        slow = r.is_silent("mem:x")
+        await r.run(slow, r.leads("mem:y", r.peer))
+        r.own.network.may_be_at(r.peer.peer, (r.is_dead("mem:z"),))
+        with pytest.raises(SwarmNodeError):
+            await r.own.network.connect(r.other.peer, (r.is_dead("mem:w"),))
+        r.own.network.may_be_at(r.other.peer, (r.is_dead("mem:v"),))
+        await trio.sleep(1)
+        assert [address for address, _ in r.dialled] == [slow, "mem:y", "mem:w"]
