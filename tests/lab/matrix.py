@@ -141,17 +141,23 @@ def measure_all(pairs: list[tuple[str, str]], tell: Callable[[str], None]) -> It
 
 
 def as_table(results: list[Result]) -> str:
-    """Return the results for people, as Markdown."""
-    rows = [
-        "| a | b | path | exchanged | s to exchange | s to connect |",
-        "|---|---|---|---|---|---|",
-    ]
-    rows += [
-        f"| {r.a} | {r.b} | {r.path}{'' if r.path == r.expected else f' (expected {r.expected})'}"
-        f" | {'yes' if r.exchanged else 'no'} | {r.seconds} | {r.connect_s} |"
-        for r in results
-    ]
+    """Return the results for people, as Markdown: the path, and the seconds to connect."""
+    cells = {(r.a, r.b): r for r in results}
+    kinds = [kind for kind in NAT_TYPES if any(kind in pair for pair in cells)]
+    rows = [f"| | {' | '.join(kinds)} |", "|---" * (len(kinds) + 1) + "|"]
+    for a in kinds:
+        found = [cells.get((a, b)) for b in kinds]
+        rows.append(f"| **{a}** | {' | '.join(map(_as_cell, found))} |")
     return "\n".join(rows)
+
+
+def _as_cell(result: Result | None) -> str:
+    if result is None:
+        return ""
+    if not result.exchanged:
+        return "**nothing**"
+    other = "" if result.path == result.expected else f", expected {result.expected}"
+    return f"{result.path} {result.connect_s:.1f}{other}"
 
 
 def summary(results: list[Result]) -> dict[str, Any]:

@@ -49,19 +49,20 @@ class Agent:
             host = stream.socket.getpeername()[0].removeprefix("::ffff:")
             self._responder.send_probe(host, int.from_bytes(request[:2], "big"), bytes(request[2:]))
 
-    async def do_offer(self, servers: list[str]) -> str:
+    async def do_offer(self, servers: list[str], give_up_s: float) -> str:
+        limits.RTC_CONNECT_S = give_up_s
         self._pending = await self._engine.offer(servers)
         return self._pending.description.hex()
 
-    async def do_answer(self, offer: str, servers: list[str]) -> str | None:
+    async def do_answer(self, offer: str, servers: list[str], give_up_s: float) -> str | None:
+        limits.RTC_CONNECT_S = give_up_s  # its time runs from the answer
         try:
             self._pending = await self._engine.answer(bytes.fromhex(offer), servers)
         except DialFailed:
             return None
         return self._pending.description.hex()
 
-    async def do_connect(self, answer: str, give_up_s: float) -> dict[str, Any]:
-        limits.RTC_CONNECT_S = give_up_s
+    async def do_connect(self, answer: str) -> dict[str, Any]:
         assert self._pending is not None
         start = trio.current_time()
         try:

@@ -77,14 +77,14 @@ def connect(clients: Clients, pairs: list[Pair], give_up_s: float) -> list[tuple
     """Connect all pairs at once; the first of each offers."""
     ends = [(clients[one][0], clients[other][1]) for one, other in pairs]
     for one, _ in ends:
-        one.begin("offer", servers=SERVERS)
+        one.begin("offer", servers=SERVERS, give_up_s=give_up_s)
     for one, other in ends:
-        other.begin("answer", offer=one.finish(), servers=SERVERS)
+        other.begin("answer", offer=one.finish(), servers=SERVERS, give_up_s=give_up_s)
     answers = [other.finish() for _, other in ends]
     for (one, other), answer in zip(ends, answers, strict=True):
         if answer is not None:
-            one.begin("connect", answer=answer, give_up_s=give_up_s)
-            other.begin("connect", answer="", give_up_s=give_up_s)
+            one.begin("connect", answer=answer)
+            other.begin("connect", answer="")
     nobody = {"remote": None}
     return [
         (one.finish(), other.finish()) if answer is not None else (nobody, nobody)
