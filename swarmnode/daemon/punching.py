@@ -186,7 +186,7 @@ class Punching:
         try:
             every = dict.fromkeys((await ask_where(channel), channel.local))
             return channel, tuple(make_address(host, port) for host, port in every)
-        except BaseException:
+        except BaseException:  # cancelled too: nothing stays open, and it goes on up
             await aclose_forcefully(channel)
             raise
 

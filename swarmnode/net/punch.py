@@ -195,7 +195,7 @@ class Appointment:
         except OSError as error:
             self._reasons[target] = _words(error)
             return False
-        except BaseException:
+        except BaseException:  # cancelled too: nothing stays open, and it goes on up
             self._reasons[target] = "connected, but the other side took no connection"
             sock.close()
             raise
@@ -228,7 +228,7 @@ async def _connect(local_port: int, target: Target) -> socket.socket:
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, os.strerror(error))
-    except BaseException:
+    except BaseException:  # cancelled too: nothing stays open, and it goes on up
         sock.close()
         raise
     return sock

@@ -251,7 +251,7 @@ class Relays:
             try:
                 await leg.send_all(memoryview(encode_leg(token)))
                 await _receive_go(leg)
-            except BaseException:
+            except BaseException:  # cancelled too: nothing stays open, and it goes on up
                 await aclose_forcefully(leg)
                 raise
             return RelayedChannel(leg, way, session.peer)

@@ -134,7 +134,7 @@ def test_other_libraries_go_through_the_same_door(
     monkeypatch.setattr(logging, "lastResort", logging.lastResort)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     stream = configured(log_format)
-    other = logging.getLogger("another.library")  # whose level nobody here has set
+    other = logging.getLogger("another.package")  # whose level nobody here has set
     other.warning("peer said %s", "x\n2026-01-01T00:00:00Z error\x1b[2J")
     other.info("not asked for")
     line = stream.getvalue()
@@ -142,10 +142,10 @@ def test_other_libraries_go_through_the_same_door(
     assert "\x1b" not in line
     if log_format == "json":
         event = json.loads(line)
-        assert (event["logger"], event["event"]) == ("another.library", "peer said %s")
+        assert (event["logger"], event["event"]) == ("another.package", "peer said %s")
         assert event["message"].startswith("peer said x 2026")
     else:
-        assert "warning another.library: peer said x 2026" in line
+        assert "warning another.package: peer said x 2026" in line
 
 
 def test_every_event_has_one_key() -> None:

@@ -193,7 +193,7 @@ class RtcEngine:
         self._post(order)
         try:
             return link, await negotiation.wait_local()
-        except BaseException:
+        except BaseException:  # cancelled too: nothing stays open, and it goes on up
             self.drop(link)
             raise
 
