@@ -254,6 +254,9 @@ SEARCH_DIALS_CONCURRENT_MAX = 4
 DIAL_JITTER_S = 0.1
 # One address of a peer mostly answers before the next one is tried (RFC 8305).
 DIAL_STAGGER_S = 0.25
+# Whoever was connected to first, and says nothing, keeps the others waiting no longer than this:
+# two round trips over a satellite, and a busy machine.
+RACE_TURN_S = 3.0
 # A relay waits that long for the direct addresses of the same peer.
 RELAY_HEAD_START_S = 0.3
 # Two nodes that dial each other at once see both sessions open within this time.

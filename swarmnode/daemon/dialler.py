@@ -196,13 +196,17 @@ class Dialler:
 
     async def _try(self, race: _Race, channel: Channel, address: str) -> None:
         is_taken = False
+        race.hurry()
         try:
             async with race.greeting:
                 if self._open_session(race.peer) is None:  # else it got through to us first
                     is_taken = True
-                    session = await self._start(channel, race.peer, is_probe=False)
-                    addresses = tuple(dict.fromkeys((address, *race.addresses)))
-                    await self._register(session, addresses)
+                    with trio.CancelScope() as race.turn:
+                        session = await self._start(channel, race.peer, is_probe=False)
+                        addresses = tuple(dict.fromkeys((address, *race.addresses)))
+                        await self._register(session, addresses)
+                    if race.turn.cancelled_caught:
+                        raise DeadlineExceeded(f"a handshake with {address}", limits.RACE_TURN_S)
                 race.nursery.cancel_scope.cancel()
         finally:
             if not is_taken:
@@ -218,6 +222,12 @@ class _Race:
     addresses: list[str] = field(default_factory=list)
     n_over: int = 0
     greeting: trio.Lock = field(default_factory=trio.Lock)  # a peer has one session with us
+    turn: trio.CancelScope | None = None  # of whoever greets
+
+    def hurry(self) -> None:
+        """Somebody else is there: who answers nothing, at an old address, must not block it."""
+        if self.turn is not None and self.greeting.locked():
+            self.turn.deadline = min(self.turn.deadline, trio.current_time() + limits.RACE_TURN_S)
 
 
 def _in_order(addresses: tuple[str, ...]) -> list[tuple[str, float]]:

@@ -284,3 +284,22 @@ async def test_news_of_somebody_who_is_not_dialled_any_more_dials_nobody(
         r.own.network.may_be_at(r.other.peer, (r.is_dead("mem:v"),))
         await trio.sleep(1)
         assert [address for address, _ in r.dialled] == [slow, "mem:y", "mem:w"]
+
+
+# --- somebody who says nothing ------------------------------------------------------------------
+
+
+async def test_who_accepts_and_says_nothing_does_not_keep_the_peer_waiting(
+    autojump_clock: MockClock,
+) -> None:
+    async def say_nothing(channel: Channel) -> None:
+        await trio.sleep_forever()
+
+    async with race() as r, trio.open_nursery() as nursery:
+        await nursery.start(r.other.transport.serve, "mem:mute", say_nothing)
+        r._acts["mem:x"] = lambda: r._dial("mem:mute")
+        began_at = trio.current_time()
+        await r.run("mem:x", r.leads("mem:y", r.peer))
+        took_s = trio.current_time() - began_at
+        assert took_s < limits.DIAL_STAGGER_S + JITTER + limits.RACE_TURN_S + 0.1
+        nursery.cancel_scope.cancel()
