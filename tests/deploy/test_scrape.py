@@ -16,7 +16,7 @@ from tests.deploy.test_dashboards import expressions
 from tests.process.daemon_kit import LOOPBACK, Daemon, free_port, wait_until
 from tests.process.life_kit import Party, peer_of
 
-pytestmark = needs("prometheus")
+pytestmark = [needs("prometheus"), pytest.mark.slow]
 
 WATCHED_S = 20
 SWARM = '{job="swarmnode", swarm="demo"}'

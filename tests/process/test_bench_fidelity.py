@@ -33,6 +33,7 @@ def test_an_experiment_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     assert "expected an experiment among dadao, a2cid2-rings," in done.err
 
 
+@pytest.mark.slow
 def test_daemons_are_compared_with_an_all_reduce(tmp_path: Path) -> None:
     done = swarmnode(tmp_path, "bench", "fidelity", "--only", "daemons", "--quick", "--json")
     assert done.code == 0, done.err

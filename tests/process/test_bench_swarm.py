@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from swarmnode.cli.bench_swarm import format_swarm_bench, run_swarm_bench
 
 
+@pytest.mark.slow
 def test_four_daemons_meet_and_their_dht_is_measured() -> None:
     result = run_swarm_bench(n_nodes=4, fresh_nodes=1, operations=8, idle_s=1.0)
     assert result["nodes"] == 4
