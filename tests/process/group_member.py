@@ -92,6 +92,9 @@ class Member:
 
     async def meet_all(self, addresses: list[str], number: int) -> None:
         self.all_ids = tuple(sorted(identity_of(n).peer_id for n in range(len(addresses))))
+        # Who was dialled must know where the other was: else it waits for it to come back.
+        where = {identity_of(n).peer_id: (address,) for n, address in enumerate(addresses)}
+        self.network.addresses_of = where.__getitem__
         for other, address in enumerate(addresses[:number]):
             await self.network.connect(identity_of(other).peer_id, (address,))
         while len(self.sessions) < len(addresses) - 1:  # noqa: ASYNC110
