@@ -21,7 +21,7 @@ from swarmnode.integrations.agent import SwarmAgent
 from swarmnode.integrations.losses import LossTap
 
 
-class SwarmCallback(TrainerCallback):  # type: ignore[misc]  # without the package it is Any
+class SwarmCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]  # without the package it is Any
     """Joins the swarm ``link`` when training begins, and leaves it at the end.
 
     Args:

@@ -21,7 +21,7 @@ from swarmnode.errors import ConfigError
 from swarmnode.integrations.agent import SwarmAgent
 
 
-class SwarmCallback(Callback):  # type: ignore[misc]  # without the package it is Any
+class SwarmCallback(Callback):  # type: ignore[misc, unused-ignore]  # without the package it is Any
     """Joins the swarm ``link`` when training begins, and leaves it at the end.
 
     Args:
