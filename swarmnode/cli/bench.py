@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from swarmnode import limits
+from swarmnode.cli import stopping
 from swarmnode.cli.main import print_json
 from swarmnode.cli.options import json_option
 from swarmnode.errors import ConfigError
@@ -17,6 +18,7 @@ _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 @click.group()
 def bench() -> None:
     """Measure codecs, links, exchanges, snapshots or whole swarms here, and what papers claim."""
+    stopping.watch()
 
 
 @bench.command()

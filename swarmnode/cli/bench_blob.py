@@ -30,11 +30,13 @@ from typing import Any
 import trio
 
 from swarmnode import limits
+from swarmnode.cli.children import child
+from swarmnode.cli.stopping import run_async
 from swarmnode.daemon.blobs import Blobs
 from swarmnode.env import real_env
 from swarmnode.errors import WorkerError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.spawn import worker_command, worker_environment
+from swarmnode.ipc.spawn import worker_command
 from swarmnode.net.channel import Channel
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session, run_session
@@ -67,9 +69,8 @@ def run_blob_bench(*, size_bytes: int = 200_000_000, rounds: int = 7) -> dict[st
         source.write_bytes(os.urandom(size_bytes))
         helpers = [
             stack.enter_context(
-                subprocess.Popen(
+                child(
                     worker_command("swarmnode.cli.bench_blob", str(folder), str(number)),
-                    env=worker_environment(),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                 )
@@ -78,7 +79,7 @@ def run_blob_bench(*, size_bytes: int = 200_000_000, rounds: int = 7) -> dict[st
         ]
         try:
             ports = [_greeting_of(helper) for helper in helpers]
-            return trio.run(_measure, folder, ports, size_bytes, rounds)
+            return run_async(_measure, folder, ports, size_bytes, rounds)
         finally:
             for helper in helpers:
                 assert helper.stdin is not None

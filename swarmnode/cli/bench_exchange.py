@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import numpy.typing as npt
 import trio
 
 from swarmnode.cli.bench_kit import SWARM, swarm_identity, write_manifest
+from swarmnode.cli.children import child
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.node import Node, TrainingChoice
 from swarmnode.env import real_env
@@ -42,7 +43,7 @@ from swarmnode.ipc.control import (
     Wish,
     WorkerReady,
 )
-from swarmnode.ipc.spawn import worker_command, worker_environment
+from swarmnode.ipc.spawn import worker_command
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.identity import Identity
@@ -66,15 +67,17 @@ def run_exchange_bench(n_params: int, codec: str, repeats: int) -> dict[str, Any
     with tempfile.TemporaryDirectory(prefix="swarmnode-bench-") as folder:
         write_manifest([Path(folder) / side for side in "01"], numel=n_params, codec=codec)
         arguments = (folder, str(n_params), str(_WARM_UP + repeats))
-        sides = [
-            subprocess.Popen(
-                worker_command("swarmnode.cli.bench_exchange", *arguments, str(side)),
-                env=worker_environment(),
-                stdout=subprocess.PIPE,
-            )
-            for side in (0, 1)
-        ]
-        results = [_result_of(process) for process in sides]
+        with ExitStack() as stack:
+            sides = [
+                stack.enter_context(
+                    child(
+                        worker_command("swarmnode.cli.bench_exchange", *arguments, str(side)),
+                        stdout=subprocess.PIPE,
+                    )
+                )
+                for side in (0, 1)
+            ]
+            results = [_result_of(process) for process in sides]
     return _summary(n_params, codec, results)
 
 

@@ -26,8 +26,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from swarmnode.cli.children import child
+from swarmnode.cli.stopping import run_async
 from swarmnode.ids import PeerId
-from swarmnode.ipc.spawn import worker_command, worker_environment
+from swarmnode.ipc.spawn import worker_command
 from swarmnode.net.channel import Channel
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session, run_session
@@ -54,18 +56,13 @@ def run_link_bench(
         ``request_p50_ms_loaded`` for 128 bytes there and back, the latter while bulk runs;
         ``cpu_s_per_gb`` of both processes together for our link's bulk.
     """
-    helper = subprocess.Popen(
-        worker_command("swarmnode.cli.bench_link"),
-        env=worker_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    with helper:
+    command = worker_command("swarmnode.cli.bench_link")
+    with child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as helper:
         assert helper.stdin is not None
         assert helper.stdout is not None
         try:
             ports = json.loads(helper.stdout.readline())
-            return trio.run(_measure, ports, rounds, bytes_per_round, requests)
+            return run_async(_measure, ports, rounds, bytes_per_round, requests)
         finally:
             helper.stdin.close()  # tells it to end
 

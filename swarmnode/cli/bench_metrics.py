@@ -16,6 +16,7 @@ import numpy as np
 import trio
 from trio.testing import MockClock
 
+from swarmnode.cli.stopping import run_async
 from swarmnode.errors import DeadlineExceeded
 from swarmnode.telemetry.exposition import render
 from swarmnode.telemetry.remote import pack
@@ -34,7 +35,7 @@ def run_metrics_bench(peers: int) -> dict[str, Any]:
         DeadlineExceeded: the nodes did not all meet.
     """
     with TemporaryDirectory() as home:
-        return trio.run(_measure, Path(home), peers, clock=MockClock(autojump_threshold=0))
+        return run_async(_measure, Path(home), peers, clock=MockClock(autojump_threshold=0))
 
 
 def format_metrics_bench(result: dict[str, Any]) -> str:

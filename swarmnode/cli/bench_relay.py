@@ -23,10 +23,12 @@ from swarmnode.cli.bench_link import (
     send_bulk,
     stdin_closed,
 )
+from swarmnode.cli.children import child
+from swarmnode.cli.stopping import run_async
 from swarmnode.daemon.relay import RelayService
 from swarmnode.env import real_env
 from swarmnode.ids import PeerId
-from swarmnode.ipc.spawn import worker_command, worker_environment
+from swarmnode.ipc.spawn import worker_command
 from swarmnode.net.channel import Channel, receive_exactly
 from swarmnode.net.relay import Relays
 from swarmnode.net.relay_address import RelayAddress
@@ -56,7 +58,7 @@ def run_relay_bench(
         ``relay_cpu_s_per_gb`` of the relay's process alone.
     """
     with _helper("relay") as relay, _helper("receiver", json.dumps(relay)) as receiver:
-        return trio.run(_measure, relay, receiver, rounds, bytes_per_round, requests)
+        return run_async(_measure, relay, receiver, rounds, bytes_per_round, requests)
 
 
 def format_relay_bench(result: dict[str, float]) -> str:
@@ -76,13 +78,8 @@ def format_relay_bench(result: dict[str, float]) -> str:
 @contextmanager
 def _helper(role: str, argument: str = "") -> Iterator[dict[str, str]]:
     """Run this module as a program; give what it says of itself."""
-    process = subprocess.Popen(
-        [*worker_command("swarmnode.cli.bench_relay"), role, argument],
-        env=worker_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    with process:
+    command = worker_command("swarmnode.cli.bench_relay", role, argument)
+    with child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:

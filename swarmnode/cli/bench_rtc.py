@@ -25,8 +25,10 @@ from swarmnode.cli.bench_link import (
     send_bulk,
     stdin_closed,
 )
+from swarmnode.cli.children import child
+from swarmnode.cli.stopping import run_async
 from swarmnode.ids import PeerId
-from swarmnode.ipc.spawn import worker_command, worker_environment
+from swarmnode.ipc.spawn import worker_command
 from swarmnode.net.rtc import RtcChannel, open_rtc
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session, run_session
@@ -51,7 +53,7 @@ def run_rtc_bench(
         _say(receiver, _hear(sender))
         _say(sender, _hear(receiver))
         with _helper(_OURS) as helper:
-            return trio.run(_measure, helper, sender, rounds, bytes_per_round, requests)
+            return run_async(_measure, helper, sender, rounds, bytes_per_round, requests)
 
 
 def format_rtc_bench(result: dict[str, float]) -> str:
@@ -72,14 +74,8 @@ Helper = subprocess.Popen[str]
 
 @contextmanager
 def _helper(module: str, *arguments: str) -> Iterator[Helper]:
-    process = subprocess.Popen(
-        [*worker_command(module), *arguments],
-        env=worker_environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    command = worker_command(module, *arguments)
+    with child(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         try:
             yield process

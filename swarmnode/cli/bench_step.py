@@ -17,6 +17,7 @@ from typing import Any
 import trio
 
 from swarmnode.cli.node_process import NodeProcess, free_addresses
+from swarmnode.cli.stopping import run_async
 from swarmnode.errors import DeadlineExceeded
 
 _START_DEADLINE_S = 120.0
@@ -32,7 +33,7 @@ def run_step_bench(seconds: float, rounds: int, every: int) -> dict[str, Any]:
     """
     folder = Path(tempfile.mkdtemp(prefix="swarmnode-bench-"))
     try:
-        return trio.run(_measure, folder, seconds, rounds, every)
+        return run_async(_measure, folder, seconds, rounds, every)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -35,6 +35,7 @@ import trio
 from swarmnode import limits
 from swarmnode.cli.bench_kit import SWARM, swarm_identity, write_manifest
 from swarmnode.cli.node_process import NodeProcess, free_addresses
+from swarmnode.cli.stopping import run_async
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.discovery import Discovery
 from swarmnode.daemon.node import Node, TrainingChoice
@@ -77,7 +78,7 @@ def run_swarm_bench(
     """
     folder = Path(tempfile.mkdtemp(prefix="swarmnode-bench-"))
     try:
-        return trio.run(_measure, folder, _Plan(n_nodes, fresh_nodes, operations, idle_s))
+        return run_async(_measure, folder, _Plan(n_nodes, fresh_nodes, operations, idle_s))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -43,10 +43,9 @@ def demo(
     exported model, some generated text, and loss.png with the loss of every node and of
     one node that trained alone for the same number of steps.
     """
-    import trio
-
     from swarmnode.cli.demo_report import report
     from swarmnode.cli.demo_run import DemoRun, DemoSettings
+    from swarmnode.cli.stopping import run_async
     from swarmnode.daemon.app import one_error
 
     check_data(data)
@@ -61,7 +60,7 @@ def demo(
     run = DemoRun(settings, view)
     try:
         with one_error():
-            trio.run(run.run)
+            run_async(run.run)
         figures = report(run, out, view)
     finally:
         if not keep:

@@ -27,6 +27,7 @@ from swarmnode.cli.demo_run import DemoNode
 from swarmnode.cli.fidelity_compare import Curve, Run, Setting, compare
 from swarmnode.cli.finding import Finding
 from swarmnode.cli.node_process import free_addresses
+from swarmnode.cli.stopping import run_async
 from swarmnode.cli.worker_tools import run_offline, stream_offline
 from swarmnode.errors import DeadlineExceeded, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
@@ -94,7 +95,7 @@ def run_both(folder: Path, plan: Plan) -> tuple[Run, Run, Setting]:
         SwarmNodeError: a node or a rank failed, or took too long.
     """
     swarm = _Swarm(folder, plan)
-    trio.run(swarm.train)
+    run_async(swarm.train)
     manifest = swarm.manifest
     setting = Setting(
         strategy=_STRATEGY,

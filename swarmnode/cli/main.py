@@ -7,10 +7,11 @@ Exit codes: 0 ok, 1 failed, 2 wrong usage or setting, 3 no daemon runs, 4 refuse
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import io
 import json
 import os
-import signal
 import sys
 from importlib import import_module
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import click
 
 from swarmnode import __version__
+from swarmnode.cli import stopping
 from swarmnode.errors import SwarmNodeError
 
 # verb -> (module, one line of help); nothing below is imported until its verb is used.
@@ -94,12 +96,16 @@ def cli() -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
     if arguments is None:
-        # As Ctrl-C: a benchmark or demo that a time limit ends must not leave its nodes behind.
-        signal.signal(signal.SIGTERM, _stop)
-    arguments = _usual_order(sys.argv[1:] if arguments is None else arguments)
+        arguments = _usual_order(sys.argv[1:])
+        stopping.install(functools.partial(_say_last, arguments))
+    else:
+        arguments = _usual_order(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal may know less than UTF-8
-    exit_code = _run(arguments)
+    try:
+        exit_code = _run(arguments)
+    finally:
+        stopping.end_children()  # a benchmark that failed must not leave its nodes behind
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -108,12 +114,19 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(exit_code)
 
 
-def _stop(signal_number: int, frame: object) -> None:  # noqa: ARG001
-    raise KeyboardInterrupt
-
-
 def _run(arguments: list[str]) -> int:
     """Run a verb; whatever it raises becomes one line and an exit code."""
+    try:
+        code = _run_verb(arguments)
+    # Broad: what breaks while a verb is ended, such as a node that was killed, is not news.
+    except BaseException:
+        if not stopping.reason():
+            raise
+        code = 1
+    return _fail(arguments, stopping.reason(), 1) if stopping.reason() else code
+
+
+def _run_verb(arguments: list[str]) -> int:
     try:
         code = cli.main(args=arguments, prog_name="swarmnode", standalone_mode=False)
     except click.exceptions.Exit as stop:
@@ -155,11 +168,25 @@ def _system_line(error: OSError) -> str:
 
 
 def _fail(arguments: list[str], message: str, exit_code: int) -> int:
+    """Say why it ended, if that has not been said; return the exit code."""
+    if stopping.reason():
+        if not stopping.may_say():
+            return 1
+        message, exit_code = stopping.reason(), 1
     line = plain(" ".join(message.split()))
     is_said = "--json" in arguments and say(json.dumps({"error": line, "exit_code": exit_code}))
     if not is_said:
         click.echo(f"swarmnode: {line}", err=True)
     return exit_code
+
+
+def _say_last(arguments: list[str], message: str) -> None:
+    """Say why it ended from a place where the streams may be in somebody's hands."""
+    text, descriptor = f"swarmnode: {message}", 2
+    if "--json" in arguments:
+        text, descriptor = json.dumps({"error": message, "exit_code": 1}), 1
+    with contextlib.suppress(OSError):
+        os.write(descriptor, f"{text}\n".encode())
 
 
 def say(line: str) -> bool:

@@ -13,10 +13,12 @@ from typing import Any
 
 import trio
 
+from swarmnode.cli.children import child, start_child
 from swarmnode.cli.client import ControlClient
 from swarmnode.config import Paths
+from swarmnode.daemon.worker_hold import ChildProcess
 from swarmnode.errors import SwarmNodeError, WorkerError
-from swarmnode.ipc.spawn import worker_command, worker_environment
+from swarmnode.ipc.spawn import worker_command
 
 
 class NodeProcess:
@@ -25,7 +27,7 @@ class NodeProcess:
     def __init__(self, home: Path, address: str) -> None:
         self.home = home
         self.address = address
-        self.process: trio.Process | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self.status: dict[str, Any] = {}  # the newest answer; empty while it is down
 
     @property
@@ -42,15 +44,11 @@ class NodeProcess:
         """Create a swarm from this home and return its link. Raises WorkerError."""
         command = ["create", name, "--home", str(self.home), "--json", *options]
         command += ["--listen", self.address, "--advertise", self.address]
-        done = await trio.run_process(
-            worker_command("swarmnode", *command),
-            env=worker_environment(),
-            capture_stdout=True,
-            check=False,
-        )
-        answer = json.loads(done.stdout or b"{}")
-        if done.returncode:
-            raise WorkerError(f"swarmnode create failed: {answer.get('error', done.returncode)}")
+        with child(worker_command("swarmnode", *command), stdout=subprocess.PIPE) as process:
+            said, _ = await trio.to_thread.run_sync(process.communicate, abandon_on_cancel=True)
+        answer = json.loads(said or b"{}")
+        if process.returncode:
+            raise WorkerError(f"swarmnode create failed: {answer.get('error', process.returncode)}")
         return str(answer["link"])
 
     async def start(self, link: str, *options: str) -> None:
@@ -60,14 +58,14 @@ class NodeProcess:
         command += ["--dashboard", "off", *options]
         command += ["--listen", self.address, "--advertise", self.address]
         with (self.home / "daemon.log").open("ab") as log:
-            self.process = await trio.lowlevel.open_process(
+            # From this thread: Linux takes the end of the thread that started it for our own.
+            self.process = start_child(
                 worker_command("swarmnode", *command),
-                env=worker_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for whoever started it, who ends it then
             )
+        await trio.lowlevel.checkpoint()
 
     async def poll(self) -> None:
         """Take its newest status, if it answers. Raises WorkerError if it has ended."""
@@ -90,7 +88,7 @@ class NodeProcess:
         begin = trio.current_time()
         self.process.send_signal(signal.SIGINT)
         with trio.move_on_after(deadline_s):
-            await self.process.wait()
+            await self._wait_end()
         if self.process.returncode != 0:
             raise self.failure()
         return trio.current_time() - begin
@@ -99,8 +97,13 @@ class NodeProcess:
         """End daemon and worker at once, as a power cut would."""
         assert self.process is not None
         self._kill_both()
-        await self.process.wait()
+        await self._wait_end()
         self.process, self.status = None, {}
+
+    async def _wait_end(self) -> None:
+        assert self.process is not None
+        await ChildProcess(self.process).wait_exit()
+        self.process.wait()
 
     def kill_if_running(self) -> None:
         """After an error nothing may stay behind, not even a last snapshot of the worker."""

@@ -57,7 +57,7 @@ _METAVARS = {
 
 _EXIT_CODES = {
     0: "done",
-    1: "failed: the network, the disk, the worker, Ctrl-C",
+    1: "failed: the network, the disk, the worker; stopped by Ctrl-C, SIGTERM or a broken pipe",
     2: "wrong usage: an option, a setting, a link or a file that you named",
     3: "no daemon runs on this home",
     4: "refused: a rule of trust, a limit, or something that does not fit the swarm",

@@ -16,6 +16,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.cli.client import ControlClient
+from swarmnode.cli.stopping import run_async
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.addresses import reachable_addresses
 from swarmnode.daemon.app import one_error
@@ -168,7 +169,7 @@ def look_around(
 
     configure_logging(config.log_format, "error")
     with one_error():
-        return trio.run(main)
+        return run_async(main)
 
 
 def own_node(config: NodeConfig) -> tuple[Hint, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 import swarmnode
+from swarmnode.cli import stopping
 from swarmnode.cli.main import print_json
 from swarmnode.cli.options import json_option
 from swarmnode.cli.simulate_strategy import simulate_strategy, strategy_options
@@ -44,6 +45,7 @@ def simulate(
     All nodes share one DHT and are spread over swarms. A fifth of them is behind NATs.
     Equal seeds give equal runs. Exits with 1 if a promise was broken.
     """
+    stopping.watch()
     if algorithm["strategy"] is not None:
         return simulate_strategy(nodes, seed, as_json, algorithm)
     from swarmnode.testing.simulate import run_simulation

@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Iterator
 from typing import IO, Any
 
+from swarmnode.cli.children import start_child
 from swarmnode.errors import ConfigError, SpecMismatch, SwarmNodeError, WorkerError
 from swarmnode.ipc.control import FATAL_KINDS
-from swarmnode.ipc.spawn import worker_command, worker_environment
+from swarmnode.ipc.spawn import worker_command
 
 _OFFLINE = "swarmnode.worker.offline"
 
@@ -62,14 +63,13 @@ def stream_offline(*arguments: str, module: str = _OFFLINE) -> Iterator[dict[str
 
 def _start(command: list[str], complaints: IO[bytes]) -> subprocess.Popen[str]:
     try:
-        return subprocess.Popen(
+        return start_child(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=complaints,
             encoding="utf-8",
             errors="replace",
-            env=worker_environment(),
         )
     except OSError as error:  # no memory for a process, or arguments that are too long
         raise WorkerError(f"cannot start a process that has torch: {error.strerror}") from error
