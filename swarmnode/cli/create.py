@@ -16,12 +16,15 @@ import click
 from swarmnode import __version__
 from swarmnode.cli.main import print_json
 from swarmnode.cli.options import bootstrap_option, check_data, given, json_option, node_options
-from swarmnode.cli.worker_tools import run_offline
+from swarmnode.cli.progress import Progress
+from swarmnode.cli.room import check_room
+from swarmnode.cli.worker_tools import stream_offline
 from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.errors import ConfigError, Refused
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
 
 _SECONDS_PER_DAY = 86_400
+_LARGE_NUMEL = 10_000_000  # building so many takes seconds, on a busy machine a minute
 _SHOWN = (
     "task",
     "config",
@@ -107,7 +110,13 @@ def create(
     if config.paths.swarm(name).manifest.exists():
         raise Refused(f"this home has a swarm named {name!r} already: choose another name")
     described = _describe(
-        task, settings, data_dir, strategy=strategy, codec=codec, topology=topology
+        task,
+        settings,
+        data_dir,
+        strategy=strategy,
+        codec=codec,
+        topology=topology,
+        is_quiet=as_json,
     )
     link, node_id = write_swarm(
         name, config, codec, described, expires_days=expires_days, is_closed=closed
@@ -178,17 +187,26 @@ def _describe(
     strategy: str,
     codec: str,
     topology: str,
+    is_quiet: bool,
 ) -> dict[str, Any]:
     """Have torch build the model once, and check whether all that was chosen fits together."""
     from swarmnode.tasks.presets import resolve_preset
 
+    named = task
     task_config, strategy_settings = _parse_settings(settings)
     task, task_config = resolve_preset(task, task_config)
     arguments = [f"--task={task}", f"--config={json.dumps(task_config)}"]
     arguments += [f"--strategy={strategy}", f"--data-dir={data_dir}"]
     arguments += [f"--strategy-settings={json.dumps(strategy_settings)}"]
     arguments += [f"--codec={codec}", f"--topology={topology}"]
-    return run_offline("describe", *arguments)
+    described: dict[str, Any] = {}
+    with Progress(is_quiet=is_quiet) as progress:
+        for described in stream_offline("describe", "--progress", *arguments):
+            if "progress" in described:
+                numel = described.get("numel", 0)
+                check_room(named, numel)
+                progress.show(described["progress"], is_long=numel >= _LARGE_NUMEL)
+    return described
 
 
 def _words(described: dict[str, Any]) -> str:

@@ -6,7 +6,9 @@ output. A failure is ``{"failed": KIND, "message": LINE}`` and the exit status o
 ::
 
     describe --task NAME [--config JSON]       layout, size and resolved settings of a swarm;
-                                               refuses what does not fit together
+                                               refuses what does not fit together; with
+                                               --progress, lines ``{"progress": WORDS}`` before
+                                               that, one with "numel" (0: not known)
     generate MODEL --prompt TEXT               text written by an export or snapshot
     evaluate MODEL...                          loss of each, of their mean, and their spread
     alone --task NAME --steps N                train one node with no peers, for comparison
@@ -51,12 +53,21 @@ def main(argv: list[str] | None = None) -> int:
 
 def describe(arguments: argparse.Namespace) -> Iterator[Json]:
     """Say what a task and a strategy are; this is what a manifest is made from."""
-    from swarmnode.worker.describe import describe_state
-    from swarmnode.worker.state import build_state, build_task
+    if arguments.progress:
+        yield {"progress": "loading torch"}
+    from swarmnode.worker.describe import build_untrained, describe_state, model_numel
+    from swarmnode.worker.state import build_task
 
     task = build_task(arguments.task, _json_object(arguments.config), arguments.data_dir)
+    if arguments.progress:
+        numel = model_numel(task)
+        size = "" if numel is None else f" of {numel:,} parameters"
+        yield {"progress": f"building the model{size}", "numel": numel or 0}
+    state = build_untrained(task)
+    if arguments.progress:
+        yield {"progress": "reading the data"}
     yield describe_state(
-        build_state(task, swarm_seed=0, device="cpu"),
+        state,
         strategy=arguments.strategy,
         settings=_json_object(arguments.strategy_settings),
         codec=arguments.codec,
@@ -214,6 +225,7 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("--strategy", default=DEFAULT_STRATEGY)
             sub.add_argument("--strategy-settings", default="{}", help="JSON")
             sub.add_argument("--codec", default="Q8B64")
+            sub.add_argument("--progress", action="store_true")
             sub.add_argument("--topology", default="matching", help="a name, or a file of edges")
         else:
             sub.add_argument("--steps", type=int, required=True)
