@@ -997,9 +997,14 @@ HTTP_BODY_BYTES_MAX = MIB
 HTTP_ANSWER_BYTES_MAX = 16 * MIB
 # A person, a dashboard, Prometheus and a few scripts; each costs a file descriptor.
 HTTP_CONNECTIONS_MAX = 64
+# Who comes when all of them are taken: enough for every verb of some people at one moment.
+HTTP_WAITING_MAX = 32
+# As long as silent clients hold slots, and half a command's patience (cli/client.py).
+HTTP_SLOT_WAIT_S = 5.0
 HTTP_QUERY_FIELDS_MAX = 32
-# From the first byte of a request to its last: a slow client may not hold a connection.
-HTTP_RECEIVE_DEADLINE_S = 10.0
+# From connecting, and later from the first byte of a request, to its last: clients connect when
+# they have something to ask. A silent one is gone within 5 s, also where the machine is busy.
+HTTP_RECEIVE_DEADLINE_S = 4.5
 # A handler reads memory; verbs that wait for a snapshot bring their own deadline.
 HTTP_HANDLER_DEADLINE_S = 10.0
 # One write: a client that reads nothing for this long is gone.

@@ -9,7 +9,7 @@ import click
 from swarmnode import limits
 from swarmnode.cli import stopping
 from swarmnode.cli.main import print_json
-from swarmnode.cli.options import json_option
+from swarmnode.cli.options import codec_option, json_option
 from swarmnode.errors import ConfigError
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
@@ -81,7 +81,7 @@ def metrics(peers: int, as_json: bool) -> None:
 
 @bench.command()
 @click.option("--params", type=click.IntRange(1), default=50_000_000, show_default=True)
-@click.option("--codec", default="Q8B64", show_default=True)
+@codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32 or E3M0.")
 @click.option("--repeats", type=click.IntRange(1, 1000), default=15, show_default=True)
 @json_option
 def exchange(params: int, codec: str, repeats: int, as_json: bool) -> None:

@@ -6,7 +6,9 @@ Loads neither Trio nor cryptography: ``swarmnode status`` answers in millisecond
 from __future__ import annotations
 
 import http.client
+import select
 import socket
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +26,7 @@ from swarmnode.errors import (
 )
 
 DEADLINE_S = 10.0
+_CONNECT_RETRY_S = 0.02  # the kernel does not say when the daemon has accepted some
 _ERRORS: dict[int, type[SwarmNodeError]] = {
     error.exit_code: error for error in (SwarmNodeError, ConfigError, NotRunning, Refused)
 }
@@ -47,7 +50,23 @@ class _UnixConnection(http.client.HTTPConnection):
         """Connect the socket that requests are sent through."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+        until = time.monotonic() + (self.timeout or 0.0)
+        while True:
+            try:
+                self.sock.connect(str(self._path))
+                return
+            except BlockingIOError as error:  # a busy daemon has yet to accept those before us
+                if time.monotonic() >= until:
+                    raise TimeoutError("not accepted") from error
+                select.select([], [], [], _CONNECT_RETRY_S)
+
+    def send(self, data: Any) -> None:
+        """Send; a daemon that takes no more may have answered already, why not."""
+        try:
+            super().send(data)
+        except (BrokenPipeError, ConnectionResetError):
+            if not select.select([self.sock], [], [], 0)[0]:
+                raise
 
 
 class ControlClient:
@@ -113,7 +132,10 @@ class ControlClient:
             self._check_owner(socket_path)
             connection.request(method, path, body, {"content-type": "application/json"})
             response = connection.getresponse()
-            return response.status, response.read(limits.HTTP_ANSWER_BYTES_MAX)
+            answer = response.read(limits.HTTP_ANSWER_BYTES_MAX)
+            if response.length and len(answer) < limits.HTTP_ANSWER_BYTES_MAX:
+                raise http.client.IncompleteRead(answer, response.length)
+            return response.status, answer
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
             raise NotRunning(
                 f"no swarmnode runs on {home}: start it with `swarmnode join LINK`, or name its "
@@ -126,10 +148,20 @@ class ControlClient:
         except TimeoutError as error:
             operation = f"{method} {path} to the swarmnode on {home}"
             raise DeadlineExceeded(operation, deadline_s) from error
-        except (OSError, http.client.HTTPException) as error:
+        except http.client.IncompleteRead as error:
             raise TransportError(
-                f"the swarmnode on {home} went away while answering {path}: "
-                f"{error or type(error).__name__}"
+                f"the swarmnode on {home} went away while answering {path}: {len(error.partial)}"
+                f" bytes came, {error.expected or 'some'} more were to come"
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            why = str(error) or type(error).__name__
+            if _was_not_read(error):
+                raise TransportError(
+                    f"the swarmnode on {home} closed the connection before it read the request for"
+                    f" {path} ({why}): it is ending, or very busy; ask again"
+                ) from error
+            raise TransportError(
+                f"the swarmnode on {home} went away while answering {path}: {why}"
             ) from error
         finally:
             connection.close()
@@ -144,3 +176,9 @@ class ControlClient:
                 f"{socket_path.parent} belongs to uid {owner}, the home {self._paths.home} to "
                 f"uid {expected}: remove the former, or choose a shorter home"
             )
+
+
+def _was_not_read(error: Exception) -> bool:
+    """Whether the daemon closed with our request unread: the kernel calls that a reset."""
+    is_end = isinstance(error, http.client.RemoteDisconnected)  # it was read, and nothing came
+    return isinstance(error, BrokenPipeError | ConnectionResetError) and not is_end

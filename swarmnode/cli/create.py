@@ -15,7 +15,14 @@ import click
 
 from swarmnode import __version__
 from swarmnode.cli.main import print_json
-from swarmnode.cli.options import bootstrap_option, check_data, given, json_option, node_options
+from swarmnode.cli.options import (
+    bootstrap_option,
+    check_data,
+    codec_option,
+    given,
+    json_option,
+    node_options,
+)
 from swarmnode.cli.progress import Progress
 from swarmnode.cli.room import check_room
 from swarmnode.cli.worker_tools import stream_offline
@@ -61,12 +68,7 @@ _SHOWN = (
     metavar="KEY=VALUE",
     help="A setting of the task, or of the strategy as strategy.KEY=VALUE; may be repeated.",
 )
-@click.option(
-    "--codec",
-    default="Q8B64",
-    show_default=True,
-    help="How values travel: Q8B64, Q4B64, BF16, RAW32 or E3M0.",
-)
+@codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32 or E3M0.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
 @click.option("--expires-days", type=click.IntRange(1, 36_500), help="Refuse newcomers after that.")
 @click.option("--closed", is_flag=True, help="Only who has an invite may join.")

@@ -35,6 +35,17 @@ def merge_option(default: str | None) -> Callable[..., Any]:
     )
 
 
+def codec_option(text: str, *, default: str | None = "Q8B64") -> Callable[..., Any]:
+    """How payloads travel; names of codecs are capitals, and taken in any letters."""
+    return click.option(
+        "--codec",
+        default=default,
+        show_default=default is not None,
+        callback=lambda _context, _option, name: name and name.upper(),
+        help=text,
+    )
+
+
 def node_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Settings of a node that `create` and `join` have in common."""
     for option in (

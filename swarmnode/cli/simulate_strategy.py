@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from swarmnode.cli.main import print_json
+from swarmnode.cli.options import codec_option
 from swarmnode.cli.worker_tools import run_offline
 from swarmnode.errors import ConfigError
 
@@ -40,7 +41,7 @@ _OPTIONS = (
     click.option("--optimizer", type=click.Choice(("sgd", "adam")), help="Of task digits."),
     click.option("--lr", type=click.FloatRange(0), default=0.0, help="Of the local optimizer."),
     click.option("--set", "settings", multiple=True, help="KEY=VALUE of the strategy."),
-    click.option("--codec", help="How payloads travel [default: every number as it is]."),
+    codec_option("How payloads travel [default: every number as it is].", default=None),
     click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="A picture."),
 )
 

@@ -2,7 +2,7 @@
 
 ==========  =========================================================================
 GET /status   :class:`~swarmnode.daemon.status.NodeStatus`; ``?mixing=1`` with fresh figures of the
-              exchange graph
+              exchange graph. Answers however many other connections are open
 GET /peers    list of :class:`~swarmnode.daemon.status.PeerView`
 GET /netcheck  list of :class:`~swarmnode.daemon.netcheck.Finding`
 GET /swarms   ``?names=A,B``: :class:`~swarmnode.daemon.found.Findings`, what LAN and DHT know
@@ -80,7 +80,7 @@ def control_routes(node: Node) -> list[Route]:
         return json_response({"leaving": True})
 
     return [
-        Route("GET", "/status", status),
+        Route("GET", "/status", status, has_own_slot=True),
         Route("GET", "/peers", peers),
         Route("GET", "/netcheck", netcheck, limits.NETCHECK_S + 1),
         Route("GET", "/swarms", swarms, limits.LOOKUP_DHT_S + 1),

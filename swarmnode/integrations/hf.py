@@ -3,9 +3,9 @@
     trainer = Trainer(..., callbacks=[SwarmCallback(LINK, home="node")])
     trainer.train()
 
-A step is an optimizer step. The Trainer's own checkpoints go on as ever; the node keeps snapshots
-of its own, and a run that begins again goes on from the newest of those. When the node is told to
-leave, training ends as if all steps were done.
+A step is an optimizer step, and counts for the tokens of its batches. The Trainer's own
+checkpoints go on as ever; the node keeps snapshots of its own, and a run that begins again goes on
+from the newest of those. When the node is told to leave, training ends as if all steps were done.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from swarmnode.api.node import Node
 from swarmnode.integrations.agent import SwarmAgent
 from swarmnode.integrations.losses import LossTap
+from swarmnode.integrations.tokens import TokenTap
 
 
 class SwarmCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]  # without the package it is Any
@@ -26,7 +27,8 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]  # wi
 
     Args:
         link, settings: as of :meth:`swarmnode.Node.join`.
-        tokens_per_step: what one step counts for; 0: the number of examples.
+        tokens_per_step: what one step counts for; 0: the tokens that the model was given in it, or
+            the examples where a batch has no tokens.
     """
 
     def __init__(self, link: str, *, tokens_per_step: int = 0, **settings: Any) -> None:
@@ -36,6 +38,7 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]  # wi
         self.node: Node | None = None
         self.agent: SwarmAgent | None = None
         self._losses = LossTap()
+        self._tokens = TokenTap()
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -44,25 +47,28 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]  # wi
         del state, control
         model: torch.nn.Module = kwargs["model"]
         optimizer = kwargs["optimizer"]
-        self._tokens_per_step = self._tokens_per_step or (
-            args.train_batch_size * args.gradient_accumulation_steps
-        )
         with ExitStack() as stack:
             self.node = stack.enter_context(self._joining)
             inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
             self.agent = stack.enter_context(SwarmAgent(self.node, model, inner))
             if args.gradient_accumulation_steps == 1:  # else only the Trainer knows what they are
                 stack.enter_context(self._losses.of(model))
+            stack.enter_context(self._tokens.of(model))
             self._stack = stack.pop_all()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Merge and exchange; end when the node leaves."""
-        del args, state, kwargs
+        del state, kwargs
         assert self.agent is not None, "training has begun"
-        if not self.agent.step(self._losses.take(), tokens=self._tokens_per_step):
+        if not self.agent.step(self._losses.take(), tokens=self._step_tokens(args)):
             control.should_training_stop = True
+
+    def _step_tokens(self, args: TrainingArguments) -> int:
+        counted = self._tokens.take() * args.world_size  # each process is given its own part
+        examples: int = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        return self._tokens_per_step or counted or examples  # a loss may never call the model
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -3,9 +3,10 @@
     trainer = Trainer(..., callbacks=[SwarmCallback(LINK, home="node")])
     trainer.fit(module, data)
 
-A step is an optimizer step, of a module with one optimizer. Lightning's own checkpoints go on as
-ever; the node keeps snapshots of its own, and a run that begins again goes on from the newest of
-those. When the node is told to leave, training ends as if all steps were done.
+A step is an optimizer step, of a module with one optimizer, and counts for the tokens of its
+batches. Lightning's own checkpoints go on as ever; the node keeps snapshots of its own, and a run
+that begins again goes on from the newest of those. When the node is told to leave, training ends
+as if all steps were done.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from swarmnode.api.node import Node
 from swarmnode.errors import ConfigError
 from swarmnode.integrations.agent import SwarmAgent
+from swarmnode.integrations.tokens import tokens_in
 
 
 class SwarmCallback(Callback):  # type: ignore[misc, unused-ignore]  # without the package it is Any
@@ -26,18 +28,20 @@ class SwarmCallback(Callback):  # type: ignore[misc, unused-ignore]  # without t
 
     Args:
         link, settings: as of :meth:`swarmnode.Node.join`.
-        tokens_per_step: what one step counts for in the swarm's progress.
+        tokens_per_step: what one step counts for in the swarm's progress; 0: the tokens of its
+            batches, or the examples where a batch has no tokens.
         monitor: the logged figure that is the loss on held-out data.
     """
 
     def __init__(
-        self, link: str, *, tokens_per_step: int = 1, monitor: str = "val_loss", **settings: Any
+        self, link: str, *, tokens_per_step: int = 0, monitor: str = "val_loss", **settings: Any
     ) -> None:
         self._joining = Node.join(link, **settings)
         self._tokens_per_step = tokens_per_step
         self._monitor = monitor
         self._stack = ExitStack()
         self._step = 0
+        self._tokens = 0  # of batches since the last step: gradients add up
         self.node: Node | None = None
         self.agent: SwarmAgent | None = None
 
@@ -56,14 +60,16 @@ class SwarmCallback(Callback):  # type: ignore[misc, unused-ignore]  # without t
             self._stack = stack.pop_all()
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *batch: Any
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *place: int
     ) -> None:
         """Merge and exchange if the optimizer has stepped; end when the node leaves."""
-        del pl_module, batch
-        if self.agent is None or trainer.global_step == self._step:  # gradients add up
+        del pl_module, place
+        self._tokens += tokens_in(batch) * trainer.world_size  # each process has its own part
+        if self.agent is None or trainer.global_step == self._step:
             return
-        self._step = trainer.global_step
-        if not self.agent.step(_loss_in(outputs), tokens=self._tokens_per_step):
+        self._step, counted, self._tokens = trainer.global_step, self._tokens, 0
+        tokens = self._tokens_per_step or max(1, counted)  # a batch may hold no tensor
+        if not self.agent.step(_loss_in(outputs), tokens=tokens):
             trainer.should_stop = True
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -49,6 +49,7 @@ def create_swarm(
         Refused: this home has a swarm of that name.
     """
     check_name(name)
+    codec = codec.upper()  # as --codec takes it
     config = load_config({"home": home and str(home), **settings}, os.environ)
     check_link_can_work(config)
     if config.paths.swarm(name).manifest.exists():

@@ -6,10 +6,12 @@ connection ends in an answer, a refusal, or a closed socket, and never in an exc
 
 One connection::
 
-    idle --first byte--> receiving --whole request--> answering --> idle, or closed
-      | HTTP_IDLE_S          | HTTP_RECEIVE_DEADLINE_S    | the route's deadline, then
-      v closed               v 408, closed                  HTTP_SEND_DEADLINE_S for each write
+    accepted --whole request--> answering --> idle --first byte--> receiving --> answering ...
+      | HTTP_RECEIVE_DEADLINE_S   |             | HTTP_IDLE_S        | HTTP_RECEIVE_DEADLINE_S
+      v closed; 408 if it began   |             v closed             v 408, closed
+                                  +- the route's deadline, then HTTP_SEND_DEADLINE_S a write
 
+How many there are at once, and who makes way for whom, is in ``net/http_slots.py``.
 Pipelined requests wait in h11's buffer, which is bounded, and are answered in order. No
 upgrade is ever accepted. On TCP a request must name this machine as its host, so that a web
 page whose name suddenly resolves to 127.0.0.1 reads nothing here.
@@ -40,6 +42,7 @@ from swarmnode.net.http_routes import (
     json_response,
     run_stream,
 )
+from swarmnode.net.http_slots import Busy, Cut, Place, Slots
 
 __all__ = [
     "HttpError",
@@ -96,18 +99,15 @@ class HttpServer:
     def __init__(self, routes: Iterable[Route], *, any_host: bool) -> None:
         self._router = Router(routes)
         self._any_host = any_host
-        self._open = 0
+        self._slots = Slots()
 
     async def serve_connection(self, stream: trio.abc.HalfCloseableStream) -> None:
         """Answer requests until one side ends it. Checkpoint: yes. Does not close ``stream``."""
-        if self._open >= limits.HTTP_CONNECTIONS_MAX:
-            await _Connection(stream, self._router, any_host=True).refuse_busy()
-            return
-        self._open += 1
+        place = self._slots.enter()
         try:
-            await _Connection(stream, self._router, any_host=self._any_host).run()
+            await _Connection(stream, self._router, place, any_host=self._any_host).run()
         finally:
-            self._open -= 1
+            place.leave()
 
 
 class _Gone(Exception):
@@ -118,10 +118,18 @@ class _Connection:
     """One client, one h11 state machine."""
 
     def __init__(
-        self, stream: trio.abc.HalfCloseableStream, router: Router, *, any_host: bool
+        self,
+        stream: trio.abc.HalfCloseableStream,
+        router: Router,
+        place: Place,
+        *,
+        any_host: bool,
     ) -> None:
         self._stream = stream
         self._router = router
+        self._place = place
+        self._is_first = True  # no request of it has been answered yet
+        self._has_begun = False  # something came
         self._any_host = any_host
         self._is_head = False  # the request being answered wants no body
         self._h11 = h11.Connection(
@@ -133,25 +141,18 @@ class _Connection:
         try:
             while await self._serve_one():
                 self._h11.start_next_cycle()
+                self._is_first = False
+            self._place.leave()
             await self._linger()
         except _Gone:
             return
         except h11.LocalProtocolError:  # a header or body of a handler that HTTP does not allow
             _log.exception("answer cannot be sent")
 
-    async def refuse_busy(self) -> None:
-        """Tell one client too many to come back later."""
-        try:
-            message = f"{limits.HTTP_CONNECTIONS_MAX} connections are open: try again later"
-            await self._send_response(error_response(503, message), close=True)
-            await self._linger()
-        except _Gone:
-            return
-
     async def _serve_one(self) -> bool:
         """Answer one request; return whether another may follow."""
         try:
-            request = await self._receive_request()
+            request = await self._next_request()
         except h11.RemoteProtocolError as error:
             refusal = error_response(error.error_status_hint, f"malformed request: {error}")
             await self._send_response(refusal, close=True)
@@ -163,13 +164,13 @@ class _Connection:
         if isinstance(answer, StreamingResponse):
             await self._send_stream(answer)
         else:
-            await self._send_response(answer)
+            await self._send_response(answer, close=self._place.is_for_one)
         return self._h11.states == {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
 
     # --- receiving -----------------------------------------------------------------------
 
-    async def _receive_request(self) -> Request:
-        """Return the next request.
+    async def _next_request(self) -> Request:
+        """Return the next request once there is a slot to answer it.
 
         Raises:
             h11.RemoteProtocolError: The bytes are no HTTP.
@@ -177,21 +178,38 @@ class _Connection:
             _Gone: No further request came.
         """
         self._is_head = False
-        await self._wait_first_byte()
+        if self._place.has_slot:
+            return await self._receive_request()
+        try:
+            with self._place.waiting():
+                request = await self._receive_request()
+                await self._place.wait_slot(self._router.own_slot(request))
+            return request
+        except Busy as error:
+            message = f"{limits.HTTP_CONNECTIONS_MAX} connections are open: try again later"
+            raise HttpError(503, message) from error
+
+    async def _receive_request(self) -> Request:
+        # The first one is on its way; a later one may be pipelined behind the one before.
+        if not (self._is_first or self._h11.trailing_data[0]):
+            await self._wait_first_byte()
         with trio.move_on_after(limits.HTTP_RECEIVE_DEADLINE_S):
             head = await self._next_event()
             if isinstance(head, h11.ConnectionClosed):
                 raise _Gone
             assert isinstance(head, h11.Request), head
             return await self._read_request(head)
+        if not self._has_begun:
+            raise _Gone
         raise HttpError(408, f"no whole request came within {limits.HTTP_RECEIVE_DEADLINE_S:g} s")
 
     async def _wait_first_byte(self) -> None:
-        if self._h11.trailing_data[0]:  # pipelined behind the request before
-            return
-        with trio.move_on_after(limits.HTTP_IDLE_S):
-            await self._receive_data()
-            return
+        try:
+            with trio.move_on_after(limits.HTTP_IDLE_S), self._place.idle():
+                await self._receive_data()
+                return
+        except Cut as error:
+            raise _Gone from error
         raise _Gone
 
     async def _next_event(self) -> h11.Event:
@@ -231,6 +249,7 @@ class _Connection:
             data = await self._stream.receive_some(limits.HTTP_RECEIVE_CHUNK_BYTES)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise _Gone from error
+        self._has_begun = True
         self._h11.receive_data(bytes(data))
 
     # --- sending -------------------------------------------------------------------------

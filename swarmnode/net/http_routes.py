@@ -119,6 +119,7 @@ class Route(NamedTuple):
     path: str
     handler: Handler
     deadline_s: float = limits.HTTP_HANDLER_DEADLINE_S
+    has_own_slot: bool = False  # one request for it is answered though all slots are taken
 
 
 def json_response(value: Any, status: int = 200) -> Response:
@@ -172,6 +173,11 @@ class Router:
         except Exception:  # noqa: BLE001 -- supervised: a bug in one handler must not take the daemon with it
             _log.exception("handler failed", extra={"fields": {"path": request.path}})
             return error_response(500, f"{request.path}: internal error, see the daemon's log")
+
+    def own_slot(self, request: Request) -> str:
+        """Return the path of the route if a slot is kept for it, else ""."""
+        route = self._exact.get(request.path, {}).get(request.method)
+        return route.path if route is not None and route.has_own_slot else ""
 
     def _add(self, route: Route) -> None:
         prefix, brace, rest = route.path.partition("{")

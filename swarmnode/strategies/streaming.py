@@ -111,6 +111,15 @@ class Streaming(Strategy):
         self._flights: dict[int, _Flight] = {}
 
     @classmethod
+    def parse(cls, settings: dict[str, Any]) -> Any:
+        codecs = {
+            name: value.upper()  # manifests have the one spelling, people may write small letters
+            for name, value in settings.items()
+            if name in ("delta_codec", "weights_codec") and isinstance(value, str)
+        }
+        return super().parse({**settings, **codecs})
+
+    @classmethod
     def check(cls, config: Any, facts: TaskFacts) -> None:
         del facts
         if config.overlap * config.fragments >= config.every > 1 and config.overlap:

@@ -93,7 +93,7 @@ def hf_train(home: Path, link: str, where: str, until: Until) -> None:
 
     from swarmnode.integrations.hf import SwarmCallback
 
-    swarm = SwarmCallback(link, home=home, tokens_per_step=BATCH * CONTEXT, **at(where))
+    swarm = SwarmCallback(link, home=home, **at(where))
 
     class Watch(TrainerCallback):
         def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -163,7 +163,7 @@ def lightning_train(home: Path, link: str, where: str, until: Until) -> None:
 
     from swarmnode.integrations.lightning import SwarmCallback
 
-    swarm = SwarmCallback(link, home=home, tokens_per_step=2 * BATCH * CONTEXT, **at(where))
+    swarm = SwarmCallback(link, home=home, **at(where))
 
     class Watch(pl.Callback):
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, *batch: Any) -> None:

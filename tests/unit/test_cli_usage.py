@@ -74,6 +74,8 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         (("create", "a" * 65, "--task", "synthetic"), 2, "a swarm's name has 1-64 of"),
         (("create", "", "--task", "synthetic"), 2, "a swarm's name has 1-64 of"),
         ((*CREATE, "--codec", "X"), 2, "no codec 'X': choose RAW32, BF16, Q8B64, Q4B64, E3M0,"),
+        ((*CREATE, "--codec", "q8b63"), 2, "no codec 'Q8B63': choose RAW32, BF16, Q8B64"),
+        ((*CREATE, "--codec", "sign64"), 2, "--codec SIGN64: it needs error feedback"),
         ((*CREATE, "--codec", "SIGN64"), 2, "--codec SIGN64: it needs error feedback"),
         ((*CREATE, "--set", "dim"), 2, "--set: expected KEY=VALUE, got 'dim'"),
         ((*CREATE, "--set", "=3"), 2, "--set: expected KEY=VALUE, got '=3'"),

@@ -28,7 +28,14 @@ from swarmnode.errors import (
     SwarmNodeError,
     TransportError,
 )
-from swarmnode.net.http import Request, Response, Route, json_response, serve_http
+from swarmnode.net.http import (
+    HttpServer,
+    Request,
+    Response,
+    Route,
+    json_response,
+    serve_http,
+)
 
 
 async def status(request: Request) -> Response:
@@ -152,6 +159,96 @@ def test_daemon_that_dies_in_the_middle(paths: Paths) -> None:
         with pytest.raises(TransportError, match="went away while answering /status"):
             ControlClient(paths).get("/status")
         thread.join()
+
+
+def listening_at(paths: Paths, backlog: int = 8) -> socket.socket:
+    paths.control_socket.parent.mkdir()
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(paths.control_socket))
+    listening.listen(backlog)
+    return listening
+
+
+def test_half_an_answer(paths: Paths) -> None:
+    def answer_half(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            connection.recv(10_000)
+            connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 30\r\n\r\n{")
+
+    with listening_at(paths) as listening:
+        thread = threading.Thread(target=answer_half, args=[listening])
+        thread.start()
+        with pytest.raises(TransportError, match=r"answering /status: 1 bytes came, 29 more were"):
+            ControlClient(paths).get("/status")
+        thread.join()
+
+
+def test_a_daemon_that_refuses_unread_is_not_called_gone(paths: Paths) -> None:
+    """It closed with the request unread: once with an answer before that, once without."""
+    refusal = b'{"error": "too many", "exit_code": 1}'
+    head = b"HTTP/1.1 503 Busy\r\ncontent-length: %d\r\n\r\n" % len(refusal)
+    with listening_at(paths) as listening:
+
+        def refuse(answer: bytes) -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1)  # the request has come
+                connection.sendall(answer)
+
+        for answer, message in [(head + refusal, "too many"), (b"", "before it read the request")]:
+            thread = threading.Thread(target=refuse, args=[answer])
+            thread.start()
+            with pytest.raises(SwarmNodeError, match=message):
+                ControlClient(paths).get("/status")
+            thread.join()
+
+
+def test_an_answer_that_comes_before_the_request_is_heard(
+    paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon has closed already when the command line begins to send."""
+    refusal = b'{"error": "too many", "exit_code": 1}'
+    head = b"HTTP/1.1 503 Busy\r\ncontent-length: %d\r\n\r\n" % len(refusal)
+    connect = client_module._UnixConnection.connect
+    with listening_at(paths) as listening:
+
+        def connect_and_be_refused(connection: client_module._UnixConnection) -> None:
+            connect(connection)
+            accepted, _ = listening.accept()
+            with accepted:
+                accepted.sendall(head + refusal)
+
+        monkeypatch.setattr(client_module._UnixConnection, "connect", connect_and_be_refused)
+        with pytest.raises(SwarmNodeError, match="too many"):
+            ControlClient(paths).get("/status")
+
+
+async def test_a_daemon_that_has_yet_to_accept_others_is_waited_for(
+    paths: Paths, nursery: trio.Nursery
+) -> None:
+    with listening_at(paths, backlog=0) as listening, socket.socket(socket.AF_UNIX) as first:
+        first.connect(str(paths.control_socket))  # now no other fits
+        with pytest.raises(DeadlineExceeded, match=r"no result within 0\.1 s"):
+            await trio.to_thread.run_sync(
+                lambda: ControlClient(paths).get("/status", deadline_s=0.1)
+            )
+
+        async def ask() -> None:
+            answers.append(await trio.to_thread.run_sync(ControlClient(paths).get, "/status"))
+            answered.set()
+
+        answers: list[object] = []
+        answered = trio.Event()
+        nursery.start_soon(ask)
+        server = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+        nursery.start_soon(
+            trio.serve_listeners, HttpServer(ROUTES, any_host=True).serve_connection, [server]
+        )
+        with trio.fail_after(30):
+            await answered.wait()
+        assert answers == [{"state": "training"}]
+        nursery.cancel_scope.cancel()
 
 
 def test_socket_of_another_user(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:

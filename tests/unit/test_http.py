@@ -286,13 +286,17 @@ async def test_slow_loris_is_cut_off(server: HttpServer, autojump_clock: MockClo
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.serve_connection, server_side)
         started_s = trio.current_time()
-        for byte in b"GET /echo HTTP/1.1\r\n":
-            await client.send_all(bytes([byte]))
-            await trio.sleep(1)
+        nursery.start_soon(_send_slowly, client, b"GET /echo HTTP/1.1\r\n")
         answer = await client.receive_some()
-        await client.aclose()
+        assert trio.current_time() - started_s <= 5
+        nursery.cancel_scope.cancel()
     assert answer.startswith(b"HTTP/1.1 408")
-    assert trio.current_time() - started_s < limits.HTTP_RECEIVE_DEADLINE_S + 15
+
+
+async def _send_slowly(stream: trio.abc.SendStream, data: bytes) -> None:
+    for byte in data:
+        await stream.send_all(bytes([byte]))
+        await trio.sleep(1)
 
 
 async def test_slow_loris_in_the_body_is_cut_off(
@@ -304,11 +308,21 @@ async def test_slow_loris_in_the_body_is_cut_off(
     assert trio.current_time() >= limits.HTTP_RECEIVE_DEADLINE_S
 
 
-async def test_idle_connection_is_closed_in_silence(
+async def test_silent_connection_is_closed_in_silence(
     server: HttpServer, autojump_clock: MockClock
 ) -> None:
     started_s = trio.current_time()
     assert await converse(server, [], eof=False) == b""
+    assert trio.current_time() - started_s <= 5
+
+
+async def test_idle_connection_is_closed_in_silence(
+    server: HttpServer, autojump_clock: MockClock
+) -> None:
+    started_s = trio.current_time()
+    answer = await converse(server, [get("/echo")], eof=False)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.count(b"HTTP/1.1") == 1
     assert trio.current_time() - started_s == pytest.approx(limits.HTTP_IDLE_S)
 
 
@@ -318,6 +332,8 @@ async def test_late_first_byte_gets_the_whole_receive_deadline(
     client, server_side = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.serve_connection, server_side)
+        await client.send_all(get("/echo"))
+        assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
         await trio.sleep(limits.HTTP_IDLE_S - 1)
         head, tail = get("/echo")[:20], get("/echo")[20:]
         await client.send_all(head)
@@ -435,21 +451,6 @@ async def test_failing_stream_is_cut_without_its_end(
     assert b"first" in answer
     assert not answer.endswith(b"0\r\n\r\n")
     assert caplog.records[0].getMessage() == "stream failed"
-
-
-async def test_one_connection_too_many(server: HttpServer, autojump_clock: MockClock) -> None:
-    async with trio.open_nursery() as nursery:
-        clients = []
-        for _ in range(limits.HTTP_CONNECTIONS_MAX):
-            client, server_side = trio.testing.memory_stream_pair()
-            clients.append(client)
-            nursery.start_soon(server.serve_connection, server_side)
-        await trio.testing.wait_all_tasks_blocked()
-        assert (await ask(server, get("/echo")))[0] == 503
-        await clients[0].aclose()
-        await trio.testing.wait_all_tasks_blocked()
-        assert (await ask(server, get("/echo")))[0] == 200
-        nursery.cancel_scope.cancel()
 
 
 def test_two_routes_for_one_path_are_a_bug() -> None:
