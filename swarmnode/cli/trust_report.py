@@ -164,7 +164,7 @@ def _obstacles(
     if not _is_new_enough(manifest):
         found.append(
             f"it wants swarmnode >= {manifest.min_version}, this is {__version__}:"
-            " pip install -U swarmnode"
+            " update it: git pull in its clone, then the same pip install again there"
         )
     if installed is None:
         found.append(
