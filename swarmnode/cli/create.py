@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from swarmnode import __version__
 from swarmnode.cli.main import print_json
@@ -220,6 +221,7 @@ def write_swarm(
     from swarmnode.store.files import write_atomic
     from swarmnode.store.keys import load_or_create_identity
     from swarmnode.store.swarms import save_link
+    from swarmnode.tasks.packages import package_of
     from swarmnode.wire.packing import encode_record
     from swarmnode.wire.swarm import Manifest
 
@@ -228,6 +230,7 @@ def write_swarm(
     addresses = config.advertise or reachable_addresses(config.listen)
     swarm = load_or_create_identity(paths.swarm(name).swarm_key)
     now = int(time.time())
+    package, package_version = package_of(described["task"])
     manifest = Manifest(
         name=name,
         swarm_key=swarm.public_key,
@@ -247,6 +250,8 @@ def write_swarm(
         min_version=__version__,
         created_at=now,
         expires_at=now + expires_days * _SECONDS_PER_DAY if expires_days else 0,
+        task_package=package or msgspec.UNSET,
+        task_package_version=package_version or msgspec.UNSET,
     )
     own = [Hint(node.peer_id, address) for address in addresses]
     # Behind a NAT the link is of use to others because of these alone.

@@ -40,6 +40,8 @@ def configure_of(
         layout_hash=manifest.layout_hash,
         data_hash=manifest.data_hash.hex(),
         task_version=manifest.task_version,
+        task_package=manifest.task_package or "",
+        task_package_version=manifest.task_package_version or "",
         threads=choice.threads,
         gpus=config.gpus,
         gpu_memory_bytes=parse_bytes(config.gpu_memory),
