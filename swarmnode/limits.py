@@ -1108,6 +1108,8 @@ PROGRAM_END_S = 10.0
 # A settings file is a page of text, a key file is four lines.
 CONFIG_FILE_BYTES_MAX = 64 * KIB
 KEY_FILE_BYTES_MAX = 4 * KIB
+# The name of a folder, which has at most 4 KiB, as JSON writes it: six bytes for an odd one.
+DATA_FILE_BYTES_MAX = 32 * KIB
 # One exchange is about 300 bytes: 16 MiB is a day of one exchange every 1.5 s, and a second
 # such file is kept.
 HISTORY_FILE_BYTES_MAX = 16 * MIB

@@ -85,6 +85,7 @@ class Configure(Message, frozen=True, tag="configure"):
     data_dir: str = ""
     layout_hash: bytes = b""  # expected; empty: any
     data_hash: ShortText = ""  # hex SHA-256 of what the swarm's creator trains on
+    own_data: bool = False  # other data than that is meant
     self_id: Annotated[bytes, Meta(max_length=32)] = b""  # this node
     topology: str = ""  # the graph of who meets whom, see strategies/topology.py; empty: everybody
     task_version: Count = 0  # expected; 0: any
