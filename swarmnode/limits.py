@@ -215,6 +215,9 @@ LOOKUP_MANIFEST_S = 8.0
 # A link must fit into a chat message or a QR code (version 40 holds 2,953 bytes).
 LINK_CHARACTERS_MAX = 2048
 BOOTSTRAP_HINTS_MAX = 8
+# Of a package that has a task, as a manifest names it: longer than any on the public index.
+PACKAGE_NAME_CHARACTERS_MAX = 128
+PACKAGE_VERSION_CHARACTERS_MAX = 64
 # Volunteers' clocks are wrong by minutes; a day off is a broken clock.
 MANIFEST_CLOCK_SKEW_S = 86_400
 # Members whose addresses we keep; the failure detector knows as many.
@@ -1110,6 +1113,8 @@ PROGRAM_END_S = 10.0
 # A settings file is a page of text, a key file is four lines.
 CONFIG_FILE_BYTES_MAX = 64 * KIB
 KEY_FILE_BYTES_MAX = 4 * KIB
+# The name of a folder, which has at most 4 KiB, as JSON writes it: six bytes for an odd one.
+DATA_FILE_BYTES_MAX = 32 * KIB
 # One exchange is about 300 bytes: 16 MiB is a day of one exchange every 1.5 s, and a second
 # such file is kept.
 HISTORY_FILE_BYTES_MAX = 16 * MIB

@@ -146,6 +146,7 @@ def wait_process(pid: int, deadline_s: float = LEAVE_DEADLINE_S) -> None:
 def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
     sent, received = sum(answer["sent_bytes"].values()), sum(answer["received_bytes"].values())
     alarm = [("ALARM", answer["alarm"])] if answer["alarm"] else []
+    data = [("data", answer["data"])] if answer["data"] else []
     return [
         *alarm,
         (
@@ -161,6 +162,7 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f"step {answer['step']:,}, {answer['tokens']:,} tokens,"
             f" {_number(answer['step_time_s'] and answer['step_time_s'] * 1e3, '.1f')} ms a step",
         ),
+        *data,
         (
             "loss",
             f"{_number(answer['loss'], '.4f')} training,"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from swarmnode import __version__
 from swarmnode.cli.main import print_json
@@ -70,6 +71,11 @@ _SHOWN = (
 )
 @codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32 or E3M0.")
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
+@click.option(
+    "--own-data",
+    is_flag=True,
+    help="Each member is meant to train on data of its own: nobody is warned of a difference.",
+)
 @click.option("--expires-days", type=click.IntRange(1, 36_500), help="Refuse newcomers after that.")
 @click.option("--closed", is_flag=True, help="Only who has an invite may join.")
 @bootstrap_option
@@ -83,6 +89,7 @@ def create(
     settings: tuple[str, ...],
     codec: str,
     data: Path | None,
+    own_data: bool,
     expires_days: int | None,
     closed: bool,
     bootstrap: tuple[str, ...],
@@ -97,6 +104,7 @@ def create(
     goes on without it.
     """
     from swarmnode.protocol.swarm import check_name
+    from swarmnode.store.training_data import TrainingData, save_training_data
     from swarmnode.strategies.installed import look_at_strategy
     from swarmnode.tensor.codec import get_codec
 
@@ -120,30 +128,58 @@ def create(
         topology=topology,
         is_quiet=as_json,
     )
+    save_training_data(name, config.paths, TrainingData(data_dir, own_data))
     link, node_id = write_swarm(
-        name, config, codec, described, expires_days=expires_days, is_closed=closed
+        name,
+        config,
+        codec,
+        described,
+        expires_days=expires_days,
+        is_closed=closed,
+        has_own_data=own_data,
     )
     if as_json:
         facts = {key: described[key] for key in _SHOWN}
         facts["admission"] = "closed" if closed else "open"
         print_json({"link": link, "name": name, "peer": node_id, "codec": codec, **facts})
         return
+    _tell(name, link, described, home=home, is_closed=closed)
+    # The link leads to this address, so the node must listen there.
+    flags = [("--home", str(home or "")), ("--listen", listen or "")]
+    flags += [("--advertise", address) for address in advertise]
+    flags += [("--data", data_dir)]
+    click.echo(f"this machine: {shlex.join(['swarmnode', 'join', name, *_given_flags(flags)])}")
+    if data_dir:
+        click.echo(_data_note(own_data=own_data))
+    _warn_if_private(link)
+
+
+def _tell(
+    name: str, link: str, described: dict[str, Any], *, home: Path | None, is_closed: bool
+) -> None:
     click.echo(
         f"created swarm {name}: task {described['task']}, {described['numel']:,} parameters,"
         f" strategy {_words(described)}"
     )
     click.echo(f"\n  {link}\n")
-    home_flag = [("--home", str(home or ""))]
-    if closed:
-        invite = ["swarmnode", "invite", "create", name, *_given_flags(home_flag)]
+    if is_closed:
+        flags = _given_flags([("--home", str(home or ""))])
+        invite = ["swarmnode", "invite", "create", name, *flags]
         click.echo(f"others need an invite, this link alone lets nobody in: {shlex.join(invite)}")
     else:
         click.echo(f"others: swarmnode join '{link}'")
-    # The link leads to this address, so the node must listen there.
-    flags = [*home_flag, ("--listen", listen or "")]
-    flags += [("--advertise", address) for address in advertise]
-    click.echo(f"this machine: {shlex.join(['swarmnode', 'join', name, *_given_flags(flags)])}")
-    _warn_if_private(link)
+
+
+def _data_note(*, own_data: bool) -> str:
+    if own_data:
+        return (
+            "note: others name their own folder with --data FOLDER; who names none trains on the"
+            " task's own data"
+        )
+    return (
+        "note: others need a copy of that folder, named with --data FOLDER; who names none trains"
+        " on the task's own data, and its `status` says so"
+    )
 
 
 def _given_flags(flags: list[tuple[str, str]]) -> list[str]:
@@ -232,6 +268,7 @@ def write_swarm(
     *,
     expires_days: int | None,
     is_closed: bool,
+    has_own_data: bool = False,
 ) -> tuple[str, str]:
     """Sign and write a manifest of what was ``described``; return the link and this node's id."""
     from swarmnode.daemon.addresses import reachable_addresses
@@ -240,6 +277,7 @@ def write_swarm(
     from swarmnode.store.files import write_atomic
     from swarmnode.store.keys import load_or_create_identity
     from swarmnode.store.swarms import save_link
+    from swarmnode.tasks.packages import package_of
     from swarmnode.wire.packing import encode_record
     from swarmnode.wire.swarm import Manifest
 
@@ -248,6 +286,7 @@ def write_swarm(
     addresses = config.advertise or reachable_addresses(config.listen)
     swarm = load_or_create_identity(paths.swarm(name).swarm_key)
     now = int(time.time())
+    package, package_version = package_of(described["task"])
     manifest = Manifest(
         name=name,
         swarm_key=swarm.public_key,
@@ -267,6 +306,9 @@ def write_swarm(
         min_version=__version__,
         created_at=now,
         expires_at=now + expires_days * _SECONDS_PER_DAY if expires_days else 0,
+        task_package=package or msgspec.UNSET,
+        task_package_version=package_version or msgspec.UNSET,
+        own_data=has_own_data or msgspec.UNSET,
     )
     own = [Hint(node.peer_id, address) for address in addresses]
     # Behind a NAT the link is of use to others because of these alone.

@@ -80,9 +80,7 @@ def _draw(curves: dict[str, Curve], alone: Curve, run: DemoRun, path: Path, view
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        view.say(
-            "no loss.png without matplotlib: pip install 'swarmnode[plot]' (in a clone: '.[plot]')"
-        )
+        view.say("no loss.png without matplotlib: pip install '.[plot]' in the clone of swarmnode")
         return
     figure = Figure(figsize=(8, 5), layout="constrained")
     axes = figure.add_subplot()

@@ -19,6 +19,7 @@ from swarmnode.cli.options import (
     network_options,
     node_options,
 )
+from swarmnode.cli.training_data import choose_data, data_options
 from swarmnode.config import NodeConfig, NodeRole, load_config
 from swarmnode.errors import ConfigError
 
@@ -33,7 +34,7 @@ from swarmnode.errors import ConfigError
     type=click.Choice(get_args(NodeRole)),
     help="trainer, keeper (has snapshots), relay (connects others), monitor [default: trainer].",
 )
-@click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
+@data_options
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps [default: auto].")
 @click.option("--metrics", help="HOST:PORT for Prometheus, or off [default: 127.0.0.1:7338].")
 @click.option("--dashboard", help="HOST:PORT for the page, or off [default: 127.0.0.1:7339].")
@@ -51,6 +52,8 @@ def join(
     home: Path | None,
     role: str | None,
     data: Path | None,
+    no_data: bool,
+    own_data: bool,
     device: str | None,
     metrics: str | None,
     dashboard: str | None,
@@ -64,7 +67,8 @@ def join(
     several swarms have it, `--key` says which. Nothing is executed that came from the network:
     the swarm names a task, and that task must be installed on this machine.
     """
-    data_dir = check_data(data)
+    if data is not None:
+        check_data(data)  # before anything is looked up
     config = load_config(
         given(
             home=home and str(home),
@@ -93,11 +97,13 @@ def join(
     # A daemon of this home would not let another one start here: there is no point in asking it.
     found = resolve(link, key, config, on_event, may_ask=may_ask, asks_daemon=False)
     _check_somebody_to_ask(config, has_peers=bool(found.hints), name=found.name)
+    chosen = choose_data(found.name, config, data, no_data=no_data, own_data=own_data)
     training = TrainingChoice(
         device=config.device,
         threads=config.threads,
         steps_max=steps or 0,
-        data_dir=data_dir,
+        data_dir=chosen.folder,
+        own_data=chosen.is_own,
     )
     run_daemon(config, found, training, on_event=on_event)
 

@@ -171,7 +171,8 @@ def _lines(report: TrustReport, how_to_join: str) -> Iterator[str]:
 
 def _installed(report: TrustReport) -> str:
     if not report.task_installed:
-        return "not installed here"
+        package = f"; its creator has it from {report.task_package}" if report.task_package else ""
+        return f"not installed here{package}"
     version = report.task_installed_version
     which = "which version shows at the start" if version is None else f"version {version}"
     return f"installed here by {report.task_installed} ({which})"

@@ -19,6 +19,7 @@ from swarmnode.store.invites import load_member_chain
 from swarmnode.store.swarms import stored_link
 from swarmnode.strategies.installed import InstalledStrategy, installed_strategies
 from swarmnode.tasks.installed import InstalledTask, look_at_task
+from swarmnode.tasks.packages import how_to_get, is_package
 from swarmnode.tensor.formats import find_format
 from swarmnode.wire.swarm import Manifest
 
@@ -71,6 +72,7 @@ class TrustReport(msgspec.Struct, frozen=True):
     task: str
     task_version: int
     task_settings: dict[str, Any]
+    task_package: str  # name and version of the one that its creator has it from, "" if none
     task_installed: str  # package and version, "" if it is not
     task_installed_version: int | None
     strategy: str
@@ -122,6 +124,7 @@ def make_report(
         task=manifest.task,
         task_version=manifest.task_version,
         task_settings=manifest.task_config,
+        task_package=_package(manifest),
         task_installed=installed.package if installed else "",
         task_installed_version=installed.version if installed else None,
         strategy=manifest.strategy,
@@ -147,6 +150,15 @@ def make_report(
     )
 
 
+def _package_named(manifest: Manifest) -> tuple[str, str]:
+    return manifest.task_package or "", manifest.task_package_version or ""
+
+
+def _package(manifest: Manifest) -> str:
+    name, version = _package_named(manifest)
+    return f"{name} {version}" if is_package(name, version) else ""
+
+
 def _is_new_enough(manifest: Manifest) -> bool:
     return parse_version(manifest.min_version) <= parse_version(__version__)
 
@@ -164,17 +176,19 @@ def _obstacles(
     if not _is_new_enough(manifest):
         found.append(
             f"it wants swarmnode >= {manifest.min_version}, this is {__version__}:"
-            " pip install -U swarmnode"
+            " update it: git pull in its clone, then the same pip install again there"
         )
+    source = how_to_get(*_package_named(manifest))
     if installed is None:
+        source = source or "install the package that has it, if you trust that package"
         found.append(
-            f"task {manifest.task!r} is not installed here: install the package that has it, if you"
-            " trust that package; as a keeper or monitor you can join without"
+            f"task {manifest.task!r} is not installed here: {source}; as a keeper or monitor you"
+            " can join without"
         )
     elif installed.version not in (None, manifest.task_version):
         found.append(
             f"the swarm uses version {manifest.task_version} of the task, version"
-            f" {installed.version} is installed here: install that version"
+            f" {installed.version} is installed here: {source or 'install that version'}"
         )
     if strategy is None:
         found.append(

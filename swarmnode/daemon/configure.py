@@ -8,6 +8,7 @@ from swarmnode.config import NodeConfig
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Configure
 from swarmnode.quantities import parse_bytes
+from swarmnode.store.training_data import TrainingData
 from swarmnode.wire.swarm import Manifest
 
 
@@ -19,6 +20,12 @@ class TrainingChoice:
     threads: int = 0
     steps_max: int = 0  # 0: until told to stop
     data_dir: str = ""
+    own_data: bool = False  # other data than the creator's is meant
+
+    @property
+    def remembered(self) -> TrainingData:
+        """What of it counts after the next start too, unless something else is said."""
+        return TrainingData(self.data_dir, self.own_data)
 
 
 def configure_of(
@@ -39,7 +46,10 @@ def configure_of(
         data_dir=choice.data_dir,
         layout_hash=manifest.layout_hash,
         data_hash=manifest.data_hash.hex(),
+        own_data=choice.own_data or bool(manifest.own_data),
         task_version=manifest.task_version,
+        task_package=manifest.task_package or "",
+        task_package_version=manifest.task_package_version or "",
         threads=choice.threads,
         gpus=config.gpus,
         gpu_memory_bytes=parse_bytes(config.gpu_memory),

@@ -144,7 +144,7 @@ class ManifestKeeper:
         if parse_version(manifest.min_version) > parse_version(__version__):
             raise Refused(
                 f"expected swarmnode >= {manifest.min_version}, this is {__version__}:"
-                " pip install -U swarmnode"
+                " update it: git pull in its clone, then the same pip install again there"
             )
         self._signed = signed
         return manifest

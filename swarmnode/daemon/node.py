@@ -64,6 +64,7 @@ from swarmnode.protocol.swarm import Hint, SwarmLink
 from swarmnode.quantities import parse_bytes
 from swarmnode.store.blobs import BlobStore
 from swarmnode.store.swarms import save_link
+from swarmnode.store.training_data import save_training_data
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.metrics import Histogram
 from swarmnode.wire.swarm import Manifest
@@ -245,6 +246,7 @@ class Node:
             if manifest is None:
                 manifest = await self._fetch_manifest()
             save_link(self._link, self._config.paths)
+            save_training_data(self._link.name, self._config.paths, self._training.remembered)
             self.view.manifest = manifest
             if self._config.role == "trainer":
                 check_strategy(manifest)

@@ -21,6 +21,7 @@ from swarmnode.daemon.groups import Groups
 from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.mixing import InThread, Meetings, SwarmMixing
 from swarmnode.daemon.network import Network
+from swarmnode.daemon.own_data import data_alarm, data_in_words
 from swarmnode.daemon.peer_metrics import PeerMetrics
 from swarmnode.daemon.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.swarm import SwarmPart
@@ -76,6 +77,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     device: str
     codec: str
     native_isa: str
+    data: str  # what is trained on, in words; "" without a worker
     step: int
     tokens: int
     loss: float | None
@@ -216,6 +218,7 @@ class NodeView:
             device=self.device(),
             codec=self.manifest.codec if self.manifest is not None else "",
             native_isa=active_isa(),
+            data=data_in_words(trainer.configure, trainer.ready) if trainer is not None else "",
             step=step,
             tokens=tokens,
             loss=loss,
@@ -321,9 +324,11 @@ class NodeView:
                 )
             if state.disk_failure:
                 found.append(f"the shared state is not written down: {state.disk_failure}")
-        failed = self.trainer.snapshot_failure if self.trainer is not None else None
-        if failed is not None:
-            found.append(f"no snapshot can be written: {failed.message}")
+        if self.trainer is not None:
+            found.append(data_alarm(self.trainer.configure, self.trainer.ready))
+            failed = self.trainer.snapshot_failure
+            if failed is not None:
+                found.append(f"no snapshot can be written: {failed.message}")
         return "; ".join(filter(None, found))
 
     def progress(self) -> tuple[int, int, float | None, float | None]:

@@ -21,6 +21,7 @@ from swarmnode.daemon.briefing import Briefing
 from swarmnode.daemon.lender import SlotLender
 from swarmnode.daemon.loans import WishTaker
 from swarmnode.daemon.merge_desk import MergeDesk
+from swarmnode.daemon.own_data import data_alarm
 from swarmnode.daemon.worker_link import RestartBudget, StartWorker, WorkerLink
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -278,7 +279,7 @@ class Trainer:
                     "worker ready", device=message.device, step=message.step, numel=message.numel
                 )
                 self._on_event(f"training on {message.device}, from step {message.step:,} on")
-                self._compare_data(message.data_hash)
+                self._compare_data()
                 if self.dealer is not None:
                     self.dealer.worker_ready(message)
                 if self.briefing is not None:
@@ -319,16 +320,11 @@ class Trainer:
                 self._failure = message
                 _log.warning("worker reports a failure", kind=message.kind, why=message.message)
 
-    def _compare_data(self, data_hash: str) -> None:
-        """Other data is allowed, a shard of one's own for example, but not in silence."""
-        expected = self.configure.data_hash
-        if expected and data_hash and data_hash != expected:
-            _log.warning(
-                "this node trains on other data than the swarm's creator; for the same, give"
-                " `join` the same --data",
-                own=data_hash[:12],
-                creator=expected[:12],
-            )
+    def _compare_data(self) -> None:
+        if said := data_alarm(self.configure, self.ready):
+            assert self.ready is not None
+            own, creator = self.ready.data_hash[:12], self.configure.data_hash[:12]
+            _log.warning(said, own=own, creator=creator)
 
     def _take_progress(self, message: Progress) -> None:
         self.progress = message

@@ -85,9 +85,12 @@ class Configure(Message, frozen=True, tag="configure"):
     data_dir: str = ""
     layout_hash: bytes = b""  # expected; empty: any
     data_hash: ShortText = ""  # hex SHA-256 of what the swarm's creator trains on
+    own_data: bool = False  # other data than that is meant
     self_id: Annotated[bytes, Meta(max_length=32)] = b""  # this node
     topology: str = ""  # the graph of who meets whom, see strategies/topology.py; empty: everybody
     task_version: Count = 0  # expected; 0: any
+    task_package: ShortText = ""  # that has the task, as the manifest says
+    task_package_version: ShortText = ""
     threads: Count = 0  # of torch; 0: see worker/runtime.py
     gpus: tuple[Count, ...] = ()  # NVIDIA GPUs that it may see; none named: all
     gpu_memory_bytes: Count = 0  # of each; 0: all

@@ -92,8 +92,7 @@ class Digits(Task):
             from sklearn.datasets import load_digits
         except ImportError as error:
             raise DataError(
-                "task digits needs scikit-learn: pip install 'swarmnode[digits]'"
-                " (in a clone: '.[digits]')"
+                "task digits needs scikit-learn: pip install '.[digits]' in the clone of swarmnode"
             ) from error
         pixels, labels = load_digits(return_X_y=True)
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SPLIT_SEED))

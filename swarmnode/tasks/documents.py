@@ -115,7 +115,9 @@ class FolderDocuments:
         try:
             from pyarrow import parquet
         except ImportError as error:
-            raise DataError(f"{path} needs pyarrow: pip install 'swarmnode[data]'") from error
+            raise DataError(
+                f"{path} needs pyarrow: pip install '.[data]' in the clone of swarmnode"
+            ) from error
         with parquet.ParquetFile(path) as file:
             if self._text_field not in file.schema_arrow.names:
                 raise DataError(_no_field(self._text_field, path, file.schema_arrow.names))
@@ -161,7 +163,8 @@ class HubDocuments:
             import datasets
         except ImportError as error:
             raise DataError(
-                f"data set {name} needs the library datasets: pip install 'swarmnode[data]'"
+                f"data set {name} needs the library datasets: pip install '.[data]' in the clone"
+                " of swarmnode"
             ) from error
         try:
             self._stream: Any = datasets.load_dataset(

@@ -8,13 +8,18 @@ from swarmnode.errors import ConfigError
 from swarmnode.tasks.base import Task
 from swarmnode.tasks.installed import ENTRY_POINT_GROUP, installed_tasks
 
+_ANY_SOURCE = f"install the package that has it (entry point group {ENTRY_POINT_GROUP})"
+
 
 class UnknownTask(ConfigError):
     """No task of that name is installed here."""
 
 
-def load_task(name: str) -> type[Task]:
+def load_task(name: str, *, source: str = "") -> type[Task]:
     """Return the class of task ``name``.
+
+    Args:
+        source: where to get it, for the message to who lacks it.
 
     Raises:
         UnknownTask: it is not installed.
@@ -25,7 +30,7 @@ def load_task(name: str) -> type[Task]:
     if name not in tasks:
         raise UnknownTask(
             f"task {name!r} is not installed here; installed: {', '.join(sorted(tasks))}; "
-            f"install the package that has it (entry point group {ENTRY_POINT_GROUP})"
+            f"{source or _ANY_SOURCE}"
         )
     module_name, _, attribute = tasks[name].partition(":")
     task = getattr(import_module(module_name), attribute, None)

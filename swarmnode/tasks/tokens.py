@@ -48,7 +48,8 @@ class FileTokenizer:
             import tokenizers
         except ImportError as error:
             raise DataError(
-                f"{path} needs the library tokenizers: pip install 'swarmnode[data]'"
+                f"{path} needs the library tokenizers: pip install '.[data]' in the clone of"
+                " swarmnode"
             ) from error
         text = path.read_text(encoding="utf-8")
         self._tokenizer = tokenizers.Tokenizer.from_str(text)

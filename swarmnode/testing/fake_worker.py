@@ -117,6 +117,7 @@ class FakeWorker:
     save_every: int = 200
     shard_steps: int = 200
     layout_hash: bytes = b"\x00" * 32
+    data_hash: str = ""
     x: Vector = field(init=False)
     drift_sum: Vector = field(init=False)
     ledger: dict[bytes, Vector] = field(default_factory=dict, init=False)
@@ -294,6 +295,7 @@ class _Life:
             device="fake",
             torch_version="none",
             threads=1,
+            data_hash=self._worker.data_hash,
             round_steps=self._worker.every,
         )
 

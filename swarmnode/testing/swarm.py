@@ -92,6 +92,7 @@ class SimNode:
         network: nodes of other networks refuse it.
         bootstrap: nodes of its network that it knows, of whatever swarm.
         clock_error_s: by how much its wall clock is ahead.
+        training: what its owner decides.
 
     Attributes:
         failure: what ended the last boot, if it was an error.
@@ -107,6 +108,7 @@ class SimNode:
     network: str = "main"
     bootstrap: tuple[int, ...] = ()
     clock_error_s: float = 0.0
+    training: TrainingChoice = TrainingChoice()  # noqa: RUF009 -- frozen
     boots: int = 0
     node: Node | None = None
     failure: SwarmNodeError | None = None
@@ -208,7 +210,7 @@ class SimNode:
                 wall=lambda: UNIX_START_S + self.clock_error_s + trio.current_time(),
                 rng=random.Random(f"{swarm.seed}/{self.index}/{self.boots}"),
             ),
-            training=TrainingChoice(),
+            training=self.training,
             find_addresses=lambda bound: (bound,),
         )
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
+from swarmnode import limits
 from swarmnode.wire.records import Count, Digest, Name, PublicKeyBytes, ShortText, SignatureBytes
 
 # Edges of a graph over some dozens of nodes; more of them have a name.
 Topology = Annotated[
     str, Meta(max_length=8192, pattern=r"^([a-z]*|[0-9]+-[0-9]+( [0-9]+-[0-9]+)*)$")
 ]
+
+PackageName = Annotated[str, Meta(max_length=limits.PACKAGE_NAME_CHARACTERS_MAX)]
+PackageVersion = Annotated[str, Meta(max_length=limits.PACKAGE_VERSION_CHARACTERS_MAX)]
 
 
 class Signed(msgspec.Struct, frozen=True):
@@ -52,6 +56,12 @@ class Manifest(msgspec.Struct, frozen=True):
     expires_at: Count  # Unix seconds; 0: never
     strategy_version: Annotated[int, Meta(ge=1, le=10_000)] = 1
     topology: Topology = ""  # of who meets whom: a graph's name, or its edges "0-1 1-2 ..."
+    # These are not encoded where they are not set, so that manifests without them keep their bytes.
+    # The package that has the task on its creator's machine, for people who lack it. Whoever prints
+    # one checks first that it is a name and a version of a package.
+    task_package: PackageName | UnsetType = UNSET
+    task_package_version: PackageVersion | UnsetType = UNSET
+    own_data: bool | UnsetType = UNSET  # each member is meant to have data of its own
 
 
 class ManifestRequest(msgspec.Struct, frozen=True):

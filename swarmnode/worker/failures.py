@@ -18,7 +18,7 @@ from swarmnode.errors import (
 from swarmnode.tasks.base import DataError
 from swarmnode.tasks.registry import UnknownTask
 
-TORCH_MISSING = "this task needs torch: pip install 'swarmnode[torch]' (in a clone: '.[torch]')"
+TORCH_MISSING = "this task needs torch: pip install '.[torch]' in the clone of swarmnode"
 
 # 1 and 2 are what Python itself exits with on an exception and on bad arguments.
 EXIT_STATUS = {

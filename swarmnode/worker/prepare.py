@@ -10,6 +10,7 @@ from swarmnode.strategies.base import Context, Strategy, TaskFacts
 from swarmnode.strategies.registry import build_strategy, check_strategy
 from swarmnode.strategies.topology import graph_over
 from swarmnode.tasks.base import Task
+from swarmnode.tasks.packages import how_to_get
 from swarmnode.worker.state import TrainState, build_state, build_task
 
 
@@ -20,11 +21,13 @@ def prepare_state(configure: Configure) -> TrainState:
         ConfigError: a setting, the device or the model.
         SpecMismatch: they are not those of the swarm.
     """
-    task = build_task(configure.task, configure.task_config, configure.data_dir)
+    source = how_to_get(configure.task_package, configure.task_package_version)
+    task = build_task(configure.task, configure.task_config, configure.data_dir, source=source)
     if configure.task_version not in (0, task.version):
+        source = source or "install the package that has the former"
         raise SpecMismatch(
             f"task {task.name}: the swarm uses version {configure.task_version}, version "
-            f"{task.version} is installed here; install the package that has the former"
+            f"{task.version} is installed here; {source}"
         )
     state = build_state(task, swarm_seed=configure.swarm_seed, device=configure.device)
     layout = state.arena.layout

@@ -80,9 +80,9 @@ class TrainState:
             self.model.train()
 
 
-def build_task(name: str, config: dict[str, Any], data_dir: str = "") -> Task:
-    """Return an instance of task ``name``. Raises ConfigError."""
-    return load_task(name)(config, data_dir=data_dir)
+def build_task(name: str, config: dict[str, Any], data_dir: str = "", *, source: str = "") -> Task:
+    """Return an instance of task ``name``; see ``load_task``. Raises ConfigError."""
+    return load_task(name, source=source)(config, data_dir=data_dir)
 
 
 def build_state(task: Task, *, swarm_seed: int, device: str) -> TrainState:

@@ -42,7 +42,7 @@ def end(program: subprocess.Popen[str]) -> Any:
 @pytest.mark.parametrize(("kind", "package"), [("hf", "transformers"), ("lightning", "lightning")])
 def test_two_trainers_exchange_and_learn(kind: str, package: str, tmp_path: Path) -> None:
     if find_spec(package) is None:
-        pytest.skip(f"needs {package}: pip install 'swarmnode[{kind}]'")
+        pytest.skip(f"needs {package}: pip install '.[{kind}]' in the clone of swarmnode")
     homes = [tmp_path / "a", tmp_path / "b"]
     where = [f"127.0.0.1:{free_port()}" for _ in homes]
     link = end(start(kind, "create", homes[0], where[0]))["link"]

@@ -139,9 +139,7 @@ def test_a_failed_create_leaves_the_name_free(tmp_path: Path) -> None:
 
 def test_torch_is_asked_for_by_the_verbs_that_need_it(home: Path, tmp_path: Path) -> None:
     env = without_torch(tmp_path / "site")
-    advice = (
-        "swarmnode: this task needs torch: pip install 'swarmnode[torch]' (in a clone: '.[torch]')"
-    )
+    advice = "swarmnode: this task needs torch: pip install '.[torch]' in the clone of swarmnode"
     snapshots = str(Paths(home).swarm("demo").snapshots)
     verbs: list[tuple[str, ...]] = [
         ("create", "other", "--task", "synthetic"),

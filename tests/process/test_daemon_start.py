@@ -116,7 +116,7 @@ def test_torch_is_asked_for_where_it_is_missing(home: Path, tmp_path: Path) -> N
     make_home(home, new_swarm())
     answer = join(home, env=without_torch(tmp_path / "site"))
     assert answer.code == 2
-    advice = "pip install 'swarmnode[torch]' (in a clone: '.[torch]')"
+    advice = "pip install '.[torch]' in the clone of swarmnode"
     assert answer.line == f"swarmnode: this task needs torch: {advice}"
 
 
@@ -157,7 +157,7 @@ def test_a_swarm_that_this_machine_cannot_train_is_refused(
         (
             {"min_version": "99.1"},
             4,
-            "expected swarmnode >= 99.1, this is 0.1.0: pip install -U swarmnode",
+            "expected swarmnode >= 99.1, this is 0.1.0: update it: git pull in its clone, then",
         ),
         ({"name": "other"}, 4, "the link calls the swarm 'demo', its manifest 'other'"),
     ],

@@ -86,7 +86,7 @@ def of_another_swarm() -> bytes:
         (of_another_swarm(), Refused, "another swarm"),
         (signed(expires_at=int(NOW_UNIX_S) - 86_400), Refused, "expired 1.0 days ago"),
         (signed(created_at=int(NOW_UNIX_S) + 10**6), Refused, "clock"),
-        (signed(min_version="999.0"), Refused, "pip install -U"),
+        (signed(min_version="999.0"), Refused, "git pull in its clone"),
         (signed(name="mis"), Refused, "'mis'"),
     ],
 )

@@ -183,7 +183,7 @@ def test_data_that_is_missing_or_too_short_is_named(tmp_path, monkeypatch):
 
 def test_digits_without_scikit_learn_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(DataError, match=r"pip install 'swarmnode\[digits\]'"):
+    with pytest.raises(DataError, match=r"pip install '\.\[digits\]' in the clone"):
         next(Digits({}).batches(0))
 
 

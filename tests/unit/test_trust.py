@@ -88,6 +88,15 @@ def test_looking_imports_no_torch_and_writes_nothing(paths: Paths) -> None:
     ("changes", "words"),
     [
         ({"task": "nosuch"}, "task 'nosuch' is not installed here"),
+        (
+            {"task": "nosuch", "task_package": "circle-tasks", "task_package_version": "2.5"},
+            "from the package circle-tasks 2.5: links come from anybody, so check first who"
+            " publishes that package",
+        ),
+        (
+            {"task": "nosuch", "task_package": "a'; true", "task_package_version": "2.5"},
+            "install the package that has it, if you trust that package",
+        ),
         ({"task_version": 9}, "uses version 9 of the task, version 1 is installed here"),
         ({"strategy": "nosuch"}, "strategy 'nosuch' is not known here: a newer swarmnode"),
         ({"strategy_version": 2}, "version 2 of the strategy, version 1 is installed here"),

@@ -151,7 +151,7 @@ def _load() -> tuple[torch.Tensor, torch.Tensor]:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise ConfigError(
-            "task digits needs scikit-learn: pip install 'swarmnode[digits]'"
+            "task digits needs scikit-learn: pip install '.[digits]' in the clone of swarmnode"
         ) from error
     pixels, labels = load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(_SPLIT_SEED))

@@ -19,7 +19,9 @@ def plot(run: Run, outcome: Outcome, path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigError("--plot needs matplotlib: pip install 'swarmnode[plot]'") from error
+        raise ConfigError(
+            "--plot needs matplotlib: pip install '.[plot]' in the clone of swarmnode"
+        ) from error
     names = [name for name in (outcome.history or [{}])[0] if name != "t"]
     figure = Figure(figsize=(4.0 * max(len(names), 1), 3.2), layout="constrained")
     for number, name in enumerate(names):

@@ -1,0 +1,57 @@
+"""Which folder a home trains on in a swarm: what `--data` named once counts from then on."""
+
+from __future__ import annotations
+
+import msgspec
+
+from swarmnode import limits
+from swarmnode.config import Paths
+from swarmnode.errors import ConfigError, CorruptRecord
+from swarmnode.protocol.swarm import check_name
+from swarmnode.store.files import make_private_dir, read_file, storage_errors, write_atomic
+
+_FILE_NAME = "data.json"
+
+
+class TrainingData(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the owner of a node has it train on.
+
+    Attributes:
+        folder: absolute; "" is the task's own data.
+        is_own: other data than the creator's is meant, so nobody need be warned.
+    """
+
+    folder: str = ""
+    is_own: bool = False
+
+
+def load_training_data(name: str, paths: Paths) -> TrainingData:
+    """Return what this home remembers for a swarm.
+
+    Raises:
+        ConfigError: the file is damaged.
+        StorageError: the system does not let us read it.
+    """
+    path = paths.swarm(check_name(name)).directory / _FILE_NAME
+    try:
+        return msgspec.json.decode(
+            read_file(path, bytes_max=limits.DATA_FILE_BYTES_MAX), type=TrainingData
+        )
+    except FileNotFoundError:
+        return TrainingData()
+    except (CorruptRecord, msgspec.DecodeError) as error:
+        raise ConfigError(
+            f"{path} is damaged ({error}): say again which data is meant, with --data FOLDER or"
+            " --no-data"
+        ) from error
+
+
+def save_training_data(name: str, paths: Paths, data: TrainingData) -> None:
+    """Remember it for the next start. Raises StorageError."""
+    path = paths.swarm(check_name(name)).directory / _FILE_NAME
+    if data == TrainingData():
+        with storage_errors(path, "remove"):
+            path.unlink(missing_ok=True)
+        return
+    make_private_dir(path.parent)
+    write_atomic(path, msgspec.json.encode(data))
