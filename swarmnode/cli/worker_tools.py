@@ -96,4 +96,5 @@ def _check_status(status: int, complaint: str) -> None:
 def _error(kind: str, message: str) -> SwarmNodeError:
     if kind == "layout":
         return SpecMismatch(message)
-    return ConfigError(message) if kind in FATAL_KINDS else WorkerError(message)
+    is_mine = kind in FATAL_KINDS and kind != "too-little-memory"
+    return ConfigError(message) if is_mine else WorkerError(message)

@@ -18,17 +18,17 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.briefing import Briefing
+from swarmnode.daemon.fitting import Fitting
 from swarmnode.daemon.lender import SlotLender
 from swarmnode.daemon.loans import WishTaker
 from swarmnode.daemon.merge_desk import MergeDesk
 from swarmnode.daemon.own_data import data_alarm
+from swarmnode.daemon.worker_deaths import death_kind, raise_if_fatal
 from swarmnode.daemon.worker_link import RestartBudget, StartWorker, WorkerLink
 from swarmnode.env import Env
 from swarmnode.errors import (
-    ConfigError,
     DeadlineExceeded,
     Overloaded,
-    SpecMismatch,
     StorageError,
     WorkerCrashed,
     WorkerError,
@@ -36,10 +36,9 @@ from swarmnode.errors import (
     WorkerLeft,
 )
 from swarmnode.ipc.control import (
-    FAILURE_KINDS,
-    FATAL_KINDS,
     PROGRAM_TASK,
     Applied,
+    BatchFit,
     Configure,
     FromWorker,
     MergeFailed,
@@ -107,6 +106,7 @@ class Trainer:
         on_lost: an exchange has committed, but the worker died before it merged it.
         on_event: told that training begins, for the terminal.
         share: of the time of its threads, or of its GPU, that the worker may take.
+        fitting: remembers over all workers how batches are cut to fit into memory.
 
     Attributes:
         lender: lends the slots of the worker that runs.
@@ -127,6 +127,7 @@ class Trainer:
         on_event: Callable[[str], None] = lambda _text: None,
         dealer: ShardDealer | None = None,
         share: float = 1.0,
+        fitting: Fitting | None = None,
     ) -> None:
         self.configure = configure
         self.state: PeerState = "starting"
@@ -148,6 +149,7 @@ class Trainer:
         self.briefing: Briefing | None = None
         self.merges = MergeDesk(self._ask_of_worker)
         self._share = share
+        self._fitting = fitting or Fitting()
         self._start_worker = start_worker
         self._env = env
         self._on_applied = on_applied
@@ -189,15 +191,18 @@ class Trainer:
             except (WorkerCrashed, WorkerHung) as error:
                 self._worker_gone()
                 self._count_failure(error)
-                self._raise_if_fatal(error)
-                pause_s = budget.next_pause_s(self._env.monotonic())
+                raise_if_fatal(error, self._failure)
+                pause_s: float | None = 0.0
+                if not self._fitting.died(error, self._failure):
+                    pause_s = budget.next_pause_s(self._env.monotonic())
                 if pause_s is None:
                     raise WorkerError(
                         f"the worker died {limits.WORKER_RESTARTS_MAX + 1} times in"
                         f" {limits.WORKER_RESTARTS_WINDOW_S / 60:.0f} minutes, last: {error}"
                     ) from error
                 self.restarts += 1
-                self._set_state("starting", f"restarting the worker: {error}")
+                words = self._fitting.words()
+                self._set_state("starting", f"restarting the worker: {error}{words}")
                 _log.warning("worker died", why=str(error), restart_in_s=pause_s)
                 await trio.sleep(pause_s)
 
@@ -205,7 +210,7 @@ class Trainer:
         send, receive = trio.open_memory_channel[ToWorker](limits.TRAINER_OUTBOX_MAX)
         self._failure = None
         try:
-            async with self._start_worker(self.configure) as link:
+            async with self._start_worker(self._fitting.begin(self.configure)) as link:
                 self._link, self._outgoing = link, send
                 self.worker_pid = link.pid
                 async with trio.open_nursery() as nursery:
@@ -247,24 +252,10 @@ class Trainer:
             taker.worker_gone()
 
     def _count_failure(self, error: WorkerError) -> None:
-        kind = "crash"
-        if self._failure is not None and self._failure.kind in FAILURE_KINDS:
-            kind = self._failure.kind
-        elif isinstance(error, WorkerHung):
-            kind = "hung"
-        elif isinstance(error, WorkerCrashed) and error.signal_number:
-            kind = "killed"
+        kind = death_kind(error, self._failure)
         self.failures[kind] += 1
         if kind == "diverged":
             self.is_loss_finite = False
-
-    def _raise_if_fatal(self, error: WorkerError) -> None:
-        failed = self._failure
-        if failed is None or failed.kind not in FATAL_KINDS:
-            return
-        if failed.kind == "layout":
-            raise SpecMismatch(failed.message) from error
-        raise ConfigError(failed.message) from error
 
     # --- messages of the worker -----------------------------------------------------------
 
@@ -300,6 +291,8 @@ class Trainer:
                 self._on_applied(message)
             case Progress():
                 self._take_progress(message)
+            case BatchFit():
+                self._fitting.take(message)
             case ShardDone(epoch=epoch, index=index):
                 if self.dealer is not None:
                     self.dealer.finished(epoch, index)
@@ -328,6 +321,7 @@ class Trainer:
 
     def _take_progress(self, message: Progress) -> None:
         self.progress = message
+        self._fitting.watch()
         self._note_loss(message)
         if self.briefing is not None:
             self.briefing.progress(message)
@@ -369,7 +363,7 @@ class Trainer:
     def _set_training(self, how: str) -> None:
         failed = self.snapshot_failure
         alarm = f"; ALARM: no snapshot can be written: {failed.message}" if failed else ""
-        self._set_state("training", how + alarm)
+        self._set_state("training", how + self._fitting.words() + alarm)
 
     def _set_state(self, state: PeerState, reason: str) -> None:
         self.state, self.reason = state, reason

@@ -94,6 +94,7 @@ class Configure(Message, frozen=True, tag="configure"):
     threads: Count = 0  # of torch; 0: see worker/runtime.py
     gpus: tuple[Count, ...] = ()  # NVIDIA GPUs that it may see; none named: all
     gpu_memory_bytes: Count = 0  # of each; 0: all
+    batch_parts: Count = 1  # into which a batch is cut at least, as more was out of memory
 
 
 class TakeView(Message, frozen=True, tag="view"):
@@ -322,6 +323,19 @@ class Progress(Message, frozen=True, tag="progress"):
     finished: bool = False
 
 
+class BatchFit(Message, frozen=True, tag="fit"):
+    """Batches of ``examples`` are trained ``size`` examples at a time, 1/``parts`` of them each.
+
+    Said when the first batch is there, and when a part was out of memory and was cut in two. With
+    ``is_smallest`` there is nothing left to cut.
+    """
+
+    size: Count
+    examples: Count
+    parts: Count = 1
+    is_smallest: bool = False
+
+
 class ShardDone(Message, frozen=True, tag="done"):
     """Every batch of this shard has been trained."""
 
@@ -379,7 +393,9 @@ class WorkerFailed(Message, frozen=True, tag="failed"):
 
 
 # Kinds that a restart cannot mend end the node with the message; the others are restarted.
-FATAL_KINDS = frozenset({"torch-missing", "task-unknown", "config", "layout", "data"})
+FATAL_KINDS = frozenset(
+    {"torch-missing", "task-unknown", "config", "layout", "data", "too-little-memory"}
+)
 FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "crash"}
 
 ToWorker = (
@@ -408,6 +424,7 @@ FromWorker = (
     | NoView
     | Applied
     | Progress
+    | BatchFit
     | ShardDone
     | SnapshotSaved
     | SnapshotFailed

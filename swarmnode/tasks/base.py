@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.settings import PositiveFloat, PositiveInt, Settings, parse_settings
+from swarmnode.tasks.split import split_batch
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +79,10 @@ class Task(ABC):
         strong_convexity, smoothness: bounds mu and L on the curvature of every node's objective,
             for algorithms that are proven for convex ones; None where nobody knows, as for every
             neural network.
+        loss_is_mean: whether the loss of a batch is the mean over its examples of what each
+            of them has alone. Where memory is short, a batch is then trained in parts, and the
+            gradient is the same. False: it is not, as with contrastive losses or BatchNorm, or
+            a mean over examples of different weight; batches stay whole.
     """
 
     name: ClassVar[str]
@@ -88,6 +93,7 @@ class Task(ABC):
     batches_per_shard: ClassVar[int] = 64
     strong_convexity: ClassVar[float | None] = None
     smoothness: ClassVar[float | None] = None
+    loss_is_mean: ClassVar[bool] = True
 
     config: Any  # narrowed to its own Config by each task
 
@@ -120,7 +126,7 @@ class Task(ABC):
     def batches(self, seed: int) -> Iterator[Any]:
         """Yield batches for ever, on the CPU; the same ``seed`` gives the same ones.
 
-        A batch is a tensor or a tuple of tensors. Raises DataError on the first one.
+        A batch is a tensor, or a tuple or map of tensors. Raises DataError on the first one.
         """
 
     @property
@@ -144,6 +150,15 @@ class Task(ABC):
     @abstractmethod
     def loss(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
         """Return the training loss of one batch, a scalar with gradients."""
+
+    def split(self, batch: Any, examples_max: int) -> list[tuple[Any, int]]:
+        """Return (part, how many examples it has) of a batch, each of at most ``examples_max``.
+
+        The loss of the batch is the mean over the losses of its parts, weighted by examples.
+        By default all tensors are cut along their first dimension; a task whose batches have
+        another shape says here how.
+        """
+        return split_batch(batch, examples_max)
 
     @abstractmethod
     def evaluate(self, model: torch.nn.Module) -> float:

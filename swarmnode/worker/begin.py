@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from swarmnode.ipc.segment import Segment
 from swarmnode.strategies.base import Strategy
 from swarmnode.worker.channel import Channel
 from swarmnode.worker.loop import Loop
+from swarmnode.worker.needs import needs_words
 from swarmnode.worker.prepare import Surroundings, prepare_strategy
 from swarmnode.worker.saver import Saver
 from swarmnode.worker.snapshot import SnapshotStore
@@ -52,6 +54,7 @@ def begin(
         segment.format(2 * strategy.payload_numel(), limits.SLOTS_PER_WORKER)
         n_shards = state.task.shards_per_epoch if n_shards is None else n_shards
         channel.send(_ready(state, strategy, segment, threads=threads, n_shards=n_shards))
+        _tell_of_batches(state, strategy, channel)
         with Saver(snapshots, channel.send) as saver:
             yield loop_type(
                 state,
@@ -63,6 +66,14 @@ def begin(
                 rng=random.Random(f"{configure.shard_seed}/{state.step}/clock"),
                 steps_max=configure.steps_max,
             )
+
+
+def _tell_of_batches(state: TrainState, strategy: Strategy, channel: Channel) -> None:
+    """Say how batches are cut, and go on saying so."""
+    state.micro.say = channel.send
+    state.micro.needs = partial(needs_words, state, strategy)
+    if state.micro.fit.examples:  # one was seen already
+        channel.send(state.micro.fit)
 
 
 def _ready(

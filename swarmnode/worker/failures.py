@@ -31,13 +31,29 @@ EXIT_STATUS = {
     "out-of-memory": 15,
     "disk-full": 16,
     "diverged": 17,
+    "too-little-memory": 18,
 }
 
 _LINE_CHARACTERS_MAX = 500
 
 
+# What torch says besides its own class for it, in a RuntimeError: on a CPU, when C++ or cuBLAS
+# finds no memory, by the driver, and on a Mac.
+_MEMORY_WORDS = (
+    "DefaultCPUAllocator",
+    "std::bad_alloc",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDA error: out of memory",
+    "MPS backend out of memory",
+)
+
+
 class Diverged(WorkerError):
     """The loss is no number any more."""
+
+
+class TooLittleMemory(WorkerError):
+    """Not even the smallest part of a batch can be trained here."""
 
 
 def classify(error: BaseException) -> tuple[str, str]:
@@ -59,22 +75,25 @@ def classify(error: BaseException) -> tuple[str, str]:
             return "disk-full", _line(error)
         case Diverged():
             return "diverged", _line(error)
-    if _is_out_of_memory(error):
+        case TooLittleMemory():
+            return "too-little-memory", _line(error)
+    if is_out_of_memory(error):
         return "out-of-memory", f"out of memory; use a smaller batch or model: {_line(error)}"
     if isinstance(error, SwarmNodeError):
         return "crash", _line(error)  # it was written for a person
     return "crash", f"{type(error).__name__}: {_line(error)}"
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Know torch's own error for a GPU, Python's, and the RuntimeError of torch for the CPU."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Know torch's own error for a GPU, Python's, and the RuntimeErrors of torch."""
     if isinstance(error, MemoryError):
         return True
     torch = sys.modules.get("torch")
     gpu_error = getattr(torch, "OutOfMemoryError", MemoryError)
     if isinstance(error, gpu_error):
         return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    said = str(error)
+    return isinstance(error, RuntimeError) and any(words in said for words in _MEMORY_WORDS)
 
 
 def _line(error: BaseException) -> str:

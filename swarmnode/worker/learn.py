@@ -43,13 +43,11 @@ def _by_gradient(state: TrainState, strategy: Strategy, batch: Any) -> float:
 
 def _by_losses(state: TrainState, probe: Probe, batch: Any) -> float:
     """Let the strategy look at the loss where it likes, each time with the same randomness."""
-    on_device = state.device.move(batch)
     seed = int(torch.randint(2**62, ()))
 
     def loss_here() -> float:
         torch.manual_seed(seed)  # other dropout would be a difference of its own
-        with torch.no_grad(), state.device.autocast():
-            return float(state.task.loss(state.model, on_device))
+        return state.loss_of(batch)  # which never fails for memory halfway through a probe
 
     loss = probe(loss_here)
     if math.isfinite(loss):

@@ -29,7 +29,12 @@ def prepare_state(configure: Configure) -> TrainState:
             f"task {task.name}: the swarm uses version {configure.task_version}, version "
             f"{task.version} is installed here; {source}"
         )
-    state = build_state(task, swarm_seed=configure.swarm_seed, device=configure.device)
+    state = build_state(
+        task,
+        swarm_seed=configure.swarm_seed,
+        device=configure.device,
+        batch_parts=configure.batch_parts,
+    )
     layout = state.arena.layout
     if configure.layout_hash not in (b"", layout.layout_hash):
         raise SpecMismatch(

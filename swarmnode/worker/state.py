@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from swarmnode.tasks.base import Task, seed_of
 from swarmnode.tasks.registry import load_task
 from swarmnode.worker.arena import Arena
 from swarmnode.worker.device import Device, choose_device, with_fastest_precision
+from swarmnode.worker.microbatch import MicroBatches
 
 
 @dataclass
@@ -28,6 +30,11 @@ class TrainState:
     swarm_seed: int = 0
     step: int = 0
     tokens: int = 0
+    batch_parts: int = 1  # into which a batch is cut from the beginning
+    micro: MicroBatches = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.micro = MicroBatches(self.task, self.batch_parts)
 
     def batches(self, shard_seed: int) -> Iterator[Any]:
         """Return this node's stream of batches from here on.
@@ -58,12 +65,43 @@ class TrainState:
 
     def backward(self, batch: Any) -> float:
         """Return the loss; the parameters have its gradients, unless it is NaN or infinite."""
-        with self.device.autocast():
-            loss = self.task.loss(self.model, self.device.move(batch))
-        value = loss.item()  # waits for a GPU: the price of never spreading a NaN
-        if math.isfinite(value):
-            loss.backward()  # type: ignore[no-untyped-call]
-        return value
+        return self.micro.run(partial(self._accumulate, batch))
+
+    def _accumulate(self, batch: Any) -> float:
+        """Sum gradients up over the parts of a batch; none are left unless all went well."""
+        parts = self.micro.cut(batch)
+        n_examples = sum(n for _, n in parts)
+        mean = 0.0
+        is_whole = False
+        try:
+            for part, n in parts:
+                with self.device.autocast():
+                    loss = self.task.loss(self.model, self.device.move(part))
+                value = loss.item()  # waits for a GPU: the price of never spreading a NaN
+                if not math.isfinite(value):
+                    return value
+                if n < n_examples:
+                    loss, value = loss * (n / n_examples), value * (n / n_examples)
+                loss.backward()  # type: ignore[no-untyped-call]
+                mean += value
+            is_whole = True
+            return mean
+        finally:
+            if not is_whole:
+                self.optimizer.zero_grad(set_to_none=True)
+
+    def loss_of(self, batch: Any) -> float:
+        """Return the loss of a batch, without gradients."""
+        return self.micro.run(partial(self._mean_loss, batch))
+
+    def _mean_loss(self, batch: Any) -> float:
+        parts = self.micro.cut(batch)
+        n_examples = sum(n for _, n in parts)
+        with torch.no_grad(), self.device.autocast():
+            return math.fsum(
+                float(self.task.loss(self.model, self.device.move(part))) * (n / n_examples)
+                for part, n in parts
+            )
 
     def count_step(self) -> None:
         """A step was taken."""
@@ -85,8 +123,10 @@ def build_task(name: str, config: dict[str, Any], data_dir: str = "", *, source:
     return load_task(name, source=source)(config, data_dir=data_dir)
 
 
-def build_state(task: Task, *, swarm_seed: int, device: str) -> TrainState:
+def build_state(task: Task, *, swarm_seed: int, device: str, batch_parts: int = 1) -> TrainState:
     """Build model and optimizer; the same ``swarm_seed`` gives the same parameters anywhere.
+
+    ``batch_parts``: into how many parts a batch is cut from the beginning.
 
     Raises:
         ConfigError: the device is not there, or the model cannot be trained together.
@@ -96,5 +136,9 @@ def build_state(task: Task, *, swarm_seed: int, device: str) -> TrainState:
     model = task.build_model(swarm_seed).to(chosen.torch_device)
     arena = Arena(model)
     model.train()
-    chosen = with_fastest_precision(chosen, task, model)
-    return TrainState(task, model, arena, task.build_optimizer(model), chosen, swarm_seed)
+    if batch_parts > 1:
+        chosen = with_fastest_precision(chosen, task, model, batch_parts)
+    else:
+        chosen = with_fastest_precision(chosen, task, model)
+    optimizer = task.build_optimizer(model)
+    return TrainState(task, model, arena, optimizer, chosen, swarm_seed, batch_parts=batch_parts)

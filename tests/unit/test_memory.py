@@ -1,0 +1,62 @@
+"""What is left of main memory: of the machine, of a container, of a group around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from swarmnode.memory import MainMemory, main_memory, oom_kills
+
+GIB = 2**30
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write(tmp_path / "proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable:   6291456 kB\nHugePages")
+    write(tmp_path / "proc/vmstat", "pgfault 12\noom_kill 5\n")
+    return tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def looked(root: Path) -> MainMemory | None:
+    return main_memory(root / "proc", root / "cgroup")
+
+
+def killed(root: Path) -> int:
+    return oom_kills(root / "proc", root / "cgroup")
+
+
+def test_a_machine_without_groups(root: Path) -> None:
+    assert looked(root) == (6 * GIB, 8 * GIB)
+    assert killed(root) == 5
+
+
+def test_the_narrowest_group_counts(root: Path) -> None:
+    write(root / "proc/self/cgroup", "0::/box/inner\n")
+    write(root / "cgroup/box/memory.max", str(4 * GIB))
+    write(root / "cgroup/box/memory.current", str(3 * GIB))
+    write(root / "cgroup/box/memory.stat", f"anon 7\ninactive_file {GIB}\n")
+    write(root / "cgroup/box/inner/memory.max", "max\n")
+    write(root / "cgroup/box/inner/memory.current", str(GIB))
+    write(root / "cgroup/box/inner/memory.events", "max 3\noom_kill 2\n")
+    assert looked(root) == (2 * GIB, 4 * GIB), "what files take is given back"
+    assert killed(root) == 2
+
+
+def test_groups_of_the_older_kind(root: Path) -> None:
+    write(root / "proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/host/path\n0::/\n")
+    write(root / "cgroup/memory/memory.limit_in_bytes", str(2 * GIB))
+    write(root / "cgroup/memory/memory.usage_in_bytes", str(GIB))
+    write(root / "cgroup/memory/memory.oom_control", "under_oom 0\noom_kill 1\n")
+    assert looked(root) == (GIB, 2 * GIB), "in a container the path is the host's"
+    assert killed(root) == 1
+
+
+def test_a_system_that_does_not_tell(tmp_path: Path) -> None:
+    assert looked(tmp_path) is None
+    assert killed(tmp_path) == 0
