@@ -896,6 +896,25 @@ LAYOUT_NAME_BYTES_MAX = 512
 # 64 GiB of float32: far more than a volunteer's machine averages as one vector.
 LAYOUT_ELEMS_MAX = 2**34
 
+# --- what comes from peers and files ------------------------------------------------------
+# A step a millisecond for thirty years; names of snapshots have twelve digits for it.
+TRAINED_STEPS_MAX = 10**12
+# A vector of a peer against one's own. Honest ones of the same swarm differ by a factor of ten
+# or so; until what strangers send is judged by what it does to the loss, these two stop what
+# ruins a model at one blow (3e38, 1e30, a norm times 1,000).
+VECTOR_LARGEST_RATIO_MAX = 1e4
+VECTOR_NORM_RATIO_MAX = 100.0
+# Own differences are tiny, or zero, right after a node has caught up, and those of others are
+# not: a tenth of the weights' own scale counts as one's own vector at the least.
+VECTOR_WEIGHTS_SHARE = 0.1
+# Enough for a standard error below one percent, and few enough to cost no step anything.
+VECTOR_SAMPLE_ELEMS = 2**16
+# How far one peer's word may move a node on at once: who was away for longer than
+# SNAPSHOT_STALE_S begins with a snapshot, and a round takes half a second at the least.
+ROUNDS_AHEAD_MAX = 1024
+# Peers whose words about a swarm that is further ahead are kept, to compare them.
+ROUNDS_SAID_MAX = 16
+
 # --- group means, pacing ------------------------------------------------------------------
 # Of one group: each more costs a message to all others at every change, and their bulk meets at
 # one node's link. Larger sets go through several rounds of groups.

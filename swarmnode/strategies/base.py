@@ -94,12 +94,14 @@ class View:
     """One vector of a payload: elements ``begin`` to ``end`` (exclusive) of what ``name`` means.
 
     ``name`` is a word between the strategy and itself; ``codec`` one of the codecs' names.
+    ``is_scaled``: its values are of the size of weights or less, and refused where they are not.
     """
 
     name: str
     codec: str
     begin: int
     end: int
+    is_scaled: bool = True
 
     @property
     def numel(self) -> int:
@@ -360,6 +362,15 @@ class Strategy(ABC):
         would be wrong anywhere else.
         """
         return self.buffers().keys()
+
+    def check_received(self, received: Mapping[str, torch.Tensor]) -> str | None:
+        """Return why these buffers, of a peer's snapshot or a file, are refused, or None.
+
+        The engine has seen that they are finite, and in a peer's no vector implausibly large. The
+        ranges of counts are the strategy's to know; see ``strategies/ranges.py``. Changes nothing.
+        """
+        del received
+        return None
 
     def join(self, received: Mapping[str, torch.Tensor]) -> None:
         """Set the buffers of a node that begins with a peer's snapshot, ``x`` being set already.

@@ -28,6 +28,7 @@ After a partition the side with more rounds wins, by the larger hash if both hav
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -49,13 +50,22 @@ from swarmnode.strategies.base import (
     View,
 )
 from swarmnode.strategies.noloco import Momentum
+from swarmnode.strategies.place import (
+    COUNT_MAX,
+    HASH_BITS,
+    PLACE_NUMEL,
+    Place,
+    Words,
+    lineage_refusal,
+    read_place,
+)
+from swarmnode.strategies.ranges import not_finite, too_large
 from swarmnode.strategies.rounds import Rounds
 
 _CATCH_UP = "catch-up"
 _EXACT = "RAW32"
-_HASH_BITS = 24  # so that a lineage is two exact float32 numbers, and can be sent as a view
-_COUNT_MAX = 2**24
-_PLACE_NUMEL = 3  # of what says where a node is: the lineage and the round
+_ASKS_MAX = 3  # peers for each round that came to nothing: the answers are whole models
+_log = logging.getLogger(__name__)
 
 
 class DiLoCo(Strategy):
@@ -83,6 +93,9 @@ class DiLoCo(Strategy):
         self._sent: torch.Tensor | None = None  # θ as of the view, or Δ where eager
         self._others: torch.Tensor | None = None  # eager: Δ̄(t−1) − Δ_own(t−1)/M, on the CPU
         self._awaits_mean = self._has_stepped = self._is_behind = False
+        self._words = Words()
+        self._refused = 0  # answers of peers to a catch-up
+        self._asks_left = 0  # for this round, where answers are refused
 
     @classmethod
     def meeting(cls, config: Any) -> Meeting:
@@ -94,6 +107,14 @@ class DiLoCo(Strategy):
 
     def shipped(self) -> Collection[str]:
         return self.buffers().keys()
+
+    def check_received(self, received: Mapping[str, torch.Tensor]) -> str | None:
+        rounds, lineage = received.get("rounds"), received.get("lineage")
+        why = None if rounds is None else self.rounds.refusal(rounds)
+        return why or (None if lineage is None else lineage_refusal(lineage))
+
+    def metrics(self) -> dict[str, float]:
+        return {"catch_ups_refused": float(self._refused)}
 
     def start(self, ctx: Context) -> None:
         super().start(ctx)
@@ -120,7 +141,7 @@ class DiLoCo(Strategy):
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
         intents = []
         if self._is_behind:
-            self._is_behind = False  # asks once for each round that came to nothing
+            self._is_behind = False  # once for each round that came to nothing, if all goes well
             intents.append(self._catch_up())
         for _, number in self.rounds.due(info.step):
             if not self.config.eager:
@@ -195,20 +216,21 @@ class DiLoCo(Strategy):
 
     def _extend_lineage(self, exchange: Exchange) -> None:
         material = self._version + b"".join(exchange.present)
-        hashed = int.from_bytes(hashlib.sha256(material).digest()[: _HASH_BITS // 8], "big")
-        count = (int(self.lineage[0]) + 1) % _COUNT_MAX
+        hashed = int.from_bytes(hashlib.sha256(material).digest()[: HASH_BITS // 8], "big")
+        count = (int(self.lineage[0]) + 1) % COUNT_MAX
         self.lineage.copy_(torch.tensor([count, hashed]))
 
     def on_abort(self, intent: Intent, why: str) -> None:
         del why
         if intent.tag != _CATCH_UP:
             self._sent, self._awaits_mean, self._is_behind = None, False, True
+            self._asks_left = _ASKS_MAX
 
     def _catch_up(self) -> Intent:
         views = (
             self.whole("phi", _EXACT),
             self.whole("b", _EXACT),
-            View("place", _EXACT, 0, _PLACE_NUMEL),
+            View("place", _EXACT, 0, PLACE_NUMEL, is_scaled=False),
         )
         return Intent(
             Kind.PULL,
@@ -226,14 +248,35 @@ class DiLoCo(Strategy):
 
     def _take_over(self, exchange: Exchange) -> None:
         """Put a peer's slow weights under the steps that this node took since its own."""
-        theirs = exchange.partner.views
-        count, hashed, round_number = (int(part) for part in theirs["place"].tolist())
-        self.rounds.catch_up(round_number)
-        if count.to_bytes(8, "big") + hashed.to_bytes(8, "big") <= self._version:
+        place = self._place_of(exchange)
+        if isinstance(place, str):
+            self._refused += 1
+            self._asks_left -= 1
+            self._is_behind = self._is_behind or self._asks_left > 0  # somebody else may be honest
+            (peer,) = exchange.got
+            _log.warning("the answer of %s to a catch-up is refused: %s", peer.hex()[:8], place)
             return
+        self.rounds.catch_up(place.round)
+        if place.version <= self._version:
+            return
+        theirs = exchange.partner.views
         phi = theirs["phi"].to(self.x.device)
         self.x.add_(phi - self.phi)
         self.phi.copy_(phi)
         self.b.copy_(theirs["b"])
-        self.lineage.copy_(torch.tensor([count, hashed]))
+        self.lineage.copy_(torch.tensor([place.count, place.hashed]))
         self._others = None
+
+    def _place_of(self, exchange: Exchange) -> Place | str:
+        """Return where a peer is that has answered, or why its answer is refused."""
+        ((peer, received),) = exchange.got.items()
+        place = read_place(received.views["place"])
+        if isinstance(place, str):
+            return place
+        vectors = {name: received.views[name] for name in ("phi", "b")}
+        why = (
+            self._words.refusal(peer, place, self.rounds.number)
+            or not_finite(vectors)
+            or too_large(vectors, self.x)
+        )
+        return why or place

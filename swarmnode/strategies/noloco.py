@@ -82,6 +82,10 @@ class NoLoCo(Strategy):
     def buffers(self) -> Mapping[str, torch.Tensor]:
         return {"phi": self.phi, "m": self.m, "rounds": self.rounds.state}
 
+    def check_received(self, received: Mapping[str, torch.Tensor]) -> str | None:
+        rounds = received.get("rounds")
+        return None if rounds is None else self.rounds.refusal(rounds)
+
     def payload_numel(self) -> int:
         return 2 * self.x.numel()
 

@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from msgspec import Meta as Range
 
+from swarmnode import limits
 from swarmnode.errors import InvariantViolation, MalformedMessage
 from swarmnode.ipc.settings import PositiveFloat, Settings
 from swarmnode.strategies.base import (
@@ -48,6 +49,7 @@ from swarmnode.strategies.base import (
     StepInfo,
     Strategy,
 )
+from swarmnode.strategies.ranges import outside
 
 _LOG_MIN, _LOG_STEP, _Q_MAX = -9.0, 0.125, 127
 _SIGN = 0x80
@@ -106,6 +108,11 @@ class OneByte(Strategy):
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
         return {"rounds_closed": self.rounds_closed}
+
+    def check_received(self, received: Mapping[str, torch.Tensor]) -> str | None:
+        closed = received.get("rounds_closed")
+        most = limits.TRAINED_STEPS_MAX
+        return None if closed is None else outside("rounds_closed", int(closed), 0, most)
 
     @property
     def round(self) -> int:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import torch
 
+from swarmnode import limits
+from swarmnode.strategies.ranges import outside
+
 _ROUND = 0
 
 
@@ -25,11 +28,24 @@ class Rounds:
     def __init__(self, steps: int, n_fragments: int = 1) -> None:
         self.state = torch.tensor([0, 0, steps])
         self._n_fragments = n_fragments
-        self._next_steps = steps
+        self._next_steps = self._most_steps = steps
 
     def set_steps(self, steps: int) -> None:
         """Let the next round, and those after it, have so many steps."""
         self._next_steps = max(steps, self._n_fragments)
+
+    def refusal(self, state: torch.Tensor) -> str | None:
+        """Return why ``state``, of a peer or a file, is none, or None.
+
+        No pacer lets a round have more steps than the settings say.
+        """
+        number, begin, steps = state.tolist()
+        longest = max(self._most_steps, self._n_fragments)
+        return (
+            outside("rounds", number, 0, limits.TRAINED_STEPS_MAX)
+            or outside("the step at which the round began", begin, 0, limits.TRAINED_STEPS_MAX)
+            or outside("the steps of a round", steps, self._n_fragments, longest)
+        )
 
     @property
     def number(self) -> int:

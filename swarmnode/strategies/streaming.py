@@ -162,6 +162,10 @@ class Streaming(Strategy):
         if self.reference is not None:
             self._base_version = _digest(self.reference)
 
+    def check_received(self, received: Mapping[str, torch.Tensor]) -> str | None:
+        rounds = received.get("rounds")
+        return None if rounds is None else self.rounds.refusal(rounds)
+
     def payload_numel(self) -> int:
         return 2 * max(fragment.numel for fragment in self.fragments)
 

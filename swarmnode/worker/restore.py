@@ -20,6 +20,7 @@ from swarmnode.errors import ConfigError, CorruptRecord, SpecMismatch
 from swarmnode.strategies.base import Strategy
 from swarmnode.tensor.snapshot_format import FETCHED_NAME, About, find_snapshots
 from swarmnode.worker.atoms import MODEL, OPTIMIZER, STRATEGY, weights
+from swarmnode.worker.judge import Found, refusal
 from swarmnode.worker.state import TrainState
 from swarmnode.worker.tensorfile import Tensors, read_tensors, write_tensors
 
@@ -40,14 +41,20 @@ def load_snapshot(path: Path, state: TrainState, strategy: Strategy) -> None:
     """
     tensors, about = read_tensors(path)
     matching = _matching_weights(state, tensors, about, path)
-    _check_finite(state, matching, path)
+    buffers = _fitting_buffers(strategy, tensors)
+    is_fetched = path.name == FETCHED_NAME
+    if is_fetched:
+        shipped = strategy.shipped()
+        buffers = {name: tensor for name, tensor in buffers.items() if name in shipped}
+    found = Found(matching, tensors, about.optimizer_values, buffers, is_a_peers=is_fetched)
+    why = refusal(state, strategy, found)
+    if why:
+        raise CorruptRecord(f"{path} is damaged: {why}", path=str(path))
     _restore_optimizer(state, tensors, about.optimizer_values)
     _copy_weights(state, matching)
-    buffers = _fitting_buffers(strategy, tensors)
     with torch.no_grad():
-        if path.name == FETCHED_NAME:
-            shipped = strategy.shipped()
-            strategy.join({name: tensor for name, tensor in buffers.items() if name in shipped})
+        if is_fetched:
+            strategy.join(buffers)
         else:
             for name, tensor in buffers.items():
                 strategy.buffers()[name].copy_(tensor)
@@ -118,13 +125,6 @@ def _matching_weights(state: TrainState, tensors: Tensors, about: About, path: P
             )
         matching[name] = found
     return matching
-
-
-def _check_finite(state: TrainState, matching: Tensors, path: Path) -> None:
-    """Our own were finite when they were written; those of a peer may never have been."""
-    for name in state.arena.names:
-        if not torch.isfinite(matching[name]).all():
-            raise CorruptRecord(f"{path} is damaged: tensor {name} is not finite", path=str(path))
 
 
 def _copy_weights(state: TrainState, matching: Tensors) -> None:

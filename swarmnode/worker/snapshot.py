@@ -33,7 +33,7 @@ from swarmnode.worker.state import TrainState
 from swarmnode.worker.tensorfile import HostBuffer, HostCopy, storage_errors, write_copy
 
 _log = logging.getLogger(__name__)
-_DAMAGED_NAME = "damaged.safetensors"
+_DAMAGED_NAME, _WHY_NAME = "damaged.safetensors", "damaged.txt"
 _LOCK_POLL_S = 0.05
 
 
@@ -176,10 +176,11 @@ class SnapshotStore:
             temporary.unlink(missing_ok=True)
 
     def _set_aside(self, path: Path, error: Exception) -> None:
-        """Keep the last useless file for who wants to see why, where it counts no more."""
+        """Keep the last useless file, and why, for who wants to see it, where it counts no more."""
         _log.warning("%s; trying the one before it, this one is now %s", error, _DAMAGED_NAME)
         try:
             path.replace(path.with_name(_DAMAGED_NAME))
+            path.with_name(_WHY_NAME).write_text(f"{error}\n")
         except OSError as failure:
             _log.warning("cannot rename %s: %s", path, failure.strerror)
 

@@ -1,0 +1,79 @@
+"""Where a node of DiLoCo is, as it says itself: its lineage, and the number of its round.
+
+Three float32 travel as a view, and a peer may put anything there. So they are whole numbers in
+their range or refused, no lineage has more outer steps than there were rounds, and nobody is moved
+far ahead on one peer's word: beyond ROUNDS_AHEAD_MAX a second peer must have said about the same.
+That does not stop peers who lie together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from swarmnode import limits
+from swarmnode.strategies.ranges import outside
+
+PLACE_NUMEL = 3
+HASH_BITS = 24  # so that a lineage is two exact float32 numbers, and can be sent as a view
+COUNT_MAX = 2**24
+
+
+@dataclass(frozen=True)
+class Place:
+    """``count`` outer steps, ``hashed`` over who took part in them, in round ``round``."""
+
+    count: int
+    hashed: int
+    round: int
+
+    @property
+    def version(self) -> bytes:
+        """What orders lineages: the longer one is further, then the larger hash."""
+        return self.count.to_bytes(8, "big") + self.hashed.to_bytes(8, "big")
+
+
+def lineage_refusal(lineage: torch.Tensor) -> str | None:
+    """Return why these two numbers are no lineage, or None."""
+    count, hashed = lineage.tolist()
+    return outside("the outer steps of a lineage", count, 0, COUNT_MAX - 1) or outside(
+        "the hash of a lineage", hashed, 0, 2**HASH_BITS - 1
+    )
+
+
+def read_place(numbers: torch.Tensor) -> Place | str:
+    """Return what ``numbers`` [3] of a peer say, or why they are refused."""
+    count, hashed, round_number = numbers.tolist()
+    why = lineage_refusal(numbers[:2]) or outside("the round", round_number, 0, COUNT_MAX)
+    if why:
+        return why
+    if count > round_number + limits.ROUNDS_AHEAD_MAX:
+        return f"expected as many outer steps as rounds at the most, got {count:g} in round " + (
+            f"{round_number:g}"
+        )
+    return Place(int(count), int(hashed), int(round_number))
+
+
+@dataclass
+class Words:
+    """What peers have said of a swarm that is far ahead of this node."""
+
+    _said: dict[bytes, int] = field(default_factory=dict)
+
+    def refusal(self, peer: bytes, place: Place, own_round: int) -> str | None:
+        """Return why this node does not follow a peer to ``place``, or None."""
+        ahead = max(place.round, place.count)
+        if ahead <= own_round + limits.ROUNDS_AHEAD_MAX:
+            return None
+        others = [said for other, said in self._said.items() if other != peer]
+        self._said.pop(peer, None)
+        self._said[peer] = ahead
+        while len(self._said) > limits.ROUNDS_SAID_MAX:
+            del self._said[next(iter(self._said))]
+        if any(abs(said - ahead) <= limits.ROUNDS_AHEAD_MAX for said in others):
+            return None
+        return (
+            f"expected a place up to {limits.ROUNDS_AHEAD_MAX} rounds ahead of round {own_round}, "
+            f"got {ahead}, which no other peer has said"
+        )

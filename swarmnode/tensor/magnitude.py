@@ -1,0 +1,96 @@
+"""How large a vector is, and whether that is plausible beside one's own.
+
+Codecs carry any finite number, 3e38 too, and one such exchange destroys every model that it
+reaches. So whoever receives a vector compares it with what it sends itself: the largest element
+by VECTOR_LARGEST_RATIO_MAX, the norm by VECTOR_NORM_RATIO_MAX. It says nothing of a vector that is
+wrong and of the usual size.
+
+What counts as one's own is the larger of the vector that is sent and a tenth of the weights; see
+:func:`own_scale`. numpy is imported only without the C extension.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from swarmnode import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Magnitude:
+    """``largest``: of the absolute values; ``square_sum``: the norm, squared."""
+
+    largest: float = 0.0
+    square_sum: float = 0.0
+
+    @property
+    def norm(self) -> float:
+        """The Euclidean norm."""
+        return math.sqrt(self.square_sum)
+
+    def __add__(self, other: Magnitude) -> Magnitude:
+        """Return that of two vectors, one after the other."""
+        return Magnitude(max(self.largest, other.largest), self.square_sum + other.square_sum)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Of the weights, over a sample: the root of the mean square, and the largest value."""
+
+    rms: float = 0.0
+    largest: float = 0.0
+
+
+def measure(values: Buffer) -> Magnitude:
+    """Return the magnitude of contiguous float32. Cost: one pass over them."""
+    return Magnitude(*_measurer()(values))
+
+
+@cache
+def _measurer() -> Callable[[Buffer], tuple[float, float]]:
+    try:
+        from swarmnode.tensor._native import measure as found
+    except ImportError:  # tensor/codec.py says so
+        return _measure_in_numpy
+    return found
+
+
+def _measure_in_numpy(values: Buffer) -> tuple[float, float]:
+    import numpy as np  # 25 MB that an idle daemon saves
+
+    floats = np.frombuffer(memoryview(values).cast("B"), np.float32).astype(np.float64)
+    return float(np.abs(floats).max(initial=0.0)), float(np.dot(floats, floats))
+
+
+def own_scale(own: Magnitude, weights: Scale, numel: int) -> Magnitude:
+    """Return what a vector of ``numel`` elements is compared with.
+
+    Args:
+        own: of the vector that this node sends; nothing where it sends none.
+        weights: of this node's model; nothing where nobody knows.
+
+    Where both are zero, a model that begins with zeros, it is a vector of ones.
+    """
+    share = limits.VECTOR_WEIGHTS_SHARE
+    floor = Magnitude(share * weights.largest, (share * weights.rms) ** 2 * numel)
+    found = Magnitude(max(own.largest, floor.largest), max(own.square_sum, floor.square_sum))
+    return found if found.square_sum > 0 else Magnitude(1.0, float(numel))
+
+
+def refusal(theirs: Magnitude, own: Magnitude, what: str) -> str:
+    """Return why a vector is refused beside ``own``, see :func:`own_scale`; empty: it is not."""
+    largest_max = limits.VECTOR_LARGEST_RATIO_MAX * own.largest
+    if not theirs.largest <= largest_max:  # NaN is refused, too
+        return f"{what}: expected values up to {largest_max:.3g}, got {theirs.largest:.3g}"
+    norm_max = limits.VECTOR_NORM_RATIO_MAX * own.norm
+    if not theirs.norm <= norm_max:
+        return f"{what}: expected a norm up to {norm_max:.3g}, got {theirs.norm:.3g}"
+    return ""

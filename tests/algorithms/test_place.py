@@ -1,0 +1,96 @@
+"""What a peer answers to a DiLoCo node that is behind: no single answer takes it over."""
+
+import random
+
+import pytest
+import torch
+
+from swarmnode import limits
+from swarmnode.strategies.base import Context, Exchange, Meta, Received, StepInfo, TaskFacts
+from swarmnode.strategies.registry import build_strategy
+from swarmnode.tensor.layout import Layout
+
+ME, PEER, THIRD = (bytes([n]) * 32 for n in range(3))
+NAN = float("nan")
+
+
+@pytest.fixture
+def node():
+    strategy = build_strategy("diloco", {"every": 32}, torch.zeros(64))
+    strategy.start(
+        Context(
+            self_id=ME,
+            seed=1,
+            rng=random.Random(1),
+            layout=Layout.of([("w", (64,), "float32")]),
+            members=(ME, PEER, THIRD),
+            facts=TaskFacts("t"),
+        )
+    )
+    return strategy
+
+
+def answer(node, place, phi=0.3, b=0.0, peer=PEER):
+    (intent,) = node.answers()
+    views = {
+        "phi": torch.full((64,), phi),
+        "b": torch.full((64,), b),
+        "place": torch.tensor(place, dtype=torch.float32),
+    }
+    meta = Meta(1, 1, 0.0)
+    return Exchange(intent, meta, {}, {peer: Received(views, meta)}, steps_since=0)
+
+
+def is_as_it_was(node):
+    return not (node.x.any() or node.phi.any() or node.lineage.any() or node.rounds.number)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        [-1.0, 0, 0],
+        [3e38, 0, 0],
+        [0, 0, 3e38],
+        [0, -5.0, 0],
+        [NAN, 0, 0],
+        [1, 1, NAN],
+        [1.5, 1, 2],
+        [1, 2.0**24, 1],
+        [2**24 - 1, 4711, 0],
+        [2**24 - 1, 4711, 2**24 - 1],
+        [1, 1, 2**24],
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(node, place, caplog):
+    node.apply(answer(node, place))
+    assert is_as_it_was(node)
+    assert "catch-up is refused: " in caplog.text
+    assert node.metrics()["catch_ups_refused"] == 1
+    node.apply(answer(node, [5, 1, 5], phi=0.1))
+    assert node.phi.eq(torch.tensor(0.1)).all(), "an honest one afterwards counts"
+
+
+@pytest.mark.parametrize(("phi", "b"), [(3e38, 0.0), (NAN, 0.0), (0.1, 1e30), (0.1, NAN)])
+def test_vectors_that_would_ruin_the_model_are_refused(node, phi, b):
+    node.apply(answer(node, [5, 1, 5], phi, b))
+    assert is_as_it_was(node)
+
+
+def test_who_is_refused_is_followed_by_somebody_else(node):
+    (intent,) = node.answers()
+    node.on_abort(node._meet(3), "nobody else came")
+    for _ in range(3):
+        (again,) = node.after_step(StepInfo(1, 1.0, 1.0, 0.1))
+        assert again.tag == intent.tag
+        node.apply(answer(node, [-1, 0, 0]))
+    assert not node.after_step(StepInfo(2, 2.0, 1.0, 0.1)), "three models a round are enough"
+
+
+def test_a_swarm_that_is_far_ahead_is_believed_of_two(node):
+    far = limits.ROUNDS_AHEAD_MAX * 5
+    for _ in range(2):
+        node.apply(answer(node, [far, 7, far]))
+        assert is_as_it_was(node), "it can say so as often as it likes"
+    node.apply(answer(node, [far + 2, 8, far + 3], phi=0.2, peer=THIRD))
+    assert node.phi.eq(torch.tensor(0.2)).all()
+    assert node.rounds.number == far + 3
