@@ -88,8 +88,6 @@ TCP_BACKLOG_MAX = 128
 # --- gossip ------------------------------------------------------------------------------
 # A partner answers an offer from memory: one round trip, and a slow relay takes a second or two.
 EXCHANGE_OFFER_S = 5.0
-# A view is taken between two local steps: a slow volunteer's step.
-EXCHANGE_VIEW_S = 60.0
 # The upper bound of the adaptive limit: 60 MB at a home router's 1 Mbit/s upstream.
 EXCHANGE_TRANSFER_S_MAX = 600.0
 # For both workers to give what they send, each at its next step boundary: a slow volunteer's step.

@@ -27,6 +27,7 @@ awareness for more accurate failure detection", 2018. For other implementations:
 from __future__ import annotations
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.errors import AuthenticationFailed, LocalProtocolError, RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.membership import swim_events as events
@@ -43,14 +44,14 @@ from swarmnode.protocol.membership.swim_events import (
     Send,
 )
 from swarmnode.protocol.membership.swim_tally import SwimStatistics, Tally
-from swarmnode.protocol.membership.table import Chance, Member, MemberTable, Suspicion
+from swarmnode.protocol.membership.table import Member, MemberTable, Suspicion
 from swarmnode.wire import swim as wire
 
 
 class SwimCore:
     """Sans-IO core of one node's failure detector; see the module for what it promises."""
 
-    def __init__(self, notary: Notary, epoch: int, rng: Chance) -> None:
+    def __init__(self, notary: Notary, epoch: int, rng: Rng) -> None:
         """``epoch`` is this start's boot epoch: on disk before it is used, never used twice."""
         self._notary = notary
         self._rng = rng
