@@ -964,11 +964,6 @@ PACING_CHANGE_SHARE = 0.1
 # beside, the fastest one of the moment always seems faster, and rounds that all the others shorten
 # cost bytes. Nobody waits for what is left unequal.
 PACING_EQUAL_SHARE = 0.6
-# Waiting for the last member of a round, as a share of the round; the goal for all waste is 5 %.
-PACING_GRACE_SHARE = 0.03
-# ... but a few round trips at the least, and no longer than a person would.
-PACING_GRACE_S_MIN = 0.5
-PACING_GRACE_S_MAX = 30.0
 
 # --- daemon, trainer, http ---------------------------------------------------------------
 # Views that the worker is asked for and has not given: one a step for each pair and group that
