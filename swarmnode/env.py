@@ -9,9 +9,39 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeVar
+
+_T = TypeVar("_T")
+
+
+class Rng(Protocol):
+    """The part of ``random.Random`` that cores use: they take one and import none."""
+
+    def random(self) -> float:
+        """Return a number in [0, 1)."""
+
+    def uniform(self, a: float, b: float, /) -> float:
+        """Return a number in [a, b]."""
+
+    def randrange(self, stop: int, /) -> int:
+        """Return a whole number in [0, stop)."""
+
+    def getrandbits(self, k: int, /) -> int:
+        """Return a whole number of ``k`` random bits."""
+
+    def randbytes(self, n: int, /) -> bytes:
+        """Return ``n`` bytes."""
+
+    def choice(self, seq: Sequence[_T], /) -> _T:
+        """Return one of ``seq``."""
+
+    def sample(self, population: Sequence[_T], k: int) -> list[_T]:
+        """Return ``k`` different ones of ``population``."""
+
+    def shuffle(self, x: list[Any], /) -> None:
+        """Put a list in random order."""
 
 
 async def _at_once(function: Callable[..., Any], *arguments: Any) -> Any:

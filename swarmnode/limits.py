@@ -88,8 +88,6 @@ TCP_BACKLOG_MAX = 128
 # --- gossip ------------------------------------------------------------------------------
 # A partner answers an offer from memory: one round trip, and a slow relay takes a second or two.
 EXCHANGE_OFFER_S = 5.0
-# A view is taken between two local steps: a slow volunteer's step.
-EXCHANGE_VIEW_S = 60.0
 # The upper bound of the adaptive limit: 60 MB at a home router's 1 Mbit/s upstream.
 EXCHANGE_TRANSFER_S_MAX = 600.0
 # For both workers to give what they send, each at its next step boundary: a slow volunteer's step.
@@ -988,11 +986,6 @@ PACING_CHANGE_SHARE = 0.1
 # beside, the fastest one of the moment always seems faster, and rounds that all the others shorten
 # cost bytes. Nobody waits for what is left unequal.
 PACING_EQUAL_SHARE = 0.6
-# Waiting for the last member of a round, as a share of the round; the goal for all waste is 5 %.
-PACING_GRACE_SHARE = 0.03
-# ... but a few round trips at the least, and no longer than a person would.
-PACING_GRACE_S_MIN = 0.5
-PACING_GRACE_S_MAX = 30.0
 
 # --- daemon, trainer, http ---------------------------------------------------------------
 # Views that the worker is asked for and has not given: one a step for each pair and group that

@@ -18,24 +18,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
-from typing import Protocol
 
 import trio
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.errors import ChannelBroken, DialFailed, Refused, SwarmNodeError
 from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.session import Session
 from swarmnode.telemetry.logs import get_logger
 
 _log = get_logger(__name__)
-
-
-class Chance(Protocol):
-    """What of ``random.Random`` is used."""
-
-    def random(self) -> float:
-        """Return a float in [0, 1)."""
 
 
 class Search:
@@ -58,7 +51,7 @@ class Search:
         dialled: str,
         open_channel: Callable[[str], Awaitable[Channel]],
         take: Callable[[Session, Channel, str], Awaitable[None]],
-        rng: Chance,
+        rng: Rng,
     ) -> None:
         self.has_broken = has_broken
         self.scope = trio.CancelScope()

@@ -21,7 +21,6 @@ _PATHS: dict[str, str] = {
     RTC_WORD: "rtc",
     RELAY_WORD: "relay",
 }
-_RANKS: dict[Path, int] = {"direct": 0, "punched-tcp": 0, "rtc": 1, "other": 1, "relay": 2}
 
 
 def path_of(description: str) -> Path:
@@ -38,8 +37,3 @@ _COSTS: dict[Path, float] = {"direct": 1, "punched-tcp": 1, "rtc": 2, "other": 1
 def cost_of(description: str) -> float:
     """Return how much rarer a partner is to be met by this way than by TCP."""
     return _COSTS[path_of(description)]
-
-
-def is_better(path: Path, than: Path) -> bool:
-    """Whether moving a session from ``than`` to ``path`` is worth it: kernel TCP, rtc, relay."""
-    return _RANKS[path] < _RANKS[than]

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 import trio
 
 from swarmnode import limits
-from swarmnode.env import Env
+from swarmnode.env import Env, Rng
 from swarmnode.errors import DialFailed, Overloaded
 from swarmnode.net.paths import PUNCHED_WORD
 from swarmnode.net.tcp import TcpChannel, format_address, parse_address
-from swarmnode.protocol.nat.punch import Attempts, Chance, PunchPlan, Start, Target
+from swarmnode.protocol.nat.punch import Attempts, PunchPlan, Start, Target
 
 # There is no way for its packets, now or later.
 _HOPELESS = (errno.ENETUNREACH, errno.EAFNOSUPPORT, errno.EACCES, errno.EPERM)
@@ -99,10 +99,10 @@ class Puncher:
 class Appointment:
     """One punch, from the moment on that both sides know of it."""
 
-    def __init__(self, plan: PunchPlan, local_port: int, chance: Chance) -> None:
+    def __init__(self, plan: PunchPlan, local_port: int, rng: Rng) -> None:
         self.plan = plan
         self._local_port = local_port
-        self._chance = chance
+        self._rng = rng
         self._early: list[tuple[Target, socket.socket]] = []
         self._taking: trio.Nursery | None = None  # while we dial
         self._scope = trio.CancelScope()
@@ -159,7 +159,7 @@ class Appointment:
                 self._taking = None
 
     async def _dial(self, target: Target, at: float) -> None:
-        attempts = Attempts(at, self._chance)
+        attempts = Attempts(at, self._rng)
         while (begins_at := attempts.next_at(trio.current_time())) is not None:
             await trio.sleep_until(begins_at)
             sock: socket.socket | None = None

@@ -21,9 +21,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.errors import AuthenticationFailed, MalformedMessage
 from swarmnode.ids import PeerId
 from swarmnode.protocol.identity import Identity, verify
@@ -39,13 +40,6 @@ Verdict = Literal[
     "oversized", "off-link", "too-many", "malformed", "foreign", "replayed", "crowded", "forged",
 ]  # fmt: skip
 _WELCOME: tuple[Verdict, ...] = ("taken", "copy", "own")
-
-
-class Chance(Protocol):
-    """The part of ``random.Random`` that the core uses."""
-
-    def uniform(self, a: float, b: float, /) -> float:
-        """Return a number in [a, b]."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +156,7 @@ class LanCore:
     """
 
     def __init__(
-        self, *, identity: Identity, network_id: bytes, boot: int, rng: Chance, now: float
+        self, *, identity: Identity, network_id: bytes, boot: int, rng: Rng, now: float
     ) -> None:
         self._identity = identity
         self._network_id = network_id

@@ -50,11 +50,6 @@ class Pacer:
         fitting = math.floor(self.round_s(peers_step_s) / self.step_s * (1 + 1e-9))
         return min(max(fitting, self._fewest), self.most)
 
-    def grace_s(self, peers_step_s: Iterable[float]) -> float:
-        """Return how long to wait for the last member of a round that others have ended."""
-        share = limits.PACING_GRACE_SHARE * self.round_s(peers_step_s)
-        return min(max(share, limits.PACING_GRACE_S_MIN), limits.PACING_GRACE_S_MAX)
-
 
 def staleness_weight(rounds_behind: int) -> float:
     """Return (1 + s)^-1/2: what a contribution counts that is ``s`` rounds old."""

@@ -120,22 +120,6 @@ class Graph:
         resistances = inverse[i, i] + inverse[j, j] - 2 * inverse[i, j]
         return Mixing(lambda2, 1 / lambda2, float(resistances.max()) / 2)
 
-    def metropolis(self) -> NDArray[np.float64]:
-        """Return the symmetric, doubly stochastic weights W: [n, n] of D-PSGD.
-
-        W_ij = 1 / (1 + max(deg_i, deg_j)) on edges; a round of x ← W x leaves at most the square
-        of its second largest eigenvalue of the variance.
-        """
-        degrees = np.zeros(self.n)
-        for i, j in self.rates:
-            degrees[i] += 1
-            degrees[j] += 1
-        weights = np.zeros((self.n, self.n))
-        for i, j in self.rates:
-            weights[i, j] = weights[j, i] = 1 / (1 + max(degrees[i], degrees[j]))
-        np.fill_diagonal(weights, 1 - weights.sum(axis=1))
-        return weights
-
 
 def observed(n: int, exchanges: Mapping[Edge, int], duration: float) -> Graph:
     """Return the graph that ``exchanges`` (completed ones by edge) ran on for ``duration``."""

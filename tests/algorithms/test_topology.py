@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 
 from swarmnode.errors import ConfigError
@@ -64,13 +63,6 @@ def test_observed_exchanges_in_two_parts_never_mix():
     mixing = graph.mixing()
     assert (mixing.lambda2, mixing.chi1, mixing.chi2) == (0.0, math.inf, math.inf)
     assert observed(4, {}, 1.0).mixing().chi1 == math.inf
-
-
-def test_metropolis_weights_are_doubly_stochastic():
-    weights = build_graph("star", 6).metropolis()
-    np.testing.assert_allclose(weights.sum(axis=0), 1.0)
-    np.testing.assert_allclose(weights, weights.T)
-    assert (weights >= 0).all()
 
 
 def test_what_is_no_graph_is_refused():

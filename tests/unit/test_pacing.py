@@ -4,7 +4,6 @@ import heapq
 
 import pytest
 
-from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.protocol.pacing import Pacer, staleness_weight, sure_weight
 
@@ -62,15 +61,6 @@ def test_a_change_of_speed_is_followed_within_some_tens_of_steps():
     for _ in range(30):
         pacer.note_step(2.0)
     assert pacer.steps([1.0]) == pytest.approx(40, abs=2)
-
-
-def test_grace_is_a_small_share_of_the_round_within_bounds():
-    pacer = Pacer(100, 10)
-    pacer.note_step(2.0)
-    assert pacer.grace_s([4.0]) == pytest.approx(0.03 * 200)
-    assert pacer.grace_s([1e-9]) == limits.PACING_GRACE_S_MIN
-    pacer.note_step(1e6)
-    assert pacer.grace_s([]) == limits.PACING_GRACE_S_MAX
 
 
 def test_what_is_older_counts_less():

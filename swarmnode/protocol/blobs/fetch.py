@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.errors import LocalProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.blobs import events
@@ -33,16 +33,6 @@ from swarmnode.protocol.blobs.events import Cancel, Completed, Drop, Effect, Eve
 from swarmnode.protocol.blobs.holders import Holder, has_bit
 from swarmnode.protocol.blobs.merkle import chunk_size, is_in_blob, n_chunks_of
 from swarmnode.wire.blobs import BlobManifest
-
-
-class Chance(Protocol):
-    """The part of ``random.Random`` that a fetch uses."""
-
-    def random(self) -> float:
-        """Return a number in [0, 1)."""
-
-    def shuffle(self, x: list[Any], /) -> None:
-        """Put a list in random order."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +65,7 @@ class FetchCore:
     def __init__(
         self,
         manifest: BlobManifest,
-        rng: Chance,
+        rng: Rng,
         *,
         stored: Set[int] = frozenset(),
         bucket: TokenBucket | None = None,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.ids import PeerId
 from swarmnode.protocol.crdt.clock import HybridClock
 from swarmnode.protocol.crdt.events import Send
@@ -21,26 +21,11 @@ from swarmnode.protocol.crdt.records import NO_HASH, Opened
 from swarmnode.wire import crdt as wire
 from swarmnode.wire.crdt import Carried, Head
 
-_T = TypeVar("_T")
-
-
-class Chance(Protocol):
-    """The part of ``random.Random`` that the core uses."""
-
-    def uniform(self, a: float, b: float, /) -> float:
-        """Return a number in [a, b]."""
-
-    def choice(self, seq: Sequence[_T], /) -> _T:
-        """Return one of ``seq``."""
-
-    def sample(self, population: Sequence[_T], k: int) -> list[_T]:
-        """Return ``k`` different ones."""
-
 
 class Courier:
     """The sending side of a replica."""
 
-    def __init__(self, self_id: PeerId, ledger: Ledger, clock: HybridClock, rng: Chance) -> None:
+    def __init__(self, self_id: PeerId, ledger: Ledger, clock: HybridClock, rng: Rng) -> None:
         self.neighbours: dict[PeerId, Neighbour] = {}
         self.messages: Counter[str] = Counter()
         self.records_sent = 0

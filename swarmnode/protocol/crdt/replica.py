@@ -28,11 +28,12 @@ from collections.abc import Iterator
 from types import MappingProxyType
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.errors import LocalProtocolError, RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.crdt import events
 from swarmnode.protocol.crdt.clock import HybridClock
-from swarmnode.protocol.crdt.courier import Chance, Courier
+from swarmnode.protocol.crdt.courier import Courier
 from swarmnode.protocol.crdt.events import Effect, Event
 from swarmnode.protocol.crdt.ledger import SENDER_AT_FAULT, Judgement, Ledger, Verdict
 from swarmnode.protocol.crdt.own import OwnChain
@@ -64,7 +65,7 @@ class SharedState:
         epoch: int,
         wall_unix_s: float,
         now: float,
-        rng: Chance,
+        rng: Rng,
         verify: Verify = verify_ed25519,
         read: Read = open_record,
     ) -> None:

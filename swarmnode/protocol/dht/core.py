@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.errors import LocalProtocolError, RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.dht import events
@@ -38,7 +39,7 @@ from swarmnode.protocol.dht.records import RecordRules, Signer, rejection
 from swarmnode.protocol.dht.requests import CHECK, Request, Requests
 from swarmnode.protocol.dht.store import RecordStore
 from swarmnode.protocol.dht.table import Added, RoutingTable
-from swarmnode.protocol.dht.upkeep import Chance, Check, LookUp, Meet, Sweep, Task, Upkeep
+from swarmnode.protocol.dht.upkeep import Check, LookUp, Meet, Sweep, Task, Upkeep
 from swarmnode.wire import dht as wire
 from swarmnode.wire.swarm import Signed
 
@@ -63,7 +64,7 @@ class DhtConfig:
 class DhtCore:
     """See the module's text; ``events`` names what goes in and comes out."""
 
-    def __init__(self, signer: Signer, config: DhtConfig, rng: Chance, now: float) -> None:
+    def __init__(self, signer: Signer, config: DhtConfig, rng: Rng, now: float) -> None:
         self.self_id = signer.peer_id
         self._rules = config.rules
         self._unix_offset_s = config.unix_offset_s

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import msgspec
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.errors import ConfigError
 from swarmnode.protocol.dht.records import RecordRules, Signer, keys_of, subject_of
-from swarmnode.protocol.dht.upkeep import Chance
 from swarmnode.wire.dht import Record
 from swarmnode.wire.swarm import Signed
 
@@ -28,7 +28,7 @@ class _Draft:
 class Publications:
     """See the module's text. A later draft for the same key and subject takes the place."""
 
-    def __init__(self, signer: Signer, rules: RecordRules, boot_epoch: int, rng: Chance) -> None:
+    def __init__(self, signer: Signer, rules: RecordRules, boot_epoch: int, rng: Rng) -> None:
         self._signer = signer
         self._rules = rules
         self._sequence = boot_epoch * _SEQUENCES_PER_BOOT

@@ -11,25 +11,12 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import Protocol
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.protocol.dht.keys import KEY_BITS, number_of
 from swarmnode.protocol.dht.table import RoutingTable
 from swarmnode.wire.dht import Contact
-
-
-class Chance(Protocol):
-    """The part of ``random.Random`` that a DHT core uses."""
-
-    def uniform(self, a: float, b: float, /) -> float:
-        """Return a number in [a, b]."""
-
-    def randrange(self, stop: int, /) -> int:
-        """Return an int in [0, stop)."""
-
-    def getrandbits(self, k: int, /) -> int:
-        """Return an int of k random bits."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +69,7 @@ class Remembered:
 class Upkeep:
     """Decides what is due; the core does it and says how lookups ended."""
 
-    def __init__(self, table: RoutingTable, rng: Chance, now: float) -> None:
+    def __init__(self, table: RoutingTable, rng: Rng, now: float) -> None:
         self.is_bootstrapped = False
         self.hints = Remembered()
         self.lost = Remembered()

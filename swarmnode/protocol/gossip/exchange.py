@@ -36,6 +36,7 @@ from collections.abc import Callable
 from typing import Any
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.errors import LocalProtocolError, RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import events
@@ -50,7 +51,6 @@ from swarmnode.protocol.gossip.events import (
     Wish,
 )
 from swarmnode.protocol.gossip.flight import (
-    Chance,
     Flight,
     State,
     acceptance_of,
@@ -72,7 +72,7 @@ class ExchangeCore:
     ``key``: 32-byte digest of all that must be equal for two nodes to exchange.
     """
 
-    def __init__(self, self_id: PeerId, key: bytes, rng: Chance) -> None:
+    def __init__(self, self_id: PeerId, key: bytes, rng: Rng) -> None:
         self._self_id = self_id
         self._key = key
         self._rng = rng

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from swarmnode import limits
 from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.events import Role, Terms, Wish
 from swarmnode.wire.gossip import Accept, Offer
-
-
-class Chance(Protocol):
-    """The part of ``random.Random`` that the core uses."""
-
-    def random(self) -> float:
-        """Return a number in [0, 1)."""
-
-    def randbytes(self, n: int, /) -> bytes:
-        """Return ``n`` bytes."""
 
 
 class State(enum.StrEnum):

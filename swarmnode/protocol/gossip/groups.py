@@ -10,7 +10,7 @@ size; the weights here make it exact for any n.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from swarmnode import limits
@@ -40,26 +40,6 @@ def fair_weights(claimed: Sequence[float]) -> tuple[float, ...]:
     """
     median = sorted(claimed)[(len(claimed) - 1) // 2]
     return tuple(min(weight / median, limits.GROUP_WEIGHT_MEDIANS_MAX) for weight in claimed)
-
-
-def sample(
-    salt: bytes,
-    round_number: int,
-    members: Iterable[PeerId],
-    size: int,
-    is_responsive: Callable[[PeerId], bool] = lambda _: True,
-) -> tuple[PeerId, ...]:
-    """Return the first ``size`` members of the round's order that respond.
-
-    Nodes with equal views find equal samples, and with views that differ a little most of them.
-    """
-    found: list[PeerId] = []
-    for member in matching.order(salt, round_number, members):
-        if len(found) == size:
-            break
-        if is_responsive(member):
-            found.append(member)
-    return tuple(found)
 
 
 def grid(

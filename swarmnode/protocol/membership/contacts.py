@@ -16,18 +16,11 @@ themselves would never meet.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.ids import PeerId
 from swarmnode.protocol.swarm import Hint
-
-
-class Chance(Protocol):
-    """The part of ``random.Random`` that the book uses."""
-
-    def uniform(self, a: float, b: float, /) -> float:
-        """Return a number in [a, b]."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +133,7 @@ class ContactBook:
     """Sans-IO core of whom to dial (see the module's text)."""
 
     self_id: PeerId
-    rng: Chance = field(repr=False)
+    rng: Rng = field(repr=False)
     entries: dict[PeerId, Entry] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

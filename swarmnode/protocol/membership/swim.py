@@ -15,18 +15,19 @@ refutes it with the next one.
 
 Deviations from the papers. *Dead* from others is a certain suspicion, not a fact: every node
 gives a member its own shortest time to refute, so one node in trouble kills nobody for
-others. Time in which this process stood still counts against nobody (``LivedClock``). A ping
-carries its sender's own claim. Doubts carry their accusers as a set, so that news about one
-member is one claim. Dead members are called now and then, which heals partitions.
+others. Time in which this process stood still counts against no member (``LivedClock``). A ping
+has its sender's own claim. Doubts carry their accusers as a set: news about one member is one
+claim. Dead members are called now and then, which heals partitions.
 
-Sources: Das, Gupta and Motivala, "SWIM: scalable weakly-consistent infection-style process
-group membership protocol", 2002; Dadgar, Phillips and Currey, "Lifeguard: local health
-awareness for more accurate failure detection", 2018. For other implementations: proto/swim.md.
+Sources: Das et al., "SWIM: scalable weakly-consistent infection-style process group membership
+protocol", 2002; Dadgar et al., "Lifeguard: local health awareness for more accurate failure
+detection", 2018. For other implementations: proto/swim.md.
 """
 
 from __future__ import annotations
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.errors import AuthenticationFailed, LocalProtocolError, RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.membership import swim_events as events
@@ -43,15 +44,15 @@ from swarmnode.protocol.membership.swim_events import (
     Send,
 )
 from swarmnode.protocol.membership.swim_tally import SwimStatistics, Tally
-from swarmnode.protocol.membership.table import Chance, Member, MemberTable, Suspicion
+from swarmnode.protocol.membership.table import Member, MemberTable, Suspicion
 from swarmnode.wire import swim as wire
 
 
 class SwimCore:
     """Sans-IO core of one node's failure detector; see the module for what it promises."""
 
-    def __init__(self, notary: Notary, epoch: int, rng: Chance) -> None:
-        """``epoch`` is this start's boot epoch: on disk before it is used, never used twice."""
+    def __init__(self, notary: Notary, epoch: int, rng: Rng) -> None:
+        """``epoch``: this start's boot epoch, on disk before it is used, never used twice."""
         self._notary = notary
         self._rng = rng
         self._self_id = PeerId.from_public_key(notary.public_key)
@@ -128,8 +129,7 @@ class SwimCore:
                 self._compare(peer)
         if self._recall_at <= lived and self._table.has_dead:
             self._recall_at = lived + self._jittered(limits.SWIM_RECALL_S)
-            dead = self._table.dead_to_call()
-            if dead is not None:
+            if (dead := self._table.dead_to_call()) is not None:
                 self._compare(dead)
 
     def statistics(self) -> SwimStatistics:

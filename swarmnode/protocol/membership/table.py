@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.ids import PeerId
 from swarmnode.protocol.membership.claims import Rank, rank_of
 from swarmnode.protocol.membership.health import SuspicionTimes
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.wire.swim import Claim
 
-_T = TypeVar("_T")
 _ALIVE, _SUSPECT = MemberState.ALIVE, MemberState.SUSPECT  # a look at an enum's class is dear
-
-
-class Chance(Protocol):
-    """The part of ``random.Random`` that failure detection uses."""
-
-    def uniform(self, a: float, b: float, /) -> float:
-        """Return a number in [a, b]."""
-
-    def randrange(self, stop: int, /) -> int:
-        """Return a whole number in [0, stop)."""
-
-    def sample(self, population: Sequence[_T], /, k: int) -> list[_T]:
-        """Return ``k`` different ones of ``population``."""
 
 
 @dataclass(slots=True)
@@ -88,7 +74,7 @@ class Member:
 class MemberTable:
     """Bounded; live members are probed in random rounds, each once a round."""
 
-    def __init__(self, rng: Chance) -> None:
+    def __init__(self, rng: Rng) -> None:
         self._rng = rng
         self._members: dict[PeerId, Member] = {}
         self.suspects: dict[PeerId, Member] = {}

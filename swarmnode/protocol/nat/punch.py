@@ -27,9 +27,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Protocol
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.errors import DeadlineExceeded, MalformedMessage, Refused, RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.nat.candidates import usable_candidates
@@ -40,13 +40,6 @@ from swarmnode.wire.punch import PunchAddress, PunchAnswer, PunchGo, PunchOffer
 SIGNAL_KIND = "punch"
 
 Target = tuple[str, int]
-
-
-class Chance(Protocol):
-    """The part of ``random.Random`` that a plan uses."""
-
-    def uniform(self, a: float, b: float, /) -> float:
-        """Return a number in [a, b]."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,7 @@ class Attempts:
     """The attempts at one target, at the most PUNCH_ATTEMPTS_MAX in PUNCH_S after ``at``."""
 
     at: float
-    chance: Chance
+    rng: Rng
     _made: int = 0
     _refused: int = 0
 
@@ -71,7 +64,7 @@ class Attempts:
         """Return when to dial, the last attempt having failed by ``now``; None: not again."""
         begins_at = self.at
         if self._made:
-            pause_s = self.chance.uniform(limits.PUNCH_PAUSE_S_MIN, limits.PUNCH_PAUSE_S_MAX)
+            pause_s = self.rng.uniform(limits.PUNCH_PAUSE_S_MIN, limits.PUNCH_PAUSE_S_MAX)
             begins_at = now + pause_s * limits.PUNCH_REFUSED_GROWTH**self._refused
         if self._made == limits.PUNCH_ATTEMPTS_MAX or begins_at >= self.at + limits.PUNCH_S:
             return None
