@@ -7,7 +7,6 @@ import os
 import shlex
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ import msgspec
 from swarmnode.cli.main import plain, print_json
 from swarmnode.cli.options import given, home_option, json_option, key_option, network_options
 from swarmnode.config import NodeConfig, load_config
-from swarmnode.errors import AuthenticationFailed, SwarmNodeError
+from swarmnode.errors import AuthenticationFailed
 
 if TYPE_CHECKING:
     from swarmnode.cli.trust_report import Traffic, TrustReport
@@ -54,12 +53,16 @@ def trust(
     """Show what the swarm of a LINK or NAME is and asks for, without joining it.
 
     Its manifest is fetched from a member, and its signature checked against the key in the
-    link. Nothing is written, and no code of the swarm's task runs.
+    link. What a step takes is what members say, where this home's node knows them; else the task,
+    if it is installed here, is tried for some seconds in a process without a network. Nothing is
+    written.
     """
     flags = given(home=home and str(home), network=network, bootstrap=bootstrap, lan=lan)
     config = load_config(flags, os.environ)
     from swarmnode.cli.seek import look_around, own_node, resolve, somebody_sits_there
+    from swarmnode.cli.trust_measure import measure
     from swarmnode.cli.trust_report import make_report
+    from swarmnode.daemon.footprint import computed
 
     def tell(text: str) -> None:
         if not as_json:
@@ -74,12 +77,15 @@ def trust(
         manifest = look_around(
             config, tell, lambda visitor: visitor.fetch_manifest(found), also=also
         )
+    found_out = measure(manifest, config)
     report = make_report(
         manifest,
         found,
         config.paths,
         now_unix_s=time.time(),
-        step_time_s=_measured_step_s(found, config),
+        step_time_s=found_out.step.seconds if found_out.step else None,
+        how=found_out.step.how if found_out.step else found_out.why_not,
+        memory=found_out.footprint or computed(manifest, config, config.device),
     )
     if as_json:
         print_json({**msgspec.to_builtins(report), "link": str(found.public)})
@@ -108,17 +114,6 @@ def _stored_manifest(link: SwarmLink, config: NodeConfig) -> Manifest | None:
         raise AuthenticationFailed(
             f"{path} was tampered with ({error}): remove it and join again"
         ) from error
-
-
-def _measured_step_s(link: SwarmLink, config: NodeConfig) -> float | None:
-    """Return what a step takes if a daemon of this home trains this swarm now."""
-    from swarmnode.cli.client import ControlClient
-
-    with suppress(SwarmNodeError):
-        status = ControlClient(config.paths).get("/status")
-        if status["swarm"] == link.name and status["step_time_s"]:
-            return float(status["step_time_s"])
-    return None
 
 
 def _how_to_join(
@@ -150,6 +145,7 @@ def _lines(report: TrustReport, how_to_join: str) -> Iterator[str]:
         ("strategy", _strategy(report)),
         ("model", f"{report.parameters:,} parameters, sent as {report.codec}"),
         *(("traffic", text) for text in _traffic(report.traffic)),
+        ("memory", report.memory.sentence()),
         (
             "version",
             f"wants swarmnode >= {report.min_version}, this is {report.version}:"
@@ -178,6 +174,19 @@ def _installed(report: TrustReport) -> str:
     return f"installed here by {report.task_installed} ({which})"
 
 
+def _day(traffic: Traffic) -> str:
+    """Say what a day takes, and on what that rests."""
+    assert traffic.day_bytes is not None
+    often = f"if a step takes {traffic.step_time_s:.3g} s"
+    if traffic.day_bytes_least is None:
+        return f"{_size(traffic.day_bytes)} a day each way {often} ({traffic.how})"
+    why = f", not measured: {traffic.how}" if traffic.how else ""
+    return (
+        f"{_size(traffic.day_bytes_least)} to {_size(traffic.day_bytes)} a day each way, the latter"
+        f" {often} (assumed: a CPU, 1,000 tokens a step{why})"
+    )
+
+
 def _strategy(report: TrustReport) -> str:
     text = f"{report.strategy}, version {report.strategy_version}"
     topology = f"; on the graph {report.topology[:80]}" if report.topology else ""
@@ -192,12 +201,8 @@ def _traffic(traffic: Traffic | None) -> Iterator[str]:
     if traffic.every_steps is None or traffic.day_bytes is None:
         yield size
     else:
-        how = "as measured here" if traffic.is_measured else "assumed: a CPU, 1,000 tokens a step"
         yield f"{size}, every {traffic.every_steps:.3g} steps"
-        yield (
-            f"{_size(traffic.day_bytes)} a day each way if a step takes {traffic.step_time_s:.3g} s"
-            f" ({how}); less if the network is slower than that"
-        )
+        yield f"{_day(traffic)}; less if the network is slower than that"
     yield f"at most {_size(traffic.snapshot_bytes_max)} once, for the model to begin with"
 
 

@@ -8,7 +8,8 @@ import msgspec
 
 from swarmnode import __version__
 from swarmnode.cli.trust_traffic import habits
-from swarmnode.config import Paths
+from swarmnode.config import NodeConfig, Paths
+from swarmnode.daemon.footprint import Footprint, computed
 from swarmnode.daemon.manifests import parse_version
 from swarmnode.daemon.snapshots import snapshot_bytes_max
 from swarmnode.errors import CorruptRecord
@@ -29,6 +30,9 @@ _DAY_S = 86_400
 _OPERATIONS_PER_PARAMETER = 6 * 1000
 _OPERATIONS_PER_S = 1e11
 _STEP_S_MIN = 0.005
+# A busy or old machine takes ten times as long, as does Python around a small model; a GPU is
+# faster, but trains larger models than it would be worth it for.
+_SLOWER = 10
 
 OTHERS_SEE = (
     "your IP address and port, and the id of your node, a hash of a key made on this machine",
@@ -55,7 +59,9 @@ class Traffic(msgspec.Struct, frozen=True):
     every_steps: float | None  # None: this strategy says it in another way
     step_time_s: float
     is_measured: bool  # else it is assumed
+    how: str  # it was measured, or why not
     day_bytes: int | None
+    day_bytes_least: int | None  # the same, if that is not measured and steps are slow
     snapshot_bytes_max: int  # once, at joining
 
 
@@ -83,6 +89,7 @@ class TrustReport(msgspec.Struct, frozen=True):
     codec: str
     parameters: int
     traffic: Traffic | None  # None: not known here
+    memory: Footprint
     min_version: str
     version: str
     version_ok: bool
@@ -98,12 +105,16 @@ def make_report(
     *,
     now_unix_s: float,
     step_time_s: float | None,
+    how: str = "",
+    memory: Footprint | None = None,
 ) -> TrustReport:
     """Return what is known of a swarm.
 
     Args:
         manifest: verified.
-        step_time_s: as measured on this machine, None if it has not trained it.
+        step_time_s: as it was measured, None if it was not.
+        how: that was measured, or why it was not.
+        memory: what joining needs as measured, None if it was not.
 
     Raises:
         ConfigError: the invite in the link is damaged, or of another swarm.
@@ -111,7 +122,9 @@ def make_report(
     installed = look_at_task(manifest.task)
     strategy = installed_strategies().get(manifest.strategy)
     stored = stored_link(link.name, paths)
-    traffic = _traffic(manifest, step_time_s)
+    traffic = _traffic(manifest, step_time_s, how)
+    if memory is None:
+        memory = computed(manifest, NodeConfig(home=paths.home))
     access, until = _access(manifest, link, paths, now_unix_s)
     return TrustReport(
         name=manifest.name,
@@ -135,6 +148,7 @@ def make_report(
         codec=manifest.codec,
         parameters=manifest.numel,
         traffic=traffic,
+        memory=memory,
         min_version=manifest.min_version,
         version=__version__,
         version_ok=_is_new_enough(manifest),
@@ -241,7 +255,7 @@ def _certificate_end(link: SwarmLink, paths: Paths) -> int | None:
     return certificate_of(chain).not_after if chain is not None else None
 
 
-def _traffic(manifest: Manifest, measured_s: float | None) -> Traffic | None:
+def _traffic(manifest: Manifest, measured_s: float | None, how: str) -> Traffic | None:
     found = habits(manifest)
     if found is None:
         return None
@@ -249,11 +263,15 @@ def _traffic(manifest: Manifest, measured_s: float | None) -> Traffic | None:
     every = found.every_steps or None
     assumed_s = manifest.numel * _OPERATIONS_PER_PARAMETER / _OPERATIONS_PER_S
     step_time_s = measured_s or max(_STEP_S_MIN, assumed_s)
+    day_bytes = round(_DAY_S / (step_time_s * every) * exchange_bytes) if every else None
+    is_range = day_bytes is not None and measured_s is None
     return Traffic(
         exchange_bytes=exchange_bytes,
         every_steps=every,
         step_time_s=step_time_s,
         is_measured=measured_s is not None,
-        day_bytes=round(_DAY_S / (step_time_s * every) * exchange_bytes) if every else None,
+        how=how or ("as measured here" if measured_s else ""),
+        day_bytes=day_bytes,
+        day_bytes_least=day_bytes // _SLOWER if is_range and day_bytes is not None else None,
         snapshot_bytes_max=snapshot_bytes_max(manifest.numel),
     )

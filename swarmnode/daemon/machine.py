@@ -151,6 +151,29 @@ def gpu_use(gpus: Collection[int], own_pids: Collection[int]) -> GpuUse:
     return GpuUse(max(celsius, default=None), max(shares, default=None))
 
 
+class GpuMemory(NamedTuple):
+    """Of one GPU: what may still be taken, and what there is in all."""
+
+    free_bytes: int
+    total_bytes: int
+
+
+def gpu_memory(gpus: Collection[int]) -> GpuMemory | None:
+    """Return the memory of the first of some GPUs, or of all if none is named; None: no GPU.
+
+    The first is where a worker trains, unless it is told otherwise.
+    """
+    nvml = _nvml()
+    if nvml is None:
+        return None
+    try:
+        device = nvml.nvmlDeviceGetHandleByIndex(min(gpus, default=0))
+        found = nvml.nvmlDeviceGetMemoryInfo(device)
+    except nvml.NVMLError:  # a GPU that is not there, or does not tell
+        return None
+    return GpuMemory(int(found.free), int(found.total))
+
+
 def _others_share(nvml: Any, device: Any, own_pids: Collection[int]) -> float:
     try:
         samples = nvml.nvmlDeviceGetProcessUtilization(device, 0)

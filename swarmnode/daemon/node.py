@@ -34,6 +34,7 @@ from swarmnode.daemon.dashboard import Dashboard
 from swarmnode.daemon.dealer import Dealer
 from swarmnode.daemon.exchange_log import ExchangeLog
 from swarmnode.daemon.finder import SwarmFinder
+from swarmnode.daemon.footprint import before_joining
 from swarmnode.daemon.grounds import make_beacon, make_grounds
 from swarmnode.daemon.key_guard import KeyGuard
 from swarmnode.daemon.leaving import complete, drain
@@ -54,6 +55,7 @@ from swarmnode.daemon.worker_link import StartWorker
 from swarmnode.env import Env
 from swarmnode.errors import StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
+from swarmnode.ipc.control import PROGRAM_TASK
 from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.channel import Transport
 from swarmnode.net.datagrams import DatagramNet
@@ -254,6 +256,9 @@ class Node:
                 f"swarm {manifest.name}: task {manifest.task}, {manifest.numel:,} parameters,"
                 f" strategy {manifest.strategy}, codec {manifest.codec}"
             )
+            if self._config.role == "trainer" and manifest.task != PROGRAM_TASK:
+                look = partial(before_joining, manifest, self._config, self._training.device)
+                self._on_event(await self.env.in_thread(look))
             part = await self._join(manifest, nursery)
             nursery.start_soon(self._say_progress)
             if self._config.role == "trainer":

@@ -59,6 +59,7 @@ class PeerView(msgspec.Struct, frozen=True):
     eval_loss: float | None
     version: str
     rtt_s: float | None
+    step_time_s: float | None = None  # of a local step
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -305,6 +306,7 @@ class NodeView:
             eval_loss=report.numbers.get("eval_loss"),
             version=report.version,
             rtt_s=session.statistics().rtt_s if session is not None else None,
+            step_time_s=report.numbers.get(STEP_TIME_S),
         )
 
     def _clock_skew_s(self) -> float | None:

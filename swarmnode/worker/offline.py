@@ -14,6 +14,7 @@ output. A failure is ``{"failed": KIND, "message": LINE}`` and the exit status o
     alone --task NAME --steps N                train one node with no peers, for comparison
     export SNAPSHOT FOLDER                     the weights alone, for everybody else
     bench_snapshot --params N ...              steps with and without snapshots
+    trial --task NAME ...                      what a step takes here, and what memory
 """
 
 from __future__ import annotations
@@ -174,6 +175,28 @@ def bench_snapshot(arguments: argparse.Namespace) -> Iterator[Json]:
     )
 
 
+def trial(arguments: argparse.Namespace) -> Iterator[Json]:
+    """Try a few steps, without a network."""
+    from swarmnode.ipc.control import Configure
+    from swarmnode.worker.trial import confine, try_steps
+
+    confine(arguments.memory_bytes)
+    configure = Configure(
+        task=arguments.task,
+        task_config=_json_object(arguments.config),
+        strategy=arguments.strategy,
+        strategy_settings=_json_object(arguments.strategy_settings),
+        swarm_seed=0,
+        shard_seed=0,
+        snapshot_dir="",
+        resume=False,
+        device=arguments.device,
+        data_dir=arguments.data_dir,
+        self_id=bytes(32),
+    )
+    yield try_steps(configure, steps_s=arguments.seconds)
+
+
 def _state_for(about: Any, arguments: argparse.Namespace) -> Any:
     """Build the model that a file of weights describes."""
     from swarmnode.worker.state import build_state, build_task
@@ -217,13 +240,17 @@ def _parser() -> argparse.ArgumentParser:
         sub.add_argument("--device", default="auto")
         return sub
 
-    for verb in (describe, alone):
+    for verb in (describe, alone, trial):
         sub = add(verb)
         sub.add_argument("--task", required=True)
         sub.add_argument("--config", default="{}", help="settings of the task, JSON")
-        if verb is describe:
+        if verb in (describe, trial):
             sub.add_argument("--strategy", default=DEFAULT_STRATEGY)
             sub.add_argument("--strategy-settings", default="{}", help="JSON")
+        if verb is trial:
+            sub.add_argument("--seconds", type=float, default=1.5)
+            sub.add_argument("--memory-bytes", type=int, default=0, help="0: no bound")
+        elif verb is describe:
             sub.add_argument("--codec", default="Q8B64")
             sub.add_argument("--progress", action="store_true")
             sub.add_argument("--topology", default="matching", help="a name, or a file of edges")
