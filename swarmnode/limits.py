@@ -186,8 +186,6 @@ DHT_NEAR_ANSWERS = 2
 DHT_PUT_REPLICAS = 8
 # Peers that must give a record of one author before it is taken for the newest.
 DHT_QUORUM = 3
-# A node that meets nobody publishes all the same: the first who comes will find it.
-DHT_BOOTSTRAP_WAIT_S = 10.0
 # A lookup that waits for slow peers to the last; whoever asked gets an error then.
 DHT_COMMAND_S = 60.0
 # Between two writings of the good peers to disk: what a crash forgets is a few minutes of news.
@@ -204,6 +202,11 @@ LOOKUP_NAMES_MAX = 16
 LOOKUP_LAN_S = 1.0
 # ... and somebody of the DHT has answered by then: three slow peers one after the other.
 LOOKUP_BOOTSTRAP_S = 5.0
+# `join NAME` waits for somebody who was just restarted: a service manager takes up to ten seconds,
+# a node some more, and a person who sees what is waited for stays so long.
+LOOKUP_WAIT_S = 30.0
+# Between two visits, each of which takes seconds itself.
+LOOKUP_AGAIN_S = 1.0
 # A lookup in the DHT: a few rounds, most of them with peers that have to be dialled.
 LOOKUP_DHT_S = 8.0
 # All who may have the manifest are asked at once: a dial and an answer through a slow relay.

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import click
 
+from swarmnode import limits
 from swarmnode.cli.main import plain, say
 from swarmnode.cli.options import (
     check_data,
@@ -39,6 +40,15 @@ from swarmnode.errors import ConfigError
 @click.option("--metrics", help="HOST:PORT for Prometheus, or off [default: 127.0.0.1:7338].")
 @click.option("--dashboard", help="HOST:PORT for the page, or off [default: 127.0.0.1:7339].")
 @limit_options
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    default=limits.LOOKUP_WAIT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to look for a NAME that nobody knows yet: a member may be starting.",
+)
 @click.option("--steps", type=click.IntRange(min=1), help="Stop training after this many steps.")
 @json_option
 def join(
@@ -58,6 +68,7 @@ def join(
     metrics: str | None,
     dashboard: str | None,
     steps: int | None,
+    wait_s: float,
     as_json: bool,
     **allowed: Any,
 ) -> None:
@@ -95,7 +106,7 @@ def join(
 
     may_ask = not as_json and somebody_sits_there()
     # A daemon of this home would not let another one start here: there is no point in asking it.
-    found = resolve(link, key, config, on_event, may_ask=may_ask, asks_daemon=False)
+    found = resolve(link, key, config, on_event, may_ask=may_ask, asks_daemon=False, wait_s=wait_s)
     _check_somebody_to_ask(config, has_peers=bool(found.hints), name=found.name)
     chosen = choose_data(found.name, config, data, no_data=no_data, own_data=own_data)
     training = TrainingChoice(

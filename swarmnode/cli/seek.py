@@ -28,7 +28,8 @@ from swarmnode.errors import ConfigError, NotRunning, Refused, SwarmNodeError
 from swarmnode.ids import PUBLIC_KEY_BYTES, PeerId, decode_base32, encode_base32
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.swarm import Hint, SwarmLink
-from swarmnode.store.swarms import is_link, resolve_link, stored_link
+from swarmnode.store.contacts import load_contacts
+from swarmnode.store.swarms import is_link, resolve_link, stored_link, stored_links
 from swarmnode.telemetry.logs import configure_logging
 
 KEY_LETTERS_MIN = 8
@@ -42,7 +43,14 @@ Say = Callable[[str], None]
 
 
 def resolve(
-    text: str, key: str | None, config: NodeConfig, say: Say, *, may_ask: bool, asks_daemon: bool
+    text: str,
+    key: str | None,
+    config: NodeConfig,
+    say: Say,
+    *,
+    may_ask: bool,
+    asks_daemon: bool,
+    wait_s: float = 0.0,
 ) -> SwarmLink:
     """Return the link to the swarm that somebody means, looked up if this home does not know it.
 
@@ -51,6 +59,7 @@ def resolve(
         say: told what is being done, and what was found.
         may_ask: whether somebody sits there who can choose one of several.
         asks_daemon: whether what a daemon of this home knows will do.
+        wait_s: how long a name that nobody knows is looked for: who has it may be starting.
 
     Raises:
         ConfigError: it is no link, no name, no key; or no such swarm was found.
@@ -63,7 +72,7 @@ def resolve(
         return known
     if len(wanted) == _KEY_LETTERS:
         return SwarmLink(text, decode_base32(wanted, what="--key"))
-    findings = find((text,), config, say, asks_daemon=asks_daemon)
+    findings = find((text,), config, say, asks_daemon=asks_daemon, key=wanted, wait_s=wait_s)
     swarm = choose(text, wanted, findings, may_ask=may_ask)
     say(f"found swarm {text}: {describe(swarm, time.time())}")
     return swarm.link()
@@ -136,8 +145,19 @@ def age(created_at: int | None, now_unix_s: float) -> str:
     return "just made"
 
 
-def find(names: Iterable[str], config: NodeConfig, say: Say, *, asks_daemon: bool) -> Findings:
+def find(
+    names: Iterable[str],
+    config: NodeConfig,
+    say: Say,
+    *,
+    asks_daemon: bool,
+    key: str = "",
+    wait_s: float = 0.0,
+) -> Findings:
     """Return what the LAN and the DHT know, asked by the daemon of this home or by a visitor.
+
+    Args:
+        wait_s: how long to go on until one of the names is found, with a key that begins so.
 
     Raises:
         ConfigError: a name is none, or they are too many.
@@ -149,7 +169,48 @@ def find(names: Iterable[str], config: NodeConfig, say: Say, *, asks_daemon: boo
             path = f"/swarms?names={quote(','.join(names), safe='')}"
             answer = ControlClient(config.paths).get(path, deadline_s=_ANSWER_S)
             return msgspec.convert(answer, Findings)
-    return look_around(config, say, lambda visitor: visitor.find_swarms(names))
+
+    async def look() -> Findings:
+        return await _visit_once(config, say, lambda visitor: visitor.find_swarms(names))
+
+    if not _can_ask(config):
+        wait_s = 0.0  # who waits for nobody waits in vain
+    wanted = f"a member of swarm {', '.join(names)}"
+    return _run(config, lambda: look_until_found(look, names, key, wait_s, say, wanted=wanted))
+
+
+def _can_ask(config: NodeConfig) -> bool:
+    """Whether there is anybody who might answer."""
+    if config.lan or config.bootstrap or load_contacts(config.paths.contacts):
+        return True
+    return any(link.hints for link in stored_links(config.paths))
+
+
+async def look_until_found(
+    look: Callable[[], Awaitable[Findings]],
+    names: tuple[str, ...],
+    key: str,
+    wait_s: float,
+    say: Say,
+    *,
+    wanted: str,
+) -> Findings:
+    """Look again and again, for ``wait_s`` at most, until a swarm is found that is meant."""
+    until = trio.current_time() + wait_s
+    findings = await look()
+    is_said = False
+    while not any(each.name in names and each.key.startswith(key) for each in findings.swarms):
+        if trio.current_time() + limits.LOOKUP_AGAIN_S >= until:
+            break
+        if not is_said:
+            say(
+                f"nobody {in_words(findings.searched)} knows {wanted} yet: waiting up to"
+                f" {wait_s:.0f} s for one to come up (Ctrl-C ends that, --wait says how long)"
+            )
+            is_said = True
+        await trio.sleep(limits.LOOKUP_AGAIN_S)
+        findings = await look()
+    return findings
 
 
 def look_around(
@@ -161,12 +222,23 @@ def look_around(
 ) -> _AnswerT:
     """Visit the network and return what ``ask`` found out."""
 
-    async def main() -> _AnswerT:
-        env = real_env(trio.current_time, trio.to_thread.run_sync)
-        visiting = visit(config, transport=TcpTransport(), env=env, also=also, on_event=say)
-        async with visiting as visitor:
-            return await ask(visitor)
+    return _run(config, lambda: _visit_once(config, say, ask, also=also))
 
+
+async def _visit_once(
+    config: NodeConfig,
+    say: Say,
+    ask: Callable[[Visitor], Awaitable[_AnswerT]],
+    *,
+    also: Iterable[Hint] = (),
+) -> _AnswerT:
+    env = real_env(trio.current_time, trio.to_thread.run_sync)
+    visiting = visit(config, transport=TcpTransport(), env=env, also=also, on_event=say)
+    async with visiting as visitor:
+        return await ask(visitor)
+
+
+def _run(config: NodeConfig, main: Callable[[], Awaitable[_AnswerT]]) -> _AnswerT:
     configure_logging(config.log_format, "error")
     with one_error():
         return run_async(main)

@@ -100,8 +100,20 @@ class SwarmFinder:
             members=members,
             created_at=created_at,
         )
-        for key in (swarm_key_key(self._link.swarm_key), name_key(self._link.name)):
-            await self._discovery.publish(key, draft)
+        # Both at once: each takes as long as the slowest who is asked, and the dead are slow.
+        failures: list[SwarmNodeError] = []
+
+        async def publish(key: bytes) -> None:
+            try:
+                await self._discovery.publish(key, draft)
+            except SwarmNodeError as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for key in (swarm_key_key(self._link.swarm_key), name_key(self._link.name)):
+                nursery.start_soon(publish, key)
+        if failures:
+            raise failures[0]
 
     def withdraw(self) -> None:
         """We leave: publish nothing more."""

@@ -198,9 +198,8 @@ class SwarmPart:
     async def _publish(self) -> None:
         """Be found in the DHT; say so again when it is no longer what we said."""
         said: tuple[tuple[str, ...], int, int] | None = None
-        if self._finder.candidates or self._grounds.discovery.core.statistics().contacts:
-            with trio.move_on_after(limits.DHT_BOOTSTRAP_WAIT_S):
-                await self._grounds.discovery.bootstrapped.wait()
+        # At once: whoever asks us has found us then, even while all whom we knew are gone. As
+        # soon as others are met, the core says everything again.
         while True:
             addresses = self.report().addresses[: limits.DHT_ADDRESSES_MAX]
             members = len(self.members.live())

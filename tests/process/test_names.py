@@ -171,7 +171,9 @@ def test_a_name_and_a_node_of_another_swarm_are_enough(network: Network, tmp_pat
 
 def test_a_name_that_nobody_has_says_where_was_looked(network: Network, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    answer = swarmnode(home, "join", "nosuch", *network.bootstrap, "--metrics", "off", "--json")
+    answer = swarmnode(
+        home, "join", "nosuch", "--wait", "0", *network.bootstrap, "--metrics", "off", "--json"
+    )
     assert answer.code == answer.json["exit_code"] == 2
     error = answer.json["error"]
     assert "this home knows no swarm named 'nosuch', and none was found in the DHT (" in error

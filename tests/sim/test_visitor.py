@@ -19,6 +19,7 @@ from swarmnode.env import Env
 from swarmnode.errors import ConfigError, TransportError
 from swarmnode.ids import encode_base32
 from swarmnode.net.beacon import LanBeacon, LanSwarm
+from swarmnode.protocol.dht.keys import name_key, swarm_key_key
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import SwarmLink, network_id
 from swarmnode.testing.swarm import SWARM_KEY, UNIX_START_S, SimSwarm, make_manifest, sim_swarm
@@ -155,3 +156,24 @@ async def test_the_lan_answers_within_a_second(tmp_path: Path, autojump_clock: A
         assert events == ["asking the LAN (eth0)"]
         assert met == []  # nobody is to dial a visitor
         nursery.cancel_scope.cancel()
+
+
+async def test_a_node_that_was_just_restarted_is_found_by_name_though_all_it_knew_are_dead(
+    tmp_path: Path, autojump_clock: Any
+) -> None:
+    async with sim_swarm(tmp_path, 5) as swarm:
+        await trio.sleep(limits.SWARM_REPUBLISH_S_MIN + 5)
+        node, *others = swarm.nodes[::-1]
+        await node.leave()
+        for other in others:
+            await other.leave()
+        # Dials to them hang, as to machines that are switched off.
+        swarm.partition([node.name], [other.name for other in others])
+        await swarm.start(node.index)
+        await trio.sleep(1)
+        own = node.running.view.discovery.core.store
+        for key in (name_key("sim"), swarm_key_key(SWARM_KEY.public_key)):
+            assert [each.author for each in own.get(key, trio.current_time())] == [node.peer]
+        async with visiting(swarm, node.index) as (visitor, _):
+            findings = await visitor.find_swarms(["sim"])
+        assert [found.name for found in findings.swarms] == ["sim"]

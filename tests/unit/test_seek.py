@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 import pytest
+import trio
 
 from swarmnode.cli import seek
-from swarmnode.cli.seek import age, check_key, choose, describe, resolve
+from swarmnode.cli.seek import age, check_key, choose, describe, look_until_found, resolve
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.found import Findings, FoundSwarm, Searched
 from swarmnode.errors import ConfigError, Refused
@@ -207,3 +208,46 @@ def test_what_is_no_name_is_not_looked_up(
 ) -> None:
     with pytest.raises(ConfigError, match="a swarm's name has"):
         resolved(text, config)
+
+
+# --- a name that nobody knows yet -------------------------------------------------------------
+
+
+async def looked_until(answers: list[Findings], wait_s: float, key: str = "") -> tuple[Any, ...]:
+    """Look with these answers, the last of them for ever; each visit takes three seconds."""
+    said: list[str] = []
+    visits: list[float] = []
+
+    async def look() -> Findings:
+        visits.append(trio.current_time())
+        await trio.sleep(3)
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    begun = trio.current_time()
+    wanted = "a member of swarm demo"
+    findings = await look_until_found(look, ("demo",), key, wait_s, said.append, wanted=wanted)
+    return findings, said, len(visits), trio.current_time() - begun
+
+
+async def test_a_name_is_waited_for_and_said_so_once(autojump_clock: Any) -> None:
+    nobody, there = found(swarm(2, name="other")), found(swarm(1))
+    findings, said, visits, _ = await looked_until([nobody, nobody, there], 30)
+    assert (findings, visits) == (there, 3)
+    (line,) = said
+    assert "in the DHT (7 nodes)" in line
+    assert "knows a member of swarm demo yet: waiting up to 30 s" in line
+
+
+async def test_waiting_ends(autojump_clock: Any) -> None:
+    nobody = found()
+    findings, _, visits, seconds = await looked_until([nobody], 30)
+    assert findings is nobody
+    assert visits > 5
+    assert 26 <= seconds <= 33
+    assert (await looked_until([nobody], 0))[1:3] == ([], 1)
+
+
+async def test_another_key_is_not_what_is_waited_for(autojump_clock: Any) -> None:
+    wanted = encode_base32(KEYS[2])[:8]
+    findings, _, visits, _ = await looked_until([found(swarm(1)), found(swarm(2))], 30, wanted)
+    assert (findings, visits) == (found(swarm(2)), 2)
