@@ -64,6 +64,11 @@ _SHOWN = (
     show_default=True,
     help="How values travel: Q8B64, Q4B64, BF16, RAW32 or E3M0.",
 )
+@click.option(
+    "--members",
+    type=click.IntRange(1, 4096),
+    help="How many will train at most; refused above what the strategy can take.",
+)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
 @click.option("--expires-days", type=click.IntRange(1, 36_500), help="Refuse newcomers after that.")
 @click.option("--closed", is_flag=True, help="Only who has an invite may join.")
@@ -77,6 +82,7 @@ def create(
     topology: str,
     settings: tuple[str, ...],
     codec: str,
+    members: int | None,
     data: Path | None,
     expires_days: int | None,
     closed: bool,
@@ -106,9 +112,8 @@ def create(
     check_link_can_work(config)
     if config.paths.swarm(name).manifest.exists():
         raise Refused(f"this home has a swarm named {name!r} already: choose another name")
-    described = _describe(
-        task, settings, data_dir, strategy=strategy, codec=codec, topology=topology
-    )
+    chosen = {"strategy": strategy, "codec": codec, "topology": topology, "members": members or 0}
+    described = _describe(task, settings, data_dir, **chosen)
     link, node_id = write_swarm(
         name, config, codec, described, expires_days=expires_days, is_closed=closed
     )
@@ -132,11 +137,20 @@ def create(
     flags = [*home_flag, ("--listen", listen or "")]
     flags += [("--advertise", address) for address in advertise]
     click.echo(f"this machine: {shlex.join(['swarmnode', 'join', name, *_given_flags(flags)])}")
+    _say_how_many(described)
     _warn_if_private(link)
 
 
 def _given_flags(flags: list[tuple[str, str]]) -> list[str]:
     return [part for flag, value in flags if value for part in (flag, value)]
+
+
+def _say_how_many(described: dict[str, Any]) -> None:
+    if described["members_max"]:
+        click.echo(
+            f"note: at most {described['members_max']} members take part in"
+            f" {described['strategy']}: whoever comes after them trains beside; for more choose one that meets in pairs"
+        )
 
 
 def _warn_if_private(link: str) -> None:
@@ -174,10 +188,7 @@ def _describe(
     task: str,
     settings: tuple[str, ...],
     data_dir: str,
-    *,
-    strategy: str,
-    codec: str,
-    topology: str,
+    **chosen: str | int,
 ) -> dict[str, Any]:
     """Have torch build the model once, and check whether all that was chosen fits together."""
     from swarmnode.tasks.presets import resolve_preset
@@ -185,9 +196,9 @@ def _describe(
     task_config, strategy_settings = _parse_settings(settings)
     task, task_config = resolve_preset(task, task_config)
     arguments = [f"--task={task}", f"--config={json.dumps(task_config)}"]
-    arguments += [f"--strategy={strategy}", f"--data-dir={data_dir}"]
+    arguments.append(f"--data-dir={data_dir}")
     arguments += [f"--strategy-settings={json.dumps(strategy_settings)}"]
-    arguments += [f"--codec={codec}", f"--topology={topology}"]
+    arguments += [f"--{name}={value}" for name, value in chosen.items()]
     return run_offline("describe", *arguments)
 
 

@@ -22,13 +22,17 @@ the others. So slow weights have a *lineage*, a count of outer steps and a hash 
 part in them: only equal ones average, and a node whose round came to nothing asks a peer for its
 φ and b, which it gets where that lineage is further, and the number of the round, for only those
 who are in the same one meet. The steps that it took itself are kept.
-After a partition the side with more rounds wins, by the larger hash if both have as many.
+After a partition the side with more rounds wins, by the larger hash if both have as many. Two
+parts of which each still closes rounds do not notice; the engine does, which knows the lineages of
+all (protocol/gossip/lineages.py), and tells those on the one with fewer members: they take over
+the other, be it that it has fewer rounds.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -55,6 +59,7 @@ _CATCH_UP = "catch-up"
 _EXACT = "RAW32"
 _HASH_BITS = 24  # so that a lineage is two exact float32 numbers, and can be sent as a view
 _COUNT_MAX = 2**24
+_ANY_LINEAGE = b""  # asked for by who is on the wrong one: also what is less far than its own
 _PLACE_NUMEL = 3  # of what says where a node is: the lineage and the round
 
 
@@ -82,7 +87,7 @@ class DiLoCo(Strategy):
         self._n_members = 1
         self._sent: torch.Tensor | None = None  # θ as of the view, or Δ where eager
         self._others: torch.Tensor | None = None  # eager: Δ̄(t−1) − Δ_own(t−1)/M, on the CPU
-        self._awaits_mean = self._has_stepped = self._is_behind = False
+        self._awaits_mean = self._has_stepped = self._is_behind = self._is_stray = False
 
     @classmethod
     def meeting(cls, config: Any) -> Meeting:
@@ -122,6 +127,9 @@ class DiLoCo(Strategy):
         if self._is_behind:
             self._is_behind = False  # asks once for each round that came to nothing
             intents.append(self._catch_up())
+        if self._is_stray:
+            self._is_stray = False
+            intents = [replace(self._catch_up(), base_version=_ANY_LINEAGE)]
         for _, number in self.rounds.due(info.step):
             if not self.config.eager:
                 intents.append(self._meet(number))
@@ -138,6 +146,7 @@ class DiLoCo(Strategy):
             tag="outer",
             selector=Selector.ALL,
             base_version=self._version,
+            lineage=int(self.lineage[0]),
         )
 
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
@@ -156,6 +165,9 @@ class DiLoCo(Strategy):
     def apply(self, exchange: Exchange) -> None:
         if exchange.intent.tag == _CATCH_UP:
             self._take_over(exchange)
+            return
+        if exchange.intent.base_version != self._version:
+            self._sent, self._awaits_mean = None, False  # a mean of slow weights that it left
             return
         delta = exchange.mean["delta"]
         if self.config.eager:
@@ -204,6 +216,9 @@ class DiLoCo(Strategy):
         if intent.tag != _CATCH_UP:
             self._sent, self._awaits_mean, self._is_behind = None, False, True
 
+    def on_stray(self) -> None:
+        self._is_stray = True
+
     def _catch_up(self) -> Intent:
         views = (
             self.whole("phi", _EXACT),
@@ -228,9 +243,13 @@ class DiLoCo(Strategy):
         """Put a peer's slow weights under the steps that this node took since its own."""
         theirs = exchange.partner.views
         count, hashed, round_number = (int(part) for part in theirs["place"].tolist())
-        self.rounds.catch_up(round_number)
-        if count.to_bytes(8, "big") + hashed.to_bytes(8, "big") <= self._version:
-            return
+        version = count.to_bytes(8, "big") + hashed.to_bytes(8, "big")
+        if exchange.intent.base_version == _ANY_LINEAGE and version != self._version:
+            self.rounds.go_to(round_number)
+        else:
+            self.rounds.catch_up(round_number)
+            if version <= self._version:
+                return
         phi = theirs["phi"].to(self.x.device)
         self.x.add_(phi - self.phi)
         self.phi.copy_(phi)

@@ -62,6 +62,14 @@ def sample(
     return tuple(found)
 
 
+def seats(members: Iterable[PeerId], n_seats: int) -> tuple[PeerId, ...]:
+    """Return who take part where not all can: the same in every round, in id order.
+
+    Slices of the round's order would each close their own round: a lineage each, for good.
+    """
+    return tuple(sorted(members)[:n_seats])
+
+
 def grid(
     salt: bytes,
     members: Iterable[PeerId],
