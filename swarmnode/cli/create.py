@@ -149,7 +149,8 @@ def _say_how_many(described: dict[str, Any]) -> None:
     if described["members_max"]:
         click.echo(
             f"note: at most {described['members_max']} members take part in"
-            f" {described['strategy']}: whoever comes after them trains beside; for more choose one that meets in pairs"
+            f" {described['strategy']}: whoever comes after them trains beside;"
+            " for more choose one that meets in pairs"
         )
 
 

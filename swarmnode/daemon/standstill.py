@@ -39,8 +39,8 @@ def find_standstills(log: Log, groups: Groups, lineages: Lineages, now: float) -
 def _of_log(log: Log, now: float) -> str:
     if log.is_halted:
         return (
-            f"the log is halted: {log.state.removeprefix('halted: ')}: leave the swarm and join it anew, so that this node begins"
-            " with a model of the others"
+            f"the log is halted: {log.state.removeprefix('halted: ')}: leave the swarm and join it"
+            " anew, so that this node begins with a model of the others"
         )
     waited_s = log.wait.waited_s(now)
     if waited_s < _LOG_STILL_S:
