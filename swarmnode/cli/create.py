@@ -70,6 +70,11 @@ _SHOWN = (
     help="A setting of the task, or of the strategy as strategy.KEY=VALUE; may be repeated.",
 )
 @codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32 or E3M0.")
+@click.option(
+    "--members",
+    type=click.IntRange(1, 4096),
+    help="How many will train at most; refused above what the strategy can take.",
+)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
 @click.option(
     "--own-data",
@@ -88,6 +93,7 @@ def create(
     topology: str,
     settings: tuple[str, ...],
     codec: str,
+    members: int | None,
     data: Path | None,
     own_data: bool,
     expires_days: int | None,
@@ -119,15 +125,8 @@ def create(
     check_link_can_work(config)
     if config.paths.swarm(name).manifest.exists():
         raise Refused(f"this home has a swarm named {name!r} already: choose another name")
-    described = _describe(
-        task,
-        settings,
-        data_dir,
-        strategy=strategy,
-        codec=codec,
-        topology=topology,
-        is_quiet=as_json,
-    )
+    chosen = {"strategy": strategy, "codec": codec, "topology": topology, "members": members or 0}
+    described = _describe(task, settings, data_dir, is_quiet=as_json, **chosen)
     save_training_data(name, config.paths, TrainingData(data_dir, own_data))
     link, node_id = write_swarm(
         name,
@@ -151,6 +150,7 @@ def create(
     click.echo(f"this machine: {shlex.join(['swarmnode', 'join', name, *_given_flags(flags)])}")
     if data_dir:
         click.echo(_data_note(own_data=own_data))
+    _say_how_many(described)
     _warn_if_private(link)
 
 
@@ -184,6 +184,15 @@ def _data_note(*, own_data: bool) -> str:
 
 def _given_flags(flags: list[tuple[str, str]]) -> list[str]:
     return [part for flag, value in flags if value for part in (flag, value)]
+
+
+def _say_how_many(described: dict[str, Any]) -> None:
+    if described["members_max"]:
+        click.echo(
+            f"note: at most {described['members_max']} members take part in"
+            f" {described['strategy']}: whoever comes after them trains beside;"
+            " for more choose one that meets in pairs"
+        )
 
 
 def _warn_if_private(link: str) -> None:
@@ -222,10 +231,8 @@ def _describe(
     settings: tuple[str, ...],
     data_dir: str,
     *,
-    strategy: str,
-    codec: str,
-    topology: str,
     is_quiet: bool,
+    **chosen: str | int,
 ) -> dict[str, Any]:
     """Have torch build the model once, and check whether all that was chosen fits together."""
     from swarmnode.tasks.presets import resolve_preset
@@ -234,9 +241,9 @@ def _describe(
     task_config, strategy_settings = _parse_settings(settings)
     task, task_config = resolve_preset(task, task_config)
     arguments = [f"--task={task}", f"--config={json.dumps(task_config)}"]
-    arguments += [f"--strategy={strategy}", f"--data-dir={data_dir}"]
+    arguments.append(f"--data-dir={data_dir}")
     arguments += [f"--strategy-settings={json.dumps(strategy_settings)}"]
-    arguments += [f"--codec={codec}", f"--topology={topology}"]
+    arguments += [f"--{name}={value}" for name, value in chosen.items()]
     described: dict[str, Any] = {}
     with Progress(is_quiet=is_quiet) as progress:
         for described in stream_offline("describe", "--progress", *arguments):

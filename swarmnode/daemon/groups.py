@@ -9,11 +9,15 @@ Training goes on while a wish waits for others, so waiting costs no step; the pa
 the roll closes. How long it stays open follows from how often this node wishes the same: see
 GROUP_ENLIST_SHARE. Before that is known it is GROUP_ENLIST_S_MAX, for workers that start together
 build their models at different speed; the next wish takes the place of one that still waits.
+
+A group holds GROUP_MEMBERS_MAX. Where more train, those with the smallest ids have its places, and
+the others train beside it and catch up: two groups of one round would be two lineages for good.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -28,8 +32,9 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Wish
 from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip import group_events as events
-from swarmnode.protocol.gossip import matching
+from swarmnode.protocol.gossip import groups, matching
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire import group as wire
 
 if TYPE_CHECKING:
     from swarmnode.daemon.exchange import Partners
@@ -38,6 +43,19 @@ if TYPE_CHECKING:
 GROUP_SERVICE = "group"
 _log = get_logger(__name__)
 _Lane = tuple[str, int]  # tag, fragment
+# One round that comes to nothing is a straggler's. From the second in a row on, and after so long
+# that rounds of a second may miss a few, it is no accident.
+_FAILED_MIN = 2
+_FAILED_S_MIN = 5.0
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Rounds of one kind that came to nothing, one after the other."""
+
+    rounds: int
+    since: float  # when the first of them began
+    why: str  # of the last
 
 
 class Groups:
@@ -50,6 +68,10 @@ class Groups:
 
     Attributes:
         on_mean: told of each mean over whom it is.
+        on_wish: told of each round that begins.
+        on_worker_gone: told that the next worker begins anew.
+        on_end: told of each round's end, and whether its mean is applied.
+        is_beside: whether all places of the group were taken by others at the last wish.
         committed_total, refused_total: means applied, and wishes that did not even begin.
     """
 
@@ -76,6 +98,7 @@ class Groups:
         self._running: dict[bytes, _Lane] = {}
         self._newest: dict[_Lane, bytes] = {}  # bounded as wishes are, like the next
         self._wished_at: dict[_Lane, float] = {}
+        self._failing: dict[_Lane, Failing] = {}
         self._is_known = False  # to the worker, or it is dead: nothing came of the wish
         self.runs = GroupRuns(
             GROUP_SERVICE,
@@ -84,8 +107,13 @@ class Groups:
             services=services,
             live=live,
             env=env,
+            called=self._called,
         )
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
+        self.on_wish: Callable[[Wish], None] = lambda _wish: None
+        self.on_end: Callable[[bool], None] = lambda _is_applied: None
+        self.on_worker_gone: Callable[[], None] = lambda: None
+        self.is_beside = False
         self.committed_total = self.refused_total = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -98,22 +126,35 @@ class Groups:
         """Look for others who wish the same; an earlier wish that still waits is given up."""
         lane = (wish.tag, wish.fragment)
         self._replace(lane)
+        self.on_wish(wish)
+        members, is_full = self._members(wish)
+        self.is_beside = self._self_id not in members
+        if self.is_beside:
+            self.refused_total += 1
+            self._failing.pop(lane, None)
+            self._lender.drop(wish, f"busy: {len(members)} others have all places of the group")
+            self.on_end(False)
+            return
         enlist_s = self._enlist_s(lane)
         gid = events.group_id(self._key, wish.tag, wish.fragment, wish.round, wish.base_version)
         pieces = cut_pieces(cut_chunks(wish, self._codec_name))
         if not pieces or not self.runs.may_begin(gid):
             self.refused_total += 1
-            self._lender.drop(wish, "round: it is over here, or too many run at once")
+            why = "round: it is over here, or too many run at once"
+            self._note_failure(lane, why)
+            self._lender.drop(wish, why)
             return
         self._running[gid] = lane
         self._newest[lane] = gid
         begin = events.Begin(
             gid,
-            self._members(wish),
+            members,
             len(pieces),
             wish.weight,
             enlist_s,
             transfer_limit_s(wish.numel),
+            # There may be more members than are known here, who think that others have the places.
+            electorate=members if is_full else (),
         )
         ended = partial(self._ended, wish, gid)
         self.runs.begin(begin, GroupPayload(wish, pieces, self._lender, self._self_id, ended))
@@ -124,6 +165,9 @@ class Groups:
             self._give_up_quietly(gid, "the worker went away")
         self._newest.clear()
         self._wished_at.clear()
+        self._failing.clear()
+        self.is_beside = False
+        self.on_worker_gone()
 
     def partners_changed(self) -> None:
         """Go on without the dead. Whoever came is in the next round."""
@@ -151,14 +195,41 @@ class Groups:
         share = limits.GROUP_ENLIST_SHARE * (now - before)
         return min(max(share, limits.GROUP_ENLIST_S_MIN), limits.GROUP_ENLIST_S_MAX)
 
-    def _members(self, wish: Wish) -> tuple[PeerId, ...]:
-        """Return with whom, this node included: all, or its part of the round's order."""
-        salt = self._swarm_id + f"/{wish.tag}/{wish.fragment}".encode()
+    def failing(self, now: float) -> Failing | None:
+        """Return the rounds that come to nothing again and again, if others are there, or were."""
+        if not (self.committed_total or len(self._partners.partners()) > 1):
+            return None  # the first node of a swarm waits for the second
+        found = [
+            each
+            for each in self._failing.values()
+            if each.rounds >= _FAILED_MIN and now - each.since >= _FAILED_S_MIN
+        ]
+        return min(found, key=lambda each: each.since, default=None)
+
+    def _note_failure(self, lane: _Lane, why: str) -> None:
+        before = self._failing.get(lane)
+        since = self._wished_at.get(lane, self._env.monotonic()) if before is None else before.since
+        self._failing[lane] = Failing(1 if before is None else before.rounds + 1, since, why)
+
+    def _called(self, peer: PeerId, message: wire.Message) -> None:
+        """A member waits for this node, which has no place: let it go on."""
+        if self.is_beside and isinstance(message, wire.Enlist):
+            self.runs.refuse(peer, message.gid, "others have all places of the group")
+
+    def _members(self, wish: Wish) -> tuple[tuple[PeerId, ...], bool]:
+        """Return with whom, and whether all places are taken.
+
+        All meet. Or it is this node's part of the round's order where the strategy wants groups
+        of a size, and has no lineages, which parts of a round would be.
+        """
         everybody = {*self._partners.partners(), self._self_id}
-        ordered = matching.order(salt, wish.round, everybody)
         size = min(wish.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
+        if not wish.group_size_max or wish.lineage is not None:
+            return groups.seats(everybody, size), len(everybody) >= size
+        salt = self._swarm_id + f"/{wish.tag}/{wish.fragment}".encode()
+        ordered = matching.order(salt, wish.round, everybody)
         begin = ordered.index(self._self_id) // size * size
-        return tuple(ordered[begin : begin + size])
+        return tuple(ordered[begin : begin + size]), False
 
     def _ended(
         self, wish: Wish, gid: bytes, loan: Loan | None, how: events.Commit | events.Abort
@@ -170,7 +241,9 @@ class Groups:
             present = tuple(bytes(peer) for peer in how.contributors)
             is_applied = self._lender.apply(loan, gid, present=present)
             self.committed_total += is_applied
+            self._failing.pop(lane, None)
             self.on_mean(how.contributors)
+            self.on_end(is_applied)
             _log.info(
                 "group mean",
                 tag=wish.tag,
@@ -186,6 +259,8 @@ class Groups:
             self._lender.give_back(loan, why)
         elif not self._is_known:
             self._lender.drop(wish, why)
+        self._note_failure(lane, why)
+        self.on_end(False)
 
 
 def transfer_limit_s(numel: int) -> float:

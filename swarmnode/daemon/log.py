@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 import trio
@@ -28,13 +28,14 @@ from swarmnode import limits
 from swarmnode.daemon.group_runs import GroupRuns
 from swarmnode.daemon.loans import Lender
 from swarmnode.daemon.log_cargo import LogCargo
+from swarmnode.daemon.log_wait import LogWait
 from swarmnode.env import Env
 from swarmnode.errors import MalformedMessage, Refused, RemoteProtocolError, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import LogRecord, Records, Wish
 from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip import group_events as events
-from swarmnode.protocol.gossip.log_book import ClosedRound, LogBook, read_chain
+from swarmnode.protocol.gossip.log_book import ClosedRound, LogBook, is_on_chain, read_chain
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import group as wire
 from swarmnode.wire.log import LogAsk, LogGive, LogShare
@@ -67,6 +68,7 @@ class Log:
 
     Attributes:
         state: one line for people.
+        wait: how long no round has closed although this node has a record for one.
         closed_total: rounds closed or fetched since the start.
     """
 
@@ -107,6 +109,7 @@ class Log:
         self._is_halted = False
         self._news = trio.Event()
         self.state = "waiting for the worker"
+        self.wait = LogWait()
         self.closed_total = 0
         self.runs = GroupRuns(
             LOG_RUN_SERVICE,
@@ -127,6 +130,11 @@ class Log:
             nursery.start_soon(self._deliver)
             task_status.started()
             await self._take_part()
+
+    @property
+    def is_halted(self) -> bool:
+        """Whether this node takes no part any more; :attr:`state` says why."""
+        return self._is_halted
 
     # --- the worker's side -----------------------------------------------------------------
 
@@ -150,6 +158,7 @@ class Log:
         """Publish a record."""
         now = self._env.monotonic()
         self._pause_s, self._wished_at = now - self._wished_at, now
+        self.wait.want(now)
         self._pending.append(wish)
         self._is_used = True
         while len(self._pending) > limits.LOG_PENDING_MAX:
@@ -160,6 +169,7 @@ class Log:
         """What it wished and is in no round yet is not published; rounds go on."""
         self._worker_next = None
         self._pending.clear()
+        self.wait.forget()
 
     def partners_changed(self) -> None:
         """Go on without the dead; there may be a majority again."""
@@ -294,6 +304,7 @@ class Log:
             first = self._pending[0] if self._pending else None
             if first is not None and (first.round, first.record) == (entry.round, entry.payload):
                 self._pending.popleft()
+        self.wait.note_round(self._env.monotonic(), is_more_wanted=bool(self._pending))
         self._forget_round()
         self._wake()
 
@@ -395,7 +406,7 @@ class Log:
             answers = await self._ask_all(LogAsk(first + len(chain), 0))
             if book is not self._book:
                 break
-            votes = Counter(_is_on(chain, each) for each in answers.values())
+            votes = Counter(is_on_chain(chain, each) for each in answers.values())
             # The first who can be reached may be the one who lies.
             is_early = book.is_fresh and self._is_young and self._unheard(answers)
             if votes[True] <= votes[False] or is_early:
@@ -476,17 +487,3 @@ class Log:
     def _wake(self) -> None:
         self._news.set()
         self._news = trio.Event()
-
-
-def _is_on(chain: Sequence[ClosedRound], answer: LogGive) -> bool | None:
-    """Whether another node has the rounds of a chain, as far as it has come; None: not known.
-
-    ``answer``: to a question for what follows the chain.
-    """
-    last = chain[-1].round.number
-    if answer.next > last:
-        return answer.before == chain[-1].digest if answer.before else None
-    known = {closed.round.number: closed.digest for closed in chain}
-    known[chain[0].round.number - 1] = chain[0].round.before
-    digest = known.get(answer.next - 1)
-    return answer.head == digest if answer.head and digest else None

@@ -12,7 +12,7 @@ holds memory, one of PULL_ANSWERS_MAX places, and no slot of the worker.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -59,6 +59,8 @@ class Pulls:
         codec_name: the swarm's.
 
     Attributes:
+        prefers: whom to ask first; the others are asked as well.
+        on_pulled: told that what a peer gave is the worker's.
         pulled_total, failed_total, given_total, declined_total: as asker, and as giver.
     """
 
@@ -83,6 +85,8 @@ class Pulls:
         self._asking: dict[_Lane, trio.CancelScope] = {}
         self._answering = 0
         self._nursery: trio.Nursery | None = None
+        self.prefers: Callable[[], Collection[PeerId]] = tuple
+        self.on_pulled: Callable[[], None] = lambda: None
         self.pulled_total = self.failed_total = self.given_total = self.declined_total = 0
         self._name = services.name(PULL_SERVICE)
         services.add_stream(PULL_SERVICE, self._answer)
@@ -157,6 +161,7 @@ class Pulls:
                     continue
                 self._lender.apply(taken.pop(), self._env.token(_ID_BYTES), partner=given)
                 self.pulled_total += 1
+                self.on_pulled()
                 return ""
             if not taken:
                 self._lender.drop(wish, why)
@@ -176,6 +181,8 @@ class Pulls:
         there = costs(self._partners)
         found = [peer for peer in peers if peer in there]
         self._env.rng.shuffle(found)
+        preferred = set(self.prefers())
+        found.sort(key=lambda peer: peer not in preferred)  # in either part as shuffled
         return found[: limits.EXCHANGE_CANDIDATES_MAX]
 
     async def _ask(self, session: Session, wish: Wish, taken: list[Loan]) -> Partner:

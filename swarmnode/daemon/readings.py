@@ -223,6 +223,7 @@ def _exchanges(readings: Readings, view: NodeView) -> None:
         readings.set("pulls_total", pulls.given_total, "given")
         readings.set("pulls_total", pulls.declined_total, "declined")
         readings.set("log_rounds_total", view.takers.log.closed_total)
+        readings.one_of("standstill", *view.standstills(trio.current_time()))
 
 
 def _training(readings: Readings, view: NodeView) -> None:

@@ -3,7 +3,7 @@
 ===========  ====================================================================
 leases       member (its id), role, version, address (each one)
 counters     steps, tokens, exchanges, seconds: totals over all its lives
-registers    state, loss, eval_loss, step_time_s, met
+registers    state, loss, eval_loss, step_time_s, met, lineage
 maxima       step
 ===========  ====================================================================
 
@@ -31,7 +31,7 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.admission import Role
 from swarmnode.wire.membership import PeerState
 
-ROLE, VERSION, MET = "role", "version", "met"
+ROLE, VERSION, MET, LINEAGE = "role", "version", "met", "lineage"
 STEP_TIME_S = "step_time_s"
 _SINCE_START = ("exchanges", "seconds")  # a node counts these from zero in each of its lives
 _STATES: tuple[PeerState, ...] = get_args(PeerState)
@@ -50,6 +50,7 @@ class SelfReport:
     numbers: dict[str, float | None]  # None: nothing to say yet
     step: int
     met: str | None = None  # with whom it exchanged lately, see ``mixing.py``; None: never
+    lineage: str = ""  # of its slow weights, see ``protocol/gossip/lineages.py``; empty: none
 
     def update(self, peer: PeerId, earlier: Mapping[str, int]) -> Update:
         """Return all of it as one update; ``earlier`` is what earlier lives have counted."""
@@ -60,7 +61,7 @@ class SelfReport:
             (VERSION, __version__): lease_s,
         }
         leases |= {(ADDRESS, address): lease_s for address in self.addresses}
-        registers: dict[str, RegisterContent] = {"state": self.state}
+        registers: dict[str, RegisterContent] = {"state": self.state, LINEAGE: self.lineage}
         if self.met is not None:
             registers[MET] = self.met
         for name, value in self.numbers.items():
@@ -133,6 +134,7 @@ class PeerReport:
     counters: dict[str, int] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)
     met: str = ""
+    lineage: str = ""
 
 
 def peer_report(state: StateKeeper, peer: PeerId, now: float) -> PeerReport:
@@ -149,8 +151,13 @@ def peer_report(state: StateKeeper, peer: PeerId, now: float) -> PeerReport:
         addresses=leased.get(ADDRESS, ()),
         counters=view.counters_of(peer),
         numbers={name: value for name, value in registers.items() if isinstance(value, float)},
-        met=met if isinstance(met := registers.get(MET), str) else "",
+        met=_text(registers.get(MET)),
+        lineage=_text(registers.get(LINEAGE)),
     )
+
+
+def _text(content: RegisterContent | None) -> str:
+    return content if isinstance(content, str) else ""
 
 
 def _difference(said: Update, whole: Update) -> Update | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -24,6 +24,7 @@ from swarmnode.daemon.network import Network
 from swarmnode.daemon.own_data import data_alarm, data_in_words
 from swarmnode.daemon.peer_metrics import PeerMetrics
 from swarmnode.daemon.report import STEP_TIME_S, PeerReport, SelfReport
+from swarmnode.daemon.standstill import find_standstills
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.takers import Takers
 from swarmnode.daemon.trainer import Trainer, finite_or_none
@@ -183,6 +184,7 @@ class NodeView:
             "exchanges": self._committed(),
             "seconds": int(now - self.started_monotonic_s),
         }
+        lineage = self.takers.lineages.own if self.takers is not None else None
         numbers = {"loss": loss, "eval_loss": eval_loss, STEP_TIME_S: self.step_time_s()}
         return SelfReport(
             self.role,
@@ -192,6 +194,7 @@ class NodeView:
             numbers,
             self.swarm_step(step),
             self.meetings.said(now),
+            lineage.said if lineage is not None else "",
         )
 
     def node_status(self, now: float) -> NodeStatus:
@@ -235,7 +238,7 @@ class NodeView:
             swarm_steps=totals.get("steps", 0),
             swarm_tokens=totals.get("tokens", 0),
             clock_skew_s=self._clock_skew_s(),
-            alarm=self._alarm(),
+            alarm=self._alarm(now),
             exchanges_committed=results["committed"],
             exchanges_applied=applied.applied if applied is not None else 0,
             exchanges_aborted=results["aborted"],
@@ -312,7 +315,14 @@ class NodeView:
     def _clock_skew_s(self) -> float | None:
         return None if self.part is None else self.part.state.core.statistics().clock_skew_s
 
-    def _alarm(self) -> str:
+    def standstills(self, now: float) -> Mapping[str, str]:
+        """Return what of the training together stands still, a sentence for each kind."""
+        takers = self.takers
+        if takers is None or self.state()[0] != "training":
+            return {}  # a node that rests is in no round
+        return find_standstills(takers.log, takers.groups, takers.lineages, now)
+
+    def _alarm(self, now: float) -> str:
         """What somebody should look at, "" if nothing."""
         found = [self.key_guard.alarm]
         if self.part is not None:
@@ -331,6 +341,7 @@ class NodeView:
             failed = self.trainer.snapshot_failure
             if failed is not None:
                 found.append(f"no snapshot can be written: {failed.message}")
+        found += self.standstills(now).values()
         return "; ".join(filter(None, found))
 
     def progress(self) -> tuple[int, int, float | None, float | None]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 import trio
 
 from swarmnode.daemon.exchange import Exchanges
 from swarmnode.daemon.groups import Groups
+from swarmnode.daemon.lineages import Lineages
 from swarmnode.daemon.loans import WishTaker
 from swarmnode.daemon.log import Log
 from swarmnode.daemon.pulls import Pulls
@@ -54,6 +58,11 @@ class Takers:
             lender=trainer.lender,
             env=env,
         )
+        self.lineages = Lineages(partial(_said_lineages, part, self_id), trainer.post)
+        self.groups.on_wish = self.lineages.wished
+        self.groups.on_end = self.lineages.round_ended
+        self.groups.on_worker_gone = self.lineages.worker_gone
+        self.pulls.prefers, self.pulls.on_pulled = self.lineages.preferred, self.lineages.pulled
         self.log = Log(
             self_id=self_id,
             key=key,
@@ -80,3 +89,9 @@ class Takers:
             for taker in (self.exchanges, self.groups, self.pulls, self.log):
                 await nursery.start(taker.run)
             task_status.started()
+
+
+def _said_lineages(part: SwarmPart, self_id: PeerId) -> Mapping[PeerId, str]:
+    """Return what the others who train at this moment say of their slow weights."""
+    reports = (part.peer_report(peer) for peer in part.partners() if peer != self_id)
+    return {each.peer: each.lineage for each in reports if each.state == "training"}

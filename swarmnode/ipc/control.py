@@ -156,6 +156,10 @@ class Members(Message, frozen=True, tag="members"):
     members: tuple[PeerIdBytes, ...]
 
 
+class Stray(Message, frozen=True, tag="stray"):
+    """Most members have slow weights of another lineage: ask for theirs, and go on from them."""
+
+
 class RoundSteps(Message, frozen=True, tag="round-steps"):
     """Take so many local steps in each round that begins from now on; see protocol/pacing.py."""
 
@@ -270,6 +274,7 @@ class Wish(Message, frozen=True, tag="wish"):
     group_size_max: Count = 0
     round_skew_max: Count | None = None
     base_version: BaseVersion = b""
+    lineage: Count | None = None  # means behind base_version, if that is a lineage
     weight: float = 1.0
     record: Annotated[bytes, Meta(max_length=limits.LOG_RECORD_BYTES_MAX)] = b""
     step: Count = 0
@@ -406,6 +411,7 @@ ToWorker = (
     | Release
     | Records
     | Members
+    | Stray
     | RoundSteps
     | SaveSnapshot
     | TakeShard

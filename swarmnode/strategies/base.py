@@ -21,6 +21,7 @@ pacing, snapshots. There are two engines, the worker's loop and the virtual one 
       |                         v
       +<-- flow(t), apply(exchange)                     committed, exactly once
       +<-- on_abort(intent, why)                        nothing came of it: go on training
+      +<-- on_stray()                                   GROUP: most are on another lineage
       +<-- on_records(round, records)                   LOG: the round is closed, same everywhere
       +<-- on_membership(members)                       whenever somebody came or went
       |
@@ -121,6 +122,9 @@ class Intent:
         group_size_max: GROUP: how many meet at once; 0 for all.
         round_skew_max: partners whose rounds are further apart do not exchange; None: any.
         base_version: what the views are differences to, by content hash; must be equal.
+        lineage: GROUP: how many means are behind ``base_version``, which then ends with the hash
+            of a lineage: nodes on different ones do not meet, and the engine brings them together
+            again, see :meth:`Strategy.on_stray`. None: it stands for no lineage.
         weight: of this node in a weighted mean, such as its tokens; above 0. In a GROUP it counts
             up to GROUP_WEIGHT_MEDIANS_MAX times the median of those who are there.
         record: LOG: what is published, at most 64 bytes.
@@ -136,6 +140,7 @@ class Intent:
     group_size_max: int = 0
     round_skew_max: int | None = None
     base_version: bytes = b""
+    lineage: int | None = None
     weight: float = 1.0
     record: bytes = b""
 
@@ -466,6 +471,9 @@ class Strategy(ABC):
 
     def on_abort(self, intent: Intent, why: str) -> None:  # noqa: B027  most simply go on
         """Take note that nothing came of ``intent``; training simply goes on."""
+
+    def on_stray(self) -> None:  # noqa: B027  most have no lineages
+        """Take note that most members are on another lineage: ask for theirs."""
 
     def on_records(self, round_number: int, records: Sequence[Record]) -> None:  # noqa: B027
         """Apply a closed round of the LOG: the same records in the same order on every node."""

@@ -22,7 +22,10 @@ the others. So slow weights have a *lineage*, a count of outer steps and a hash 
 part in them: only equal ones average, and a node whose round came to nothing asks a peer for its
 φ and b, which it gets where that lineage is further, and the number of the round, for only those
 who are in the same one meet. The steps that it took itself are kept.
-After a partition the side with more rounds wins, by the larger hash if both have as many.
+After a partition the side with more rounds wins, by the larger hash if both have as many. Two
+parts of which each still closes rounds do not notice; the engine does, which knows the lineages of
+all (protocol/gossip/lineages.py), and tells those on the one with fewer members: they take over
+the other, be it that it has fewer rounds.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -65,6 +69,7 @@ from swarmnode.strategies.rounds import Rounds
 _CATCH_UP = "catch-up"
 _EXACT = "RAW32"
 _ASKS_MAX = 3  # peers for each round that came to nothing: the answers are whole models
+_ANY_LINEAGE = b""  # asked for by who is on the wrong one: also what is less far than its own
 _log = logging.getLogger(__name__)
 
 
@@ -92,7 +97,7 @@ class DiLoCo(Strategy):
         self._n_members = 1
         self._sent: torch.Tensor | None = None  # θ as of the view, or Δ where eager
         self._others: torch.Tensor | None = None  # eager: Δ̄(t−1) − Δ_own(t−1)/M, on the CPU
-        self._awaits_mean = self._has_stepped = self._is_behind = False
+        self._awaits_mean = self._has_stepped = self._is_behind = self._is_stray = False
         self._words = Words()
         self._refused = 0  # answers of peers to a catch-up
         self._asks_left = 0  # for this round, where answers are refused
@@ -143,6 +148,9 @@ class DiLoCo(Strategy):
         if self._is_behind:
             self._is_behind = False  # once for each round that came to nothing, if all goes well
             intents.append(self._catch_up())
+        if self._is_stray:
+            self._is_stray = False
+            intents = [replace(self._catch_up(), base_version=_ANY_LINEAGE)]
         for _, number in self.rounds.due(info.step):
             if not self.config.eager:
                 intents.append(self._meet(number))
@@ -159,6 +167,7 @@ class DiLoCo(Strategy):
             tag="outer",
             selector=Selector.ALL,
             base_version=self._version,
+            lineage=int(self.lineage[0]),
         )
 
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
@@ -177,6 +186,9 @@ class DiLoCo(Strategy):
     def apply(self, exchange: Exchange) -> None:
         if exchange.intent.tag == _CATCH_UP:
             self._take_over(exchange)
+            return
+        if exchange.intent.base_version != self._version:
+            self._sent, self._awaits_mean = None, False  # a mean of slow weights that it left
             return
         delta = exchange.mean["delta"]
         if self.config.eager:
@@ -226,6 +238,9 @@ class DiLoCo(Strategy):
             self._sent, self._awaits_mean, self._is_behind = None, False, True
             self._asks_left = _ASKS_MAX
 
+    def on_stray(self) -> None:
+        self._is_stray = True
+
     def _catch_up(self) -> Intent:
         views = (
             self.whole("phi", _EXACT),
@@ -256,9 +271,12 @@ class DiLoCo(Strategy):
             (peer,) = exchange.got
             _log.warning("the answer of %s to a catch-up is refused: %s", peer.hex()[:8], place)
             return
-        self.rounds.catch_up(place.round)
-        if place.version <= self._version:
-            return
+        if exchange.intent.base_version == _ANY_LINEAGE and place.version != self._version:
+            self.rounds.go_to(place.round)
+        else:
+            self.rounds.catch_up(place.round)
+            if place.version <= self._version:
+                return
         theirs = exchange.partner.views
         phi = theirs["phi"].to(self.x.device)
         self.x.add_(phi - self.phi)

@@ -1,4 +1,4 @@
-"""Whether a codec and a topology suit a strategy: asked once, when a swarm is created."""
+"""Whether codec, topology and size suit a strategy: asked once, when a swarm is created."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmnode.errors import ConfigError
+from swarmnode.limits import GROUP_MEMBERS_MAX
 from swarmnode.strategies.base import Kind, Meeting, Strategy
 from swarmnode.strategies.topology import TOPOLOGIES, build_graph
 from swarmnode.tensor.formats import FORMATS, Format, find_format
@@ -16,12 +17,15 @@ _LEVELS_MIN = 100  # of a step of 1 % of the largest weight in a block
 _SMALL = 4  # every graph is a legal one over so many nodes
 
 
-def check_fit(strategy: type[Strategy], config: Any, codec: str, topology: str) -> None:
+def check_fit(
+    strategy: type[Strategy], config: Any, codec: str, topology: str, members: int = 0
+) -> None:
     """Refuse what would train badly, or never.
 
     Args:
         codec: that the swarm's manifest names.
         topology: as :func:`read_topology` returns it.
+        members: how many are to train at most; 0: nobody has said.
 
     Raises:
         ConfigError: with what would suit.
@@ -31,6 +35,13 @@ def check_fit(strategy: type[Strategy], config: Any, codec: str, topology: str) 
         raise ConfigError(
             f"--topology: expected a strategy whose nodes meet in pairs, in {strategy.name} all"
             " who are present meet at once: leave the topology out, or choose another strategy"
+        )
+    most = members_max(meeting)
+    if most and members > most:
+        raise ConfigError(
+            f"--members: expected at most {most} for {strategy.name}, whose nodes all"
+            f" meet in one group, got {members}: choose a strategy that meets in pairs, such as"
+            " streaming, or make several swarms"
         )
     for name in dict.fromkeys((codec, *codecs_sent(meeting, codec))):
         if _find(name).needs_error_feedback and meeting.sent:
@@ -43,6 +54,11 @@ def check_fit(strategy: type[Strategy], config: Any, codec: str, topology: str) 
                 f" {strategy.name} sends: choose Q8B64, BF16 or RAW32, or the strategy streaming,"
                 " whose differences it suits"
             )
+
+
+def members_max(meeting: Meeting) -> int:
+    """Return how many can take part at most; 0: any number."""
+    return GROUP_MEMBERS_MAX if meeting.kind in (Kind.GROUP, Kind.LOG) else 0
 
 
 def codecs_sent(meeting: Meeting, codec: str) -> list[str]:

@@ -56,6 +56,10 @@ class Rounds:
         """Go on as round ``number`` if peers are there already."""
         self.state[_ROUND] = max(self.number, number)
 
+    def go_to(self, number: int) -> None:
+        """Go on as round ``number``, as those do with whom to meet; it may be an earlier one."""
+        self.state[_ROUND] = number
+
     def due(self, step: int) -> list[tuple[int, int]]:
         """Return (fragment, round) of what is due after local step ``step``; call it for each."""
         number, begin, steps = self.state.tolist()

@@ -37,6 +37,7 @@ from swarmnode.telemetry.metrics import (
     PROCESSES,
     PULL_RESULTS,
     RELAY_REFUSALS,
+    STANDSTILLS,
     STATES,
     STATISTICS,
     SWARM_ROLES,
@@ -325,6 +326,11 @@ FAMILIES: Final[tuple[Family, ...]] = (
         Label("result", PULL_RESULTS),
     ),
     _counter("log_rounds_total", "Rounds of the log closed or fetched."),
+    _gauge(
+        "standstill",
+        "1 for what of the training together stands still while the node trains, else 0.",
+        Label("kind", STANDSTILLS),
+    ),
     _counter(
         "codec_seconds_total", "Time spent on tensors for the wire.", Label("phase", CODEC_PHASES)
     ),

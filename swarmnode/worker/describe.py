@@ -8,7 +8,7 @@ import msgspec
 import torch
 from torch.overrides import TorchFunctionMode
 
-from swarmnode.strategies.fit import check_fit, codecs_sent, read_topology
+from swarmnode.strategies.fit import check_fit, codecs_sent, members_max, read_topology
 from swarmnode.strategies.registry import build_strategy, check_strategy
 from swarmnode.tasks.base import Task
 from swarmnode.worker.arena import Arena
@@ -44,12 +44,14 @@ def describe_state(
     settings: dict[str, Any],
     codec: str,
     topology: str,
+    members: int = 0,
 ) -> dict[str, Any]:
     """Return layout, size and resolved settings of a swarm that would train ``state``.
 
     Args:
         settings: of the strategy; those that are not given are filled in.
         topology: a name, or a file of edges.
+        members: how many are to train at most; 0: nobody has said.
 
     Raises:
         ConfigError: they do not fit together.
@@ -63,7 +65,7 @@ def describe_state(
     # Of the strategy's vectors, each as large as the model, nothing is computed here.
     shape_only = torch.empty_like(state.arena.flat, device="meta")
     built = build_strategy(strategy, settings, shape_only)
-    check_fit(type(built), built.config, codec, graph)
+    check_fit(type(built), built.config, codec, graph, members)
     return {
         "task": task.name,
         "version": task.version,
@@ -78,6 +80,7 @@ def describe_state(
         "strategy_version": built.version,
         "strategy_settings": msgspec.to_builtins(built.config),
         "topology": graph,
+        "members_max": members_max(built.meeting(built.config)),
         "codecs": codecs_sent(built.meeting(built.config), codec),
         "data_hash": task.data_hash(),
     }

@@ -29,6 +29,7 @@ from swarmnode.ipc.control import (
     SaveSnapshot,
     Share,
     Stop,
+    Stray,
     TakeShard,
     TakeView,
     ToWorker,
@@ -204,6 +205,8 @@ class Loop:
             case Members():
                 self.surroundings.take(message)
                 self.wishes.offer_answers(self.state)
+            case Stray():
+                self.strategy.on_stray()
             case RoundSteps():
                 self.strategy.set_round_steps(message.steps)
             case SaveSnapshot():

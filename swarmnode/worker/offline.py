@@ -73,6 +73,7 @@ def describe(arguments: argparse.Namespace) -> Iterator[Json]:
         settings=_json_object(arguments.strategy_settings),
         codec=arguments.codec,
         topology=arguments.topology,
+        members=arguments.members,
     )
 
 
@@ -254,6 +255,7 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("--codec", default="Q8B64")
             sub.add_argument("--progress", action="store_true")
             sub.add_argument("--topology", default="matching", help="a name, or a file of edges")
+            sub.add_argument("--members", type=int, default=0, help="how many train at most")
         else:
             sub.add_argument("--steps", type=int, required=True)
             sub.add_argument("--swarm-seed", type=int, default=0)

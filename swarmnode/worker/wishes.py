@@ -121,6 +121,7 @@ def _message(number: int, intent: Intent, state: TrainState, *, is_open: bool) -
         group_size_max=intent.group_size_max,
         round_skew_max=intent.round_skew_max,
         base_version=intent.base_version,
+        lineage=intent.lineage,
         weight=intent.weight,
         record=intent.record,
         step=state.step,

@@ -3,7 +3,16 @@
 import pytest
 import torch
 
-from swarmnode.strategies.base import Exchange, Intent, Kind, Meta, Received, Selector, StepInfo
+from swarmnode.strategies.base import (
+    Exchange,
+    Intent,
+    Kind,
+    Meta,
+    Offer,
+    Received,
+    Selector,
+    StepInfo,
+)
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.testing.lab.faults import Cut, Faults, Outage
 from tests.algorithms.outer_kit import SEEDS, digits
@@ -170,3 +179,54 @@ def test_a_network_in_two_halves_comes_together_again():
     arena, figures = digits(DiLoCo, SETTINGS, n=4, steps=300, faults=Faults(cut=Cut(90, 170)))
     assert all(torch.equal(phi, slow(arena)[0]) for phi in slow(arena))
     assert figures["accuracy"] >= 0.93
+
+
+def lineages(arena):
+    """Return the newest mean of each node: its count and hash."""
+    return {tuple(node.strategy.lineage.tolist()) for node in arena.nodes}
+
+
+def test_two_halves_that_both_close_rounds_meet_again():
+    arena, _ = digits(DiLoCo, SETTINGS, n=4, steps=100)
+    assert len(lineages(arena)) == 1
+    for node in arena.nodes[2:]:
+        node.strategy.lineage[1] += 1  # as if it had been averaged over others
+        node.strategy.phi += 0.5
+    rounds = int(arena.nodes[0].strategy.lineage[0])
+    arena.run(4 * SETTINGS["every"])
+    assert len(lineages(arena)) == 1
+    assert all(torch.equal(phi, slow(arena)[0]) for phi in slow(arena))
+    assert int(arena.nodes[0].strategy.lineage[0]) >= rounds + 2
+
+
+@pytest.mark.parametrize("n", [17, 20])
+def test_above_sixteen_members_there_is_one_lineage(n):
+    arena, _ = digits(DiLoCo, SETTINGS, n=n, steps=10 * SETTINGS["every"] + 2)
+    counts = sorted(count for count, _ in lineages(arena))
+    assert counts[-1] >= 8
+    assert len(lineages(arena)) == 1  # two steps after a round those beside it have caught up
+    assert all(torch.equal(phi, slow(arena)[0]) for phi in slow(arena))
+
+
+def test_a_stray_node_takes_over_what_is_less_far_than_its_own():
+    one, two = (DiLoCo({"every": 1}, torch.zeros(4)) for _ in range(2))
+    one.phi.fill_(0.5)
+    two.lineage.copy_(torch.tensor([7.0, 99.0]))
+    two.rounds.catch_up(9)
+    two.on_stray()
+    pull = two.after_step(StepInfo(1, 1.0, 0.0, 0.1))[0]
+    assert pull.kind is Kind.PULL
+    assert one.accept(Offer(b"p" * 32, pull, Meta(0, 0, 0.0))) is None
+    views = {view.name: torch.empty(view.numel) for view in pull.views}
+    for name, out in views.items():
+        one.view(pull, name, out)
+    (meeting,) = (intent for intent in two.after_step(StepInfo(2, 2.0, 0.0, 0.1)))
+    before = two._version
+    two.view(meeting, "delta", torch.empty(4))
+    two.apply(pulled(pull, views))
+    assert torch.equal(two.phi, one.phi)
+    assert two._version == one._version < before
+    assert two.rounds.number == one.rounds.number
+    two.apply(group_mean(meeting, torch.ones(4)))  # of the lineage that it has left
+    assert torch.equal(two.phi, one.phi)
+    assert two._version == one._version

@@ -21,6 +21,7 @@ PROMISED = {
     "SwarmnodeNodeDown",
     "SwarmnodePeerUnreachable",
     "SwarmnodeExchangeStalled",
+    "SwarmnodeStandstill",
     "SwarmnodeLossNotFinite",
     "SwarmnodeDiverging",
     "SwarmnodeSwarmLossRising",

@@ -128,6 +128,11 @@ def test_a_failed_create_leaves_the_name_free(tmp_path: Path) -> None:
             2,
             "in diloco all who are present meet at once",
         ),
+        (
+            ("--task", "synthetic", "--strategy", "diloco", "--members", "17"),
+            2,
+            "--members: expected at most 16 for diloco",
+        ),
         (("--task", "synthetic", "--set", "lr=NaN"), 2, "setting lr: expected `float`"),
         (("--task", "bytes-lm", "--set", "dim=2000000000"), 1, "out of memory"),
     ):

@@ -27,9 +27,11 @@ from tests.unit.test_trust import manifest
 NAMES = ("a2cid2", "dadao", "diloco", "noloco", "one-byte", "pair-average", "streaming")
 
 
-def fit(name: str, codec: str = "Q8B64", topology: str = "", **settings: Any) -> None:
+def fit(
+    name: str, codec: str = "Q8B64", topology: str = "", members: int = 0, **settings: Any
+) -> None:
     strategy = find_strategy(name)
-    check_fit(strategy, strategy.parse(settings), codec, topology)
+    check_fit(strategy, strategy.parse(settings), codec, topology, members)
 
 
 # --- who is there -----------------------------------------------------------------------------
@@ -100,6 +102,17 @@ def test_an_unknown_codec_is_named() -> None:
 def test_one_byte_sends_no_vector() -> None:
     for codec in ("SIGN64", "E3M0", "RAW32"):
         fit("one-byte", codec)
+
+
+def test_all_in_one_group_are_sixteen_at_most() -> None:
+    groups = (("diloco", {}), ("streaming", {"meet": "group"}), ("one-byte", {}))
+    for name, settings in groups:
+        fit(name, members=16, **settings)
+        fit(name, **settings)  # nobody has said how many
+        with pytest.raises(ConfigError, match=f"expected at most 16 for {name}, .* got 17"):
+            fit(name, members=17, **settings)
+    for name in ("streaming", "pair-average", "noloco", "a2cid2"):
+        fit(name, members=4096)
 
 
 # --- topologies ---------------------------------------------------------------------------------

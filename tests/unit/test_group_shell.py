@@ -14,6 +14,7 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.group_payload import cut_chunks, cut_pieces
 from swarmnode.daemon.groups import Groups
+from swarmnode.ids import PeerId
 from swarmnode.ipc.control import ViewShape
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.tensor.codec import get_codec
@@ -246,6 +247,52 @@ async def test_a_worker_that_dies_ends_its_runs_and_is_told_nothing(autojump_clo
         await trio.sleep(10)
         assert one.lender.told == []
         assert all(len(member.lender.told[0][3]) == 2 for member in all_of_them[1:])
+
+
+async def test_above_sixteen_the_same_sixteen_meet_and_the_others_train_beside(
+    autojump_clock,
+) -> None:
+    async with members(18) as (made, all_of_them):
+        for number in (1, 2):
+            for member in all_of_them:
+                member.groups.wished(wish(number, round=number, lineage=number))
+            await made.until(
+                lambda number=number: all(len(m.lender.told) == number for m in all_of_them)
+            )
+        ordered = sorted(all_of_them, key=lambda member: member.node.peer)
+        present = tuple(bytes(member.node.peer) for member in ordered[:16])
+        for member in ordered[:16]:
+            assert member.lender.told == [("apply", n, None, present) for n in (1, 2)]
+            assert not member.groups.is_beside
+        for member in ordered[16:]:
+            assert member.lender.kinds == ["drop", "drop"]
+            assert "all places of the group" in member.lender.told[0][2]
+            assert member.groups.is_beside
+
+
+async def test_who_knows_few_of_the_members_forms_no_second_group(autojump_clock) -> None:
+    async with members(18) as (made, all_of_them):
+        ordered = sorted(all_of_them, key=lambda member: member.node.peer)
+        known = tuple(member.node.peer for member in ordered[2:])  # it takes itself for the 16th
+        ordered[17].node.partners = lambda: known  # type: ignore[method-assign]
+        ordered[16].node.partners = lambda: known  # type: ignore[method-assign]
+        for member in ordered:
+            member.groups.wished(wish(lineage=1))
+        await made.until(lambda: all(member.lender.told for member in ordered), 300)
+        means = {told[3] for member in ordered for told in member.lender.told if told[0] == "apply"}
+        assert len(means) == 1
+
+
+@pytest.mark.parametrize("size", [0, 16])
+async def test_a_strategy_with_lineages_is_never_cut(autojump_clock, size) -> None:
+    async with members(5) as (_made, all_of_them):
+        one = all_of_them[0]
+        many = tuple(PeerId(bytes([number]) * 32) for number in range(1, 40))
+        one.node.partners = lambda: (*many, one.node.peer)  # type: ignore[method-assign]
+        for number in range(1, 4):
+            found, is_full = one.groups._members(wish(round=number, lineage=3, group_size_max=size))
+            assert found == many[:16]
+            assert is_full
 
 
 async def test_groups_of_a_size_are_slices_of_the_rounds_order(autojump_clock) -> None:

@@ -42,6 +42,14 @@ def fair_weights(claimed: Sequence[float]) -> tuple[float, ...]:
     return tuple(min(weight / median, limits.GROUP_WEIGHT_MEDIANS_MAX) for weight in claimed)
 
 
+def seats(members: Iterable[PeerId], n_seats: int) -> tuple[PeerId, ...]:
+    """Return who take part where not all can: the same in every round, in id order.
+
+    Slices of the round's order would each close their own round: a lineage each, for good.
+    """
+    return tuple(sorted(members)[:n_seats])
+
+
 def grid(
     salt: bytes,
     members: Iterable[PeerId],

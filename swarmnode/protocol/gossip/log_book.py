@@ -28,7 +28,7 @@ from swarmnode import limits
 from swarmnode.errors import MalformedMessage
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import group_id
-from swarmnode.wire.log import LogEntry, LogRound, LogShare
+from swarmnode.wire.log import LogEntry, LogGive, LogRound, LogShare
 from swarmnode.wire.packing import decode_record, encode_record
 
 NO_DIGEST = bytes(32)  # before the first round
@@ -198,3 +198,17 @@ def read_chain(before: bytes, first: int, rounds: Sequence[bytes]) -> list[Close
 
 def _ascend(ids: Sequence[bytes]) -> bool:
     return all(one < two for one, two in pairwise(ids))
+
+
+def is_on_chain(chain: Sequence[ClosedRound], answer: LogGive) -> bool | None:
+    """Whether another node has the rounds of a chain, as far as it has come; None: not known.
+
+    ``answer``: to a question for what follows the chain.
+    """
+    last = chain[-1].round.number
+    if answer.next > last:
+        return answer.before == chain[-1].digest if answer.before else None
+    known = {closed.round.number: closed.digest for closed in chain}
+    known[chain[0].round.number - 1] = chain[0].round.before
+    digest = known.get(answer.next - 1)
+    return answer.head == digest if answer.head and digest else None

@@ -1,7 +1,9 @@
 """Group means and the log of the laboratory.
 
 GROUP: a round waits for every node that is alive, at most ``PATIENCE``; the mean is that of those
-who came with the same base version and whose payload arrived, the same bits for each of them. LOG:
+who came with the same base version and whose payload arrived, the same bits for each of them. As
+in a daemon, one group of a round holds GROUP_MEMBERS_MAX: the others train beside it. And whoever
+is on another lineage than most is told so (daemon/lineages.py), here without any delay. LOG:
 a round closes when every node that is alive has published, at most ``PATIENCE`` after the first;
 what comes later is in the next one. Every node sees the same rounds in the same order, each at its
 own time.
@@ -13,9 +15,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from swarmnode import limits
 from swarmnode.errors import WorkerError
 from swarmnode.protocol.gossip import matching
-from swarmnode.protocol.gossip.groups import fair_weights
+from swarmnode.protocol.gossip.groups import fair_weights, seats
+from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.strategies.base import Exchange, Intent, Record
 from swarmnode.testing.lab.meetings import Side, take_view
 
@@ -37,6 +41,8 @@ class Gatherings:
         self.log: list[tuple[Record, ...]] = []
         self._unlogged: dict[int, Record] = {}
         self._late: list[Record] = []
+        self._lineages: dict[int, Lineage] = {}  # as of a node's last wish
+        self._moved: dict[int, bool] = {}  # since then, and whether by one mean only
         self._read: dict[int, int] = {}  # rounds of the log that a node has seen
 
     # --- GROUP ---------------------------------------------------------------------------
@@ -44,15 +50,65 @@ class Gatherings:
     def gather(self, node: Node, intent: Intent) -> None:
         """Come to a round, and close it if nobody is missing."""
         key = (intent.tag, intent.fragment, intent.round)
+        self._note_lineage(node.number, intent)
         if self._over.get(key[:2], -1) >= intent.round:
             node.strategy.on_abort(intent, "the round is over")
             return
         if key not in self._open:
             self._open[key] = {}
             self._arena.at(self._arena.now + PATIENCE, lambda: self._close(key))
-        self._open[key][node.number] = intent
-        if all(other.number in self._open[key] for other in self._arena.up):
+        if not self._has_place(node, intent):
+            self._arena.tally.aborted += 1
+            node.strategy.on_abort(intent, "others have all places of the group")
+        else:
+            self._open[key][node.number] = intent
+        if all(
+            other.number in self._open[key] or not self._has_place(other, intent)
+            for other in self._arena.up
+        ):
             self._close(key)
+
+    def _has_place(self, node: Node, intent: Intent) -> bool:
+        """Whether a node takes part where not all can; see ``daemon/groups.py``."""
+        if intent.group_size_max and intent.lineage is None:
+            return True  # any number of groups
+        size = min(intent.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
+        return node.peer_id in seats((other.peer_id for other in self._arena.up), size)
+
+    # --- lineages ------------------------------------------------------------------------
+
+    def note_pulled(self, number: int) -> None:
+        """A node may have gone over to what another gave."""
+        self._moved[number] = False
+
+    def _note_lineage(self, number: int, intent: Intent) -> None:
+        if intent.lineage is None:
+            return
+        own = self._lineages.get(number)
+        is_next = self._moved.pop(number, False)
+        if own is None:
+            self._lineages[number] = Lineage.of(intent.lineage, intent.base_version)
+        else:
+            self._lineages[number] = own.then(intent.lineage, intent.base_version, is_next=is_next)
+
+    def preferred(self, number: int) -> set[int]:
+        """Return whom a stray node asks; nobody: it is none, and asks anybody."""
+        standing = self._standing(number)
+        strongest = standing.strongest if standing is not None and standing.is_weaker else ()
+        return {self._arena.ids.index(peer) for peer in strongest}
+
+    def _standing(self, number: int) -> Standing | None:
+        own = self._lineages.get(number)
+        if own is None:
+            return None
+        others = (each for each in self._arena.up if each.number != number)
+        known = {each.peer_id: self._lineages.get(each.number) for each in others}
+        return judge(own, {peer: each for peer, each in known.items() if each is not None})
+
+    def _tell_strays(self) -> None:
+        for node in self._arena.up:
+            if self.preferred(node.number):
+                node.strategy.on_stray()
 
     def _close(self, key: Round) -> None:
         if key not in self._open:
@@ -68,6 +124,7 @@ class Gatherings:
             size = max(came[number].group_size_max for number in alike) or len(alike)
             for begin in range(0, len(alike), size):
                 self._begin([(arena.nodes[i], came[i]) for i in alike[begin : begin + size]])
+        self._tell_strays()
 
     def _begin(self, group: list[tuple[Node, Intent]]) -> None:
         sides = []
@@ -97,6 +154,7 @@ class Gatherings:
         self._arena.tally.exchanges += 1
         for side in present:
             node, intent = side.node, side.intent
+            self._moved.setdefault(node.number, True)
             # A scattered and gathered mean: each node sends and receives it about twice.
             self._arena.tally.bytes += 2 * side.bytes * (len(present) - 1) // len(present)
             exchange = Exchange(
@@ -137,6 +195,7 @@ class Gatherings:
     def join(self, number: int, donor: int) -> None:
         """Let a node go on in the log where the snapshot ends that it came with."""
         self._read[number] = self._read.get(donor, 0)
+        self._lineages.pop(number, None)
         self._arena.at(self._arena.now, lambda: self._read_on(number))
 
     def _close_log(self, round_number: int) -> None:

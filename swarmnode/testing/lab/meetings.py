@@ -135,6 +135,8 @@ class Meetings:
             rates = {other.number: 1.0 for other in arena.up if other is not node}
         else:
             rates = self._neighbours[node.number]
+        preferred = arena.gatherings.preferred(node.number) if intent.kind is Kind.PULL else ()
+        rates = {number: rates[number] for number in rates if number in preferred} or rates
         for _ in range(min(_TRIES_MAX, len(rates))):
             (number,) = node.rng.choices(list(rates), list(rates.values()))
             partner = arena.nodes[number]
@@ -226,6 +228,8 @@ class Meetings:
             got={partner.node.peer_id: partner.received()},
             steps_since=0,  # known when it is applied
         )
+        if side.intent.kind is Kind.PULL:
+            self._arena.gatherings.note_pulled(node.number)
         self._arena.deliver(node, exchange, side.meta.steps + side.intent.apply_after_steps)
 
     def _count(self, one: int, two: int) -> None:

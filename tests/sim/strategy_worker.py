@@ -1,0 +1,220 @@
+"""A worker without a process that runs a real strategy, on Trio's (virtual) clock.
+
+The worker's own code for wishes and slots, and the strategies, without its loop: a step here is
+``step_s`` of virtual time, and its gradient pulls every parameter towards a point of the node's.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+import torch
+import trio
+
+from swarmnode import limits
+from swarmnode.errors import WorkerCrashed
+from swarmnode.ipc.control import (
+    Apply,
+    Configure,
+    Drop,
+    FromWorker,
+    Members,
+    Pause,
+    Progress,
+    Records,
+    Release,
+    Resume,
+    Stray,
+    TakeView,
+    ToWorker,
+    WorkerReady,
+)
+from swarmnode.ipc.segment import Owner, Segment
+from swarmnode.strategies.base import Context, Meta, Record, StepInfo, Strategy, TaskFacts
+from swarmnode.tensor.layout import Layout
+from swarmnode.worker.handoff import Handoff
+from swarmnode.worker.wishes import Wishes
+
+
+@dataclass(repr=False)
+class StrategyWorker:
+    """One node's worker; pass :meth:`start` where a worker is started.
+
+    Args:
+        initial: of its size are the parameters, which begin as zeros, the same on every node.
+        make: builds the strategy over them.
+        step_s: time of a step.
+
+    Attributes:
+        strategy: of the running life.
+        step: how many were taken in it.
+    """
+
+    initial: npt.ArrayLike
+    make: Callable[[torch.Tensor], Strategy]
+    step_s: float = 0.05
+    strategy: Any = field(default=None, init=False)
+    step: int = field(default=0, init=False)
+    tokens: int = field(default=0, init=False)
+    _life: _Life | None = field(default=None, init=False)
+
+    @asynccontextmanager
+    async def start(self, configure: Configure) -> AsyncIterator[_Life]:
+        """Live once, from the beginning."""
+        self.step = 0
+        self._life = life = _Life(self, configure)
+        try:
+            yield life
+        finally:
+            life.segment.close()
+
+    def crash(self) -> None:
+        """Die at once, as by ``kill -9``."""
+        if self._life is not None:
+            self._life.crashed = True
+
+
+class _Life:
+    """One run; implements ``WorkerLink``. It steps while it is listened to."""
+
+    pid = None
+
+    def __init__(self, worker: StrategyWorker, configure: Configure) -> None:
+        self._worker = worker
+        numel = len(worker.initial)  # type: ignore[arg-type]
+        self._x = torch.zeros(numel)
+        self._goal = float(configure.self_id[0] % 7)
+        worker.strategy = self._strategy = worker.make(self._x)
+        layout = Layout.of([("x", (numel,), "float32")])
+        self._strategy.start(
+            Context(
+                self_id=configure.self_id,
+                seed=configure.swarm_seed,
+                rng=random.Random(configure.shard_seed),
+                layout=layout,
+                members=(configure.self_id,),
+                facts=TaskFacts("sim"),
+            )
+        )
+        payload_numel = max(self._strategy.payload_numel(), 1)
+        self.segment = Segment.create()
+        self.segment.format(2 * payload_numel, limits.SLOTS_PER_WORKER)
+        self._outbox: deque[FromWorker] = deque()
+        self._orders: deque[ToWorker] = deque()
+        self._outbox.append(
+            WorkerReady(
+                layout_hash=layout.layout_hash,
+                numel=numel,
+                payload_numel=payload_numel,
+                slots=limits.SLOTS_PER_WORKER,
+                step=0,
+                tokens=0,
+                device="sim",
+                torch_version="none",
+                threads=1,
+                log_round=self._strategy.log_round(),
+            )
+        )
+        self._wishes = Wishes(self._strategy, self._outbox.append)
+        self._handoff = Handoff(self.segment, self._strategy, self._wishes)
+        self._wishes.offer_answers(self._state)
+        self._is_paused = False
+        self._next_report_s = 0.0
+        self.crashed = False
+
+    # --- the daemon's side -------------------------------------------------------------------
+
+    async def send(self, message: ToWorker) -> None:
+        await trio.lowlevel.checkpoint()
+        if isinstance(message, Apply | Release):
+            self.segment.hand_over(message.slot, message.generation, Owner.WORKER)
+        self._orders.append(message)
+
+    async def receive(self) -> FromWorker:
+        await trio.lowlevel.checkpoint()
+        while not self._outbox and not self.crashed:
+            await trio.sleep(self._worker.step_s)
+            if not self.crashed:
+                self._tick()
+        if self.crashed:
+            raise WorkerCrashed("the worker was killed by SIGKILL", signal_number=9)
+        return self._outbox.popleft()
+
+    def slot_view(self, slot: int, generation: int) -> memoryview:
+        self.segment.check(slot, generation, Owner.DAEMON)
+        return self.segment.slot_view(slot)
+
+    # --- the worker's side -------------------------------------------------------------------
+
+    @property
+    def _state(self) -> Any:
+        return self._worker  # all that wishes are told of it is in these two
+
+    def _tick(self) -> None:
+        while self._orders:
+            self._obey(self._orders.popleft())
+        if not self._is_paused:
+            self._take_step()
+        if trio.current_time() >= self._next_report_s:
+            self._next_report_s = trio.current_time() + limits.WORKER_PROGRESS_S
+            self._report()
+
+    def _take_step(self) -> None:
+        worker, strategy = self._worker, self._strategy
+        probe = strategy.gradient_point()
+        if probe is None:
+            self._x.lerp_(torch.full_like(self._x, self._goal), 0.01)
+            loss = self._loss()
+        else:
+            loss = probe(self._loss)
+        worker.step += 1
+        self._merge()
+        info = StepInfo(worker.step, float(worker.step), loss, worker.step_s)
+        self._wishes.post(strategy.after_step(info), self._state)
+
+    def _loss(self) -> float:
+        return float((self._x - self._goal).square().mean())
+
+    def _merge(self) -> None:
+        self._outbox.extend(self._handoff.apply_due(self._worker.step, at_once=False))
+
+    def _obey(self, message: ToWorker) -> None:
+        steps = self._worker.step
+        match message:
+            case TakeView():
+                self._outbox.append(self._handoff.lend(message, Meta(steps, steps, float(steps))))
+            case Drop():
+                self._wishes.drop(message.number, message.why)
+            case Apply():
+                self._handoff.take(message)
+                self._merge()
+            case Release():
+                self._handoff.release(message)
+            case Members():
+                self._strategy.on_membership(message.members)
+            case Stray():
+                self._strategy.on_stray()
+            case Records() if message.round == self._strategy.log_round():
+                records = [Record(r.author, r.payload, r.round) for r in message.records]
+                self._strategy.on_records(message.round, records)
+            case Pause() | Resume():
+                self._is_paused = isinstance(message, Pause)
+
+    def _report(self) -> None:
+        steps = self._worker.step
+        progress = Progress(
+            step=steps,
+            tokens=steps,
+            loss=self._loss(),
+            eval_loss=self._loss(),
+            step_time_s=self._worker.step_s,
+            strategy=self._strategy.metrics(),
+            paused=self._is_paused,
+        )
+        self._outbox.append(progress)
