@@ -125,7 +125,8 @@ def create(
     check_link_can_work(config)
     if config.paths.swarm(name).manifest.exists():
         raise Refused(f"this home has a swarm named {name!r} already: choose another name")
-    chosen = {"strategy": strategy, "codec": codec, "topology": topology, "members": members or 0}
+    chosen: dict[str, str | int] = {"strategy": strategy, "codec": codec, "topology": topology}
+    chosen["members"] = members or 0
     described = _describe(task, settings, data_dir, is_quiet=as_json, **chosen)
     save_training_data(name, config.paths, TrainingData(data_dir, own_data))
     link, node_id = write_swarm(

@@ -1,11 +1,8 @@
 """Who averages with whom in groups, and by which weights, without asking anybody.
 
-Samples, and grids for exact means.
-
-Sources: M. de Vos, A. Dhasade, A.-M. Kermarrec, E. Lavoie, J. Pouwelse, "Decentralized learning
-made easy" (MoDeST), 2023, for samples; M. Ryabinin, E. Gorbunov, V. Plokhotnyuk, G. Pekhimenko,
-"Moshpit SGD", 2021, for grids. Deviation: a grid there is exact when n is a power of the group's
-size; the weights here make it exact for any n.
+Source of the grids: M. Ryabinin, E. Gorbunov, V. Plokhotnyuk, G. Pekhimenko, "Moshpit SGD", 2021.
+Deviation: a grid there is exact when n is a power of the group's size; the weights here make it
+exact for any n.
 """
 
 from __future__ import annotations
