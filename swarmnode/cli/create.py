@@ -112,6 +112,7 @@ def create(
     check_link_can_work(config)
     if config.paths.swarm(name).manifest.exists():
         raise Refused(f"this home has a swarm named {name!r} already: choose another name")
+    chosen: dict[str, str | int]
     chosen = {"strategy": strategy, "codec": codec, "topology": topology, "members": members or 0}
     described = _describe(task, settings, data_dir, **chosen)
     link, node_id = write_swarm(
