@@ -51,6 +51,7 @@ class Groups:
     Attributes:
         on_mean: told of each mean over whom it is.
         committed_total, refused_total: means applied, and wishes that did not even begin.
+        payloads_refused_total: shares and sums of others that were implausibly large.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Groups:
             env=env,
         )
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
-        self.committed_total = self.refused_total = 0
+        self.committed_total = self.refused_total = self.payloads_refused_total = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve wishes until cancelled."""
@@ -116,7 +117,10 @@ class Groups:
             transfer_limit_s(wish.numel),
         )
         ended = partial(self._ended, wish, gid)
-        self.runs.begin(begin, GroupPayload(wish, pieces, self._lender, self._self_id, ended))
+        cargo = GroupPayload(
+            wish, pieces, self._lender, self._self_id, ended, self._note_refused_payload
+        )
+        self.runs.begin(begin, cargo)
 
     def worker_gone(self) -> None:
         """Leave all runs: the payload, and the room for the mean, were the worker's."""
@@ -159,6 +163,9 @@ class Groups:
         size = min(wish.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
         begin = ordered.index(self._self_id) // size * size
         return tuple(ordered[begin : begin + size])
+
+    def _note_refused_payload(self) -> None:
+        self.payloads_refused_total += 1
 
     def _ended(
         self, wish: Wish, gid: bytes, loan: Loan | None, how: events.Commit | events.Abort

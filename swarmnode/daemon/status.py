@@ -98,6 +98,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     exchanges_declined: int
     exchanges_in_doubt: int
     exchanges_half_applied: int
+    payloads_refused: int  # of others, implausibly large
     staleness_steps_mean: float | None
     sent_bytes: dict[str, int]
     received_bytes: dict[str, int]
@@ -240,6 +241,7 @@ class NodeView:
             exchanges_half_applied=(
                 self.exchanges.core.statistics().half_applied_total if self.exchanges else 0
             ),
+            payloads_refused=sum(self.refused_payloads().values()),
             staleness_steps_mean=(
                 applied.staleness_steps / applied.applied if applied and applied.applied else None
             ),
@@ -398,6 +400,15 @@ class NodeView:
             results["aborted"] += sum(means.aborted_total.values())
             results["in_doubt"] += means.in_doubt_total
         return results
+
+    def refused_payloads(self) -> dict[str, int]:
+        """Return payloads of others that were implausibly large, by the kind of exchange."""
+        takers = self.takers
+        return {
+            "pair": self.exchanges.totals.refused if self.exchanges is not None else 0,
+            "group": takers.groups.payloads_refused_total if takers is not None else 0,
+            "pull": takers.pulls.refused_total if takers is not None else 0,
+        }
 
     def bytes_by_plane(self) -> tuple[dict[str, int], dict[str, int]]:
         """Return what was sent and received on all sessions, open and closed."""

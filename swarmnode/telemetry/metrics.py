@@ -45,6 +45,7 @@ BLOB_DIRECTIONS: Final = ("sent", "received", "wasted")  # wasted: received for 
 EXCHANGE_RESULTS: Final = ("committed", "aborted", "busy", "in_doubt")
 EXCHANGE_FAILURES: Final = tuple(sorted(REASON_CODES))
 GROUP_RESULTS: Final = ("committed", "aborted", "refused")
+REFUSED_KINDS: Final = ("pair", "group", "pull")
 PULL_RESULTS: Final = ("pulled", "failed", "given", "declined")
 CODEC_PHASES: Final = ("encode", "requantize", "decode")
 WORKER_FAILURES: Final = tuple(sorted(FAILURE_KINDS | {"killed", "hung"}))
