@@ -314,6 +314,8 @@ NEWCOMER_WAIT_S = 5.0
 SNAPSHOT_WAIT_S = 20.0
 # Holders that died, a snapshot that is none: then training begins from the swarm's seed.
 SNAPSHOT_TRIES_MAX = 5
+# Roots of snapshots that the worker could not begin with: a swarm has a handful at a time.
+SNAPSHOTS_BAD_MAX = 64
 # A holder of whom only the shared state knows may be gone for minutes; a dial takes 10 s.
 SNAPSHOT_ABANDONED_S = 12.0
 SNAPSHOT_LOOK_S = 0.25

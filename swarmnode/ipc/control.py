@@ -386,7 +386,7 @@ class WorkerFailed(Message, frozen=True, tag="failed"):
 
 # Kinds that a restart cannot mend end the node with the message; the others are restarted.
 FATAL_KINDS = frozenset({"torch-missing", "task-unknown", "config", "layout", "data"})
-FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "crash"}
+FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "snapshot", "crash"}
 
 ToWorker = (
     Configure

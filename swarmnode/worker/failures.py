@@ -31,9 +31,14 @@ EXIT_STATUS = {
     "out-of-memory": 15,
     "disk-full": 16,
     "diverged": 17,
+    "snapshot": 18,
 }
 
 _LINE_CHARACTERS_MAX = 500
+
+
+class SnapshotUnfit(WorkerError):
+    """What was fetched from a peer is nothing to begin with; the daemon may fetch another."""
 
 
 class Diverged(WorkerError):
@@ -57,6 +62,8 @@ def classify(error: BaseException) -> tuple[str, str]:
             return "layout", _line(error)
         case StorageFull():
             return "disk-full", _line(error)
+        case SnapshotUnfit():
+            return "snapshot", _line(error)
         case Diverged():
             return "diverged", _line(error)
     if _is_out_of_memory(error):
