@@ -908,6 +908,8 @@ VECTOR_NORM_RATIO_MAX = 100.0
 VECTOR_WEIGHTS_SHARE = 0.1
 # Enough for a standard error below one percent, and few enough to cost no step anything.
 VECTOR_SAMPLE_ELEMS = 2**16
+# A node that every partner has refused so often, and none has met, is alone in its swarm.
+BASE_REFUSALS_ALARM = 5
 # How far one peer's word may move a node on at once: who was away for longer than
 # SNAPSHOT_STALE_S begins with a snapshot, and a round takes half a second at the least.
 ROUNDS_AHEAD_MAX = 1024

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import trio
@@ -323,6 +324,9 @@ class NodeView:
                 )
             if state.disk_failure:
                 found.append(f"the shared state is not written down: {state.disk_failure}")
+        if self.exchanges is not None:
+            finished = self.exchanges.core.statistics().finished_total
+            found.append(other_base_alarm(finished, self._committed()))
         failed = self.trainer.snapshot_failure if self.trainer is not None else None
         if failed is not None:
             found.append(f"no snapshot can be written: {failed.message}")
@@ -419,6 +423,21 @@ class NodeView:
             {plane: sent[plane] for plane in PLANES.values()},
             {plane: received[plane] for plane in PLANES.values()},
         )
+
+
+def other_base_alarm(finished: Mapping[tuple[Any, Any, str], int], committed: int) -> str:
+    """Return what to look at if nobody has the base of the model that this node began with.
+
+    A peer's snapshot may name another than the swarm's, and who begins with that meets nobody.
+    """
+    refused = sum(count for (_, _, reason), count in finished.items() if reason == "base")
+    if committed or refused < limits.BASE_REFUSALS_ALARM:
+        return ""
+    return (
+        f"all {refused} offers came to nothing because the others' model began from another base"
+        " than this node's, which trains alone: stop it, move its snapshots and blobs away, and"
+        " join again"
+    )
 
 
 def _in_words(seconds: float) -> str:
