@@ -17,7 +17,6 @@ STRATEGIES = {
     "streaming-groups": {"meet": "group"},
     "noloco": {"every": 16},
     "diloco": {"every": 16},
-    "diloco-eager": {"every": 16, "eager": True, "lr": 0.4},
     "pair-average": {"every": 8},
     "a2cid2": {},
 }
@@ -28,7 +27,7 @@ CHURN = Faults(loss=0.1, latency=0.5, outages=(Outage(1, 30, 45), Outage(2, 20, 
 def arena(name, seed, task=None, faults=CHURN, optimizer=None):
     task = Digits(NODES, seed, dirichlet=0.5) if task is None else task
     optimizer = Adam(task.x, 0.003) if optimizer is None else optimizer
-    settings, word = STRATEGIES[name], name.removesuffix("-groups").removesuffix("-eager")
+    settings, word = STRATEGIES[name], name.removesuffix("-groups")
     return Arena(
         task,
         lambda x: build_strategy(word, settings, x),
