@@ -198,6 +198,28 @@ static PyObject *py_merge(PyObject *module, PyObject *args)
     return result;
 }
 
+static PyObject *py_measure(PyObject *module, PyObject *args)
+{
+    (void)module;
+    Py_buffer values;
+    if (!PyArg_ParseTuple(args, "y*:measure", &values)) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    if ((size_t)values.len % sizeof(float) != 0) {
+        PyErr_Format(PyExc_ValueError, "%zd bytes are no float32", values.len);
+    } else {
+        double largest;
+        double square_sum;
+        Py_BEGIN_ALLOW_THREADS
+        sn_measure(values.buf, (size_t)values.len / sizeof(float), &largest, &square_sum);
+        Py_END_ALLOW_THREADS
+        result = Py_BuildValue("dd", largest, square_sum);
+    }
+    PyBuffer_Release(&values);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"isas", py_isas, METH_NOARGS, "isas() -> names of what this machine runs, best first"},
     {"encode", py_encode, METH_VARARGS,
@@ -209,6 +231,8 @@ static PyMethodDef methods[] = {
      "decode(isa, codec, n_kept, payload, out, reference) -> verdict"},
     {"merge", py_merge, METH_VARARGS,
      "merge(isa, codec, n_kept, payload, target, reference, own_weight, peer_weight) -> verdict"},
+    {"measure", py_measure, METH_VARARGS,
+     "measure(values) -> (the largest absolute value, the sum of squares)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -318,6 +318,8 @@ NEWCOMER_WAIT_S = 5.0
 SNAPSHOT_WAIT_S = 20.0
 # Holders that died, a snapshot that is none: then training begins from the swarm's seed.
 SNAPSHOT_TRIES_MAX = 5
+# Roots of snapshots that the worker could not begin with: a swarm has a handful at a time.
+SNAPSHOTS_BAD_MAX = 64
 # A holder of whom only the shared state knows may be gone for minutes; a dial takes 10 s.
 SNAPSHOT_ABANDONED_S = 12.0
 SNAPSHOT_LOOK_S = 0.25
@@ -910,6 +912,8 @@ VECTOR_NORM_RATIO_MAX = 100.0
 VECTOR_WEIGHTS_SHARE = 0.1
 # Enough for a standard error below one percent, and few enough to cost no step anything.
 VECTOR_SAMPLE_ELEMS = 2**16
+# A node that every partner has refused so often, and none has met, is alone in its swarm.
+BASE_REFUSALS_ALARM = 5
 # How far one peer's word may move a node on at once: who was away for longer than
 # SNAPSHOT_STALE_S begins with a snapshot, and a round takes half a second at the least.
 ROUNDS_AHEAD_MAX = 1024

@@ -123,4 +123,8 @@ sn_verdict sn_merge(const sn_isa *isa, const sn_format *format, const uint8_t *p
                     const uint8_t *reference, size_t n_elems, uint8_t *target, float own_weight,
                     float peer_weight);
 
+/* The largest absolute value and the sum of squares of finite float32; both 0 for none. A NaN
+ * makes the sum one. */
+void sn_measure(const void *values, size_t n_elems, double *largest, double *square_sum);
+
 #endif

@@ -177,7 +177,8 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "exchanges",
             f"{answer['exchanges_committed']} committed, {answer['exchanges_aborted']} aborted,"
-            f" {answer['exchanges_declined']} declined, {answer['exchanges_in_doubt']} in doubt",
+            f" {answer['exchanges_declined']} declined, {answer['exchanges_in_doubt']} in doubt,"
+            f" {answer['payloads_refused']} payloads refused",
         ),
         ("traffic", f"{sent / 1e6:.1f} MB sent, {received / 1e6:.1f} MB received"),
         ("snapshot", f"step {answer['snapshot_step']}" if answer["snapshot_path"] else "none yet"),

@@ -315,7 +315,7 @@ class Exchanges:
                 self._lender.give_back(loan, "the exchange is over")
                 return
             side.loan = loan
-            side.transfer.lend(loan.own, loan.room)
+            side.transfer.lend(loan.own, loan.room, loan.weights)
             lane.wake()
 
     def _end_side(self) -> _Side:
@@ -438,8 +438,20 @@ class Exchanges:
         self._driver.feed(events.LocalFailed(lane.xid, f"local: {why}"))
 
     def _check_complete(self, lane: Lane) -> None:
-        if lane is self._current and lane.transfer is not None and lane.transfer.is_complete:
+        if lane is not self._current or lane.transfer is None or not lane.transfer.is_complete:
+            return
+        why = lane.transfer.refusal()
+        if why:
+            self._refuse(lane, why)
+        else:
             self._driver.feed(events.LocalDone(lane.xid))
+
+    def _refuse(self, lane: Lane, why: str) -> None:
+        """Abort before this side is done: what was sent counts on neither side."""
+        self.totals.refused += 1
+        self._choice.note_timeout(lane.peer)  # others are asked first for a while
+        _log.warning("a payload is refused", peer=lane.peer.short, why=why)
+        self._driver.feed(events.LocalFailed(lane.xid, f"local: refused: {why}"))
 
     # --- messages without a stream --------------------------------------------------------
 

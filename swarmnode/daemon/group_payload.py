@@ -17,14 +17,16 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.group_runs import Payload
+from swarmnode.daemon.guard import Sizes
 from swarmnode.daemon.loans import Lender, Loan
-from swarmnode.errors import MalformedMessage, WorkerError
+from swarmnode.errors import MalformedMessage, Refused, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Wish
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.tensor.codec import Codec, get_codec
 from swarmnode.tensor.layout import chunks
+from swarmnode.tensor.magnitude import UNKNOWN
 from swarmnode.wire import group as wire
 
 FLOAT32_BYTES = 4
@@ -33,11 +35,16 @@ _RAW = get_codec("RAW32")  # of sums
 
 @dataclass(frozen=True)
 class Chunk:
-    """Elements ``begin`` to ``end`` (exclusive) of a payload, written by one codec."""
+    """Elements ``begin`` to ``end`` (exclusive) of a payload, written by one codec.
+
+    ``view`` is the number of the one that it is of, ``is_scaled`` as in ``ViewShape``.
+    """
 
     codec: Codec
     begin: int
     end: int
+    view: int = 0
+    is_scaled: bool = True
 
     @property
     def numel(self) -> int:
@@ -58,10 +65,10 @@ def cut_chunks(wish: Wish, codec_name: str) -> tuple[Chunk, ...]:
     Raises ConfigError: a view names no codec.
     """
     found, offset = [], 0
-    for view in wish.views:
+    for number, view in enumerate(wish.views):
         codec = get_codec(view.codec or codec_name)
         for begin, end in chunks(view.numel, limits.CODEC_CHUNK_ELEMS):
-            found.append(Chunk(codec, offset + begin, offset + end))
+            found.append(Chunk(codec, offset + begin, offset + end, number, view.is_scaled))
         offset += view.numel
     return tuple(found)
 
@@ -82,6 +89,7 @@ class GroupPayload:
 
     Args:
         ended: told of the loan, or that there was none, once all is over.
+        refused: told of each share or sum that must not count.
     """
 
     def __init__(
@@ -91,14 +99,18 @@ class GroupPayload:
         lender: Lender,
         self_id: PeerId,
         ended: Callable[[Loan | None, events.Commit | events.Abort], None],
+        refused: Callable[[], None] = lambda: None,
     ) -> None:
         self._wish = wish
         self._pieces = pieces
         self._lender = lender
         self._self_id = self_id
         self._ended = ended
+        self._refused = refused
         self._loan: Loan | None = None
         self._own: list[Payload] = []
+        self._own_sizes = Sizes()
+        self._loaded = trio.Event()
         self._shares: dict[tuple[PeerId, int], Payload] = {}
         self._plan = b""
         self._sums: dict[int, Payload] = {}
@@ -113,25 +125,41 @@ class GroupPayload:
                 values = chunk.of(loan.own)
                 chunk.codec.encode(values, payload)
                 chunk.codec.decode(payload, values)
+                if chunk.is_scaled:
+                    self._own_sizes.add(chunk.view, values)
                 encoded.append(payload)
                 await trio.lowlevel.checkpoint()
             self._own.append(encoded)
+        self._loaded.set()
 
     def share(self, piece: int) -> Payload:
         """Return the own chunks of a piece."""
         return self._own[piece]
 
     async def receive(self, stream: Stream, header: wire.Share | wire.Sum) -> Payload:
-        """Read a share or a sum, chunk by chunk. Raises MalformedMessage and what streams do."""
-        received = []
+        """Read a share or a sum, chunk by chunk.
+
+        Raises:
+            Refused: it is implausibly large beside what this node gives, and must not count.
+            MalformedMessage, and what streams do.
+        """
+        await self._loaded.wait()
+        received, sizes = [], Sizes()
         for chunk in self._pieces[header.piece]:
             codec = chunk.codec if isinstance(header, wire.Share) else _RAW
             payload = bytearray(codec.payload_bytes(chunk.numel))
             await stream.receive_into(memoryview(payload))
-            codec.validate(payload, chunk.numel)
+            values = bytearray(chunk.numel * FLOAT32_BYTES)
+            codec.decode(payload, values)
+            if chunk.is_scaled:
+                sizes.add(chunk.view, values)
             received.append(payload)
         if await stream.receive():
             raise MalformedMessage("expected the end of a payload, got more bytes")
+        why = sizes.refusal(self._own_sizes, self._loan.weights if self._loan else UNKNOWN)
+        if why:
+            self._refused()
+            raise Refused(f"refused: {why}")
         return received
 
     def keep_share(self, peer: PeerId, piece: int, payload: Payload) -> None:

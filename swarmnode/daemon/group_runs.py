@@ -345,7 +345,9 @@ class GroupRuns:
                         payload = await run.cargo.receive(stream, header)
                     except RemoteProtocolError:
                         raise
-                    except SwarmNodeError:
+                    except SwarmNodeError as error:
+                        log = _log.warning if isinstance(error, Refused) else _log.debug
+                        log("a payload does not count", peer=peer.short, why=str(error))
                         self._driver.feed(events.PeerLost(peer, header.gid))
                         raise
                     finally:

@@ -73,6 +73,7 @@ class Groups:
         on_end: told of each round's end, and whether its mean is applied.
         is_beside: whether all places of the group were taken by others at the last wish.
         committed_total, refused_total: means applied, and wishes that did not even begin.
+        payloads_refused_total: shares and sums of others that were implausibly large.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Groups:
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None
         self.is_beside = False
-        self.committed_total = self.refused_total = 0
+        self.committed_total = self.refused_total = self.payloads_refused_total = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve wishes until cancelled."""
@@ -157,7 +158,10 @@ class Groups:
             electorate=members if is_full else (),
         )
         ended = partial(self._ended, wish, gid)
-        self.runs.begin(begin, GroupPayload(wish, pieces, self._lender, self._self_id, ended))
+        cargo = GroupPayload(
+            wish, pieces, self._lender, self._self_id, ended, self._note_refused_payload
+        )
+        self.runs.begin(begin, cargo)
 
     def worker_gone(self) -> None:
         """Leave all runs: the payload, and the room for the mean, were the worker's."""
@@ -230,6 +234,9 @@ class Groups:
         ordered = matching.order(salt, wish.round, everybody)
         begin = ordered.index(self._self_id) // size * size
         return tuple(ordered[begin : begin + size]), False
+
+    def _note_refused_payload(self) -> None:
+        self.payloads_refused_total += 1
 
     def _ended(
         self, wish: Wish, gid: bytes, loan: Loan | None, how: events.Commit | events.Abort

@@ -33,6 +33,7 @@ from swarmnode.ipc.control import (
     Wish,
 )
 from swarmnode.ipc.segment import StaleSlot
+from swarmnode.tensor.magnitude import Scale
 
 _FLOAT32_BYTES = 4
 _WHY_CHARACTERS_MAX = 256  # of wire.records.ShortText
@@ -179,6 +180,7 @@ class SlotLender:
             room=slot[half : half + size],
             step=message.step,
             tokens=message.tokens,
+            weights=Scale(message.weights_rms, message.weights_largest),
         )
         self._loans[loan.slot, loan.generation] = loan
         if ticket.is_abandoned:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from swarmnode.errors import WorkerError
 from swarmnode.ipc.control import Partner, Wish
+from swarmnode.tensor.magnitude import UNKNOWN, Scale
 
 
 class NoLoan(WorkerError):
@@ -27,6 +28,7 @@ class Loan:
     Attributes:
         own: writable bytes of the own views: float32 [wish.numel], in their order.
         room: writable bytes for what comes, of the same size.
+        weights: how large the worker's weights are.
     """
 
     wish: Wish
@@ -36,6 +38,7 @@ class Loan:
     room: memoryview
     step: int
     tokens: int
+    weights: Scale = UNKNOWN
 
 
 class Lender(Protocol):

@@ -449,7 +449,7 @@ class Node:
 
     def _make_trainer(self, manifest: Manifest) -> Trainer:
         configure = configure_of(manifest, self._config, self._training, self._identity.peer_id)
-        return Trainer(
+        trainer = Trainer(
             configure,
             start_worker=self._start_worker,
             env=self.env,
@@ -459,6 +459,8 @@ class Node:
             on_event=self._on_event,
             share=self._config.cpu_percent / 100,
         )
+        trainer.mend = self._snapshots.mend
+        return trainer
 
     # --- going down -----------------------------------------------------------------------
 

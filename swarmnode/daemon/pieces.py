@@ -14,11 +14,16 @@ from swarmnode.tensor.layout import chunks
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One chunk: elements ``begin`` to ``end`` (exclusive) of the views, one after the other."""
+    """One chunk: elements ``begin`` to ``end`` (exclusive) of the views, one after the other.
+
+    ``view`` is the number of the one that it is of, ``is_scaled`` as in ``ViewShape``.
+    """
 
     begin: int
     end: int
     codec: Codec
+    view: int = 0
+    is_scaled: bool = True
 
     @property
     def payload_bytes(self) -> int:
@@ -55,9 +60,9 @@ def cut(wish: Wish, codecs: Iterable[Codec]) -> tuple[Piece, ...]:
         codecs: one for each view.
     """
     pieces, start = [], 0
-    for view, codec in zip(wish.views, codecs, strict=True):
+    for number, (view, codec) in enumerate(zip(wish.views, codecs, strict=True)):
         for begin, end in chunks(view.numel):
-            pieces.append(Piece(start + begin, start + end, codec))
+            pieces.append(Piece(start + begin, start + end, codec, number, view.is_scaled))
         start += view.numel
     return tuple(pieces)
 

@@ -21,6 +21,7 @@ from swarmnode import limits
 from swarmnode.daemon.exchange import costs
 from swarmnode.daemon.group_payload import Chunk, cut_chunks
 from swarmnode.daemon.groups import transfer_limit_s
+from swarmnode.daemon.guard import Sizes
 from swarmnode.daemon.loans import Lender, Loan, NoLoan
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -62,6 +63,7 @@ class Pulls:
         prefers: whom to ask first; the others are asked as well.
         on_pulled: told that what a peer gave is the worker's.
         pulled_total, failed_total, given_total, declined_total: as asker, and as giver.
+        refused_total: answers of peers that were implausibly large.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Pulls:
         self.prefers: Callable[[], Collection[PeerId]] = tuple
         self.on_pulled: Callable[[], None] = lambda: None
         self.pulled_total = self.failed_total = self.given_total = self.declined_total = 0
+        self.refused_total = 0
         self._name = services.name(PULL_SERVICE)
         services.add_stream(PULL_SERVICE, self._answer)
 
@@ -211,12 +214,22 @@ class Pulls:
                 taken.append(await self._lender.borrow(wish))
             limit_s = transfer_limit_s(wish.numel)
             with trio.move_on_after(limit_s) as scope:
-                await _receive_payload(stream, cut_chunks(wish, self._codec_name), taken[0].room)
+                parts = cut_chunks(wish, self._codec_name)
+                sizes = await _receive_payload(stream, parts, taken[0].room)
             if scope.cancelled_caught:
                 raise DeadlineExceeded(
                     f"receiving {wish.tag} from {session.peer.short}, which gave it", limit_s
                 )
+            self._refuse_if_implausible(session.peer, sizes, taken[0])
         return Partner(session.peer, given.step, given.tokens, given.weight, given.base_version)
+
+    def _refuse_if_implausible(self, peer: PeerId, sizes: Sizes, loan: Loan) -> None:
+        """Raise Refused: it would ruin the model; the next peer is asked."""
+        why = sizes.refusal(Sizes(), loan.weights)
+        if why:
+            self.refused_total += 1
+            _log.warning("a payload is refused", peer=peer.short, why=why)
+            raise Refused(f"refused: {why}")
 
     async def _receive_given(self, peer: PeerId, stream: Stream, wish: Wish) -> wire.Given:
         limit_s = limits.EXCHANGE_OFFER_S + limits.EXCHANGE_VIEW_S
@@ -303,11 +316,15 @@ async def _receive(stream: Stream, what: str, limit_s: float) -> wire.Message:
     raise DeadlineExceeded(f"waiting for {what}", limit_s)
 
 
-async def _receive_payload(stream: Stream, parts: tuple[Chunk, ...], room: memoryview) -> None:
-    """Decode a whole payload into ``room``. Raises SwarmNodeError."""
+async def _receive_payload(stream: Stream, parts: tuple[Chunk, ...], room: memoryview) -> Sizes:
+    """Decode a whole payload into ``room``; return how large it is. Raises SwarmNodeError."""
+    sizes = Sizes()
     for chunk in parts:
         payload = bytearray(chunk.codec.payload_bytes(chunk.numel))
         await stream.receive_into(memoryview(payload))
         chunk.codec.decode(payload, chunk.of(room))
+        if chunk.is_scaled:
+            sizes.add(chunk.view, chunk.of(room))
     if await stream.receive():
         raise MalformedMessage("expected the end of what was pulled, got more bytes")
+    return sizes

@@ -208,6 +208,7 @@ def _exchanges(readings: Readings, view: NodeView) -> None:
             readings.set("codec_seconds_total", seconds, phase.removesuffix("_s"))
         readings.set("encode_error_ratio", totals.encode_error_ratio)
         readings.set("consensus_distance_ratio", totals.distance_ratio)
+    readings.each("payloads_refused_total", view.refused_payloads())
     if view.trainer is not None:
         readings.set("exchanges_applied_total", view.trainer.applications.applied)
         steps = view.trainer.applications.staleness_steps

@@ -29,7 +29,7 @@ from swarmnode.daemon.together import run_together
 from swarmnode.env import Env
 from swarmnode.errors import CorruptRecord, Overloaded, Refused, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import SnapshotSaved
+from swarmnode.ipc.control import SnapshotSaved, WorkerFailed
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.crdt.snapshots import SnapshotEntry
 from swarmnode.protocol.dht.keys import blob_key
@@ -82,6 +82,9 @@ class Snapshots:
         self._on_event = on_event
         self._size_max = snapshot_bytes_max(part.manifest.numel)
         self._own: list[bytes] = []  # of those in claims, what our worker wrote
+        self._began_with = b""  # the root of what the worker was given
+        self._tried: set[bytes] = set()
+        self._bad: dict[bytes, None] = {}  # roots that no worker could begin with, oldest first
         self._parts: set[bytes] = set()  # fetches that were begun, in an earlier life too
         self._saved: SnapshotSaved | None = None
         self._saved_wanted = trio.Event()
@@ -115,8 +118,33 @@ class Snapshots:
         """
         if await self._env.in_thread(self._has_fresh_model):
             return
-        tried: set[bytes] = set()
-        for _ in range(limits.SNAPSHOT_TRIES_MAX):
+        await self._begin_with_any()
+
+    async def mend(self, failed: WorkerFailed | None) -> bool:
+        """Fetch another snapshot if the worker has ended because the one it had is unfit.
+
+        The unfit one is neither fetched nor served again. After SNAPSHOT_TRIES_MAX the worker
+        begins with an older file of its own, or from the seed. Returns whether that was it.
+
+        Raises:
+            StorageError: what a full or failing disk says.
+        """
+        if failed is None or failed.kind != "snapshot":
+            return False
+        self._on_event(f"the model that was fetched is unfit, another is tried: {failed.message}")
+        if self._began_with:
+            self._bad[self._began_with] = None
+            while len(self._bad) > limits.SNAPSHOTS_BAD_MAX:
+                del self._bad[next(iter(self._bad))]
+            await self._forget(self._began_with)
+            self._began_with = b""
+        await self._begin_with_any()
+        return True
+
+    async def _begin_with_any(self) -> None:
+        """Try one after the other, so many in all. Raises StorageError."""
+        tried = self._tried
+        while len(tried) < limits.SNAPSHOT_TRIES_MAX:
             entry = await self._wait_for_entry(tried)
             if not tried:
                 others, connected = len(self._part.members.live()) - 1, len(self._part.sessions)
@@ -138,6 +166,7 @@ class Snapshots:
             _log.warning("not fetched, another one is tried", why=str(error))
             return False
         await self._blobs.link(entry.root, self._folder / FETCHED_NAME)
+        self._began_with = entry.root
         self._claim(entry.root, entry.step, entry.size_bytes, entry.loss)
         return True
 
@@ -188,7 +217,8 @@ class Snapshots:
         found = []
         for entry in self._part.state.view.snapshots(self._env.monotonic()):
             here = tuple(peer for peer in entry.holders if not self._is_gone(peer))
-            if here and entry.size_bytes <= self._size_max:
+            is_good = entry.size_bytes <= self._size_max and entry.root not in self._bad
+            if here and is_good:
                 found.append(replace(entry, holders=here))
         return found
 
@@ -356,12 +386,17 @@ class Snapshots:
         own = [name for name in self.claims if name in self._own]
         others = [name for name in self.claims if name not in self._own]
         for name in own[: -limits.SNAPSHOTS_KEPT] + others[: -limits.SNAPSHOTS_KEPT]:
-            claim = self.claims.pop(name)
-            self._to_provide.pop(name, None)
+            await self._forget(name)
+
+    async def _forget(self, name: bytes) -> None:
+        """Hold it no more, and say so."""
+        claim = self.claims.pop(name, None)
+        self._to_provide.pop(name, None)
+        if claim is not None:
             gone = SnapshotClaim(name, claim.step, claim.size_bytes, 0)
             self._part.state.say(Update(snapshots={name: gone}))
-            self._discovery.withdraw(blob_key(name))
-            await self._blobs.remove(name)
+        self._discovery.withdraw(blob_key(name))
+        await self._blobs.remove(name)
 
     # --- replicas -------------------------------------------------------------------------
 

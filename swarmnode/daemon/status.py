@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import trio
@@ -102,6 +103,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     exchanges_declined: int
     exchanges_in_doubt: int
     exchanges_half_applied: int
+    payloads_refused: int  # of others, implausibly large
     staleness_steps_mean: float | None
     sent_bytes: dict[str, int]
     received_bytes: dict[str, int]
@@ -247,6 +249,7 @@ class NodeView:
             exchanges_half_applied=(
                 self.exchanges.core.statistics().half_applied_total if self.exchanges else 0
             ),
+            payloads_refused=sum(self.refused_payloads().values()),
             staleness_steps_mean=(
                 applied.staleness_steps / applied.applied if applied and applied.applied else None
             ),
@@ -336,6 +339,9 @@ class NodeView:
                 )
             if state.disk_failure:
                 found.append(f"the shared state is not written down: {state.disk_failure}")
+        if self.exchanges is not None:
+            finished = self.exchanges.core.statistics().finished_total
+            found.append(other_base_alarm(finished, self._committed()))
         if self.trainer is not None:
             found.append(data_alarm(self.trainer.configure, self.trainer.ready))
             failed = self.trainer.snapshot_failure
@@ -417,6 +423,15 @@ class NodeView:
             results["in_doubt"] += means.in_doubt_total
         return results
 
+    def refused_payloads(self) -> dict[str, int]:
+        """Return payloads of others that were implausibly large, by the kind of exchange."""
+        takers = self.takers
+        return {
+            "pair": self.exchanges.totals.refused if self.exchanges is not None else 0,
+            "group": takers.groups.payloads_refused_total if takers is not None else 0,
+            "pull": takers.pulls.refused_total if takers is not None else 0,
+        }
+
     def bytes_by_plane(self) -> tuple[dict[str, int], dict[str, int]]:
         """Return what was sent and received on all sessions, open and closed."""
         sent, received = Counter(self.closed_sent), Counter(self.closed_received)
@@ -426,6 +441,21 @@ class NodeView:
             {plane: sent[plane] for plane in PLANES.values()},
             {plane: received[plane] for plane in PLANES.values()},
         )
+
+
+def other_base_alarm(finished: Mapping[tuple[Any, Any, str], int], committed: int) -> str:
+    """Return what to look at if nobody has the base of the model that this node began with.
+
+    A peer's snapshot may name another than the swarm's, and who begins with that meets nobody.
+    """
+    refused = sum(count for (_, _, reason), count in finished.items() if reason == "base")
+    if committed or refused < limits.BASE_REFUSALS_ALARM:
+        return ""
+    return (
+        f"all {refused} offers came to nothing because the others' model began from another base"
+        " than this node's, which trains alone: stop it, move its snapshots and blobs away, and"
+        " join again"
+    )
 
 
 def _in_words(seconds: float) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -112,6 +112,7 @@ class Trainer:
         lender: lends the slots of the worker that runs.
         takers: who serves wishes, by their kind.
         briefing: tells the worker of the others; without one it knows of nobody.
+        mend: makes good what ended the worker, if it can: no death that the budget is for.
         on_log_round: a worker is up that wants the log from this round on.
     """
 
@@ -146,6 +147,7 @@ class Trainer:
         self.lender = SlotLender(self._post, on_lost)
         self.takers: Mapping[str, WishTaker] = {}
         self.on_log_round: Callable[[int], None] = lambda _round: None
+        self.mend: Callable[[WorkerFailed | None], Awaitable[bool]] | None = None
         self.briefing: Briefing | None = None
         self.merges = MergeDesk(self._ask_of_worker)
         self._share = share
@@ -192,6 +194,8 @@ class Trainer:
                 self._worker_gone()
                 self._count_failure(error)
                 raise_if_fatal(error, self._failure)
+                if self.mend is not None and await self.mend(self._failure):
+                    continue
                 pause_s: float | None = 0.0
                 if not self._fitting.died(error, self._failure):
                     pause_s = budget.next_pause_s(self._env.monotonic())

@@ -21,8 +21,10 @@ from dataclasses import dataclass
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.guard import Sizes
 from swarmnode.daemon.pieces import Piece
 from swarmnode.errors import MalformedMessage
+from swarmnode.tensor.magnitude import UNKNOWN, Scale
 
 FLOAT32_BYTES = 4
 
@@ -57,6 +59,8 @@ class Transfer:
         self._sent = 0
         self._payload = memoryview(bytearray(max(piece.payload_bytes for piece in pieces)))
         self._is_over = False
+        self._own_sizes, self._their_sizes = Sizes(), Sizes()
+        self._weights = UNKNOWN
         self._settled = trio.Event()  # the slot is there, or will never be
         self.times = TransferTimes()
         self.sent_bytes = 0
@@ -69,12 +73,12 @@ class Transfer:
         """All of ours are sent and all of theirs are decoded."""
         return self._sent == self._decoded == len(self._pieces)
 
-    def lend(self, own: memoryview, room: memoryview) -> None:
+    def lend(self, own: memoryview, room: memoryview, weights: Scale = UNKNOWN) -> None:
         """Begin: writable bytes of the own views, float32 [numel], and as many for the partner's.
 
-        They are ours until the exchange ends.
+        They are ours until the exchange ends. ``weights``: how large those of the model are.
         """
-        self._own, self._room = own, room
+        self._own, self._room, self._weights = own, room, weights
         self._settled.set()
 
     def encode_next(self) -> tuple[int, memoryview] | None:
@@ -101,6 +105,8 @@ class Transfer:
         if index == 0:
             lost = math.dist(exact, _sample(values))
             self.encode_error_ratio = _ratio(lost, math.hypot(*exact))
+        if piece.is_scaled:
+            self._own_sizes.add(piece.view, values)
         self._encoded = index + 1
         return index, payload
 
@@ -124,11 +130,18 @@ class Transfer:
         await self._settled.wait()
         if self._is_over:
             return
+        values = _values(self._room, piece)
         t0 = time.perf_counter()
-        piece.codec.decode(payload, _values(self._room, piece))
+        piece.codec.decode(payload, values)
         self.times.decode_s += time.perf_counter() - t0
+        if piece.is_scaled:
+            self._their_sizes.add(piece.view, values)
         self._decoded += 1
         self.received_bytes += len(payload)
+
+    def refusal(self) -> str:
+        """Return why what came, which is complete, must not count; empty: it may."""
+        return self._their_sizes.refusal(self._own_sizes, self._weights)
 
     def measure(self) -> None:
         """See how far the two vectors are apart, once both are here."""
@@ -152,6 +165,7 @@ class ExchangeTotals:
     """Sums over committed exchanges, for metrics."""
 
     committed: int = 0
+    refused: int = 0  # payloads of partners, before they could be committed
     duration_s: float = 0.0
     encode_s: float = 0.0
     requantize_s: float = 0.0

@@ -41,11 +41,15 @@ class Message(msgspec.Struct, frozen=True, tag_field="t"):
 
 
 class ViewShape(msgspec.Struct, frozen=True):
-    """One vector of a payload: float32 [numel], written by ``codec``; empty: the swarm's."""
+    """One vector of a payload: float32 [numel], written by ``codec``; empty: the swarm's.
+
+    ``is_scaled``: values are of the size of weights, and a payload is refused where they are not.
+    """
 
     name: ShortText
     codec: Annotated[str, Meta(max_length=16)]
     numel: Count
+    is_scaled: bool = True
 
 
 class Partner(msgspec.Struct, frozen=True):
@@ -288,13 +292,18 @@ class Wish(Message, frozen=True, tag="wish"):
 
 
 class SlotReady(Message, frozen=True, tag="slot"):
-    """A slot holds the views that TakeView asked for, in their order; it is the daemon's now."""
+    """A slot holds the views that TakeView asked for, in their order; it is the daemon's now.
+
+    ``weights_rms``, ``weights_largest``: how large the weights are, over a sample; 0: not said.
+    """
 
     ticket: Count
     slot: Count
     generation: Count
     step: Count
     tokens: Count
+    weights_rms: float = 0.0
+    weights_largest: float = 0.0
 
 
 class NoView(Message, frozen=True, tag="no-view"):
@@ -401,7 +410,7 @@ class WorkerFailed(Message, frozen=True, tag="failed"):
 FATAL_KINDS = frozenset(
     {"torch-missing", "task-unknown", "config", "layout", "data", "too-little-memory"}
 )
-FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "crash"}
+FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "snapshot", "crash"}
 
 ToWorker = (
     Configure

@@ -36,6 +36,7 @@ from swarmnode.telemetry.metrics import (
     PLANES,
     PROCESSES,
     PULL_RESULTS,
+    REFUSED_KINDS,
     RELAY_REFUSALS,
     STANDSTILLS,
     STATES,
@@ -315,6 +316,11 @@ FAMILIES: Final[tuple[Family, ...]] = (
     _counter(
         "exchanges_half_applied_total",
         "Exchanges that only one side may have merged: never, unless something is badly wrong.",
+    ),
+    _counter(
+        "payloads_refused_total",
+        "Payloads of others that were implausibly large beside this node's own, and do not count.",
+        Label("kind", REFUSED_KINDS),
     ),
     _gauge("last_exchange_timestamp_seconds", "Unix time of the last committed exchange."),
     _counter(

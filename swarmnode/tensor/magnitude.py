@@ -49,6 +49,9 @@ class Scale:
     largest: float = 0.0
 
 
+UNKNOWN = Scale()  # nobody has said how large the weights are
+
+
 def measure(values: Buffer) -> Magnitude:
     """Return the magnitude of contiguous float32. Cost: one pass over them."""
     return Magnitude(*_measurer()(values))

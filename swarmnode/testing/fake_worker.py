@@ -55,9 +55,11 @@ from swarmnode.ipc.control import (
     ViewShape,
     WeighMerge,
     Wish,
+    WorkerFailed,
     WorkerReady,
 )
 from swarmnode.ipc.segment import StaleSlot
+from swarmnode.tensor.snapshot_format import FETCHED_NAME
 from swarmnode.testing.fake_merge import answer_merge
 from swarmnode.testing.fake_snapshot import Vector, read_fetched, write_snapshot
 
@@ -140,9 +142,15 @@ class FakeWorker:
     async def start(self, configure: Configure) -> AsyncIterator[_Life]:
         """Live once: go on from what was saved, until the block is left; save then.
 
-        The first life begins with the snapshot that the daemon has fetched, if there is one.
+        The first life begins with the snapshot that the daemon has fetched, if there is one. One
+        that is not finite is unfit: the life ends at once, as a real worker's does.
         """
-        fetched = read_fetched(Path(configure.snapshot_dir))
+        folder = Path(configure.snapshot_dir)
+        fetched = read_fetched(folder)
+        if fetched is not None and not np.isfinite(fetched).all():
+            (folder / FETCHED_NAME).unlink()
+            yield _Life(self, configure, unfit="tensor x is not finite")
+            return
         if fetched is not None and not self.lives:
             self.initial = self.x = fetched
             self.keep()
@@ -182,7 +190,7 @@ class _Life:
 
     pid = None
 
-    def __init__(self, worker: FakeWorker, configure: Configure) -> None:
+    def __init__(self, worker: FakeWorker, configure: Configure, unfit: str = "") -> None:
         self._worker = worker
         self._steps_max = configure.steps_max
         self._snapshots = Path(configure.snapshot_dir)
@@ -190,7 +198,8 @@ class _Life:
         self._slots = [
             _Slot(np.zeros((2, numel), np.float32)) for _ in range(limits.SLOTS_PER_WORKER)
         ]
-        self._outbox: deque[FromWorker] = deque([self._ready()])
+        last_words = WorkerFailed("snapshot", unfit)
+        self._outbox: deque[FromWorker] = deque([last_words if unfit else self._ready()])
         self._orders: deque[ToWorker] = deque()
         self._shards: dict[tuple[int, int], int] = {}  # taken, to the steps that are left
         self._next_report_s = 0.0
@@ -200,6 +209,7 @@ class _Life:
         self._due_step = (self._round + 1) * worker.every
         self._wish: int | None = None  # the number of the one that waits
         self.crashed = False
+        self._is_unfit = bool(unfit)
 
     # --- the daemon's side -----------------------------------------------------------
 
@@ -214,6 +224,8 @@ class _Life:
     async def receive(self) -> FromWorker:
         """Return the next message. Raises WorkerCrashed after :meth:`FakeWorker.crash`."""
         await trio.lowlevel.checkpoint()
+        if self._is_unfit and not self._outbox:
+            raise WorkerCrashed("the worker ended with status 18")
         while not self._outbox and not self.crashed:
             await trio.sleep(self._worker.step_s)
             if not self.crashed:

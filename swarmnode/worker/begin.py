@@ -16,6 +16,7 @@ from swarmnode.ipc.control import Configure, WorkerReady
 from swarmnode.ipc.segment import Segment
 from swarmnode.strategies.base import Strategy
 from swarmnode.worker.channel import Channel
+from swarmnode.worker.failures import SnapshotUnfit
 from swarmnode.worker.loop import Loop
 from swarmnode.worker.needs import needs_words
 from swarmnode.worker.prepare import Surroundings, prepare_strategy
@@ -36,13 +37,17 @@ def begin(
     threads: int,
     loop_type: type[LoopT],
     n_shards: int | None = None,
+    wants_another: bool = False,
 ) -> Iterator[LoopT]:
     """Restore the newest snapshot, say that the worker is ready, and lend the loop.
 
     Args:
         n_shards: of one epoch; 0: this worker shares no data out, None: as the task says.
+        wants_another: to end, rather than go on without it, where a peer's snapshot is unfit:
+            the daemon then fetches the next one and starts a worker anew.
 
     Raises:
+        SnapshotUnfit: see ``wants_another``; the file has been put aside.
         SwarmNodeError: strategy, snapshots and model do not fit together.
         DaemonGone: there is nobody to be ready for.
     """
@@ -50,6 +55,8 @@ def begin(
     with SnapshotStore(Path(configure.snapshot_dir)) as snapshots:
         if configure.resume:
             snapshots.restore(state, strategy)
+            if snapshots.unfit and wants_another:
+                raise SnapshotUnfit(snapshots.unfit)
         surroundings = Surroundings(configure, state, strategy)
         segment.format(2 * strategy.payload_numel(), limits.SLOTS_PER_WORKER)
         n_shards = state.task.shards_per_epoch if n_shards is None else n_shards

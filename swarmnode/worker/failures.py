@@ -32,9 +32,14 @@ EXIT_STATUS = {
     "disk-full": 16,
     "diverged": 17,
     "too-little-memory": 18,
+    "snapshot": 19,
 }
 
 _LINE_CHARACTERS_MAX = 500
+
+
+class SnapshotUnfit(WorkerError):
+    """What was fetched from a peer is nothing to begin with; the daemon may fetch another."""
 
 
 # What torch says besides its own class for it, in a RuntimeError: on a CPU, when C++ or cuBLAS
@@ -73,6 +78,8 @@ def classify(error: BaseException) -> tuple[str, str]:
             return "layout", _line(error)
         case StorageFull():
             return "disk-full", _line(error)
+        case SnapshotUnfit():
+            return "snapshot", _line(error)
         case Diverged():
             return "diverged", _line(error)
         case TooLittleMemory():

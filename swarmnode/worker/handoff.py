@@ -27,6 +27,7 @@ from swarmnode.ipc.control import (
 )
 from swarmnode.ipc.segment import Owner, Segment
 from swarmnode.strategies.base import Exchange, Intent, Kind, Meta, Offer, Received, Strategy, View
+from swarmnode.strategies.ranges import scale_of
 from swarmnode.worker.wishes import Posted, Wishes
 
 _NOT_FINITE = "local: the parameters are not finite"
@@ -92,7 +93,10 @@ class Handoff:
         meta = replace(now, base_version=intent.base_version, weight=intent.weight)
         self._lent[slot] = _Lent(posted, intent, meta)
         self._segment.hand_over(slot, generation, Owner.DAEMON)
-        return SlotReady(order.ticket, slot, generation, now.steps, now.tokens)
+        scale = scale_of(self._strategy.x)
+        return SlotReady(
+            order.ticket, slot, generation, now.steps, now.tokens, scale.rms, scale.largest
+        )
 
     def release(self, message: Release) -> None:
         """Take back a slot that nothing came of. Raises StaleSlot."""

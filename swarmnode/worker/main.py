@@ -79,7 +79,9 @@ def work(channel: Channel, segment: Segment) -> None:
     torch.set_num_threads(threads)
     limit_gpu_memory(configure.gpu_memory_bytes)
     state = prepare_state(configure)
-    with begin(configure, state, channel, segment, threads=threads, loop_type=Loop) as loop:
+    with begin(
+        configure, state, channel, segment, threads=threads, loop_type=Loop, wants_another=True
+    ) as loop:
         loop.run(configure.shard_seed)
     channel.flush(LAST_WORDS_S)
 

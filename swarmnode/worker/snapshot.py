@@ -64,6 +64,7 @@ class SnapshotStore:
         """
         self._directory = directory
         self._buffer = HostBuffer()
+        self.unfit = ""  # why what was fetched from a peer was put aside
         self._lock = -1
         try:
             self._prepare(lock_wait_s)
@@ -177,6 +178,8 @@ class SnapshotStore:
 
     def _set_aside(self, path: Path, error: Exception) -> None:
         """Keep the last useless file, and why, for who wants to see it, where it counts no more."""
+        if path.name == FETCHED_NAME:
+            self.unfit = str(error)
         _log.warning("%s; trying the one before it, this one is now %s", error, _DAMAGED_NAME)
         try:
             path.replace(path.with_name(_DAMAGED_NAME))

@@ -117,7 +117,9 @@ def _message(number: int, intent: Intent, state: TrainState, *, is_open: bool) -
         fragment=intent.fragment,
         round=intent.round,
         selector=intent.selector.value,
-        views=tuple(ViewShape(view.name, view.codec, view.numel) for view in intent.views),
+        views=tuple(
+            ViewShape(view.name, view.codec, view.numel, view.is_scaled) for view in intent.views
+        ),
         group_size_max=intent.group_size_max,
         round_skew_max=intent.round_skew_max,
         base_version=intent.base_version,

@@ -85,6 +85,43 @@ async def test_what_is_no_snapshot_of_the_model_is_passed_over(
         assert len(newcomer.running._snapshots.claims) == 1
 
 
+def of_no_numbers(folder: Path) -> Path:
+    """A file whose hashes are right; only a worker sees that nobody can train on it."""
+    return write_snapshot(folder / "unfit", np.full(640, np.nan), step=1)
+
+
+async def test_what_a_worker_cannot_begin_with_is_followed_by_the_next_and_not_served_again(
+    tmp_path, autojump_clock
+) -> None:
+    async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
+        await until(lambda: bool(offered(swarm.nodes[0])), 60, poll_s=0.5)
+        await offer_file(swarm.nodes[1], of_no_numbers(tmp_path), step=10**6)
+        await trio.sleep(1)
+        (bad,) = (entry.root for entry in offered(swarm.nodes[1]) if entry.step == 10**6)
+        newcomer, _ = await join(swarm)
+        assert np.abs(newcomer.worker.x).max() < FAR, "it has begun with the honest one"
+        assert newcomer.status.worker_restarts == 0, "no death of its budget"
+        snapshots = newcomer.running._snapshots
+        assert bad not in snapshots.claims
+        assert bad not in snapshots._blobs.held()
+        await trio.sleep(3 * limits.SNAPSHOT_REPLICATE_S)
+        assert bad not in snapshots._blobs.held(), "not even as a replica"
+
+
+async def test_a_newcomer_of_unfit_snapshots_alone_begins_from_the_seed(
+    tmp_path, autojump_clock
+) -> None:
+    async with sim_swarm(tmp_path, 2, worker=FakeWorker(np.zeros(0), drift=pull, save_every=0)) as (
+        swarm
+    ):
+        await until(lambda: all(node.status.step > 10 for node in swarm.nodes), 60, poll_s=0.5)
+        await offer_file(swarm.nodes[1], of_no_numbers(tmp_path), step=10**6)
+        await trio.sleep(1)
+        newcomer, took_s = await join(swarm)
+        assert took_s < 60
+        assert newcomer.status.state == "training"
+
+
 async def test_the_only_holder_of_the_newest_died_and_nobody_has_noticed(
     tmp_path, autojump_clock
 ) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import trio
 
+from swarmnode.daemon.status import other_base_alarm
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, sim_swarm
 from tests.sim.checks import end, pull, until
@@ -70,3 +71,10 @@ async def test_a_node_that_looks_for_the_manifest_says_so(tmp_path, autojump_clo
         assert newcomer.running.view.state()[0] == "syncing"
         newcomer.running.readings.read()
         await newcomer.leave()
+
+
+def test_a_node_that_everybody_refuses_for_its_base_says_so() -> None:
+    refused = {("initiator", "declined", "base"): 4, ("responder", "declined", "base"): 1}
+    assert "began from another base than this node's" in other_base_alarm(refused, committed=0)
+    assert not other_base_alarm(refused, committed=1), "somebody has the same"
+    assert not other_base_alarm({("initiator", "declined", "busy"): 50}, committed=0)

@@ -544,3 +544,35 @@ async def test_messages_leave_before_chunks_that_are_encoded_later(autojump_cloc
         lane.post(wire.Commit(lane.xid))  # the core says it in the same batch of effects
     assert sent[4:] == ["Commit", "END"]
     assert not lane.takes_messages
+
+
+@pytest.mark.parametrize("value", [2.9e38, 1e30, 301.0])
+async def test_a_payload_that_is_implausibly_large_counts_on_neither_side(
+    autojump_clock, value
+) -> None:
+    async with rig() as alice:
+        alice.lender.own[:] = 3.0
+        alice.wish()
+        stream, offer = await alice.first_offer()
+        await say(stream, wire.Accept(offer.xid, 1, 1, 1))
+        assert isinstance(await hear(stream), wire.Chunk)
+        await say(stream, wire.Chunk(offer.xid, 0), zeros(value))
+        abort = await hear(stream)
+        assert isinstance(abort, wire.Abort), "before any word that could let Bob commit"
+        assert abort.reason.startswith("local: refused: ")
+        await alice.until(lambda: alice.finished)
+        assert alice.told == [("give back", 1)]
+        assert alice.exchanges.totals.refused == 1
+        assert alice.exchanges.totals.committed == 0
+
+
+async def test_beside_a_difference_of_zero_an_honest_one_counts(autojump_clock) -> None:
+    async with rig() as alice:
+        alice.wish()
+        stream, offer = await alice.first_offer()
+        await say(stream, wire.Accept(offer.xid, 1, 1, 1))
+        await say(stream, wire.Chunk(offer.xid, 0), zeros(5.0))
+        await say(stream, wire.Ready(offer.xid, 1))
+        await alice.until(lambda: alice.finished)
+        assert alice.told == [("apply", 1)]
+        assert alice.exchanges.totals.refused == 0

@@ -424,3 +424,19 @@ async def test_payloads_that_nobody_asked_for_are_not_read(autojump_clock) -> No
                 await stream.receive()
         assert one.groups.runs.received_bytes == 0
         assert not one.node.sessions[two.node.peer].is_closed
+
+
+@pytest.mark.parametrize("value", [3e38, 1e30])
+async def test_a_share_that_is_implausibly_large_is_in_nobodys_mean(autojump_clock, value) -> None:
+    async with members(4) as (made, (liar, *honest)):
+        liar.lender.vector[:] = value
+        for member in (liar, *honest):
+            member.groups.wished(wish())
+        await made.until(lambda: all(member.lender.told for member in honest))
+        ids = tuple(sorted(bytes(member.node.peer) for member in honest))
+        for member in honest:
+            assert member.lender.told == [("apply", 1, None, ids)]
+            assert np.abs(member.mean).max() < 10
+        await made.until(lambda: liar.lender.told)
+        assert liar.lender.told[0][0] == "give_back"
+        assert sum(member.groups.payloads_refused_total for member in honest) >= 1

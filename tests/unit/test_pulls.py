@@ -235,3 +235,22 @@ async def test_an_asker_that_says_nothing_or_nonsense(autojump_clock) -> None:
         declined = decode_record(data, wire.Declined)
         assert declined.reason == "no-wish: nothing to give of x 0"
         assert not one.lender.lent
+
+
+@pytest.mark.parametrize("factor", [3e37, 1000.0])
+async def test_an_answer_that_is_implausibly_large_is_not_applied_and_another_peer_is_asked(
+    autojump_clock, factor
+) -> None:
+    async with members(3) as (made, (one, liar, honest)):
+        liar.lender.vector *= np.float32(factor)
+        liar.pulls.wished(answer(9))
+        one.pulls.wished(ask(1))
+        await made.until(lambda: one.lender.told)
+        assert one.lender.told[0][0] in ("drop", "give_back")
+        assert one.pulls.refused_total == 1
+
+        honest.pulls.wished(answer(9))
+        one.pulls.wished(ask(2))
+        await made.until(lambda: one.pulls.pulled_total)
+        (got,) = one.lender.means.values()
+        assert np.array_equal(got[:600], honest.lender.vector[:600])

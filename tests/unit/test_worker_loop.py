@@ -264,6 +264,7 @@ def test_threads_leave_a_core_to_the_daemon(monkeypatch):
         (SpecMismatch("other layout"), "layout"),
         (StorageFull("full"), "disk-full"),
         (failures.Diverged("nan"), "diverged"),
+        (failures.SnapshotUnfit("rounds"), "snapshot"),
         (MemoryError(), "out-of-memory"),
         (torch.OutOfMemoryError("CUDA out of memory"), "out-of-memory"),
         (

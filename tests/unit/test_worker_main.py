@@ -19,8 +19,11 @@ from swarmnode.ipc.control import (
     encode_message,
 )
 from swarmnode.ipc.segment import Segment
+from swarmnode.tensor.snapshot_format import FETCHED_NAME
 from swarmnode.worker.channel import Channel
+from swarmnode.worker.failures import SnapshotUnfit, classify
 from swarmnode.worker.main import work
+from swarmnode.worker.tensorfile import read_tensors, write_tensors
 from tests.unit.worker_kit import ME
 
 DIM = 8
@@ -110,3 +113,19 @@ def test_an_order_that_is_none_is_refused():
         with pytest.raises(MalformedMessage, match="expected what to train first"):
             work(Channel(theirs), segment)
     segment.close()
+
+
+def test_what_was_fetched_and_is_unfit_ends_the_worker_and_the_next_one_begins(begin, tmp_path):
+    messages, _ = begin("noloco", Stop())  # leaves a snapshot of its own
+    assert isinstance(messages[0], WorkerReady)
+    (own,) = (tmp_path / "snapshots").glob("snapshot-*.safetensors")
+    fetched = own.rename(own.with_name(FETCHED_NAME))
+    tensors, about = read_tensors(fetched)
+    tensors["strategy/rounds"][0] = 2**63 - 1
+    write_tensors(fetched, tensors, about)
+
+    with pytest.raises(SnapshotUnfit, match="rounds: expected a whole number") as caught:
+        begin("noloco", Stop())
+    assert classify(caught.value)[0] == "snapshot"
+    messages, _ = begin("noloco", Stop())
+    assert isinstance(messages[0], WorkerReady), "it is put aside, and does not end the next one"

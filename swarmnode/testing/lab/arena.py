@@ -58,11 +58,15 @@ class Node:
 
 @dataclass
 class Tally:
-    """What happened so far, over all nodes. ``bytes`` are those that were sent."""
+    """What happened so far, over all nodes.
+
+    ``bytes`` are those that were sent; ``refused`` payloads that were implausibly large.
+    """
 
     gradients: int = 0
     exchanges: int = 0
     aborted: int = 0
+    refused: int = 0
     bytes: int = 0
     edges: Counter[Edge] = field(default_factory=Counter)
 

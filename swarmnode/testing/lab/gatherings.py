@@ -21,7 +21,7 @@ from swarmnode.protocol.gossip import matching
 from swarmnode.protocol.gossip.groups import fair_weights, seats
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.strategies.base import Exchange, Intent, Record
-from swarmnode.testing.lab.meetings import Side, take_view
+from swarmnode.testing.lab.meetings import Side, refusal, take_view
 
 if TYPE_CHECKING:
     from swarmnode.testing.lab.arena import Arena, Node
@@ -143,7 +143,7 @@ class Gatherings:
             self._end(sides)
 
     def _end(self, sides: list[Side]) -> None:
-        present = [side for side in sides if side.is_there]
+        present = self._plausible([side for side in sides if side.is_there])
         if len(present) < 2:
             for side in present:
                 self._arena.tally.aborted += 1
@@ -167,6 +167,20 @@ class Gatherings:
                 present=ids,
             )
             self._arena.deliver(node, exchange, side.meta.steps + intent.apply_after_steps)
+
+    def _plausible(self, sides: list[Side]) -> list[Side]:
+        """Drop whose share most of the others refuse: one of them reduces each piece of it."""
+        kept = []
+        for side in sides:
+            others = [other for other in sides if other is not side]
+            refusals = [why for other in others if (why := refusal(other, side))]
+            if 2 * len(refusals) > len(others):
+                self._arena.tally.refused += 1
+                self._arena.tally.aborted += 1
+                side.node.strategy.on_abort(side.intent, f"local: refused: {refusals[0]}")
+            else:
+                kept.append(side)
+        return kept
 
     # --- LOG -----------------------------------------------------------------------------
 

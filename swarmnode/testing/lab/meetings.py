@@ -32,7 +32,10 @@ from swarmnode.strategies.base import (
     Received,
     Selector,
 )
+from swarmnode.strategies.ranges import magnitude_of, scale_of
 from swarmnode.strategies.topology import Edge, Graph
+from swarmnode.tensor import magnitude
+from swarmnode.tensor.magnitude import Magnitude, own_scale
 from swarmnode.testing.lab.codecs import through
 from swarmnode.testing.lab.faults import Commit, Message
 
@@ -212,12 +215,23 @@ class Meetings:
         elif not is_complete:
             for side in sides:
                 self._abort_side(side, "a message or the partner was lost")
+        elif why := self._refusal(initiator, responder):
+            for side in sides:
+                self._abort_side(side, f"local: refused: {why}")
         else:
             self._apply(initiator, responder)
             if initiator.intent.kind is Kind.PAIR:
                 for _ in range(times):
                     self._apply(responder, initiator)
             self._count(initiator.node.number, responder.node.number)
+
+    def _refusal(self, initiator: Side, responder: Side) -> str:
+        """Return why one of the two refuses what came; then it counts for neither."""
+        why = refusal(initiator, responder)
+        if initiator.intent.kind is Kind.PAIR:
+            why = why or refusal(responder, initiator)
+        self._arena.tally.refused += bool(why)
+        return why
 
     def _apply(self, side: Side, partner: Side) -> None:
         node = side.node
@@ -261,6 +275,19 @@ def take_view(arena: Arena, node: Node, intent: Intent) -> Side:
         sent[view.name], payload_bytes = through(codec, out)
         size += payload_bytes
     return Side(node, node.life, intent, meta_of(node, intent), sent, size)
+
+
+def refusal(side: Side, partner: Side) -> str:
+    """Return why a node refuses a partner's payload, as daemons do; empty: it does not."""
+    weights = scale_of(side.node.strategy.x)
+    is_pull = side.intent.kind is Kind.PULL  # who pulls sends nothing
+    for view in side.intent.views:
+        own = Magnitude() if is_pull else magnitude_of(side.sent[view.name])
+        theirs = magnitude_of(partner.sent[view.name])
+        why = magnitude.refusal(theirs, own_scale(own, weights, view.numel), view.name)
+        if why and view.is_scaled:
+            return why
+    return ""
 
 
 def _shape(intent: Intent) -> tuple[object, ...]:

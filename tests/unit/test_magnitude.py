@@ -1,0 +1,67 @@
+"""How large a vector is, and what is too large beside one's own."""
+
+import math
+
+import numpy as np
+import pytest
+
+from swarmnode.tensor import magnitude
+from swarmnode.tensor.magnitude import UNKNOWN, Magnitude, Scale, measure, own_scale, refusal
+
+MEASURES = [measure, lambda values: Magnitude(*magnitude._measure_in_numpy(values))]
+
+
+@pytest.mark.parametrize("found", MEASURES, ids=["native", "numpy"])
+@pytest.mark.parametrize("numel", [0, 1, 7, 8, 9, 1000])
+def test_it_is_the_largest_value_and_the_norm(found, numel):
+    values = np.random.default_rng(numel).standard_normal(numel).astype("f4")
+    exact = values.astype("f8")
+    said = found(values.data)
+    assert said.largest == float(np.abs(exact).max(initial=0.0))
+    assert said.norm == pytest.approx(float(np.linalg.norm(exact)))
+    assert found(memoryview(values.tobytes())) == said, "alignment and format do not matter"
+
+
+@pytest.mark.parametrize("found", MEASURES, ids=["native", "numpy"])
+def test_the_largest_float_has_a_norm_and_a_nan_is_refused(found):
+    huge = found(np.full(3, 3e38, "f4").data)
+    assert math.isfinite(huge.norm)
+    spoilt = found(np.array([1.0, np.nan], "f4").data)
+    assert refusal(spoilt, Magnitude(1.0, 2.0), "v")
+
+
+def vector(value, numel=100):
+    return Magnitude(abs(value), value**2 * numel)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "is_refused"),
+    [
+        (vector(0.0), False),
+        (vector(99.0), False),
+        (vector(101.0), True),
+        (Magnitude(999.0, 999.0**2), False),  # one element of a hundred
+        (Magnitude(1001.0, 1001.0**2), True),
+        (vector(3e38), True),
+    ],
+)
+def test_a_norm_of_a_hundred_times_ones_own_is_the_most(theirs, is_refused):
+    assert bool(refusal(theirs, vector(1.0), "v")) is is_refused
+
+
+def test_in_a_long_vector_it_is_the_largest_value():
+    own = vector(1.0, 10**8)
+    assert not refusal(Magnitude(9_999.0, 10**8), own, "v")
+    assert "expected values up to 1e+04, got 1e+04" in refusal(Magnitude(10_001.0, 10**8), own, "v")
+
+
+def test_a_difference_of_zero_is_compared_by_the_weights():
+    weights = Scale(0.5, 2.0)
+    beside = own_scale(Magnitude(), weights, 100)
+    assert not refusal(vector(4.9), beside, "v")
+    assert refusal(vector(5.1), beside, "v")
+    assert own_scale(vector(1.0), weights, 100) == vector(1.0), "the larger one counts"
+
+
+def test_a_model_of_zeros_counts_as_one_of_ones():
+    assert own_scale(Magnitude(), UNKNOWN, 100) == vector(1.0)
