@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import trio
 
@@ -31,6 +32,7 @@ from swarmnode.config import NodeConfig, Paths
 from swarmnode.daemon.node import Node, TrainingChoice
 from swarmnode.daemon.status import NodeStatus, PeerView
 from swarmnode.daemon.swarm import SwarmPart
+from swarmnode.daemon.volunteer import Machine
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
@@ -92,6 +94,8 @@ class SimNode:
         network: nodes of other networks refuse it.
         bootstrap: nodes of its network that it knows, of whatever swarm.
         clock_error_s: by how much its wall clock is ahead.
+        settings: those of its owner; what they leave out keeps the node off the real network.
+        machine: what its owner's rules look at.
 
     Attributes:
         failure: what ended the last boot, if it was an error.
@@ -107,6 +111,8 @@ class SimNode:
     network: str = "main"
     bootstrap: tuple[int, ...] = ()
     clock_error_s: float = 0.0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    machine: Machine | None = None
     boots: int = 0
     node: Node | None = None
     failure: SwarmNodeError | None = None
@@ -187,17 +193,18 @@ class SimNode:
 
     def _make(self) -> Node:
         swarm = self.swarm
+        config = NodeConfig(
+            home=swarm.home / self.name,
+            listen=f"mem:{self.name}",
+            metrics="off",
+            dashboard="off",
+            lan=False,
+            role=self.role,
+            network=self.network,
+            bootstrap=tuple(str(swarm.hint(index)) for index in self.bootstrap),
+        )
         return Node(
-            config=NodeConfig(
-                home=swarm.home / self.name,
-                listen=f"mem:{self.name}",
-                metrics="off",
-                dashboard="off",
-                lan=False,
-                role=self.role,
-                network=self.network,
-                bootstrap=tuple(str(swarm.hint(index)) for index in self.bootstrap),
-            ),
+            config=msgspec.structs.replace(config, **self.settings),
             link=self.link or swarm.link(self.hints),
             identity=self.identity,
             boot_epoch=self.boots,
@@ -210,6 +217,7 @@ class SimNode:
             ),
             training=TrainingChoice(),
             find_addresses=lambda bound: (bound,),
+            machine=self.machine,
         )
 
     async def kill(self, *, unplug: bool = True) -> None:
@@ -356,6 +364,7 @@ async def sim_swarm(
     codec: str = "Q8B64",
     topology: str = "",
     worker: FakeWorker | None = None,
+    **options: Any,
 ) -> AsyncIterator[SimSwarm]:
     """Start ``count`` nodes, all of which but node 0 know node 0 from the link.
 
@@ -363,6 +372,7 @@ async def sim_swarm(
         delay_s: of the network, one way.
         topology: who meets whom, as a manifest says it.
         worker: what all workers are like; each begins with values of its own.
+        options: what else all nodes have, fields of :class:`SimNode`.
     """
     seed_scheduler(seed)
     rng = np.random.default_rng(seed)
@@ -370,7 +380,7 @@ async def sim_swarm(
     async with trio.open_nursery() as nursery:
         swarm = SimSwarm(home, nursery, seed, MemoryNetwork(delay_s=delay_s))
         for _ in range(count):
-            swarm.add(replace(like, initial=rng.standard_normal(numel)))
+            swarm.add(replace(like, initial=rng.standard_normal(numel)), **options)
         for node in swarm.nodes[:1]:
             give_manifest(node, make_manifest(codec, numel, topology))
         for index in range(count):
