@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
-from swarmnode.cli.main import plain, say
 from swarmnode.cli.options import (
     check_data,
     given,
@@ -81,23 +80,35 @@ def join(
         ),
         os.environ,
     )
+    from swarmnode.cli.told import errors_told, teller
+    from swarmnode.telemetry.logs import configure_logging
+
+    configure_logging(config.log_format, config.log_level, log_file=config.log_file)
+    with errors_told(config, as_json=as_json):
+        on_event = teller(config, as_json=as_json)
+        _run(link, key, config, data_dir, steps or 0, on_event=on_event, may_ask=not as_json)
+
+
+def _run(
+    link: str,
+    key: str | None,
+    config: NodeConfig,
+    data_dir: str,
+    steps_max: int,
+    *,
+    on_event: Callable[[str], None],
+    may_ask: bool,
+) -> None:
     from swarmnode.cli.seek import resolve, somebody_sits_there
     from swarmnode.daemon.app import run_daemon
     from swarmnode.daemon.node import TrainingChoice
 
-    def on_event(text: str) -> None:
-        # Whether anybody reads it or not: a closed terminal must not end the training.
-        say(json.dumps({"event": text}) if as_json else f"swarmnode: {plain(text)}")
-
-    may_ask = not as_json and somebody_sits_there()
     # A daemon of this home would not let another one start here: there is no point in asking it.
+    may_ask = may_ask and somebody_sits_there()
     found = resolve(link, key, config, on_event, may_ask=may_ask, asks_daemon=False)
     _check_somebody_to_ask(config, has_peers=bool(found.hints), name=found.name)
     training = TrainingChoice(
-        device=config.device,
-        threads=config.threads,
-        steps_max=steps or 0,
-        data_dir=data_dir,
+        device=config.device, threads=config.threads, steps_max=steps_max, data_dir=data_dir
     )
     run_daemon(config, found, training, on_event=on_event)
 

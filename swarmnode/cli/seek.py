@@ -166,7 +166,7 @@ def look_around(
         async with visiting as visitor:
             return await ask(visitor)
 
-    configure_logging(config.log_format, "error")
+    configure_logging(config.log_format, "error", log_file=config.log_file)
     with one_error():
         return trio.run(main)
 

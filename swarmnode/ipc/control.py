@@ -91,6 +91,8 @@ class Configure(Message, frozen=True, tag="configure"):
     threads: Count = 0  # of torch; 0: see worker/runtime.py
     gpus: tuple[Count, ...] = ()  # NVIDIA GPUs that it may see; none named: all
     gpu_memory_bytes: Count = 0  # of each; 0: all
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 class TakeView(Message, frozen=True, tag="view"):

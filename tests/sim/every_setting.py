@@ -16,7 +16,7 @@ from swarmnode.config import NodeConfig
 from swarmnode.testing.swarm import make_identity
 
 # Read by the process around a node, or by its real network: tests/process starts nodes with these.
-OF_THE_PROCESS = frozenset({"listen", "worker_socket", "log_format", "log_level"})
+OF_THE_PROCESS = frozenset({"listen", "worker_socket", "log_format", "log_level", "log_file"})
 
 
 def settings_by_name() -> dict[str, msgspec.structs.FieldInfo]:
@@ -45,6 +45,7 @@ def other_values(folder: Path) -> dict[str, Any]:
         "relay_bytes_per_s": 1_000_000,
         "log_format": "json",
         "log_level": "debug",
+        "log_file": str(folder / "node.log"),
         "dashboard": "127.0.0.1:0",
         "cpu_percent": 50,
         "gpus": [0],
