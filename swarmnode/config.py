@@ -25,6 +25,7 @@ import msgspec
 from msgspec import Meta
 
 from swarmnode import limits
+from swarmnode.closest import closest
 from swarmnode.errors import ConfigError
 from swarmnode.quantities import RATE_EXPECTED, RATE_PATTERN, SIZE_EXPECTED, SIZE_PATTERN
 
@@ -86,6 +87,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         Literal["debug", "info", "warning", "error"],
         Meta(description="debug, info, warning or error"),
     ] = "info"
+    # A file that takes the log instead of standard error, of bounded size; "": none.
+    log_file: Annotated[str, Meta(pattern=r"^(/.+)?$", description="/PATH")] = ""
     # Where the page about the swarm is served, on this machine only, or "off".
     dashboard: str = "127.0.0.1:7339"
     # What this machine gives: of its CPU, the time of the threads that training may use.
@@ -412,7 +415,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Setting]:
         if name in _TYPES:
             converted = _convert(value, name, variable, strict=False)
             settings[name] = Setting(name, converted, variable)
-        elif close := _close_setting(name):
+        elif close := closest(name, _TYPES):
             raise ConfigError(
                 f"unknown environment variable {variable}: "
                 f"did you mean {ENVIRONMENT_PREFIX}{close.upper()}?"
@@ -490,11 +493,5 @@ def _check_schedule(setting: Setting) -> None:
 
 
 def _suggestion(name: str) -> str:
-    close = _close_setting(name)
+    close = closest(name, _TYPES)
     return f": did you mean {close!r}?" if close else f"; known are {', '.join(_TYPES)}"
-
-
-def _close_setting(name: str) -> str | None:
-    from difflib import get_close_matches  # only ever needed for an error
-
-    return next(iter(get_close_matches(name, _TYPES, n=1, cutoff=0.75)), None)

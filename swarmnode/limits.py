@@ -1144,6 +1144,12 @@ STALE_TEMPORARY_S = 3600.0
 LOG_VALUE_CHARACTERS_MAX = 1024
 # A traceback of Trio through several nurseries is long; its end says what happened.
 LOG_TRACEBACK_CHARACTERS_MAX = 16 * KIB
+# `log_file`: a node writes 20 to 28 MB a month, so that two of these files, as many as there are at
+# most, hold at least the last two weeks.
+LOG_FILE_BYTES_MAX = 16 * MIB
+# Lines of the worker that go into that file: a task that prints without end gets this much of it
+# between two of its messages, about a second.
+LOG_RELAYED_BYTES_MAX = 64 * KIB
 
 # --- metrics --------------------------------------------------------------------------------
 # A series each: the nearest neighbours tell what the rest would.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from swarmnode import limits
-from swarmnode.cli.main import plain, say
 from swarmnode.cli.options import (
     check_data,
     given,
@@ -23,6 +22,10 @@ from swarmnode.cli.options import (
 from swarmnode.cli.training_data import choose_data, data_options
 from swarmnode.config import NodeConfig, NodeRole, load_config
 from swarmnode.errors import ConfigError
+
+if TYPE_CHECKING:
+    from swarmnode.protocol.swarm import SwarmLink
+    from swarmnode.store.training_data import TrainingData
 
 
 @click.command()
@@ -96,23 +99,49 @@ def join(
         ),
         os.environ,
     )
+    from swarmnode.cli.told import errors_told, teller
+    from swarmnode.telemetry.logs import configure_logging
+
+    configure_logging(config.log_format, config.log_level, log_file=config.log_file)
+    with errors_told(config, as_json=as_json):
+        on_event = teller(config, as_json=as_json)
+        found = _find(link, key, config, on_event, may_ask=not as_json, wait_s=wait_s)
+        chosen = choose_data(found.name, config, data, no_data=no_data, own_data=own_data)
+        _train(config, found, chosen, steps or 0, on_event)
+
+
+def _find(
+    link: str,
+    key: str | None,
+    config: NodeConfig,
+    on_event: Callable[[str], None],
+    *,
+    may_ask: bool,
+    wait_s: float,
+) -> SwarmLink:
     from swarmnode.cli.seek import resolve, somebody_sits_there
-    from swarmnode.daemon.app import run_daemon
-    from swarmnode.daemon.node import TrainingChoice
 
-    def on_event(text: str) -> None:
-        # Whether anybody reads it or not: a closed terminal must not end the training.
-        say(json.dumps({"event": text}) if as_json else f"swarmnode: {plain(text)}")
-
-    may_ask = not as_json and somebody_sits_there()
+    may_ask = may_ask and somebody_sits_there()
     # A daemon of this home would not let another one start here: there is no point in asking it.
     found = resolve(link, key, config, on_event, may_ask=may_ask, asks_daemon=False, wait_s=wait_s)
     _check_somebody_to_ask(config, has_peers=bool(found.hints), name=found.name)
-    chosen = choose_data(found.name, config, data, no_data=no_data, own_data=own_data)
+    return found
+
+
+def _train(
+    config: NodeConfig,
+    found: SwarmLink,
+    chosen: TrainingData,
+    steps_max: int,
+    on_event: Callable[[str], None],
+) -> None:
+    from swarmnode.daemon.app import run_daemon
+    from swarmnode.daemon.node import TrainingChoice
+
     training = TrainingChoice(
         device=config.device,
         threads=config.threads,
-        steps_max=steps or 0,
+        steps_max=steps_max,
         data_dir=chosen.folder,
         own_data=chosen.is_own,
     )

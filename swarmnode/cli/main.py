@@ -12,6 +12,7 @@ import functools
 import io
 import json
 import os
+import re
 import sys
 from importlib import import_module
 from typing import Any
@@ -20,6 +21,7 @@ import click
 
 from swarmnode import __version__
 from swarmnode.cli import stopping
+from swarmnode.closest import closest
 from swarmnode.errors import SwarmNodeError
 
 # verb -> (module, one line of help); nothing below is imported until its verb is used.
@@ -53,6 +55,7 @@ _VERBS = {
     "trust": ("trust", "Show what a swarm is and asks for, before joining it."),
     "version": ("control", "Show the version and the native code in use."),
 }
+_COMPLETES = "_SWARMNODE_COMPLETE"
 # An older click prints the help by itself.
 _NO_VERB: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
 
@@ -72,6 +75,10 @@ class _LazyVerbs(click.Group):
             return None
         module = import_module(f"swarmnode.cli.{_VERBS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        if _COMPLETES in os.environ:  # the shell asks: nobody else pays for it
+            from swarmnode.cli.completion import offer_names
+
+            return offer_names(command, cmd_name)
         return command
 
     def format_commands(
@@ -159,6 +166,11 @@ def _usual_order(arguments: list[str]) -> list[str]:
 def _usage_line(error: click.ClickException) -> str:
     context = getattr(error, "ctx", None)
     hint = f" (see `{context.command_path} --help`)" if context is not None else ""
+    if context is not None and isinstance(context.command, click.Group):
+        wrong = re.match(r"No such command '([^']*)'", error.format_message())
+        verbs = context.command.list_commands(context)
+        if wrong is not None and (close := closest(wrong[1], verbs)) is not None:
+            return f"{wrong[0]}: did you mean {close!r}?{hint}"
     return error.format_message().rstrip(".") + hint
 
 

@@ -115,7 +115,10 @@ _SETTINGS = {
     " the page asks nobody who they are. A port that is taken is said, and the node goes on.",
     "worker_socket": "The Unix socket of a service manager that starts the worker, as the units of"
     " `swarmnode service install` have it. Empty: the node starts it itself.",
-    "log_format": "`text` or `json`, one event a line on standard error.",
+    "log_format": "`text` or `json`, one event a line on standard error; with `json` also what"
+    " `join` tells and what the worker writes.",
+    "log_file": "A file that takes all of that instead, the worker's lines too: an absolute path."
+    " At 16 MiB it becomes `.1`, and the older one goes. Empty: none.",
     "log_level": "`debug`, `info`, `warning` or `error`.",
 }
 
@@ -147,6 +150,9 @@ _ROUTES = {
     "GET /sd": "One target for each member, this node as its address, for Prometheus'"
     " `http_sd_configs`.",
     "GET /": "A page with links to the metrics.",
+    "GET /-/healthy": "200 and a line of text as long as the node answers.",
+    "GET /-/ready": "200 for a member of the swarm that trains or keeps; else 503 and a line that"
+    " says why.",
     "POST /snapshot": "Write a snapshot now: `step` and `path`.",
     "POST /finalize": "Merge the models of all members, by the rule in `?merge=RULE`: the fields of"
     " [a merge](#fields-of-a-merge).",

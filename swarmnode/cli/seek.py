@@ -239,7 +239,7 @@ async def _visit_once(
 
 
 def _run(config: NodeConfig, main: Callable[[], Awaitable[_AnswerT]]) -> _AnswerT:
-    configure_logging(config.log_format, "error")
+    configure_logging(config.log_format, "error", log_file=config.log_file)
     with one_error():
         return run_async(main)
 

@@ -82,6 +82,7 @@ def install(
     known = resolve_link(link, Paths(scope.below_root(own_home)))
     has_worker = _has_worker(known.name, own_home, join_options)
     plan = scope.plan(Service(known.name, own_home, join_options, has_worker))
+    scope.check_readable(own_home, is_for_now=not dry_run and root is None)
     if not dry_run:
         _check_free(plan)
         _save_link(known, scope.below_root(own_home))
@@ -171,6 +172,22 @@ class _Scope:
         if self.is_system:
             return (chosen or SYSTEM_HOME).absolute()
         return resolve_home(chosen, os.environ)
+
+    def check_readable(self, home: Path, *, is_for_now: bool) -> None:
+        """Say what the service's user cannot read; of files for later or elsewhere it may change.
+
+        Raises:
+            Refused: such a service would be started now, and fail.
+        """
+        if not self.is_system:
+            return
+        from swarmnode.cli.service_access import service_user, why_unreadable
+
+        why = why_unreadable(home, service_user())
+        if why and is_for_now:
+            raise Refused(why)
+        if why:
+            click.echo(f"swarmnode: as things are here, {plain(why)}", err=True)
 
     def below_root(self, path: Path) -> Path:
         """Return where a path lies now."""

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 import trio
 
@@ -21,7 +22,7 @@ from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.swarm import SwarmLink
 from swarmnode.store.files import HomeLock
 from swarmnode.store.keys import load_or_create_identity, next_boot_epoch
-from swarmnode.telemetry.logs import configure_logging
+from swarmnode.telemetry.logs import configure_logging, log_everything, relay_line
 
 _REASONS = {
     signal.SIGINT: "Ctrl-C",
@@ -42,7 +43,10 @@ def run_daemon(
     Raises:
         SwarmNodeError: it could not start, or could not go on.
     """
-    configure_logging(config.log_format, config.log_level)
+    configure_logging(config.log_format, config.log_level, log_file=config.log_file)
+    if config.log_file or config.log_format == "json":
+        log_everything()
+    relay = partial(relay_line, config.log_format) if config.log_file else None
     paths = config.paths
     with HomeLock(paths.lock):
         identity = load_or_create_identity(paths.node_key)
@@ -57,7 +61,9 @@ def run_daemon(
                 transport=TcpTransport(),
                 start_worker=programs_or(
                     start_worker_process(
-                        paths.swarm(link.name).worker_log, manager=config.worker_socket
+                        paths.swarm(link.name).worker_log,
+                        manager=config.worker_socket,
+                        relay=relay,
                     ),
                     paths.program_socket,
                 ),

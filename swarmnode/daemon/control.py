@@ -8,7 +8,8 @@ GET /netcheck  list of :class:`~swarmnode.daemon.netcheck.Finding`
 GET /swarms   ``?names=A,B``: :class:`~swarmnode.daemon.found.Findings`, what LAN and DHT know
 GET /overview, /history  what the dashboard shows: ``daemon/overview.py``, ``loss_history.py``
 GET /dashboard  :class:`~swarmnode.daemon.dashboard.Whereabouts`
-GET /metrics, /peers/ID/metrics, /sd  see ``daemon/scrape.py``; also where metrics are off on TCP
+GET /metrics, /peers/ID/metrics, /sd, /-/healthy, /-/ready  see ``daemon/scrape.py``; also where
+              metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``
 POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.finalize.Finalized`
 GET /limits   :class:`~swarmnode.daemon.volunteer_view.LimitsView`

@@ -6,6 +6,7 @@ GET /peers/ID/metrics    that member, asked over the swarm; 504 if it does not a
                          that Prometheus sees it down
 GET /sd                  one target for each member, in Prometheus' format for ``http_sd_configs``
 GET /                    a page with links
+GET /-/healthy, /-/ready  for orchestrators: ``daemon/health.py``
 =======================  ==========================================================================
 
 Every target is this node: no address that a peer says of itself reaches Prometheus, which would
@@ -19,6 +20,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from swarmnode import limits
+from swarmnode.daemon.health import health_routes
 from swarmnode.errors import ConfigError, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.http import Request, Response, Route, json_response
@@ -67,6 +69,7 @@ def metrics_routes(node: Node) -> list[Route]:
         Route("GET", "/peers/{peer}/metrics", peer_metrics),
         Route("GET", "/sd", targets),
         Route("GET", "/", landing),
+        *health_routes(node),
     ]
 
 

@@ -116,7 +116,7 @@ class Snapshots:
         Raises:
             StorageError: what a full or failing disk says.
         """
-        if await self._env.in_thread(self._has_fresh_model):
+        if await self._env.in_thread(self._has_fresh_model, self._env.wall()):
             return
         await self._begin_with_any()
 
@@ -170,11 +170,11 @@ class Snapshots:
         self._claim(entry.root, entry.step, entry.size_bytes, entry.loss)
         return True
 
-    def _has_fresh_model(self) -> bool:
+    def _has_fresh_model(self, now_unix_s: float) -> bool:
         found = newest(self._folder)
         if not found:
             return False
-        age_s = self._env.wall() - max(path.stat().st_mtime for _, path in found)
+        age_s = now_unix_s - max(path.stat().st_mtime for _, path in found)
         return age_s < limits.SNAPSHOT_STALE_S
 
     async def _wait_for_entry(self, tried: Collection[bytes]) -> SnapshotEntry | None:

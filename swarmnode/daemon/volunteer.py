@@ -154,7 +154,8 @@ class Volunteer:
                 self._wake = trio.Event()
                 await self._take_turn()
         finally:
-            self._save_ledger()
+            if self.rules.quota_bytes:
+                self._save_ledger()
 
     async def _take_turn(self) -> None:
         await self._look_around()
@@ -336,7 +337,9 @@ class Volunteer:
             await self._keep_pause_file()
         except StorageError as error:
             _log.error("a pause that is over is still written down", why=str(error))
-        if self._env.monotonic() >= self._ledger_saved_s + limits.QUOTA_SAVE_S:
+        now = self._env.monotonic()
+        if self.rules.quota_bytes and now >= self._ledger_saved_s + limits.QUOTA_SAVE_S:
+            self._ledger_saved_s = now
             await self._env.in_thread(self._save_ledger)
 
     async def _keep_pause_file(self) -> None:
@@ -346,9 +349,7 @@ class Volunteer:
             self._has_pause_file = False
 
     def _save_ledger(self) -> None:
-        if not self.rules.quota_bytes:
-            return
-        self._ledger_saved_s = self._env.monotonic()
+        """Write the month's traffic down. Runs in a thread, where the clock cannot be asked."""
         try:
             self._ledger.save()
         except StorageError as error:

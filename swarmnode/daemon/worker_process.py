@@ -10,7 +10,7 @@ import math
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
@@ -28,22 +28,29 @@ from swarmnode.ipc.segment import Segment
 from swarmnode.ipc.spawn import worker_command, worker_environment
 
 
-def start_worker_process(log_path: Path, *, manager: str = "") -> StartWorker:
+def start_worker_process(
+    log_path: Path, *, manager: str = "", relay: Callable[[str], None] | None = None
+) -> StartWorker:
     """Return what starts worker processes whose output goes to ``log_path``.
 
     ``manager``: the socket of who starts them; "" makes them children of this process.
+    ``relay``: takes each line of their output.
     """
     socket_path = Path(manager) if manager else None
 
     def start(configure: Configure) -> AbstractAsyncContextManager[WorkerProcess]:
-        return run_worker(configure, log_path=log_path, socket_path=socket_path)
+        return run_worker(configure, log_path=log_path, socket_path=socket_path, relay=relay)
 
     return start
 
 
 @asynccontextmanager
 async def run_worker(
-    configure: Configure, *, log_path: Path, socket_path: Path | None = None
+    configure: Configure,
+    *,
+    log_path: Path,
+    socket_path: Path | None = None,
+    relay: Callable[[str], None] | None = None,
 ) -> AsyncIterator[WorkerProcess]:
     """Run a worker while the block is open; at the end it saves, or is killed.
 
@@ -52,7 +59,7 @@ async def run_worker(
     """
     with ExitStack() as stack:
         with _start_errors():
-            log = stack.enter_context(closing(WorkerLog(log_path)))
+            log = stack.enter_context(closing(WorkerLog(log_path, relay)))
             segment = stack.enter_context(closing(Segment.create()))
             if socket_path is None:
                 stream, hold = _start_child(segment, log)
@@ -161,7 +168,7 @@ class WorkerProcess:
         if isinstance(message, WorkerFailed):
             self._failed = message
         elif isinstance(message, Progress):
-            self._log.cut()
+            self._log.look()
             if not math.isnan(message.loss) or message.paused:  # past its first, slow step
                 slow_steps_s = limits.WORKER_SILENCE_STEPS * message.step_time_s
                 self._silence_s = max(limits.WORKER_SILENCE_S, slow_steps_s)
@@ -199,4 +206,5 @@ class WorkerProcess:
         """End what is left of the worker, and take its slots."""
         with trio.CancelScope(shield=True):
             await self._hold.reap()
+        self._log.look()
         self._wire.reclaim()

@@ -99,6 +99,8 @@ class Configure(Message, frozen=True, tag="configure"):
     gpus: tuple[Count, ...] = ()  # NVIDIA GPUs that it may see; none named: all
     gpu_memory_bytes: Count = 0  # of each; 0: all
     batch_parts: Count = 1  # into which a batch is cut at least, as more was out of memory
+    log_format: Literal["text", "json"] = "text"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 class TakeView(Message, frozen=True, tag="view"):

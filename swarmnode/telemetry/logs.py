@@ -4,29 +4,21 @@ An event is a fixed sentence plus named fields. Layers below this one log with
 ``logging.getLogger(__name__).warning("peer refused", extra={"fields": {"peer": peer}})``;
 above it, :func:`get_logger` spares the nesting. Logger and sentence are the key of an event. Where
 the sentence has places for values (``"port %d is mapped"``), JSON has it as it stands in the code,
-and beside it the ``message``.
-
-Text from peers ends up in fields, in tracebacks, and in what other libraries log. It cannot
-forge a line or a terminal sequence: what is not plain is quoted or replaced, and the lines of a
-traceback are indented.
+and beside it the ``message``. ``log_format.py`` has how a line is written.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import sys
-import time
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, TextIO
+from contextlib import nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, TextIO
 
-from swarmnode import limits
-
-ROOT_LOGGER = "swarmnode"
-LogFormat = Literal["text", "json"]
-LogLevel = Literal["debug", "info", "warning", "error"]
+from swarmnode.log_format import ROOT_LOGGER, LogFormat, LogLevel, formatter_of, is_event
+from swarmnode.telemetry.log_file import LogFile
 
 _LEVELS = {
     logging.DEBUG: "debug",
@@ -34,9 +26,6 @@ _LEVELS = {
     logging.WARNING: "warning",
     logging.ERROR: "error",
 }
-_PLAIN_CHARACTERS = frozenset(
-    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/+@%*,[]~…"
-)
 
 
 class EventLogger:
@@ -72,58 +61,55 @@ def get_logger(name: str) -> EventLogger:
 
 
 def configure_logging(
-    log_format: LogFormat = "text", level: LogLevel = "info", stream: TextIO | None = None
+    log_format: LogFormat = "text",
+    level: LogLevel = "info",
+    stream: TextIO | None = None,
+    *,
+    log_file: str = "",
 ) -> None:
-    """Send the events of this process to ``stream`` (standard error); the last call counts."""
-    handler = _OurHandler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    """Send the events of this process to a file, a stream or standard error; the last call counts.
+
+    Raises:
+        ConfigError: ``log_file`` cannot be written.
+    """
+    target = LogFile(Path(log_file)) if log_file else stream or sys.stderr
+    handler = _OurHandler(target)
+    handler.setFormatter(formatter_of(log_format))
     logger = logging.getLogger(ROOT_LOGGER)
     for earlier in [known for known in logger.handlers if isinstance(known, _OurHandler)]:
         logger.removeHandler(earlier)
+        earlier.close()
     logger.addHandler(handler)
     logger.setLevel(level.upper())
     # What other libraries log goes through the same door; without this it would be printed raw.
-    other = _OurHandler(stream or sys.stderr)
+    other = _OurHandler(target)
     other.setLevel(logging.WARNING)
     other.setFormatter(handler.formatter)
     logging.lastResort = other
 
 
-class TextFormatter(logging.Formatter):
-    """``2026-03-01T12:00:00Z info    net.http: request failed path=/peers status=500``."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return one line, followed by the traceback if there is one."""
-        name = record.name.removeprefix(ROOT_LOGGER + ".")
-        parts = [
-            f"{_timestamp(record)} {record.levelname.lower():<7} {name}: {_event(record)}",
-            *(f"{key}={_quoted(value)}" for key, value in _fields(record).items()),
-        ]
-        line = " ".join(parts)
-        if not record.exc_info:
-            return line
-        # Whatever an exception says, only an event begins at the left edge.
-        traceback = _traceback(record).splitlines()
-        return "\n".join([line, *(f"    {_printable(text)}" for text in traceback)])
+def log_everything() -> None:
+    """Log what Python would print by itself: warnings, and the error that ends the process."""
+    logging.captureWarnings(capture=True)
+    warned = logging.getLogger("py.warnings")
+    if logging.lastResort is not None:
+        warned.handlers[:] = [logging.lastResort]
+    sys.excepthook = _log_end
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, event, and the fields beside them."""
+def _log_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logging.getLogger(ROOT_LOGGER).critical("a bug ended this", exc_info=(kind, error, trace))
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return one line; a field cannot replace one of the fixed keys."""
-        event = {
-            **{key: _json_value(value) for key, value in _fields(record).items()},
-            "time": _timestamp(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": _printable(str(record.msg)),
-        }
-        if record.args:
-            event["message"] = _bounded(_event(record))
-        if record.exc_info:
-            event["traceback"] = _traceback(record)
-        return json.dumps(event)
+
+def relay_line(log_format: LogFormat, line: str) -> None:
+    """Log a line that the worker wrote: as it is if it is an event, else as what was printed."""
+    logger = logging.getLogger(ROOT_LOGGER)
+    if not is_event(log_format, line):
+        logger.getChild("worker").info("printed", extra={"fields": {"line": line}})
+        return
+    for handler in logger.handlers:
+        if isinstance(handler, _OurHandler):
+            handler.write_line(line)
 
 
 def log_counts() -> dict[str, int]:
@@ -131,7 +117,7 @@ def log_counts() -> dict[str, int]:
     return dict(_OurHandler.written)
 
 
-class _OurHandler(logging.StreamHandler[TextIO]):
+class _OurHandler(logging.StreamHandler[TextIO | LogFile]):
     """Told apart from handlers that others (a test runner) put on our logger."""
 
     written: ClassVar[Counter[str]] = Counter()  # by level; one process has one log
@@ -141,49 +127,14 @@ class _OurHandler(logging.StreamHandler[TextIO]):
         self.written[_LEVELS.get(record.levelno, "error")] += 1
         super().emit(record)
 
+    def write_line(self, line: str) -> None:
+        """Write what is an event already."""
+        with self.lock or nullcontext():
+            self.stream.write(line + self.terminator)
+            self.flush()
 
-def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
-    fields: Mapping[str, Any] = getattr(record, "fields", {})
-    return fields
-
-
-def _event(record: logging.LogRecord) -> str:
-    return _printable(record.getMessage())
-
-
-def _timestamp(record: logging.LogRecord) -> str:
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    return f"{seconds}.{int(record.msecs):03d}Z"
-
-
-def _traceback(record: logging.LogRecord) -> str:
-    """Return the traceback, or its end if it is long: there stands what happened."""
-    assert record.exc_info is not None
-    text = logging.Formatter().formatException(record.exc_info)
-    return text[-limits.LOG_TRACEBACK_CHARACTERS_MAX :]
-
-
-def _printable(text: str) -> str:
-    """Return one line that moves no cursor."""
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
-def _json_value(value: Any) -> Any:
-    """Keep what JSON has a type for; NaN and infinity are not JSON."""
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    return _bounded(value)
-
-
-def _quoted(value: Any) -> str:
-    text = f"{value:.6g}" if isinstance(value, float) else _bounded(value)
-    return text if text and _PLAIN_CHARACTERS.issuperset(text) else json.dumps(text)
-
-
-def _bounded(value: Any) -> str:
-    text = value.hex() if type(value) is bytes else str(value)
-    if len(text) <= limits.LOG_VALUE_CHARACTERS_MAX:
-        return text
-    return text[: limits.LOG_VALUE_CHARACTERS_MAX] + "…"
+    def close(self) -> None:
+        """Give up the file, which is ours; a stream is somebody else's."""
+        super().close()
+        if isinstance(self.stream, LogFile):
+            self.stream.close()

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import trio
 
@@ -31,6 +32,7 @@ from swarmnode.config import NodeConfig, Paths
 from swarmnode.daemon.node import Node, TrainingChoice
 from swarmnode.daemon.status import NodeStatus, PeerView
 from swarmnode.daemon.swarm import SwarmPart
+from swarmnode.daemon.volunteer import Machine
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
@@ -93,6 +95,8 @@ class SimNode:
         bootstrap: nodes of its network that it knows, of whatever swarm.
         clock_error_s: by how much its wall clock is ahead.
         training: what its owner decides.
+        settings: those of its owner; what they leave out keeps the node off the real network.
+        machine: what its owner's rules look at.
 
     Attributes:
         failure: what ended the last boot, if it was an error.
@@ -109,6 +113,8 @@ class SimNode:
     bootstrap: tuple[int, ...] = ()
     clock_error_s: float = 0.0
     training: TrainingChoice = TrainingChoice()  # noqa: RUF009 -- frozen
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    machine: Machine | None = None
     boots: int = 0
     node: Node | None = None
     failure: SwarmNodeError | None = None
@@ -189,17 +195,18 @@ class SimNode:
 
     def _make(self) -> Node:
         swarm = self.swarm
+        config = NodeConfig(
+            home=swarm.home / self.name,
+            listen=f"mem:{self.name}",
+            metrics="off",
+            dashboard="off",
+            lan=False,
+            role=self.role,
+            network=self.network,
+            bootstrap=tuple(str(swarm.hint(index)) for index in self.bootstrap),
+        )
         return Node(
-            config=NodeConfig(
-                home=swarm.home / self.name,
-                listen=f"mem:{self.name}",
-                metrics="off",
-                dashboard="off",
-                lan=False,
-                role=self.role,
-                network=self.network,
-                bootstrap=tuple(str(swarm.hint(index)) for index in self.bootstrap),
-            ),
+            config=msgspec.structs.replace(config, **self.settings),
             link=self.link or swarm.link(self.hints),
             identity=self.identity,
             boot_epoch=self.boots,
@@ -212,6 +219,7 @@ class SimNode:
             ),
             training=self.training,
             find_addresses=lambda bound: (bound,),
+            machine=self.machine,
         )
 
     async def kill(self, *, unplug: bool = True) -> None:
@@ -358,6 +366,7 @@ async def sim_swarm(
     codec: str = "Q8B64",
     topology: str = "",
     worker: FakeWorker | None = None,
+    **options: Any,
 ) -> AsyncIterator[SimSwarm]:
     """Start ``count`` nodes, all of which but node 0 know node 0 from the link.
 
@@ -365,6 +374,7 @@ async def sim_swarm(
         delay_s: of the network, one way.
         topology: who meets whom, as a manifest says it.
         worker: what all workers are like; each begins with values of its own.
+        options: what else all nodes have, fields of :class:`SimNode`.
     """
     seed_scheduler(seed)
     rng = np.random.default_rng(seed)
@@ -372,7 +382,7 @@ async def sim_swarm(
     async with trio.open_nursery() as nursery:
         swarm = SimSwarm(home, nursery, seed, MemoryNetwork(delay_s=delay_s))
         for _ in range(count):
-            swarm.add(replace(like, initial=rng.standard_normal(numel)))
+            swarm.add(replace(like, initial=rng.standard_normal(numel)), **options)
         for node in swarm.nodes[:1]:
             give_manifest(node, make_manifest(codec, numel, topology))
         for index in range(count):

@@ -17,7 +17,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 
 from swarmnode import limits
 from swarmnode.errors import MalformedMessage
@@ -26,10 +25,13 @@ from swarmnode.ipc.segment import Segment
 from swarmnode.worker.activated import take_over
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.failures import EXIT_STATUS, classify
+from swarmnode.worker.log import begin_log
 from swarmnode.worker.runtime import end_with_parent, hide_other_gpus, thread_count
 
 _NICE = 10  # beside a busy torch the daemon's timers are 0.15 ms late instead of 4 ms
 LAST_WORDS_S = 1.0
+
+_log = logging.getLogger(__name__ if __name__ != "__main__" else "swarmnode.worker.main")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -47,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     else:
         control_fd, segment_fd = arguments.control_fd, arguments.segment_fd
         end_with_parent()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    begin_log()
     for descriptor in (control_fd, segment_fd):
         os.set_inheritable(descriptor, False)
     channel = Channel(socket.socket(fileno=control_fd))
@@ -66,6 +68,7 @@ def main(argv: list[str] | None = None) -> int:
 def work(channel: Channel, segment: Segment) -> None:
     """Build what the daemon wants trained, and train it until told to stop."""
     configure = wait_configure(channel)
+    begin_log(configure.log_format, configure.log_level)
     threads = configure.threads or thread_count()
     os.environ["OMP_NUM_THREADS"] = str(threads)
     hide_other_gpus(configure.gpus)
@@ -112,14 +115,13 @@ def _follow_the_daemon(channel: Channel) -> None:
 
 def _report_failure(channel: Channel, error: Exception) -> int:
     kind, message = classify(error)
-    if kind == "crash":
-        traceback.print_exception(error)
+    trace = error if kind == "crash" else None
+    _log.error("worker failed (%s): %s", kind, message, exc_info=trace)
     try:
         channel.send(WorkerFailed(kind=kind, message=message))
         channel.flush(LAST_WORDS_S)
     except DaemonGone:
         pass  # then the exit status has to do
-    print(f"worker failed ({kind}): {message}", file=sys.stderr, flush=True)
     return EXIT_STATUS[kind]
 
 

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import jsonschema
 import pytest
@@ -22,6 +22,7 @@ import yaml
 
 from swarmnode import __version__
 from swarmnode.config import NodeConfig, NodeRole
+from swarmnode.daemon.scrape import metrics_routes
 from tests.deploy.kit import DEPLOY, PROGRAM_DEADLINE_S, load, run
 
 CHART = DEPLOY / "helm" / "swarmnode"
@@ -190,6 +191,24 @@ def test_it_has_no_rights_that_it_does_not_need(render: Render) -> None:
         re.findall(r"SWARMNODE_HOME=(\S+)", image)[0],
         "/tmp",
     }
+
+
+def test_probes_ask_what_the_node_answers(render: Render) -> None:
+    documents = render(WITH_LINK)
+    pod = documents["StatefulSet", "test-swarmnode"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    paths = {
+        kind: container[f"{kind}Probe"]["httpGet"]["path"]
+        for kind in ("startup", "liveness", "readiness")
+    }
+    assert paths == {
+        "startup": "/-/healthy",
+        "liveness": "/-/healthy",
+        "readiness": "/-/ready",
+    }
+    assert set(paths.values()) <= {route.path for route in metrics_routes(cast(Any, None))}
+    # A node that nobody reaches until it is a member would never be one.
+    assert documents["Service", "test-swarmnode"]["spec"]["publishNotReadyAddresses"] is True
 
 
 def test_settings_become_environment_variables_that_exist(render: Render) -> None:

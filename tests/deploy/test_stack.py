@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import yaml
 
 from swarmnode.config import NodeConfig
+from swarmnode.daemon.scrape import metrics_routes
 from tests.deploy.kit import DEPLOY, ROOT, load, needs, run
 
 COMPOSE = DEPLOY / "compose"
@@ -21,16 +23,56 @@ STAGES = re.findall(r"^FROM (\S+) AS (\S+)$", CONTAINERFILE.read_text(), re.MULT
 # --- compose ------------------------------------------------------------------------------
 
 
+def shown_by_compose(folder: Path, **environment: str) -> dict[str, Any]:
+    """Return the services as docker-compose reads them, with these variables."""
+    copied = folder / "compose"
+    shutil.copytree(COMPOSE, copied)
+    file = load(copied / "compose.yaml")
+    assert file.pop("name") == "swarmnode"  # younger than Debian's docker-compose
+    (copied / "compose.yaml").write_text(yaml.safe_dump(file))
+    given = {"PATH": "/usr/bin:/bin", "SWARMNODE_LINK": "demo", "GRAFANA_PASSWORD": "x"}
+    command = ["docker-compose", "-f", copied / "compose.yaml", "config"]
+    services: dict[str, Any] = yaml.safe_load(run(*command, env=given | environment))["services"]
+    return services
+
+
 @needs("docker-compose")
 def test_compose_takes_the_file(tmp_path: Path) -> None:
-    file = load(COMPOSE / "compose.yaml")
-    assert file.pop("name") == "swarmnode"  # younger than Debian's docker-compose
-    copy = tmp_path / "compose.yaml"
-    copy.write_text(yaml.safe_dump(file))
-    environment = {"PATH": "/usr/bin:/bin", "SWARMNODE_LINK": "demo", "GRAFANA_PASSWORD": "x"}
-    shown = yaml.safe_load(run("docker-compose", "-f", copy, "config", env=environment))
-    assert set(shown["services"]) == {"node", "prometheus", "grafana"}
-    assert shown["services"]["node"]["command"] == ["join", "demo", "--role", "trainer"]
+    services = shown_by_compose(tmp_path)
+    assert set(services) == {"node", "prometheus", "grafana"}
+    assert services["node"]["command"] == ["join", "demo", "--role", "trainer"]
+    assert "deploy" not in services["node"]
+
+
+@needs("docker-compose")
+@pytest.mark.parametrize("target", ["cpu", "cuda", "keeper"])
+def test_a_gpu_is_reserved_for_the_image_that_uses_one(tmp_path: Path, target: str) -> None:
+    node = shown_by_compose(tmp_path, SWARMNODE_TARGET=target)["node"]
+    assert node["build"]["target"] == target
+    reserved = node.get("deploy", {}).get("resources", {}).get("reservations", {})
+    gpus = [device for device in reserved.get("devices", []) if "gpu" in device["capabilities"]]
+    assert len(gpus) == (target == "cuda")
+    assert all(device["driver"] == "nvidia" for device in gpus)
+
+
+def test_there_is_a_target_for_each_image() -> None:
+    targets = {path.stem for path in (COMPOSE / "targets").glob("*.yaml")}
+    assert targets == {name for base, name in STAGES if base == "runtime"}
+
+
+def test_the_package_of_a_task_gets_in() -> None:
+    node = SERVICES["node"]
+    assert f"./tasks:{node['environment']['PYTHONPATH']}:ro" in node["volumes"]
+    said = (COMPOSE / "tasks" / "README.md").read_text(encoding="utf-8")
+    assert "pip install --no-deps --target deploy/compose/tasks" in said
+
+
+def test_health_is_asked_for_where_the_node_tells_it() -> None:
+    node = SERVICES["node"]
+    port = node["environment"]["SWARMNODE_METRICS"].rpartition(":")[2]
+    (url,) = re.findall(r'http://[^"]+', node["healthcheck"]["test"][-1])
+    assert url == f"http://127.0.0.1:{port}/-/healthy"
+    assert "/-/healthy" in {route.path for route in metrics_routes(cast(Any, None))}
 
 
 def test_compose_asks_prometheus_to_do_what_the_tree_says() -> None:
@@ -53,7 +95,7 @@ def test_nothing_but_the_swarm_is_open_to_the_world() -> None:
         for port in service["ports"]
         if not port.startswith("127.0.0.1:")
     ]
-    assert open_to_all == ["7337:7337/tcp"]
+    assert open_to_all == ["7337:7337/tcp", "7337:7337/udp"]
     for service in SERVICES.values():
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
@@ -66,7 +108,8 @@ def test_the_node_is_built_from_a_stage_and_set_by_settings_that_exist() -> None
     assert ROOT / build["dockerfile"] == CONTAINERFILE
     default = re.findall(r"\$\{SWARMNODE_TARGET:-(\w+)\}", build["target"])
     assert default == ["cpu"]
-    settings = {name.removeprefix("SWARMNODE_").lower() for name in node["environment"]}
+    names = node["environment"].keys() - {"PYTHONPATH"}
+    settings = {name.removeprefix("SWARMNODE_").lower() for name in names}
     assert settings <= set(NodeConfig.__struct_fields__)
 
 

@@ -62,6 +62,16 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
     ("arguments", "code", "message"),
     [
         (("nosuch",), 2, "No such command 'nosuch' (see `swarmnode --help`)"),
+        (
+            ("stauts",),
+            2,
+            "No such command 'stauts': did you mean 'status'? (see `swarmnode --help`)",
+        ),
+        (
+            ("service", "instal"),
+            2,
+            "No such command 'instal': did you mean 'install'? (see `swarmnode service --help`)",
+        ),
         (("status", "--bogus"), 2, "No such option"),
         (("status", "extra"), 2, "unexpected extra argument"),
         (("status",), 3, "start it with `swarmnode join LINK`"),

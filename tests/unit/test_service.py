@@ -15,7 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import swarmnode
+from swarmnode.cli import service_access
 from swarmnode.cli.main import cli
+from swarmnode.cli.service_access import ServiceUser, why_unreadable
 from swarmnode.cli.service_files import (
     SYSTEM_HOME,
     Service,
@@ -34,6 +36,7 @@ from swarmnode.store.swarms import save_link, stored_link
 EXPOSURE_MAX = 2.0
 ROOT = Path(swarmnode.__file__).parent.parent
 LINK = SwarmLink("tiny", Identity.from_seed(b"s" * 32).public_key)
+STRANGER = ServiceUser("swarmnode", 54321)
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="needs systemd-analyze"
 )
@@ -299,6 +302,82 @@ def test_what_join_would_refuse_is_refused_now(
     done = run("install", "--user", *options)
     assert done.exit_code != 0
     assert said in f"{done.output}{done.exception}"
+
+
+# --- what its user can read -----------------------------------------------------------------
+
+
+@pytest.fixture
+def venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A venv in the home folder of a person, far from the /tmp that this test is in."""
+    person = tmp_path / "people" / "ada"
+    (person / "venv" / "bin").mkdir(parents=True)
+    (person / "venv" / "bin" / "python").touch(0o755)
+    monkeypatch.setattr(sys, "prefix", str(person / "venv"))
+    monkeypatch.setattr(sys, "executable", str(person / "venv" / "bin" / "python"))
+    monkeypatch.setattr(swarmnode, "__file__", str(person / "venv" / "swarmnode" / "__init__.py"))
+    monkeypatch.setattr(service_access, "_PRIVATE_TMP", (tmp_path / "tmp",))
+    for folder in (person / "venv", person, *person.parents):
+        if folder.is_relative_to(Path("/tmp").resolve()) and folder != Path("/tmp").resolve():
+            folder.chmod(0o755)
+    return person / "venv"
+
+
+def test_a_venv_in_a_private_folder_is_noticed(venv: Path) -> None:
+    assert why_unreadable(SYSTEM_HOME, STRANGER) == ""
+    person = venv.parent
+    person.chmod(0o700)
+    why = why_unreadable(SYSTEM_HOME, STRANGER)
+    assert why.startswith(
+        f"the service's user swarmnode cannot read {sys.executable}: {person} lets others not in"
+        " (mode 0700): make the venv elsewhere"
+    )
+    found = person.stat()
+    assert why_unreadable(SYSTEM_HOME, ServiceUser("ada", found.st_uid)) == "", "it is hers"
+    person.chmod(0o710)
+    of_group = ServiceUser("swarmnode", 54321, frozenset({found.st_gid}))
+    assert why_unreadable(SYSTEM_HOME, of_group) == ""
+    assert why_unreadable(SYSTEM_HOME, STRANGER)
+
+
+def test_a_python_that_a_link_leads_to_is_noticed(venv: Path, tmp_path: Path) -> None:
+    python = tmp_path / "private" / "python3"
+    python.parent.mkdir()
+    python.touch(0o755)
+    (venv / "bin" / "python").unlink()
+    (venv / "bin" / "python").symlink_to(python)
+    assert why_unreadable(SYSTEM_HOME, STRANGER) == ""
+    python.parent.chmod(0o700)
+    assert f"{python.parent} lets others not in" in why_unreadable(SYSTEM_HOME, STRANGER)
+
+
+def test_a_home_that_cannot_be_reached_is_noticed(venv: Path, tmp_path: Path) -> None:
+    home = tmp_path / "srv" / "node"
+    home.mkdir(parents=True, mode=0o700)
+    assert why_unreadable(home, STRANGER) == "", "it is given to the user before the start"
+    home.parent.chmod(0o700)
+    why = why_unreadable(home, STRANGER)
+    assert f"cannot read {home}: {home.parent} lets others not in (mode 0700)" in why
+    assert f"leave --home out for {SYSTEM_HOME}" in why
+
+
+def test_what_a_private_tmp_hides_is_noticed(venv: Path, tmp_path: Path) -> None:
+    why = why_unreadable(tmp_path / "tmp" / "node", STRANGER)
+    assert f"PrivateTmp) and does not see {tmp_path / 'tmp' / 'node'}" in why
+
+
+def test_install_refuses_what_could_not_start(
+    venv: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(service_access, "service_user", lambda: STRANGER)
+    venv.parent.chmod(0o700)
+    refused = run("install", "tiny", "--system", "--home", str(home))
+    assert isinstance(refused.exception, Refused)
+    assert "cannot read" in str(refused.exception)
+    shown = run("install", "tiny", "--system", "--home", str(home), "--dry-run")
+    assert shown.exit_code == 0
+    assert "swarmnode: as things are here, the service's user swarmnode cannot read" in shown.output
 
 
 def test_templates_are_in_the_package() -> None:
