@@ -47,6 +47,7 @@ from swarmnode.daemon.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status import NodeView
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.takers import Takers
+from swarmnode.daemon.totals import TotalsKeeper
 from swarmnode.daemon.trainer import Trainer
 from swarmnode.daemon.transfer import ExchangeTotals
 from swarmnode.daemon.volunteer import Machine, Volunteer
@@ -54,6 +55,7 @@ from swarmnode.daemon.worker_link import StartWorker
 from swarmnode.env import Env
 from swarmnode.errors import StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
+from swarmnode.names import default_name
 from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.channel import Transport
 from swarmnode.net.datagrams import DatagramNet
@@ -146,6 +148,8 @@ class Node:
             started_monotonic_s=env.monotonic(),
             started_unix_s=env.wall(),
             exchange_duration=Histogram(),
+            node_name=config.node_name or default_name(identity.peer_id),
+            totals=TotalsKeeper(config.paths.totals, link.name, env),
         )
         self.dashboard = Dashboard(self, config.dashboard_address)
         self.readings = ReadingsDesk(self.view, config.home)
@@ -194,6 +198,7 @@ class Node:
             async with trio.open_nursery() as nursery:
                 await self._listen(nursery)
                 task_status.started(self.view.address)
+                nursery.start_soon(self.view.totals.run, self.view.given)
                 await nursery.start(self.volunteer.run)
                 nursery.start_soon(self._finish_when_asked)
                 nursery.start_soon(self._take_part, manifest, nursery)
@@ -258,7 +263,7 @@ class Node:
                 if self._finder.candidates:  # who made the swarm begins alone
                     await self.volunteer.wait_for_line()
                     self.view.waiting_for = "fetching the swarm's model"
-                    await self._snapshots.catch_up()
+                    self.view.has_peers_model = await self._snapshots.catch_up()
                 await self._train(manifest, part, nursery)
             else:
                 self.view.is_serving = True

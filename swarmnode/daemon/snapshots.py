@@ -105,16 +105,19 @@ class Snapshots:
 
     # --- joining --------------------------------------------------------------------------
 
-    async def catch_up(self) -> None:
+    async def catch_up(self) -> bool:
         """Let a node that has no model of its own, or an old one, begin with the swarm's.
 
         If nobody offers one, training begins from the swarm's seed, as on every other node.
+
+        Returns:
+            Whether it begins with the model of a peer.
 
         Raises:
             StorageError: what a full or failing disk says.
         """
         if await self._env.in_thread(self._has_fresh_model):
-            return
+            return False
         tried: set[bytes] = set()
         for _ in range(limits.SNAPSHOT_TRIES_MAX):
             entry = await self._wait_for_entry(tried)
@@ -122,11 +125,12 @@ class Snapshots:
                 others, connected = len(self._part.members.live()) - 1, len(self._part.sessions)
                 self._on_event(f"in the swarm: {others} others, {connected} connected")
             if entry is None:
-                return
+                return False
             tried.add(entry.root)
             if await self._begin_with(entry):
-                return
+                return True
         self._on_event("no model of the swarm could be fetched: training begins from its seed")
+        return False
 
     async def _begin_with(self, entry: SnapshotEntry) -> bool:
         """Whether the worker can begin with this snapshot. Raises StorageError."""

@@ -25,12 +25,15 @@ from swarmnode.daemon.peer_metrics import PeerMetrics
 from swarmnode.daemon.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.takers import Takers
+from swarmnode.daemon.totals import Given, TotalsKeeper, TotalsView
 from swarmnode.daemon.trainer import Trainer, finite_or_none
 from swarmnode.daemon.volunteer import Volunteer
 from swarmnode.ids import PeerId
+from swarmnode.names import default_name
 from swarmnode.net.paths import path_of
 from swarmnode.net.session import Session
 from swarmnode.protocol.membership.swim_events import MemberState
+from swarmnode.store.totals import Mark
 from swarmnode.telemetry.metrics import Histogram, LimitsSnapshot
 from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.tensor.codec import active_isa
@@ -58,6 +61,7 @@ class PeerView(msgspec.Struct, frozen=True):
     eval_loss: float | None
     version: str
     rtt_s: float | None
+    name: str = ""  # its own or two words of its id: two may be called the same
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -110,6 +114,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     swarm_chi2: float | None
     paused_by: tuple[str, ...]  # the codes of all that holds training, the first one first
     paused_until_unix_s: float | None  # None: nothing holds, or nobody knows
+    node_name: str
+    totals: TotalsView  # what this node gave, over all its lives
 
 
 @dataclass
@@ -124,6 +130,8 @@ class NodeView:
     started_monotonic_s: float
     started_unix_s: float
     exchange_duration: Histogram
+    node_name: str
+    totals: TotalsKeeper
     role: Role = "trainer"
     manifest: Manifest | None = None
     part: SwarmPart | None = None
@@ -143,6 +151,7 @@ class NodeView:
     own_addresses: Callable[[], tuple[str, ...]] = tuple  # those of this machine among them
     last_exchange_unix_s: float | None = None
     leaving: bool = False
+    has_peers_model: bool = False  # this life began with it
     is_serving: bool = False  # in a role without a worker
     waiting_for: str = "starting"
 
@@ -189,6 +198,7 @@ class NodeView:
             numbers,
             self.swarm_step(step),
             self.meetings.said(now),
+            self.node_name,
         )
 
     def node_status(self, now: float) -> NodeStatus:
@@ -256,6 +266,22 @@ class NodeView:
             paused_until_unix_s=(
                 self.volunteer.verdict.until_unix_s if self.volunteer is not None else None
             ),
+            node_name=self.node_name,
+            totals=self.totals.shown(self.given()),
+        )
+
+    def given(self) -> Given:
+        """Return what this node gave since it started, and the step that it is at."""
+        sent, received = self.bytes_by_plane()
+        step, tokens, _, _ = self.progress()
+        is_up = self.trainer is not None and self.trainer.ready is not None
+        return Given(
+            mark=Mark(step, tokens) if is_up else None,
+            is_anew=self.has_peers_model,
+            is_training=self.state()[0] == "training",
+            exchanges=self._committed(),
+            sent_bytes=sum(sent.values()),
+            received_bytes=sum(received.values()),
         )
 
     async def look_at_mixing(self, in_thread: InThread) -> None:
@@ -302,6 +328,7 @@ class NodeView:
             eval_loss=report.numbers.get("eval_loss"),
             version=report.version,
             rtt_s=session.statistics().rtt_s if session is not None else None,
+            name=report.name or default_name(peer),
         )
 
     def _clock_skew_s(self) -> float | None:
