@@ -54,16 +54,14 @@ class TotalsKeeper:
         self._path = path
         self._swarm = swarm
         self._env = env
-        self._book = Book()
+        self._book = _load(path)
         self._seen = Given(None, False, False, 0, 0, 0)
         self._seen_s = env.monotonic()
-        self._is_open = False
         self._has_begun = False  # in this life there was a model
         self._said = ""
 
     async def run(self, given: Callable[[], Given]) -> NoReturn:
         """Count and save until cancelled, and once more then."""
-        await self._open()
         saved_s = self._env.monotonic()
         try:
             while True:
@@ -78,17 +76,9 @@ class TotalsKeeper:
 
     def shown(self, given: Given) -> TotalsView:
         """Return the totals as of now."""
-        if self._is_open:
-            self._count(given)
+        self._count(given)
         swarms = {name: each.given for name, each in sorted(self._book.swarms.items())}
         return TotalsView(**msgspec.structs.asdict(self._book.all), swarms=swarms)
-
-    async def _open(self) -> None:
-        try:
-            self._book = await self._env.in_thread(partial(load_totals, self._path))
-        except StorageError as error:  # it is for people to look at: training goes on
-            _log.error("totals are counted from 0", why=str(error))
-        self._is_open = True
 
     def _count(self, given: Given) -> None:
         """Add what has come since the last look."""
@@ -125,3 +115,11 @@ class TotalsKeeper:
         self._has_begun = True
         step, tokens = max(counted.step, given.mark.step), max(counted.tokens, given.mark.tokens)
         return counted, Mark(step, tokens)
+
+
+def _load(path: Path) -> Book:
+    try:
+        return load_totals(path)
+    except StorageError as error:  # it is for people to look at: training goes on
+        _log.error("totals are counted from 0", why=str(error))
+        return Book()

@@ -107,6 +107,7 @@ class SimNode:
     network: str = "main"
     bootstrap: tuple[int, ...] = ()
     clock_error_s: float = 0.0
+    node_name: str = ""
     boots: int = 0
     node: Node | None = None
     failure: SwarmNodeError | None = None
@@ -195,6 +196,7 @@ class SimNode:
                 dashboard="off",
                 lan=False,
                 role=self.role,
+                node_name=self.node_name,
                 network=self.network,
                 bootstrap=tuple(str(swarm.hint(index)) for index in self.bootstrap),
             ),

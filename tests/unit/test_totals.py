@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pytest
 import trio
 from trio.testing import MockClock
 
@@ -51,7 +50,7 @@ async def test_totals_go_on_after_an_orderly_end(tmp_path: Path, autojump_clock:
     path = tmp_path / "totals.json"
     first = await Life(path).live(100)
     assert (first.steps, first.tokens, first.exchanges_committed) == (100, 1000, 100)
-    assert first.trained_s == pytest.approx(100)
+    assert 100 - limits.TOTALS_LOOK_S <= first.trained_s <= 100  # from the first look on
     second = await Life(path).live(50, begin=100)
     assert (second.steps, second.tokens, second.exchanges_committed) == (150, 1500, 150)
     assert second.sent_bytes == 150
