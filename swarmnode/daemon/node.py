@@ -55,7 +55,6 @@ from swarmnode.daemon.worker_link import StartWorker
 from swarmnode.env import Env
 from swarmnode.errors import StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.names import default_name
 from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.channel import Transport
 from swarmnode.net.datagrams import DatagramNet
@@ -138,6 +137,7 @@ class Node:
         )
         self.beacon = self._make_beacon(lan) if config.lan else None
         self._manifests = ManifestKeeper(link, config.paths, env, grounds.services)
+        self._totals = TotalsKeeper(config.paths.totals, link.name, env)
         self.view = NodeView(
             network=self._network,
             discovery=self._discovery,
@@ -148,8 +148,8 @@ class Node:
             started_monotonic_s=env.monotonic(),
             started_unix_s=env.wall(),
             exchange_duration=Histogram(),
-            node_name=config.node_name or default_name(identity.peer_id),
-            totals=TotalsKeeper(config.paths.totals, link.name, env),
+            node_name=config.node_name,
+            totals=self._totals,
         )
         self.dashboard = Dashboard(self, config.dashboard_address)
         self.readings = ReadingsDesk(self.view, config.home)
@@ -198,7 +198,7 @@ class Node:
             async with trio.open_nursery() as nursery:
                 await self._listen(nursery)
                 task_status.started(self.view.address)
-                nursery.start_soon(self.view.totals.run, self.view.given)
+                nursery.start_soon(self._totals.run, self.view.given)
                 await nursery.start(self.volunteer.run)
                 nursery.start_soon(self._finish_when_asked)
                 nursery.start_soon(self._take_part, manifest, nursery)

@@ -130,9 +130,9 @@ class NodeView:
     started_monotonic_s: float
     started_unix_s: float
     exchange_duration: Histogram
-    node_name: str
-    totals: TotalsKeeper
     role: Role = "trainer"
+    node_name: str = ""  # the owner's choice, or two words of the id
+    totals: TotalsKeeper | None = None  # None: nobody counts
     manifest: Manifest | None = None
     part: SwarmPart | None = None
     trainer: Trainer | None = None
@@ -157,6 +157,7 @@ class NodeView:
 
     def __post_init__(self) -> None:
         self._ahead_steps: int | None = None  # how far the swarm was before our worker's first step
+        self.node_name = self.node_name or default_name(self.self_id)
         self.meetings = Meetings()
         self.mixing = SwarmMixing()
         # Bytes of sessions that are closed: a counter must not fall when a peer leaves.
@@ -267,7 +268,7 @@ class NodeView:
                 self.volunteer.verdict.until_unix_s if self.volunteer is not None else None
             ),
             node_name=self.node_name,
-            totals=self.totals.shown(self.given()),
+            totals=self.totals.shown(self.given()) if self.totals else TotalsView(),
         )
 
     def given(self) -> Given:
