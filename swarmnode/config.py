@@ -27,15 +27,18 @@ from msgspec import Meta
 from swarmnode import limits
 from swarmnode.closest import closest
 from swarmnode.errors import ConfigError
+from swarmnode.hostport import ANY_INTERFACE as ANY_INTERFACE
+from swarmnode.hostport import HostPort as HostPort
+from swarmnode.hostport import is_loopback as is_loopback
+from swarmnode.hostport import parse_host_port as parse_host_port
+from swarmnode.names import check_node_name
 from swarmnode.quantities import RATE_EXPECTED, RATE_PATTERN, SIZE_EXPECTED, SIZE_PATTERN
 
 ENVIRONMENT_PREFIX = "SWARMNODE_"
 HOME_VARIABLE = "SWARMNODE_HOME"
 CONFIG_FILE_NAME = "config.toml"
-ANY_INTERFACE = "*"
 OFF = "off"
 
-_HOST = re.compile(r"\[[^\s\[\]]+\]|[^\s\[\]:]+")
 _SWARM_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 Size = Annotated[str, Meta(pattern=SIZE_PATTERN, description=SIZE_EXPECTED)]
@@ -54,6 +57,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     # A trainer has a worker, and needs torch; a keeper holds snapshots, a relay connects others
     # that cannot reach each other, a monitor only watches.
     role: Annotated[NodeRole, Meta(description="trainer, keeper, relay or monitor")] = "trainer"
+    # What this node is called where people see it; "": two words that follow from its id.
+    node_name: str = ""
     # Nodes of different networks never talk to each other; each has a DHT of its own.
     network: Annotated[
         str, Meta(min_length=1, max_length=64, pattern=r"^[a-z0-9][a-z0-9._-]*$")
@@ -149,13 +154,6 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
         return None if off else parse_host_port(self.dashboard, setting="dashboard")
 
 
-class HostPort(NamedTuple):
-    """A parsed address; ``host`` None is every interface."""
-
-    host: str | None
-    port: int
-
-
 class Setting(NamedTuple):
     """One setting, its value and where that came from, for people to look at."""
 
@@ -243,6 +241,11 @@ class Paths:
         return self.home / "traffic.json"
 
     @property
+    def totals(self) -> Path:
+        """What this node gave to its swarms so far."""
+        return self.home / "totals.json"
+
+    @property
     def lock(self) -> Path:
         """Held by the one daemon that runs on this home."""
         return self.home / "home.lock"
@@ -326,34 +329,9 @@ def explain_config(flags: Mapping[str, Any], environ: Mapping[str, str]) -> list
         settings[name] = found.get(name) or Setting(name, default, "default")
     _check_addresses(settings)
     _check_schedule(settings["schedule"])
+    _, name, origin = settings["node_name"]
+    check_node_name(name, f"node_name ({origin})")
     return list(settings.values())
-
-
-def parse_host_port(text: str, *, setting: str) -> HostPort:
-    """Take ``HOST:PORT``, ``[IPV6]:PORT`` or ``*:PORT`` apart.
-
-    Raises:
-        ConfigError: It is none of these; ``setting`` says where the text stands.
-    """
-    host, _, port = text.rpartition(":")
-    if not _HOST.fullmatch(host) or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
-        raise ConfigError(
-            f"{setting}: expected HOST:PORT, [IPV6]:PORT or *:PORT with a port of 0 to 65535, "
-            f"got {text[:80]!r}"
-        )
-    return HostPort(None if host == ANY_INTERFACE else host.strip("[]"), int(port))
-
-
-def is_loopback(host: str | None) -> bool:
-    """Return whether only this machine reaches ``host``: localhost, 127.0.0.0/8 or ::1."""
-    if host is None or host.lower() == "localhost":
-        return host is not None
-    import ipaddress  # 3 ms that the command line does not need
-
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # another name: whatever it resolves to, it is not known to be ours
-        return False
 
 
 _TYPES: dict[str, Any] = {

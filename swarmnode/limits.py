@@ -1040,6 +1040,18 @@ HTTP_RECEIVE_CHUNK_BYTES = 16 * KIB
 # A Unix socket address holds 108 bytes on Linux and 104 elsewhere, with the closing zero.
 UNIX_PATH_BYTES_MAX = 103
 
+# --- names and totals of nodes ------------------------------------------------------------
+# Fits beside an id in a table; the shared state would hold 256.
+NODE_NAME_CHARACTERS_MAX = 32
+# How often it is looked what this node gave: seconds of training are counted in such parts.
+TOTALS_LOOK_S = 5.0
+# With the look before it a `kill -9` costs 30 s of the totals at most; a write is one small file.
+TOTALS_SAVE_S = 25.0
+# A home that was in more swarms keeps the sum over all, and those that it gave most.
+TOTALS_SWARMS_MAX = 1000
+# So many entries of 64 characters and six numbers.
+TOTALS_FILE_BYTES_MAX = MIB
+
 # --- how the swarm mixes ------------------------------------------------------------------
 # Exchanges of this time say whom a node meets now: dozens, at one every few seconds.
 MET_WINDOW_S = 600.0

@@ -17,6 +17,7 @@ from swarmnode.cli.main import plain, print_json
 from swarmnode.cli.options import home_option, json_option
 from swarmnode.config import Paths, resolve_home
 from swarmnode.errors import DeadlineExceeded
+from swarmnode.quantities import show_duration
 
 # A node needs less than two seconds, a worker that hangs ten more.
 LEAVE_DEADLINE_S = 15.0
@@ -50,12 +51,14 @@ def peers(home: Path | None, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    row = "{:<16} {:<8} {:<9} {:<24} {:>8} {:>9} {:>8}  {}"
-    click.echo(row.format("peer", "role", "state", "path", "step", "loss", "rtt ms", "version"))
+    row = "{:<16} {:<18} {:<8} {:<9} {:<24} {:>8} {:>9} {:>8}  {}"
+    heads = ("peer", "name", "role", "state", "path", "step", "loss", "rtt ms", "version")
+    click.echo(row.format(*heads))
     for peer in answer:
         click.echo(
             row.format(
                 peer["peer"][:15] + "…",
+                _cut(plain(peer["name"]), 18),
                 plain(peer["role"]),
                 peer["state"] + ("?" if peer["alive"] == "suspect" else ""),
                 plain(peer["way"] or "not connected"),
@@ -155,6 +158,7 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" steps, {answer['swarm_tokens']:,} tokens",
         ),
         ("state", f"{answer['state']}: {answer['reason']}"),
+        ("name", answer["node_name"]),
         ("peer", answer["peer"]),
         ("address", ", ".join(answer["addresses"]) or answer["address"]),
         (
@@ -181,6 +185,7 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" {answer['payloads_refused']} payloads refused",
         ),
         ("traffic", f"{sent / 1e6:.1f} MB sent, {received / 1e6:.1f} MB received"),
+        ("given", _given(answer["totals"])),
         ("snapshot", f"step {answer['snapshot_step']}" if answer["snapshot_path"] else "none yet"),
         (
             "process",
@@ -188,6 +193,22 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" {answer['worker_restarts']} restarts, up {answer['uptime_s']:.0f} s",
         ),
     ]
+
+
+def _given(totals: dict[str, Any]) -> str:
+    """What this node gave so far, in words."""
+    n_swarms = len(totals["swarms"])
+    swarms = "1 swarm" if n_swarms == 1 else f"{n_swarms} swarms"
+    return (
+        f"{totals['steps']:,} steps, {totals['tokens']:,} tokens,"
+        f" {totals['exchanges_committed']:,} exchanges, {totals['sent_bytes'] / 1e6:.1f} MB sent,"
+        f" {totals['received_bytes'] / 1e6:.1f} MB received,"
+        f" {show_duration(totals['trained_s'])} of training, in {swarms}"
+    )
+
+
+def _cut(text: str, characters_max: int) -> str:
+    return text if len(text) <= characters_max else text[: characters_max - 1] + "…"
 
 
 def _number(value: float | None, spec: str) -> str:

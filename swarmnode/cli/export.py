@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -142,13 +143,14 @@ def _facts(
     peers: list[dict[str, Any]],
 ) -> dict[str, Any]:
     contributors = [
-        {"peer": peer["peer"], "steps": peer["step"], "tokens": peer["tokens"]}
+        {**_who(peer["peer"], peer["name"]), "steps": peer["step"], "tokens": peer["tokens"]}
         for peer in peers
         if peer["tokens"]
     ]
-    own = status["peer"] if status is not None else "this node"
-    own_tokens = written["tokens"]
-    contributors.insert(0, {"peer": own, "steps": written["step"], "tokens": own_tokens})
+    own = _who("this node", "")
+    if status is not None:
+        own = _who(status["peer"], status["node_name"])
+    contributors.insert(0, {**own, "steps": written["step"], "tokens": written["tokens"]})
     return {
         "swarm": manifest.name,
         "swarm_key": encode_base32(manifest.swarm_key),
@@ -174,9 +176,18 @@ def _facts(
     }
 
 
+def _who(peer: str, name: str) -> dict[str, Any]:
+    return {"peer": peer, "name": name}
+
+
+def _escaped(name: str) -> str:
+    """Return a name that a stranger chose so that Markdown and HTML see text in it."""
+    return re.sub(r"[^\w .+-]", lambda found: f"&#{ord(found[0])};", name)
+
+
 def _card(facts: dict[str, Any]) -> str:
     rows = "\n".join(
-        f"| `{one['peer']}` | {one['steps']:,} | {one['tokens']:,} |"
+        f"| {_escaped(one['name'])} | `{one['peer']}` | {one['steps']:,} | {one['tokens']:,} |"
         for one in facts["contributors"]
     )
     settings = "\n".join(f"- {key}: {value}" for key, value in facts["task_config"].items())
@@ -201,10 +212,10 @@ A model of the task `{facts["task"]}` (version {facts["task_version"]}), trained
 
 ## Who trained it
 
-The numbers of other peers are what they said of themselves.
+Names and numbers of other peers are what they said of themselves.
 
-| peer | steps | tokens |
-|---|---|---|
+| name | peer | steps | tokens |
+|---|---|---|---|
 {rows}
 
 ## Use

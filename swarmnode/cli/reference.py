@@ -76,6 +76,7 @@ _SETTINGS = {
     " swarms.",
     "bootstrap": "Nodes to begin with, `sn1…@HOST:PORT`, besides those of a link, of earlier runs"
     " and on the LAN. At most 16; in the environment separated by commas.",
+    "node_name": "What people see this node called; nothing: two words that follow from its id.",
     "lan": "Look for nodes on the local network, and be found there.",
     "metrics": "Where `/metrics` answers, or `off`.",
     "metrics_allow_remote": "Let `metrics` be an address that other machines reach. It asks nobody"

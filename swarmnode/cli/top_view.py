@@ -200,7 +200,9 @@ def _member(member: Mapping[str, Any], all_steps: int) -> Iterator[Text]:
     state = "suspect" if member["alive"] == "suspect" else member["state"]
     is_gone = member["alive"] in _GONE
     path = "this node" if member["is_self"] else member["path"] or "-"
-    yield Text(plain(member["name"]), "dim" if is_gone else "bold" if member["is_self"] else "")
+    tone = "dim" if is_gone else "bold" if member["is_self"] else ""
+    letters = plain(member["name"])  # of its id: two may be called the same
+    yield Text(" ".join(filter(None, (plain(member.get("node_name", "")), letters))), tone)
     yield Text(plain(state), _TONES.get(state, "cyan"))
     yield Text(plain(path), _PATH_TONES.get(path, "dim"))
     yield Text(_number(member["rtt_s"] and member["rtt_s"] * 1e3, ".1f"))

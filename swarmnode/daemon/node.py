@@ -48,6 +48,7 @@ from swarmnode.daemon.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status import NodeView
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.takers import Takers
+from swarmnode.daemon.totals import TotalsKeeper
 from swarmnode.daemon.trainer import Trainer
 from swarmnode.daemon.transfer import ExchangeTotals
 from swarmnode.daemon.volunteer import Machine, Volunteer
@@ -139,6 +140,7 @@ class Node:
         )
         self.beacon = self._make_beacon(lan) if config.lan else None
         self._manifests = ManifestKeeper(link, config.paths, env, grounds.services)
+        self._totals = TotalsKeeper(config.paths.totals, link.name, env)
         self.view = NodeView(
             network=self._network,
             discovery=self._discovery,
@@ -149,6 +151,8 @@ class Node:
             started_monotonic_s=env.monotonic(),
             started_unix_s=env.wall(),
             exchange_duration=Histogram(),
+            node_name=config.node_name,
+            totals=self._totals,
         )
         self.dashboard = Dashboard(self, config.dashboard_address)
         self.readings = ReadingsDesk(self.view, config.home)
@@ -197,6 +201,7 @@ class Node:
             async with trio.open_nursery() as nursery:
                 await self._listen(nursery)
                 task_status.started(self.view.address)
+                nursery.start_soon(self._totals.run, self.view.given)
                 await nursery.start(self.volunteer.run)
                 nursery.start_soon(self._finish_when_asked)
                 nursery.start_soon(self._take_part, manifest, nursery)
@@ -265,7 +270,7 @@ class Node:
                 if self._finder.candidates:  # who made the swarm begins alone
                     await self.volunteer.wait_for_line()
                     self.view.waiting_for = "fetching the swarm's model"
-                    await self._snapshots.catch_up()
+                    self.view.has_peers_model = await self._snapshots.catch_up()
                 await self._train(manifest, part, nursery)
             else:
                 self.view.is_serving = True

@@ -55,6 +55,7 @@ class OwnView(msgspec.Struct, frozen=True):
     received_bytes: int
     worker_restarts: int
     snapshot_step: int | None
+    node_name: str = ""
 
 
 class MemberView(msgspec.Struct, frozen=True):
@@ -72,6 +73,7 @@ class MemberView(msgspec.Struct, frozen=True):
     tokens: int
     eval_loss: float | None
     version: str
+    node_name: str = ""  # what it says that it is called; ``name`` tells it from one of that name
 
 
 class ExchangeEdge(msgspec.Struct, frozen=True):
@@ -175,6 +177,7 @@ def _own_view(view: NodeView, status: NodeStatus) -> OwnView:
         received_bytes=sum(status.received_bytes.values()),
         worker_restarts=status.worker_restarts,
         snapshot_step=status.snapshot_step,
+        node_name=status.node_name,
     )
 
 
@@ -192,6 +195,7 @@ def _own_member(status: NodeStatus) -> MemberView:
         tokens=status.tokens,
         eval_loss=status.eval_loss,
         version=status.version,
+        node_name=status.node_name,
     )
 
 
@@ -209,6 +213,7 @@ def _member(peer: PeerView) -> MemberView:
         tokens=peer.tokens,
         eval_loss=peer.eval_loss,
         version=_cut(peer.version, limits.DASHBOARD_VERSION_CHARACTERS_MAX),
+        node_name=peer.name,
     )
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -26,6 +27,7 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
+from swarmnode.names import default_name
 from swarmnode.net.session import Session
 from swarmnode.telemetry.readings import Readings
 from swarmnode.telemetry.remote import PeerWords, pack
@@ -55,6 +57,7 @@ def share_metrics(desk: ReadingsDesk, part: SwarmPart, env: Env) -> PeerMetrics:
         services.name(METRICS_SERVICE),
         members.connect,
         lambda: {desk.view.self_id, *members.detector.members(), *members.sessions},
+        lambda peer: part.peer_report(peer).name or default_name(peer),
     )
 
 
@@ -106,6 +109,7 @@ class PeerMetrics:
         service: the name of ``metrics/1`` in it.
         connect: returns a session with a member.
         members: everybody in the swarm, this node too.
+        name_of: what a member is called.
     """
 
     def __init__(
@@ -114,7 +118,9 @@ class PeerMetrics:
         service: str,
         connect: Callable[[PeerId], Awaitable[Session]],
         members: Callable[[], Collection[PeerId]],
+        name_of: Callable[[PeerId], str],
     ) -> None:
+        self._name_of = name_of
         self._swarm = swarm
         self._service = service
         self._connect = connect
@@ -147,7 +153,9 @@ class PeerMetrics:
         if peer not in self._asked:
             for gone in self._asked.keys() - set(self._members()):
                 del self._asked[gone]
-            self._asked[peer] = _Asked(PeerWords(peer.short, self._swarm))
+            self._asked[peer] = _Asked(
+                PeerWords(peer.short, self._swarm, partial(self._name_of, peer))
+            )
         return self._asked[peer]
 
     async def _ask(self, peer: PeerId, asked: _Asked) -> None:

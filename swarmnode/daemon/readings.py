@@ -24,6 +24,7 @@ from swarmnode.telemetry.logs import log_counts
 from swarmnode.telemetry.machine import MachineSnapshot, read_machine
 from swarmnode.telemetry.metrics import STATES, LimitsSnapshot
 from swarmnode.telemetry.readings import Readings
+from swarmnode.telemetry.remote import label_name
 from swarmnode.tensor.codec import active_isa
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _node(readings: Readings, view: NodeView) -> None:
     strategy = view.manifest.strategy if view.manifest is not None else ""
     device = _plain(view.device(), WORD)
     names = (_plain(view.swarm, NAME), view.role, device, strategy)
-    readings.set("node_info", 1, view.self_id.short, *names)
+    readings.set("node_info", 1, view.self_id.short, *names, label_name(view.node_name))
     readings.set("start_timestamp_seconds", view.started_unix_s)
     readings.one_of("state", state)
     readings.each("log_messages_total", log_counts())

@@ -3,7 +3,7 @@
 ===========  ====================================================================
 leases       member (its id), role, version, address (each one)
 counters     steps, tokens, exchanges, seconds: totals over all its lives
-registers    state, loss, eval_loss, step_time_s, met, lineage
+registers    name, state, loss, eval_loss, step_time_s, met, lineage
 maxima       step
 ===========  ====================================================================
 
@@ -23,6 +23,7 @@ from swarmnode import __version__, limits
 from swarmnode.daemon.shared_state import ADDRESS, StateKeeper
 from swarmnode.errors import LocalProtocolError
 from swarmnode.ids import PeerId
+from swarmnode.names import is_name
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.crdt.leases import SetKey
 from swarmnode.protocol.crdt.registers import RegisterContent
@@ -31,7 +32,7 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.admission import Role
 from swarmnode.wire.membership import PeerState
 
-ROLE, VERSION, MET, LINEAGE = "role", "version", "met", "lineage"
+ROLE, VERSION, MET, LINEAGE, NAME = "role", "version", "met", "lineage", "name"
 STEP_TIME_S = "step_time_s"
 _SINCE_START = ("exchanges", "seconds")  # a node counts these from zero in each of its lives
 _STATES: tuple[PeerState, ...] = get_args(PeerState)
@@ -51,6 +52,7 @@ class SelfReport:
     step: int
     met: str | None = None  # with whom it exchanged lately, see ``mixing.py``; None: never
     lineage: str = ""  # of its slow weights, see ``protocol/gossip/lineages.py``; empty: none
+    name: str = ""  # what it is called; "": it does not say
 
     def update(self, peer: PeerId, earlier: Mapping[str, int]) -> Update:
         """Return all of it as one update; ``earlier`` is what earlier lives have counted."""
@@ -62,6 +64,8 @@ class SelfReport:
         }
         leases |= {(ADDRESS, address): lease_s for address in self.addresses}
         registers: dict[str, RegisterContent] = {"state": self.state, LINEAGE: self.lineage}
+        if self.name:
+            registers[NAME] = self.name
         if self.met is not None:
             registers[MET] = self.met
         for name, value in self.numbers.items():
@@ -135,6 +139,7 @@ class PeerReport:
     numbers: dict[str, float] = field(default_factory=dict)
     met: str = ""
     lineage: str = ""
+    name: str = ""  # what it says that it is called; nothing, if that is no name
 
 
 def peer_report(state: StateKeeper, peer: PeerId, now: float) -> PeerReport:
@@ -153,6 +158,7 @@ def peer_report(state: StateKeeper, peer: PeerId, now: float) -> PeerReport:
         numbers={name: value for name, value in registers.items() if isinstance(value, float)},
         met=_text(registers.get(MET)),
         lineage=_text(registers.get(LINEAGE)),
+        name=name if isinstance(name := registers.get(NAME), str) and is_name(name) else "",
     )
 
 

@@ -108,17 +108,20 @@ class Snapshots:
 
     # --- joining --------------------------------------------------------------------------
 
-    async def catch_up(self) -> None:
+    async def catch_up(self) -> bool:
         """Let a node that has no model of its own, or an old one, begin with the swarm's.
 
         If nobody offers one, training begins from the swarm's seed, as on every other node.
+
+        Returns:
+            Whether it begins with the model of a peer.
 
         Raises:
             StorageError: what a full or failing disk says.
         """
         if await self._env.in_thread(self._has_fresh_model, self._env.wall()):
-            return
-        await self._begin_with_any()
+            return False
+        return await self._begin_with_any()
 
     async def mend(self, failed: WorkerFailed | None) -> bool:
         """Fetch another snapshot if the worker has ended because the one it had is unfit.
@@ -141,7 +144,7 @@ class Snapshots:
         await self._begin_with_any()
         return True
 
-    async def _begin_with_any(self) -> None:
+    async def _begin_with_any(self) -> bool:
         """Try one after the other, so many in all. Raises StorageError."""
         tried = self._tried
         while len(tried) < limits.SNAPSHOT_TRIES_MAX:
@@ -150,11 +153,12 @@ class Snapshots:
                 others, connected = len(self._part.members.live()) - 1, len(self._part.sessions)
                 self._on_event(f"in the swarm: {others} others, {connected} connected")
             if entry is None:
-                return
+                return False
             tried.add(entry.root)
             if await self._begin_with(entry):
-                return
+                return True
         self._on_event("no model of the swarm could be fetched: training begins from its seed")
+        return False
 
     async def _begin_with(self, entry: SnapshotEntry) -> bool:
         """Whether the worker can begin with this snapshot. Raises StorageError."""

@@ -28,12 +28,15 @@ from swarmnode.daemon.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.standstill import find_standstills
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.takers import Takers
+from swarmnode.daemon.totals import Given, TotalsKeeper, TotalsView
 from swarmnode.daemon.trainer import Trainer, finite_or_none
 from swarmnode.daemon.volunteer import Volunteer
 from swarmnode.ids import PeerId
+from swarmnode.names import default_name
 from swarmnode.net.paths import path_of
 from swarmnode.net.session import Session
 from swarmnode.protocol.membership.swim_events import MemberState
+from swarmnode.store.totals import Mark
 from swarmnode.telemetry.metrics import Histogram, LimitsSnapshot
 from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.tensor.codec import active_isa
@@ -62,6 +65,7 @@ class PeerView(msgspec.Struct, frozen=True):
     version: str
     rtt_s: float | None
     step_time_s: float | None = None  # of a local step
+    name: str = ""  # its own or two words of its id: two may be called the same
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
@@ -116,6 +120,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     swarm_chi2: float | None
     paused_by: tuple[str, ...]  # the codes of all that holds training, the first one first
     paused_until_unix_s: float | None  # None: nothing holds, or nobody knows
+    node_name: str
+    totals: TotalsView  # what this node gave, over all its lives
 
 
 @dataclass
@@ -131,6 +137,8 @@ class NodeView:
     started_unix_s: float
     exchange_duration: Histogram
     role: Role = "trainer"
+    node_name: str = ""  # the owner's choice, or two words of the id
+    totals: TotalsKeeper | None = None  # None: nobody counts
     manifest: Manifest | None = None
     part: SwarmPart | None = None
     trainer: Trainer | None = None
@@ -149,11 +157,13 @@ class NodeView:
     own_addresses: Callable[[], tuple[str, ...]] = tuple  # those of this machine among them
     last_exchange_unix_s: float | None = None
     leaving: bool = False
+    has_peers_model: bool = False  # this life began with it
     is_serving: bool = False  # in a role without a worker
     waiting_for: str = "starting"
 
     def __post_init__(self) -> None:
         self._ahead_steps: int | None = None  # how far the swarm was before our worker's first step
+        self.node_name = self.node_name or default_name(self.self_id)
         self.meetings = Meetings()
         self.mixing = SwarmMixing()
         # Bytes of sessions that are closed: a counter must not fall when a peer leaves.
@@ -197,6 +207,7 @@ class NodeView:
             self.swarm_step(step),
             self.meetings.said(now),
             lineage.said if lineage is not None else "",
+            self.node_name,
         )
 
     def node_status(self, now: float) -> NodeStatus:
@@ -266,6 +277,22 @@ class NodeView:
             paused_until_unix_s=(
                 self.volunteer.verdict.until_unix_s if self.volunteer is not None else None
             ),
+            node_name=self.node_name,
+            totals=self.totals.shown(self.given()) if self.totals else TotalsView(),
+        )
+
+    def given(self) -> Given:
+        """Return what this node gave since it started, and the step that it is at."""
+        sent, received = self.bytes_by_plane()
+        step, tokens, _, _ = self.progress()
+        is_up = self.trainer is not None and self.trainer.ready is not None
+        return Given(
+            mark=Mark(step, tokens) if is_up else None,
+            is_anew=self.has_peers_model,
+            is_training=self.state()[0] == "training",
+            exchanges=self._committed(),
+            sent_bytes=sum(sent.values()),
+            received_bytes=sum(received.values()),
         )
 
     async def look_at_mixing(self, in_thread: InThread) -> None:
@@ -313,6 +340,7 @@ class NodeView:
             version=report.version,
             rtt_s=session.statistics().rtt_s if session is not None else None,
             step_time_s=report.numbers.get(STEP_TIME_S),
+            name=report.name or default_name(peer),
         )
 
     def _clock_skew_s(self) -> float | None:

@@ -116,6 +116,7 @@ WORD = r"[a-z0-9][a-z0-9_:.-]{0,31}"
 NAME = r"[a-z0-9][a-z0-9._-]{0,63}"  # of a swarm, as in its manifest
 FIGURE = r"[a-z][a-z0-9_]{0,39}"
 GPU = r"[0-9]{1,2}"
+NODE_NAME = rf"[\w .+-]{{1,{limits.NODE_NAME_CHARACTERS_MAX}}}"  # of its owner's choice
 SHORT_ID = r"sn1[a-z2-7]{9}"
 
 
@@ -127,7 +128,7 @@ def _counter(name: str, text: str, *labels: Label) -> Family:
     return Family(PREFIX + name, "counter", text, labels)
 
 
-def _info(name: str, text: str, **patterns: str) -> Family:
+def _info(name: str, text: str, /, **patterns: str) -> Family:
     labels = tuple(Label(key, pattern=f"({pattern})?") for key, pattern in patterns.items())
     return Family(PREFIX + name, "info", text, labels)
 
@@ -152,6 +153,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         role=WORD,
         device=WORD,
         strategy=NAME,
+        name=NODE_NAME,
     ),
     _gauge("start_timestamp_seconds", "Unix time at which the daemon started."),
     _gauge("state", "1 for the state it is in, else 0.", Label("state", STATES)),

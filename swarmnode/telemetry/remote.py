@@ -8,7 +8,8 @@ word is a series for ever, so that whoever invents words could fill the operator
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+import re
+from collections.abc import Callable, Collection
 
 from swarmnode import limits
 from swarmnode.errors import MalformedMessage
@@ -20,6 +21,13 @@ from swarmnode.wire import metrics as wire
 # The swarm as a peer sees it is not its own news; one page about it is enough.
 _LOCAL_ONLY = PREFIX + "swarm_"
 _NODE = BY_NAME[PREFIX + "node_info"]
+_NODE_LABELS_TOLD = 5  # its name, the last one, stands in the shared state, and versions before
+# it would know no more of a node that told six
+
+
+def label_name(name: str) -> str:
+    """Return a name as a label: letters, digits and a few signs, others as underscores."""
+    return re.sub(r"[^\w .+-]", "_", name)
 
 
 def pack(readings: Readings) -> wire.MetricsSnapshot:
@@ -43,7 +51,7 @@ def _short(name: str) -> str:
 def _samples(family: Family, values: dict[Labels, float]) -> list[wire.MetricSample]:
     """A counter that is 0 goes without saying, and so does what is no number."""
     return [
-        wire.MetricSample(labels, value)
+        wire.MetricSample(labels[:_NODE_LABELS_TOLD] if family is _NODE else labels, value)
         for labels, value in values.items()
         if math.isfinite(value) and (value or family.kind != "counter")
     ]
@@ -52,10 +60,14 @@ def _samples(family: Family, values: dict[Labels, float]) -> list[wire.MetricSam
 class PeerWords:
     """Reads the snapshots of one peer, and remembers which words it has used."""
 
-    def __init__(self, peer: str, swarm: str) -> None:
-        """``peer`` is its short id; ``swarm`` is the name of our common swarm."""
+    def __init__(self, peer: str, swarm: str, name: Callable[[], str] = lambda: "") -> None:
+        """``peer`` is its short id; ``swarm`` is the name of our common swarm.
+
+        ``name`` returns what it is called, as the shared state says.
+        """
         self._peer = peer
         self._swarm = swarm
+        self._name = name
         self._words: dict[str, set[Labels]] = {}
 
     def unpack(self, snapshot: wire.MetricsSnapshot, members: Collection[str]) -> Readings:
@@ -84,7 +96,10 @@ class PeerWords:
 
     def _own_labels(self, family: Family, labels: Labels) -> Labels:
         """Who it is and in which swarm, is ours to say."""
-        return (self._peer, self._swarm, *labels[2:]) if family is _NODE else labels
+        if family is not _NODE:
+            return labels
+        told = labels[2:_NODE_LABELS_TOLD]
+        return (self._peer, self._swarm, *told, label_name(self._name()))
 
     def _may_show(self, family: Family, labels: Labels, members: Collection[str]) -> bool:
         if len(labels) != len(family.labels):

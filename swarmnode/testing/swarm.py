@@ -115,6 +115,7 @@ class SimNode:
     training: TrainingChoice = TrainingChoice()  # noqa: RUF009 -- frozen
     settings: Mapping[str, Any] = field(default_factory=dict)
     machine: Machine | None = None
+    node_name: str = ""
     boots: int = 0
     node: Node | None = None
     failure: SwarmNodeError | None = None
@@ -202,6 +203,7 @@ class SimNode:
             dashboard="off",
             lan=False,
             role=self.role,
+            node_name=self.node_name,
             network=self.network,
             bootstrap=tuple(str(swarm.hint(index)) for index in self.bootstrap),
         )

@@ -102,7 +102,8 @@ def test_bytes_that_were_changed_on_the_way_do_no_harm(seed: int, n_changes: int
 def test_what_was_packed_is_what_is_shown() -> None:
     before = full()
     came = decode_record(encode_record(pack(before)), MetricsSnapshot)
-    after = PeerWords("sn1abcdefghi", "digits").unpack(came, {"sn1abcdefghi"})
+    peer = PeerWords("sn1abcdefghi", "digits", lambda: "calm-otter")  # as the shared state says
+    after = peer.unpack(came, {"sn1abcdefghi"})
     assert after.histograms == before.histograms
     for name, values in before.values.items():
         if not name.startswith("swarmnode_swarm_"):

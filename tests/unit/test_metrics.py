@@ -32,6 +32,7 @@ _EXAMPLES = {
     catalogue.FIGURE: "eta",
     catalogue.GPU: "0",
     catalogue.SHORT_ID: "sn1abcdefghi",
+    catalogue.NODE_NAME: "calm-otter",
 }
 
 

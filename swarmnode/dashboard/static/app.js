@@ -48,7 +48,7 @@ function showOwn(node) {
   setText(byId("state"), node.state);
   byId("state").dataset.tone = tone(node.state);
   setText(byId("reason"), node.reason);
-  setText(byId("own-name"), node.peer);
+  setText(byId("own-name"), node.node_name ? `${node.node_name} · ${node.peer}` : node.peer);
   byId("alarm").hidden = node.alarm === "";
   setText(byId("alarm"), node.alarm);
   control.update(node);

@@ -4,6 +4,11 @@ const NONE = "–";
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 
+// What a member is called, with the letters of its id: two may be called the same.
+export function nameOf(member) {
+  return member.node_name ? `${member.node_name} ${member.name}` : member.name;
+}
+
 export function count(value) {
   return value === null ? NONE : whole.format(value);
 }

@@ -1,7 +1,7 @@
 // The swarm: this node, its connections by their path, and who exchanges with whom.
 
 import { element, setText, svg } from "./dom.js";
-import { pathName, stateOf, tone } from "./format.js";
+import { nameOf, pathName, stateOf, tone } from "./format.js";
 
 const WIDTH = { min: 290, max: 520 };
 const HEIGHT_SHARE = 0.78;
@@ -109,7 +109,7 @@ function meeting(from, to, edge) {
 function way(from, to, member) {
   const ends = { x1: from.x, y1: from.y, x2: to.x, y2: to.y };
   const line = svg("line", { class: "way", "data-path": member.path, ...ends });
-  line.append(svg("title", {}, `${member.name}: ${pathName(member.path)}`));
+  line.append(svg("title", {}, `${nameOf(member)}: ${pathName(member.path)}`));
   return line;
 }
 
@@ -123,7 +123,7 @@ function spot(at, member, n, size) {
     cy: at.y,
     r: radius,
   });
-  circle.append(svg("title", {}, `${member.name}, ${stateOf(member)}`));
+  circle.append(svg("title", {}, `${nameOf(member)}, ${stateOf(member)}`));
   const group = svg("g", { "data-member": member.name }, circle);
   if (member.is_self || n <= LABELLED_MAX) {
     // Lines go inwards from a ring: names stand on its outer side.

@@ -2,7 +2,7 @@
 // reading or selecting in them.
 
 import { element, setText, svg } from "./dom.js";
-import { bytes, compact, count, loss, milliseconds, pathName, percent, stateOf, tone } from "./format.js";
+import { bytes, compact, count, loss, milliseconds, nameOf, pathName, percent, stateOf, tone } from "./format.js";
 
 const GONE = ["dead", "left"];
 
@@ -36,7 +36,7 @@ function memberRow() {
 function showMember(row, member, all) {
   const [name, state, path, rtt, lossCell, steps, tokens, share, version] = row.cells;
   row.className = GONE.includes(member.alive) ? "gone" : "";
-  setText(name.firstChild, member.name);
+  setText(name.firstChild, nameOf(member));
   name.title = member.peer;
   setText(name.lastChild, member.is_self ? "this node" : "");
   const badge = state.firstChild;
