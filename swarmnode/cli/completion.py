@@ -16,10 +16,8 @@ _ARGUMENTS = frozenset({"name", "names", "link", "swarm"})
 _NEW_NAMES = frozenset({"create"})  # verbs whose name must be none that there is
 
 
-class SwarmName(click.ParamType):
+class SwarmName(click.types.StringParamType):
     """Text that the shell completes."""
-
-    name = "text"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
