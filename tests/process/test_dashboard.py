@@ -121,6 +121,10 @@ def test_the_page_shows_the_swarm(three: Trio, page: Browser) -> None:
         f"[...document.querySelectorAll('{ROW} th span.mono')].map(e => e.innerText)"
     )
     assert set(rows) == three.names
+    called = page.evaluate(
+        f"[...document.querySelectorAll('{ROW} th span.called')].map(e => e.innerText)"
+    )
+    assert set(called) == {node.status()["node_name"] for node in three.nodes}
     page.wait("document.querySelectorAll('#map .way[data-path=direct]').length == 2", "two ways")
     assert (
         set(

@@ -2,7 +2,7 @@
 // reading or selecting in them.
 
 import { element, setText, svg } from "./dom.js";
-import { bytes, compact, count, loss, milliseconds, nameOf, pathName, percent, stateOf, tone } from "./format.js";
+import { bytes, compact, count, loss, milliseconds, pathName, percent, stateOf, tone } from "./format.js";
 
 const GONE = ["dead", "left"];
 
@@ -21,7 +21,13 @@ function memberRow() {
   return element(
     "tr",
     {},
-    element("th", { scope: "row" }, element("span", { class: "mono" }), element("span", { class: "you" })),
+    element(
+      "th",
+      { scope: "row" },
+      element("span", { class: "called" }),
+      element("span", { class: "mono" }),
+      element("span", { class: "you" }),
+    ),
     element("td", {}, element("span", { class: "badge" })),
     element("td", {}, svg("svg", { class: "way-key", width: 28, height: 12, "aria-hidden": true }, way), element("span")),
     element("td", { class: "num wide" }),
@@ -36,7 +42,8 @@ function memberRow() {
 function showMember(row, member, all) {
   const [name, state, path, rtt, lossCell, steps, tokens, share, version] = row.cells;
   row.className = GONE.includes(member.alive) ? "gone" : "";
-  setText(name.firstChild, nameOf(member));
+  setText(name.children[0], member.node_name);
+  setText(name.children[1], member.name);
   name.title = member.peer;
   setText(name.lastChild, member.is_self ? "this node" : "");
   const badge = state.firstChild;
@@ -68,7 +75,8 @@ function setShare(cell, share) {
 function showOthers(row, overview, all) {
   const [name, state, path, rtt, lossCell, steps, tokens, share, version] = row.cells;
   row.className = "gone";
-  setText(name.firstChild, "others");
+  setText(name.children[0], "");
+  setText(name.children[1], "others");
   name.title = "Members of earlier, and those beyond the end of this table";
   setText(name.lastChild, "");
   state.firstChild.hidden = true;
