@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shlex
 import signal
 import socket
 import sys
@@ -61,7 +62,8 @@ def _make_screen() -> Screen:
         if error.name is None or error.name.partition(".")[0] != "rich":
             raise
         raise SwarmNodeError(
-            "`swarmnode top` draws with rich, which is not installed: pip install 'swarmnode[tui]'"
+            "`swarmnode top` draws with rich, which the extra `tui` brings: in the clone run"
+            f" {shlex.quote(sys.executable)} -m pip install '.[tui]'"
         ) from error
     return Screen()
 

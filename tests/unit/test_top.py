@@ -147,5 +147,5 @@ def test_a_line_tells_what_is_wrong_and_the_rest_stays() -> None:
 def test_without_rich_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "swarmnode.cli.top_view")
     monkeypatch.setitem(sys.modules, "rich.console", None)
-    with pytest.raises(SwarmNodeError, match=r"pip install 'swarmnode\[tui\]'"):
+    with pytest.raises(SwarmNodeError, match=r"extra `tui` .* -m pip install '\.\[tui\]'"):
         top.callback(once=True, home=None, as_json=False)  # type: ignore[misc]
