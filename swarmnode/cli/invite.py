@@ -13,6 +13,7 @@ from typing import Any, get_args
 import click
 
 from swarmnode import limits
+from swarmnode.cli.link import find_link
 from swarmnode.cli.main import print_json
 from swarmnode.cli.options import home_option, json_option
 from swarmnode.config import Paths, resolve_home
@@ -96,7 +97,7 @@ def create(name: str, uses: int, life_s: int, role: Role, home: Path | None, as_
         )
     now = time.time()
     made = make_invite(swarm, role=role, uses=uses, expires_at=int(now) + life_s, now_unix_s=now)
-    link = replace(resolve_link(name, paths), invite=made.encode())
+    link = _link_with(made.encode(), name, paths)
     _check_length(link)
     save_invite(made, paths.swarm(name), now_unix_s=now)
     if as_json:
@@ -171,6 +172,17 @@ def revoke(name: str, invite: str, home: Path | None, as_json: bool) -> None:
         f"revoked invite {encode_base32(key)}: nobody joins with it any more, and who did is no"
         f" member once the news has come; {len(revocations.revoked)} invite(s) are revoked now"
     )
+
+
+def _link_with(token: bytes, name: str, paths: Paths) -> SwarmLink:
+    """Return the link with an invite, and with as many of today's peers as fit beside it."""
+    found = find_link(name, paths)
+    if not found.is_fresh:
+        return replace(resolve_link(name, paths), invite=token)
+    link = replace(found.link, invite=token)
+    while len(str(link)) > limits.LINK_CHARACTERS_MAX and link.hints:
+        link = replace(link, hints=link.hints[:-1])
+    return link
 
 
 def _swarm_key(name: str, paths: Paths) -> Identity:

@@ -155,6 +155,7 @@ def _check_somebody_to_ask(config: NodeConfig, *, has_peers: bool, name: str) ->
     if not (has_peers or has_manifest or others):
         raise ConfigError(
             f"the link of swarm {name!r} names no peer (b=) to join through, this home knows no"
-            " other node, and the LAN is switched off: put the link in single quotes, or name a"
+            " other node, and the LAN is switched off: a shell cuts a link without quotes at the &,"
+            " so put the link in single quotes, or name a"
             " node of its network with --bootstrap PEER@HOST:PORT"
         )

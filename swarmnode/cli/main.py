@@ -38,6 +38,7 @@ _VERBS = {
     "invite": ("invite", "Let people into a closed swarm, and take that back."),
     "join": ("join", "Join a swarm by its link or name and train until Ctrl-C."),
     "leave": ("control", "Tell the running node to leave its swarm and stop."),
+    "link": ("link", "Print the link to a swarm, with peers that are there now."),
     "netcheck": ("netcheck", "Show how this node reaches others, and what would help."),
     "metrics": ("metrics", "Print what Prometheus sees of the running node."),
     "finish": ("volunteer", "Let exchanges that run complete, then leave and stop."),

@@ -139,6 +139,8 @@ _ROUTES = {
     "GET /swarms": "What the node knows of swarms: those that nodes on the LAN are in, its own, and"
     " what the DHT has under the names in `?names=A,B`. `swarms` has the fields of"
     " [a swarm](#fields-of-a-swarm); `searched` says where was looked.",
+    "GET /link": "The link to the swarm, to pass on: `link`, with members that are reached now in"
+    " `hints`; `closed`: who has no invite is not let in.",
     "GET /overview": "The swarm as this node sees it: the fields of [an overview](#fields-of-an-"
     "overview).",
     "GET /history": "Loss over time since the node started, where it has a dashboard: `generation`"

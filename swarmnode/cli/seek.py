@@ -27,7 +27,7 @@ from swarmnode.env import real_env
 from swarmnode.errors import ConfigError, NotRunning, Refused, SwarmNodeError
 from swarmnode.ids import PUBLIC_KEY_BYTES, PeerId, decode_base32, encode_base32
 from swarmnode.net.tcp import TcpTransport
-from swarmnode.protocol.swarm import Hint, SwarmLink
+from swarmnode.protocol.swarm import Hint, SwarmLink, cut_note
 from swarmnode.store.contacts import load_contacts
 from swarmnode.store.swarms import is_link, resolve_link, stored_link, stored_links
 from swarmnode.telemetry.logs import configure_logging
@@ -69,6 +69,8 @@ def resolve(
     known = resolve_link(text, config.paths) if is_link(text) else stored_link(text, config.paths)
     if known is not None:
         _check_has_key(known, wanted, is_given=is_link(text))
+        if is_link(text) and _can_ask(config) and (note := cut_note(text, known)):
+            say(f"{note}; looking for it elsewhere meanwhile")
         return known
     if len(wanted) == _KEY_LETTERS:
         return SwarmLink(text, decode_base32(wanted, what="--key"))

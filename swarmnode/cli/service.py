@@ -77,9 +77,12 @@ def install(
     """
     scope = _Scope(is_system, root, needs_root=not dry_run)
     own_home = scope.home(home)
-    from swarmnode.store.swarms import resolve_link
+    from swarmnode.protocol.swarm import cut_note
+    from swarmnode.store.swarms import is_link, resolve_link
 
     known = resolve_link(link, Paths(scope.below_root(own_home)))
+    if is_link(link) and (note := cut_note(link, known)):
+        click.echo(f"note: {note}", err=True)
     has_worker = _has_worker(known.name, own_home, join_options)
     plan = scope.plan(Service(known.name, own_home, join_options, has_worker))
     scope.check_readable(own_home, is_for_now=not dry_run and root is None)
@@ -238,7 +241,7 @@ def _save_link(link: Any, home: Path) -> None:
 
     paths = Paths(home)
     owner = home.stat() if home.exists() else None
-    save_link(link, paths)
+    save_link(link, paths, has_check=False)  # the node writes it, as its own file
     if owner is not None and sys.platform != "win32" and os.geteuid() == 0:
         link_path = paths.swarm(link.name).link
         for path in (paths.swarms, link_path.parent, link_path):

@@ -6,6 +6,7 @@ GET /status   :class:`~swarmnode.daemon.status.NodeStatus`; ``?mixing=1`` with f
 GET /peers    list of :class:`~swarmnode.daemon.status.PeerView`
 GET /netcheck  list of :class:`~swarmnode.daemon.netcheck.Finding`
 GET /swarms   ``?names=A,B``: :class:`~swarmnode.daemon.found.Findings`, what LAN and DHT know
+GET /link     :class:`~swarmnode.daemon.fresh_link.FreshLink`, to pass on
 GET /overview, /history  what the dashboard shows: ``daemon/overview.py``, ``loss_history.py``
 GET /dashboard  :class:`~swarmnode.daemon.dashboard.Whereabouts`
 GET /metrics, /peers/ID/metrics, /sd, /-/healthy, /-/ready  see ``daemon/scrape.py``; also where
@@ -25,6 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from swarmnode import limits
+from swarmnode.daemon.fresh_link import fresh_link
 from swarmnode.daemon.lookup import ask_node
 from swarmnode.daemon.netcheck import find
 from swarmnode.daemon.netlook import look
@@ -57,6 +59,9 @@ def control_routes(node: Node) -> list[Route]:
         names = [name for name in request.query().get("names", "").split(",") if name]
         return json_response(await ask_node(node.view, node.beacon, names, node.env))
 
+    async def link(request: Request) -> Response:  # noqa: ARG001
+        return json_response(fresh_link(node.view))
+
     async def snapshot(request: Request) -> Response:  # noqa: ARG001
         saved = await _trainer(node).save_snapshot(limits.SNAPSHOT_REQUEST_DEADLINE_S)
         return json_response({"step": saved.step, "path": saved.path})
@@ -85,6 +90,7 @@ def control_routes(node: Node) -> list[Route]:
         Route("GET", "/peers", peers),
         Route("GET", "/netcheck", netcheck, limits.NETCHECK_S + 1),
         Route("GET", "/swarms", swarms, limits.LOOKUP_DHT_S + 1),
+        Route("GET", "/link", link),
         Route("POST", "/snapshot", snapshot, limits.SNAPSHOT_REQUEST_DEADLINE_S + 1),
         Route("POST", "/finalize", finalize, limits.FINALIZE_DEADLINE_S),
         Route("POST", "/leave", leave),

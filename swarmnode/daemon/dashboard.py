@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 KEY_HEADER = "x-swarmnode-key"
 # Of the control API.
 _READ = (("GET", "/overview"), ("GET", "/history"))
-_CHANGES = (("POST", "/pause"), ("POST", "/resume"))
+_FOR_OWNER = (("POST", "/pause"), ("POST", "/resume"), ("GET", "/link"))
 
 _POLICY = "; ".join(
     (
@@ -194,7 +194,7 @@ class Dashboard:
             *(
                 route._replace(handler=self._with_key(route.handler))
                 for route in control
-                if route[:2] in _CHANGES
+                if route[:2] in _FOR_OWNER
             ),
         ]
 

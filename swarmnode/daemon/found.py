@@ -161,7 +161,7 @@ def _found(claims: Sequence[Claim]) -> FoundSwarm:
 def _peers(claims: Sequence[Claim]) -> tuple[str, ...]:
     """Return whom to ask first: one address of each author, then the second ones."""
     columns = [
-        [str(Hint(claim.author, address)) for address in claim.addresses if _can_be_told(address)]
+        [str(Hint(claim.author, address)) for address in claim.addresses if can_be_told(address)]
         for claim in claims
         if claim.author is not None
     ]
@@ -169,7 +169,7 @@ def _peers(claims: Sequence[Claim]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ranked))[: limits.BOOTSTRAP_HINTS_MAX]
 
 
-def _can_be_told(address: str) -> bool:
+def can_be_told(address: str) -> bool:
     """Whether an address makes sense in a link: strangers wrote it."""
     with suppress(ConfigError):
         host, port = parse_host_port(address, setting="address")

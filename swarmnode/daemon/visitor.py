@@ -148,9 +148,10 @@ class Visitor:
             if isinstance(error, Refused | ProtocolError):
                 return error
         causes = "; ".join(f"{peer.short}: {error}" for peer, error in list(errors.items())[:3])
+        cut = "" if link.hints else " The link names no peer (b=): was it cut at the &, unquoted?"
         return TransportError(
             f"nobody gave the manifest of swarm {link.name!r}: {causes or 'nobody was found'}"
-            f" (looked {lookup.in_words(self._searched())}): is one of its members running?"
+            f" (looked {lookup.in_words(self._searched())}): is one of its members running?{cut}"
         )
 
 

@@ -122,6 +122,19 @@ def parse_link(text: str) -> SwarmLink:
     return SwarmLink(name, key, tuple(hints), invite)
 
 
+def cut_note(text: str, link: SwarmLink) -> str:
+    """Say that a shell seems to have cut a link at its first ``&``; "" if it does not look so.
+
+    A link may have no peers, so that is a remark: the LAN and known nodes may lead on.
+    """
+    if link.hints or "&" in text:
+        return ""
+    return (
+        f"the link of swarm {link.name!r} ends after its key and names no peer (b=): a shell cuts a"
+        " link without quotes at the &, so put it in single quotes, 'swarm:NAME?k=…&b=…'"
+    )
+
+
 def _decode_invite(text: str) -> bytes:
     # Nothing of it may reach a message: those are printed and logged.
     with contextlib.suppress(ConfigError):

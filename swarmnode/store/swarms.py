@@ -12,20 +12,30 @@ from swarmnode import limits
 from swarmnode.config import Paths, parse_host_port
 from swarmnode.errors import ConfigError, CorruptRecord, MalformedMessage
 from swarmnode.protocol.swarm import SwarmLink, check_name, parse_link
-from swarmnode.store.files import make_private_dir, read_file, write_atomic
+from swarmnode.store.files import make_private_dir, read_file, storage_errors, write_atomic
 from swarmnode.wire.packing import decode_record
 from swarmnode.wire.swarm import Manifest, Signed
 
 
-def save_link(link: SwarmLink, paths: Paths) -> None:
+def save_link(link: SwarmLink, paths: Paths, *, has_check: bool = True) -> None:
     """Remember a link, so that its name is enough next time.
 
     An invite or peers that are known already stay, if this link has none.
+
+    Args:
+        has_check: whether a checksum is written beside it.
     """
     path = paths.swarm(link.name).link
     make_private_dir(path.parent)
     text = str(with_stored(link, paths))
-    write_atomic(path, f"{text}\n{_check_line(text)}\n".encode())
+    # The link alone, for people and `cat`. Without the checksum beside it a flipped bit could be
+    # another swarm's key; it is gone while they differ, as a crash may come between the two.
+    check_path = _check_path(path)
+    with storage_errors(check_path, "remove"):
+        check_path.unlink(missing_ok=True)
+    write_atomic(path, f"{text}\n".encode())
+    if has_check:
+        write_atomic(check_path, f"{_check_line(text)}\n".encode())
 
 
 def with_stored(link: SwarmLink, paths: Paths) -> SwarmLink:
@@ -51,17 +61,29 @@ def stored_link(name: str, paths: Paths) -> SwarmLink | None:
         stored = read_file(path, bytes_max=limits.KEY_FILE_BYTES_MAX)
     except FileNotFoundError:
         return None
-    # Without the second line a flipped bit could be another swarm's key. Somebody who copies a
-    # link there by hand may leave it out.
+    # Former versions wrote the checksum as a second line. Somebody who copies a link there by hand
+    # leaves it out.
     text, _, check_line = stored.decode("utf-8", "replace").partition("\n")
     try:
-        if check_line.strip() not in ("", _check_line(text)):
+        if (check_line.strip() or _read_check(path)) not in ("", _check_line(text)):
             raise ConfigError("its checksum is wrong")
         return _check_hints(parse_link(text))
     except ConfigError as error:
         raise ConfigError(
             f"{path} is damaged ({error}): join once by the link instead of the name"
         ) from error
+
+
+def _check_path(link_path: Path) -> Path:
+    return link_path.with_name("link.crc32")
+
+
+def _read_check(link_path: Path) -> str:
+    try:
+        found = read_file(_check_path(link_path), bytes_max=limits.KEY_FILE_BYTES_MAX)
+    except FileNotFoundError:
+        return ""
+    return found.decode("utf-8", "replace").strip()
 
 
 def _check_line(text: str) -> str:

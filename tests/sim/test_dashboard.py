@@ -384,3 +384,15 @@ async def test_a_node_without_a_dashboard_says_so(tmp_path: Path, autojump_clock
         where = swarm.nodes[0].running.dashboard.whereabouts()
         assert (where.url, where.key) == ("", "")
         assert where.reason == "the setting dashboard is off"
+
+
+async def test_the_link_for_others_is_for_the_owner(tmp_path: Path, autojump_clock: Any) -> None:
+    async with three(tmp_path) as swarm:
+        dashboard = dashboard_of(swarm.nodes[0])
+        status, _, _ = await ask(dashboard, "/link")
+        assert status == 403
+        status, _, body = await ask(dashboard, "/link", **{KEY_HEADER: dashboard._key})
+        assert status == 200
+        assert json.loads(body)["link"].startswith("swarm:sim?k=")
+        assert b"./share.js" in (await ask(dashboard, "/static/app.js"))[2]
+        assert (await ask(dashboard, "/static/share.js"))[0] == 200

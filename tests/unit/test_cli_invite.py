@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -273,3 +274,17 @@ def test_what_a_node_keeps_comes_back_and_damage_is_named(paths: Paths) -> None:
             load_all()
         path.write_bytes(whole)
     load_all()
+
+
+def test_an_invite_leads_to_todays_members(
+    paths: Paths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = SwarmLink("demo", load_or_create_identity(paths.swarm("demo").swarm_key).public_key)
+    hints = tuple(Hint(PEER, f"{'h' * 150}{number}:7337") for number in range(8))
+    fresh = {"link": str(replace(stored, hints=hints)), "closed": True}
+    monkeypatch.setattr("swarmnode.cli.client.ControlClient.get", lambda *_, **__: fresh)
+    link = parse_link(run_json(capsys, "create", "demo")["link"])
+    # The invite needs room: as many of them as fit beside it, the first ones.
+    assert 0 < len(link.hints) < 8
+    assert link.hints == hints[: len(link.hints)]
+    assert link.invite

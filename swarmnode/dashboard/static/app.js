@@ -5,11 +5,13 @@ import { Control } from "./control.js";
 import { byId, setFacts, setText } from "./dom.js";
 import { bytes, compact, count, duration, loss, milliseconds, tone } from "./format.js";
 import { SwarmMap } from "./map.js";
+import { Share } from "./share.js";
 import { showMembers, showSnapshots } from "./tables.js";
 
 const RETRY_MS = 3000;
 
 const control = new Control({ button: byId("pause"), note: byId("control-note") });
+const share = new Share({ button: byId("share"), note: byId("share-note"), control });
 const map = new SwarmMap({ root: byId("map"), count: byId("map-count"), legend: byId("map-legend") });
 const chart = new LossChart({
   root: byId("loss"),
@@ -52,6 +54,7 @@ function showOwn(node) {
   byId("alarm").hidden = node.alarm === "";
   setText(byId("alarm"), node.alarm);
   control.update(node);
+  share.update();
   setFacts(byId("own-facts"), [
     ["Role", node.role],
     ["Device", node.device || "–"],
