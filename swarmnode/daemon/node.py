@@ -45,7 +45,7 @@ from swarmnode.daemon.readings import ReadingsDesk
 from swarmnode.daemon.report import SelfReport
 from swarmnode.daemon.scrape import metrics_routes, target_address
 from swarmnode.daemon.snapshots import Snapshots, snapshot_bytes_max
-from swarmnode.daemon.status import NodeView
+from swarmnode.daemon.status import NodeView, in_one_line
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.takers import Takers
 from swarmnode.daemon.totals import TotalsKeeper
@@ -116,10 +116,8 @@ class Node:
         self._config = config
         self._link = link
         self._identity = identity
-        self._start_worker = start_worker
-        self._training = training
-        self._on_event = on_event
-        self._on_finished = on_finished
+        self._start_worker, self._training = start_worker, training
+        self._on_event, self._on_finished = on_event, on_finished
         self._find_addresses = find_addresses
         self._stop = trio.Event()
         self._stop_reason = ""
@@ -282,15 +280,7 @@ class Node:
         while True:
             await trio.sleep(limits.PROGRESS_LINE_S)
             status = self.view.node_status(self.env.monotonic())
-            loss, swarm = (
-                "-" if value is None else f"{value:.4f}"
-                for value in (status.eval_loss, status.swarm_loss)
-            )
-            self._on_event(
-                f"{status.state} ({status.reason}): step {status.step:,}, held-out loss {loss},"
-                f" swarm {swarm}, {status.peers_connected} peers,"
-                f" {status.exchanges_committed} exchanges"
-            )
+            self._on_event(in_one_line(status))
             if status.alarm:
                 self._on_event(f"ALARM: {status.alarm}")
 
@@ -454,7 +444,7 @@ class Node:
 
     def _make_trainer(self, manifest: Manifest) -> Trainer:
         configure = configure_of(manifest, self._config, self._training, self._identity.peer_id)
-        trainer = Trainer(
+        return Trainer(
             configure,
             start_worker=self._start_worker,
             env=self.env,
@@ -463,9 +453,8 @@ class Node:
             on_saved=self._snapshots.saved,
             on_event=self._on_event,
             share=self._config.cpu_percent / 100,
+            mend=self._snapshots.mend,
         )
-        trainer.mend = self._snapshots.mend
-        return trainer
 
     # --- going down -----------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ full       others have all places of the group: this node trains beside it
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from swarmnode import limits
 from swarmnode.daemon.groups import Groups
@@ -34,6 +35,21 @@ def find_standstills(log: Log, groups: Groups, lineages: Lineages, now: float) -
         "full": _of_places(groups),
     }
     return {kind: sentence for kind, sentence in found.items() if sentence}
+
+
+def other_base_alarm(finished: Mapping[tuple[Any, Any, str], int], committed: int) -> str:
+    """Return what to look at if nobody has the base of the model that this node began with.
+
+    A peer's snapshot may name another than the swarm's, and who begins with that meets nobody.
+    """
+    refused = sum(count for (_, _, reason), count in finished.items() if reason == "base")
+    if committed or refused < limits.BASE_REFUSALS_ALARM:
+        return ""
+    return (
+        f"all {refused} offers came to nothing because the others' model began from another base"
+        " than this node's, which trains alone: stop it, move its snapshots and blobs away, and"
+        " join again"
+    )
 
 
 def _of_log(log: Log, now: float) -> str:

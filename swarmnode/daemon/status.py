@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import trio
@@ -25,7 +24,7 @@ from swarmnode.daemon.network import Network
 from swarmnode.daemon.own_data import data_alarm, data_in_words
 from swarmnode.daemon.peer_metrics import PeerMetrics
 from swarmnode.daemon.report import STEP_TIME_S, PeerReport, SelfReport
-from swarmnode.daemon.standstill import find_standstills
+from swarmnode.daemon.standstill import find_standstills, other_base_alarm
 from swarmnode.daemon.swarm import SwarmPart
 from swarmnode.daemon.takers import Takers
 from swarmnode.daemon.totals import Given, TotalsKeeper, TotalsView
@@ -471,18 +470,13 @@ class NodeView:
         )
 
 
-def other_base_alarm(finished: Mapping[tuple[Any, Any, str], int], committed: int) -> str:
-    """Return what to look at if nobody has the base of the model that this node began with.
-
-    A peer's snapshot may name another than the swarm's, and who begins with that meets nobody.
-    """
-    refused = sum(count for (_, _, reason), count in finished.items() if reason == "base")
-    if committed or refused < limits.BASE_REFUSALS_ALARM:
-        return ""
+def in_one_line(status: NodeStatus) -> str:
+    """Return what a node does, for whoever looks at its terminal now and then."""
+    losses = (status.eval_loss, status.swarm_loss)
+    loss, swarm = ("-" if value is None else f"{value:.4f}" for value in losses)
     return (
-        f"all {refused} offers came to nothing because the others' model began from another base"
-        " than this node's, which trains alone: stop it, move its snapshots and blobs away, and"
-        " join again"
+        f"{status.state} ({status.reason}): step {status.step:,}, held-out loss {loss},"
+        f" swarm {swarm}, {status.peers_connected} peers, {status.exchanges_committed} exchanges"
     )
 
 

@@ -107,12 +107,12 @@ class Trainer:
         on_event: told that training begins, for the terminal.
         share: of the time of its threads, or of its GPU, that the worker may take.
         fitting: remembers over all workers how batches are cut to fit into memory.
+        mend: makes good what ended the worker, if it can: no death that the budget is for.
 
     Attributes:
         lender: lends the slots of the worker that runs.
         takers: who serves wishes, by their kind.
         briefing: tells the worker of the others; without one it knows of nobody.
-        mend: makes good what ended the worker, if it can: no death that the budget is for.
         on_log_round: a worker is up that wants the log from this round on.
     """
 
@@ -129,6 +129,7 @@ class Trainer:
         dealer: ShardDealer | None = None,
         share: float = 1.0,
         fitting: Fitting | None = None,
+        mend: Callable[[WorkerFailed | None], Awaitable[bool]] | None = None,
     ) -> None:
         self.configure = configure
         self.state: PeerState = "starting"
@@ -147,11 +148,11 @@ class Trainer:
         self.lender = SlotLender(self._post, on_lost)
         self.takers: Mapping[str, WishTaker] = {}
         self.on_log_round: Callable[[int], None] = lambda _round: None
-        self.mend: Callable[[WorkerFailed | None], Awaitable[bool]] | None = None
         self.briefing: Briefing | None = None
         self.merges = MergeDesk(self._ask_of_worker)
         self._share = share
         self._fitting = fitting or Fitting()
+        self._mend = mend
         self._start_worker = start_worker
         self._env = env
         self._on_applied = on_applied
@@ -194,7 +195,7 @@ class Trainer:
                 self._worker_gone()
                 self._count_failure(error)
                 raise_if_fatal(error, self._failure)
-                if self.mend is not None and await self.mend(self._failure):
+                if self._mend is not None and await self._mend(self._failure):
                     continue
                 pause_s: float | None = 0.0
                 if not self._fitting.died(error, self._failure):

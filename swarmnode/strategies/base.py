@@ -55,6 +55,7 @@ import torch
 
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.settings import Settings, parse_settings
+from swarmnode.strategies.facts import TaskFacts as TaskFacts  # strategies find all of it here
 from swarmnode.strategies.topology import Graph
 from swarmnode.tensor.layout import Layout
 
@@ -234,19 +235,6 @@ class Record:
     author: bytes
     payload: bytes
     round: int
-
-
-@dataclass(frozen=True)
-class TaskFacts:
-    """What of a task decides whether an algorithm is fit for it.
-
-    ``strong_convexity`` (mu) and ``smoothness`` (L) are bounds over all nodes' objectives, None
-    where nobody knows them, as for every neural network.
-    """
-
-    name: str
-    strong_convexity: float | None = None
-    smoothness: float | None = None
 
 
 @dataclass(frozen=True)
