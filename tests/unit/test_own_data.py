@@ -35,6 +35,7 @@ DESCRIBED: dict[str, Any] = {
     "topology": "",
     "strategy_settings": {},
     "codecs": ["Q8B64"],
+    "members_max": 0,
 }
 OTHER_DATA = "trains on other data than its creator"
 
@@ -74,7 +75,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def create_own(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *options: str
 ) -> str:
-    monkeypatch.setattr(create_module, "run_offline", lambda *_: DESCRIBED)
+    monkeypatch.setattr(create_module, "stream_offline", lambda *_: iter([DESCRIBED]))
     code, out, err = run(
         capsys, "create", "own", "--task", "bytes-lm", "--listen", "127.0.0.1:7399", *options
     )
