@@ -135,7 +135,8 @@ class _Swarm:
         link = await self._create()
         try:
             for node in self.nodes:
-                await node.start(link, "--steps", str(self._plan.steps))
+                # Whoever creates a swarm remembers the folder; here it only names the rules.
+                await node.start(link, "--no-data", "--steps", str(self._plan.steps))
             await self._hold_until_all_are_there()
             began_s = trio.current_time()
             for node in self.nodes:

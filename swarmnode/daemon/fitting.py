@@ -68,7 +68,7 @@ class Fitting:
         self._fit, self._parts = fit, fit.parts
         self._unseen_deaths = 0
         if is_news:
-            _log.warning(self.words().removeprefix("; "))
+            _log.warning("batches are cut", why=self.words().removeprefix("; "))
 
     def watch(self) -> None:
         """Note how much memory there is while the worker trains."""

@@ -63,6 +63,7 @@ class SelfReport:
             (VERSION, __version__): lease_s,
         }
         leases |= {(ADDRESS, address): lease_s for address in self.addresses}
+        # An empty lineage, too: what an earlier life said of its own must not outlive it.
         registers: dict[str, RegisterContent] = {"state": self.state, LINEAGE: self.lineage}
         if self.name:
             registers[NAME] = self.name

@@ -322,7 +322,7 @@ class Trainer:
         if said := data_alarm(self.configure, self.ready):
             assert self.ready is not None
             own, creator = self.ready.data_hash[:12], self.configure.data_hash[:12]
-            _log.warning(said, own=own, creator=creator)
+            _log.warning("other data than the creator's", own=own, creator=creator, why=said)
 
     def _take_progress(self, message: Progress) -> None:
         self.progress = message

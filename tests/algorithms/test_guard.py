@@ -1,5 +1,7 @@
 """What is implausibly large is refused and counts on neither side; nothing honest ever is."""
 
+import itertools
+
 import pytest
 import torch
 
@@ -22,6 +24,17 @@ STRATEGIES = {
 }
 # A newcomer with a snapshot, and one that was away for most of the run.
 CHURN = Faults(loss=0.1, latency=0.5, outages=(Outage(1, 30, 45), Outage(2, 20, 90)))
+
+
+# One way of meeting each, in the everyday suite; all with `-m slow`.
+EVERYDAY = {("streaming", 1), ("diloco", 1), ("pair-average", 1)}
+EVERYDAY |= {("streaming", "3e38"), ("diloco", "3e38"), ("pair-average", "norm times 1,000")}
+
+
+def some_slow(cases):
+    return [
+        case if case in EVERYDAY else pytest.param(*case, marks=pytest.mark.slow) for case in cases
+    ]
 
 
 def arena(name, seed, task=None, faults=CHURN, optimizer=None):
@@ -49,8 +62,7 @@ def begin_late(it, number):
     it._tell_members()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(("name", "seed"), some_slow(itertools.product(STRATEGIES, [1, 2])))
 def test_nothing_honest_is_refused(name, seed):
     it = arena(name, seed)
     it.first = it.task.x.clone()
@@ -89,8 +101,7 @@ def poison(node, lie):
     node.strategy.view = view
 
 
-@pytest.mark.parametrize("lie", LIES)
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(("name", "lie"), some_slow(itertools.product(STRATEGIES, LIES)))
 def test_what_is_implausibly_large_is_refused_and_counted(name, lie):
     it = arena(name, 1, faults=Faults())
     it.run(40)

@@ -32,6 +32,7 @@ def other_values(folder: Path) -> dict[str, Any]:
         "advertise": ["192.0.2.1:7337"],
         "role": "keeper",
         "network": "other",
+        "node_name": "a quiet heron",
         "bootstrap": [f"{make_identity(99).peer_id}@127.0.0.1:9"],
         "lan": False,
         "metrics": "127.0.0.1:0",

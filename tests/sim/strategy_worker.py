@@ -88,8 +88,9 @@ class _Life:
     def __init__(self, worker: StrategyWorker, configure: Configure) -> None:
         self._worker = worker
         numel = len(worker.initial)  # type: ignore[arg-type]
-        self._x = torch.zeros(numel)
-        self._goal = float(configure.self_id[0] % 7)
+        # Weights of a size beside which slow weights that are 200 apart are plausible.
+        self._x = torch.full((numel,), 100.0)
+        self._goal = 100.0 + configure.self_id[0] % 7
         worker.strategy = self._strategy = worker.make(self._x)
         layout = Layout.of([("x", (numel,), "float32")])
         self._strategy.start(

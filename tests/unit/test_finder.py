@@ -159,7 +159,7 @@ async def test_we_are_published_under_the_key_and_under_the_name_until_we_leave(
     many = tuple(f"mem:{number}" for number in range(9))
     await rig.finder.publish(many, members=3, created_at=17)
     keys = [swarm_key_key(SWARM_KEY), name_key("demo")]
-    assert [key for key, _ in rig.discovery.published] == keys
+    assert {key for key, _ in rig.discovery.published} == {*keys}  # both at once
     record = rig.discovery.published[0][1]
     assert isinstance(record, wire.SwarmRecord)
     assert record.addresses == many[: limits.DHT_ADDRESSES_MAX]
