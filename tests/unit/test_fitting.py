@@ -45,7 +45,7 @@ def test_the_oom_killer_halves_the_micro_batch(
         assert machine.begin() == 2
         machine.fitting.take(BatchFit(4, 8, 2))  # the next worker says so itself: no news
     assert machine.fitting.words() == HALVED
-    said = [record.message for record in caplog.records]
+    said = [record.fields["why"] for record in caplog.records]
     assert said == ["micro-batch 4 of 8 (out of memory), accumulating 2"]
 
 
