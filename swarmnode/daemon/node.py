@@ -428,7 +428,8 @@ class Node:
 
     def _direct_addresses(self) -> tuple[str, ...]:
         # Looked up each time: a laptop moves from one network to another.
-        return self._config.advertise or self._find_addresses(self._network.address)
+        bound = self._network.address  # empty until we listen: a status may be asked for before
+        return self._config.advertise or (self._find_addresses(bound) if bound else ())
 
     def _addresses(self) -> tuple[str, ...]:
         """Where others reach us: what strangers have confirmed, then relays, then our own word."""
