@@ -98,6 +98,8 @@ with NatLab([]) as lab:
     ) as killed:
         assert killed.stdout is not None
         sleeper = int(killed.stdout.readline())
+        comm = Path(f"/proc/{sleeper}/comm")  # before it is `sleep` it may not be tied to us yet
+        wait_until(lambda: comm.read_text() == "sleep\n", "the start of the program", 10.0)
         killed.kill()
         killed.wait()
     try:
