@@ -62,7 +62,9 @@ def test_a_swarm_that_everyone_left_goes_on_from_one_disk_and_from_a_keeper(part
     other = party.join("other", via=creator)
     keeper = party.keeper("keeper", via=creator)
     loss = train_until_learnt([creator, other])
-    wait_copy(keeper, offer(creator))
+    furthest = max((creator, other), key=lambda node: int(node.status()["step"]))
+    wait_copy(keeper, offer(furthest))
+    creator.ask("/snapshot")
     interrupt(creator, other)
 
     steps = creator_steps(creator) + FIRST_STEPS

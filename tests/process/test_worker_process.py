@@ -38,7 +38,8 @@ from swarmnode.ipc.control import (
 )
 from swarmnode.ipc.segment import StaleSlot
 
-DEADLINE_S = 40.0
+# The worker is niced: on a machine on which all tests run at once it loads torch for half a minute.
+DEADLINE_S = 120.0
 PARTNER = Partner(peer=b"p" * 32, step=0, tokens=0)
 SMALL_LM = {"dim": 16, "layers": 1, "heads": 2, "context": 16, "batch": 2, "probe_windows": 4}
 
@@ -168,8 +169,8 @@ async def test_a_cancelled_daemon_task_leaves_no_process(configure, log_path):
 
 async def test_pause_resume_and_the_last_step(configure, log_path):
     async with run_worker(configure(steps_max=300), log_path=log_path) as link:
+        await link.send(Pause())  # before it is ready, so that it cannot be done already
         await next_of(link, WorkerReady)
-        await link.send(Pause())
         paused = await next_of(link, Progress, lambda p: p.paused)
         again = await next_of(link, Progress, lambda p: p.paused)
         assert again.step == paused.step
