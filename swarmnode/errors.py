@@ -36,6 +36,9 @@ command line prints it as its only line.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class SwarmNodeError(Exception):
     """Root of the tree. ``exit_code`` is what a command line that ends on it returns."""
@@ -181,3 +184,25 @@ class SpecMismatch(WorkerError):
 
 class InvariantViolation(AssertionError):
     """A promise that swarmnode makes to itself is broken; never caught."""
+
+
+@contextmanager
+def one_error() -> Iterator[None]:
+    """Turn a group of errors that structured concurrency made into the first of ours.
+
+    Ctrl-C before the node listens to signals ends in such a group too.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        ours, rest = group.split((SwarmNodeError, KeyboardInterrupt))
+        if ours is None or rest is not None:
+            raise
+        raise first_leaf(ours) from group
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    """Return the first error of a group of them, at any depth; of what is no group, itself."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -11,7 +11,7 @@ import click
 from swarmnode.cli.demo_view import LiveView
 from swarmnode.cli.main import print_json
 from swarmnode.cli.options import check_data, json_option
-from swarmnode.errors import ConfigError
+from swarmnode.errors import ConfigError, one_error
 
 
 @click.command()
@@ -46,7 +46,6 @@ def demo(
     from swarmnode.cli.demo_report import report
     from swarmnode.cli.demo_run import DemoRun, DemoSettings
     from swarmnode.cli.stopping import run_async
-    from swarmnode.daemon.app import one_error
 
     check_data(data)
     if out.exists() and any(out.iterdir()) and not _is_ours(out):

@@ -19,12 +19,11 @@ from swarmnode.cli.client import ControlClient
 from swarmnode.cli.stopping import run_async
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.addresses import reachable_addresses
-from swarmnode.daemon.app import one_error
 from swarmnode.daemon.found import Findings, FoundSwarm
 from swarmnode.daemon.lookup import check_names, in_words
 from swarmnode.daemon.visitor import Visitor, visit
 from swarmnode.env import real_env
-from swarmnode.errors import ConfigError, NotRunning, Refused, SwarmNodeError
+from swarmnode.errors import ConfigError, NotRunning, Refused, SwarmNodeError, one_error
 from swarmnode.ids import PUBLIC_KEY_BYTES, PeerId, decode_base32, encode_base32
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.swarm import Hint, SwarmLink, cut_note

@@ -19,6 +19,8 @@ from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from swarmnode.errors import one_error
+
 if TYPE_CHECKING:
     import trio
 
@@ -92,7 +94,10 @@ def watch(end: Callable[[], None] | None = None) -> None:
 def run_async(
     main: Callable[..., Awaitable[T]], *args: object, clock: trio.abc.Clock | None = None
 ) -> T:
-    """Do what ``trio.run`` does, and unwind when this process is to end."""
+    """Do what ``trio.run`` does, and unwind when this process is to end.
+
+    Errors of ours come out bare, not in a group.
+    """
     import trio
 
     async def stoppable() -> T:
@@ -106,7 +111,8 @@ def run_async(
                 _stop.run = None
         raise SystemExit(1)
 
-    return trio.run(stoppable, clock=clock)
+    with one_error():
+        return trio.run(stoppable, clock=clock)
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001

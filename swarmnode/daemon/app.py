@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 
 import trio
@@ -17,7 +17,7 @@ from swarmnode.daemon.program import programs_or
 from swarmnode.daemon.systemd import ServiceManager
 from swarmnode.daemon.worker_process import start_worker_process
 from swarmnode.env import real_env
-from swarmnode.errors import SwarmNodeError
+from swarmnode.errors import one_error
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.swarm import SwarmLink
 from swarmnode.store.files import HomeLock
@@ -114,25 +114,3 @@ async def _stop_on_signals(
                 os._exit(128 + number)
             is_first = False
             node.stop(_REASONS[signal.Signals(number)])
-
-
-@contextmanager
-def one_error() -> Iterator[None]:
-    """Turn a group of errors that structured concurrency made into the first of ours.
-
-    Ctrl-C before the node listens to signals ends in such a group too.
-    """
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        ours, rest = group.split((SwarmNodeError, KeyboardInterrupt))
-        if ours is None or rest is not None:
-            raise
-        raise _first_leaf(ours) from group
-
-
-def _first_leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

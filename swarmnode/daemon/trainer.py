@@ -34,6 +34,7 @@ from swarmnode.errors import (
     WorkerError,
     WorkerHung,
     WorkerLeft,
+    first_leaf,
 )
 from swarmnode.ipc.control import (
     PROGRAM_TASK,
@@ -483,8 +484,6 @@ def finite_or_none(value: float | None) -> float | None:
 
 
 def _first(group: BaseExceptionGroup[WorkerError]) -> WorkerError:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    error = first_leaf(group)
     assert isinstance(error, WorkerError)
     return error

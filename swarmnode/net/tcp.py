@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from swarmnode import limits
-from swarmnode.errors import ChannelBroken, ChannelClosed, ConfigError, DialFailed
+from swarmnode.errors import ChannelBroken, ChannelClosed, ConfigError, DialFailed, first_leaf
 from swarmnode.net.accept import run_accepted
 from swarmnode.net.channel import Admission, ChannelHandler
 from swarmnode.net.paths import DIRECT_WORD
@@ -234,9 +234,7 @@ def _tune(sock: socket.socket) -> None:
 
 def _first_cause(error: BaseException) -> BaseException:
     """Return the system's own error; of several attempts, the first one's."""
-    cause = error.__cause__
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
+    cause = first_leaf(error.__cause__) if error.__cause__ is not None else None
     return cause if isinstance(cause, OSError) else error
 
 

@@ -104,7 +104,7 @@ def forget(*nodes: Daemon) -> None:
         shutil.rmtree(node.home)
 
 
-def ended(node: Daemon, within_s: float = 30.0) -> tuple[int, str]:
+def ended(node: Daemon, within_s: float = 90.0) -> tuple[int, str]:
     """Return the exit code of a node that ends by itself, and the one line that says why."""
     assert node.process is not None
     code = node.process.wait(within_s)
