@@ -39,10 +39,15 @@ class Loop:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3)
         self.generator = torch.Generator().manual_seed(time.monotonic_ns())
         self.losses: list[float] = []
+        # Of the first steps it would not do: the partner may be far, and exchange in between.
+        self.begin_loss = sum(self.loss().item() for _ in range(20)) / 20
+
+    def loss(self) -> torch.Tensor:
+        x = torch.randn(16, WIDTH, generator=self.generator)
+        return (self.model(x) - target(x)).square().mean()
 
     def step(self) -> float:
-        x = torch.randn(16, WIDTH, generator=self.generator)
-        loss = (self.model(x) - target(x)).square().mean()
+        loss = self.loss()
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
@@ -51,8 +56,7 @@ class Loop:
         return self.losses[-1]
 
     def fell(self) -> bool:
-        begin, end = self.losses[:20], self.losses[-20:]
-        return sum(end) / len(end) < 0.7 * sum(begin) / len(begin)
+        return sum(self.losses[-20:]) / 20 < 0.7 * self.begin_loss
 
 
 def create(home: Path, model: torch.nn.Module | None = None, **changes: Any) -> tuple[str, Any]:
