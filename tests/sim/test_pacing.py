@@ -12,14 +12,17 @@ from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import sim_swarm
 from tests.sim.checks import are_one_swarm, end, until
 
-_STEPS_S = (0.02, 0.04, 0.08, 0.16)  # one to eight times
 _EVERY = 64
 
 
-async def test_from_one_to_eight_times_the_speed_nobody_waits(tmp_path, autojump_clock) -> None:
+# One to eight times.
+@pytest.mark.parametrize("steps_s", [(0.02, 0.16), (0.02, 0.04, 0.08, 0.16)], ids=["two", "four"])
+async def test_from_one_to_eight_times_the_speed_nobody_waits(
+    tmp_path, autojump_clock, steps_s: tuple[float, ...]
+) -> None:
     worker = FakeWorker(np.zeros(0), every=_EVERY, save_every=0)
-    async with sim_swarm(tmp_path, 1, worker=replace(worker, step_s=_STEPS_S[0])) as swarm:
-        for step_s in _STEPS_S[1:]:
+    async with sim_swarm(tmp_path, 1, worker=replace(worker, step_s=steps_s[0])) as swarm:
+        for step_s in steps_s[1:]:
             initial = np.random.default_rng(1).standard_normal(640)
             node = swarm.add(replace(worker, step_s=step_s, initial=initial))
             await swarm.start(node.index)
@@ -32,7 +35,7 @@ async def test_from_one_to_eight_times_the_speed_nobody_waits(tmp_path, autojump
         for w, before in zip(workers, steps, strict=True):
             waited = 1 - (w.step - before) * w.step_s / 120
             assert waited < 0.05
-        fitting = [_EVERY * _STEPS_S[0] / step_s for step_s in _STEPS_S]
+        fitting = [_EVERY * steps_s[0] / step_s for step_s in steps_s]
         assert [w.round_steps for w in workers] == pytest.approx(fitting)
         # A round lasts 64 of the fastest one's steps, for everybody.
         ended = [len(w.rounds_at_s) - before for w, before in zip(workers, rounds, strict=True)]
