@@ -18,7 +18,7 @@ _EVERY = 64
 # One to eight times.
 @pytest.mark.parametrize("steps_s", [(0.02, 0.16), (0.02, 0.04, 0.08, 0.16)], ids=["two", "four"])
 async def test_from_one_to_eight_times_the_speed_nobody_waits(
-    tmp_path, autojump_clock, steps_s: tuple[float, ...]
+    tmp_path, autojump_clock, steps_s
 ) -> None:
     worker = FakeWorker(np.zeros(0), every=_EVERY, save_every=0)
     async with sim_swarm(tmp_path, 1, worker=replace(worker, step_s=steps_s[0])) as swarm:
