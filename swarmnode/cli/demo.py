@@ -46,7 +46,7 @@ def demo(
     from swarmnode.cli.demo_report import report
     from swarmnode.cli.demo_run import DemoRun, DemoSettings
     from swarmnode.cli.stopping import run_async
-    from swarmnode.daemon.app import one_error
+    from swarmnode.daemon.app.start import one_error
 
     check_data(data)
     if out.exists() and any(out.iterdir()) and not _is_ours(out):
