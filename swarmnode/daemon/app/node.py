@@ -72,7 +72,7 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.metrics import Histogram
 from swarmnode.wire.swarm import Manifest
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.app")
 
 
 class Node:

@@ -13,7 +13,7 @@ from swarmnode.telemetry.logs import get_logger
 if TYPE_CHECKING:
     from swarmnode.daemon.status.view import NodeView
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.app")
 
 
 async def complete(view: NodeView, volunteer: Volunteer) -> None:

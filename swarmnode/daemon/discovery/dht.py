@@ -38,7 +38,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 
 DHT_SERVICE = "dht/1"
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.discovery")
 _AnswerT = TypeVar("_AnswerT", events.PeersFound, events.RecordsFound, events.Published)
 _Answer = events.PeersFound | events.RecordsFound | events.Published | events.Refused
 

@@ -20,7 +20,7 @@ from swarmnode.protocol.swarm import SwarmLink
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import dht as wire
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.discovery")
 
 
 class SwarmFinder:

@@ -27,7 +27,7 @@ from swarmnode.protocol.dht.keys import name_key
 from swarmnode.protocol.swarm import check_name
 from swarmnode.telemetry.logs import get_logger
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.discovery")
 
 
 def check_names(names: Iterable[str]) -> tuple[str, ...]:

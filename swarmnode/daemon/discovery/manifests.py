@@ -34,7 +34,7 @@ from swarmnode.wire.swarm import Manifest, ManifestReply, ManifestRequest, Signe
 
 MANIFEST_SERVICE = "manifest/1"
 Candidates = Callable[[], Mapping[PeerId, tuple[str, ...]]]
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.discovery")
 
 
 class ManifestKeeper:

@@ -35,7 +35,7 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.swarm import Manifest
 
 _EPOCH = 1  # it publishes nothing, so nothing of it has to be newer than anything
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.discovery")
 _Addresses = Mapping[PeerId, tuple[str, ...]]
 
 

@@ -12,7 +12,7 @@ from swarmnode.protocol.gossip.events import Finished
 from swarmnode.store.files import HistoryFile
 from swarmnode.telemetry.logs import get_logger
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.exchange")
 
 
 class ExchangeLog:

@@ -18,7 +18,7 @@ from swarmnode.ipc.control import Stray, Wish
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.telemetry.logs import get_logger
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.exchange")
 
 
 class Lineages:

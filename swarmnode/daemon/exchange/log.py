@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 LOG_RUN_SERVICE = "log-run"
 LOG_SERVICE = "log/1"
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.exchange")
 
 
 class _Reached(enum.Enum):

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 PULL_SERVICE = "pull/1"
 _ID_BYTES = 16
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.exchange")
 _Lane = tuple[str, int]  # tag, fragment
 
 

@@ -33,7 +33,7 @@ from swarmnode.wire.admission import Credentials, MemberChain, Role
 from swarmnode.wire.membership import SwarmHello
 from swarmnode.wire.swarm import Manifest
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.membership")
 
 
 class AdmissionGate:

@@ -21,7 +21,7 @@ from swarmnode.protocol.shards.words import Shard
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.swarm import Manifest
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.membership")
 
 
 class Dealer:

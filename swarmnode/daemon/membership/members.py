@@ -50,7 +50,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 HELLO_SERVICE = "swarm/1"
 SWIM_SERVICE = "swim/1"
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.membership")
 
 
 class Gate(Protocol):

@@ -37,7 +37,7 @@ STEP_TIME_S = "step_time_s"
 _SINCE_START = ("exchanges", "seconds")  # a node counts these from zero in each of its lives
 _STATES: tuple[PeerState, ...] = get_args(PeerState)
 _ROLES: tuple[Role, ...] = get_args(Role)
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.membership")
 
 
 @dataclass(frozen=True)

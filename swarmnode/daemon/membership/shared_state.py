@@ -38,7 +38,7 @@ from swarmnode.wire.swarm import Signed
 
 STATE_SERVICE = "state/1"
 ADDRESS = "address"  # the set in which each says where it can be dialled
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.membership")
 
 
 class StateKeeper:

@@ -39,7 +39,7 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import dht as wire_dht
 from swarmnode.wire.swarm import Manifest
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.membership")
 _IDLE = ("left", "failed", "stopped")
 _WITH_MODEL = ("training", "paused", "stopped")
 

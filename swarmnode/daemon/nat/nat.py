@@ -48,7 +48,7 @@ from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.nat import Mapper, NatKind, NatSnapshot, Reachable
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.nat")
 _MAPPERS: dict[str, Mapper] = {"PCP": "pcp", "NAT-PMP": "nat-pmp", "UPnP": "upnp"}
 
 

@@ -30,7 +30,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.punch import PunchAddress, PunchAnswer, PunchGo, PunchOffer
 
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.nat")
 
 TakeChannel = Callable[[PeerId, Channel], Awaitable[None]]
 _MessageT = TypeVar("_MessageT", PunchAnswer, PunchGo)

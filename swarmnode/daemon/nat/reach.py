@@ -38,7 +38,7 @@ from swarmnode.wire.reach import Answer, DialBack, DialledBack, Question, SeenAt
 from swarmnode.wire.session import printable
 
 REACH_SERVICE = "reach/1"
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.nat")
 
 Probe = Callable[[PeerId, str], Awaitable[object]]
 

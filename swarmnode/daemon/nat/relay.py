@@ -45,7 +45,7 @@ from swarmnode.wire.relay import (
     decode_leg,
 )
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.nat")
 _SECRET_BYTES = 32
 
 

@@ -19,7 +19,7 @@ from swarmnode.wire.nat import RtcAnswer, RtcOffer
 from swarmnode.wire.packing import decode_record
 
 SIGNAL_KIND = "rtc"
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.nat")
 
 TakeChannel = Callable[[PeerId, Channel], Awaitable[None]]
 

@@ -24,7 +24,7 @@ from swarmnode.wire.signal import NONCE_BYTES, Carry, Deliver, Taken
 
 CARRY_SERVICE = "signal/1"
 DELIVER_SERVICE = "signal-in/1"
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.nat")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from swarmnode.net.relay_address import is_relayed
 from swarmnode.net.session import Session
 from swarmnode.telemetry.logs import get_logger
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.nat")
 
 
 class Inviting(Protocol):

@@ -46,7 +46,7 @@ from swarmnode.store.blobs import Blob
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import blobs as wire
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.snapshots")
 
 
 @dataclass(frozen=True)

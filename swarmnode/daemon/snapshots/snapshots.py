@@ -42,7 +42,7 @@ from swarmnode.wire.admission import Role
 from swarmnode.wire.crdt import SnapshotClaim
 
 _HOLDERS: tuple[Role, ...] = ("trainer", "keeper")
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.snapshots")
 
 
 def snapshot_bytes_max(numel: int) -> int:

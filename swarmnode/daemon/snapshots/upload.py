@@ -43,7 +43,7 @@ from swarmnode.wire import blobs as wire
 from swarmnode.wire.packing import decode_record, encode_record
 
 BLOB_SERVICE = "blob/1"
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.snapshots")
 
 
 @dataclass

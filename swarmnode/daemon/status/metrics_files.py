@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from swarmnode.daemon.app.node import Node
 
 _READABLE = 0o644  # by Prometheus and node_exporter, which are other users
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.status")
 
 
 async def keep_metrics_files(node: Node, textfile: str, file_sd: str) -> None:

@@ -29,7 +29,7 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.reach import WHERE_MAGIC
 from swarmnode.wire.relay import LEG_MAGIC
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.transport")
 
 Greet = Callable[[Channel, bytes], Awaitable[Session | None]]
 """Returns the session that uses a channel, of which these bytes were read, now."""

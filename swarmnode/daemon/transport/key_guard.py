@@ -17,7 +17,7 @@ from swarmnode.env import Env
 from swarmnode.errors import KeyInUse
 from swarmnode.telemetry.logs import get_logger
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.transport")
 
 
 class KeyGuard:

@@ -47,7 +47,7 @@ from swarmnode.wire.session import GoodbyeCode
 
 ALIVE_SERVICE = "alive/1"
 _INSTANCE_BYTES = 16
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.transport")
 
 
 class SessionWatcher(Protocol):

@@ -24,7 +24,7 @@ from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.resume import NONCE_BYTES
 from swarmnode.telemetry.logs import get_logger
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.transport")
 
 
 @dataclass

@@ -28,7 +28,7 @@ from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.session import Session
 from swarmnode.telemetry.logs import get_logger
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.transport")
 
 
 class Search:

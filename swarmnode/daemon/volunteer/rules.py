@@ -35,7 +35,7 @@ from swarmnode.store.volunteer import TrafficLedger, load_pause, save_pause
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.metrics import LimitsSnapshot
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.volunteer")
 
 
 class Machine(Protocol):

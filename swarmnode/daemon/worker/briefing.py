@@ -15,7 +15,7 @@ from swarmnode.ipc.control import Members, Progress, RoundSteps, WorkerReady
 from swarmnode.protocol.pacing import Pacer
 from swarmnode.telemetry.logs import get_logger
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.worker")
 
 
 class Briefing:

@@ -24,7 +24,7 @@ from swarmnode.memory import MainMemory, main_memory, oom_kills
 from swarmnode.quantities import show_bytes
 from swarmnode.telemetry.logs import get_logger
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.worker")
 
 # earlyoom kills when a tenth is left, the kernel when nothing is: a worker that was killed with so
 # little left, as seen a second before, was most likely killed for that.

@@ -63,7 +63,7 @@ from swarmnode.ipc.segment import StaleSlot
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.membership import PeerState
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.worker")
 _WAITING = "waiting for the program that trains; see docs/integrations.md"
 
 

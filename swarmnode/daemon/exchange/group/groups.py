@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 GROUP_SERVICE = "group"
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.exchange")
 _Lane = tuple[str, int]  # tag, fragment
 # One round that comes to nothing is a straggler's. From the second in a row on, and after so long
 # that rounds of a second may miss a few, it is no accident.

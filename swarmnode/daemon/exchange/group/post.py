@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from swarmnode.daemon.exchange.pair.exchanges import Partners
 
 
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.exchange")
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _PATIENCE = 3  # a parcel waits for the view of the worker, for shares elsewhere, and for the link
 Payload = Sequence[Buffer]  # in parts, such as the chunks of a codec
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.exchange")
 
 
 class Cargo(Protocol):

@@ -43,7 +43,7 @@ FINALIZE_SERVICE = "finalize/1"
 
 MEANS_SERVICE = "finalize-mean"  # of the group runs
 _FID_BYTES = 16
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.exchange")
 
 
 class Finalized(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 
 _KEY_DOMAIN = b"swarmnode/finalize/1\0"
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.exchange")
 
 
 class Swarm(Partners, Protocol):

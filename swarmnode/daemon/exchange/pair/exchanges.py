@@ -58,7 +58,7 @@ from swarmnode.wire.session import Priority
 
 EXCHANGE_SERVICE = "exchange/1"
 MESSAGE_SERVICE = "exchange-message/1"
-_log = get_logger(__name__)
+_log = get_logger("swarmnode.daemon.exchange")
 
 
 class Partners(Protocol):
