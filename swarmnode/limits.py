@@ -1206,7 +1206,8 @@ DASHBOARD_HOLDERS_MAX = 8
 # One sentence each, cut after that: the reason for a state, an alarm.
 DASHBOARD_TEXT_CHARACTERS_MAX = 400
 DASHBOARD_VERSION_CHARACTERS_MAX = 32
-# As often as a node says something new of itself; see daemon/loss_history.py for what follows.
+# As often as a node says something new of itself; what follows is in
+# daemon/status/loss_history.py.
 DASHBOARD_SAMPLE_S = 2.0
 # More points than a chart has pixels to tell apart; 200 KiB with all curves.
 DASHBOARD_SAMPLES_MAX = 512

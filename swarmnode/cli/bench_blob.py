@@ -32,7 +32,7 @@ import trio
 from swarmnode import limits
 from swarmnode.cli.children import child
 from swarmnode.cli.stopping import run_async
-from swarmnode.daemon.blobs import Blobs
+from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.env import real_env
 from swarmnode.errors import WorkerError
 from swarmnode.ids import PeerId

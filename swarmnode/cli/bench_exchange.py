@@ -27,7 +27,7 @@ import trio
 from swarmnode.cli.bench_kit import SWARM, swarm_identity, write_manifest
 from swarmnode.cli.children import child
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.node import Node, TrainingChoice
+from swarmnode.daemon.app.node import Node, TrainingChoice
 from swarmnode.env import real_env
 from swarmnode.errors import SwarmNodeError, WorkerError
 from swarmnode.ipc.control import (

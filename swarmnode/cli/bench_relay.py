@@ -25,7 +25,7 @@ from swarmnode.cli.bench_link import (
 )
 from swarmnode.cli.children import child
 from swarmnode.cli.stopping import run_async
-from swarmnode.daemon.relay import RelayService
+from swarmnode.daemon.nat.relay import RelayService
 from swarmnode.env import real_env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.spawn import worker_command

@@ -37,9 +37,9 @@ from swarmnode.cli.bench_kit import SWARM, swarm_identity, write_manifest
 from swarmnode.cli.node_process import NodeProcess, free_addresses
 from swarmnode.cli.stopping import run_async
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.discovery import Discovery
-from swarmnode.daemon.node import Node, TrainingChoice
-from swarmnode.daemon.worker_process import start_worker_process
+from swarmnode.daemon.app.node import Node, TrainingChoice
+from swarmnode.daemon.discovery.dht import Discovery
+from swarmnode.daemon.worker.process import start_worker_process
 from swarmnode.env import real_env
 from swarmnode.errors import DeadlineExceeded, SwarmNodeError
 from swarmnode.ids import PeerId

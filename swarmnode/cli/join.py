@@ -135,8 +135,8 @@ def _train(
     steps_max: int,
     on_event: Callable[[str], None],
 ) -> None:
-    from swarmnode.daemon.app import run_daemon
-    from swarmnode.daemon.node import TrainingChoice
+    from swarmnode.daemon.app.node import TrainingChoice
+    from swarmnode.daemon.app.start import run_daemon
 
     training = TrainingChoice(
         device=config.device,

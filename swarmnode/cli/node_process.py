@@ -16,7 +16,7 @@ import trio
 from swarmnode.cli.children import child, start_child
 from swarmnode.cli.client import ControlClient
 from swarmnode.config import Paths
-from swarmnode.daemon.worker_hold import ChildProcess
+from swarmnode.daemon.worker.hold import ChildProcess
 from swarmnode.errors import SwarmNodeError, WorkerError
 from swarmnode.ipc.spawn import worker_command
 

@@ -18,10 +18,10 @@ from swarmnode import limits
 from swarmnode.cli.client import ControlClient
 from swarmnode.cli.stopping import run_async
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.addresses import reachable_addresses
-from swarmnode.daemon.found import Findings, FoundSwarm
-from swarmnode.daemon.lookup import check_names, in_words
-from swarmnode.daemon.visitor import Visitor, visit
+from swarmnode.daemon.discovery.found import Findings, FoundSwarm
+from swarmnode.daemon.discovery.lookup import check_names, in_words
+from swarmnode.daemon.discovery.visitor import Visitor, visit
+from swarmnode.daemon.nat.addresses import reachable_addresses
 from swarmnode.env import real_env
 from swarmnode.errors import ConfigError, NotRunning, Refused, SwarmNodeError, one_error
 from swarmnode.ids import PUBLIC_KEY_BYTES, PeerId, decode_base32, encode_base32

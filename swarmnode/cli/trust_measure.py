@@ -21,8 +21,8 @@ import msgspec
 
 from swarmnode.cli.client import ControlClient
 from swarmnode.config import NodeConfig
-from swarmnode.daemon import footprint
-from swarmnode.daemon.footprint import Footprint
+from swarmnode.daemon.volunteer import footprint
+from swarmnode.daemon.volunteer.footprint import Footprint
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ipc.control import PROGRAM_TASK
 from swarmnode.ipc.spawn import worker_command, worker_environment

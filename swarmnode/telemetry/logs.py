@@ -56,7 +56,10 @@ class EventLogger:
 
 
 def get_logger(name: str) -> EventLogger:
-    """Return a logger whose calls take fields as keywords; ``name`` is usually ``__name__``."""
+    """Return a logger whose calls take fields as keywords.
+
+    ``name`` is part of an event's key: that of a package, which stays when its modules change.
+    """
     return EventLogger(logging.getLogger(name))
 
 

@@ -29,10 +29,10 @@ import numpy as np
 import trio
 
 from swarmnode.config import NodeConfig, Paths
-from swarmnode.daemon.node import Node, TrainingChoice
-from swarmnode.daemon.status import NodeStatus, PeerView
-from swarmnode.daemon.swarm import SwarmPart
-from swarmnode.daemon.volunteer import Machine
+from swarmnode.daemon.app.node import Node, TrainingChoice
+from swarmnode.daemon.membership.swarm import SwarmPart
+from swarmnode.daemon.status.view import NodeStatus, PeerView
+from swarmnode.daemon.volunteer.rules import Machine
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId

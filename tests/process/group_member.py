@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import trio
 
-from swarmnode.daemon.groups import Groups
-from swarmnode.daemon.network import Network
+from swarmnode.daemon.exchange.group.groups import Groups
+from swarmnode.daemon.transport.network import Network
 from swarmnode.env import real_env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import ViewShape

@@ -14,8 +14,14 @@ import msgspec
 import trio
 
 from swarmnode.config import HostPort
-from swarmnode.daemon.loss_history import History, Sample
-from swarmnode.daemon.overview import ExchangeEdge, MemberView, Overview, OwnView, SnapshotView
+from swarmnode.daemon.status.loss_history import History, Sample
+from swarmnode.daemon.status.overview import (
+    ExchangeEdge,
+    MemberView,
+    Overview,
+    OwnView,
+    SnapshotView,
+)
 from swarmnode.dashboard import PAGE, load_assets
 from swarmnode.net.http import Request, Response, Route, StreamingResponse, serve_http
 from swarmnode.net.http_routes import SendChunk

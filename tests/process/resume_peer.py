@@ -13,7 +13,7 @@ import time
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.network import Network
+from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
 from swarmnode.net.services import Services

@@ -22,8 +22,8 @@ import trio
 from swarmnode import limits
 from swarmnode.cli.audit import audit_histories
 from swarmnode.config import Paths
-from swarmnode.daemon.discovery import DHT_SERVICE
-from swarmnode.daemon.members import HELLO_SERVICE
+from swarmnode.daemon.discovery.dht import DHT_SERVICE
+from swarmnode.daemon.membership.members import HELLO_SERVICE
 from swarmnode.errors import AuthenticationFailed, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId
 from swarmnode.net.services import Services

@@ -13,7 +13,7 @@ from pathlib import Path
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.network import Network
+from swarmnode.daemon.transport.network import Network
 from swarmnode.net.session import Session
 from tests.process.daemon_kit import Daemon, wait_until
 from tests.process.life_kit import Party

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from swarmnode.config import Paths
-from swarmnode.daemon.machine import process_use
+from swarmnode.daemon.volunteer.machine import process_use
 from tests.process.daemon_kit import Daemon, Swarm, is_alive, make_home, new_swarm, swarmnode
 
 QUIET = {"SWARMNODE_DASHBOARD": "off"}

@@ -12,9 +12,9 @@ from textwrap import dedent
 import pytest
 import trio
 
-from swarmnode.daemon.fitting import Fitting
-from swarmnode.daemon.trainer import Trainer
-from swarmnode.daemon.worker_process import start_worker_process
+from swarmnode.daemon.worker.fitting import Fitting
+from swarmnode.daemon.worker.process import start_worker_process
+from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env
 from swarmnode.errors import WorkerError
 from swarmnode.ipc.control import Configure

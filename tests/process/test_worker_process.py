@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.worker_process import run_worker
+from swarmnode.daemon.worker.process import run_worker
 from swarmnode.errors import WorkerCrashed, WorkerHung
 from swarmnode.ipc.control import (
     Applied,
@@ -202,7 +202,7 @@ async def test_two_workers_of_one_swarm_begin_with_the_same_parameters(configure
 PARENT = """
     import os, sys, trio
     from pathlib import Path
-    from swarmnode.daemon.worker_process import run_worker
+    from swarmnode.daemon.worker.process import run_worker
     from swarmnode.ipc.control import Configure, Progress
 
     async def main():

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.worker_process import run_worker, start_worker_process
+from swarmnode.daemon.worker.process import run_worker, start_worker_process
 from swarmnode.errors import ConfigError, MalformedMessage, WorkerCrashed
 from swarmnode.ipc.control import (
     Applied,

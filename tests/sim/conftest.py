@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from swarmnode.daemon.resumer import Resumer
+from swarmnode.daemon.transport.resumer import Resumer
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from typing import Any
 
 import trio
 
-from swarmnode.daemon.exchange import EXCHANGE_SERVICE, MESSAGE_SERVICE
-from swarmnode.daemon.members import HELLO_SERVICE, SWIM_SERVICE
-from swarmnode.daemon.report import ROLE
-from swarmnode.daemon.shared_state import ADDRESS, STATE_SERVICE
+from swarmnode.daemon.exchange.pair.exchanges import EXCHANGE_SERVICE, MESSAGE_SERVICE
+from swarmnode.daemon.membership.members import HELLO_SERVICE, SWIM_SERVICE
+from swarmnode.daemon.membership.report import ROLE
+from swarmnode.daemon.membership.shared_state import ADDRESS, STATE_SERVICE
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel

@@ -15,9 +15,9 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.discovery import DHT_SERVICE
-from swarmnode.daemon.members import SWIM_SERVICE
-from swarmnode.daemon.shared_state import STATE_SERVICE
+from swarmnode.daemon.discovery.dht import DHT_SERVICE
+from swarmnode.daemon.membership.members import SWIM_SERVICE
+from swarmnode.daemon.membership.shared_state import STATE_SERVICE
 from swarmnode.errors import SwarmNodeError
 from swarmnode.net.session import Session
 from swarmnode.protocol.membership.swim_events import Changed

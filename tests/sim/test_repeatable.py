@@ -10,8 +10,8 @@ import pytest
 import trio
 import trio.testing
 
-from swarmnode.daemon.loans import Loan
-from swarmnode.daemon.trainer import Trainer
+from swarmnode.daemon.worker.loans import Loan
+from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.protocol.gossip.exchange import ExchangeCore
 from swarmnode.protocol.gossip.flight import Flight
 from swarmnode.testing.fake_worker import FakeWorker

@@ -189,6 +189,18 @@ def test_modules_have_docstrings() -> None:
     assert not bare, "say in one line what the module is"
 
 
+def test_rooms_of_the_daemon_log_under_their_own_name() -> None:
+    """An event's key is for users: it names the room, and stays when its modules change."""
+    wrong = []
+    for path in sources_in(PACKAGE / "daemon"):
+        room = path.relative_to(PACKAGE / "daemon").parts[0]
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "get_logger":
+                said = ast.unparse(node.args[0])
+                wrong += [] if said == f"'swarmnode.daemon.{room}'" else [where(path, node)]
+    assert not wrong, "get_logger takes the name of the room"
+
+
 def test_every_limit_is_used() -> None:
     path = PACKAGE / "limits.py"
     defined = {

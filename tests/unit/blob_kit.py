@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.blob_shelf import Runner
-from swarmnode.daemon.blobs import Blobs
+from swarmnode.daemon.snapshots.blobs import Blobs
+from swarmnode.daemon.snapshots.shelf import Runner
 from swarmnode.env import real_env
 from swarmnode.errors import DialFailed
 from swarmnode.ids import PeerId

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import trio
 
-from swarmnode.daemon.loans import Loan, NoLoan
+from swarmnode.daemon.worker.loans import Loan, NoLoan
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Partner, ViewShape, Wish

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import trio
 
-from swarmnode.daemon.log import Log
+from swarmnode.daemon.exchange.log import Log
 from swarmnode.ipc.control import Records
 from tests.unit.lender_kit import KEY, FakeLender, Party, PartyNode, party, wish
 

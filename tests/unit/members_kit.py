@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from swarmnode.daemon.members import Members
+from swarmnode.daemon.membership.members import Members
 from swarmnode.errors import Refused
 from swarmnode.ids import PeerId
 from swarmnode.net.memory import MemoryNetwork

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import trio
 
-from swarmnode.daemon.punching import Punching
-from swarmnode.daemon.rtc_ways import RtcWays
-from swarmnode.daemon.signals import OnSignal, Received, Signals
+from swarmnode.daemon.nat.punching import Punching
+from swarmnode.daemon.nat.rtc_ways import RtcWays
+from swarmnode.daemon.nat.signals import OnSignal, Received, Signals
 from swarmnode.env import Env
 from swarmnode.errors import DialFailed, MalformedMessage, Refused, SwarmNodeError
 from swarmnode.ids import PeerId

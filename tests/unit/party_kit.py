@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from swarmnode.daemon.network import Network
+from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
 from swarmnode.errors import KeyInUse
 from swarmnode.ids import PeerId

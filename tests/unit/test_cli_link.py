@@ -15,7 +15,7 @@ from swarmnode import limits
 from swarmnode.cli.client import ControlClient
 from swarmnode.cli.main import main
 from swarmnode.config import Paths, load_config
-from swarmnode.daemon.fresh_link import fresh_link, with_hints
+from swarmnode.daemon.status.fresh_link import fresh_link, with_hints
 from swarmnode.errors import ConfigError, NotRunning
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink, cut_note, parse_link

@@ -11,7 +11,7 @@ import pytest
 
 from swarmnode.cli import worker_tools
 from swarmnode.cli.worker_tools import run_offline, stream_offline
-from swarmnode.daemon.manifests import parse_version
+from swarmnode.daemon.discovery.manifests import parse_version
 from swarmnode.errors import ConfigError, SpecMismatch, SwarmNodeError, WorkerError
 
 

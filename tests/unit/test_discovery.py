@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.discovery import DHT_SERVICE, Discovery
+from swarmnode.daemon.discovery.dht import DHT_SERVICE, Discovery
 from swarmnode.errors import DeadlineExceeded, Overloaded, Refused, StorageError
 from swarmnode.ids import PeerId
 from swarmnode.net.memory import MemoryNetwork

@@ -24,7 +24,7 @@ from swarmnode import config, errors, limits
 from swarmnode.cli import error_index, reference
 from swarmnode.cli.main import cli
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.status import NodeView
+from swarmnode.daemon.status.view import NodeView
 from swarmnode.ids import encode_base32
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import (
@@ -453,9 +453,9 @@ def test_the_specification_has_every_state_and_service() -> None:
 
 def service_modules() -> list[Any]:
     return [
-        importlib.import_module(f"swarmnode.{layer}.{path.stem}")
+        importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
         for layer in ("daemon", "net")
-        for path in (ROOT / "swarmnode" / layer).glob("*.py")
+        for path in (ROOT / "swarmnode" / layer).rglob("*.py")
         if "_SERVICE = " in text_of(path)
     ]
 

@@ -13,9 +13,9 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange import EXCHANGE_SERVICE, MESSAGE_SERVICE, Exchanges
-from swarmnode.daemon.lane import Lane, decode_message
-from swarmnode.daemon.loans import Loan, NoLoan
+from swarmnode.daemon.exchange.pair.exchanges import EXCHANGE_SERVICE, MESSAGE_SERVICE, Exchanges
+from swarmnode.daemon.exchange.pair.lane import Lane, decode_message
+from swarmnode.daemon.worker.loans import Loan, NoLoan
 from swarmnode.env import Env
 from swarmnode.errors import Refused
 from swarmnode.ids import PeerId

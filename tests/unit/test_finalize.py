@@ -16,9 +16,9 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.finalize import FINALIZE_SERVICE, Finalized, Finalizer
-from swarmnode.daemon.global_mean import groups_of
-from swarmnode.daemon.merge_desk import MergeDesk
+from swarmnode.daemon.exchange.merge.finalize import FINALIZE_SERVICE, Finalized, Finalizer
+from swarmnode.daemon.exchange.merge.global_mean import groups_of
+from swarmnode.daemon.worker.merge_desk import MergeDesk
 from swarmnode.errors import ConfigError, DeadlineExceeded, Overloaded, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import (

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.finder import SwarmFinder
+from swarmnode.daemon.discovery.finder import SwarmFinder
 from swarmnode.env import Env
 from swarmnode.errors import DeadlineExceeded, Overloaded
 from swarmnode.ids import PeerId

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from swarmnode.daemon.fitting import Fitting
+from swarmnode.daemon.worker.fitting import Fitting
 from swarmnode.errors import WorkerCrashed, WorkerError
 from swarmnode.ipc.control import BatchFit, Configure, WorkerFailed
 from swarmnode.memory import MainMemory

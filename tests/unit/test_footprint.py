@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from swarmnode.config import NodeConfig
-from swarmnode.daemon import footprint, machine
-from swarmnode.daemon.footprint import Footprint, before_joining, computed, measured
-from swarmnode.daemon.machine import GpuMemory
+from swarmnode.daemon.volunteer import footprint, machine
+from swarmnode.daemon.volunteer.footprint import Footprint, before_joining, computed, measured
+from swarmnode.daemon.volunteer.machine import GpuMemory
 from swarmnode.memory import MainMemory
 from swarmnode.strategies.installed import installed_strategies
 from swarmnode.strategies.registry import build_strategy

@@ -12,8 +12,8 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.group_payload import cut_chunks, cut_pieces
-from swarmnode.daemon.groups import Groups
+from swarmnode.daemon.exchange.group.groups import Groups
+from swarmnode.daemon.exchange.group.payload import cut_chunks, cut_pieces
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import ViewShape
 from swarmnode.protocol.gossip import group_events as events

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.log import LOG_SERVICE
+from swarmnode.daemon.exchange.log import LOG_SERVICE
 from swarmnode.errors import Refused
 from swarmnode.protocol.gossip.log_book import LogBook
 from swarmnode.wire.log import LogAsk, LogGive, LogRound

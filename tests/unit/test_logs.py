@@ -24,10 +24,10 @@ def configured(log_format: LogFormat) -> io.StringIO:
 
 def test_text_line_for_people() -> None:
     stream = configured("text")
-    get_logger("swarmnode.daemon.node").info("peer joined", peer="sn1abc", rtt_s=0.1 + 0.2, n=3)
+    get_logger("swarmnode.daemon.app").info("peer joined", peer="sn1abc", rtt_s=0.1 + 0.2, n=3)
     line = stream.getvalue()
     assert re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z info    ", line)
-    assert line.endswith("daemon.node: peer joined peer=sn1abc rtt_s=0.3 n=3\n")
+    assert line.endswith("daemon.app: peer joined peer=sn1abc rtt_s=0.3 n=3\n")
 
 
 def test_json_line_for_machines() -> None:

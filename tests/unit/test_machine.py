@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from swarmnode.daemon import machine
+from swarmnode.daemon.volunteer import machine
 
 
 def power_supply(root: Path, **supplies: dict[str, str]) -> Path:

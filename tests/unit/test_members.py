@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.members import HELLO_SERVICE, SWIM_SERVICE
+from swarmnode.daemon.membership.members import HELLO_SERVICE, SWIM_SERVICE
 from swarmnode.errors import ChannelBroken, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.session import Session

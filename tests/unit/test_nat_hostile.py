@@ -21,8 +21,8 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon import punching
-from swarmnode.daemon.signals import CARRY_SERVICE, DELIVER_SERVICE, Signals
+from swarmnode.daemon.nat import punching
+from swarmnode.daemon.nat.signals import CARRY_SERVICE, DELIVER_SERVICE, Signals
 from swarmnode.errors import DialFailed, SwarmNodeError
 from swarmnode.net.session import Session
 from swarmnode.protocol.nat.punch import SIGNAL_KIND as PUNCH

@@ -14,7 +14,7 @@ import pytest
 from swarmnode import limits
 from swarmnode.cli.client import ControlClient
 from swarmnode.cli.main import main
-from swarmnode.daemon.netcheck import Finding, Known, PeerWay, find
+from swarmnode.daemon.status.netcheck import Finding, Known, PeerWay, find
 from swarmnode.net.portmap import Mapping
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability

@@ -15,8 +15,8 @@ from swarmnode.cli import create as create_module
 from swarmnode.cli.control import _status_lines
 from swarmnode.cli.main import main
 from swarmnode.config import Paths
-from swarmnode.daemon import app
-from swarmnode.daemon.node import TrainingChoice
+from swarmnode.daemon.app import start as app
+from swarmnode.daemon.app.node import TrainingChoice
 from swarmnode.store.swarms import read_manifest
 from swarmnode.store.training_data import TrainingData, load_training_data, save_training_data
 from swarmnode.testing.fake_worker import FakeWorker

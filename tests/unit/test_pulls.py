@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.pulls import PULL_SERVICE, Pulls
+from swarmnode.daemon.exchange.pull import PULL_SERVICE, Pulls
 from swarmnode.ipc.control import Partner, ViewShape
 from swarmnode.net.stream import Stream
 from swarmnode.tensor.codec import get_codec

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon import punching
+from swarmnode.daemon.nat import punching
 from swarmnode.errors import DeadlineExceeded, DialFailed, Overloaded, Refused
 from swarmnode.ids import PeerId
 from swarmnode.protocol.nat.punch import SIGNAL_KIND, offer_name

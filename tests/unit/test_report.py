@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from swarmnode import __version__, limits
-from swarmnode.daemon.report import PeerReport, Reporter, SelfReport, peer_report
-from swarmnode.daemon.shared_state import StateKeeper
+from swarmnode.daemon.membership.report import PeerReport, Reporter, SelfReport, peer_report
+from swarmnode.daemon.membership.shared_state import StateKeeper
 from swarmnode.env import Env
 from swarmnode.net.services import ScopedServices, Services
 from swarmnode.protocol.crdt.events import Update

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.rtc_ways import SIGNAL_KIND
+from swarmnode.daemon.nat.rtc_ways import SIGNAL_KIND
 from swarmnode.errors import DeadlineExceeded, DialFailed, MalformedMessage, Overloaded, Refused
 from swarmnode.ids import PeerId
 from tests.unit.nat_kit import RELAY, Neighbour, PostOffice, rtc_answer, rtc_offer, running

@@ -12,8 +12,8 @@ import trio
 import zstandard
 
 from swarmnode import limits
-from swarmnode.daemon import shared_state
-from swarmnode.daemon.shared_state import ADDRESS, STATE_SERVICE, StateKeeper
+from swarmnode.daemon.membership import shared_state
+from swarmnode.daemon.membership.shared_state import ADDRESS, STATE_SERVICE, StateKeeper
 from swarmnode.errors import ChannelBroken, Refused, StorageFull
 from swarmnode.ids import PeerId
 from swarmnode.net.memory import MemoryNetwork

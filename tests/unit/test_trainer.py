@@ -13,9 +13,9 @@ import trio
 import trio.testing
 
 from swarmnode import limits
-from swarmnode.daemon.briefing import Briefing
-from swarmnode.daemon.loans import Loan, NoLoan
-from swarmnode.daemon.trainer import Trainer
+from swarmnode.daemon.worker.briefing import Briefing
+from swarmnode.daemon.worker.loans import Loan, NoLoan
+from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env
 from swarmnode.errors import (
     ConfigError,

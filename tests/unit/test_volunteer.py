@@ -15,8 +15,8 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import load_config
-from swarmnode.daemon.machine import GpuUse, ProcessUse
-from swarmnode.daemon.volunteer import Volunteer
+from swarmnode.daemon.volunteer.machine import GpuUse, ProcessUse
+from swarmnode.daemon.volunteer.rules import Volunteer
 from swarmnode.env import Env
 from swarmnode.errors import Overloaded, StorageError
 from swarmnode.net.traffic import Traffic

@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.worker_link import RestartBudget, StartWorker
-from swarmnode.daemon.worker_log import WorkerLog
+from swarmnode.daemon.worker.link import RestartBudget, StartWorker
+from swarmnode.daemon.worker.output import WorkerLog
 from swarmnode.errors import WorkerCrashed
 from swarmnode.ipc.control import (
     Applied,

@@ -3,10 +3,10 @@
 GROUP: a round waits for every node that is alive, at most ``PATIENCE``; the mean is that of those
 who came with the same base version and whose payload arrived, the same bits for each of them. As
 in a daemon, one group of a round holds GROUP_MEMBERS_MAX: the others train beside it. And whoever
-is on another lineage than most is told so (daemon/lineages.py), here without any delay. LOG:
-a round closes when every node that is alive has published, at most ``PATIENCE`` after the first;
-what comes later is in the next one. Every node sees the same rounds in the same order, each at its
-own time.
+is on another lineage than most is told so (daemon/exchange/lineages.py), here without any delay.
+LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the
+first; what comes later is in the next one. Every node sees the same rounds in the same order, each
+at its own time.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Gatherings:
             self._close(key)
 
     def _has_place(self, node: Node, intent: Intent) -> bool:
-        """Whether a node takes part where not all can; see ``daemon/groups.py``."""
+        """Whether a node takes part where not all can; see ``daemon/exchange/group/groups.py``."""
         if intent.group_size_max and intent.lineage is None:
             return True  # any number of groups
         size = min(intent.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)

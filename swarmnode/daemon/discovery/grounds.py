@@ -1,0 +1,106 @@
+"""What a node stands on before it knows its swarm: sessions, the DHT, and the LAN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from swarmnode.config import NodeConfig, is_loopback, parse_host_port
+from swarmnode.daemon.discovery.dht import Discovery
+from swarmnode.daemon.nat.addresses import own_networks
+from swarmnode.daemon.nat.nat import Nat, wants_nat
+from swarmnode.daemon.transport.network import Network
+from swarmnode.env import Env
+from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
+from swarmnode.net.channel import Transport
+from swarmnode.net.datagrams import DatagramNet
+from swarmnode.net.services import Services
+from swarmnode.net.tcp import TcpTransport
+from swarmnode.protocol.identity import Identity
+from swarmnode.protocol.swarm import network_id
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """The parts that serve every swarm alike."""
+
+    identity: Identity
+    boot_epoch: int
+    network: Network
+    services: Services
+    discovery: Discovery
+    nat: Nat | None  # None: nobody on another machine can reach us, nor we them
+    env: Env
+
+
+def make_grounds(
+    config: NodeConfig, identity: Identity, boot_epoch: int, transport: Transport, env: Env
+) -> Grounds:
+    """Put them together; nothing runs yet."""
+    services = Services()
+    network = Network(
+        identity=identity,
+        network_id=network_id(config.network),
+        transport=transport,
+        services=services,
+        env=env,
+    )
+    discovery = Discovery(
+        identity=identity,
+        network_id=network_id(config.network),
+        boot_epoch=boot_epoch,
+        network=network,
+        services=services,
+        env=env,
+        remembered=config.paths.contacts,
+        lan=own_networks() if config.lan else (),
+    )
+    nat = None
+    if isinstance(transport, TcpTransport) and wants_nat(config):
+        nat = Nat(
+            config,
+            network=network,
+            services=services,
+            identity=identity,
+            transport=transport,
+            env=env,
+        )
+    return Grounds(identity, boot_epoch, network, services, discovery, nat, env)
+
+
+def make_beacon(
+    config: NodeConfig,
+    grounds: Grounds,
+    *,
+    swarms: Callable[[], tuple[LanSwarm, ...]],
+    on_peer: Callable[[LanPeer], None],
+    net: DatagramNet | None,
+) -> LanBeacon:
+    """Return what finds nodes on the LAN; whoever it finds may know others in the DHT.
+
+    Args:
+        swarms: what to say that we are in.
+        on_peer: told of everybody who was found.
+        net: what beacons are sent on, if not the real LAN.
+    """
+
+    def port() -> int:
+        """0 where others on the LAN could not dial us anyway: then we only ask who is there."""
+        if is_loopback(config.listen_address.host) or not grounds.network.address:
+            return 0
+        return parse_host_port(grounds.network.address, setting="listen").port
+
+    def met(peer: LanPeer) -> None:
+        if "%" not in peer.address:  # a link-local address is of use on this machine only
+            grounds.discovery.discovered(peer.peer, (peer.address,))
+        on_peer(peer)
+
+    return LanBeacon(
+        identity=grounds.identity,
+        network_id=network_id(config.network),
+        port=port,
+        swarms=swarms,
+        on_peer=met,
+        env=grounds.env,
+        net=net,
+    )

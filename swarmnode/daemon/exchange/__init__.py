@@ -1,0 +1,10 @@
+"""Exchanges of tensors with other members, a file or a folder for each kind.
+
+``pair`` two at a time, atomically; ``group`` the mean of a round's members; ``pull`` one takes what
+another has; ``log`` rounds of published updates; ``merge`` one mean of all whole models. Owns what
+runs of them, and whether training together stands still. It borrows from ``worker`` and sends over
+``membership``; which kinds a swarm needs its strategy says, by its wishes.
+
+For others: ``takers`` (all kinds together), ``pair.exchanges``, ``merge.finalize``, ``standstill``
+and ``history``.
+"""

@@ -1,0 +1,205 @@
+"""The payload of one exchange: encode ours, decode theirs, chunk by chunk, in one slot.
+
+The slot has two halves. Each chunk of the own half is encoded and replaced by what the partner
+will decode, x̂; each chunk of the partner is decoded into the other half. So both nodes end with
+the same two vectors, in exchanged places. The directions do not wait for each other.
+
+The slot comes from the worker at its next step boundary. Until then nothing is sent, and the first
+chunk of the partner that has come waits: the credits of its stream bound what else can come.
+
+Codec calls run inline. A chunk takes well under a millisecond, and the GIL is
+released meanwhile, so a thread would only add a hop.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.exchange.guard import Sizes
+from swarmnode.daemon.exchange.pair.pieces import Piece
+from swarmnode.errors import MalformedMessage
+from swarmnode.tensor.magnitude import UNKNOWN, Scale
+
+FLOAT32_BYTES = 4
+
+
+@dataclass
+class TransferTimes:
+    """Seconds of work in the codec, summed over chunks, for metrics and benchmarks."""
+
+    encode_s: float = 0.0
+    requantize_s: float = 0.0
+    decode_s: float = 0.0
+
+
+class Transfer:
+    """Both directions of one exchange; see :meth:`lend` for the memory.
+
+    Args:
+        pieces: the chunks of both sides, in the order they are sent in.
+
+    Attributes:
+        encode_error_ratio: norm of what the codec lost by the norm of the values, over a sample
+            of the first chunk; None before that.
+        distance_ratio: how far the vectors of the two nodes are apart, norm of half the difference
+            by norm of the mean, over a sample; None before :meth:`measure`.
+    """
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._pieces = pieces
+        self._own = self._room = memoryview(b"")
+        self._encoded = 0
+        self._decoded = 0
+        self._sent = 0
+        self._payload = memoryview(bytearray(max(piece.payload_bytes for piece in pieces)))
+        self._is_over = False
+        self._own_sizes, self._their_sizes = Sizes(), Sizes()
+        self._weights = UNKNOWN
+        self._settled = trio.Event()  # the slot is there, or will never be
+        self.times = TransferTimes()
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.encode_error_ratio: float | None = None
+        self.distance_ratio: float | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """All of ours are sent and all of theirs are decoded."""
+        return self._sent == self._decoded == len(self._pieces)
+
+    def lend(self, own: memoryview, room: memoryview, weights: Scale = UNKNOWN) -> None:
+        """Begin: writable bytes of the own views, float32 [numel], and as many for the partner's.
+
+        They are ours until the exchange ends. ``weights``: how large those of the model are.
+        """
+        self._own, self._room, self._weights = own, room, weights
+        self._settled.set()
+
+    def encode_next(self) -> tuple[int, memoryview] | None:
+        """Encode the next chunk; the payload is valid until the next call.
+
+        Returns None when all are encoded, the slot is not there yet, or the exchange is over. The
+        caller sends the payload and then calls :meth:`note_sent`.
+
+        Raises:
+            WorkerError: a value is not finite.
+        """
+        index = self._encoded
+        if self._is_over or index == len(self._pieces) or not self._settled.is_set():
+            return None
+        piece = self._pieces[index]
+        payload, values = self._payload[: piece.payload_bytes], _values(self._own, piece)
+        exact = _sample(values) if index == 0 else []
+        t0 = time.perf_counter()
+        piece.codec.encode(values, payload)
+        t1 = time.perf_counter()
+        piece.codec.decode(payload, values)
+        self.times.encode_s += t1 - t0
+        self.times.requantize_s += time.perf_counter() - t1
+        if index == 0:
+            lost = math.dist(exact, _sample(values))
+            self.encode_error_ratio = _ratio(lost, math.hypot(*exact))
+        if piece.is_scaled:
+            self._own_sizes.add(piece.view, values)
+        self._encoded = index + 1
+        return index, payload
+
+    def note_sent(self) -> None:
+        """The chunk that was encoded last has left."""
+        self.sent_bytes += self._pieces[self._sent].payload_bytes
+        self._sent += 1
+
+    async def take(self, index: int, payload: memoryview) -> None:
+        """Decode a chunk of the partner as soon as the slot is there.
+
+        Raises:
+            MalformedMessage: the payload has the wrong length or is no valid payload.
+        """
+        piece = self._pieces[index]
+        if len(payload) != piece.payload_bytes:
+            raise MalformedMessage(
+                f"chunk {index}: expected {piece.payload_bytes} bytes of {piece.codec.name},"
+                f" got {len(payload)}"
+            )
+        await self._settled.wait()
+        if self._is_over:
+            return
+        values = _values(self._room, piece)
+        t0 = time.perf_counter()
+        piece.codec.decode(payload, values)
+        self.times.decode_s += time.perf_counter() - t0
+        if piece.is_scaled:
+            self._their_sizes.add(piece.view, values)
+        self._decoded += 1
+        self.received_bytes += len(payload)
+
+    def refusal(self) -> str:
+        """Return why what came, which is complete, must not count; empty: it may."""
+        return self._their_sizes.refusal(self._own_sizes, self._weights)
+
+    def measure(self) -> None:
+        """See how far the two vectors are apart, once both are here."""
+        own, theirs = _sample(self._own), _sample(self._room)
+        total = [a + b for a, b in zip(own, theirs, strict=True)]
+        self.distance_ratio = _ratio(math.dist(own, theirs), math.hypot(*total))
+
+    def end(self) -> None:
+        """The exchange is over: touch the slot no more, wake whoever waits."""
+        self._is_over = True
+        self._own = self._room = memoryview(b"")
+        self._settled.set()
+
+
+def _values(half: memoryview, piece: Piece) -> memoryview:
+    return half[piece.begin * FLOAT32_BYTES : piece.end * FLOAT32_BYTES]
+
+
+@dataclass
+class ExchangeTotals:
+    """Sums over committed exchanges, for metrics."""
+
+    committed: int = 0
+    refused: int = 0  # payloads of partners, before they could be committed
+    duration_s: float = 0.0
+    encode_s: float = 0.0
+    requantize_s: float = 0.0
+    decode_s: float = 0.0
+    payload_sent_bytes: int = 0
+    payload_received_bytes: int = 0
+    encode_error_ratio: float | None = None  # of the last one, as `distance_ratio`
+    distance_ratio: float | None = None  # see transfer.py
+
+    def phases(self) -> dict[str, float]:
+        """Seconds in the codec so far, by what it did."""
+        return {
+            "encode_s": self.encode_s,
+            "requantize_s": self.requantize_s,
+            "decode_s": self.decode_s,
+        }
+
+    def add(self, transfer: Transfer) -> None:
+        """Count one committed transfer."""
+        self.committed += 1
+        self.encode_s += transfer.times.encode_s
+        self.requantize_s += transfer.times.requantize_s
+        self.decode_s += transfer.times.decode_s
+        self.payload_sent_bytes += transfer.sent_bytes
+        self.payload_received_bytes += transfer.received_bytes
+        self.encode_error_ratio = transfer.encode_error_ratio
+        self.distance_ratio = transfer.distance_ratio
+
+
+def _sample(values: memoryview) -> list[float]:
+    """Return some of the float32 values in these bytes, evenly spread, always the same ones."""
+    floats = values.cast("B").cast("f")
+    return list(map(float, floats[:: max(1, len(floats) // limits.TRANSFER_SAMPLE_ELEMS)]))
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 and math.isfinite(part) else None

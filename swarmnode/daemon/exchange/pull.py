@@ -1,0 +1,330 @@
+"""Pulls: read what another member gives to whoever asks, and give what this node has.
+
+::
+
+    Wish --> Pull to a random member --> Given + payload --> Lender.borrow --> apply
+    Wish(is_open) kept; Pull from a member --> Lender.borrow --> Given + payload --> give_back
+
+The slot that an answer was copied from goes back before anything is sent: a peer that reads slowly
+holds memory, one of PULL_ANSWERS_MAX places, and no slot of the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.exchange.group.groups import transfer_limit_s
+from swarmnode.daemon.exchange.group.payload import Chunk, cut_chunks
+from swarmnode.daemon.exchange.guard import Sizes
+from swarmnode.daemon.exchange.pair.exchanges import costs
+from swarmnode.daemon.worker.loans import Lender, Loan, NoLoan
+from swarmnode.env import Env
+from swarmnode.errors import (
+    DeadlineExceeded,
+    MalformedMessage,
+    Refused,
+    RemoteProtocolError,
+    SwarmNodeError,
+    WorkerError,
+)
+from swarmnode.ids import PeerId
+from swarmnode.ipc.control import Partner, Wish
+from swarmnode.net.services import ScopedServices
+from swarmnode.net.session import Session
+from swarmnode.net.stream import Stream
+from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire import pull as wire
+from swarmnode.wire.packing import decode_record, encode_record
+from swarmnode.wire.session import Priority
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.exchange.pair.exchanges import Partners
+
+PULL_SERVICE = "pull/1"
+_ID_BYTES = 16
+_MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
+_log = get_logger("swarmnode.daemon.exchange")
+_Lane = tuple[str, int]  # tag, fragment
+
+
+class Pulls:
+    """The WishTaker of pulls.
+
+    Args:
+        key: 32 bytes that guard every exchange.
+        codec_name: the swarm's.
+
+    Attributes:
+        prefers: whom to ask first; the others are asked as well.
+        on_pulled: told that what a peer gave is the worker's.
+        pulled_total, failed_total, given_total, declined_total: as asker, and as giver.
+        refused_total: answers of peers that were implausibly large.
+    """
+
+    def __init__(
+        self,
+        *,
+        key: bytes,
+        codec_name: str,
+        self_id: PeerId,
+        partners: Partners,
+        services: ScopedServices,
+        lender: Lender,
+        env: Env,
+    ) -> None:
+        self._key = key
+        self._codec_name = codec_name
+        self._self_id = self_id
+        self._partners = partners
+        self._lender = lender
+        self._env = env
+        self._answers: dict[_Lane, Wish] = {}
+        self._asking: dict[_Lane, trio.CancelScope] = {}
+        self._answering = 0
+        self._nursery: trio.Nursery | None = None
+        self.prefers: Callable[[], Collection[PeerId]] = tuple
+        self.on_pulled: Callable[[], None] = lambda: None
+        self.pulled_total = self.failed_total = self.given_total = self.declined_total = 0
+        self.refused_total = 0
+        self._name = services.name(PULL_SERVICE)
+        services.add_stream(PULL_SERVICE, self._answer)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve wishes until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    # --- as a WishTaker ------------------------------------------------------------------------
+
+    def wished(self, wish: Wish) -> None:
+        """Keep an answer, or ask for what is wished; an earlier wish is asked for no more."""
+        lane = (wish.tag, wish.fragment)
+        if wish.is_open:
+            self._answers[lane] = wish
+            return
+        if lane in self._asking:
+            self._asking.pop(lane).cancel()
+        if self._nursery is None:
+            self._lender.drop(wish, "local: this node is starting or leaving")
+            return
+        scope = self._asking[lane] = trio.CancelScope()
+        self._nursery.start_soon(self._serve_wish, wish, scope)
+
+    def worker_gone(self) -> None:
+        """Ask for nothing and give nothing until there is another."""
+        for scope in self._asking.values():
+            scope.cancel()
+        self._asking.clear()
+        self._answers.clear()
+
+    def partners_changed(self) -> None:
+        """A wish is tried once, with those who are there: the strategy asks again."""
+
+    # --- asking --------------------------------------------------------------------------------
+
+    async def _serve_wish(self, wish: Wish, scope: trio.CancelScope) -> None:
+        lane = (wish.tag, wish.fragment)
+        with scope:
+            why = await self._ask_some(wish)
+            if why:
+                self.failed_total += 1
+                _log.info("nothing pulled", tag=wish.tag, why=why)
+        if self._asking.get(lane) is scope:
+            del self._asking[lane]
+
+    async def _ask_some(self, wish: Wish) -> str:
+        """Return why nothing came; empty: it was applied."""
+        taken: list[Loan] = []
+        why = "unreachable: nobody to ask"
+        with self._ending(wish, taken):
+            for peer in self._candidates():
+                session = self._partners.sessions.get(peer)
+                if session is None:
+                    continue
+                try:
+                    given = await self._ask(session, wish, taken)
+                except NoLoan as error:  # of our own worker: nobody else can help
+                    why = str(error)
+                    break
+                except SwarmNodeError as error:
+                    why = str(error)
+                    _log.debug("not given", peer=peer.short, why=why)
+                    if isinstance(error, RemoteProtocolError):
+                        await session.aclose(str(error))
+                    continue
+                self._lender.apply(taken.pop(), self._env.token(_ID_BYTES), partner=given)
+                self.pulled_total += 1
+                self.on_pulled()
+                return ""
+            if not taken:
+                self._lender.drop(wish, why)
+        return why
+
+    @contextlib.contextmanager
+    def _ending(self, wish: Wish, taken: list[Loan]) -> Iterator[None]:
+        """Give a loan back that is left over, also when another wish takes the place."""
+        try:
+            yield
+        finally:
+            if taken:
+                self._lender.give_back(taken.pop(), f"nobody gave {wish.tag}")
+
+    def _candidates(self) -> list[PeerId]:
+        peers = [peer for peer in self._partners.partners() if peer != self._self_id]
+        there = costs(self._partners)
+        found = [peer for peer in peers if peer in there]
+        self._env.rng.shuffle(found)
+        preferred = set(self.prefers())
+        found.sort(key=lambda peer: peer not in preferred)  # in either part as shuffled
+        return found[: limits.EXCHANGE_CANDIDATES_MAX]
+
+    async def _ask(self, session: Session, wish: Wish, taken: list[Loan]) -> Partner:
+        """Read what one peer gives into the room of a loan; return who it is.
+
+        ``taken``: the loan, once there is one; it serves for the next peer if this one fails.
+
+        Raises SwarmNodeError.
+        """
+        request = wire.Pull(
+            key=self._key,
+            tag=wish.tag,
+            fragment=wish.fragment,
+            round=wish.round,
+            numel=wish.numel,
+            step=wish.step,
+            tokens=wish.tokens,
+            weight=wish.weight,
+            base_version=wish.base_version,
+        )
+        async with await session.open_stream(self._name, priority=Priority.BULK) as stream:
+            await stream.send_message(encode_record(request))
+            await stream.send_end()
+            given = await self._receive_given(session.peer, stream, wish)
+            if not taken:
+                taken.append(await self._lender.borrow(wish))
+            limit_s = transfer_limit_s(wish.numel)
+            with trio.move_on_after(limit_s) as scope:
+                parts = cut_chunks(wish, self._codec_name)
+                sizes = await _receive_payload(stream, parts, taken[0].room)
+            if scope.cancelled_caught:
+                raise DeadlineExceeded(
+                    f"receiving {wish.tag} from {session.peer.short}, which gave it", limit_s
+                )
+            self._refuse_if_implausible(session.peer, sizes, taken[0])
+        return Partner(session.peer, given.step, given.tokens, given.weight, given.base_version)
+
+    def _refuse_if_implausible(self, peer: PeerId, sizes: Sizes, loan: Loan) -> None:
+        """Raise Refused: it would ruin the model; the next peer is asked."""
+        why = sizes.refusal(Sizes(), loan.weights)
+        if why:
+            self.refused_total += 1
+            _log.warning("a payload is refused", peer=peer.short, why=why)
+            raise Refused(f"refused: {why}")
+
+    async def _receive_given(self, peer: PeerId, stream: Stream, wish: Wish) -> wire.Given:
+        limit_s = limits.EXCHANGE_OFFER_S + limits.EXCHANGE_VIEW_S
+        what = f"{peer.short} to answer a pull of {wish.tag}"
+        match await _receive(stream, what, limit_s):
+            case wire.Given() as given:
+                return given
+            case wire.Declined(reason=reason):
+                raise Refused(reason)
+        raise MalformedMessage("expected the answer to a pull, got another pull")
+
+    # --- answering -----------------------------------------------------------------------------
+
+    async def _answer(self, session: Session, stream: Stream) -> None:
+        """Give one peer what it asks for, or say why not."""
+        what = f"{session.peer.short} to say what it pulls"
+        request = await _receive(stream, what, limits.EXCHANGE_OFFER_S)
+        if not isinstance(request, wire.Pull):
+            raise MalformedMessage(f"expected a pull, got {type(request).__name__}")
+        answer = self._answers.get((request.tag, request.fragment))
+        why = self._refusal(request, answer)
+        if answer is None or why:
+            await self._decline(stream, why)
+            return
+        self._answering += 1
+        try:
+            given, payload = await self._copy(session.peer, request, answer)
+            limit_s = transfer_limit_s(answer.numel)
+            with trio.move_on_after(limit_s) as scope:
+                await stream.send_message(encode_record(given))
+                for part in payload:
+                    await stream.send(part)
+            if scope.cancelled_caught:
+                raise DeadlineExceeded(f"sending {answer.tag} to {session.peer.short}", limit_s)
+            self.given_total += 1
+        except WorkerError as error:
+            await self._decline(stream, str(error))
+        finally:
+            self._answering -= 1
+
+    def _refusal(self, request: wire.Pull, answer: Wish | None) -> str:
+        if request.key != self._key:
+            return "incompatible: another task, strategy, setting, layout or codec"
+        if answer is None:
+            return f"no-wish: nothing to give of {request.tag} {request.fragment}"
+        if request.numel != answer.numel:
+            return f"incompatible: expected {answer.numel} elements, got {request.numel}"
+        if self._answering >= limits.PULL_ANSWERS_MAX:
+            return f"busy: answering {self._answering} others"
+        return ""
+
+    async def _decline(self, stream: Stream, why: str) -> None:
+        self.declined_total += 1
+        await stream.send_message(encode_record(wire.Declined(why[: limits.REASON_BYTES_MAX])))
+
+    async def _copy(
+        self, peer: PeerId, request: wire.Pull, answer: Wish
+    ) -> tuple[wire.Given, list[bytearray]]:
+        """Return what this node gives now. Raises WorkerError: nothing."""
+        asker = Partner(peer, request.step, request.tokens, request.weight, request.base_version)
+        loan = await self._lender.borrow(answer, asker, request.round)
+        payload = []
+        try:
+            for chunk in cut_chunks(answer, self._codec_name):
+                part = bytearray(chunk.codec.payload_bytes(chunk.numel))
+                chunk.codec.encode(chunk.of(loan.own), part)
+                payload.append(part)
+                await trio.lowlevel.checkpoint()
+        finally:
+            self._lender.give_back(loan, "")
+        given = wire.Given(loan.step, loan.tokens, answer.weight, answer.base_version)
+        return given, payload
+
+
+async def _receive(stream: Stream, what: str, limit_s: float) -> wire.Message:
+    """Return the next message. Raises SwarmNodeError; of a timeout it says what was waited for."""
+    with trio.move_on_after(limit_s):
+        try:
+            data, _ = await stream.receive_message(max_bytes=0)
+        except trio.EndOfChannel:
+            raise MalformedMessage(f"waited for {what}, got the end of the stream") from None
+        message: wire.Message = decode_record(data, _MESSAGE)
+        return message
+    raise DeadlineExceeded(f"waiting for {what}", limit_s)
+
+
+async def _receive_payload(stream: Stream, parts: tuple[Chunk, ...], room: memoryview) -> Sizes:
+    """Decode a whole payload into ``room``; return how large it is. Raises SwarmNodeError."""
+    sizes = Sizes()
+    for chunk in parts:
+        payload = bytearray(chunk.codec.payload_bytes(chunk.numel))
+        await stream.receive_into(memoryview(payload))
+        chunk.codec.decode(payload, chunk.of(room))
+        if chunk.is_scaled:
+            sizes.add(chunk.view, chunk.of(room))
+    if await stream.receive():
+        raise MalformedMessage("expected the end of what was pulled, got more bytes")
+    return sizes

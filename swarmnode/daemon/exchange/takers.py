@@ -1,0 +1,97 @@
+"""Who serves the wishes of a worker, by their kind; all but pairs are put together here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import trio
+
+from swarmnode.daemon.exchange.group.groups import Groups
+from swarmnode.daemon.exchange.lineages import Lineages
+from swarmnode.daemon.exchange.log import Log
+from swarmnode.daemon.exchange.pair.exchanges import Exchanges
+from swarmnode.daemon.exchange.pull import Pulls
+from swarmnode.daemon.membership.swarm import SwarmPart
+from swarmnode.daemon.worker.loans import WishTaker
+from swarmnode.daemon.worker.trainer import Trainer
+from swarmnode.env import Env
+from swarmnode.ids import PeerId
+from swarmnode.protocol.swarm import compatibility_key
+from swarmnode.wire.swarm import Manifest
+
+
+class Takers:
+    """Pairs, group means, pulls and the log of one swarm that is trained here."""
+
+    def __init__(
+        self,
+        exchanges: Exchanges,
+        *,
+        manifest: Manifest,
+        swarm_id: bytes,
+        part: SwarmPart,
+        trainer: Trainer,
+        self_id: PeerId,
+        env: Env,
+    ) -> None:
+        key = compatibility_key(manifest)
+        services = part.members.services
+        self.exchanges = exchanges
+        self.groups = Groups(
+            self_id=self_id,
+            swarm_id=swarm_id,
+            key=key,
+            codec_name=manifest.codec,
+            partners=part,
+            services=services,
+            lender=trainer.lender,
+            live=part.members.live,
+            env=env,
+        )
+        self.pulls = Pulls(
+            key=key,
+            codec_name=manifest.codec,
+            self_id=self_id,
+            partners=part,
+            services=services,
+            lender=trainer.lender,
+            env=env,
+        )
+        self.lineages = Lineages(partial(_said_lineages, part, self_id), trainer.post)
+        self.groups.on_wish = self.lineages.wished
+        self.groups.on_end = self.lineages.round_ended
+        self.groups.on_worker_gone = self.lineages.worker_gone
+        self.pulls.prefers, self.pulls.on_pulled = self.lineages.preferred, self.lineages.pulled
+        self.log = Log(
+            self_id=self_id,
+            key=key,
+            partners=part,
+            services=services,
+            lender=trainer.lender,
+            tell=trainer.tell,
+            live=part.members.live,
+            env=env,
+        )
+
+    def by_kind(self) -> dict[str, WishTaker]:
+        """Return who serves which kind of wish."""
+        return {
+            "pair": self.exchanges,
+            "group": self.groups,
+            "pull": self.pulls,
+            "log": self.log,
+        }
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for taker in (self.exchanges, self.groups, self.pulls, self.log):
+                await nursery.start(taker.run)
+            task_status.started()
+
+
+def _said_lineages(part: SwarmPart, self_id: PeerId) -> Mapping[PeerId, str]:
+    """Return what the others who train at this moment say of their slow weights."""
+    reports = (part.peer_report(peer) for peer in part.partners() if peer != self_id)
+    return {each.peer: each.lineage for each in reports if each.state == "training"}

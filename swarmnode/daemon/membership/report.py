@@ -1,0 +1,185 @@
+"""What this node says of itself in the shared state, and what others say of themselves.
+
+===========  ====================================================================
+leases       member (its id), role, version, address (each one)
+counters     steps, tokens, exchanges, seconds: totals over all its lives
+registers    name, state, loss, eval_loss, step_time_s, met, lineage
+maxima       step
+===========  ====================================================================
+
+All of it is self-reported: it is shown, and used to choose whom to ask, and never believed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import get_args
+
+import trio
+
+from swarmnode import __version__, limits
+from swarmnode.daemon.membership.shared_state import ADDRESS, StateKeeper
+from swarmnode.errors import LocalProtocolError
+from swarmnode.ids import PeerId
+from swarmnode.names import is_name
+from swarmnode.protocol.crdt.events import Update
+from swarmnode.protocol.crdt.leases import SetKey
+from swarmnode.protocol.crdt.registers import RegisterContent
+from swarmnode.protocol.crdt.views import MEMBER
+from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire.admission import Role
+from swarmnode.wire.membership import PeerState
+
+ROLE, VERSION, MET, LINEAGE, NAME = "role", "version", "met", "lineage", "name"
+STEP_TIME_S = "step_time_s"
+_SINCE_START = ("exchanges", "seconds")  # a node counts these from zero in each of its lives
+_STATES: tuple[PeerState, ...] = get_args(PeerState)
+_ROLES: tuple[Role, ...] = get_args(Role)
+_log = get_logger("swarmnode.daemon.membership")
+
+
+@dataclass(frozen=True)
+class SelfReport:
+    """What there is to say at one moment."""
+
+    role: Role
+    state: PeerState
+    addresses: tuple[str, ...]
+    counters: dict[str, int]  # exchanges and seconds since the start, the others in all
+    numbers: dict[str, float | None]  # None: nothing to say yet
+    step: int
+    met: str | None = None  # with whom it exchanged lately, see ``mixing.py``; None: never
+    lineage: str = ""  # of its slow weights, see ``protocol/gossip/lineages.py``; empty: none
+    name: str = ""  # what it is called; "": it does not say
+
+    def update(self, peer: PeerId, earlier: Mapping[str, int]) -> Update:
+        """Return all of it as one update; ``earlier`` is what earlier lives have counted."""
+        lease_s = int(limits.STATE_LEASE_S)
+        leases: dict[SetKey, int] = {
+            (MEMBER, str(peer)): lease_s,
+            (ROLE, self.role): lease_s,
+            (VERSION, __version__): lease_s,
+        }
+        leases |= {(ADDRESS, address): lease_s for address in self.addresses}
+        # An empty lineage, too: what an earlier life said of its own must not outlive it.
+        registers: dict[str, RegisterContent] = {"state": self.state, LINEAGE: self.lineage}
+        if self.name:
+            registers[NAME] = self.name
+        if self.met is not None:
+            registers[MET] = self.met
+        for name, value in self.numbers.items():
+            if value is not None and math.isfinite(value):  # the loss of a model that is lost
+                registers[name] = value
+        counters = {name: n + earlier.get(name, 0) for name, n in self.counters.items()}
+        return Update(leases, counters, registers, {"step": self.step})
+
+
+@dataclass
+class Reporter:
+    """Says what has changed, at once if it is our state, else now and then.
+
+    Args:
+        make: what there is to say now.
+        n_members: of the swarm; the larger it is, the rarer each speaks.
+    """
+
+    state: StateKeeper
+    peer: PeerId
+    make: Callable[[], SelfReport]
+    n_members: Callable[[], int]
+    _said: Update = field(default_factory=Update)
+    _said_at: float = -math.inf
+    _earlier: Mapping[str, int] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Report until cancelled; the journal has been read before."""
+        totals = self.state.view.counters_of(self.peer)
+        self._earlier = {name: totals[name] for name in _SINCE_START if name in totals}
+        while True:
+            self.say_now()
+            await self._wait()
+
+    def say_now(self) -> None:
+        """Say what is new since last time."""
+        whole, now = self.make().update(self.peer, self._earlier), trio.current_time()
+        news = _difference(self._said, whole)
+        if news is None or (_is_only_time(news) and now < self._said_at + limits.REPORT_TIME_S):
+            return
+        try:
+            self.state.say(news)
+        except LocalProtocolError as error:  # an address that no record can hold, for example
+            _log.error("not said in the shared state", why=str(error))
+        self._said, self._said_at = whole, now
+
+    def say_goodbye(self) -> None:
+        """Take back that we are here; totals stay."""
+        leases = dict.fromkeys(self._said.leases, 0)
+        self.state.say(Update(leases, registers={"state": "left"}))
+
+    async def _wait(self) -> None:
+        """Return when the usual pause is over, or the state of the node has changed."""
+        pause_s = max(limits.REPORT_S_MIN, limits.REPORT_MEMBER_S * self.n_members())
+        until = trio.current_time() + pause_s
+        said = self._said.registers.get("state")
+        while trio.current_time() < until and self.make().state == said:  # noqa: ASYNC110
+            await trio.sleep(limits.REPORT_LOOK_S)
+
+
+@dataclass(frozen=True)
+class PeerReport:
+    """What the shared state holds of one peer, with defaults for what it does not say."""
+
+    peer: PeerId
+    state: PeerState | None = None
+    role: Role | None = None
+    version: str = ""
+    addresses: tuple[str, ...] = ()
+    counters: dict[str, int] = field(default_factory=dict)
+    numbers: dict[str, float] = field(default_factory=dict)
+    met: str = ""
+    lineage: str = ""
+    name: str = ""  # what it says that it is called; nothing, if that is no name
+
+
+def peer_report(state: StateKeeper, peer: PeerId, now: float) -> PeerReport:
+    """Read what a peer says; what makes no sense counts as not said."""
+    view = state.view
+    leased = view.of(peer, now)
+    registers = view.registers_of(peer)
+    said = registers.get("state")
+    return PeerReport(
+        peer=peer,
+        state=next((each for each in _STATES if each == said), None),
+        role=next((each for each in _ROLES if each in leased.get(ROLE, ())), None),
+        version=next(iter(leased.get(VERSION, ())), ""),
+        addresses=leased.get(ADDRESS, ()),
+        counters=view.counters_of(peer),
+        numbers={name: value for name, value in registers.items() if isinstance(value, float)},
+        met=_text(registers.get(MET)),
+        lineage=_text(registers.get(LINEAGE)),
+        name=name if isinstance(name := registers.get(NAME), str) and is_name(name) else "",
+    )
+
+
+def _text(content: RegisterContent | None) -> str:
+    return content if isinstance(content, str) else ""
+
+
+def _difference(said: Update, whole: Update) -> Update | None:
+    """Return what of ``whole`` was not said yet, and what is no longer so; None if nothing."""
+    leases = {key: ttl for key, ttl in whole.leases.items() if key not in said.leases}
+    leases |= {key: 0 for key in said.leases if key not in whole.leases}
+    news = Update(
+        leases,
+        {k: v for k, v in whole.counters.items() if said.counters.get(k) != v},
+        {k: v for k, v in whole.registers.items() if said.registers.get(k) != v},
+        {k: v for k, v in whole.maxima.items() if said.maxima.get(k) != v},
+    )
+    return news if (news.leases or news.counters or news.registers or news.maxima) else None
+
+
+def _is_only_time(news: Update) -> bool:
+    """Whether nothing has happened but that time went by."""
+    return not (news.leases or news.registers or news.maxima) and set(news.counters) == {"seconds"}

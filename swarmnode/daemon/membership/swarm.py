@@ -1,0 +1,245 @@
+"""Our part in one swarm: its members, its shared state, and what we say in it.
+
+::
+
+    finder -> members (sessions, who is alive) -> shared state (who says what)
+                 ^------------- addresses ------------------+
+    reporter: what we say    publisher: how newcomers find us
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from swarmnode import limits
+from swarmnode.config import SwarmPaths
+from swarmnode.daemon.discovery.finder import SwarmFinder
+from swarmnode.daemon.discovery.grounds import Grounds
+from swarmnode.daemon.membership.members import Gate, Members
+from swarmnode.daemon.membership.report import (
+    ROLE,
+    STEP_TIME_S,
+    PeerReport,
+    Reporter,
+    SelfReport,
+    peer_report,
+)
+from swarmnode.daemon.membership.shared_state import ADDRESS, StateKeeper
+from swarmnode.errors import SwarmNodeError
+from swarmnode.ids import PeerId
+from swarmnode.net.relay_address import is_relayed
+from swarmnode.net.session import Session
+from swarmnode.protocol.crdt.events import Update
+from swarmnode.protocol.membership.swim_events import Changed
+from swarmnode.protocol.shards.words import REGISTERS
+from swarmnode.protocol.swarm import SwarmLink
+from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire import dht as wire_dht
+from swarmnode.wire.swarm import Manifest
+
+_log = get_logger("swarmnode.daemon.membership")
+_IDLE = ("left", "failed", "stopped")
+_WITH_MODEL = ("training", "paused", "stopped")
+
+
+class SwarmPart:
+    """See the module.
+
+    Args:
+        report: what there is to say of ourselves now.
+    """
+
+    def __init__(
+        self,
+        grounds: Grounds,
+        *,
+        link: SwarmLink,
+        manifest: Manifest,
+        paths: SwarmPaths,
+        finder: SwarmFinder,
+        gate: Gate,
+        report: Callable[[], SelfReport],
+    ) -> None:
+        self.changed = trio.Event()  # another one after each change of members or state
+        self.on_partners_changed: Callable[[], None] = lambda: None
+        self.manifest = manifest
+        self._grounds = grounds
+        self._finder = finder
+        self.report = report
+        self._self_id = grounds.identity.peer_id
+        self.members = Members(
+            identity=grounds.identity,
+            link=link,
+            boot_epoch=grounds.boot_epoch,
+            network=grounds.network,
+            services=grounds.services,
+            gate=gate,
+            resolve=self._resolve,
+            env=grounds.env,
+        )
+        self.state = StateKeeper(
+            identity=grounds.identity,
+            swarm_id=link.swarm_id,
+            boot_epoch=grounds.boot_epoch,
+            journal=paths.journal,
+            services=self.members.services,
+            env=grounds.env,
+        )
+        self.reporter = Reporter(
+            self.state, self._self_id, report, lambda: len(self.members.live())
+        )
+        self.members.watchers += [self.state, self]
+        self.state.on_changed = self._state_changed
+        self.members.on_changed = self._member_changed
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Take part until cancelled. Raises StorageError if the journal cannot be opened."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self.state.run)
+            await nursery.start(self.members.run)
+            self._grounds.network.keepers.append(self.members.keeps)
+            self._grounds.network.addresses_of = self.members.book.addresses_of
+            self._finder.on_found = self.members.found
+            for peer, addresses in self._finder.candidates.items():
+                self.members.found(peer, addresses)
+            self._use_stored_addresses()
+            self._repeat_progress()
+            nursery.start_soon(self.reporter.run)
+            nursery.start_soon(self._publish)
+            task_status.started()
+
+    async def leave(self, reason: str) -> None:
+        """Say goodbye: in the shared state, and to some members who pass it on."""
+        if self.state.is_open:  # else nobody has heard of us yet
+            self.reporter.say_goodbye()
+        self._finder.withdraw()
+        await self.members.leave(reason)
+
+    # --- for exchanges and for people -------------------------------------------------------
+
+    @property
+    def sessions(self) -> dict[PeerId, Session]:
+        """With our neighbours."""
+        return self.members.sessions
+
+    def partners(self) -> tuple[PeerId, ...]:
+        """Return who trains now, ourselves included, in id order."""
+        return tuple(
+            peer
+            for peer in self.members.live()
+            if peer == self._self_id or _may_train(self.peer_report(peer))
+        )
+
+    def mergers(self) -> tuple[PeerId, ...]:
+        """Return who has a model, be it that it trains no more, in id order."""
+        return tuple(
+            peer
+            for peer in self.members.live()
+            if peer == self._self_id or self.peer_report(peer).state in _WITH_MODEL
+        )
+
+    async def connect(self, peer: PeerId) -> Session:
+        """Return a session with a member, dialled if need be. Raises SwarmNodeError."""
+        return await self.members.connect(peer)
+
+    def peer_report(self, peer: PeerId) -> PeerReport:
+        """Return what a peer says of itself."""
+        return peer_report(self.state, peer, self._grounds.env.monotonic())
+
+    def step_times_s(self) -> dict[PeerId, float]:
+        """Return how long a local step takes, as each other one says who trains now."""
+        others = (self.peer_report(peer) for peer in self.partners() if peer != self._self_id)
+        said = {report.peer: report.numbers.get(STEP_TIME_S) for report in others}
+        return {peer: seconds for peer, seconds in said.items() if seconds is not None}
+
+    def addresses_changed(self) -> None:
+        """Others reach us somewhere else: those who want to come should know at once."""
+        self.reporter.say_now()
+
+    def neighbour_up(self, session: Session) -> None:  # noqa: ARG002
+        """Part of ``NeighbourWatcher``."""
+        self.on_partners_changed()
+
+    def neighbour_down(self, peer: PeerId) -> None:
+        """Part of ``NeighbourWatcher``; exchanges notice by their streams."""
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _repeat_progress(self) -> None:
+        """Our first record takes the place of all before: which shards we had trained as well."""
+        said = self.state.view.registers_of(self._self_id)
+        done = {name: said[name] for name in REGISTERS if name in said}
+        if done:
+            self.state.say(Update(registers=done))
+
+    def _member_changed(self, changed: Changed) -> None:
+        _log.info("member", peer=changed.peer.short, is_now=str(changed.state), why=changed.reason)
+        self._note_change()
+        self.on_partners_changed()
+
+    def _note_change(self) -> None:
+        self.changed.set()
+        self.changed = trio.Event()
+
+    def _state_changed(self, author: PeerId, names: frozenset[str]) -> None:
+        if ADDRESS in names and author != self._self_id:
+            addresses = self.peer_report(author).addresses
+            self.members.found(author, addresses, is_own_word=True)
+            self._grounds.network.on_whereabouts(author)
+        self._note_change()
+        if names & {"state", ROLE}:
+            self.on_partners_changed()
+
+    def _use_stored_addresses(self) -> None:
+        """What the journal says about others has expired, and is the best there is."""
+        for peer, addresses in self.state.stored_addresses().items():
+            self.members.found(peer, addresses, is_own_word=True)
+
+    async def _resolve(self, peer: PeerId) -> tuple[str, ...]:
+        """Ask the DHT where a member is. Raises SwarmNodeError."""
+        found = await self._grounds.discovery.get(bytes(peer), quorum=limits.DHT_QUORUM)
+        return next((each.record.addresses for each in found.records), ())
+
+    async def _publish(self) -> None:
+        """Be found in the DHT; say so again when it is no longer what we said."""
+        said: tuple[tuple[str, ...], int, int] | None = None
+        # At once: whoever asks us has found us then, even while all whom we knew are gone. As
+        # soon as others are met, the core says everything again.
+        while True:
+            addresses = self.report().addresses[: limits.DHT_ADDRESSES_MAX]
+            members = len(self.members.live())
+            contacts = min(
+                limits.DHT_BUCKET_CONTACTS, self._grounds.discovery.core.statistics().contacts
+            )
+            if said is None or _is_out_of_date(said, (addresses, members, contacts)):
+                try:
+                    await self._publish_once(addresses, members)
+                    said = (addresses, members, contacts)
+                except SwarmNodeError as error:
+                    _log.debug("not published", why=str(error))
+            await trio.sleep(limits.SWARM_REPUBLISH_S_MIN)
+
+    async def _publish_once(self, addresses: tuple[str, ...], members: int) -> None:
+        discovery = self._grounds.discovery
+        discovery.reachable_at(tuple(each for each in addresses if not is_relayed(each)))
+        await self._finder.publish(addresses, members, self.manifest.created_at)
+        draft = wire_dht.PeerRecord(0, 0, limits.DHT_RECORD_TTL_S, addresses)
+        await discovery.publish(bytes(self._self_id), draft)
+
+
+def _may_train(report: PeerReport) -> bool:
+    return report.role == "trainer" and report.state is not None and report.state not in _IDLE
+
+
+def _is_out_of_date(
+    said: tuple[tuple[str, ...], int, int], now: tuple[tuple[str, ...], int, int]
+) -> bool:
+    """Whether addresses, number of members or number of those who can store have changed."""
+    (old_addresses, old_members, old_contacts), (addresses, members, contacts) = said, now
+    return (
+        addresses != old_addresses
+        or abs(members - old_members) * 4 > old_members
+        or contacts > 2 * old_contacts
+    )

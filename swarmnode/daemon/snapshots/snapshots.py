@@ -1,0 +1,437 @@
+"""Snapshots of the swarm's model: offered to newcomers, copied for safety, fetched by joiners.
+
+::
+
+    worker -SnapshotSaved-> blob (hashed, linked) -> claim in the shared state, provider in the DHT
+    newest snapshot with too few holders -> a few members, chosen by hash, fetch a copy: replicas
+    newcomer -> newest claim -> fetch from all its holders at once -> the worker begins with it
+
+Steps in claims are the swarm's: the furthest that any member says it is. A node's own count
+begins anew when it joins, so that it alone cannot tell which of two snapshots is further.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.discovery.dht import Discovery
+from swarmnode.daemon.membership.swarm import SwarmPart
+from swarmnode.daemon.snapshots.blobs import Blobs
+from swarmnode.daemon.snapshots.together import run_together
+from swarmnode.env import Env
+from swarmnode.errors import CorruptRecord, Overloaded, Refused, StorageError, SwarmNodeError
+from swarmnode.ids import PeerId
+from swarmnode.ipc.control import SnapshotSaved, WorkerFailed
+from swarmnode.protocol.crdt.events import Update
+from swarmnode.protocol.crdt.snapshots import SnapshotEntry
+from swarmnode.protocol.dht.keys import blob_key
+from swarmnode.protocol.membership.swim_events import MemberState
+from swarmnode.store.checkpoints import newest, verify_checkpoint
+from swarmnode.telemetry.logs import get_logger
+from swarmnode.tensor.snapshot_format import FETCHED_NAME
+from swarmnode.wire import dht as wire_dht
+from swarmnode.wire.admission import Role
+from swarmnode.wire.crdt import SnapshotClaim
+
+_HOLDERS: tuple[Role, ...] = ("trainer", "keeper")
+_log = get_logger("swarmnode.daemon.snapshots")
+
+
+def snapshot_bytes_max(numel: int) -> int:
+    """Return how large a snapshot of a model with so many parameters may be."""
+    return numel * limits.SNAPSHOT_BYTES_PER_PARAMETER_MAX + limits.SNAPSHOT_EXTRA_BYTES_MAX
+
+
+class Snapshots:
+    """What this node does about snapshots.
+
+    Args:
+        folder: where the worker writes its own.
+        on_event: told of each stage, for the terminal.
+
+    Attributes:
+        claims: what we hold and say so, by name, in the order in which it came.
+    """
+
+    def __init__(
+        self,
+        *,
+        blobs: Blobs,
+        part: SwarmPart,
+        discovery: Discovery,
+        folder: Path,
+        self_id: PeerId,
+        env: Env,
+        on_event: Callable[[str], None],
+    ) -> None:
+        self.claims: dict[bytes, SnapshotClaim] = {}
+        self._blobs = blobs
+        self._part = part
+        self._discovery = discovery
+        self._folder = folder
+        self._self_id = self_id
+        self._env = env
+        self._on_event = on_event
+        self._size_max = snapshot_bytes_max(part.manifest.numel)
+        self._own: list[bytes] = []  # of those in claims, what our worker wrote
+        self._began_with = b""  # the root of what the worker was given
+        self._tried: set[bytes] = set()
+        self._bad: dict[bytes, None] = {}  # roots that no worker could begin with, oldest first
+        self._parts: set[bytes] = set()  # fetches that were begun, in an earlier life too
+        self._saved: SnapshotSaved | None = None
+        self._saved_wanted = trio.Event()
+        self._to_provide: dict[bytes, None] = {}  # of claims
+        self._provide_wanted = trio.Event()
+        self._replicated_at: float | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Offer, copy and tidy up until cancelled."""
+        await self._claim_what_is_held()
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._offer_saved)
+            nursery.start_soon(self._replicate)
+            nursery.start_soon(self._provide_claimed)
+
+    def saved(self, saved: SnapshotSaved) -> None:
+        """The worker has written a snapshot."""
+        self._saved = saved
+        self._saved_wanted.set()
+
+    # --- joining --------------------------------------------------------------------------
+
+    async def catch_up(self) -> bool:
+        """Let a node that has no model of its own, or an old one, begin with the swarm's.
+
+        If nobody offers one, training begins from the swarm's seed, as on every other node.
+
+        Returns:
+            Whether it begins with the model of a peer.
+
+        Raises:
+            StorageError: what a full or failing disk says.
+        """
+        if await self._env.in_thread(self._has_fresh_model, self._env.wall()):
+            return False
+        return await self._begin_with_any()
+
+    async def mend(self, failed: WorkerFailed | None) -> bool:
+        """Fetch another snapshot if the worker has ended because the one it had is unfit.
+
+        The unfit one is neither fetched nor served again. After SNAPSHOT_TRIES_MAX the worker
+        begins with an older file of its own, or from the seed. Returns whether that was it.
+
+        Raises:
+            StorageError: what a full or failing disk says.
+        """
+        if failed is None or failed.kind != "snapshot":
+            return False
+        self._on_event(f"the model that was fetched is unfit, another is tried: {failed.message}")
+        if self._began_with:
+            self._bad[self._began_with] = None
+            while len(self._bad) > limits.SNAPSHOTS_BAD_MAX:
+                del self._bad[next(iter(self._bad))]
+            await self._forget(self._began_with)
+            self._began_with = b""
+        await self._begin_with_any()
+        return True
+
+    async def _begin_with_any(self) -> bool:
+        """Try one after the other, so many in all. Raises StorageError."""
+        tried = self._tried
+        while len(tried) < limits.SNAPSHOT_TRIES_MAX:
+            entry = await self._wait_for_entry(tried)
+            if not tried:
+                others, connected = len(self._part.members.live()) - 1, len(self._part.sessions)
+                self._on_event(f"in the swarm: {others} others, {connected} connected")
+            if entry is None:
+                return False
+            tried.add(entry.root)
+            if await self._begin_with(entry):
+                return True
+        self._on_event("no model of the swarm could be fetched: training begins from its seed")
+        return False
+
+    async def _begin_with(self, entry: SnapshotEntry) -> bool:
+        """Whether the worker can begin with this snapshot. Raises StorageError."""
+        try:
+            await self._fetch(entry, say=self._on_event)
+        except SwarmNodeError as error:
+            if isinstance(error, StorageError) and not isinstance(error, CorruptRecord):
+                raise  # it is our disk, and no other snapshot would fit either
+            _log.warning("not fetched, another one is tried", why=str(error))
+            return False
+        await self._blobs.link(entry.root, self._folder / FETCHED_NAME)
+        self._began_with = entry.root
+        self._claim(entry.root, entry.step, entry.size_bytes, entry.loss)
+        return True
+
+    def _has_fresh_model(self, now_unix_s: float) -> bool:
+        found = newest(self._folder)
+        if not found:
+            return False
+        age_s = now_unix_s - max(path.stat().st_mtime for _, path in found)
+        return age_s < limits.SNAPSHOT_STALE_S
+
+    async def _wait_for_entry(self, tried: Collection[bytes]) -> SnapshotEntry | None:
+        """Return the newest snapshot that others hold; None if it seems that there is none."""
+        started_at = trio.current_time()
+        while True:
+            waited_s = trio.current_time() - started_at
+            entry = self._best(tried)
+            if entry is not None or waited_s > limits.SNAPSHOT_WAIT_S:
+                return entry
+            is_informed = self._knows_its_neighbours() or waited_s > limits.NEWCOMER_WAIT_S
+            if is_informed and not self._others_have_trained():
+                return None
+            await trio.sleep(limits.SNAPSHOT_LOOK_S)
+
+    def _knows_its_neighbours(self) -> bool:
+        """Whether there are some, and each has said in the shared state what it does."""
+        peers = list(self._part.sessions)
+        return bool(peers) and all(self._part.peer_report(peer).state for peer in peers)
+
+    def _others_have_trained(self) -> bool:
+        """Whether somebody who is here has, even if it trains no more, or keeps what others did."""
+        progress = self._part.state.view.maxima().get("step", 0)
+        return progress > 0 and len(self._part.members.live()) > 1
+
+    def _best(self, tried: Collection[bytes] = ()) -> SnapshotEntry | None:
+        """Return the furthest that others hold, but first one of which a part is here already.
+
+        What was tried in vain comes last.
+        """
+        entries = [entry for entry in self._entries() if set(entry.holders) - {self._self_id}]
+        return min(
+            entries,
+            key=lambda entry: (entry.root in tried, entry.root not in self._parts),
+            default=None,
+        )
+
+    def _entries(self) -> list[SnapshotEntry]:
+        """Return what members hold now, the furthest first."""
+        found = []
+        for entry in self._part.state.view.snapshots(self._env.monotonic()):
+            here = tuple(peer for peer in entry.holders if not self._is_gone(peer))
+            is_good = entry.size_bytes <= self._size_max and entry.root not in self._bad
+            if here and is_good:
+                found.append(replace(entry, holders=here))
+        return found
+
+    def _is_gone(self, peer: PeerId) -> bool:
+        """Whether a member has left or died: what it holds is of no use until it is back."""
+        liveness = self._part.members.detector.state_of(peer)
+        is_back = peer == self._self_id or peer in self._part.sessions
+        has_left = self._part.peer_report(peer).state == "left"
+        return not is_back and (has_left or liveness in (MemberState.DEAD, MemberState.LEFT))
+
+    async def _fetch(self, entry: SnapshotEntry, *, say: Callable[[str], None]) -> None:
+        """Bring a snapshot here, and check it. Raises SwarmNodeError."""
+        say(
+            f"fetching the model at step {entry.step:,} ({entry.size_bytes / 1e6:.1f} MB)"
+            f" from {len(entry.holders)} peer(s)"
+        )
+        tenth = 0
+
+        def on_progress(here_bytes: int, all_bytes: int) -> None:
+            nonlocal tenth
+            if here_bytes * 10 // all_bytes > tenth and all_bytes > limits.SNAPSHOT_SAY_BYTES:
+                tenth = here_bytes * 10 // all_bytes
+                say(f"fetching the model: {10 * tenth} %")
+
+        await self._drop_parts(keep=entry.root)
+        self._parts.add(entry.root)
+        before, began_s = self._blobs.statistics(), self._env.monotonic()
+        others = await self._providers(entry.root)
+        found: list[Path] = []
+
+        def holders() -> set[PeerId]:
+            return {peer for peer in self._holders(entry.root) | others if not self._is_gone(peer)}
+
+        async def fetch() -> None:
+            found.append(
+                await self._blobs.fetch(
+                    entry.root, holders, on_progress=on_progress, size_bytes_max=self._size_max
+                )
+            )
+
+        await run_together(fetch, partial(self._watch_holders, holders, found))
+        (path,) = found
+        self._parts.discard(entry.root)
+        await self._check(entry.root, path)
+        after, took_s = self._blobs.statistics(), self._env.monotonic() - began_s
+        _log.info(
+            "snapshot fetched",
+            blob=entry.root.hex()[:16],
+            chunks=after.chunks_received_total - before.chunks_received_total,
+            received_bytes=after.bytes_received_total - before.bytes_received_total,
+            wasted_bytes=after.bytes_wasted_total - before.bytes_wasted_total,
+            took_s=round(took_s, 2),
+        )
+        say(f"the model is here ({took_s:.1f} s)")
+
+    async def _watch_holders(
+        self, holders: Callable[[], set[PeerId]], found: Collection[Path]
+    ) -> None:
+        """Look, until it is found, that somebody is there from whom it could come.
+
+        Raises:
+            Overloaded: there is nobody any more.
+        """
+        there_at = self._env.monotonic()
+        while not found:
+            named, now = holders(), self._env.monotonic()
+            if named & {*self._part.members.live(), *self._part.sessions}:
+                there_at = now
+            if not named or now - there_at > limits.SNAPSHOT_ABANDONED_S:
+                raise Overloaded("all who held it have left, died or cannot be reached")
+            await trio.sleep(limits.SNAPSHOT_LOOK_S)
+
+    async def _drop_parts(self, keep: bytes) -> None:
+        """Remove what is left of fetches that nobody goes on with: it takes room of the others."""
+        for name in self._parts - {keep}:
+            with suppress(Refused):  # it is being fetched just now
+                await self._blobs.remove(name)
+                self._parts.discard(name)
+
+    async def _check(self, name: bytes, path: Path) -> None:
+        """Raise CorruptRecord, and hold it no more, if that is no snapshot of our model."""
+        try:
+            info = await self._env.in_thread(verify_checkpoint, path)
+            if info.layout_hash != self._part.manifest.layout_hash:
+                raise CorruptRecord(f"{path} is a snapshot of another model", path=str(path))
+        except CorruptRecord:
+            await self._blobs.remove(name)
+            raise
+
+    def _holders(self, name: bytes) -> set[PeerId]:
+        holders = {p for entry in self._entries() if entry.root == name for p in entry.holders}
+        return holders - {self._self_id}
+
+    async def _providers(self, name: bytes) -> set[PeerId]:
+        """Ask the DHT who else has it."""
+        try:
+            found = await self._discovery.get(blob_key(name))
+        except SwarmNodeError as error:
+            _log.debug("the DHT does not answer", why=str(error))
+            return set()
+        for opened in found.records:
+            self._part.members.found(opened.author, opened.record.addresses)
+        return {opened.author for opened in found.records} - {self._self_id}
+
+    # --- offering -------------------------------------------------------------------------
+
+    async def _offer_saved(self) -> None:
+        """Offer what the worker saves, not more often than is of use."""
+        while True:
+            await self._saved_wanted.wait()
+            self._saved_wanted = trio.Event()
+            saved, self._saved = self._saved, None
+            if saved is not None:
+                try:
+                    await self._offer(saved)
+                except (SwarmNodeError, OSError) as error:
+                    _log.warning("a snapshot is not offered", why=str(error))
+            await trio.sleep(limits.SNAPSHOT_OFFER_S)
+
+    async def _offer(self, saved: SnapshotSaved) -> None:
+        name = await self._blobs.add_file(Path(saved.path))
+        self._own.append(name)
+        self._parts.discard(name)
+        report = self._part.peer_report(self._self_id)
+        step = max(self._part.report().step, self._part.state.view.maxima().get("step", 0))
+        self._claim(name, step, self._blobs.held()[name], report.numbers.get("loss"))
+        await self._tidy()
+
+    def _claim(self, name: bytes, step: int, size_bytes: int, loss: float | None) -> None:
+        ttl_s = int(limits.STATE_LEASE_S)
+        claim = SnapshotClaim(name, step, size_bytes, ttl_s, loss)
+        self.claims.pop(name, None)
+        self.claims[name] = claim
+        self._part.state.say(Update(snapshots={name: claim}))
+        self._to_provide[name] = None
+        self._provide_wanted.set()
+
+    async def _provide_claimed(self) -> None:
+        """Say in the DHT as well what we hold."""
+        while True:
+            await self._provide_wanted.wait()
+            self._provide_wanted = trio.Event()
+            while self._to_provide:
+                await self._provide(self._to_provide.popitem()[0])
+
+    async def _provide(self, name: bytes) -> None:
+        addresses = self._part.report().addresses[: limits.DHT_ADDRESSES_MAX]
+        draft = wire_dht.ProviderRecord(0, 0, limits.DHT_RECORD_TTL_S, addresses, name)
+        try:
+            await self._discovery.publish(blob_key(name), draft)
+        except SwarmNodeError as error:
+            _log.debug("a snapshot is not in the DHT", why=str(error))
+
+    async def _claim_what_is_held(self) -> None:
+        """After a start: say again what is on disk, as it was said before."""
+        self._parts = await self._blobs.parts()
+        said = self._part.state.own_claims()
+        for name, size_bytes in self._blobs.held().items():
+            claim = said.get(name)
+            self._claim(name, claim.step if claim else 0, size_bytes, claim.loss if claim else None)
+        self.claims = dict(sorted(self.claims.items(), key=lambda item: item[1].step))
+
+    async def _tidy(self) -> None:
+        """Keep the last few of our own and of others', and take back what we said of the rest."""
+        own = [name for name in self.claims if name in self._own]
+        others = [name for name in self.claims if name not in self._own]
+        for name in own[: -limits.SNAPSHOTS_KEPT] + others[: -limits.SNAPSHOTS_KEPT]:
+            await self._forget(name)
+
+    async def _forget(self, name: bytes) -> None:
+        """Hold it no more, and say so."""
+        claim = self.claims.pop(name, None)
+        self._to_provide.pop(name, None)
+        if claim is not None:
+            gone = SnapshotClaim(name, claim.step, claim.size_bytes, 0)
+            self._part.state.say(Update(snapshots={name: gone}))
+        self._discovery.withdraw(blob_key(name))
+        await self._blobs.remove(name)
+
+    # --- replicas -------------------------------------------------------------------------
+
+    async def _replicate(self) -> None:
+        """Copy the newest snapshot if it is our turn: it must outlive whoever wrote it."""
+        while True:
+            await trio.sleep(limits.SNAPSHOT_REPLICATE_LOOK_S)
+            entry = self._best()
+            if entry is None or entry.root in self.claims or not self._is_our_turn(entry):
+                continue
+            try:
+                await self._fetch(entry, say=lambda text: _log.info("replica", what=text))
+                self._claim(entry.root, entry.step, entry.size_bytes, entry.loss)
+                self._replicated_at = self._env.monotonic()
+                await self._tidy()
+            except SwarmNodeError as error:
+                _log.info("no replica", why=str(error))
+
+    def _is_our_turn(self, entry: SnapshotEntry) -> bool:
+        is_keeper = self._part.peer_report(self._self_id).role == "keeper"
+        rate = limits.SNAPSHOT_REPLICATE_BYTES_PER_S * (10 if is_keeper else 1)
+        pause_s = max(limits.SNAPSHOT_REPLICATE_S, entry.size_bytes / rate)
+        last = self._replicated_at
+        if last is not None and self._env.monotonic() - last < pause_s:
+            return False
+        missing = limits.SNAPSHOT_REPLICAS - len(entry.holders)
+        return is_keeper or self._self_id in self._next_holders(entry, missing)
+
+    def _next_holders(self, entry: SnapshotEntry, count: int) -> list[PeerId]:
+        """Who of the live members shall hold it, by the same hash for everybody."""
+        live = self._part.members.live()
+        free = {p for p in live if self._part.peer_report(p).role in _HOLDERS} - set(entry.holders)
+        ranked = sorted(free, key=lambda peer: hashlib.sha256(entry.root + peer).digest())
+        return ranked[: max(0, count)]

@@ -1,0 +1,227 @@
+"""Serving blobs: one stream a fetcher, answers in the order of its requests.
+
+::
+
+    receive, read from disk --answers--> send (bandwidth limit)
+
+While one chunk is on its way the next is read, so a stream has at most three chunks in memory.
+Requests beyond wait in the stream, within its credit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.snapshots.shelf import Shelf
+from swarmnode.daemon.snapshots.throttle import Throttle
+from swarmnode.daemon.snapshots.together import run_together
+from swarmnode.daemon.snapshots.turns import Turns
+from swarmnode.env import Env
+from swarmnode.errors import (
+    CorruptRecord,
+    DeadlineExceeded,
+    MalformedMessage,
+    Overloaded,
+    Refused,
+    StorageError,
+)
+from swarmnode.ids import PeerId
+from swarmnode.net.services import Services
+from swarmnode.net.session import Session
+from swarmnode.net.stream import Stream
+from swarmnode.protocol.blobs.merkle import chunk_size
+from swarmnode.protocol.session.buffers import BufferPool
+from swarmnode.store.blobs import Blob
+from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire import blobs as wire
+from swarmnode.wire.packing import decode_record, encode_record
+
+BLOB_SERVICE = "blob/1"
+_log = get_logger("swarmnode.daemon.snapshots")
+
+
+@dataclass
+class UploadTally:
+    """Counters of everything that was served."""
+
+    chunks_sent: int = 0
+    bytes_sent: int = 0
+    busy_refusals: int = 0
+    chunks_rotten: int = 0
+
+
+class Uploads:
+    """Answers the streams of all fetchers."""
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        services: Services,
+        env: Env,
+        *,
+        may_serve: Callable[[PeerId], bool],
+        rate_bytes_per_s: float | None,
+        found_rotten: Callable[[bytes], None],
+    ) -> None:
+        """``found_rotten``: this blob has a chunk that is not what was written."""
+        self.tally = UploadTally()
+        self.turns = Turns(rate_bytes_per_s)
+        self._shelf = shelf
+        self._env = env
+        self._may_serve = may_serve
+        self._throttle = None if rate_bytes_per_s is None else Throttle(rate_bytes_per_s, env)
+        self._found_rotten = found_rotten
+        self._pool = BufferPool()
+        self._streams: Counter[PeerId] = Counter()
+        services.add_stream(BLOB_SERVICE, self._serve)
+
+    async def _serve(self, session: Session, stream: Stream) -> None:
+        peer = session.peer
+        if not self._may_serve(peer):
+            raise Refused("this node serves blobs to members of its swarms only")
+        if self._streams[peer] >= limits.BLOB_STREAMS_PER_PEER_MAX:
+            raise Overloaded(f"at most {limits.BLOB_STREAMS_PER_PEER_MAX} streams of blobs at once")
+        self._streams[peer] += 1
+        try:
+            await self._serve_blob(peer, stream)
+        finally:
+            self._streams[peer] -= 1
+            if not self._streams[peer]:
+                del self._streams[peer]
+
+    async def _serve_blob(self, peer: PeerId, stream: Stream) -> None:
+        query = await _receive(stream)
+        if not isinstance(query, wire.HoldingQuery):
+            raise MalformedMessage("expected a holding-query first", peer=str(peer))
+        try:
+            async with self._shelf.open(query.blob) as blob:
+                if blob is None:
+                    await stream.send_message(encode_record(wire.Holding(query.blob, None)))
+                else:
+                    await _Upload(self, peer, stream, blob).run(query)
+        except StorageError as error:
+            # The words name a path of this machine: they are for our log only.
+            _log.error("blob cannot be served", blob=query.blob.hex()[:16], why=str(error))
+            raise Refused("this node cannot read the blob from its disk") from error
+
+    # --- for one upload -------------------------------------------------------------------
+
+    def admit(self, peer: PeerId) -> bool:
+        """Whether a request is served now; then ``turns.done`` follows."""
+        is_admitted = self.turns.admit(peer, self._env.monotonic())
+        self.tally.busy_refusals += not is_admitted
+        return is_admitted
+
+    async def read(self, blob: Blob, index: int) -> tuple[bytearray, tuple[bytes, ...]] | None:
+        """Return a chunk and its proof, or None if it is not here or not right any more."""
+        if not blob.has(index):
+            return None
+        buffer = self._pool.get(chunk_size(blob.manifest, index))
+        try:
+            return buffer, await self._shelf.run(partial(blob.read_into, index, buffer))
+        except KeyError:  # another reader has just found it rotten
+            return None
+        except CorruptRecord as error:
+            self.tally.chunks_rotten += 1
+            _log.warning("chunk has rotted", blob=blob.name.hex()[:16], index=index, why=str(error))
+            self._found_rotten(blob.name)
+            return None
+
+    async def pay(self, n_bytes: int) -> None:
+        """Wait until the bandwidth limit lets this through."""
+        if self._throttle is not None:
+            await self._throttle.pay(n_bytes)
+
+    def count_sent(self, n_bytes: int) -> None:
+        """Note that a chunk has left."""
+        self.tally.chunks_sent += 1
+        self.tally.bytes_sent += n_bytes
+
+
+_Answer = tuple[bytes, bytes | bytearray]  # header and payload
+
+
+class _Upload:
+    """One stream, for one blob, until the fetcher ends it."""
+
+    def __init__(self, uploads: Uploads, peer: PeerId, stream: Stream, blob: Blob) -> None:
+        self._uploads = uploads
+        self._peer = peer
+        self._stream = stream
+        self._blob = blob
+        self._n_admitted = 0
+        self._to_send, self._answers = trio.open_memory_channel[_Answer](1)
+
+    async def run(self, query: wire.HoldingQuery) -> None:
+        """Answer the query and everything that follows it."""
+        try:
+            await run_together(partial(self._prepare, query), self._send)
+        finally:
+            for _ in range(self._n_admitted):
+                self._uploads.turns.done(self._peer)
+
+    async def _prepare(self, request: wire.Request) -> None:
+        async with self._to_send:
+            while True:
+                await self._to_send.send(await self._answer(request))
+                try:
+                    request = await _receive(self._stream)
+                except trio.EndOfChannel:
+                    return
+
+    async def _answer(self, request: wire.Request) -> _Answer:
+        """Return the header and the payload that answer a request."""
+        blob = self._blob
+        if request.blob != blob.name:
+            raise MalformedMessage("expected requests for one blob on a stream")
+        match request:
+            case wire.HoldingQuery():
+                holding = wire.Holding(blob.name, blob.manifest, blob.have())
+                return encode_record(holding), b""
+            case wire.ChunkRequest(index=index):
+                return await self._chunk(index)
+
+    async def _chunk(self, index: int) -> _Answer:
+        name = self._blob.name
+        if not self._uploads.admit(self._peer):
+            return encode_record(wire.ChunkRefusal(name, index, "busy")), b""
+        self._n_admitted += 1
+        found = await self._uploads.read(self._blob, index)
+        if found is None:
+            self._release()
+            return encode_record(wire.ChunkRefusal(name, index, "absent")), b""
+        chunk, proof = found
+        return encode_record(wire.ChunkHeader(name, index, proof)), chunk
+
+    async def _send(self) -> None:
+        async with self._answers:
+            async for header, chunk in self._answers:
+                if not chunk:
+                    await self._stream.send_message(header)
+                    continue
+                await self._uploads.pay(len(chunk))
+                with trio.move_on_after(limits.BLOB_SEND_S) as scope:
+                    await self._stream.send_message(header, chunk)
+                if scope.cancelled_caught:
+                    raise DeadlineExceeded(
+                        f"sending a chunk to {self._peer.short}", limits.BLOB_SEND_S
+                    )
+                self._uploads.count_sent(len(chunk))
+                self._release()
+
+    def _release(self) -> None:
+        self._n_admitted -= 1
+        self._uploads.turns.done(self._peer)
+
+
+async def _receive(stream: Stream) -> wire.Request:
+    """Return the next request; requests have no payload. Raises trio.EndOfChannel at the end."""
+    header, _ = await stream.receive_message(0)
+    request: wire.Request = decode_record(header, wire.Request)  # type: ignore[arg-type]
+    return request

@@ -1,0 +1,109 @@
+"""The control API: HTTP and JSON on a Unix socket that only the owner can open.
+
+==============  =====================================================================
+GET /status     :class:`~swarmnode.daemon.status.view.NodeStatus`; ``?mixing=1`` with fresh
+                figures of the exchange graph. Answers however many other connections are open
+GET /peers      list of :class:`~swarmnode.daemon.status.view.PeerView`
+GET /netcheck   list of :class:`~swarmnode.daemon.status.netcheck.Finding`
+GET /swarms     ``?names=A,B``: :class:`~swarmnode.daemon.discovery.found.Findings`, what LAN and
+                DHT know
+GET /link       :class:`~swarmnode.daemon.status.fresh_link.FreshLink`, to pass on
+GET /overview, /history  what the dashboard shows: ``overview.py``, ``loss_history.py``
+GET /dashboard  :class:`~swarmnode.daemon.status.dashboard.Whereabouts`
+GET /metrics, /peers/ID/metrics, /sd, /-/healthy, /-/ready  see ``scrape.py``; also where
+                metrics are off on TCP
+POST /snapshot  write a snapshot now; ``{"step", "path"}``
+POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.exchange.merge.finalize.Finalized`
+GET /limits     :class:`~swarmnode.daemon.volunteer.view.LimitsView`
+POST /pause     ``?for=2h``, or until /resume:
+                :class:`~swarmnode.daemon.volunteer.routes.PauseView`, as /resume
+POST /finish    complete what runs, then leave; answers at once
+POST /leave     leave the swarm and stop; answers at once
+==============  =====================================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from swarmnode import limits
+from swarmnode.daemon.discovery.lookup import ask_node
+from swarmnode.daemon.status.fresh_link import fresh_link
+from swarmnode.daemon.status.netcheck import find
+from swarmnode.daemon.status.netlook import look
+from swarmnode.daemon.status.scrape import metrics_routes
+from swarmnode.daemon.volunteer.routes import volunteer_routes
+from swarmnode.errors import NotRunning
+from swarmnode.ipc.control import MERGE_RULES
+from swarmnode.net.http import Request, Response, Route, json_response
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.app.node import Node
+    from swarmnode.daemon.worker.trainer import Trainer
+
+
+def control_routes(node: Node) -> list[Route]:
+    """Return the routes of the Unix socket."""
+
+    async def status(request: Request) -> Response:
+        if "mixing" in request.query():
+            await node.view.look_at_mixing(node.env.in_thread)
+        return json_response(node.view.node_status(node.env.monotonic()))
+
+    async def peers(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.view.peers())
+
+    async def netcheck(request: Request) -> Response:  # noqa: ARG001
+        return json_response(find(await look(node.view, node.nat)))
+
+    async def swarms(request: Request) -> Response:
+        names = [name for name in request.query().get("names", "").split(",") if name]
+        return json_response(await ask_node(node.view, node.beacon, names, node.env))
+
+    async def link(request: Request) -> Response:  # noqa: ARG001
+        return json_response(fresh_link(node.view))
+
+    async def snapshot(request: Request) -> Response:  # noqa: ARG001
+        saved = await _trainer(node).save_snapshot(limits.SNAPSHOT_REQUEST_DEADLINE_S)
+        return json_response({"step": saved.step, "path": saved.path})
+
+    async def finalize(request: Request) -> Response:
+        _trainer(node)
+        assert node.view.finalizer is not None, "whoever trains can merge"
+        rule = request.query().get("merge", MERGE_RULES[0])
+        return json_response(await node.view.finalizer.finalize(rule))
+
+    async def overview(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.dashboard.overview())
+
+    async def history(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.dashboard.history.whole())
+
+    async def dashboard(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.dashboard.whereabouts())
+
+    async def leave(request: Request) -> Response:  # noqa: ARG001
+        node.stop("asked to leave")
+        return json_response({"leaving": True})
+
+    return [
+        Route("GET", "/status", status, has_own_slot=True),
+        Route("GET", "/peers", peers),
+        Route("GET", "/netcheck", netcheck, limits.NETCHECK_S + 1),
+        Route("GET", "/swarms", swarms, limits.LOOKUP_DHT_S + 1),
+        Route("GET", "/link", link),
+        Route("POST", "/snapshot", snapshot, limits.SNAPSHOT_REQUEST_DEADLINE_S + 1),
+        Route("POST", "/finalize", finalize, limits.FINALIZE_DEADLINE_S),
+        Route("POST", "/leave", leave),
+        Route("GET", "/overview", overview),
+        Route("GET", "/history", history),
+        Route("GET", "/dashboard", dashboard),
+        *volunteer_routes(node),
+        *metrics_routes(node),
+    ]
+
+
+def _trainer(node: Node) -> Trainer:
+    if node.view.trainer is None:
+        raise NotRunning(f"this node does not train yet: {node.view.waiting_for}")
+    return node.view.trainer

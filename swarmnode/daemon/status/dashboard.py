@@ -1,0 +1,253 @@
+"""The dashboard: a page about the swarm on a loopback port, and what it may ask of the node.
+
+=============  ========================================================================
+GET /          the page, and ``GET /static/{name}`` what belongs to it
+GET /overview  :class:`~swarmnode.daemon.status.overview.Overview`
+GET /history   :class:`~swarmnode.daemon.status.loss_history.History`
+GET /events    both as server-sent events: ``history`` once, then ``overview`` every second and
+               ``sample`` for each new one
+POST /pause, /resume  as on the control socket; they need the key of this run
+=============  ========================================================================
+
+Every program and every user of this machine can reach a loopback port, and so can every web
+page that is open in a browser. Therefore:
+
+- A request must name this machine as its host (``net/http.py``): a name that is rebound to
+  127.0.0.1 reads nothing.
+- Whatever a browser marks as sent by another site gets nothing, not even a place in the queue.
+- A change needs the key of this run, in a header. It is told to the owner alone, through the
+  control socket; ``swarmnode dashboard`` puts it into the fragment of the address, which a
+  browser keeps to itself. Without it the page only shows.
+- The page runs no script but its own files and puts no text of peers into HTML.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+import msgspec
+import trio
+
+from swarmnode import limits
+from swarmnode.config import HostPort
+from swarmnode.daemon.status.control import control_routes
+from swarmnode.daemon.status.loss_history import LossHistory, Sample
+from swarmnode.daemon.status.mixing import letters_of
+from swarmnode.daemon.status.overview import Overview, overview_of
+from swarmnode.dashboard import PAGE, load_assets
+from swarmnode.errors import ConfigError, Overloaded, Refused
+from swarmnode.net.http import (
+    HttpError,
+    Request,
+    Response,
+    Route,
+    StreamingResponse,
+    serve_http,
+)
+from swarmnode.net.http_routes import Handler, SendChunk
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.app.node import Node
+
+KEY_HEADER = "x-swarmnode-key"
+# Of the control API.
+_READ = (("GET", "/overview"), ("GET", "/history"))
+_FOR_OWNER = (("POST", "/pause"), ("POST", "/resume"), ("GET", "/link"))
+
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+_HEADERS = (
+    ("content-security-policy", _POLICY),
+    ("referrer-policy", "no-referrer"),
+    ("x-frame-options", "DENY"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+)
+
+
+class Whereabouts(msgspec.Struct, frozen=True):
+    """Where the page is; only for the owner: ``key`` lets the page pause the node."""
+
+    url: str  # "" if it is not served
+    key: str
+    reason: str  # why it is not served
+
+
+class Dashboard:
+    """Serves the page of one node, and remembers losses for it.
+
+    Args:
+        address: where to listen; None if it is switched off.
+    """
+
+    def __init__(self, node: Node, address: HostPort | None) -> None:
+        self.history = LossHistory()
+        self._node = node
+        self._address = address
+        self._key = secrets.token_urlsafe(24)
+        self._url = ""
+        self._failure = ""
+        self._streams = 0
+        self._overview: tuple[float, Overview] | None = None
+
+    def whereabouts(self) -> Whereabouts:
+        """Return where the page is, or why it is nowhere."""
+        off = "the setting dashboard is off" if self._address is None else ""
+        return Whereabouts(self._url, self._key if self._url else "", self._failure or off)
+
+    def overview(self) -> Overview:
+        """Return what the node knows now, at most DASHBOARD_EVENT_S old."""
+        now = self._node.env.monotonic()
+        if self._overview is None or now >= self._overview[0] + limits.DASHBOARD_EVENT_S / 2:
+            self._overview = (now, overview_of(self._node.view, now, self._node.env.wall()))
+        return self._overview[1]
+
+    async def run(
+        self,
+        say: Callable[[str], None],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve and remember until cancelled; a port that is taken is said, and nothing more."""
+        async with trio.open_nursery() as nursery:
+            if self._address is not None:
+                await self._listen(self._address, nursery, say)
+                nursery.start_soon(self._remember)
+            task_status.started()
+
+    async def _listen(
+        self, address: HostPort, nursery: trio.Nursery, say: Callable[[str], None]
+    ) -> None:
+        serve = partial(serve_http, setting="dashboard")
+        try:
+            listeners = await nursery.start(serve, address, self.routes())
+        except ConfigError as error:  # training matters more than a page about it
+            self._failure = str(error)
+            say(f"no dashboard: {error}")
+            return
+        host = f"[{address.host}]" if ":" in (address.host or "") else address.host
+        self._url = f"http://{host}:{listeners[0].socket.getsockname()[1]}/"
+        say(f"dashboard: {self._url} (`swarmnode dashboard` opens it with the right to pause)")
+
+    async def _remember(self) -> NoReturn:
+        while True:
+            await trio.sleep(self.history.interval_s)
+            self.history.add(self._sample())
+
+    def _sample(self) -> Sample:
+        view = self._node.view
+        seen = self.overview()
+        losses = {}
+        if view.part is not None:
+            for peer in view.part.partners()[: limits.DASHBOARD_MEMBERS_MAX]:
+                loss = view.part.peer_report(peer).numbers.get("eval_loss")
+                if loss is not None and peer != view.self_id:
+                    losses[letters_of(peer)] = loss
+        return Sample(
+            unix_s=seen.unix_s,
+            step=seen.node.step,
+            members=seen.members_alive,
+            own=seen.node.eval_loss,
+            swarm=seen.swarm_loss,
+            peers=losses,
+        )
+
+    # --- routes -----------------------------------------------------------------------------
+
+    def routes(self) -> list[Route]:
+        """Return the routes of the loopback port."""
+        assets = load_assets()
+
+        async def page(request: Request) -> Response:  # noqa: ARG001
+            return Response(*assets[PAGE], headers=_HEADERS)
+
+        async def static(request: Request) -> Response:
+            if request.parameter not in assets:
+                raise HttpError(404, "there is no such file")
+            return Response(*assets[request.parameter], headers=_HEADERS)
+
+        control = control_routes(self._node)
+        read = [
+            Route("GET", "/static/{name}", static),
+            Route("GET", "/events", self._events),
+            *(route for route in control if route[:2] in _READ),
+        ]
+        return [
+            Route("GET", "/", page),  # also for whoever follows a link from another page
+            *(route._replace(handler=_own_page_only(route.handler)) for route in read),
+            *(
+                route._replace(handler=self._with_key(route.handler))
+                for route in control
+                if route[:2] in _FOR_OWNER
+            ),
+        ]
+
+    def _with_key(self, handler: Handler) -> Handler:
+        async def guarded(request: Request) -> Response | StreamingResponse:
+            given = request.headers.get(KEY_HEADER, "")
+            if not hmac.compare_digest(given.encode(), self._key.encode()):
+                raise Refused(
+                    "this needs the key of this run: open the address that `swarmnode dashboard`"
+                    " prints"
+                )
+            return await handler(request)
+
+        return _own_page_only(guarded)
+
+    async def _events(self, request: Request) -> StreamingResponse:  # noqa: ARG002
+        if self._streams >= limits.DASHBOARD_STREAMS_MAX:
+            raise Overloaded(f"{limits.DASHBOARD_STREAMS_MAX} pages are open: close one of them")
+        return StreamingResponse(self._follow, "text/event-stream")
+
+    async def _follow(self, send: SendChunk) -> None:
+        """Tell one page what is new; the server drops a page that stops reading."""
+        if self._streams >= limits.DASHBOARD_STREAMS_MAX:  # several asked at once
+            return
+        self._streams += 1
+        try:
+            await send(b"retry: %d\n\n" % (limits.DASHBOARD_RETRY_S * 1000))
+            generation, newest = -1, None
+            while True:
+                if generation != self.history.generation:
+                    generation = self.history.generation
+                    await send(_event("history", self.history.whole()))
+                elif newest is not self.history.newest:
+                    await send(_event("sample", self.history.newest))
+                newest = self.history.newest
+                await send(_event("overview", self.overview()))
+                await trio.sleep(limits.DASHBOARD_EVENT_S)
+        finally:
+            self._streams -= 1
+
+
+def _event(name: str, value: msgspec.Struct | None) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(value))
+
+
+def _own_page_only(handler: Handler) -> Handler:
+    """Refuse what a browser says was sent by the page of another site, or of another port."""
+
+    async def guarded(request: Request) -> Response | StreamingResponse:
+        origin, host = request.headers.get("origin"), request.headers.get("host", "")
+        site = request.headers.get("sec-fetch-site", "none")
+        if origin not in (None, f"http://{host}") or site not in ("same-origin", "none"):
+            raise Refused("the dashboard answers only its own page")
+        return await handler(request)
+
+    return guarded

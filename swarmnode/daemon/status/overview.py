@@ -1,0 +1,254 @@
+"""The swarm as this node sees it, for the dashboard and ``swarmnode top``.
+
+Read from the shared state and from this node's own sessions, so that every node has the whole
+view. What other members say of themselves is shown as their word: names come from sets that we
+know, text is cut, and lists have an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.status.mixing import letters_of, observed_rates
+from swarmnode.ids import PeerId
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.membership.swarm import SwarmPart
+    from swarmnode.daemon.status.view import NodeStatus, NodeView, PeerView
+
+_GONE = ("dead", "left")
+_HOUR_S = 3600.0
+
+
+class OwnView(msgspec.Struct, frozen=True):
+    """What the page shows of the node that serves it; no addresses and no paths of files."""
+
+    swarm: str
+    task: str
+    strategy: str
+    codec: str
+    numel: int
+    peer: str
+    role: str
+    state: str
+    reason: str
+    alarm: str
+    can_pause: bool
+    version: str
+    uptime_s: float
+    device: str
+    step: int
+    tokens: int
+    step_time_s: float | None
+    loss: float | None
+    eval_loss: float | None
+    exchanges_committed: int
+    exchanges_aborted: int
+    exchanges_declined: int
+    exchanges_in_doubt: int
+    sent_bytes: int
+    received_bytes: int
+    worker_restarts: int
+    snapshot_step: int | None
+    node_name: str = ""
+
+
+class MemberView(msgspec.Struct, frozen=True):
+    """One member; the first of all is this node."""
+
+    peer: str
+    name: str  # the letters by which a person tells it apart
+    is_self: bool
+    role: str
+    alive: str  # alive, suspect, dead, left, or unknown
+    state: str
+    path: str  # of our connection: direct, punched-tcp, rtc, relay, other; "" without one
+    rtt_s: float | None
+    step: int
+    tokens: int
+    eval_loss: float | None
+    version: str
+    node_name: str = ""  # what it says that it is called; ``name`` tells it from one of that name
+
+
+class ExchangeEdge(msgspec.Struct, frozen=True):
+    """Two members, by their place in ``members``, who say that they exchange."""
+
+    one: int
+    other: int
+    per_hour: float
+
+
+class SnapshotView(msgspec.Struct, frozen=True):
+    """A snapshot, and the names of some who hold it."""
+
+    root: str
+    step: int
+    size_bytes: int
+    loss: float | None
+    n_holders: int
+    holders: tuple[str, ...]
+
+
+class Overview(msgspec.Struct, frozen=True):
+    """Everything at one moment.
+
+    Attributes:
+        members: capped; this node, then those who are here, then those who have gone.
+        members_known: how many there are without the cap.
+        members_alive: this node included.
+        others_steps: of those who are not in ``members``, such as members of long ago.
+    """
+
+    unix_s: float
+    node: OwnView
+    members: tuple[MemberView, ...]
+    members_known: int
+    members_alive: int
+    swarm_loss: float | None
+    swarm_steps: int
+    swarm_tokens: int
+    others_steps: int
+    others_tokens: int
+    edges: tuple[ExchangeEdge, ...]
+    snapshots: tuple[SnapshotView, ...]
+
+
+def overview_of(view: NodeView, now: float, unix_s: float) -> Overview:
+    """Return the overview; ``now`` is monotonic. Cost: O(members)."""
+    status = view.node_status(now)
+    peers = sorted(view.peers(), key=lambda each: (each.alive in _GONE, not each.connected))
+    shown = [
+        _own_member(status),
+        *(_member(peer) for peer in peers if peer.peer != status.peer),
+    ][: limits.DASHBOARD_MEMBERS_MAX]
+    # Our own counts are ahead of what we last said of them.
+    steps, tokens = sum(each.step for each in shown), sum(each.tokens for each in shown)
+    swarm_steps = max(steps, status.swarm_steps)
+    swarm_tokens = max(tokens, status.swarm_tokens)
+    return Overview(
+        unix_s=unix_s,
+        node=_own_view(view, status),
+        members=tuple(shown),
+        members_known=len({status.peer, *(peer.peer for peer in peers)}),
+        members_alive=status.peers_alive + 1,
+        swarm_loss=status.swarm_loss,
+        swarm_steps=swarm_steps,
+        swarm_tokens=swarm_tokens,
+        others_steps=swarm_steps - steps,
+        others_tokens=swarm_tokens - tokens,
+        edges=_edges(view, shown),
+        snapshots=_snapshots(view.part, now) if view.part is not None else (),
+    )
+
+
+def _own_view(view: NodeView, status: NodeStatus) -> OwnView:
+    manifest = view.manifest
+    return OwnView(
+        swarm=status.swarm,
+        task=manifest.task if manifest is not None else "",
+        strategy=manifest.strategy if manifest is not None else "",
+        codec=status.codec,
+        numel=manifest.numel if manifest is not None else 0,
+        peer=status.peer,
+        role=status.role,
+        state=status.state,
+        reason=_cut(status.reason),
+        alarm=_cut(status.alarm),
+        can_pause=view.trainer is not None and not view.leaving,
+        version=status.version,
+        uptime_s=status.uptime_s,
+        device=status.device,
+        step=status.step,
+        tokens=status.tokens,
+        step_time_s=status.step_time_s,
+        loss=status.loss,
+        eval_loss=status.eval_loss,
+        exchanges_committed=status.exchanges_committed,
+        exchanges_aborted=status.exchanges_aborted,
+        exchanges_declined=status.exchanges_declined,
+        exchanges_in_doubt=status.exchanges_in_doubt,
+        sent_bytes=sum(status.sent_bytes.values()),
+        received_bytes=sum(status.received_bytes.values()),
+        worker_restarts=status.worker_restarts,
+        snapshot_step=status.snapshot_step,
+        node_name=status.node_name,
+    )
+
+
+def _own_member(status: NodeStatus) -> MemberView:
+    return MemberView(
+        peer=status.peer,
+        name=letters_of(PeerId.parse(status.peer)),
+        is_self=True,
+        role=status.role,
+        alive="alive",
+        state=status.state,
+        path="",
+        rtt_s=None,
+        step=status.step,
+        tokens=status.tokens,
+        eval_loss=status.eval_loss,
+        version=status.version,
+        node_name=status.node_name,
+    )
+
+
+def _member(peer: PeerView) -> MemberView:
+    return MemberView(
+        peer=peer.peer,
+        name=letters_of(PeerId.parse(peer.peer)),
+        is_self=False,
+        role=peer.role,
+        alive=peer.alive,
+        state=peer.state,
+        path=peer.path if peer.connected else "",
+        rtt_s=peer.rtt_s if peer.connected else None,
+        step=peer.step,
+        tokens=peer.tokens,
+        eval_loss=peer.eval_loss,
+        version=_cut(peer.version, limits.DASHBOARD_VERSION_CHARACTERS_MAX),
+        node_name=peer.name,
+    )
+
+
+def _edges(view: NodeView, shown: Sequence[MemberView]) -> tuple[ExchangeEdge, ...]:
+    """Return who says to exchange with whom, the busiest first."""
+    if view.part is None:
+        return ()
+    places = {PeerId.parse(member.peer): place for place, member in enumerate(shown)}
+    said: Mapping[PeerId, str] = {
+        **{peer: view.part.peer_report(peer).met for peer in places},
+        view.self_id: view.meetings.said(trio.current_time()) or "",
+    }
+    ids = sorted(said)
+    rates = observed_rates(said)
+    busiest = sorted(rates.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(
+        ExchangeEdge(places[ids[one]], places[ids[other]], rate * _HOUR_S)
+        for (one, other), rate in busiest[: limits.DASHBOARD_EDGES_MAX]
+    )
+
+
+def _snapshots(part: SwarmPart, now: float) -> tuple[SnapshotView, ...]:
+    newest = part.state.view.snapshots(now)[: limits.DASHBOARD_SNAPSHOTS_MAX]
+    return tuple(
+        SnapshotView(
+            root=entry.root.hex()[:12],
+            step=entry.step,
+            size_bytes=entry.size_bytes,
+            loss=entry.loss,
+            n_holders=len(entry.holders),
+            holders=tuple(map(letters_of, entry.holders[: limits.DASHBOARD_HOLDERS_MAX])),
+        )
+        for entry in newest
+    )
+
+
+def _cut(text: str, characters_max: int = limits.DASHBOARD_TEXT_CHARACTERS_MAX) -> str:
+    return text if len(text) <= characters_max else text[:characters_max] + "…"

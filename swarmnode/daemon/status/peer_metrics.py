@@ -1,0 +1,188 @@
+"""Metrics of other members, asked for over the swarm's own sessions.
+
+A volunteer behind a NAT is seen by Prometheus without an open port: whoever runs Prometheus asks
+their own node for ``/peers/ID/metrics``, and that node asks the peer, ``metrics/1``.
+
+One question to a peer at a time, whose answer all share who ask within a second or so, as long as
+the way that it came by is open; a peer that is silent costs its own page and no other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from swarmnode import limits
+from swarmnode.errors import (
+    ChannelBroken,
+    DeadlineExceeded,
+    LimitExceeded,
+    ProtocolError,
+    Refused,
+    SwarmNodeError,
+)
+from swarmnode.ids import PeerId
+from swarmnode.names import default_name
+from swarmnode.net.session import Session
+from swarmnode.telemetry.readings import Readings
+from swarmnode.telemetry.remote import PeerWords, pack
+from swarmnode.wire.metrics import MetricsRequest, MetricsSnapshot
+from swarmnode.wire.packing import decode_record, encode_record
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.membership.swarm import SwarmPart
+    from swarmnode.daemon.status.readings import ReadingsDesk
+    from swarmnode.env import Env
+
+METRICS_SERVICE = "metrics/1"
+
+
+def share_metrics(desk: ReadingsDesk, part: SwarmPart, env: Env) -> PeerMetrics:
+    """Answer members of our swarm, and return what asks them."""
+
+    async def read() -> Readings:
+        await desk.look_at_machine(env.in_thread)
+        return desk.read()
+
+    services = part.members.services
+    services.add_request(METRICS_SERVICE, MetricsService(read).answer)
+    members = part.members
+    return PeerMetrics(
+        part.manifest.name,
+        services.name(METRICS_SERVICE),
+        members.connect,
+        lambda: {desk.view.self_id, *members.detector.members(), *members.sessions},
+        lambda peer: part.peer_report(peer).name or default_name(peer),
+    )
+
+
+class MetricsService:
+    """Answers ``metrics/1``; ``read`` returns what there is to say now."""
+
+    def __init__(self, read: Callable[[], Awaitable[Readings]]) -> None:
+        self._read = read
+        self._answer = b""
+        self._answered_at = -math.inf
+        self._lock = trio.Lock()
+
+    async def answer(self, peer: PeerId, payload: bytes) -> bytes:  # noqa: ARG002
+        """Return an encoded snapshot. Raises MalformedMessage."""
+        decode_record(payload, MetricsRequest)
+        async with self._lock:
+            if trio.current_time() >= self._answered_at + limits.METRICS_ANSWER_KEEP_S:
+                self._answer = encode_record(pack(await self._read()))
+                self._answered_at = trio.current_time()
+        return self._answer
+
+
+@dataclass
+class _Asked:
+    """What a peer said last, or why it said nothing."""
+
+    words: PeerWords
+    at: float = -math.inf
+    readings: Readings | None = None
+    error: SwarmNodeError | None = None
+    session: Session | None = None  # that it was asked by
+    lock: trio.Lock = field(default_factory=trio.Lock)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it may be told again; no readings of a peer that may have died since."""
+        if trio.current_time() >= self.at + limits.METRICS_PEER_KEEP_S:
+            return False
+        if self.readings is None or self.session is None:
+            return True
+        return not (self.session.is_closed or self.session.is_suspended)
+
+
+class PeerMetrics:
+    """Asks members for their metrics.
+
+    Args:
+        swarm: name of the swarm that we have in common.
+        service: the name of ``metrics/1`` in it.
+        connect: returns a session with a member.
+        members: everybody in the swarm, this node too.
+        name_of: what a member is called.
+    """
+
+    def __init__(
+        self,
+        swarm: str,
+        service: str,
+        connect: Callable[[PeerId], Awaitable[Session]],
+        members: Callable[[], Collection[PeerId]],
+        name_of: Callable[[PeerId], str],
+    ) -> None:
+        self._name_of = name_of
+        self._swarm = swarm
+        self._service = service
+        self._connect = connect
+        self._members = members
+        self._asked: dict[PeerId, _Asked] = {}
+        self._limit = trio.CapacityLimiter(limits.METRICS_FETCHES_MAX)
+
+    async def fetch(self, peer: PeerId, deadline_s: float) -> Readings:
+        """Return the readings of a member, ``METRICS_PEER_KEEP_S`` old at most.
+
+        Raises:
+            DeadlineExceeded: it did not answer in ``deadline_s``.
+            ChannelBroken: it cannot be reached.
+            Refused: it does not answer this, or its answer is none.
+        """
+        asked = self._record_of(peer)
+        with trio.move_on_after(deadline_s):
+            async with asked.lock:
+                if not asked.is_fresh:
+                    async with self._limit:
+                        await self._ask(peer, asked)
+            if asked.readings is not None:
+                return asked.readings
+            assert asked.error is not None
+            raise _error_again(asked.error)
+        raise DeadlineExceeded(f"metrics of {peer.short}", deadline_s)
+
+    def _record_of(self, peer: PeerId) -> _Asked:
+        """Return what is kept of a peer; whoever is no member any more is forgotten."""
+        if peer not in self._asked:
+            for gone in self._asked.keys() - set(self._members()):
+                del self._asked[gone]
+            self._asked[peer] = _Asked(
+                PeerWords(peer.short, self._swarm, partial(self._name_of, peer))
+            )
+        return self._asked[peer]
+
+    async def _ask(self, peer: PeerId, asked: _Asked) -> None:
+        asked.at = -math.inf  # nothing is known if this is cancelled
+        asked.readings, asked.error, asked.session = None, None, None
+        try:
+            asked.session = session = await self._connect(peer)
+            answer = await session.request(
+                self._service,
+                encode_record(MetricsRequest()),
+                deadline_s=limits.METRICS_PEER_DEADLINE_S,
+            )
+            if len(answer) > limits.METRICS_SNAPSHOT_BYTES_MAX:
+                raise LimitExceeded(
+                    f"a snapshot of metrics has {len(answer)} bytes, at most"
+                    f" {limits.METRICS_SNAPSHOT_BYTES_MAX} are read"
+                )
+            shorts = {member.short for member in self._members()}
+            snapshot = decode_record(answer, MetricsSnapshot)
+            asked.readings = asked.words.unpack(snapshot, shorts)
+        except SwarmNodeError as error:
+            asked.error = error
+        asked.at = trio.current_time()
+
+
+def _error_again(error: SwarmNodeError) -> SwarmNodeError:
+    """Return an error of its own for each who asks."""
+    if isinstance(error, ProtocolError | Refused):
+        return Refused(str(error))
+    return ChannelBroken(str(error))

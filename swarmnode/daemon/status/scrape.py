@@ -1,0 +1,149 @@
+"""What Prometheus asks this node for: its own metrics, those of its peers, and who they are.
+
+=======================  ==========================================================================
+GET /metrics             this node, and the swarm as it sees it
+GET /peers/ID/metrics    that member, asked over the swarm; 504 if it does not answer in time, so
+                         that Prometheus sees it down
+GET /sd                  one target for each member, in Prometheus' format for ``http_sd_configs``
+GET /                    a page with links
+GET /-/healthy, /-/ready  for orchestrators: ``daemon/status/health.py``
+=======================  ==========================================================================
+
+Every target is this node: no address that a peer says of itself reaches Prometheus, which would
+otherwise ask whatever host a stranger names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from swarmnode import limits
+from swarmnode.daemon.status.health import health_routes
+from swarmnode.errors import ConfigError, Refused, SwarmNodeError
+from swarmnode.ids import PeerId
+from swarmnode.net.http import Request, Response, Route, json_response
+from swarmnode.net.http_routes import HttpError
+from swarmnode.protocol.membership.swim_events import MemberState
+from swarmnode.telemetry.readings import Readings
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.app.node import Node
+
+_TIMEOUT_HEADER = "x-prometheus-scrape-timeout-seconds"
+
+
+def metrics_routes(node: Node) -> list[Route]:
+    """Return the routes that Prometheus may see."""
+
+    async def metrics(request: Request) -> Response:
+        await node.readings.refresh(node.env.in_thread)
+        return _page(node.readings.read(), request)
+
+    async def peer_metrics(request: Request) -> Response:
+        peer = _known_peer(node, request.parameter)
+        if peer == node.view.self_id:
+            return await metrics(request)
+        assert node.view.peer_metrics is not None, "members are known"
+        try:
+            found = await node.view.peer_metrics.fetch(peer, _deadline_s(request))
+        except Refused as error:
+            raise HttpError(502, f"{peer.short}: {error}") from error
+        except SwarmNodeError as error:
+            raise HttpError(504, f"{peer.short}: {error}") from error
+        return _page(found, request)
+
+    async def targets(request: Request) -> Response:  # noqa: ARG001
+        return json_response(sd_targets(node))
+
+    async def landing(request: Request) -> Response:  # noqa: ARG001
+        return Response(
+            b'<a href="/metrics">metrics of this node</a>, '
+            b'<a href="/sd">targets for all of its swarm</a>\n',
+            "text/html; charset=utf-8",
+        )
+
+    return [
+        Route("GET", "/metrics", metrics),
+        Route("GET", "/peers/{peer}/metrics", peer_metrics),
+        Route("GET", "/sd", targets),
+        Route("GET", "/", landing),
+        *health_routes(node),
+    ]
+
+
+def sd_targets(node: Node) -> list[dict[str, Any]]:
+    """Return all members that have not left as targets, those first that we know best.
+
+    Without a listener for metrics there is nothing to point Prometheus at, and no target.
+    """
+    if not node.metrics_listener:
+        return []
+    peers = [node.view.self_id, *_members(node)][: limits.METRICS_TARGETS_MAX]
+    shorts = Counter(peer.short for peer in peers)
+    return [
+        {
+            "targets": [node.metrics_listener],
+            "labels": {
+                "__metrics_path__": f"/peers/{peer}/metrics",
+                # Two that begin alike are no accident: neither may pass for the other.
+                "instance": peer.short if shorts[peer.short] == 1 else str(peer),
+                "swarm": node.view.swarm,
+            },
+        }
+        for peer in peers
+    ]
+
+
+def target_address(host: str | None, port: int) -> str:
+    """Return where this machine reaches a listener; ``host`` as in the setting ``metrics``.
+
+    A Prometheus elsewhere replaces ``__address__`` by the name that it knows this node under.
+    """
+    if host is None or host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not listened on
+        host = "127.0.0.1"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _members(node: Node) -> list[PeerId]:
+    """Return the others: those with a session first, then the live, then the dead."""
+    if node.view.part is None:
+        return []
+    members = node.view.part.members
+    states = members.detector.members()
+    known = {peer for peer in {*states, *members.sessions} if peer != node.view.self_id}
+
+    def rank(peer: PeerId) -> tuple[bool, bool, PeerId]:
+        is_dead = members.detector.state_of(peer) is MemberState.DEAD
+        return peer not in members.sessions, is_dead, peer
+
+    left = {peer for peer in known if members.detector.state_of(peer) is MemberState.LEFT}
+    return sorted(known - left, key=rank)
+
+
+def _known_peer(node: Node, text: str) -> PeerId:
+    try:
+        peer = PeerId.parse(text)
+    except ConfigError as error:
+        raise HttpError(404, f"there is no such peer: {error}") from error
+    if peer != node.view.self_id and peer not in _members(node):
+        raise HttpError(404, f"{peer.short} is no member of the swarm, as far as is known here")
+    return peer
+
+
+def _deadline_s(request: Request) -> float:
+    """Return how long a peer may take: less than Prometheus waits, as it says."""
+    try:
+        waits_s = float(request.headers.get(_TIMEOUT_HEADER, ""))
+    except ValueError:
+        waits_s = math.inf
+    share_s = limits.METRICS_SCRAPE_TIME_SHARE * waits_s
+    return min(share_s, limits.METRICS_PEER_DEADLINE_S) if share_s > 0 else 0.0
+
+
+def _page(readings: Readings, request: Request) -> Response:
+    from swarmnode.telemetry.exposition import render  # 3 MB, for nodes that are scraped
+
+    content_type, body = render(readings, request.headers.get("accept", ""))
+    return Response(body, content_type)

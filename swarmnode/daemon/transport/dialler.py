@@ -1,0 +1,244 @@
+"""Dials peers, once for all who want one: its addresses race, the direct ones with a head start.
+
+::
+
+    0 s      the first address
+    0.25 s   the second, or when the first has failed; and so on
+    0.3 s    through the first relay, or when all direct ones have failed
+
+The first on which the peer proves who it is wins; what else was under way is let go. An address
+that is heard of meanwhile takes part: a peer that has just found a relay is not reached otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.transport.ways import Ways
+from swarmnode.errors import (
+    ChannelBroken,
+    DeadlineExceeded,
+    DialFailed,
+    ProtocolError,
+    SwarmNodeError,
+)
+from swarmnode.ids import PeerId
+from swarmnode.net.channel import Channel, aclose_forcefully
+from swarmnode.net.relay_address import is_relayed
+from swarmnode.net.session import Session
+from swarmnode.telemetry.logs import get_logger
+
+_log = get_logger("swarmnode.daemon.transport")
+
+
+class StartSession(Protocol):
+    """Makes a session of a channel that we have dialled."""
+
+    async def __call__(self, channel: Channel, dialled: PeerId, *, is_probe: bool) -> Session:
+        """Return it when it is open. Raises SwarmNodeError: no session came about."""
+
+
+class Dialler:
+    """See the module.
+
+    Args:
+        start: makes a session of a channel.
+        register: takes in a new session, dialled at the first of these addresses.
+        open_session: returns the session with a peer, if there is one.
+
+    Attributes:
+        errors: why the last attempt to reach a peer failed, of peers without a session.
+    """
+
+    def __init__(
+        self,
+        ways: Ways,
+        *,
+        start: StartSession,
+        register: Callable[[Session, tuple[str, ...]], Awaitable[None]],
+        open_session: Callable[[PeerId], Session | None],
+    ) -> None:
+        self.errors: dict[PeerId, SwarmNodeError] = {}
+        self._ways = ways
+        self._start = start
+        self._register = register
+        self._open_session = open_session
+        self._dials: dict[PeerId, trio.Event] = {}
+        self._races: dict[PeerId, _Race] = {}
+
+    def dial_shared(
+        self, nursery: trio.Nursery, peer: PeerId, addresses: tuple[str, ...]
+    ) -> trio.Event:
+        """Return what is set when the dial is over that all who want this peer wait for.
+
+        It goes on in ``nursery`` if one of them loses patience.
+        """
+        done = self._dials.get(peer)
+        if done is None:
+            done = self._dials[peer] = trio.Event()
+            nursery.start_soon(self._dial_once, peer, addresses, done)
+        return done
+
+    def may_be_at(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
+        """If this peer is being dialled, dial it there as well."""
+        race = self._races.get(peer)
+        if race is not None:
+            for address, at_s in _in_order(addresses):
+                self._enter(race, address, at_s, None)
+
+    def found(self, peer: PeerId) -> None:
+        """There is a session: whoever waits for a slow dial need not any more."""
+        self.errors.pop(peer, None)
+        dial = self._dials.pop(peer, None)
+        if dial is not None:
+            dial.set()
+
+    async def probe(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
+        """Return if the peer itself can be dialled at one of the addresses.
+
+        Raises what the last one said.
+        """
+        error: SwarmNodeError = DialFailed(f"no address of {peer.short} is known")
+        for address in addresses:
+            if not is_relayed(address):
+                try:
+                    await self.shake_hands_only(peer, address)
+                    return
+                except SwarmNodeError as failed:
+                    error = failed
+        raise error
+
+    async def shake_hands_only(self, peer: PeerId, address: str) -> bytes:
+        """Return the instance of the node that proves to be ``peer`` at this address."""
+        channel = await self._ways.open(address)
+        session = await self._start(channel, peer, is_probe=True)
+        await session.aclose("only looking whether you answer")
+        return session.instance
+
+    def note_error(self, peer: PeerId, error: SwarmNodeError) -> None:
+        """Keep why a peer cannot be reached."""
+        self.errors.pop(peer, None)
+        self.errors[peer] = error  # the newest last
+        while len(self.errors) > limits.DIAL_ERRORS_KEPT_MAX:
+            del self.errors[next(iter(self.errors))]
+
+    def error_again(self, peer: PeerId) -> SwarmNodeError:
+        """Return why a dial failed: an error of its own for each who waited for it."""
+        error = self.errors.get(peer)
+        if error is None:
+            return ChannelBroken(f"the session with {peer.short} ended at once")
+        return (
+            type(error)(error.operation, error.limit_s)
+            if isinstance(error, DeadlineExceeded)
+            else type(error)(str(error))
+        )
+
+    async def _dial_once(self, peer: PeerId, addresses: tuple[str, ...], done: trio.Event) -> None:
+        try:
+            await self._dial(peer, addresses)
+        finally:
+            if self._dials.get(peer) is done:
+                del self._dials[peer]
+            done.set()
+
+    async def _dial(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
+        if not addresses:
+            self.note_error(peer, DialFailed(f"no address of {peer.short} is known"))
+        async with trio.open_nursery() as nursery:
+            race = _Race(peer, nursery)
+            before = None
+            for address, at_s in _in_order(addresses):
+                before = self._enter(race, address, at_s, before)
+
+    def _enter(
+        self, race: _Race, address: str, at_s: float, before: trio.Event | None
+    ) -> trio.Event | None:
+        """Let an address take part, if it does not yet; return what is set when it has failed."""
+        if address in race.addresses or len(race.addresses) >= limits.CONTACT_ADDRESSES_MAX:
+            return before
+        race.addresses.append(address)
+        self._races[race.peer] = race
+        failed = trio.Event()
+        race.nursery.start_soon(self._run, race, address, at_s, before, failed)
+        return failed
+
+    async def _run(
+        self,
+        race: _Race,
+        address: str,
+        at_s: float,
+        before: trio.Event | None,
+        failed: trio.Event,
+    ) -> None:
+        """Dial one address ``at_s`` after the first, or when all ``before`` have failed."""
+        try:
+            if before is not None:
+                with trio.move_on_after(at_s):
+                    await before.wait()
+            await self._try(race, await self._ways.open(address), address)
+        except SwarmNodeError as error:
+            self.note_error(race.peer, error)
+            level = _log.warning if isinstance(error, ProtocolError) else _log.debug
+            level("dial failed", peer=race.peer.short, address=address, why=str(error))
+            if before is not None:
+                await before.wait()
+            failed.set()
+        finally:
+            race.n_over += 1
+            is_over = race.n_over == len(race.addresses)
+            if is_over and self._races.get(race.peer) is race:  # its nursery takes nobody any more
+                del self._races[race.peer]
+
+    async def _try(self, race: _Race, channel: Channel, address: str) -> None:
+        is_taken = False
+        race.hurry()
+        try:
+            async with race.greeting:
+                if self._open_session(race.peer) is None:  # else it got through to us first
+                    is_taken = True
+                    with trio.CancelScope() as race.turn:
+                        session = await self._start(channel, race.peer, is_probe=False)
+                        addresses = tuple(dict.fromkeys((address, *race.addresses)))
+                        await self._register(session, addresses)
+                    if race.turn.cancelled_caught:
+                        raise DeadlineExceeded(f"a handshake with {address}", limits.RACE_TURN_S)
+                race.nursery.cancel_scope.cancel()
+        finally:
+            if not is_taken:
+                await aclose_forcefully(channel)
+
+
+@dataclass
+class _Race:
+    """All addresses of one peer, dialled at once."""
+
+    peer: PeerId
+    nursery: trio.Nursery
+    addresses: list[str] = field(default_factory=list)
+    n_over: int = 0
+    greeting: trio.Lock = field(default_factory=trio.Lock)  # a peer has one session with us
+    turn: trio.CancelScope | None = None  # of whoever greets
+
+    def hurry(self) -> None:
+        """Somebody else is there: who answers nothing, at an old address, must not block it."""
+        if self.turn is not None and self.greeting.locked():
+            self.turn.deadline = min(self.turn.deadline, trio.current_time() + limits.RACE_TURN_S)
+
+
+def _in_order(addresses: tuple[str, ...]) -> list[tuple[str, float]]:
+    """Return the addresses, relays last, and when each is dialled, in seconds after the first."""
+    direct = [address for address in addresses if not is_relayed(address)]
+    relayed = [address for address in addresses if is_relayed(address)]
+    relays_at_s = limits.RELAY_HEAD_START_S if direct else 0.0
+    return [
+        *((address, number * limits.DIAL_STAGGER_S) for number, address in enumerate(direct)),
+        *(
+            (address, relays_at_s + number * limits.DIAL_STAGGER_S)
+            for number, address in enumerate(relayed)
+        ),
+    ]

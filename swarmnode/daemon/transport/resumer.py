@@ -1,0 +1,203 @@
+"""Lets sessions outlive their channel: answers peers that ask for one, and asks them.
+
+Both sides of a session look for another channel (``search.py``), the one that dialled first; what
+one asks while the other asks as well is settled by ``protocol/session/resume.py``. Somebody else
+may have found a better channel while the old one works: :meth:`Resumer.take`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.transport.search import Search
+from swarmnode.env import Env
+from swarmnode.errors import Overloaded, Refused, SwarmNodeError, TransportError
+from swarmnode.ids import PeerId
+from swarmnode.net.channel import Channel, aclose_forcefully
+from swarmnode.net.resume import resume_over, serve_resume
+from swarmnode.net.session import Session
+from swarmnode.protocol.session.records import Role
+from swarmnode.protocol.session.resume import NONCE_BYTES
+from swarmnode.telemetry.logs import get_logger
+
+_log = get_logger("swarmnode.daemon.transport")
+
+
+@dataclass
+class _Watched:
+    """What is known of one session.
+
+    Attributes:
+        addresses: where its peer may be; where it was found last comes first.
+        dialled: where we have found it ourselves, "" if it has found us.
+        search: for another channel.
+        asking: around the messages over one that was found.
+    """
+
+    addresses: tuple[str, ...]
+    dialled: str
+    search: Search | None = None
+    asking: trio.CancelScope | None = None
+
+
+class Resumer:
+    """See the module.
+
+    Args:
+        nursery: where searches run.
+        open_channel: dials an address.
+        addresses_of: where a peer may be, wherever it was found before.
+        on_moved: told of sessions that go on over another channel.
+    """
+
+    def __init__(
+        self,
+        *,
+        nursery: trio.Nursery,
+        open_channel: Callable[[str], Awaitable[Channel]],
+        addresses_of: Callable[[PeerId], tuple[str, ...]],
+        on_moved: Callable[[Session], None],
+        env: Env,
+    ) -> None:
+        self._nursery = nursery
+        self._open_channel = open_channel
+        self._addresses_of = addresses_of
+        self._on_moved = on_moved
+        self._env = env
+        self._watched: dict[Session, _Watched] = {}
+
+    def watch(self, session: Session, addresses: tuple[str, ...]) -> None:
+        """Look after this session until :meth:`forget`.
+
+        ``addresses``: where its peer may be, the one first that we have dialled; nothing if the
+        peer has dialled us.
+        """
+        self._watched[session] = _Watched(addresses, next(iter(addresses), ""))
+        session.on_lost = self._lost
+        session.on_silent = self._search_soon
+
+    def may_be_at(self, session: Session, addresses: tuple[str, ...]) -> None:
+        """Somebody who wants this peer knows where to look for it."""
+        watched = self._watched.get(session)
+        if watched is None:
+            return
+        known, watched.addresses = watched.addresses, _merged(watched.addresses, addresses)
+        if watched.addresses != known and watched.search is not None:
+            watched.search.look_again()
+
+    def is_where_dialled(self, session: Session) -> bool:
+        """Whether the session runs on a channel that we have dialled, and not the peer."""
+        watched = self._watched.get(session)
+        return watched is not None and bool(watched.dialled)
+
+    def forget(self, session: Session) -> None:
+        """The session is over."""
+        watched = self._watched.pop(session, None)
+        if watched is not None and watched.search is not None:
+            watched.search.scope.cancel()
+
+    async def serve(self, channel: Channel, first_bytes: bytes) -> Session | None:
+        """Answer a peer that asks for a session; return it if it goes on over ``channel``.
+
+        Raises:
+            SwarmNodeError: it is not the peer, or went away.
+        """
+        nonce = self._env.token(NONCE_BYTES)
+        try:
+            session = await serve_resume(channel, first_bytes, self._find, nonce)
+        finally:
+            self._search_for_suspended()
+        if session is not None:
+            self._note_found(session, "")
+        return session
+
+    async def take(self, session: Session, channel: Channel, address: str = "") -> None:
+        """Ask the peer to go on over ``channel``, which is closed if nothing comes of that.
+
+        Raises:
+            Refused: the peer does not know the session any more.
+            Overloaded: the peer asks for it just now, or we do.
+            SwarmNodeError: nobody answers as it should.
+        """
+        try:
+            await self._ask(session, channel)
+        finally:
+            if session.channel is not channel:
+                await aclose_forcefully(channel)
+            self._search_for_suspended()
+        self._note_found(session, address)
+
+    async def _ask(self, session: Session, channel: Channel) -> None:
+        watched = self._watched.get(session)
+        if watched is None:
+            raise Refused(f"the session with {session.peer.short} is over")
+        if watched.asking is not None:
+            raise Overloaded(f"the session with {session.peer.short} is being taken over already")
+        with trio.CancelScope() as watched.asking:
+            try:
+                await resume_over(channel, session, self._env.token(NONCE_BYTES))
+                return
+            finally:
+                watched.asking = None
+        raise Overloaded(f"{session.peer.short} has asked for the session meanwhile")
+
+    def _find(self, name: bytes, is_proven: bool) -> Session | None:
+        """Return the session of this name. If both sides ask, what its client asks counts."""
+        for session, watched in self._watched.items():
+            if session.resume_keys.name == name and not session.is_closed:
+                if watched.asking is not None and session.role is Role.CLIENT:
+                    raise Overloaded(f"{session.peer.short} asks for what we ask for")
+                if watched.asking is not None and is_proven:
+                    watched.asking.cancel()
+                return session
+        return None
+
+    def _note_found(self, session: Session, address: str) -> None:
+        _log.info("session goes on", peer=session.peer.short, way=session.channel_description)
+        watched = self._watched.get(session)
+        if watched is not None:
+            watched.dialled = address
+            if address:
+                watched.addresses = _merged((address,), watched.addresses)
+        self._on_moved(session)
+
+    # --- searching ------------------------------------------------------------------------
+
+    def _lost(self, session: Session, error: SwarmNodeError) -> None:
+        _log.info("session lost its channel", peer=session.peer.short, why=str(error))
+        self._search_soon(session, has_broken=isinstance(error, TransportError))
+
+    def _search_soon(self, session: Session, *, has_broken: bool = False) -> None:
+        watched = self._watched[session]
+        if watched.search is None:
+            watched.search = Search(
+                session,
+                has_broken=has_broken,
+                addresses=lambda: _merged(watched.addresses, self._addresses_of(session.peer)),
+                dialled=watched.dialled,
+                open_channel=self._open_channel,
+                take=self.take,
+                rng=self._env.rng,
+            )
+            self._nursery.start_soon(self._run_search, watched, watched.search)
+        watched.search.has_broken |= has_broken
+
+    def _search_for_suspended(self) -> None:
+        """A session that has left its channel for one that broke at once has nobody else."""
+        for session in self._watched:
+            if session.is_suspended:
+                self._search_soon(session)
+
+    async def _run_search(self, watched: _Watched, search: Search) -> None:
+        try:
+            await search.run()
+        finally:
+            watched.search = None
+
+
+def _merged(first: tuple[str, ...], then: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *then)))[: limits.RESUME_ADDRESSES_MAX]

@@ -1,0 +1,9 @@
+"""The daemon's side of the process that trains: one at a time, kept alive, lent from.
+
+Owns the worker's start and end, its restarts and how batches are cut to fit into memory, the socket
+and the segment to it, and the slots that it lends. It knows no peer: wishes go to takers that are
+registered by kind, and what comes of them is a loan that is applied or given back.
+
+For others: ``trainer`` (:class:`~swarmnode.daemon.worker.trainer.Trainer`), ``loans`` (what an
+exchange sees of a worker), ``merge_desk``; ``link`` for whoever fakes a worker.
+"""

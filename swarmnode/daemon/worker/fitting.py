@@ -1,0 +1,140 @@
+"""How batches are cut so that the worker fits into memory; it outlives each of the workers.
+
+A worker that notices that memory is short cuts its batches itself, and says so. One that dies of
+it, or that the kernel kills for it, is started again with parts of half the size: a death of that
+kind is not what the budget of restarts is for, as long as there is something left to cut.
+
+===================================  ===================================================
+the worker failed: out-of-memory     it died of it, outside of what it can cut itself
+SIGKILL, and the kernel has counted  the kernel's OOM killer
+SIGKILL, and memory was short        another such killer (earlyoom), or one that is not counted
+===================================  ===================================================
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import msgspec
+
+from swarmnode.errors import WorkerCrashed, WorkerError
+from swarmnode.ipc.control import BatchFit, Configure, WorkerFailed
+from swarmnode.memory import MainMemory, main_memory, oom_kills
+from swarmnode.quantities import show_bytes
+from swarmnode.telemetry.logs import get_logger
+
+_log = get_logger("swarmnode.daemon.worker")
+
+# earlyoom kills when a tenth is left, the kernel when nothing is: a worker that was killed with so
+# little left, as seen a second before, was most likely killed for that.
+_SHORT_SHARE = 0.1
+# Times in a row that a worker may fail for want of memory before any batch was seen. A GPU or a
+# machine can be full of what another process is about to give back; a model that does not fit
+# never will.
+_UNSEEN_DEATHS_MAX = 3
+# A batch of more examples than this is none that could be cut one by one in sensible time.
+_PARTS_MAX = 2**20
+
+
+class Fitting:
+    """See the module.
+
+    Args:
+        look: what main memory there is now.
+        kills: how often the kernel has killed for want of memory.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], MainMemory | None] = main_memory,
+        kills: Callable[[], int] = oom_kills,
+    ) -> None:
+        self._look, self._kills = look, kills
+        self._parts = 1
+        self._fit: BatchFit | None = None  # None: no batch was seen yet
+        self._kills_before = 0
+        self._least: MainMemory | None = None  # the least that was available in this life
+        self._unseen_deaths = 0
+
+    def begin(self, configure: Configure) -> Configure:
+        """A worker is about to start: return what it is told."""
+        self._kills_before, self._least = self._kills(), None
+        return msgspec.structs.replace(configure, batch_parts=self._parts)
+
+    def take(self, fit: BatchFit) -> None:
+        """The worker has said how it cuts batches."""
+        is_news = fit.parts > 1 and (self._fit is None or fit.size != self._fit.size)
+        self._fit, self._parts = fit, fit.parts
+        self._unseen_deaths = 0
+        if is_news:
+            _log.warning("batches are cut", why=self.words().removeprefix("; "))
+
+    def watch(self) -> None:
+        """Note how much memory there is while the worker trains."""
+        now = self._look()
+        if now is not None and (self._least is None or now < self._least):
+            self._least = now
+
+    def words(self) -> str:
+        """Return what the status says of it, "" while batches are whole."""
+        fit = self._fit
+        if fit is None or fit.size >= fit.examples:
+            return ""
+        n_parts = -(-fit.examples // fit.size)
+        return f"; micro-batch {fit.size} of {fit.examples} (out of memory), accumulating {n_parts}"
+
+    def died(self, error: WorkerError, failed: WorkerFailed | None) -> bool:
+        """A worker is gone: return whether another one with smaller parts can mend it.
+
+        Raises:
+            WorkerError: it died for want of memory, and there is nothing left to cut.
+        """
+        if not self._is_of_memory(error, failed):
+            return False
+        fit = self._fit
+        if fit is None:
+            if failed is None:  # it was killed: perhaps over its very first batch
+                self._parts = min(2 * self._parts, _PARTS_MAX)
+                return False
+            self._unseen_deaths += 1
+            if self._unseen_deaths >= _UNSEEN_DEATHS_MAX:
+                raise WorkerError(f"{error}; {self._present()}") from error
+            return False  # the budget of restarts sees to the pauses
+        if fit.is_smallest or self._parts >= _PARTS_MAX:
+            raise WorkerError(
+                "too little memory to train even one example at a time here: expected a worker of"
+                f" this swarm to fit into main memory, {self._present()}; use another machine"
+                f" ({error})"
+            ) from error
+        before = fit.size
+        while -(-fit.examples // self._parts) >= before:
+            self._parts *= 2
+        self.take(
+            msgspec.structs.replace(
+                fit, size=-(-fit.examples // self._parts), parts=self._parts, is_smallest=False
+            )
+        )
+        return True
+
+    def _is_of_memory(self, error: WorkerError, failed: WorkerFailed | None) -> bool:
+        if failed is not None:
+            return failed.kind == "out-of-memory"
+        if not isinstance(error, WorkerCrashed):
+            return False
+        if self._kills() > self._kills_before and error.signal_number in (None, signal.SIGKILL):
+            return True  # None: a service manager has started it, and nobody tells us the signal
+        return error.signal_number == signal.SIGKILL and self._was_short()
+
+    def _was_short(self) -> bool:
+        least = self._least
+        return least is not None and least.available_bytes < _SHORT_SHARE * least.total_bytes
+
+    def _present(self) -> str:
+        seen = self._least or self._look()
+        if seen is None:
+            return "and this system does not say how much memory there is"
+        return (
+            f"{show_bytes(seen.available_bytes)} of {show_bytes(seen.total_bytes)} of main memory"
+            " were free"
+        )

@@ -1,0 +1,210 @@
+"""The worker as a process: have it started, talk to it, notice its death, leave none behind.
+
+It is a child of the daemon, or was started by a service manager (``worker_socket.py``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
+from pathlib import Path
+
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.worker.activation import connect_worker
+from swarmnode.daemon.worker.hold import ChildProcess, ProcessHold
+from swarmnode.daemon.worker.link import StartWorker
+from swarmnode.daemon.worker.output import WorkerLog
+from swarmnode.daemon.worker.wire import WorkerWire
+from swarmnode.errors import WorkerCrashed, WorkerHung
+from swarmnode.ipc.control import Configure, FromWorker, Progress, Stop, ToWorker, WorkerFailed
+from swarmnode.ipc.segment import Segment
+from swarmnode.ipc.spawn import worker_command, worker_environment
+
+
+def start_worker_process(
+    log_path: Path, *, manager: str = "", relay: Callable[[str], None] | None = None
+) -> StartWorker:
+    """Return what starts worker processes whose output goes to ``log_path``.
+
+    ``manager``: the socket of who starts them; "" makes them children of this process.
+    ``relay``: takes each line of their output.
+    """
+    socket_path = Path(manager) if manager else None
+
+    def start(configure: Configure) -> AbstractAsyncContextManager[WorkerProcess]:
+        return run_worker(configure, log_path=log_path, socket_path=socket_path, relay=relay)
+
+    return start
+
+
+@asynccontextmanager
+async def run_worker(
+    configure: Configure,
+    *,
+    log_path: Path,
+    socket_path: Path | None = None,
+    relay: Callable[[str], None] | None = None,
+) -> AsyncIterator[WorkerProcess]:
+    """Run a worker while the block is open; at the end it saves, or is killed.
+
+    Raises:
+        WorkerCrashed: no process could be started.
+    """
+    with ExitStack() as stack:
+        with _start_errors():
+            log = stack.enter_context(closing(WorkerLog(log_path, relay)))
+            segment = stack.enter_context(closing(Segment.create()))
+            if socket_path is None:
+                stream, hold = _start_child(segment, log)
+            else:
+                stream, hold = await connect_worker(socket_path, segment.fd, log.fd)
+            stack.enter_context(closing(stream.socket))
+        worker = WorkerProcess(hold, WorkerWire(stream, segment), log)
+        try:
+            await worker.send(configure)
+            yield worker
+        finally:
+            with trio.CancelScope(shield=True):
+                await worker.stop()
+
+
+def _start_child(segment: Segment, log: WorkerLog) -> tuple[trio.SocketStream, ProcessHold]:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        try:
+            hold = ChildProcess(_spawn(theirs, segment, log))
+        except BaseException:  # whatever the reason: our end is closed, and it goes on up
+            ours.close()
+            raise
+    return trio.SocketStream(trio.socket.from_stdlib_socket(ours)), hold
+
+
+@contextlib.contextmanager
+def _start_errors() -> Iterator[None]:
+    """No memory, no descriptors, a full disk: it may pass, so it counts as a death."""
+    try:
+        yield
+    except OSError as error:
+        where = f" ({error.filename})" if error.filename else ""
+        raise WorkerCrashed(f"cannot start a worker: {error.strerror}{where}") from error
+
+
+def _spawn(control: socket.socket, segment: Segment, log: WorkerLog) -> subprocess.Popen[bytes]:
+    """Start the process, from this thread.
+
+    Not through ``trio.lowlevel.open_process``: that forks in a thread of Trio's pool, and
+    when the thread has been idle for ten seconds and ends, Linux takes it for the death of
+    the parent and sends the worker its PR_SET_PDEATHSIG. It costs the loop a few ms.
+    """
+    descriptors = ["--control-fd", str(control.fileno()), "--segment-fd", str(segment.fd)]
+    return subprocess.Popen(
+        worker_command("swarmnode.worker.main", *descriptors),
+        stdin=subprocess.DEVNULL,
+        stdout=log.fd,
+        stderr=log.fd,
+        pass_fds=(control.fileno(), segment.fd),
+        process_group=0,
+        env=worker_environment(),
+    )
+
+
+class WorkerProcess:
+    """The daemon's side of one worker process; implements ``WorkerLink``."""
+
+    def __init__(self, hold: ProcessHold, wire: WorkerWire, log: WorkerLog) -> None:
+        self._hold = hold
+        self._wire = wire
+        self._log = log
+        self._failed: WorkerFailed | None = None
+        self._silence_s = limits.WORKER_START_S
+
+    @property
+    def pid(self) -> int | None:
+        """The process."""
+        return self._hold.pid
+
+    async def send(self, message: ToWorker) -> None:
+        """Send a message; see ``WorkerLink``."""
+        await self._wire.send(message)
+
+    async def receive(self) -> FromWorker:
+        """Return the next message; see ``WorkerLink``."""
+        with trio.move_on_after(self._silence_s):
+            message = await self._wire.receive()
+            if message is None:
+                raise await self._bury()
+            self._take_note(message)
+            return message
+        await self._end_hung()
+        raise WorkerHung(
+            f"the worker (process {self.pid}) was silent for {self._silence_s:.0f} s "
+            "and has been ended"
+        )
+
+    def slot_view(self, slot: int, generation: int) -> memoryview:
+        """Return the bytes of a slot that is the daemon's; see ``WorkerLink``."""
+        return self._wire.slot_view(slot, generation)
+
+    async def stop(self) -> None:
+        """Let the worker save and exit, kill it if it is slow; its process group ends with it."""
+        with trio.move_on_after(limits.WORKER_STOP_S):
+            if self._wire.is_sending:  # a message was cut off: only the end of the stream is left
+                await self._wire.aclose()
+            else:
+                await self.send(Stop())
+            await self._hold.wait_exit()
+        await self._reap()
+        await self._wire.aclose()
+
+    def _take_note(self, message: FromWorker) -> None:
+        """Learn how long silence may be, and what it said last."""
+        if isinstance(message, WorkerFailed):
+            self._failed = message
+        elif isinstance(message, Progress):
+            self._log.look()
+            if not math.isnan(message.loss) or message.paused:  # past its first, slow step
+                slow_steps_s = limits.WORKER_SILENCE_STEPS * message.step_time_s
+                self._silence_s = max(limits.WORKER_SILENCE_S, slow_steps_s)
+
+    # --- the end ---------------------------------------------------------------------
+
+    async def _bury(self) -> WorkerCrashed:
+        """Return why the worker, which has closed its socket, is gone."""
+        with trio.move_on_after(limits.WORKER_TERMINATE_S):
+            await self._hold.wait_exit()
+        await self._reap()
+        status = self._hold.status
+        if self._failed is not None:
+            return WorkerCrashed(f"the worker failed ({self._failed.kind}): {self._failed.message}")
+        if status is not None and status < 0:
+            name = signal.Signals(-status).name
+            hint = "; out of memory?" if -status == signal.SIGKILL else ""
+            return WorkerCrashed(f"the worker was killed by {name}{hint}", signal_number=-status)
+        last_line = self._log.last_line()
+        if status is None:  # whoever started it knows, and we do not
+            return WorkerCrashed(
+                f"the worker (process {self.pid}) has ended; out of memory? the journal of its unit"
+                f" says why; its log ends with: {last_line}"
+            )
+        return WorkerCrashed(f"the worker exited with status {status}: {last_line}")
+
+    async def _end_hung(self) -> None:
+        with trio.CancelScope(shield=True):
+            self._hold.terminate()
+            with trio.move_on_after(limits.WORKER_TERMINATE_S):
+                await self._hold.wait_exit()
+            await self._reap()
+
+    async def _reap(self) -> None:
+        """End what is left of the worker, and take its slots."""
+        with trio.CancelScope(shield=True):
+            await self._hold.reap()
+        self._log.look()
+        self._wire.reclaim()

@@ -1,0 +1,489 @@
+"""The parent side of training: keeps a worker alive, and passes on what it wishes and lends.
+
+One worker at a time. When it dies, whatever it wished and had lent is lost with it, and
+another is started from the last snapshot, until the restart budget is spent.
+Nothing here waits for the worker, and the worker waits for nothing here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.worker.briefing import Briefing
+from swarmnode.daemon.worker.deaths import death_kind, raise_if_fatal
+from swarmnode.daemon.worker.fitting import Fitting
+from swarmnode.daemon.worker.lender import SlotLender
+from swarmnode.daemon.worker.link import RestartBudget, StartWorker, WorkerLink
+from swarmnode.daemon.worker.loans import WishTaker
+from swarmnode.daemon.worker.merge_desk import MergeDesk
+from swarmnode.daemon.worker.own_data import data_alarm
+from swarmnode.env import Env
+from swarmnode.errors import (
+    DeadlineExceeded,
+    Overloaded,
+    StorageError,
+    WorkerCrashed,
+    WorkerError,
+    WorkerHung,
+    WorkerLeft,
+    first_leaf,
+)
+from swarmnode.ipc.control import (
+    PROGRAM_TASK,
+    Applied,
+    BatchFit,
+    Configure,
+    FromWorker,
+    MergeFailed,
+    MergeWeighed,
+    NoView,
+    Pause,
+    Progress,
+    Resume,
+    SaveSnapshot,
+    ShardDone,
+    Share,
+    ShareGiven,
+    SlotReady,
+    SnapshotFailed,
+    SnapshotSaved,
+    ToWorker,
+    Wish,
+    WorkerFailed,
+    WorkerReady,
+)
+from swarmnode.ipc.segment import StaleSlot
+from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire.membership import PeerState
+
+_log = get_logger("swarmnode.daemon.worker")
+_WAITING = "waiting for the program that trains; see docs/integrations.md"
+
+
+@dataclass(frozen=True)
+class Applications:
+    """What became of committed exchanges in the worker."""
+
+    applied: int = 0
+    staleness_steps: int = 0  # summed
+
+
+class ShardDealer(Protocol):
+    """Hears what the worker does with its shards; see ``daemon/membership/dealer.py``."""
+
+    def worker_ready(self, ready: WorkerReady) -> None:
+        """It trains."""
+
+    def worker_gone(self) -> None:
+        """It died."""
+
+    def rests(self) -> None:
+        """It is paused, or has done all that was asked."""
+
+    def goes_on(self) -> None:
+        """It trains again."""
+
+    def finished(self, epoch: int, index: int) -> None:
+        """It has trained a shard to the end."""
+
+
+class Trainer:
+    """Runs the worker of one swarm.
+
+    Args:
+        configure: what the worker is told first.
+        start_worker: starts a process, or a fake of one in tests.
+        on_applied: the worker has merged this exchange.
+        on_saved: the worker has written a snapshot.
+        dealer: deals data shards; without one the worker trains on its own stream.
+        on_lost: an exchange has committed, but the worker died before it merged it.
+        on_event: told that training begins, for the terminal.
+        share: of the time of its threads, or of its GPU, that the worker may take.
+        fitting: remembers over all workers how batches are cut to fit into memory.
+        mend: makes good what ended the worker, if it can: no death that the budget is for.
+
+    Attributes:
+        lender: lends the slots of the worker that runs.
+        takers: who serves wishes, by their kind.
+        briefing: tells the worker of the others; without one it knows of nobody.
+        on_log_round: a worker is up that wants the log from this round on.
+    """
+
+    def __init__(
+        self,
+        configure: Configure,
+        *,
+        start_worker: StartWorker,
+        env: Env,
+        on_applied: Callable[[Applied], None],
+        on_lost: Callable[[bytes], None],
+        on_saved: Callable[[SnapshotSaved], None] = lambda _saved: None,
+        on_event: Callable[[str], None] = lambda _text: None,
+        dealer: ShardDealer | None = None,
+        share: float = 1.0,
+        fitting: Fitting | None = None,
+        mend: Callable[[WorkerFailed | None], Awaitable[bool]] | None = None,
+    ) -> None:
+        self.configure = configure
+        self.state: PeerState = "starting"
+        self.reason = _WAITING if configure.task == PROGRAM_TASK else "starting the worker"
+        self.ready: WorkerReady | None = None
+        self.progress: Progress | None = None
+        self.last_snapshot: SnapshotSaved | None = None
+        self.snapshot_failure: SnapshotFailed | None = None  # of the newest attempt
+        self.applications = Applications()
+        self.restarts = 0
+        self.failures: Counter[str] = Counter()  # by one of WORKER_FAILURES
+        self.is_loss_finite: bool | None = None  # None: there was none yet
+        self.saved_total = self.unsaved_total = 0  # snapshots
+        self.saved_unix_s: float | None = None
+        self.worker_pid: int | None = None
+        self.lender = SlotLender(self._post, on_lost)
+        self.takers: Mapping[str, WishTaker] = {}
+        self.on_log_round: Callable[[int], None] = lambda _round: None
+        self.briefing: Briefing | None = None
+        self.merges = MergeDesk(self._ask_of_worker)
+        self._share = share
+        self._fitting = fitting or Fitting()
+        self._mend = mend
+        self._start_worker = start_worker
+        self._env = env
+        self._on_applied = on_applied
+        self._on_saved = on_saved
+        self._on_event = on_event
+        self.dealer = dealer
+        self._link: WorkerLink | None = None
+        self._outgoing: trio.MemorySendChannel[ToWorker] | None = None
+        self._read = trio.Event()
+        self._failure: WorkerFailed | None = None
+        self._why_paused = ""
+        self._may_live = trio.Event()  # whether a worker may have memory at all
+        self._may_live.set()
+        self._unloaded = trio.Event()
+        self._is_resting = False
+        self._requests = 0
+        self._saved = trio.Event()
+
+    # --- life -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Keep a worker running until cancelled.
+
+        Raises:
+            ConfigError, SpecMismatch: what a restart cannot mend.
+            WorkerError: it died too often; the message is that of its last death.
+        """
+        budget = RestartBudget(self._env.rng)
+        while True:
+            await self._may_live.wait()
+            try:
+                await self._one_life()
+                self._worker_gone()  # its memory is wanted back
+                self._set_state("paused", self._why_paused)
+            except WorkerLeft as left:  # another may come: nothing that the budget is for
+                self._worker_gone()
+                self._set_state("starting", f"{left}; {_WAITING}")
+                _log.info("the program that trains has gone", why=str(left))
+            except (WorkerCrashed, WorkerHung) as error:
+                self._worker_gone()
+                self._count_failure(error)
+                raise_if_fatal(error, self._failure)
+                if self._mend is not None and await self._mend(self._failure):
+                    continue
+                pause_s: float | None = 0.0
+                if not self._fitting.died(error, self._failure):
+                    pause_s = budget.next_pause_s(self._env.monotonic())
+                if pause_s is None:
+                    raise WorkerError(
+                        f"the worker died {limits.WORKER_RESTARTS_MAX + 1} times in"
+                        f" {limits.WORKER_RESTARTS_WINDOW_S / 60:.0f} minutes, last: {error}"
+                    ) from error
+                self.restarts += 1
+                words = self._fitting.words()
+                self._set_state("starting", f"restarting the worker: {error}{words}")
+                _log.warning("worker died", why=str(error), restart_in_s=pause_s)
+                await trio.sleep(pause_s)
+
+    async def _one_life(self) -> None:
+        send, receive = trio.open_memory_channel[ToWorker](limits.TRAINER_OUTBOX_MAX)
+        self._failure = None
+        try:
+            async with self._start_worker(self._fitting.begin(self.configure)) as link:
+                self._link, self._outgoing = link, send
+                self.worker_pid = link.pid
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write, link, receive)
+                    if self.briefing is not None:
+                        nursery.start_soon(self.briefing.run)
+                        nursery.start_soon(self.briefing.pace)
+                    nursery.start_soon(self._end_when_unwanted, nursery.cancel_scope)
+                    if self._share < 1:
+                        self._post(Share(fraction=self._share))
+                    if self._why_paused:
+                        self._post(Pause())
+                    while True:
+                        self._take(await link.receive())
+        except* (WorkerCrashed, WorkerHung, WorkerLeft) as group:
+            raise _first(group) from None
+        finally:
+            self._link = self._outgoing = None
+
+    async def _write(self, link: WorkerLink, receive: trio.MemoryReceiveChannel[ToWorker]) -> None:
+        async for message in receive:
+            self._read.set()
+            # A slot that went with its worker cannot be given back; receive() says why.
+            with contextlib.suppress(StaleSlot):
+                await link.send(message)
+
+    def _worker_gone(self) -> None:
+        self.worker_pid = None
+        self.lender.worker_gone()
+        self.merges.worker_gone()
+        self._read.set()
+        self._wake_savers()
+        self._is_resting = False
+        if self.dealer is not None:
+            self.dealer.worker_gone()
+        if self.briefing is not None:
+            self.briefing.worker_gone()
+        for taker in self.takers.values():
+            taker.worker_gone()
+
+    def _count_failure(self, error: WorkerError) -> None:
+        kind = death_kind(error, self._failure)
+        self.failures[kind] += 1
+        if kind == "diverged":
+            self.is_loss_finite = False
+
+    # --- messages of the worker -----------------------------------------------------------
+
+    def _take(self, message: FromWorker) -> None:
+        match message:
+            case WorkerReady():
+                self.ready = message
+                assert self._link is not None
+                self.lender.worker_ready(self._link, message.payload_numel)
+                self._set_training(f"on {message.device}, {message.threads} threads")
+                _log.info(
+                    "worker ready", device=message.device, step=message.step, numel=message.numel
+                )
+                self._on_event(f"training on {message.device}, from step {message.step:,} on")
+                self._compare_data()
+                if self.dealer is not None:
+                    self.dealer.worker_ready(message)
+                if self.briefing is not None:
+                    self.briefing.worker_ready(message)
+                self.on_log_round(message.log_round)
+            case Wish():
+                self._take_wish(message)
+            case SlotReady():
+                self.lender.slot_ready(message)
+            case NoView():
+                self.lender.no_view(message)
+            case Applied():
+                self.applications = Applications(
+                    self.applications.applied + 1,
+                    self.applications.staleness_steps + message.staleness_steps,
+                )
+                self.lender.applied(message)
+                self._on_applied(message)
+            case Progress():
+                self._take_progress(message)
+            case BatchFit():
+                self._fitting.take(message)
+            case ShardDone(epoch=epoch, index=index):
+                if self.dealer is not None:
+                    self.dealer.finished(epoch, index)
+            case SnapshotSaved():
+                self.last_snapshot, self.snapshot_failure = message, None
+                self.saved_total += 1
+                self.saved_unix_s = self._env.wall()
+                self._on_saved(message)
+                self._wake_savers()
+            case SnapshotFailed():
+                self.snapshot_failure = message
+                self.unsaved_total += 1
+                _log.error("snapshot not written", step=message.step, why=message.message)
+                self._wake_savers()
+            case ShareGiven() | MergeWeighed() | MergeFailed():
+                self.merges.take(message)
+            case WorkerFailed():
+                self._failure = message
+                _log.warning("worker reports a failure", kind=message.kind, why=message.message)
+
+    def _compare_data(self) -> None:
+        if said := data_alarm(self.configure, self.ready):
+            assert self.ready is not None
+            own, creator = self.ready.data_hash[:12], self.configure.data_hash[:12]
+            _log.warning("other data than the creator's", own=own, creator=creator, why=said)
+
+    def _take_progress(self, message: Progress) -> None:
+        self.progress = message
+        self._fitting.watch()
+        self._note_loss(message)
+        if self.briefing is not None:
+            self.briefing.progress(message)
+        self._tell_dealer(is_resting=message.paused or message.finished)
+        if message.finished:
+            self._set_state("stopped", f"reached the {self.configure.steps_max} steps asked for")
+        elif message.paused:
+            self._set_state("paused", self._why_paused or "the worker rests")
+        elif self.ready is not None:
+            self._set_training(f"on {self.ready.device}")
+
+    def _note_loss(self, progress: Progress) -> None:
+        """A NaN is what a worker says before its first step, or first look at the probe."""
+        if math.isinf(progress.loss) or math.isinf(progress.eval_loss):
+            self.is_loss_finite = False
+        elif math.isfinite(progress.loss):
+            self.is_loss_finite = True
+
+    def _tell_dealer(self, *, is_resting: bool) -> None:
+        if self.dealer is None or is_resting == self._is_resting:
+            return
+        self._is_resting = is_resting
+        if is_resting:
+            self.dealer.rests()
+        else:
+            self.dealer.goes_on()
+
+    def _take_wish(self, wish: Wish) -> None:
+        taker = self.takers.get(wish.kind)
+        if taker is not None:
+            taker.wished(wish)
+        elif not wish.is_open:
+            self.lender.drop(wish, f"other: this node does nothing of the kind {wish.kind}")
+
+    def _wake_savers(self) -> None:
+        self._saved.set()
+        self._saved = trio.Event()
+
+    def _set_training(self, how: str) -> None:
+        failed = self.snapshot_failure
+        alarm = f"; ALARM: no snapshot can be written: {failed.message}" if failed else ""
+        self._set_state("training", how + self._fitting.words() + alarm)
+
+    def _set_state(self, state: PeerState, reason: str) -> None:
+        self.state, self.reason = state, reason
+
+    # --- what others ask for --------------------------------------------------------------
+
+    def partners_changed(self) -> None:
+        """Somebody came or went: there may be somebody to exchange with."""
+        if self.briefing is not None:
+            self.briefing.members_changed()
+        for taker in self.takers.values():
+            taker.partners_changed()
+
+    def pause(self, why: str = "paused by hand") -> None:
+        """Stop stepping until :meth:`resume`; also across restarts. Raises Overloaded."""
+        self._ask(Pause())
+        self._why_paused = why
+        if self.state == "paused":
+            self.reason = why
+
+    def resume(self) -> None:
+        """Go on. Raises Overloaded."""
+        self._ask(Resume())
+        self._why_paused = ""
+
+    def unload(self) -> None:
+        """Let the worker save and end, so that its memory is free, until :meth:`load`."""
+        if self._may_live.is_set():
+            self._may_live = trio.Event()
+            self._unloaded.set()
+
+    def load(self) -> None:
+        """Let a worker run."""
+        if not self._may_live.is_set():
+            self._unloaded = trio.Event()
+            self._may_live.set()
+
+    async def _end_when_unwanted(self, life: trio.CancelScope) -> None:
+        """End a life once its memory is wanted back, and nothing is lent that would be lost."""
+        await self._unloaded.wait()
+        with trio.move_on_after(limits.UNLOAD_DRAIN_S):
+            await self.lender.wait_idle()
+        life.cancel()
+
+    async def save_snapshot(self, deadline_s: float) -> SnapshotSaved:
+        """Have a snapshot written now.
+
+        Raises:
+            WorkerError: there is no worker, or it died over it.
+            StorageError: it could not write.
+            DeadlineExceeded: it took longer than ``deadline_s``.
+        """
+        if self._link is None or self.ready is None:
+            raise WorkerError(f"no worker to write a snapshot: {self.reason}")
+        self._requests += 1
+        request, life = self._requests, self.restarts
+        self._ask(SaveSnapshot(request=request))
+        with trio.move_on_after(deadline_s):
+            while True:
+                saved, failed = self.last_snapshot, self.snapshot_failure
+                if saved is not None and saved.request >= request:
+                    return saved
+                if failed is not None and failed.request >= request:
+                    raise StorageError(failed.message)
+                if self._link is None or self.restarts != life:
+                    raise WorkerError("the worker died before it wrote the snapshot: try again")
+                await self._saved.wait()
+        raise DeadlineExceeded("waiting for the worker to write a snapshot", deadline_s)
+
+    def _ask_of_worker(self, message: ToWorker) -> None:
+        if self._link is None or self.ready is None:
+            raise WorkerError(f"no worker runs here: {self.reason}")
+        self._ask(message)
+
+    def _ask(self, message: ToWorker) -> None:
+        """Post what a person wants, with room left for what exchanges have to say."""
+        if self._is_half_full:
+            raise Overloaded("the worker has not read what was asked before: try again later")
+        self._post(message)
+
+    def post(self, message: ToWorker) -> None:
+        """Pass a message on to the worker that runs now, if there is one."""
+        self._post(message)
+
+    async def tell(self, message: ToWorker) -> None:
+        """Pass on one of many messages, as soon as the worker has read those before.
+
+        Nothing happens if no worker runs. Checkpoint: yes.
+        """
+        await trio.lowlevel.checkpoint()
+        while self._outgoing is not None and self._is_half_full:
+            self._read = trio.Event()
+            await self._read.wait()
+        self._post(message)
+
+    @property
+    def _is_half_full(self) -> bool:
+        """Whether only what exchanges have to say may still be posted."""
+        channel = self._outgoing
+        if channel is None:
+            return False
+        return 2 * channel.statistics().current_buffer_used >= limits.TRAINER_OUTBOX_MAX
+
+    def _post(self, message: ToWorker) -> None:
+        if self._outgoing is not None:
+            self._outgoing.send_nowait(message)
+
+
+def finite_or_none(value: float | None) -> float | None:
+    """JSON and wire have no NaN: no number yet is None."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _first(group: BaseExceptionGroup[WorkerError]) -> WorkerError:
+    error = first_leaf(group)
+    assert isinstance(error, WorkerError)
+    return error
