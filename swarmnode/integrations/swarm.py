@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from swarmnode.cli.create import check_link_can_work, write_swarm
+from swarmnode.cli.swarm.create import check_link_can_work, write_swarm
 from swarmnode.config import load_config
 from swarmnode.errors import Refused
 from swarmnode.integrations.agent import weights_hash

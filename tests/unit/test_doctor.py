@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from swarmnode.cli import doctor, doctor_checks
-from swarmnode.cli.doctor_checks import Finding
+from swarmnode.cli.doctor import checks as doctor_checks
+from swarmnode.cli.doctor import command as doctor
+from swarmnode.cli.doctor.checks import Finding
 from swarmnode.cli.main import cli
 from swarmnode.config import NodeConfig, Paths
 from swarmnode.errors import WorkerError
@@ -234,7 +235,7 @@ def test_a_torch_that_dies_is_a_failure(paths: Paths, monkeypatch: pytest.Monkey
         raise WorkerError("the worker ended with status -4: illegal instruction")
         yield {}
 
-    monkeypatch.setattr("swarmnode.cli.worker_tools.stream_offline", dies)
+    monkeypatch.setattr("swarmnode.processes.worker_tools.stream_offline", dies)
     found = only(doctor.check_torch(None))
     assert (found.level, found.said) == (
         "FAIL",
