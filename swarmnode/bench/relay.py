@@ -37,7 +37,7 @@ from swarmnode.processes.stopping import run_async
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.session.records import Role
-from swarmnode.wire.relay import LEG_MAGIC
+from swarmnode.wire.connect.relay import LEG_MAGIC
 
 _NETWORK_ID = bytes(32)
 _LISTEN = "127.0.0.1:0"

@@ -563,7 +563,7 @@ def install(folder: Path, page: str) -> str:
 
 def test_the_example_of_a_task_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from swarmnode.tasks.registry import load_task
-    from swarmnode.worker.state import build_state, build_task
+    from swarmnode.worker.model.state import build_state, build_task
 
     name = install(tmp_path, text_of(ROOT / "docs" / "task.md"))
     monkeypatch.syspath_prepend(tmp_path)

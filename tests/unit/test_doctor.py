@@ -22,7 +22,7 @@ from swarmnode.cli.main import cli
 from swarmnode.config import NodeConfig, Paths
 from swarmnode.errors import WorkerError
 from swarmnode.ipc.spawn import worker_command, worker_environment
-from swarmnode.worker.doctor import has_code_for
+from swarmnode.worker.tools.doctor import has_code_for
 
 _PR_SET_MDWE = 65
 
@@ -186,7 +186,7 @@ def test_which_build_has_code_for_which_gpu(
 
 def run_torch(**environ: str) -> list[dict[str, Any]]:
     done = subprocess.run(
-        worker_command("swarmnode.worker.doctor"),
+        worker_command("swarmnode.worker.tools.doctor"),
         env=worker_environment() | environ,
         capture_output=True,
         check=False,
@@ -253,7 +253,7 @@ def test_a_gpu_is_compared_with_the_build(
     """A GPU that torch is told of, whose kernels run on the CPU."""
     import torch
 
-    from swarmnode.worker import doctor as worker_doctor
+    from swarmnode.worker.tools import doctor as worker_doctor
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a GPU")

@@ -16,7 +16,7 @@ from swarmnode.store.swarms import read_manifest
 from swarmnode.tasks.installed import ENTRY_POINT_GROUP
 from swarmnode.tasks.packages import how_to_get, package_of
 from swarmnode.tasks.registry import UnknownTask
-from swarmnode.worker.prepare import prepare_state
+from swarmnode.worker.model.prepare import prepare_state
 
 DESCRIBED: dict[str, Any] = {
     "version": 1,

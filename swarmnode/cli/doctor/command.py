@@ -16,7 +16,7 @@ from swarmnode.cli.options import given, home_option, json_option
 from swarmnode.config import NodeConfig, Paths, load_config, resolve_home
 from swarmnode.errors import ConfigError, SwarmNodeError
 
-_MODULE = "swarmnode.worker.doctor"
+_MODULE = "swarmnode.worker.tools.doctor"
 
 
 @click.command()

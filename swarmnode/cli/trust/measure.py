@@ -2,7 +2,7 @@
 
 Members know it, and the node of this home has it from them; what they say is bounded, and the
 median counts. Else the task, if it is installed here, is tried for a moment in a process of its
-own (``worker/trial.py``).
+own (``worker/tools/trial.py``).
 """
 
 from __future__ import annotations

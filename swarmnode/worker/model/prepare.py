@@ -11,7 +11,7 @@ from swarmnode.strategies.registry import build_strategy, check_strategy
 from swarmnode.strategies.topology import graph_over
 from swarmnode.tasks.base import Task
 from swarmnode.tasks.packages import how_to_get
-from swarmnode.worker.state import TrainState, build_state, build_task
+from swarmnode.worker.model.state import TrainState, build_state, build_task
 
 
 def prepare_state(configure: Configure) -> TrainState:

@@ -16,8 +16,8 @@ from swarmnode import limits
 from swarmnode.errors import StorageError
 from swarmnode.ipc.control import SnapshotFailed, SnapshotSaved
 from swarmnode.strategies.base import Strategy
-from swarmnode.worker.snapshot import SnapshotStore, Taken
-from swarmnode.worker.state import TrainState
+from swarmnode.worker.model.state import TrainState
+from swarmnode.worker.snapshots.snapshot import SnapshotStore, Taken
 
 Report = SnapshotSaved | SnapshotFailed
 

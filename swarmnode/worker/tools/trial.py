@@ -55,9 +55,9 @@ def try_steps(configure: Configure, *, steps_s: float) -> dict[str, Any]:
     """
     import torch
 
-    from swarmnode.worker.learn import local_step
-    from swarmnode.worker.needs import state_bytes
-    from swarmnode.worker.prepare import Surroundings, prepare_state, prepare_strategy
+    from swarmnode.worker.model.needs import state_bytes
+    from swarmnode.worker.model.prepare import Surroundings, prepare_state, prepare_strategy
+    from swarmnode.worker.training.learn import local_step
 
     threads = configure.threads or thread_count()
     torch.set_num_threads(threads)

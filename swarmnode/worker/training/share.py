@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from swarmnode import limits
-from swarmnode.worker.device import Device
+from swarmnode.worker.model.device import Device
 
 _NO_REST_S = 1e-4  # nobody can sleep for so short a time
 

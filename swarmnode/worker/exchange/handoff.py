@@ -28,7 +28,7 @@ from swarmnode.ipc.control import (
 from swarmnode.ipc.segment import Owner, Segment
 from swarmnode.strategies.base import Exchange, Intent, Kind, Meta, Offer, Received, Strategy, View
 from swarmnode.strategies.ranges import scale_of
-from swarmnode.worker.wishes import Posted, Wishes
+from swarmnode.worker.exchange.wishes import Posted, Wishes
 
 _NOT_FINITE = "local: the parameters are not finite"
 _WHY_CHARACTERS_MAX = 256  # of wire.records.ShortText

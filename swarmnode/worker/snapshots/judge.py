@@ -27,9 +27,9 @@ import torch
 from swarmnode import limits
 from swarmnode.strategies.base import Strategy
 from swarmnode.strategies.ranges import not_finite, outside, too_large
-from swarmnode.worker.atoms import OPTIMIZER, STRATEGY, weights
-from swarmnode.worker.state import TrainState
-from swarmnode.worker.tensorfile import Tensors
+from swarmnode.worker.model.state import TrainState
+from swarmnode.worker.snapshots.atoms import OPTIMIZER, STRATEGY, weights
+from swarmnode.worker.snapshots.tensorfile import Tensors
 
 # |m| / sqrt(v), which the betas bound: 7.3 for .9 and .999, 32 for .9 and .99999.
 ADAM_STEP_MAX = 1e4

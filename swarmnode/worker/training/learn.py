@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from swarmnode.strategies.base import Needs, Probe, Strategy
-from swarmnode.worker.state import TrainState
+from swarmnode.worker.model.state import TrainState
 
 
 def local_step(state: TrainState, strategy: Strategy, batch: Any) -> float:

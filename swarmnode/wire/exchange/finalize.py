@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from swarmnode import limits
-from swarmnode.wire.group import Weight
+from swarmnode.wire.exchange.group import Weight
 from swarmnode.wire.records import Count, Digest, PeerIdBytes
 
 FinalizeId = Annotated[bytes, Meta(min_length=16, max_length=16)]

@@ -13,7 +13,7 @@ from swarmnode import limits
 from swarmnode.errors import InvariantViolation
 from swarmnode.ipc.control import ViewShape, Wish
 from swarmnode.strategies.base import Intent, Kind, Strategy
-from swarmnode.worker.state import TrainState
+from swarmnode.worker.model.state import TrainState
 
 _Place = tuple[Kind, str, int, bool]
 

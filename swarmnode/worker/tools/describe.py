@@ -11,9 +11,9 @@ from torch.overrides import TorchFunctionMode
 from swarmnode.strategies.fit import check_fit, codecs_sent, members_max, read_topology
 from swarmnode.strategies.registry import build_strategy, check_strategy
 from swarmnode.tasks.base import Task
-from swarmnode.worker.arena import Arena
-from swarmnode.worker.prepare import facts_of
-from swarmnode.worker.state import TrainState
+from swarmnode.worker.model.arena import Arena
+from swarmnode.worker.model.prepare import facts_of
+from swarmnode.worker.model.state import TrainState
 
 _FILLING = frozenset({"normal_", "uniform_", "fill_", "zero_", "copy_", "random_"})
 

@@ -17,10 +17,10 @@ from swarmnode.errors import ConfigError, StorageError, SwarmNodeError
 from swarmnode.ipc.control import GiveShare, MergeFailed, MergeWeighed, ShareGiven, WeighMerge
 from swarmnode.strategies.merge import merge_of, share
 from swarmnode.tasks.base import seed_of
-from swarmnode.worker.atoms import about
-from swarmnode.worker.finalize import evaluate_merge
-from swarmnode.worker.restore import export_weights
-from swarmnode.worker.state import TrainState
+from swarmnode.worker.exchange.finalize import evaluate_merge
+from swarmnode.worker.model.state import TrainState
+from swarmnode.worker.snapshots.atoms import about
+from swarmnode.worker.snapshots.restore import export_weights
 
 Answer = ShareGiven | MergeWeighed | MergeFailed
 

@@ -12,7 +12,7 @@ import torch
 from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.tasks.base import Task
-from swarmnode.worker.microbatch import MicroBatches
+from swarmnode.worker.model.microbatch import MicroBatches
 
 # Whether bfloat16 pays on a CPU depends on its instructions and on the size of the products.
 # Measured on an EPYC with AVX512-BF16: a GPT of 0.12 M parameters takes 1.7 times as long

@@ -38,18 +38,18 @@ from swarmnode.ipc.control import (
 from swarmnode.ipc.segment import Segment
 from swarmnode.strategies.base import Intent, Meta, Record, StepInfo, Strategy
 from swarmnode.worker.channel import Channel, DaemonGone
-from swarmnode.worker.clocks import Clocks
+from swarmnode.worker.exchange.handoff import Handoff
+from swarmnode.worker.exchange.merges import Merges
+from swarmnode.worker.exchange.wishes import Wishes
 from swarmnode.worker.failures import Diverged
-from swarmnode.worker.feed import Feed
-from swarmnode.worker.handoff import Handoff
-from swarmnode.worker.learn import local_step
-from swarmnode.worker.merges import Merges
-from swarmnode.worker.prepare import Surroundings
+from swarmnode.worker.model.prepare import Surroundings
+from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.report import Reporter
-from swarmnode.worker.saver import Saver
-from swarmnode.worker.share import share_of
-from swarmnode.worker.state import TrainState
-from swarmnode.worker.wishes import Wishes
+from swarmnode.worker.snapshots.saver import Saver
+from swarmnode.worker.training.clocks import Clocks
+from swarmnode.worker.training.feed import Feed
+from swarmnode.worker.training.learn import local_step
+from swarmnode.worker.training.share import share_of
 
 
 class Loop:

@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from swarmnode.worker.atoms import weights
-from swarmnode.worker.state import TrainState
-from swarmnode.worker.tensorfile import Tensors
+from swarmnode.worker.model.state import TrainState
+from swarmnode.worker.snapshots.atoms import weights
+from swarmnode.worker.snapshots.tensorfile import Tensors
 
 _RECALIBRATION_BATCHES = 32  # a cumulative mean over so many is within a few percent
 

@@ -17,7 +17,7 @@ from swarmnode.errors import ConfigError
 from swarmnode.ipc.control import NoView, TakeView, ToWorker
 from swarmnode.strategies.base import Needs
 from swarmnode.worker.channel import DaemonGone
-from swarmnode.worker.loop import Loop
+from swarmnode.worker.training.loop import Loop
 
 _LEAVING = "busy: the program that trains here is leaving"
 _LEAVE_POLL_S = 0.05

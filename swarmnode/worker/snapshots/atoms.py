@@ -13,8 +13,8 @@ import torch
 
 from swarmnode.strategies.base import Strategy
 from swarmnode.tensor.snapshot_format import About
-from swarmnode.worker.state import TrainState
-from swarmnode.worker.tensorfile import Tensors
+from swarmnode.worker.model.state import TrainState
+from swarmnode.worker.snapshots.tensorfile import Tensors
 
 MODEL, OPTIMIZER, STRATEGY = "model/", "optimizer/", "strategy/"
 

@@ -19,10 +19,10 @@ from swarmnode.errors import StorageError
 from swarmnode.ipc.control import SnapshotFailed
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.bytes_lm import BytesLM
-from swarmnode.worker.saver import Report, Saver
-from swarmnode.worker.saver import period_s as regular_period_s
-from swarmnode.worker.snapshot import SnapshotStore
-from swarmnode.worker.state import TrainState, build_state
+from swarmnode.worker.model.state import TrainState, build_state
+from swarmnode.worker.snapshots.saver import Report, Saver
+from swarmnode.worker.snapshots.saver import period_s as regular_period_s
+from swarmnode.worker.snapshots.snapshot import SnapshotStore
 
 _DIM = 512  # of the GPT, 3.1 M parameters in each of its layers; or, for fewer:
 _SMALL_DIM = 64

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from swarmnode import limits
-from swarmnode.wire.group import Members
+from swarmnode.wire.exchange.group import Members
 from swarmnode.wire.records import Count, Digest, PeerIdBytes
 
 RecordPayload = Annotated[bytes, Meta(max_length=limits.LOG_RECORD_BYTES_MAX)]

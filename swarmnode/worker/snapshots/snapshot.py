@@ -1,8 +1,8 @@
 """The snapshots of a node: taken between two steps, written beside them, the newest few kept.
 
-What is in one is the business of ``worker/atoms.py``; how it gets into a node again, that of
-``worker/restore.py``. No state of a random generator is kept: a resumed run seeds itself from
-its shard and its step.
+What is in one is the business of ``atoms.py`` beside this; how it gets into a node again, that of
+``restore.py``. No state of a random generator is kept: a resumed run seeds itself from its shard
+and its step.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from swarmnode.tensor.snapshot_format import (
     read_header,
     snapshot_name,
 )
-from swarmnode.worker.atoms import MODEL, about, atoms
-from swarmnode.worker.restore import load_snapshot
-from swarmnode.worker.state import TrainState
-from swarmnode.worker.tensorfile import HostBuffer, HostCopy, storage_errors, write_copy
+from swarmnode.worker.model.state import TrainState
+from swarmnode.worker.snapshots.atoms import MODEL, about, atoms
+from swarmnode.worker.snapshots.restore import load_snapshot
+from swarmnode.worker.snapshots.tensorfile import HostBuffer, HostCopy, storage_errors, write_copy
 
 _log = logging.getLogger(__name__)
 _DAMAGED_NAME, _WHY_NAME = "damaged.safetensors", "damaged.txt"

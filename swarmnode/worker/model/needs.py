@@ -9,7 +9,7 @@ import torch
 from swarmnode.memory import main_memory
 from swarmnode.quantities import show_bytes
 from swarmnode.strategies.base import Strategy
-from swarmnode.worker.state import TrainState
+from swarmnode.worker.model.state import TrainState
 
 
 def state_bytes(state: TrainState, strategy: Strategy) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from swarmnode.wire.gossip import BaseVersion, Weight
+from swarmnode.wire.exchange.gossip import BaseVersion, Weight
 from swarmnode.wire.records import Count, Digest, Name, ShortText
 
 NumelCount = Annotated[int, Meta(ge=1, le=2**40)]

@@ -19,10 +19,10 @@ import torch
 from swarmnode.errors import ConfigError, CorruptRecord, SpecMismatch
 from swarmnode.strategies.base import Strategy
 from swarmnode.tensor.snapshot_format import FETCHED_NAME, About, find_snapshots
-from swarmnode.worker.atoms import MODEL, OPTIMIZER, STRATEGY, weights
-from swarmnode.worker.judge import Found, refusal
-from swarmnode.worker.state import TrainState
-from swarmnode.worker.tensorfile import Tensors, read_tensors, write_tensors
+from swarmnode.worker.model.state import TrainState
+from swarmnode.worker.snapshots.atoms import MODEL, OPTIMIZER, STRATEGY, weights
+from swarmnode.worker.snapshots.judge import Found, refusal
+from swarmnode.worker.snapshots.tensorfile import Tensors, read_tensors, write_tensors
 
 _log = logging.getLogger(__name__)
 _MISSING = object()

@@ -13,9 +13,9 @@ import torch
 from swarmnode.ipc.control import TakeShard
 from swarmnode.tasks.base import Task, seed_of
 from swarmnode.tasks.registry import load_task
-from swarmnode.worker.arena import Arena
-from swarmnode.worker.device import Device, choose_device, with_fastest_precision
-from swarmnode.worker.microbatch import MicroBatches
+from swarmnode.worker.model.arena import Arena
+from swarmnode.worker.model.device import Device, choose_device, with_fastest_precision
+from swarmnode.worker.model.microbatch import MicroBatches
 
 
 @dataclass
