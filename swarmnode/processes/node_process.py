@@ -29,6 +29,7 @@ class NodeProcess:
         self.address = address
         self.process: subprocess.Popen[bytes] | None = None
         self.status: dict[str, Any] = {}  # the newest answer; empty while it is down
+        self.curve: list[tuple[int, float]] = []  # (step, held-out loss)
 
     @property
     def paths(self) -> Paths:
@@ -68,13 +69,16 @@ class NodeProcess:
         await trio.lowlevel.checkpoint()
 
     async def poll(self) -> None:
-        """Take its newest status, if it answers. Raises WorkerError if it has ended."""
+        """Take its newest status and note a new loss. Raises WorkerError if it has ended."""
         if self.process is None:
             return
         if self.process.poll() is not None:
             raise self.failure()
         with contextlib.suppress(SwarmNodeError):  # it is still starting
             self.status = await self.ask("GET", "/status")
+        loss = self.status.get("eval_loss")
+        if loss is not None and (not self.curve or self.curve[-1][1] != loss):
+            self.curve.append((self.status["step"], loss))
 
     async def ask(self, method: str, path: str) -> Any:
         """Ask its control socket. Raises SwarmNodeError."""

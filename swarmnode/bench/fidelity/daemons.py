@@ -25,10 +25,9 @@ import trio
 
 from swarmnode.bench.fidelity.compare import Curve, Run, Setting, compare
 from swarmnode.bench.fidelity.finding import Finding
-from swarmnode.cli.demo.run import DemoNode
 from swarmnode.errors import DeadlineExceeded, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
-from swarmnode.processes.node_process import free_addresses
+from swarmnode.processes.node_process import NodeProcess, free_addresses
 from swarmnode.processes.stopping import run_async
 from swarmnode.processes.worker_tools import run_offline, stream_offline
 from swarmnode.store.files import make_private_dir, write_atomic
@@ -119,7 +118,7 @@ class _Swarm:
         self._plan = plan
         self._folder = folder
         self.nodes = [
-            DemoNode(f"n{number}", folder / f"node{number}", address)
+            NodeProcess(folder / f"n{number}", address)
             for number, address in enumerate(free_addresses(plan.n_nodes))
         ]
         self.took_s = 0.0
@@ -202,7 +201,7 @@ class _Swarm:
             log = (node.home / "daemon.log").read_text(errors="replace")
             beginnings = [line for line in log.splitlines() if ", from step " in line]
             if len(beginnings) != 1 or "from step 0 on" not in beginnings[0]:
-                raise WorkerError(f"expected {node.name} to begin at step 0, once: run it again")
+                raise WorkerError(f"expected {node.home.name} to begin at step 0, once: run it again")
 
     def evaluate(self) -> Run:
         """Measure the models that were saved."""

@@ -36,22 +36,14 @@ class DemoSettings:
 
 
 class DemoNode(NodeProcess):
-    """One node, with what the picture and the table need to remember of it."""
+    """One node, with what the table needs to remember of it."""
 
     def __init__(self, name: str, home: Path, address: str) -> None:
         super().__init__(home, address)
         self.name = name
-        self.curve: list[tuple[int, float]] = []  # (step, held-out loss)
         # Counters of lives that a kill has ended.
         self._past_exchanges = 0
         self._past_bytes = 0
-
-    async def poll(self) -> None:
-        """Take the newest status and note a new loss."""
-        await super().poll()
-        loss = self.status.get("eval_loss")
-        if loss is not None and (not self.curve or self.curve[-1][1] != loss):
-            self.curve.append((self.status["step"], loss))
 
     async def kill(self) -> None:
         """End it at once; what it counted so far is kept."""
