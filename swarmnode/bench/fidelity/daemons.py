@@ -201,7 +201,9 @@ class _Swarm:
             log = (node.home / "daemon.log").read_text(errors="replace")
             beginnings = [line for line in log.splitlines() if ", from step " in line]
             if len(beginnings) != 1 or "from step 0 on" not in beginnings[0]:
-                raise WorkerError(f"expected {node.home.name} to begin at step 0, once: run it again")
+                raise WorkerError(
+                    f"expected {node.home.name} to begin at step 0, once: run it again"
+                )
 
     def evaluate(self) -> Run:
         """Measure the models that were saved."""
