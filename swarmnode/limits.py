@@ -1021,7 +1021,7 @@ HTTP_ANSWER_BYTES_MAX = 16 * MIB
 HTTP_CONNECTIONS_MAX = 64
 # Who comes when all of them are taken: enough for every verb of some people at one moment.
 HTTP_WAITING_MAX = 32
-# As long as silent clients hold slots, and half a command's patience (cli/client.py).
+# As long as silent clients hold slots, and half a command's patience (processes/client.py).
 HTTP_SLOT_WAIT_S = 5.0
 HTTP_QUERY_FIELDS_MAX = 32
 # From connecting, and later from the first byte of a request, to its last: clients connect when

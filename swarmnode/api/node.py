@@ -163,8 +163,8 @@ class Node:
 
         Parameters that are tied appear once, so load it with ``strict=False``. Needs torch.
         """
-        from swarmnode.worker.atoms import MODEL
-        from swarmnode.worker.restore import read_weights
+        from swarmnode.worker.snapshots.atoms import MODEL
+        from swarmnode.worker.snapshots.restore import read_weights
 
         _, tensors, _ = read_weights(self.snapshot())
         return {

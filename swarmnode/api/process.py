@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from swarmnode import limits
-from swarmnode.cli.client import ControlClient
 from swarmnode.config import ENVIRONMENT_PREFIX, HOME_VARIABLE, NodeConfig
 from swarmnode.errors import ConfigError, NotRunning, Refused, SwarmNodeError, TransportError
 from swarmnode.ipc.spawn import worker_command, worker_environment
+from swarmnode.processes.client import ControlClient
 
 _ERRORS: dict[int, type[SwarmNodeError]] = {
     error.exit_code: error for error in (SwarmNodeError, ConfigError, NotRunning, Refused)

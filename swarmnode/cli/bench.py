@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from swarmnode import limits
-from swarmnode.cli import stopping
 from swarmnode.cli.main import print_json
 from swarmnode.cli.options import codec_option, json_option
 from swarmnode.errors import ConfigError
+from swarmnode.processes import stopping
 
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -26,7 +26,7 @@ def bench() -> None:
 @json_option
 def codec(size: str, as_json: bool) -> None:
     """Encode, decode and merge on one thread, against memcpy of the same array."""
-    from swarmnode.cli.bench_codec import format_codec_bench, run_codec_bench
+    from swarmnode.bench.codec import format_codec_bench, run_codec_bench
 
     result = run_codec_bench(_bytes(size))
     if as_json:
@@ -45,17 +45,17 @@ def link(path: str, as_json: bool) -> None:
     through a relay against the session over TCP, over WebRTC against bare aiortc.
     """
     if path == "relay":
-        from swarmnode.cli.bench_relay import format_relay_bench, run_relay_bench
+        from swarmnode.bench.relay import format_relay_bench, run_relay_bench
 
         result = run_relay_bench()
         text = format_relay_bench(result)
     elif path == "rtc":
-        from swarmnode.cli.bench_rtc import format_rtc_bench, run_rtc_bench
+        from swarmnode.bench.rtc import format_rtc_bench, run_rtc_bench
 
         result = run_rtc_bench()
         text = format_rtc_bench(result)
     else:
-        from swarmnode.cli.bench_link import format_link_bench, run_link_bench
+        from swarmnode.bench.link import format_link_bench, run_link_bench
 
         result = run_link_bench()
         text = format_link_bench(result)
@@ -70,7 +70,7 @@ def link(path: str, as_json: bool) -> None:
 @json_option
 def metrics(peers: int, as_json: bool) -> None:
     """One page for Prometheus, of a node that knows so many peers."""
-    from swarmnode.cli.bench_metrics import format_metrics_bench, run_metrics_bench
+    from swarmnode.bench.metrics import format_metrics_bench, run_metrics_bench
 
     result = run_metrics_bench(peers)
     if as_json:
@@ -86,7 +86,7 @@ def metrics(peers: int, as_json: bool) -> None:
 @json_option
 def exchange(params: int, codec: str, repeats: int, as_json: bool) -> None:
     """One whole exchange between two daemons, and where its time goes."""
-    from swarmnode.cli.bench_exchange import format_exchange_bench, run_exchange_bench
+    from swarmnode.bench.exchange import format_exchange_bench, run_exchange_bench
 
     result = run_exchange_bench(params, codec, repeats)
     if as_json:
@@ -101,7 +101,7 @@ def exchange(params: int, codec: str, repeats: int, as_json: bool) -> None:
 @json_option
 def blob(size: str, rounds: int, as_json: bool) -> None:
     """A snapshot from three holders, against a plain copy of the same file."""
-    from swarmnode.cli.bench_blob import format_blob_bench, run_blob_bench
+    from swarmnode.bench.blob import format_blob_bench, run_blob_bench
 
     result = run_blob_bench(size_bytes=_bytes(size), rounds=rounds)
     if as_json:
@@ -123,7 +123,7 @@ def blob(size: str, rounds: int, as_json: bool) -> None:
 @json_option
 def snapshot(params: int, rounds: int, period: float, as_json: bool) -> None:
     """Steps while snapshots are written, against the same steps without."""
-    from swarmnode.cli.bench_snapshot import format_snapshot_bench, run_snapshot_bench
+    from swarmnode.bench.snapshot import format_snapshot_bench, run_snapshot_bench
 
     result = run_snapshot_bench(params, rounds, period)
     if as_json:
@@ -139,7 +139,7 @@ def snapshot(params: int, rounds: int, period: float, as_json: bool) -> None:
 @json_option
 def step(seconds: float, rounds: int, every: int, as_json: bool) -> None:
     """Steps of two training nodes with exchanges, against the same two without."""
-    from swarmnode.cli.bench_step import format_step_bench, run_step_bench
+    from swarmnode.bench.step import format_step_bench, run_step_bench
 
     result = run_step_bench(seconds, rounds, every)
     if as_json:
@@ -153,7 +153,7 @@ def step(seconds: float, rounds: int, every: int, as_json: bool) -> None:
 @json_option
 def swarm(nodes: int, as_json: bool) -> None:
     """Real daemons that find each other: DHT times, memory, CPU, and how soon one joins."""
-    from swarmnode.cli.bench_swarm import format_swarm_bench, run_swarm_bench
+    from swarmnode.bench.swarm import format_swarm_bench, run_swarm_bench
 
     result = run_swarm_bench(n_nodes=nodes)
     if as_json:
@@ -167,7 +167,7 @@ def swarm(nodes: int, as_json: bool) -> None:
 @json_option
 def state(members: int, as_json: bool) -> None:
     """What a newcomer fetches of the shared state: compressed, against the plain encoding."""
-    from swarmnode.cli.bench_state import format_state_bench, run_state_bench
+    from swarmnode.bench.state import format_state_bench, run_state_bench
 
     result = run_state_bench(members)
     if as_json:
@@ -191,8 +191,8 @@ def fidelity(only: tuple[str, ...], page: Path | None, quick: bool, as_json: boo
 
     Exits with 1 if a figure is not as expected.
     """
-    from swarmnode.cli import bench_fidelity
-    from swarmnode.cli.fidelity_page import write_page
+    from swarmnode.bench.fidelity import run as bench_fidelity
+    from swarmnode.bench.fidelity.page import write_page
 
     findings = []
     for finding in bench_fidelity.run_fidelity(only, is_quick=quick):

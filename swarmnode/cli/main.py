@@ -20,41 +20,47 @@ from typing import Any
 import click
 
 from swarmnode import __version__
-from swarmnode.cli import stopping
 from swarmnode.closest import closest
 from swarmnode.errors import SwarmNodeError
+from swarmnode.processes import stopping
 
 # verb -> (module, one line of help); nothing below is imported until its verb is used.
 _VERBS = {
     "bench": ("bench", "Measure the codecs, a link or an exchange on this machine."),
-    "config": ("config_show", "Look at the settings of a node."),
-    "create": ("create", "Create a swarm and print its link."),
-    "dashboard": ("dashboard", "Print where the page about the running node is, or open it."),
-    "demo": ("demo", "Train a language model with four nodes on this machine; kill one midway."),
-    "doctor": ("doctor", "Check whether this machine is fit for a node."),
-    "export": ("export", "Write the trained model as safetensors with a model card."),
-    "finalize": ("finalize", "Merge the models of all members into one."),
-    "generate": ("generate", "Generate text from an exported model."),
-    "invite": ("invite", "Let people into a closed swarm, and take that back."),
-    "join": ("join", "Join a swarm by its link or name and train until Ctrl-C."),
-    "leave": ("control", "Tell the running node to leave its swarm and stop."),
-    "link": ("link", "Print the link to a swarm, with peers that are there now."),
-    "netcheck": ("netcheck", "Show how this node reaches others, and what would help."),
-    "metrics": ("metrics", "Print what Prometheus sees of the running node."),
-    "finish": ("volunteer", "Let exchanges that run complete, then leave and stop."),
-    "limits": ("volunteer", "Show what this node may take of the machine, and what holds it."),
-    "pause": ("volunteer", "Stop training until `resume`, or for a time such as 2h."),
-    "resume": ("volunteer", "Go on training after `pause`."),
-    "paths": ("control", "Show where this node keeps its files."),
-    "peers": ("control", "List the peers of the running node."),
-    "service": ("service", "Run a node as a service of this machine."),
+    "config": ("node.config_show", "Look at the settings of a node."),
+    "create": ("swarm.create", "Create a swarm and print its link."),
+    "dashboard": ("node.dashboard", "Print where the page about the running node is, or open it."),
+    "demo": (
+        "demo.command",
+        "Train a language model with four nodes on this machine; kill one midway.",
+    ),
+    "doctor": ("doctor.command", "Check whether this machine is fit for a node."),
+    "export": ("model.export", "Write the trained model as safetensors with a model card."),
+    "finalize": ("model.finalize", "Merge the models of all members into one."),
+    "generate": ("model.generate", "Generate text from an exported model."),
+    "invite": ("swarm.invite", "Let people into a closed swarm, and take that back."),
+    "join": ("swarm.join", "Join a swarm by its link or name and train until Ctrl-C."),
+    "leave": ("node.control", "Tell the running node to leave its swarm and stop."),
+    "link": ("swarm.link", "Print the link to a swarm, with peers that are there now."),
+    "netcheck": ("node.netcheck", "Show how this node reaches others, and what would help."),
+    "metrics": ("node.metrics", "Print what Prometheus sees of the running node."),
+    "finish": ("node.volunteer", "Let exchanges that run complete, then leave and stop."),
+    "limits": ("node.volunteer", "Show what this node may take of the machine, and what holds it."),
+    "pause": ("node.volunteer", "Stop training until `resume`, or for a time such as 2h."),
+    "resume": ("node.volunteer", "Go on training after `pause`."),
+    "paths": ("node.control", "Show where this node keeps its files."),
+    "peers": ("node.control", "List the peers of the running node."),
+    "service": ("service.command", "Run a node as a service of this machine."),
     "simulate": ("simulate", "Run thousands of simulated nodes and check what they promise."),
-    "status": ("control", "Show what the running node is doing, and why."),
-    "support-bundle": ("support_bundle", "Write a zip file, without secrets, for who helps you."),
-    "swarms": ("swarms", "List the swarms of this home, of the local network, and by name."),
-    "top": ("top", "Watch the swarm in the terminal, until q."),
-    "trust": ("trust", "Show what a swarm is and asks for, before joining it."),
-    "version": ("control", "Show the version and the native code in use."),
+    "status": ("node.control", "Show what the running node is doing, and why."),
+    "support-bundle": (
+        "doctor.support_bundle",
+        "Write a zip file, without secrets, for who helps you.",
+    ),
+    "swarms": ("swarm.swarms", "List the swarms of this home, of the local network, and by name."),
+    "top": ("node.top", "Watch the swarm in the terminal, until q."),
+    "trust": ("trust.command", "Show what a swarm is and asks for, before joining it."),
+    "version": ("node.control", "Show the version and the native code in use."),
 }
 _COMPLETES = "_SWARMNODE_COMPLETE"
 # An older click prints the help by itself.

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 import swarmnode
-from swarmnode.cli import stopping
 from swarmnode.cli.main import print_json
 from swarmnode.cli.options import json_option
 from swarmnode.cli.simulate_strategy import simulate_strategy, strategy_options
+from swarmnode.processes import stopping
 
 _PROFILES = ("calm", "churn", "partition", "lossy", "grey")
 # Memory: half a gigabyte per thousand nodes; time: minutes per thousand.

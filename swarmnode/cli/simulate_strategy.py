@@ -15,8 +15,8 @@ from click.core import ParameterSource
 
 from swarmnode.cli.main import print_json
 from swarmnode.cli.options import codec_option
-from swarmnode.cli.worker_tools import run_offline
 from swarmnode.errors import ConfigError
+from swarmnode.processes.worker_tools import run_offline
 
 _NODES = 16  # unless --nodes says otherwise: its own default is of the other simulation
 _TOPOLOGIES = ("ring", "torus", "complete", "star", "exponential", "matching", "path", "grid")

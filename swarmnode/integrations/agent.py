@@ -32,14 +32,14 @@ from swarmnode.ipc.control import Configure, WorkerFailed
 from swarmnode.ipc.segment import Segment
 from swarmnode.tasks.program import Evaluate, Program
 from swarmnode.tensor.snapshot_format import find_snapshots
-from swarmnode.worker.arena import Arena
 from swarmnode.worker.begin import begin
 from swarmnode.worker.channel import Channel, DaemonGone
-from swarmnode.worker.device import Device
 from swarmnode.worker.failures import classify
 from swarmnode.worker.main import LAST_WORDS_S, wait_configure
-from swarmnode.worker.outer import OuterLoop
-from swarmnode.worker.state import TrainState
+from swarmnode.worker.model.arena import Arena
+from swarmnode.worker.model.device import Device
+from swarmnode.worker.model.state import TrainState
+from swarmnode.worker.training.outer import OuterLoop
 
 
 class SwarmAgent:

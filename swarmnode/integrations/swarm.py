@@ -7,17 +7,17 @@ from typing import Any
 
 import torch
 
-from swarmnode.cli.create import check_link_can_work, write_swarm
+from swarmnode.cli.swarm.create import check_link_can_work, write_swarm
 from swarmnode.config import load_config
 from swarmnode.errors import Refused
 from swarmnode.integrations.agent import weights_hash
 from swarmnode.protocol.swarm import check_name
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
 from swarmnode.tasks.program import Program
-from swarmnode.worker.arena import Arena
-from swarmnode.worker.describe import describe_state
-from swarmnode.worker.device import Device
-from swarmnode.worker.state import TrainState
+from swarmnode.worker.model.arena import Arena
+from swarmnode.worker.model.device import Device
+from swarmnode.worker.model.state import TrainState
+from swarmnode.worker.tools.describe import describe_state
 
 
 def create_swarm(

@@ -309,7 +309,7 @@ class SlotReady(Message, frozen=True, tag="slot"):
 
 
 class NoView(Message, frozen=True, tag="no-view"):
-    """What TakeView asked for is not to be had; ``why`` begins with a code of wire/gossip.py.
+    """What TakeView asked for is not to be had; ``why``: a code of wire/exchange/gossip.py first.
 
     If it was a wish, that is over; an answer is there for the next who asks.
     """

@@ -21,7 +21,7 @@ from swarmnode.protocol.lan import (
     LinkAdded,
     Met,
 )
-from swarmnode.wire.beacon import LanSwarm
+from swarmnode.wire.connect.beacon import LanSwarm
 
 __all__ = ["LanBeacon", "LanPeer", "LanStatistics", "LanSwarm"]
 

@@ -46,8 +46,7 @@ from swarmnode.net.relay_address import RelayAddress
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream_channel import StreamChannel
-from swarmnode.wire.packing import decode_record, encode_record
-from swarmnode.wire.relay import (
+from swarmnode.wire.connect.relay import (
     Accepted,
     Answer,
     Connect,
@@ -61,6 +60,7 @@ from swarmnode.wire.relay import (
     Reserved,
     encode_leg,
 )
+from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority, printable
 
 RELAY_SERVICE = "relay/1"

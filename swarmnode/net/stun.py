@@ -41,7 +41,7 @@ from swarmnode.protocol.nat.stun import (
     encode_question,
 )
 from swarmnode.protocol.nat.stun_server import StunServer, StunStatistics
-from swarmnode.wire.nat import ProbeRequest
+from swarmnode.wire.connect.nat import ProbeRequest
 from swarmnode.wire.packing import decode_record, encode_record
 
 PROBE_SERVICE = "stun-probe/1"

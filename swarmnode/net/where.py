@@ -15,7 +15,7 @@ from swarmnode import limits
 from swarmnode.errors import ChannelBroken, ConfigError, DeadlineExceeded, MalformedMessage
 from swarmnode.net.channel import Channel, receive_exactly
 from swarmnode.net.tcp import format_address, parse_address
-from swarmnode.wire.reach import WHERE_ANSWER_BYTES_MAX, WHERE_MAGIC
+from swarmnode.wire.connect.reach import WHERE_ANSWER_BYTES_MAX, WHERE_MAGIC
 
 
 async def ask_where(channel: Channel) -> tuple[str, int]:

@@ -28,7 +28,7 @@ from swarmnode.env import Rng
 from swarmnode.errors import AuthenticationFailed, MalformedMessage
 from swarmnode.ids import PeerId
 from swarmnode.protocol.identity import Identity, verify
-from swarmnode.wire.beacon import Beacon, LanSwarm
+from swarmnode.wire.connect.beacon import Beacon, LanSwarm
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed
 

@@ -1,7 +1,7 @@
 """The snapshots of a worker as the daemon sees them: found, and checked without torch.
 
-The worker alone writes here (``worker/snapshot.py``), and may remove an old one at any moment.
-A keeper checks what it has fetched, and what has lain on its disk for long.
+The worker alone writes here (``worker/snapshots/snapshot.py``), and may remove an old one at any
+moment. A keeper checks what it has fetched, and what has lain on its disk for long.
 
 All calls block for as long as the disk does; a Trio caller uses a thread.
 """

@@ -14,9 +14,9 @@ from swarmnode.ipc.control import FAILURE_KINDS
 from swarmnode.protocol.crdt.ledger import Verdict
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.wire.admission import Role
-from swarmnode.wire.gossip import REASON_CODES
+from swarmnode.wire.connect.relay import RefusalCode
+from swarmnode.wire.exchange.gossip import REASON_CODES
 from swarmnode.wire.membership import PeerState
-from swarmnode.wire.relay import RefusalCode
 
 PauseReason = Literal[
     "none",  # nothing holds it

@@ -16,7 +16,7 @@ from functools import partial
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group import GroupCore
-from swarmnode.wire import group as wire
+from swarmnode.wire.exchange import group as wire
 
 GID = bytes(16)
 

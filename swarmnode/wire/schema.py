@@ -23,28 +23,9 @@ from typing import Any, get_args
 import msgspec
 from msgspec import inspect
 
-from swarmnode.wire import (
-    admission,
-    beacon,
-    blobs,
-    crdt,
-    dht,
-    finalize,
-    gossip,
-    group,
-    log,
-    membership,
-    metrics,
-    nat,
-    pull,
-    punch,
-    reach,
-    relay,
-    session,
-    signal,
-    swarm,
-    swim,
-)
+from swarmnode.wire import admission, blobs, crdt, dht, membership, metrics, session, swarm, swim
+from swarmnode.wire.connect import beacon, nat, punch, reach, relay, signal
+from swarmnode.wire.exchange import finalize, gossip, group, log, pull
 
 # Family name to its record types: a union where the field "t" tells them apart, else a tuple.
 FAMILIES: dict[str, Any] = {

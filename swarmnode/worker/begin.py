@@ -17,12 +17,12 @@ from swarmnode.ipc.segment import Segment
 from swarmnode.strategies.base import Strategy
 from swarmnode.worker.channel import Channel
 from swarmnode.worker.failures import SnapshotUnfit
-from swarmnode.worker.loop import Loop
-from swarmnode.worker.needs import needs_words
-from swarmnode.worker.prepare import Surroundings, prepare_strategy
-from swarmnode.worker.saver import Saver
-from swarmnode.worker.snapshot import SnapshotStore
-from swarmnode.worker.state import TrainState
+from swarmnode.worker.model.needs import needs_words
+from swarmnode.worker.model.prepare import Surroundings, prepare_strategy
+from swarmnode.worker.model.state import TrainState
+from swarmnode.worker.snapshots.saver import Saver
+from swarmnode.worker.snapshots.snapshot import SnapshotStore
+from swarmnode.worker.training.loop import Loop
 
 LoopT = TypeVar("LoopT", bound=Loop)
 

@@ -75,9 +75,9 @@ def work(channel: Channel, segment: Segment) -> None:
     import torch
 
     from swarmnode.worker.begin import begin
-    from swarmnode.worker.device import limit_gpu_memory
-    from swarmnode.worker.loop import Loop
-    from swarmnode.worker.prepare import prepare_state
+    from swarmnode.worker.model.device import limit_gpu_memory
+    from swarmnode.worker.model.prepare import prepare_state
+    from swarmnode.worker.training.loop import Loop
 
     torch.set_num_threads(threads)
     limit_gpu_memory(configure.gpu_memory_bytes)

@@ -56,8 +56,8 @@ def describe(arguments: argparse.Namespace) -> Iterator[Json]:
     """Say what a task and a strategy are; this is what a manifest is made from."""
     if arguments.progress:
         yield {"progress": "loading torch"}
-    from swarmnode.worker.describe import build_untrained, describe_state, model_numel
-    from swarmnode.worker.state import build_task
+    from swarmnode.worker.model.state import build_task
+    from swarmnode.worker.tools.describe import build_untrained, describe_state, model_numel
 
     task = build_task(arguments.task, _json_object(arguments.config), arguments.data_dir)
     if arguments.progress:
@@ -81,7 +81,7 @@ def generate(arguments: argparse.Namespace) -> Iterator[Json]:
     """Let a model write."""
     import torch
 
-    from swarmnode.worker import restore
+    from swarmnode.worker.snapshots import restore
 
     path, tensors, about = restore.read_weights(Path(arguments.model))
     state = _state_for(about, arguments)
@@ -102,7 +102,7 @@ def evaluate(arguments: argparse.Namespace) -> Iterator[Json]:
     """Compare models: the loss of each, of their uniform mean, and (1/n) Σ‖x_i − x̄‖²."""
     import torch
 
-    from swarmnode.worker import restore
+    from swarmnode.worker.snapshots import restore
 
     state = None
     losses: list[Json] = []
@@ -129,9 +129,9 @@ def alone(arguments: argparse.Namespace) -> Iterator[Json]:
     """Train one node without peers, with the seeds and the evaluations of the real loop."""
     import torch
 
+    from swarmnode.worker.model.state import build_state, build_task
     from swarmnode.worker.report import smooth
     from swarmnode.worker.runtime import thread_count
-    from swarmnode.worker.state import build_state, build_task
 
     torch.set_num_threads(thread_count())
     task = build_task(arguments.task, _json_object(arguments.config), arguments.data_dir)
@@ -149,7 +149,7 @@ def alone(arguments: argparse.Namespace) -> Iterator[Json]:
 
 def export(arguments: argparse.Namespace) -> Iterator[Json]:
     """Write the weights of a snapshot as ``model.safetensors``."""
-    from swarmnode.worker import restore
+    from swarmnode.worker.snapshots import restore
 
     _, tensors, about = restore.read_weights(Path(arguments.snapshot))
     written = restore.export_weights(tensors, about, Path(arguments.folder))
@@ -167,8 +167,8 @@ def bench_snapshot(arguments: argparse.Namespace) -> Iterator[Json]:
     """Measure steps with and without snapshots."""
     import torch
 
-    from swarmnode.worker.bench import bench_snapshots
     from swarmnode.worker.runtime import thread_count
+    from swarmnode.worker.tools.bench import bench_snapshots
 
     torch.set_num_threads(thread_count())
     yield bench_snapshots(
@@ -179,7 +179,7 @@ def bench_snapshot(arguments: argparse.Namespace) -> Iterator[Json]:
 def trial(arguments: argparse.Namespace) -> Iterator[Json]:
     """Try a few steps, without a network."""
     from swarmnode.ipc.control import Configure
-    from swarmnode.worker.trial import confine, try_steps
+    from swarmnode.worker.tools.trial import confine, try_steps
 
     confine(arguments.memory_bytes)
     configure = Configure(
@@ -200,7 +200,7 @@ def trial(arguments: argparse.Namespace) -> Iterator[Json]:
 
 def _state_for(about: Any, arguments: argparse.Namespace) -> Any:
     """Build the model that a file of weights describes."""
-    from swarmnode.worker.state import build_state, build_task
+    from swarmnode.worker.model.state import build_state, build_task
 
     task = build_task(about.task, about.task_config, arguments.data_dir)
     if task.version != about.task_version:

@@ -10,7 +10,7 @@ from itertools import islice
 from swarmnode import limits
 from swarmnode.ipc.control import Progress
 from swarmnode.worker.channel import Channel
-from swarmnode.worker.state import TrainState
+from swarmnode.worker.model.state import TrainState
 
 _SMOOTHING = 0.05  # weight of the newest step in the exponential means
 _WARM_UP_STEPS = 3  # in which memory is touched and code is compiled: no measure of a step

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmnode.cli.fidelity_page import read_findings
+from swarmnode.bench.fidelity.page import read_findings
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.streaming import Streaming

@@ -21,9 +21,9 @@ import torch
 from swarmnode.ipc.control import SnapshotSaved
 from swarmnode.strategies.base import Exchange, Intent, Strategy
 from swarmnode.tasks.synthetic import Synthetic
-from swarmnode.worker.saver import Saver
-from swarmnode.worker.snapshot import SnapshotStore
-from swarmnode.worker.state import TrainState, build_state
+from swarmnode.worker.model.state import TrainState, build_state
+from swarmnode.worker.snapshots.saver import Saver
+from swarmnode.worker.snapshots.snapshot import SnapshotStore
 
 DIM = 60_000  # 1 MB: most of the time goes into writing
 

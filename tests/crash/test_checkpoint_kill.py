@@ -20,7 +20,7 @@ import pytest
 
 from swarmnode.errors import CorruptRecord
 from swarmnode.store.checkpoints import newest, verify_checkpoint
-from swarmnode.worker.snapshot import SnapshotStore
+from swarmnode.worker.snapshots.snapshot import SnapshotStore
 from tests.crash.checkpoint_writer import check, new_node
 
 ROOT = Path(__file__).parents[2]

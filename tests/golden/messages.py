@@ -15,28 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from swarmnode.wire import (
-    admission,
-    beacon,
-    blobs,
-    crdt,
-    dht,
-    finalize,
-    gossip,
-    group,
-    log,
-    membership,
-    metrics,
-    nat,
-    pull,
-    punch,
-    reach,
-    relay,
-    session,
-    signal,
-    swarm,
-    swim,
-)
+from swarmnode.wire import admission, blobs, crdt, dht, membership, metrics, session, swarm, swim
+from swarmnode.wire.connect import beacon, nat, punch, reach, relay, signal
+from swarmnode.wire.exchange import finalize, gossip, group, log, pull
 from swarmnode.wire.packing import encode_record
 
 VECTORS = Path(__file__).with_name("messages.json")

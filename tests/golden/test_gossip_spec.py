@@ -12,7 +12,7 @@ from swarmnode import limits
 from swarmnode.protocol.gossip.events import Role
 from swarmnode.protocol.gossip.exchange import TRANSITIONS
 from swarmnode.protocol.gossip.flight import State
-from swarmnode.wire import gossip
+from swarmnode.wire.exchange import gossip
 
 SPEC = (Path(__file__).parents[2] / "proto" / "gossip.md").read_text(encoding="utf-8")
 RECORDS = {record.__struct_config__.tag: record for record in get_args(gossip.Message)}

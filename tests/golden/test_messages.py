@@ -11,7 +11,8 @@ import pytest
 
 import swarmnode.wire
 from swarmnode.errors import MalformedMessage
-from swarmnode.wire import gossip, schema
+from swarmnode.wire import schema
+from swarmnode.wire.exchange import gossip
 from swarmnode.wire.packing import decode_record, encode_record
 from tests.golden.messages import EXAMPLES, PAST, load_vectors
 

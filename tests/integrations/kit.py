@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from swarmnode.cli.audit import audit_histories
+from swarmnode.cli.demo.audit import audit_histories
 from swarmnode.config import Paths
 from tests.process.daemon_kit import free_port
 

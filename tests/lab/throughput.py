@@ -21,7 +21,7 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from swarmnode.cli.bench_link import link_services, measure_rate, send_bulk
+from swarmnode.bench.link import link_services, measure_rate, send_bulk
 from swarmnode.ids import PeerId
 from swarmnode.net import tcp
 from swarmnode.net.channel import Channel

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 import trio
 
-from swarmnode.cli.client import ControlClient
 from swarmnode.config import Paths
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ipc.spawn import worker_command, worker_environment
+from swarmnode.processes.client import ControlClient
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
 from swarmnode.store.files import make_private_dir, write_atomic

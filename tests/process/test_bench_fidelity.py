@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmnode.cli import fidelity_daemons
-from swarmnode.cli.fidelity_page import read_findings
+from swarmnode.bench.fidelity import daemons as fidelity_daemons
+from swarmnode.bench.fidelity.page import read_findings
 
 from .daemon_kit import swarmnode
 

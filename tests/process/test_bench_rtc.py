@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmnode.cli.bench_rtc import format_rtc_bench, run_rtc_bench
+from swarmnode.bench.rtc import format_rtc_bench, run_rtc_bench
 
 
 def test_a_session_and_bare_aiortc_are_measured_in_one_run() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarmnode.cli.bench_swarm import format_swarm_bench, run_swarm_bench
+from swarmnode.bench.swarm import format_swarm_bench, run_swarm_bench
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.cli.bench_blob import format_blob_bench, run_blob_bench
+from swarmnode.bench.blob import format_blob_bench, run_blob_bench
 from swarmnode.store.blobs import Blob
 from tests.unit.blob_kit import BlobNode, blob_world, content
 

@@ -40,8 +40,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     snapshots = Paths(home).swarm("demo").snapshots
     script = (
         "import sys; from pathlib import Path\n"
-        "from swarmnode.worker.state import build_state, build_task\n"
-        "from swarmnode.worker.snapshot import SnapshotStore\n"
+        "from swarmnode.worker.model.state import build_state, build_task\n"
+        "from swarmnode.worker.snapshots.snapshot import SnapshotStore\n"
         "from swarmnode.strategies.registry import build_strategy\n"
         "import json\n"
         "task = build_task('bytes-lm', json.loads(sys.argv[2]))\n"

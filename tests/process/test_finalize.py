@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swarmnode.ipc.spawn import worker_command
-from swarmnode.worker.tensorfile import read_tensors
+from swarmnode.worker.snapshots.tensorfile import read_tensors
 
 from .daemon_kit import DEADLINE_S, Daemon, environment, swarmnode, wait_until
 from .life_kit import Party, on_disk

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from swarmnode import limits
-from swarmnode.wire.beacon import Beacon
+from swarmnode.wire.connect.beacon import Beacon
 from tests.unit.lan_kit import NETWORK, beacon, identity, signed_by
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.cli.bench_link import format_link_bench, run_link_bench
+from swarmnode.bench.link import format_link_bench, run_link_bench
 from swarmnode.errors import (
     AuthenticationFailed,
     ChannelBroken,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from swarmnode.cli.client import ControlClient
 from swarmnode.config import Paths
 from swarmnode.ids import encode_base32
+from swarmnode.processes.client import ControlClient
 from swarmnode.protocol.swarm import Hint
 from swarmnode.store.swarms import stored_link
 

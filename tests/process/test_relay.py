@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.cli.bench_relay import format_relay_bench, run_relay_bench
+from swarmnode.bench.relay import format_relay_bench, run_relay_bench
 from swarmnode.errors import ChannelBroken, DialFailed
 from swarmnode.net.channel import Channel
 from swarmnode.net.session import Session

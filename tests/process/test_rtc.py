@@ -28,7 +28,7 @@ from swarmnode.errors import (
 from swarmnode.net.channel import receive_exactly
 from swarmnode.net.rtc import RtcChannel, RtcEngine, local_hosts, open_rtc
 from swarmnode.protocol.nat.stun import Answer, Endpoint, Question, decode_stun, encode_answer
-from swarmnode.wire.nat import RtcAnswer, RtcCandidate, RtcOffer
+from swarmnode.wire.connect.nat import RtcAnswer, RtcCandidate, RtcOffer
 from swarmnode.wire.packing import decode_record, encode_record
 from tests.process.rtc_kit import connect, loopback, rtc_pair
 

@@ -32,7 +32,7 @@ from swarmnode.net.rtc import RtcChannel, RtcEngine, open_rtc
 from swarmnode.net.rtc.guards import GuardedConnection
 from swarmnode.net.rtc.link import Link
 from swarmnode.protocol.nat.rtc_flow import encode_credit
-from swarmnode.wire.nat import RtcOffer
+from swarmnode.wire.connect.nat import RtcOffer
 from swarmnode.wire.packing import decode_record
 from tests.process.rtc_kit import connect, loopback
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from swarmnode.cli.audit import Audit, audit_histories
+from swarmnode.cli.demo.audit import Audit, audit_histories
 from swarmnode.config import Paths
 
 from .daemon_kit import Daemon, swarmnode, wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmnode.cli.worker_tools import run_offline
+from swarmnode.processes.worker_tools import run_offline
 
 from .daemon_kit import Daemon, swarmnode
 from .life_kit import (

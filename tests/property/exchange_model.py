@@ -21,7 +21,7 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import events
 from swarmnode.protocol.gossip.exchange import ExchangeCore
 from swarmnode.protocol.gossip.outcomes import Outcome
-from swarmnode.wire import gossip as wire
+from swarmnode.wire.exchange import gossip as wire
 
 KEY = hashlib.sha256(b"strategy and layout").digest()
 TRANSFER_LIMIT_S = 30.0

@@ -13,7 +13,7 @@ from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.exchange import ExchangeCore
 from swarmnode.protocol.gossip.flight import Flight
-from swarmnode.wire import gossip as wire
+from swarmnode.wire.exchange import gossip as wire
 from tests.property.exchange_model import FRAGMENTS, CoreFactory, Faults, Model
 
 LOSSY = Faults(loss=0.2, delay_s_min=0.005, delay_s_max=0.05)

@@ -10,7 +10,7 @@ from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group import GroupCore
 from swarmnode.protocol.gossip.group_run import Phase, Run
 from swarmnode.testing.group_world import GID, World
-from swarmnode.wire import group as wire
+from swarmnode.wire.exchange import group as wire
 
 
 def survive(n, seed, **kwargs):

@@ -12,7 +12,7 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.relay import events
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.relay.core import RelayCore
-from swarmnode.wire.relay import Granted
+from swarmnode.wire.connect.relay import Granted
 
 QUOTA = Quota(
     reservations_max=3,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 import numpy as np
 import trio
 
-from swarmnode.cli.audit import Audit, audit_histories
+from swarmnode.cli.demo.audit import Audit, audit_histories
 from swarmnode.testing.fake_snapshot import Vector
 from swarmnode.testing.swarm import SimNode, SimSwarm
 

@@ -29,8 +29,8 @@ from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.swarm import SwarmLink, network_id
 from swarmnode.testing.swarm import UNIX_START_S, SimSwarm
 from swarmnode.wire import crdt, swim
-from swarmnode.wire import gossip as wire
 from swarmnode.wire.admission import Credentials
+from swarmnode.wire.exchange import gossip as wire
 from swarmnode.wire.membership import SwarmHello
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed

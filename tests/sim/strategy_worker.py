@@ -38,8 +38,8 @@ from swarmnode.ipc.control import (
 from swarmnode.ipc.segment import Owner, Segment
 from swarmnode.strategies.base import Context, Meta, Record, StepInfo, Strategy, TaskFacts
 from swarmnode.tensor.layout import Layout
-from swarmnode.worker.handoff import Handoff
-from swarmnode.worker.wishes import Wishes
+from swarmnode.worker.exchange.handoff import Handoff
+from swarmnode.worker.exchange.wishes import Wishes
 
 
 @dataclass(repr=False)

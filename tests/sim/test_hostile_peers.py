@@ -11,7 +11,7 @@ from swarmnode.errors import SwarmNodeError
 from swarmnode.net.stream import Stream
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, make_identity, sim_swarm
-from swarmnode.wire import gossip as wire
+from swarmnode.wire.exchange import gossip as wire
 from swarmnode.wire.packing import encode_record
 from tests.sim.checks import end, pull, until
 from tests.sim.impostor import Impostor, accept_of, say

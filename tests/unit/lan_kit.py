@@ -14,7 +14,7 @@ from swarmnode.net.datagrams import Deliver
 from swarmnode.net.interfaces import Interface
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.lan import DOMAIN, LanCore, LanPeer, Met
-from swarmnode.wire.beacon import Beacon, LanSwarm
+from swarmnode.wire.connect.beacon import Beacon, LanSwarm
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.swarm import Signed
 

@@ -21,9 +21,9 @@ from swarmnode.net.memory import MemoryChannel, MemoryNetwork
 from swarmnode.net.punch import Puncher
 from swarmnode.net.rtc import RtcEngine
 from swarmnode.protocol.nat.punch import PunchPlan, Start, make_address
-from swarmnode.wire.nat import RtcAnswer, RtcCandidate, RtcOffer
+from swarmnode.wire.connect.nat import RtcAnswer, RtcCandidate, RtcOffer
+from swarmnode.wire.connect.punch import PunchAddress
 from swarmnode.wire.packing import encode_record
-from swarmnode.wire.punch import PunchAddress
 
 RELAY = PeerId(b"r" * 32)
 RELAY_AT = "11.11.11.10:443"

@@ -22,7 +22,7 @@ from swarmnode.net.session import Session, run_session
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.session.records import Role
-from swarmnode.wire.relay import LEG_MAGIC
+from swarmnode.wire.connect.relay import LEG_MAGIC
 
 NETWORK_ID = b"n" * 32
 FIRST_BYTES = 5

@@ -8,7 +8,7 @@ from swarmnode.cli.bench import bench
 
 
 def test_a_newcomer_learns_all_in_less_than_half_of_the_bytes() -> None:
-    from swarmnode.cli.bench_state import format_state_bench, run_state_bench
+    from swarmnode.bench.state import format_state_bench, run_state_bench
 
     result = run_state_bench(12)
     assert result["members"] == 12, "all of whom the newcomer knows now"

@@ -16,7 +16,7 @@ from swarmnode.errors import CorruptRecord, StorageError
 from swarmnode.store.checkpoints import CheckpointInfo, newest, verify_checkpoint
 from swarmnode.tensor import snapshot_format
 from swarmnode.tensor.snapshot_format import About, encode_header, lay_out
-from swarmnode.worker.tensorfile import write_tensors
+from swarmnode.worker.snapshots.tensorfile import write_tensors
 
 LAYOUT_HASH = hashlib.sha256(b"layout").hexdigest()
 ABOUT = About(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from swarmnode.cli import bench_exchange, simulate_strategy
+from swarmnode.bench import exchange as bench_exchange
+from swarmnode.cli import simulate_strategy
 from swarmnode.cli.main import cli
 from swarmnode.config import Paths
 from swarmnode.store.swarms import read_manifest

@@ -39,7 +39,7 @@ NOW = 1_800_000_000.0
 
 
 def set_time(monkeypatch: pytest.MonkeyPatch, now: float) -> None:
-    monkeypatch.setattr("swarmnode.cli.invite.time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr("swarmnode.cli.swarm.invite.time", SimpleNamespace(time=lambda: now))
 
 
 @pytest.fixture
@@ -227,7 +227,7 @@ def test_letters_that_fit_two_invites_are_refused(
     paths: Paths, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = [b"\0" * 9 + b"1", b"\0" * 9 + b"2"]
-    monkeypatch.setattr("swarmnode.cli.invite.load_invites", lambda _own: dict.fromkeys(keys))
+    monkeypatch.setattr("swarmnode.cli.swarm.invite.load_invites", lambda _own: dict.fromkeys(keys))
     assert "'aaa' fits 2 of them" in run(capsys, "revoke", "demo", "aaa", code=2)
 
 
@@ -282,7 +282,7 @@ def test_an_invite_leads_to_todays_members(
     stored = SwarmLink("demo", load_or_create_identity(paths.swarm("demo").swarm_key).public_key)
     hints = tuple(Hint(PEER, f"{'h' * 150}{number}:7337") for number in range(8))
     fresh = {"link": str(replace(stored, hints=hints)), "closed": True}
-    monkeypatch.setattr("swarmnode.cli.client.ControlClient.get", lambda *_, **__: fresh)
+    monkeypatch.setattr("swarmnode.processes.client.ControlClient.get", lambda *_, **__: fresh)
     link = parse_link(run_json(capsys, "create", "demo")["link"])
     # The invite needs room: as many of them as fit beside it, the first ones.
     assert 0 < len(link.hints) < 8

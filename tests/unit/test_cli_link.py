@@ -12,11 +12,11 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.cli.client import ControlClient
 from swarmnode.cli.main import main
 from swarmnode.config import Paths, load_config
 from swarmnode.daemon.status.fresh_link import fresh_link, with_hints
 from swarmnode.errors import ConfigError, NotRunning
+from swarmnode.processes.client import ControlClient
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink, cut_note, parse_link
 from swarmnode.store.contacts import save_contacts
@@ -183,7 +183,7 @@ def test_a_flipped_bit_is_noticed_and_a_copied_link_is_taken(paths: Paths) -> No
 def test_a_link_cut_at_the_ampersand_is_named_and_still_tried(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from swarmnode.cli.seek import resolve
+    from swarmnode.cli.swarm.seek import resolve
 
     config = load_config({"home": str(paths.home)}, {})
     whole = str(SwarmLink("demo", KEY, (OLD,)))

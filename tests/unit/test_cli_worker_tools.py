@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from swarmnode.cli import worker_tools
-from swarmnode.cli.worker_tools import run_offline, stream_offline
 from swarmnode.daemon.discovery.manifests import parse_version
 from swarmnode.errors import ConfigError, SpecMismatch, SwarmNodeError, WorkerError
+from swarmnode.processes import worker_tools
+from swarmnode.processes.worker_tools import run_offline, stream_offline
 
 
 @pytest.fixture

@@ -16,8 +16,6 @@ import pytest
 import trio
 
 import swarmnode
-from swarmnode.cli import client as client_module
-from swarmnode.cli.client import ControlClient
 from swarmnode.config import Paths
 from swarmnode.errors import (
     ConfigError,
@@ -36,6 +34,8 @@ from swarmnode.net.http import (
     json_response,
     serve_http,
 )
+from swarmnode.processes import client as client_module
+from swarmnode.processes.client import ControlClient
 
 
 async def status(request: Request) -> Response:
@@ -287,7 +287,7 @@ def test_directory_squatted_by_another_user(long_home: Paths) -> None:
 
 def test_importing_it_loads_nothing_heavy() -> None:
     code = (
-        "import sys, swarmnode.cli.client\n"
+        "import sys, swarmnode.processes.client\n"
         "print(*{'trio', 'numpy', 'cryptography', 'torch', 'h11', 'platformdirs', 'tomllib'}"
         " & set(sys.modules))"
     )

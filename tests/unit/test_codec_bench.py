@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from swarmnode.cli.bench_codec import format_codec_bench, run_codec_bench
+from swarmnode.bench.codec import format_codec_bench, run_codec_bench
 from swarmnode.limits import MIB
 from swarmnode.tensor.codec import CODEC_NAMES, available_isas
 

@@ -21,7 +21,6 @@ import msgspec
 import pytest
 
 from swarmnode import config, errors, limits
-from swarmnode.cli import error_index, reference
 from swarmnode.cli.main import cli
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.status.view import NodeView
@@ -39,6 +38,7 @@ from swarmnode.protocol.swarm import (
 from swarmnode.strategies.installed import installed_strategies
 from swarmnode.tasks.installed import ENTRY_POINT_GROUP
 from swarmnode.telemetry.catalogue import BY_NAME
+from swarmnode.tooling import error_index, reference
 from swarmnode.wire import membership, swarm
 from swarmnode.wire.session import GoodbyeCode
 from tests.golden.messages import EXAMPLES
@@ -564,7 +564,7 @@ def install(folder: Path, page: str) -> str:
 
 def test_the_example_of_a_task_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from swarmnode.tasks.registry import load_task
-    from swarmnode.worker.state import build_state, build_task
+    from swarmnode.worker.model.state import build_state, build_task
 
     name = install(tmp_path, text_of(ROOT / "docs" / "task.md"))
     monkeypatch.syspath_prepend(tmp_path)

@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from swarmnode.cli import doctor, doctor_checks
-from swarmnode.cli.doctor_checks import Finding
+from swarmnode.cli.doctor import checks as doctor_checks
+from swarmnode.cli.doctor import command as doctor
+from swarmnode.cli.doctor.checks import Finding
 from swarmnode.cli.main import cli
 from swarmnode.config import NodeConfig, Paths
 from swarmnode.errors import WorkerError
 from swarmnode.ipc.spawn import worker_command, worker_environment
-from swarmnode.worker.doctor import has_code_for
+from swarmnode.worker.tools.doctor import has_code_for
 
 _PR_SET_MDWE = 65
 
@@ -185,7 +186,7 @@ def test_which_build_has_code_for_which_gpu(
 
 def run_torch(**environ: str) -> list[dict[str, Any]]:
     done = subprocess.run(
-        worker_command("swarmnode.worker.doctor"),
+        worker_command("swarmnode.worker.tools.doctor"),
         env=worker_environment() | environ,
         capture_output=True,
         check=False,
@@ -234,7 +235,7 @@ def test_a_torch_that_dies_is_a_failure(paths: Paths, monkeypatch: pytest.Monkey
         raise WorkerError("the worker ended with status -4: illegal instruction")
         yield {}
 
-    monkeypatch.setattr("swarmnode.cli.worker_tools.stream_offline", dies)
+    monkeypatch.setattr("swarmnode.processes.worker_tools.stream_offline", dies)
     found = only(doctor.check_torch(None))
     assert (found.level, found.said) == (
         "FAIL",
@@ -252,7 +253,7 @@ def test_a_gpu_is_compared_with_the_build(
     """A GPU that torch is told of, whose kernels run on the CPU."""
     import torch
 
-    from swarmnode.worker import doctor as worker_doctor
+    from swarmnode.worker.tools import doctor as worker_doctor
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "a GPU")

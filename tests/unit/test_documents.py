@@ -16,7 +16,7 @@ from swarmnode.tasks.base import DataError
 from swarmnode.tasks.documents import CorpusDocuments, open_documents
 from swarmnode.tasks.llama_lm import LlamaLM
 from swarmnode.tasks.tokens import Bytes, find_tokenizer
-from swarmnode.worker.state import build_state
+from swarmnode.worker.model.state import build_state
 
 needs_pyarrow = pytest.mark.skipif(find_spec("pyarrow") is None, reason="needs pyarrow")
 needs_datasets = pytest.mark.skipif(find_spec("datasets") is None, reason="needs datasets")

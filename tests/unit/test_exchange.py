@@ -35,7 +35,7 @@ from swarmnode.protocol.gossip.events import (
 from swarmnode.protocol.gossip.exchange import TRANSITIONS, ExchangeCore
 from swarmnode.protocol.gossip.flight import State
 from swarmnode.protocol.gossip.outcomes import Outcome
-from swarmnode.wire import gossip as wire
+from swarmnode.wire.exchange import gossip as wire
 
 ME = PeerId(b"\x55" * 32)
 SMALLER = PeerId(b"\x11" * 32)

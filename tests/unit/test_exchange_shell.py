@@ -26,7 +26,7 @@ from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.tensor.codec import get_codec
-from swarmnode.wire import gossip as wire
+from swarmnode.wire.exchange import gossip as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
 from tests.unit.session_kit import ALICE, BOB, start_both

@@ -20,7 +20,7 @@ from swarmnode.ipc.control import (
     decode_to_worker,
     encode_message,
 )
-from swarmnode.worker.feed import Feed
+from swarmnode.worker.training.feed import Feed
 from tests.unit.worker_kit import Rig
 
 

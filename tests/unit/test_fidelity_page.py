@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from swarmnode.cli.bench_fidelity import format_finding
-from swarmnode.cli.fidelity_page import read_findings, render, verdict, write_page
-from swarmnode.cli.fidelity_svg import draw
-from swarmnode.cli.finding import Check, Finding, Plot, Series, Table
+from swarmnode.bench.fidelity.finding import Check, Finding, Plot, Series, Table
+from swarmnode.bench.fidelity.page import read_findings, render, verdict, write_page
+from swarmnode.bench.fidelity.run import format_finding
+from swarmnode.bench.fidelity.svg import draw
 from swarmnode.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

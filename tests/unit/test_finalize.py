@@ -33,7 +33,7 @@ from swarmnode.ipc.control import (
 from swarmnode.net.session import Session
 from swarmnode.strategies import merge
 from swarmnode.tensor.layout import Layout
-from swarmnode.wire import finalize as wire
+from swarmnode.wire.exchange import finalize as wire
 from swarmnode.wire.packing import encode_record
 from tests.unit.lender_kit import KEY, Party, PartyNode, party
 

@@ -20,7 +20,7 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.lan import LanPeer
 from swarmnode.protocol.swarm import parse_link
 from swarmnode.wire import dht
-from swarmnode.wire.beacon import LanSwarm
+from swarmnode.wire.connect.beacon import LanSwarm
 from swarmnode.wire.swarm import Signed
 
 KEY, OTHER_KEY = bytes(32), b"\1" * 32

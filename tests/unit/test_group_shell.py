@@ -18,7 +18,7 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import ViewShape
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.tensor.codec import get_codec
-from swarmnode.wire import group as wire
+from swarmnode.wire.exchange import group as wire
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.session import Priority
 from tests.unit.lender_kit import KEY, SWARM_ID, FakeLender, Party, PartyNode, party, wish

@@ -10,11 +10,11 @@ from swarmnode.strategies.base import Context, StepInfo, TaskFacts
 from swarmnode.strategies.registry import build_strategy
 from swarmnode.tasks.digits import Digits
 from swarmnode.tensor.snapshot_format import FETCHED_NAME
-from swarmnode.worker.atoms import about, atoms
-from swarmnode.worker.learn import local_step
-from swarmnode.worker.snapshot import SnapshotStore
-from swarmnode.worker.state import build_state
-from swarmnode.worker.tensorfile import read_tensors, write_tensors
+from swarmnode.worker.model.state import build_state
+from swarmnode.worker.snapshots.atoms import about, atoms
+from swarmnode.worker.snapshots.snapshot import SnapshotStore
+from swarmnode.worker.snapshots.tensorfile import read_tensors, write_tensors
+from swarmnode.worker.training.learn import local_step
 
 ME = b"a" * 32
 STREAMING, DILOCO, NOLOCO = ("streaming", {}), ("diloco", {"every": 32}), ("noloco", {})

@@ -22,7 +22,7 @@ from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.datagrams import DatagramNet, UdpNet
 from swarmnode.net.interfaces import Interface, list_interfaces
 from swarmnode.protocol.lan import Announce, Heard, LanCore, LinkAdded
-from swarmnode.wire.beacon import Beacon
+from swarmnode.wire.connect.beacon import Beacon
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.swarm import Signed
 from tests.unit.lan_kit import (

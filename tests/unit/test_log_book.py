@@ -11,7 +11,7 @@ from swarmnode import limits
 from swarmnode.errors import MalformedMessage
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.log_book import NO_DIGEST, LogBook, read_chain, read_round
-from swarmnode.wire.log import LogEntry, LogRound, LogShare
+from swarmnode.wire.exchange.log import LogEntry, LogRound, LogShare
 from swarmnode.wire.packing import encode_record
 
 A, B, C = (PeerId(bytes([n]) * 32) for n in (1, 2, 3))

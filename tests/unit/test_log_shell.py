@@ -9,7 +9,7 @@ from swarmnode import limits
 from swarmnode.daemon.exchange.log import LOG_SERVICE
 from swarmnode.errors import Refused
 from swarmnode.protocol.gossip.log_book import LogBook
-from swarmnode.wire.log import LogAsk, LogGive, LogRound
+from swarmnode.wire.exchange.log import LogAsk, LogGive, LogRound
 from swarmnode.wire.packing import decode_record, encode_record
 from tests.unit.log_kit import (
     Writer,

@@ -15,9 +15,9 @@ from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.tasks.digits import Digits
 from swarmnode.tasks.split import split_batch
 from swarmnode.worker.failures import TooLittleMemory, classify
-from swarmnode.worker.learn import local_step
-from swarmnode.worker.needs import needs_words, state_bytes
-from swarmnode.worker.state import TrainState, build_state
+from swarmnode.worker.model.needs import needs_words, state_bytes
+from swarmnode.worker.model.state import TrainState, build_state
+from swarmnode.worker.training.learn import local_step
 
 SMALL_LM = {"dim": 16, "layers": 1, "heads": 2, "context": 16, "batch": 8, "probe_windows": 4}
 

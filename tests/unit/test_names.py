@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from swarmnode import limits
-from swarmnode.cli.export import _card, _facts
+from swarmnode.cli.model.export import _card, _facts
 from swarmnode.config import load_config
 from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId

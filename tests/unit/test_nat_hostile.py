@@ -28,9 +28,9 @@ from swarmnode.net.session import Session
 from swarmnode.protocol.nat.punch import SIGNAL_KIND as PUNCH
 from swarmnode.protocol.nat.signals import sign_signal
 from swarmnode.protocol.relay.accounts import Quota
+from swarmnode.wire.connect.punch import PunchOffer
+from swarmnode.wire.connect.signal import Carry, Deliver
 from swarmnode.wire.packing import encode_record
-from swarmnode.wire.punch import PunchOffer
-from swarmnode.wire.signal import Carry, Deliver
 from swarmnode.wire.swarm import Signed
 from tests.unit.nat_kit import Lookouts, Neighbour, addresses, rtc_offer, running
 from tests.unit.relay_kit import Node, nodes

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 
 from swarmnode import limits
-from swarmnode.cli.client import ControlClient
 from swarmnode.cli.main import main
 from swarmnode.daemon.status.netcheck import Finding, Known, PeerWay, find
 from swarmnode.net.portmap import Mapping
+from swarmnode.processes.client import ControlClient
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability
 from swarmnode.protocol.nat.stun import Endpoint

@@ -8,8 +8,8 @@ import torch
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.worker import offline
-from swarmnode.worker.snapshot import SnapshotStore
-from swarmnode.worker.state import build_state
+from swarmnode.worker.model.state import build_state
+from swarmnode.worker.snapshots.snapshot import SnapshotStore
 
 SMALL_LM = {"dim": 16, "layers": 1, "heads": 2, "context": 8, "batch": 2, "probe_windows": 4}
 

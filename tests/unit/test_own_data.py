@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from swarmnode.cli import create as create_module
-from swarmnode.cli.control import _status_lines
 from swarmnode.cli.main import main
+from swarmnode.cli.node.control import _status_lines
+from swarmnode.cli.swarm import create as create_module
 from swarmnode.config import Paths
 from swarmnode.daemon.app import start as app
 from swarmnode.daemon.app.node import TrainingChoice

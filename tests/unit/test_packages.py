@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from swarmnode import limits
-from swarmnode.cli.create import write_swarm
+from swarmnode.cli.swarm.create import write_swarm
 from swarmnode.config import load_config
 from swarmnode.ipc.control import Configure
 from swarmnode.store.swarms import read_manifest
 from swarmnode.tasks.installed import ENTRY_POINT_GROUP
 from swarmnode.tasks.packages import how_to_get, package_of
 from swarmnode.tasks.registry import UnknownTask
-from swarmnode.worker.prepare import prepare_state
+from swarmnode.worker.model.prepare import prepare_state
 
 DESCRIBED: dict[str, Any] = {
     "version": 1,

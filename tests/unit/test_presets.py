@@ -9,8 +9,8 @@ import torch
 
 from swarmnode.tasks.presets import PRESETS, resolve_preset
 from swarmnode.tasks.registry import load_task
-from swarmnode.worker.device import Device
-from swarmnode.worker.state import TrainState, build_state
+from swarmnode.worker.model.device import Device
+from swarmnode.worker.model.state import TrainState, build_state
 
 NUMEL = {"gpt-tiny": 120_064, "gpt-15m": 14_944_640, "llama-150m": 150_148_992}
 
@@ -46,7 +46,7 @@ def test_the_tiny_one_takes_a_step() -> None:
 @pytest.fixture
 def in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute in bfloat16, without trying first whether that is faster here: six steps less."""
-    from swarmnode.worker import state as module
+    from swarmnode.worker.model import state as module
 
     monkeypatch.setattr(
         module,

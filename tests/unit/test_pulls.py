@@ -14,7 +14,7 @@ from swarmnode.daemon.exchange.pull import PULL_SERVICE, Pulls
 from swarmnode.ipc.control import Partner, ViewShape
 from swarmnode.net.stream import Stream
 from swarmnode.tensor.codec import get_codec
-from swarmnode.wire import pull as wire
+from swarmnode.wire.exchange import pull as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
 from tests.unit.lender_kit import KEY, FakeLender, Party, PartyNode, party, wish

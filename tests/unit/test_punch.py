@@ -44,7 +44,7 @@ from swarmnode.protocol.nat.punch import (
     offer_name,
 )
 from swarmnode.protocol.session.records import Role
-from swarmnode.wire.punch import PunchAddress, PunchAnswer, PunchGo, PunchOffer
+from swarmnode.wire.connect.punch import PunchAddress, PunchAnswer, PunchGo, PunchOffer
 
 SMALL, GREAT = PeerId(bytes(32)), PeerId(b"\xff" * 32)
 OURS = (make_address("11.11.11.100", 7337), make_address("192.168.1.2", 7337))

@@ -13,8 +13,8 @@ from swarmnode.daemon.nat import punching
 from swarmnode.errors import DeadlineExceeded, DialFailed, Overloaded, Refused
 from swarmnode.ids import PeerId
 from swarmnode.protocol.nat.punch import SIGNAL_KIND, offer_name
+from swarmnode.wire.connect.punch import Message, PunchAnswer, PunchGo, PunchOffer
 from swarmnode.wire.packing import decode_record, encode_record
-from swarmnode.wire.punch import Message, PunchAnswer, PunchGo, PunchOffer
 from tests.unit.nat_kit import (
     RELAY,
     RELAY_AT,

@@ -34,9 +34,9 @@ from swarmnode.protocol.nat.reach import (
     Seen,
     network_of,
 )
+from swarmnode.wire.connect.reach import Answer, DialBack, SeenAt, WhereAmI
+from swarmnode.wire.connect.reach import DialledBack as DialledBackRecord
 from swarmnode.wire.packing import decode_record, encode_record
-from swarmnode.wire.reach import Answer, DialBack, SeenAt, WhereAmI
-from swarmnode.wire.reach import DialledBack as DialledBackRecord
 from tests.unit.relay_kit import Node, nodes
 
 OWN = "93.184.216.34"

@@ -28,8 +28,8 @@ from swarmnode.net.relay_holder import RelayHolder
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.relay.accounts import Quota
+from swarmnode.wire.connect.relay import Incoming, LegAnswer, encode_leg
 from swarmnode.wire.packing import encode_record
-from swarmnode.wire.relay import Incoming, LegAnswer, encode_leg
 from tests.unit.relay_kit import Node, nodes
 
 MIB = limits.MIB

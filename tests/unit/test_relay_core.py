@@ -11,7 +11,7 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.relay import events
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.relay.core import RelayCore
-from swarmnode.wire.relay import Granted, LegAnswer, Refusal, Reserved
+from swarmnode.wire.connect.relay import Granted, LegAnswer, Refusal, Reserved
 
 UNLIMITED = Quota(
     bytes_per_s=None, peer_bytes_per_s=None, bytes_per_day=None, peer_bytes_per_day=None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmnode.cli.room import check_room, free_memory
+from swarmnode.cli.swarm.room import check_room, free_memory
 from swarmnode.errors import Refused
 
 GIB = 2**30

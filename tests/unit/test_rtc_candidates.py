@@ -11,7 +11,7 @@ from swarmnode.protocol.nat.candidates import (
     make_candidate,
     usable_candidates,
 )
-from swarmnode.wire.nat import RtcCandidate
+from swarmnode.wire.connect.nat import RtcCandidate
 
 OURS = (make_candidate("host", "192.168.7.2", 40_000), make_candidate("srflx", "11.0.0.1", 40_000))
 LOOPBACK = (make_candidate("host", "127.0.0.1", 40_000),)

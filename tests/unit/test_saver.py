@@ -15,11 +15,11 @@ from swarmnode.errors import StorageError, StorageFull
 from swarmnode.ipc.control import SnapshotFailed, SnapshotSaved
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.synthetic import Synthetic
-from swarmnode.worker import saver as saver_module
 from swarmnode.worker.channel import DaemonGone
-from swarmnode.worker.saver import Saver
-from swarmnode.worker.snapshot import SnapshotStore, Taken
-from swarmnode.worker.state import build_state
+from swarmnode.worker.model.state import build_state
+from swarmnode.worker.snapshots import saver as saver_module
+from swarmnode.worker.snapshots.saver import Saver
+from swarmnode.worker.snapshots.snapshot import SnapshotStore, Taken
 
 
 class SlowStore(SnapshotStore):

@@ -12,8 +12,8 @@ import click
 import pytest
 import trio
 
-from swarmnode.cli import seek
-from swarmnode.cli.seek import age, check_key, choose, describe, look_until_found, resolve
+from swarmnode.cli.swarm import seek
+from swarmnode.cli.swarm.seek import age, check_key, choose, describe, look_until_found, resolve
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.discovery.found import Findings, FoundSwarm, Searched
 from swarmnode.errors import ConfigError, Refused

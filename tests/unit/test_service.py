@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import swarmnode
-from swarmnode.cli import service_access
 from swarmnode.cli.main import cli
-from swarmnode.cli.service_access import ServiceUser, why_unreadable
-from swarmnode.cli.service_files import (
+from swarmnode.cli.service import access as service_access
+from swarmnode.cli.service.access import ServiceUser, why_unreadable
+from swarmnode.cli.service.files import (
     SYSTEM_HOME,
     Service,
     ServiceFile,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from swarmnode.worker.device import Device
-from swarmnode.worker.share import MachineShare, share_of
+from swarmnode.worker.model.device import Device
+from swarmnode.worker.training.share import MachineShare, share_of
 
 STEP_S = 0.03
 

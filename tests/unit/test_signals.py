@@ -21,8 +21,8 @@ from swarmnode.ids import PeerId
 from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.nat.signals import Postbox, sign_signal
+from swarmnode.wire.connect.signal import Deliver, Signal
 from swarmnode.wire.packing import encode_record
-from swarmnode.wire.signal import Deliver, Signal
 from swarmnode.wire.swarm import Signed
 from tests.unit.relay_kit import UNIX_START_S, Node, nodes
 

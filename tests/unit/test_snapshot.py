@@ -13,9 +13,9 @@ from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.tasks.digits import Digits
 from swarmnode.tensor.snapshot_format import FETCHED_NAME, About
-from swarmnode.worker import restore, tensorfile
-from swarmnode.worker.snapshot import SnapshotStore
-from swarmnode.worker.state import build_state
+from swarmnode.worker.model.state import build_state
+from swarmnode.worker.snapshots import restore, tensorfile
+from swarmnode.worker.snapshots.snapshot import SnapshotStore
 
 ABOUT = About(task="t", task_version=1, task_config={}, layout_hash="0" * 64, step=1, tokens=2)
 SMALL_LM = {"dim": 16, "layers": 1, "heads": 2, "context": 8, "batch": 2, "probe_windows": 4}

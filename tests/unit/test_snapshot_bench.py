@@ -7,11 +7,12 @@ import json
 import pytest
 import torch
 
-from swarmnode.cli import bench_snapshot
-from swarmnode.cli.bench_snapshot import format_snapshot_bench, run_snapshot_bench
+from swarmnode.bench import snapshot as bench_snapshot
+from swarmnode.bench.snapshot import format_snapshot_bench, run_snapshot_bench
 from swarmnode.errors import StorageError, StorageFull
-from swarmnode.worker import bench, offline
-from swarmnode.worker.snapshot import SnapshotStore
+from swarmnode.worker import offline
+from swarmnode.worker.snapshots.snapshot import SnapshotStore
+from swarmnode.worker.tools import bench
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from swarmnode.cli import redact, support_bundle
+from swarmnode.cli.doctor import redact, support_bundle
+from swarmnode.cli.doctor.redact import Redactor, redactor_for
 from swarmnode.cli.main import cli
-from swarmnode.cli.redact import Redactor, redactor_for
 from swarmnode.config import Paths
 from swarmnode.ids import encode_base32
 from swarmnode.protocol.identity import Identity

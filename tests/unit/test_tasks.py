@@ -13,8 +13,8 @@ from swarmnode.tasks.digits import Digits
 from swarmnode.tasks.installed import installed_tasks
 from swarmnode.tasks.registry import UnknownTask, load_task
 from swarmnode.tasks.synthetic import Synthetic
-from swarmnode.worker.arena import Arena
-from swarmnode.worker.state import build_state
+from swarmnode.worker.model.arena import Arena
+from swarmnode.worker.model.state import build_state
 
 SMALL_LM = {"dim": 16, "layers": 1, "heads": 2, "context": 8, "batch": 2, "probe_windows": 4}
 BUILT_IN = [(BytesLM, SMALL_LM), (Digits, {"batch": 4}), (Synthetic, {"dim": 4})]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from swarmnode.cli.top import top
-from swarmnode.cli.top_view import Screen
+from swarmnode.cli.node.top import top
+from swarmnode.cli.node.top_view import Screen
 from swarmnode.errors import SwarmNodeError
 
 NODE = {
@@ -145,7 +145,7 @@ def test_a_line_tells_what_is_wrong_and_the_rest_stays() -> None:
 
 
 def test_without_rich_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "swarmnode.cli.top_view")
+    monkeypatch.delitem(sys.modules, "swarmnode.cli.node.top_view")
     monkeypatch.setitem(sys.modules, "rich.console", None)
     with pytest.raises(SwarmNodeError, match=r"extra `tui` .* -m pip install '\.\[tui\]'"):
         top.callback(once=True, home=None, as_json=False)  # type: ignore[misc]

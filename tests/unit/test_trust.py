@@ -14,7 +14,7 @@ import pytest
 
 from swarmnode import __version__
 from swarmnode.cli.main import main
-from swarmnode.cli.trust_report import TrustReport, make_report
+from swarmnode.cli.trust.report import TrustReport, make_report
 from swarmnode.config import Paths
 from swarmnode.ids import encode_base32
 from swarmnode.protocol.identity import Identity

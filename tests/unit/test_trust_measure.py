@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from swarmnode.cli import trust_measure
-from swarmnode.cli.trust_measure import StepTime, measure, step_of_members
+from swarmnode.cli.trust import measure as trust_measure
+from swarmnode.cli.trust.measure import StepTime, measure, step_of_members
 from swarmnode.config import NodeConfig, Paths
 from swarmnode.errors import NotRunning
 from swarmnode.protocol.swarm import sign_manifest

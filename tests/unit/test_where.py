@@ -23,8 +23,8 @@ from swarmnode.net.tcp import TcpTransport, parse_address
 from swarmnode.net.tls import TLS_HEADER_BYTES
 from swarmnode.net.where import answer_where, ask_where
 from swarmnode.protocol.session.resume import MAGIC
-from swarmnode.wire.reach import WHERE_ANSWER_BYTES_MAX, WHERE_MAGIC
-from swarmnode.wire.relay import LEG_MAGIC
+from swarmnode.wire.connect.reach import WHERE_ANSWER_BYTES_MAX, WHERE_MAGIC
+from swarmnode.wire.connect.relay import LEG_MAGIC
 from tests.unit.party_kit import Party
 
 FIRST = WHERE_MAGIC[:TLS_HEADER_BYTES]

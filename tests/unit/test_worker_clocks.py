@@ -5,7 +5,7 @@ import random
 import pytest
 
 from swarmnode import limits
-from swarmnode.worker.clocks import Clocks
+from swarmnode.worker.training.clocks import Clocks
 
 
 class Timed:

@@ -10,9 +10,9 @@ from swarmnode.ipc.control import Configure
 from swarmnode.strategies.base import Needs, TaskFacts
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.synthetic import Synthetic
-from swarmnode.worker.learn import local_step
-from swarmnode.worker.prepare import facts_of, prepare_state, prepare_strategy
-from swarmnode.worker.state import build_state
+from swarmnode.worker.model.prepare import facts_of, prepare_state, prepare_strategy
+from swarmnode.worker.model.state import build_state
+from swarmnode.worker.training.learn import local_step
 
 DIM = 8
 

@@ -29,9 +29,10 @@ from swarmnode.ipc.control import (
 from swarmnode.tasks.base import DataError
 from swarmnode.tasks.registry import UnknownTask
 from swarmnode.tasks.synthetic import Synthetic
-from swarmnode.worker import device, failures, runtime
-from swarmnode.worker.arena import Arena
+from swarmnode.worker import failures, runtime
 from swarmnode.worker.channel import DaemonGone
+from swarmnode.worker.model import device
+from swarmnode.worker.model.arena import Arena
 from tests.unit.worker_kit import Rig
 
 

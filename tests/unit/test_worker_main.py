@@ -23,7 +23,7 @@ from swarmnode.tensor.snapshot_format import FETCHED_NAME
 from swarmnode.worker.channel import Channel
 from swarmnode.worker.failures import SnapshotUnfit, classify
 from swarmnode.worker.main import work
-from swarmnode.worker.tensorfile import read_tensors, write_tensors
+from swarmnode.worker.snapshots.tensorfile import read_tensors, write_tensors
 from tests.unit.worker_kit import ME
 
 DIM = 8

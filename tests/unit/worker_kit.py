@@ -27,11 +27,11 @@ from swarmnode.ipc.segment import Owner, Segment
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.synthetic import Synthetic
 from swarmnode.worker.channel import Channel
-from swarmnode.worker.loop import Loop
-from swarmnode.worker.prepare import Surroundings
-from swarmnode.worker.saver import Saver
-from swarmnode.worker.snapshot import SnapshotStore
-from swarmnode.worker.state import build_state
+from swarmnode.worker.model.prepare import Surroundings
+from swarmnode.worker.model.state import build_state
+from swarmnode.worker.snapshots.saver import Saver
+from swarmnode.worker.snapshots.snapshot import SnapshotStore
+from swarmnode.worker.training.loop import Loop
 
 DIM = 8
 ME, PEER, THIRD = (bytes([n]) * 32 for n in (1, 2, 3))

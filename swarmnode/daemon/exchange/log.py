@@ -37,8 +37,8 @@ from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.log_book import ClosedRound, LogBook, is_on_chain, read_chain
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire import group as wire
-from swarmnode.wire.log import LogAsk, LogGive, LogShare
+from swarmnode.wire.exchange import group as wire
+from swarmnode.wire.exchange.log import LogAsk, LogGive, LogShare
 from swarmnode.wire.packing import decode_record, encode_record
 
 if TYPE_CHECKING:

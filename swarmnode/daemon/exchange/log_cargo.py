@@ -14,8 +14,8 @@ from swarmnode.ids import PeerId
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.log_book import ClosedRound, LogBook
-from swarmnode.wire import group as wire
-from swarmnode.wire.log import LogEntry, LogShare
+from swarmnode.wire.exchange import group as wire
+from swarmnode.wire.exchange.log import LogEntry, LogShare
 from swarmnode.wire.packing import decode_record, encode_record
 
 _SHARE_BYTES_MAX = limits.LOG_ROUND_BYTES_MAX + limits.KIB

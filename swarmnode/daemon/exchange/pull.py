@@ -38,7 +38,7 @@ from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire import pull as wire
+from swarmnode.wire.exchange import pull as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
 

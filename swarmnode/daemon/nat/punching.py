@@ -25,9 +25,9 @@ from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.where import ask_where
 from swarmnode.protocol.nat.punch import SIGNAL_KIND, Invited, Inviter, Sides, make_address
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire import punch as wire
+from swarmnode.wire.connect import punch as wire
+from swarmnode.wire.connect.punch import PunchAddress, PunchAnswer, PunchGo, PunchOffer
 from swarmnode.wire.packing import decode_record, encode_record
-from swarmnode.wire.punch import PunchAddress, PunchAnswer, PunchGo, PunchOffer
 
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _log = get_logger("swarmnode.daemon.nat")

@@ -33,8 +33,8 @@ from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.protocol.nat import reach
 from swarmnode.protocol.nat.rates import Rates
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire.connect.reach import Answer, DialBack, DialledBack, Question, SeenAt, WhereAmI
 from swarmnode.wire.packing import decode_record, encode_record
-from swarmnode.wire.reach import Answer, DialBack, DialledBack, Question, SeenAt, WhereAmI
 from swarmnode.wire.session import printable
 
 REACH_SERVICE = "reach/1"

@@ -31,8 +31,7 @@ from swarmnode.protocol.relay import events
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.relay.core import RelayCore, RelayStatistics
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire.packing import decode_record, encode_record
-from swarmnode.wire.relay import (
+from swarmnode.wire.connect.relay import (
     LEG_BYTES,
     Accepted,
     Answer,
@@ -44,6 +43,7 @@ from swarmnode.wire.relay import (
     Release,
     decode_leg,
 )
+from swarmnode.wire.packing import decode_record, encode_record
 
 _log = get_logger("swarmnode.daemon.nat")
 _SECRET_BYTES = 32

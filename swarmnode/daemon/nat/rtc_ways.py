@@ -15,7 +15,7 @@ from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
 from swarmnode.net.rtc import RtcEngine
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire.nat import RtcAnswer, RtcOffer
+from swarmnode.wire.connect.nat import RtcAnswer, RtcOffer
 from swarmnode.wire.packing import decode_record
 
 SIGNAL_KIND = "rtc"

@@ -19,8 +19,8 @@ from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.nat.signals import Postbox, SignalStatistics, sign_signal
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire.connect.signal import NONCE_BYTES, Carry, Deliver, Taken
 from swarmnode.wire.packing import decode_record, encode_record
-from swarmnode.wire.signal import NONCE_BYTES, Carry, Deliver, Taken
 
 CARRY_SERVICE = "signal/1"
 DELIVER_SERVICE = "signal-in/1"

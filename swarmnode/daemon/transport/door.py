@@ -26,8 +26,8 @@ from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.tls import TLS_HEADER_BYTES
 from swarmnode.net.where import answer_where
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire.reach import WHERE_MAGIC
-from swarmnode.wire.relay import LEG_MAGIC
+from swarmnode.wire.connect.reach import WHERE_MAGIC
+from swarmnode.wire.connect.relay import LEG_MAGIC
 
 _log = get_logger("swarmnode.daemon.transport")
 

@@ -18,7 +18,7 @@ from swarmnode.tensor.magnitude import UNKNOWN, Scale
 
 
 class NoLoan(WorkerError):
-    """The worker does not lend: the message begins with a reason code of ``wire/gossip.py``."""
+    """The worker does not lend: the message begins with a code of ``wire/exchange/gossip.py``."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Questions to the worker about merges, and its answers; see ``worker/merges.py``."""
+"""Questions to the worker about merges, and its answers; see ``worker/exchange/merges.py``."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ from swarmnode.net.rtc.letters import (
 )
 from swarmnode.net.tcp import format_address, parse_address
 from swarmnode.protocol.nat.candidates import is_worth_offering, usable_candidates
-from swarmnode.wire.nat import RtcAnswer, RtcDescription, RtcOffer
+from swarmnode.wire.connect.nat import RtcAnswer, RtcDescription, RtcOffer
 from swarmnode.wire.packing import decode_record, encode_record
 
 # Nothing is sent there: the system only tells which address of ours it would use.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmnode.wire.nat import RtcDescription
+from swarmnode.wire.connect.nat import RtcDescription
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ from swarmnode.protocol.nat.rtc_flow import (
     decode_credit,
     encode_credit,
 )
-from swarmnode.wire.nat import RtcCandidate, RtcDescription
+from swarmnode.wire.connect.nat import RtcCandidate, RtcDescription
 
 _SCTP_PORT = 5000
 _COMPONENT = 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.outcomes import Outcome
-from swarmnode.wire.gossip import Message
+from swarmnode.wire.exchange.gossip import Message
 
 
 class Role(enum.StrEnum):
@@ -107,8 +107,8 @@ class LocalDone:
 class LocalFailed:
     """Our side cannot go on: bad payload, non-finite values, the worker has gone or refuses.
 
-    ``reason`` begins with a code of ``wire/gossip.py``. ``is_last``: this node ends now and hears
-    of no decision any more, so an exchange that waits for one ends in doubt.
+    ``reason`` begins with a code of ``wire/exchange/gossip.py``. ``is_last``: this node ends now
+    and hears of no decision any more, so an exchange that waits for one ends in doubt.
     """
 
     xid: bytes

@@ -61,7 +61,7 @@ from swarmnode.protocol.gossip.flight import (
 from swarmnode.protocol.gossip.outcomes import Outcome, OutcomeTable, status_of
 from swarmnode.protocol.gossip.tally import ExchangeStatistics, Tally
 from swarmnode.protocol.gossip.wishes import WishTable
-from swarmnode.wire import gossip as wire
+from swarmnode.wire.exchange import gossip as wire
 
 _REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
 

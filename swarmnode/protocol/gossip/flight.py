@@ -9,7 +9,7 @@ from swarmnode import limits
 from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.events import Role, Terms, Wish
-from swarmnode.wire.gossip import Accept, Offer
+from swarmnode.wire.exchange.gossip import Accept, Offer
 
 
 class State(enum.StrEnum):

@@ -51,7 +51,7 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group_events import Commit, Effect, Event, Send
 from swarmnode.protocol.gossip.group_run import Phase, Run
-from swarmnode.wire import group as wire
+from swarmnode.wire.exchange import group as wire
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from swarmnode.ids import PeerId
-from swarmnode.wire.group import Message
+from swarmnode.wire.exchange.group import Message
 
 _GROUP_DOMAIN = b"swarmnode/gid\0"
 _PLAN_DOMAIN = b"swarmnode/group-plan\0"

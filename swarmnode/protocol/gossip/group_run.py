@@ -26,7 +26,7 @@ from swarmnode.protocol.gossip.group_events import (
     plan_id,
 )
 from swarmnode.protocol.gossip.groups import fair_weights
-from swarmnode.wire import group as wire
+from swarmnode.wire.exchange import group as wire
 
 _REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
 

@@ -28,7 +28,7 @@ from swarmnode import limits
 from swarmnode.errors import MalformedMessage
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import group_id
-from swarmnode.wire.log import LogEntry, LogGive, LogRound, LogShare
+from swarmnode.wire.exchange.log import LogEntry, LogGive, LogRound, LogShare
 from swarmnode.wire.packing import decode_record, encode_record
 
 NO_DIGEST = bytes(32)  # before the first round

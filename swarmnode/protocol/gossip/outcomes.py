@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from swarmnode import limits
 from swarmnode.errors import InvariantViolation
 from swarmnode.ids import PeerId
-from swarmnode.wire.gossip import StatusOutcome
+from swarmnode.wire.exchange.gossip import StatusOutcome
 
 
 class Outcome(enum.StrEnum):

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.gossip.outcomes import Outcome
-from swarmnode.wire.gossip import reason_code
+from swarmnode.wire.exchange.gossip import reason_code
 
 
 @dataclass(frozen=True)

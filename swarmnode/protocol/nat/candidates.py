@@ -12,7 +12,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 from swarmnode import limits
 from swarmnode.errors import MalformedMessage
-from swarmnode.wire.nat import RtcCandidate
+from swarmnode.wire.connect.nat import RtcCandidate
 
 IpAddress = IPv4Address | IPv6Address
 # They carry IPv4 addresses, private ones too, through translators and tunnels: mapped and

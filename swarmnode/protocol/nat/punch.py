@@ -33,9 +33,9 @@ from swarmnode.env import Rng
 from swarmnode.errors import DeadlineExceeded, MalformedMessage, Refused, RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.nat.candidates import usable_candidates
-from swarmnode.wire.nat import RtcCandidate
+from swarmnode.wire.connect.nat import RtcCandidate
+from swarmnode.wire.connect.punch import PunchAddress, PunchAnswer, PunchGo, PunchOffer
 from swarmnode.wire.packing import encode_record
-from swarmnode.wire.punch import PunchAddress, PunchAnswer, PunchGo, PunchOffer
 
 SIGNAL_KIND = "punch"
 

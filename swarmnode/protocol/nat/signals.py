@@ -25,8 +25,8 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.protocol.identity import Identity, verify
 from swarmnode.protocol.nat.rates import Rates
+from swarmnode.wire.connect.signal import NONCE_BYTES, Signal
 from swarmnode.wire.packing import decode_record, encode_record
-from swarmnode.wire.signal import NONCE_BYTES, Signal
 from swarmnode.wire.swarm import Signed
 
 _DOMAIN = "signal/1"

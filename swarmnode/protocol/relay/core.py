@@ -31,7 +31,7 @@ from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.protocol.relay import events
 from swarmnode.protocol.relay.accounts import Account, Accounts, Allowance, Quota, rate_bucket
 from swarmnode.protocol.relay.shaper import Flow, Shaper
-from swarmnode.wire.relay import (
+from swarmnode.wire.connect.relay import (
     TOKEN_BYTES,
     Granted,
     LegAnswer,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarmnode.ids import PeerId
-from swarmnode.wire.relay import Answer, LegAnswer
+from swarmnode.wire.connect.relay import Answer, LegAnswer
 
 # --- events -------------------------------------------------------------------------------------
 

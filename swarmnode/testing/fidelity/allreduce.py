@@ -96,7 +96,7 @@ def _run_rank(job: Job, rank: int, meet: str) -> None:
     import torch.distributed as dist
 
     from swarmnode.testing.fidelity.experiments import made_with
-    from swarmnode.worker.state import build_state, build_task
+    from swarmnode.worker.model.state import build_state, build_task
 
     torch.set_num_threads(1)  # ranks share the machine
     world = len(job.shard_seeds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from swarmnode.cli.finding import Finding, Plot, Series, Table
+from swarmnode.bench.fidelity.finding import Finding, Plot, Series, Table
 from swarmnode.strategies.dadao import Dadao, exchange_rates
 from swarmnode.strategies.topology import Graph, build_graph
 from swarmnode.testing.fidelity.kit import Point, check, fit, line, mean, number, short

@@ -7,7 +7,7 @@ import struct
 
 import torch
 
-from swarmnode.cli.finding import Finding, Plot, Table
+from swarmnode.bench.fidelity.finding import Finding, Plot, Table
 from swarmnode.ids import PEER_ID_BYTES, PeerId
 from swarmnode.protocol.gossip import group_events
 from swarmnode.protocol.gossip.groups import grid

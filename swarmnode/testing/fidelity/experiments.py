@@ -11,7 +11,7 @@ import numpy
 import torch
 
 from swarmnode import __version__
-from swarmnode.cli.finding import Finding
+from swarmnode.bench.fidelity.finding import Finding
 from swarmnode.errors import ConfigError
 from swarmnode.tensor.codec import active_isa
 from swarmnode.testing.fidelity.convex import dadao

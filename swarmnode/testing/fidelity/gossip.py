@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from swarmnode.cli.finding import Finding, Plot, Table
+from swarmnode.bench.fidelity.finding import Finding, Plot, Table
 from swarmnode.strategies.a2cid2 import A2CiD2
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.topology import build_graph

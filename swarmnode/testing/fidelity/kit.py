@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from swarmnode.cli.finding import Check, Series, Style
+from swarmnode.bench.fidelity.finding import Check, Series, Style
 from swarmnode.strategies.base import Strategy
 from swarmnode.strategies.topology import build_graph
 from swarmnode.testing.lab.arena import Arena

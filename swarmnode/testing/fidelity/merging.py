@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from swarmnode.cli.finding import Finding, Plot, Table
+from swarmnode.bench.fidelity.finding import Finding, Plot, Table
 from swarmnode.strategies import merge
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tensor.layout import Layout

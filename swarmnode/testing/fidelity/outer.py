@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from swarmnode.cli.finding import Finding, Plot, Series, Table
+from swarmnode.bench.fidelity.finding import Finding, Plot, Series, Table
 from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.stability import gamma_bound, moment_map
 from swarmnode.testing.fidelity.kit import (

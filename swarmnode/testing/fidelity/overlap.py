@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from swarmnode.cli.finding import Finding, Plot, Table
+from swarmnode.bench.fidelity.finding import Finding, Plot, Table
 from swarmnode.strategies.base import Exchange
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.noloco import NoLoCo

@@ -39,7 +39,7 @@ from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip import groups, matching
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire import group as wire
+from swarmnode.wire.exchange import group as wire
 
 if TYPE_CHECKING:
     from swarmnode.daemon.exchange.pair.exchanges import Partners

@@ -27,7 +27,7 @@ from swarmnode.protocol.gossip import group_events as events
 from swarmnode.tensor.codec import Codec, get_codec
 from swarmnode.tensor.layout import chunks
 from swarmnode.tensor.magnitude import UNKNOWN
-from swarmnode.wire import group as wire
+from swarmnode.wire.exchange import group as wire
 
 FLOAT32_BYTES = 4
 _RAW = get_codec("RAW32")  # of sums

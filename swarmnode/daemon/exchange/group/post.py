@@ -23,7 +23,7 @@ from swarmnode.ids import PeerId
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Buffer, Stream
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire import group as wire
+from swarmnode.wire.exchange import group as wire
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.session import Priority
 

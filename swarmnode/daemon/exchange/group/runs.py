@@ -38,7 +38,7 @@ from swarmnode.net.stream import Buffer, Stream
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group import GroupCore, GroupStatistics
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire import group as wire
+from swarmnode.wire.exchange import group as wire
 from swarmnode.wire.packing import decode_record
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip.groups import fair_weights
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire import finalize as wire
+from swarmnode.wire.exchange import finalize as wire
 from swarmnode.wire.packing import decode_record, encode_record
 
 FINALIZE_SERVICE = "finalize/1"

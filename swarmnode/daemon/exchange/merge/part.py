@@ -26,7 +26,7 @@ from swarmnode.ipc.control import MergeWeighed, ShareGiven
 from swarmnode.net.session import Session
 from swarmnode.store.files import make_private_dir
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire import finalize as wire
+from swarmnode.wire.exchange import finalize as wire
 from swarmnode.wire.packing import decode_record, encode_record
 
 _KEY_DOMAIN = b"swarmnode/finalize/1\0"

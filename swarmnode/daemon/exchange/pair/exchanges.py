@@ -51,8 +51,8 @@ from swarmnode.protocol.gossip import events
 from swarmnode.protocol.gossip.exchange import ExchangeCore
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.codec import Codec
-from swarmnode.wire import gossip as wire
-from swarmnode.wire.gossip import reason_code
+from swarmnode.wire.exchange import gossip as wire
+from swarmnode.wire.exchange.gossip import reason_code
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.session import Priority
 

@@ -20,7 +20,7 @@ from swarmnode.daemon.exchange.pair.transfer import Transfer
 from swarmnode.errors import ChannelBroken, MalformedMessage, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.net.stream import Stream
-from swarmnode.wire import gossip as wire
+from swarmnode.wire.exchange import gossip as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import ResetCode
 

@@ -1,0 +1,1 @@
+"""The benchmarks of ``swarmnode bench``: no node imports them. One module for each figure."""

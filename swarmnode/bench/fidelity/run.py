@@ -1,0 +1,69 @@
+"""``swarmnode bench fidelity``: claims of papers, tried here, and the page about it.
+
+The experiments in virtual time need torch, so they run in a process of their own
+(``swarmnode.testing.fidelity``); the one with real daemons is run from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from swarmnode.bench.fidelity.finding import Finding
+from swarmnode.bench.fidelity.page import taken
+from swarmnode.processes.worker_tools import stream_offline
+
+DAEMONS = "daemons"
+_MODULE = "swarmnode.testing.fidelity"
+
+
+def run_fidelity(only: Sequence[str], *, is_quick: bool) -> Iterator[Finding]:
+    """Yield findings, each as soon as it is there.
+
+    Args:
+        only: names of experiments; all of them if empty.
+        is_quick: runs too short to judge anything by, to see that all works.
+
+    Raises:
+        SwarmNodeError: an experiment failed, or there is none of such a name.
+    """
+    in_virtual_time = [name for name in only if name != DAEMONS]
+    flags = ["--quick"] if is_quick else []
+    if in_virtual_time or not only:
+        for answer in stream_offline(*flags, "--", *in_virtual_time, module=_MODULE):
+            yield msgspec.convert(answer, Finding)
+    if DAEMONS in only or not only:
+        from swarmnode.bench.fidelity.daemons import run_daemons
+
+        yield run_daemons(is_quick=is_quick)
+
+
+def format_finding(finding: Finding) -> str:
+    """Return it as lines for a person."""
+    lines = [f"{finding.name}: {_word(finding)} ({taken(finding)})"]
+    for check in finding.checks:
+        mark = "  " if check.holds or finding.is_quick else "! "
+        bounds = " ".join(
+            f"{sign} {bound:g}"
+            for sign, bound in ((">=", check.low), ("<=", check.high))
+            if bound is not None
+        )
+        value = "no number" if check.value is None else f"{check.value:g}"
+        lines.append(f"{mark}{check.what:66} {value:>10}  {bounds}")
+    return "\n".join(lines)
+
+
+def _word(finding: Finding) -> str:
+    if finding.is_quick:
+        return "a quick run, not judged"
+    return "holds" if finding.holds else "DOES NOT HOLD"
+
+
+def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return all of it for ``--json``."""
+    return {
+        "holds": all(finding.holds for finding in findings),
+        "findings": [msgspec.to_builtins(finding) for finding in findings],
+    }

@@ -1,0 +1,1 @@
+"""``swarmnode demo``: a whole swarm on this machine."""

@@ -1,0 +1,1 @@
+"""Verbs about what was trained: merge it, export it, generate text with it."""

@@ -1,0 +1,255 @@
+"""``swarmnode export``: the model, its settings and a card that says where it comes from."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from swarmnode import __version__
+from swarmnode.cli.main import print_json
+from swarmnode.cli.model.finalize import ask_for_merge
+from swarmnode.cli.options import home_option, json_option, merge_option
+from swarmnode.config import Paths, resolve_home
+from swarmnode.errors import ConfigError, CorruptRecord, NotRunning, StorageError, WorkerError
+from swarmnode.ids import encode_base32
+from swarmnode.processes.client import ControlClient
+from swarmnode.processes.worker_tools import run_offline
+from swarmnode.store.files import read_file, write_atomic
+from swarmnode.store.swarms import read_manifest
+from swarmnode.wire.swarm import Manifest
+
+_SNAPSHOT_DEADLINE_S = 130.0
+_MERGE_FACTS = ("rule", "digest", "agreed", "members", "contributors", "own_loss")
+_FACTS_FILE = "config.json"
+_FACTS_BYTES_MAX = 1024 * 1024
+
+
+@click.command()
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--swarm", "swarm_name", help="Which swarm, if this home knows several.")
+@merge_option(default=None)
+@home_option
+@json_option
+def export(
+    directory: Path, swarm_name: str | None, merge: str | None, home: Path | None, as_json: bool
+) -> None:
+    """Write the trained model to DIRECTORY: model.safetensors, config.json and README.md.
+
+    A running node writes a snapshot first; without one, the last snapshot is taken. With
+    `--merge` it is the model that `swarmnode finalize` makes of those of all members.
+    """
+    paths = Paths(resolve_home(home, os.environ))
+    name = swarm_name or _running_swarm(paths) or _only_swarm(paths)
+    facts = export_model(paths, name, directory, merge=merge)
+    if as_json:
+        print_json(facts)
+        return
+    click.echo(
+        f"exported step {facts['step']:,} of swarm {name} to {directory}:"
+        f" {facts['bytes'] / 1e6:.1f} MB, see {directory / 'README.md'}"
+    )
+
+
+def export_model(
+    paths: Paths, name: str, directory: Path, *, merge: str | None = None
+) -> dict[str, Any]:
+    """Write the export; return what is in its config.json, and ``bytes``.
+
+    ``merge``: by which rule all members' models are merged for it; None: this node's own.
+
+    Raises:
+        ConfigError: ``directory`` holds what is no earlier export of this swarm, or there is
+            no snapshot of it yet.
+        WorkerError: the merged model is worse than this node's own.
+        SwarmNodeError: the running node could not save, or the disk does not let us write.
+    """
+    manifest = read_manifest(name, paths)
+    _check_directory(directory, name)
+    merged = None if merge is None else _merged(name, paths, merge)
+    source, status, peers = _snapshot(name, paths)
+    if merged is not None:
+        source = merged["path"]
+    written = run_offline("export", "--", source, str(directory))
+    facts = _facts(manifest, written, status, peers)
+    if merged is not None:
+        facts["loss_held_out"] = merged["loss"]
+        facts["merge"] = {key: merged[key] for key in _MERGE_FACTS}
+    for file_name, text in (
+        (_FACTS_FILE, json.dumps(facts, indent=2) + "\n"),
+        ("README.md", _card(facts)),
+    ):
+        write_atomic(directory / file_name, text.encode(), mode=0o644)
+    return {**facts, "bytes": written["bytes"], "export_dir": str(directory)}
+
+
+def _snapshot(name: str, paths: Paths) -> tuple[str, dict[str, Any] | None, list[dict[str, Any]]]:
+    """Return the newest snapshot, and status and peers of the node if it runs."""
+    client = ControlClient(paths)
+    with contextlib.suppress(NotRunning):
+        if client.get("/status")["swarm"] == name:
+            source = client.post("/snapshot", deadline_s=_SNAPSHOT_DEADLINE_S)["path"]
+            return source, client.get("/status"), client.get("/peers")
+    snapshots = paths.swarm(name).snapshots
+    if not snapshots.is_dir() or not any(snapshots.iterdir()):
+        raise ConfigError(
+            f"swarm {name!r} has no snapshot in {paths.home} yet: train first with"
+            f" `swarmnode join {name}`"
+        )
+    return str(snapshots), None, []
+
+
+def _merged(name: str, paths: Paths, rule: str) -> dict[str, Any]:
+    """Have the running node merge all members' models. Raises SwarmNodeError."""
+    client = ControlClient(paths)
+    running = client.get("/status")["swarm"]
+    if running != name:
+        raise ConfigError(f"--merge: the node that runs here is in the swarm {running!r}")
+    found = ask_for_merge(client, rule)
+    if found["problem"]:
+        raise WorkerError(found["problem"])
+    return found
+
+
+def _check_directory(directory: Path, name: str) -> None:
+    """Refuse to write over anything but an earlier export of a swarm of this name."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(directory.iterdir())
+    except OSError as error:
+        raise StorageError(f"cannot write to the folder {directory}: {error.strerror}") from error
+    if is_empty:
+        return
+    with contextlib.suppress(FileNotFoundError, CorruptRecord, ValueError, TypeError, KeyError):
+        facts = read_file(directory / _FACTS_FILE, bytes_max=_FACTS_BYTES_MAX)
+        if json.loads(facts)["swarm"] == name:
+            return
+    raise ConfigError(
+        f"expected a new folder, an empty one or an earlier export of {name!r}, {directory}"
+        " holds other files: choose another"
+    )
+
+
+def _facts(
+    manifest: Manifest,
+    written: dict[str, Any],
+    status: dict[str, Any] | None,
+    peers: list[dict[str, Any]],
+) -> dict[str, Any]:
+    contributors = [
+        {**_who(peer["peer"], peer["name"]), "steps": peer["step"], "tokens": peer["tokens"]}
+        for peer in peers
+        if peer["tokens"]
+    ]
+    own = _who("this node", "")
+    if status is not None:
+        own = _who(status["peer"], status["node_name"])
+    contributors.insert(0, {**own, "steps": written["step"], "tokens": written["tokens"]})
+    return {
+        "swarm": manifest.name,
+        "swarm_key": encode_base32(manifest.swarm_key),
+        "task": manifest.task,
+        "task_version": manifest.task_version,
+        "task_config": manifest.task_config,
+        "layout_hash": written["layout_hash"],
+        "parameters": manifest.numel,
+        "strategy": manifest.strategy,
+        "strategy_settings": manifest.strategy_settings,
+        "codec": manifest.codec,
+        "seed": manifest.seed,
+        "data_hash": manifest.data_hash.hex(),
+        "step": written["step"],
+        "tokens_total": sum(one["tokens"] for one in contributors),
+        "contributors": contributors,
+        "exchanges": status["exchanges_committed"] if status is not None else None,
+        "loss_held_out": status["eval_loss"] if status is not None else None,
+        "merge": None,
+        "loss_swarm": status["swarm_loss"] if status is not None else None,
+        "exported_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "swarmnode_version": __version__,
+    }
+
+
+def _who(peer: str, name: str) -> dict[str, Any]:
+    return {"peer": peer, "name": name}
+
+
+def _escaped(name: str) -> str:
+    """Return a name that a stranger chose so that Markdown and HTML see text in it."""
+    return re.sub(r"[^\w .+-]", lambda found: f"&#{ord(found[0])};", name)
+
+
+def _card(facts: dict[str, Any]) -> str:
+    rows = "\n".join(
+        f"| {_escaped(one['name'])} | `{one['peer']}` | {one['steps']:,} | {one['tokens']:,} |"
+        for one in facts["contributors"]
+    )
+    settings = "\n".join(f"- {key}: {value}" for key, value in facts["task_config"].items())
+    loss = facts["loss_held_out"]
+    return f"""# {facts["swarm"]}
+
+A model of the task `{facts["task"]}` (version {facts["task_version"]}), trained by
+{_peers(len(facts["contributors"]))} of the swarm `{facts["swarm"]}` with swarmnode
+{facts["swarmnode_version"]}. Exported {facts["exported_at"]} from the node named first below.
+
+- parameters: {facts["parameters"]:,}
+- step of the exporting node: {facts["step"]:,}
+- tokens, all peers together: {facts["tokens_total"]:,}
+- loss on held-out data: {"not measured" if loss is None else f"{loss:.4f}"}
+- model: {_origin(facts["merge"])}
+- strategy: {facts["strategy"]} {json.dumps(facts["strategy_settings"])}, codec {facts["codec"]}
+- SHA-256 of the training data: `{facts["data_hash"]}`
+
+## Settings
+
+{settings}
+
+## Who trained it
+
+Names and numbers of other peers are what they said of themselves.
+
+| name | peer | steps | tokens |
+|---|---|---|---|
+{rows}
+
+## Use
+
+`swarmnode generate DIRECTORY --prompt "The "` writes text where the task can. The weights
+are plain safetensors; `config.json` has the settings to build the model with.
+"""
+
+
+def _origin(merge: dict[str, Any] | None) -> str:
+    if merge is None:
+        return "that of the exporting node"
+    return (
+        f"of {merge['contributors']} nodes, merged by {merge['rule']}; {merge['agreed']} of them"
+        f" came to the parameters with the SHA-256 `{merge['digest']}`"
+    )
+
+
+def _peers(count: int) -> str:
+    return "one peer" if count == 1 else f"{count} peers"
+
+
+def _running_swarm(paths: Paths) -> str | None:
+    try:
+        return str(ControlClient(paths).get("/status")["swarm"])
+    except NotRunning:
+        return None
+
+
+def _only_swarm(paths: Paths) -> str:
+    folder = paths.swarms
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if not names:
+        raise ConfigError(f"no swarm has been joined from the home {paths.home}")
+    if len(names) > 1:
+        raise ConfigError(f"this home knows several swarms: add --swarm {'|'.join(names)}")
+    return names[0]

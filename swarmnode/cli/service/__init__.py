@@ -1,0 +1,1 @@
+"""``swarmnode service``: the node as a service of this machine."""

@@ -1,0 +1,1 @@
+"""Verbs about swarms: make one, find one, let people in, join."""

@@ -1,0 +1,349 @@
+"""``swarmnode create``: a manifest, a key and a link."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import secrets
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from swarmnode import __version__
+from swarmnode.cli.main import print_json
+from swarmnode.cli.options import (
+    bootstrap_option,
+    check_data,
+    codec_option,
+    given,
+    json_option,
+    node_options,
+)
+from swarmnode.cli.progress import Progress
+from swarmnode.cli.swarm.room import check_room
+from swarmnode.config import NodeConfig, Paths, load_config
+from swarmnode.errors import ConfigError, Refused
+from swarmnode.processes.worker_tools import stream_offline
+from swarmnode.strategies.installed import DEFAULT_STRATEGY
+
+_SECONDS_PER_DAY = 86_400
+_LARGE_NUMEL = 10_000_000  # building so many takes seconds, on a busy machine a minute
+_SHOWN = (
+    "task",
+    "config",
+    "strategy",
+    "strategy_version",
+    "strategy_settings",
+    "topology",
+    "codecs",
+    "numel",
+    "layout_hash",
+)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--task", required=True, help="An installed task, or a preset such as llama-150m.")
+@click.option(
+    "--strategy",
+    default=DEFAULT_STRATEGY,
+    show_default=True,
+    help="How nodes learn from each other, such as pair-average or diloco.",
+)
+@click.option(
+    "--topology",
+    default="matching",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Who meets whom: anybody (matching), a graph such as ring, or a file of edges.",
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the task, or of the strategy as strategy.KEY=VALUE; may be repeated.",
+)
+@codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32 or E3M0.")
+@click.option(
+    "--members",
+    type=click.IntRange(1, 4096),
+    help="How many will train at most; refused above what the strategy can take.",
+)
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
+@click.option(
+    "--own-data",
+    is_flag=True,
+    help="Each member is meant to train on data of its own: nobody is warned of a difference.",
+)
+@click.option("--expires-days", type=click.IntRange(1, 36_500), help="Refuse newcomers after that.")
+@click.option("--closed", is_flag=True, help="Only who has an invite may join.")
+@bootstrap_option
+@node_options
+@json_option
+def create(
+    name: str,
+    task: str,
+    strategy: str,
+    topology: str,
+    settings: tuple[str, ...],
+    codec: str,
+    members: int | None,
+    data: Path | None,
+    own_data: bool,
+    expires_days: int | None,
+    closed: bool,
+    bootstrap: tuple[str, ...],
+    listen: str | None,
+    advertise: tuple[str, ...],
+    home: Path | None,
+    as_json: bool,
+) -> None:
+    """Create the swarm NAME and print the one link that others join with.
+
+    This node then takes part with `swarmnode join NAME`, like everybody else; the swarm
+    goes on without it.
+    """
+    from swarmnode.protocol.swarm import check_name
+    from swarmnode.store.training_data import TrainingData, save_training_data
+    from swarmnode.strategies.installed import look_at_strategy
+    from swarmnode.tensor.codec import get_codec
+
+    check_name(name)
+    look_at_strategy(strategy)
+    get_codec(codec)
+    data_dir = check_data(data)
+    config = load_config(
+        given(home=home and str(home), listen=listen, advertise=advertise, bootstrap=bootstrap),
+        os.environ,
+    )
+    check_link_can_work(config)
+    if config.paths.swarm(name).manifest.exists():
+        raise Refused(f"this home has a swarm named {name!r} already: choose another name")
+    chosen: dict[str, str | int] = {"strategy": strategy, "codec": codec, "topology": topology}
+    chosen["members"] = members or 0
+    described = _describe(task, settings, data_dir, is_quiet=as_json, **chosen)
+    save_training_data(name, config.paths, TrainingData(data_dir, own_data))
+    link, node_id = write_swarm(
+        name,
+        config,
+        codec,
+        described,
+        expires_days=expires_days,
+        is_closed=closed,
+        has_own_data=own_data,
+    )
+    if as_json:
+        facts = {key: described[key] for key in _SHOWN}
+        facts["admission"] = "closed" if closed else "open"
+        print_json({"link": link, "name": name, "peer": node_id, "codec": codec, **facts})
+        return
+    _tell(name, link, described, home=home, is_closed=closed)
+    # The link leads to this address, so the node must listen there.
+    flags = [("--home", str(home or "")), ("--listen", listen or "")]
+    flags += [("--advertise", address) for address in advertise]
+    flags += [("--data", data_dir)]
+    click.echo(f"this machine: {shlex.join(['swarmnode', 'join', name, *_given_flags(flags)])}")
+    if data_dir:
+        click.echo(_data_note(own_data=own_data))
+    _say_how_many(described)
+    _warn_if_private(link)
+
+
+def _tell(
+    name: str, link: str, described: dict[str, Any], *, home: Path | None, is_closed: bool
+) -> None:
+    click.echo(
+        f"created swarm {name}: task {described['task']}, {described['numel']:,} parameters,"
+        f" strategy {_words(described)}"
+    )
+    click.echo(f"\n  {link}\n")
+    if is_closed:
+        flags = _given_flags([("--home", str(home or ""))])
+        invite = ["swarmnode", "invite", "create", name, *flags]
+        click.echo(f"others need an invite, this link alone lets nobody in: {shlex.join(invite)}")
+    else:
+        click.echo(f"others: swarmnode join '{link}'")
+
+
+def _data_note(*, own_data: bool) -> str:
+    if own_data:
+        return (
+            "note: others name their own folder with --data FOLDER; who names none trains on the"
+            " task's own data"
+        )
+    return (
+        "note: others need a copy of that folder, named with --data FOLDER; who names none trains"
+        " on the task's own data, and its `status` says so"
+    )
+
+
+def _given_flags(flags: list[tuple[str, str]]) -> list[str]:
+    return [part for flag, value in flags if value for part in (flag, value)]
+
+
+def _say_how_many(described: dict[str, Any]) -> None:
+    if described["members_max"]:
+        click.echo(
+            f"note: at most {described['members_max']} members take part in"
+            f" {described['strategy']}: whoever comes after them trains beside;"
+            " for more choose one that meets in pairs"
+        )
+
+
+def _warn_if_private(link: str) -> None:
+    """Somebody who passes the link on should not have to find out by others' failures."""
+    import ipaddress
+
+    from swarmnode.config import parse_host_port
+    from swarmnode.protocol.swarm import parse_link
+
+    hosts = [parse_host_port(hint.address, setting="link").host for hint in parse_link(link).hints]
+    private = []
+    for host in hosts:
+        try:
+            private.append(host is not None and ipaddress.ip_address(host).is_private)
+        except ValueError:  # a name: it may lead anywhere
+            private.append(False)
+    if all(private):
+        click.echo(
+            f"note: {', '.join(map(str, hosts))} can be reached from this network only; for others"
+            " create the swarm with --bootstrap PEER@HOST:PORT of any public node, through which"
+            " they find it, or forward a port and name it with --advertise PUBLIC_HOST:PORT"
+        )
+
+
+def check_link_can_work(config: NodeConfig) -> None:
+    """Refuse a port that will be another one after the next start. Raises ConfigError."""
+    if not config.advertise and config.listen_address.port == 0:
+        raise ConfigError(
+            "--listen: expected a port that stays the same, since the link names it, got 0:"
+            " choose one, or name the address with --advertise"
+        )
+
+
+def _describe(
+    task: str,
+    settings: tuple[str, ...],
+    data_dir: str,
+    *,
+    is_quiet: bool,
+    **chosen: str | int,
+) -> dict[str, Any]:
+    """Have torch build the model once, and check whether all that was chosen fits together."""
+    from swarmnode.tasks.presets import resolve_preset
+
+    named = task
+    task_config, strategy_settings = _parse_settings(settings)
+    task, task_config = resolve_preset(task, task_config)
+    arguments = [f"--task={task}", f"--config={json.dumps(task_config)}"]
+    arguments.append(f"--data-dir={data_dir}")
+    arguments += [f"--strategy-settings={json.dumps(strategy_settings)}"]
+    arguments += [f"--{name}={value}" for name, value in chosen.items()]
+    described: dict[str, Any] = {}
+    with Progress(is_quiet=is_quiet) as progress:
+        for described in stream_offline("describe", "--progress", *arguments):
+            if "progress" in described:
+                numel = described.get("numel", 0)
+                check_room(named, numel)
+                progress.show(described["progress"], is_long=numel >= _LARGE_NUMEL)
+    return described
+
+
+def _words(described: dict[str, Any]) -> str:
+    """Return what a strategy does, in a few words."""
+    words = [str(described["strategy"])]
+    if "every" in described["strategy_settings"]:
+        words.append(f"every {described['strategy_settings']['every']} steps")
+    topology = described["topology"]
+    if topology:
+        edges = topology.count("-")
+        words.append(f"on a graph of {edges} edges" if edges else f"on the graph {topology}")
+    codecs = " and ".join(dict.fromkeys(described["codecs"]))
+    return " ".join(words) + (f", codec {codecs}" if codecs else "")
+
+
+def write_swarm(
+    name: str,
+    config: NodeConfig,
+    codec: str,
+    described: dict[str, Any],
+    *,
+    expires_days: int | None,
+    is_closed: bool,
+    has_own_data: bool = False,
+) -> tuple[str, str]:
+    """Sign and write a manifest of what was ``described``; return the link and this node's id."""
+    from swarmnode.daemon.nat.addresses import reachable_addresses
+    from swarmnode.limits import BOOTSTRAP_HINTS_MAX
+    from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
+    from swarmnode.store.files import write_atomic
+    from swarmnode.store.keys import load_or_create_identity
+    from swarmnode.store.swarms import save_link
+    from swarmnode.tasks.packages import package_of
+    from swarmnode.wire.packing import encode_record
+    from swarmnode.wire.swarm import Manifest
+
+    paths: Paths = config.paths
+    node = load_or_create_identity(paths.node_key)
+    addresses = config.advertise or reachable_addresses(config.listen)
+    swarm = load_or_create_identity(paths.swarm(name).swarm_key)
+    now = int(time.time())
+    package, package_version = package_of(described["task"])
+    manifest = Manifest(
+        name=name,
+        swarm_key=swarm.public_key,
+        task=described["task"],
+        task_version=described["version"],
+        task_config=described["config"],
+        numel=described["numel"],
+        layout_hash=bytes.fromhex(described["layout_hash"]),
+        data_hash=bytes.fromhex(described["data_hash"]),
+        strategy=described["strategy"],
+        strategy_version=described["strategy_version"],
+        topology=described["topology"],
+        strategy_settings=described["strategy_settings"],
+        codec=codec,
+        seed=secrets.randbits(32),
+        admission="closed" if is_closed else "open",
+        min_version=__version__,
+        created_at=now,
+        expires_at=now + expires_days * _SECONDS_PER_DAY if expires_days else 0,
+        task_package=package or msgspec.UNSET,
+        task_package_version=package_version or msgspec.UNSET,
+        own_data=has_own_data or msgspec.UNSET,
+    )
+    own = [Hint(node.peer_id, address) for address in addresses]
+    # Behind a NAT the link is of use to others because of these alone.
+    hints = tuple(dict.fromkeys((*own, *map(Hint.parse, config.bootstrap))))[:BOOTSTRAP_HINTS_MAX]
+    link = SwarmLink(name, swarm.public_key, hints)
+    save_link(link, paths)
+    # The manifest comes last: without it the name is still free for another try.
+    write_atomic(paths.swarm(name).manifest, encode_record(sign_manifest(manifest, swarm)))
+    return str(link), str(node.peer_id)
+
+
+def _parse_settings(settings: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split ``KEY=VALUE`` into those of the task and those of the strategy."""
+    task: dict[str, Any] = {}
+    strategy: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set: expected KEY=VALUE, got {setting!r}")
+        try:
+            value = json.loads(text, parse_constant=str)
+        except (ValueError, RecursionError):
+            value = text
+        if isinstance(value, float) and not math.isfinite(value):  # 1e999
+            value = text
+        if key.startswith("strategy."):
+            strategy[key.removeprefix("strategy.")] = value
+        else:
+            task[key] = value
+    return task, strategy

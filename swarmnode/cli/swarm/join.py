@@ -1,0 +1,161 @@
+"""``swarmnode join``: a node in the foreground."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from swarmnode import limits
+from swarmnode.cli.options import (
+    check_data,
+    given,
+    json_option,
+    key_option,
+    limit_options,
+    network_options,
+    node_options,
+)
+from swarmnode.cli.swarm.training_data import choose_data, data_options
+from swarmnode.config import NodeConfig, NodeRole, load_config
+from swarmnode.errors import ConfigError
+
+if TYPE_CHECKING:
+    from swarmnode.protocol.swarm import SwarmLink
+    from swarmnode.store.training_data import TrainingData
+
+
+@click.command()
+@click.argument("link")
+@key_option
+@network_options
+@node_options
+@click.option(
+    "--role",
+    type=click.Choice(get_args(NodeRole)),
+    help="trainer, keeper (has snapshots), relay (connects others), monitor [default: trainer].",
+)
+@data_options
+@click.option("--device", help="auto, cpu, cuda, cuda:N or mps [default: auto].")
+@click.option("--metrics", help="HOST:PORT for Prometheus, or off [default: 127.0.0.1:7338].")
+@click.option("--dashboard", help="HOST:PORT for the page, or off [default: 127.0.0.1:7339].")
+@limit_options
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    default=limits.LOOKUP_WAIT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to look for a NAME that nobody knows yet: a member may be starting.",
+)
+@click.option("--steps", type=click.IntRange(min=1), help="Stop training after this many steps.")
+@json_option
+def join(
+    link: str,
+    key: str | None,
+    bootstrap: tuple[str, ...],
+    lan: bool | None,
+    network: str | None,
+    listen: str | None,
+    advertise: tuple[str, ...],
+    home: Path | None,
+    role: str | None,
+    data: Path | None,
+    no_data: bool,
+    own_data: bool,
+    device: str | None,
+    metrics: str | None,
+    dashboard: str | None,
+    steps: int | None,
+    wait_s: float,
+    as_json: bool,
+    **allowed: Any,
+) -> None:
+    """Join a swarm by its LINK or NAME and train until Ctrl-C.
+
+    A name that this home does not know is looked up in the DHT and on the local network; if
+    several swarms have it, `--key` says which. Nothing is executed that came from the network:
+    the swarm names a task, and that task must be installed on this machine.
+    """
+    if data is not None:
+        check_data(data)  # before anything is looked up
+    config = load_config(
+        given(
+            home=home and str(home),
+            listen=listen,
+            advertise=advertise,
+            role=role,
+            network=network,
+            bootstrap=bootstrap,
+            lan=lan,
+            device=device,
+            metrics=metrics,
+            dashboard=dashboard,
+            **allowed,
+        ),
+        os.environ,
+    )
+    from swarmnode.cli.swarm.told import errors_told, teller
+    from swarmnode.telemetry.logs import configure_logging
+
+    configure_logging(config.log_format, config.log_level, log_file=config.log_file)
+    with errors_told(config, as_json=as_json):
+        on_event = teller(config, as_json=as_json)
+        found = _find(link, key, config, on_event, may_ask=not as_json, wait_s=wait_s)
+        chosen = choose_data(found.name, config, data, no_data=no_data, own_data=own_data)
+        _train(config, found, chosen, steps or 0, on_event)
+
+
+def _find(
+    link: str,
+    key: str | None,
+    config: NodeConfig,
+    on_event: Callable[[str], None],
+    *,
+    may_ask: bool,
+    wait_s: float,
+) -> SwarmLink:
+    from swarmnode.cli.swarm.seek import resolve, somebody_sits_there
+
+    may_ask = may_ask and somebody_sits_there()
+    # A daemon of this home would not let another one start here: there is no point in asking it.
+    found = resolve(link, key, config, on_event, may_ask=may_ask, asks_daemon=False, wait_s=wait_s)
+    _check_somebody_to_ask(config, has_peers=bool(found.hints), name=found.name)
+    return found
+
+
+def _train(
+    config: NodeConfig,
+    found: SwarmLink,
+    chosen: TrainingData,
+    steps_max: int,
+    on_event: Callable[[str], None],
+) -> None:
+    from swarmnode.daemon.app.node import TrainingChoice
+    from swarmnode.daemon.app.start import run_daemon
+
+    training = TrainingChoice(
+        device=config.device,
+        threads=config.threads,
+        steps_max=steps_max,
+        data_dir=chosen.folder,
+        own_data=chosen.is_own,
+    )
+    run_daemon(config, found, training, on_event=on_event)
+
+
+def _check_somebody_to_ask(config: NodeConfig, *, has_peers: bool, name: str) -> None:
+    """Say at once what would else come out after a minute: that nobody can be found."""
+    has_manifest = config.paths.swarm(name).manifest.exists()
+    others = config.lan or config.bootstrap or config.paths.contacts.exists()
+    if not (has_peers or has_manifest or others):
+        raise ConfigError(
+            f"the link of swarm {name!r} names no peer (b=) to join through, this home knows no"
+            " other node, and the LAN is switched off: a shell cuts a link without quotes at the &,"
+            " so put the link in single quotes, or name a"
+            " node of its network with --bootstrap PEER@HOST:PORT"
+        )

@@ -1,0 +1,1 @@
+"""What a swarm is and asks for, shown before joining it: its manifest, and what it takes."""

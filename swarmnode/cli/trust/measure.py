@@ -1,0 +1,181 @@
+"""What ``swarmnode trust`` measures: what a step takes, and what memory.
+
+Members know it, and the node of this home has it from them; what they say is bounded, and the
+median counts. Else the task, if it is installed here, is tried for a moment in a process of its
+own (``worker/tools/trial.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+import msgspec
+
+from swarmnode.config import NodeConfig
+from swarmnode.daemon.volunteer import footprint
+from swarmnode.daemon.volunteer.footprint import Footprint
+from swarmnode.errors import SwarmNodeError
+from swarmnode.ipc.control import PROGRAM_TASK
+from swarmnode.ipc.spawn import worker_command, worker_environment
+from swarmnode.memory import main_memory
+from swarmnode.processes.client import ControlClient
+from swarmnode.tasks.installed import look_at_task
+from swarmnode.wire.swarm import Manifest
+
+# A step of less is none that a worker could take, one of more than a day none to plan with: a
+# member that says so is wrong, or lies.
+STEP_S_MIN = 1e-5
+STEP_S_MAX = 86_400.0
+# Members whose word is taken: more do not change a median.
+_MEMBERS_MAX = 1000
+# Starting Python and torch takes 4 s alone and 20 s on a machine that is busy; steps take 1.5 s.
+_TRIAL_S = 30.0
+_STEPS_S = 1.5
+# The machine has other things to do while a task that nobody knows is tried.
+_MEMORY_SHARE = 0.8
+_ANSWER_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a local step, and who says so, in words."""
+
+    seconds: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What could be measured; ``why_not`` says what was in the way of the rest."""
+
+    step: StepTime | None = None
+    footprint: Footprint | None = None
+    why_not: str = ""
+
+
+def measure(manifest: Manifest, config: NodeConfig) -> Measured:
+    """Return what the node of this home knows of the swarm, and else what a trial shows."""
+    own = own_step(manifest.name, config)
+    if own is not None:
+        return Measured(own, None, "this machine trains it already")
+    members = step_of_members(_members_say(manifest.name, config))
+    tried = _tried(manifest, config)
+    return Measured(members or tried.step, tried.footprint, tried.why_not)
+
+
+def own_step(name: str, config: NodeConfig) -> StepTime | None:
+    """Return what a step takes if a node of this home trains this swarm now."""
+    with suppress(SwarmNodeError):
+        status = ControlClient(config.paths).get("/status")
+        if status["swarm"] == name and status["step_time_s"]:
+            seconds = float(status["step_time_s"])
+            return StepTime(seconds, f"as measured here by this node: {_ms(seconds)} a step")
+    return None
+
+
+def _members_say(name: str, config: NodeConfig) -> Sequence[Any]:
+    with suppress(SwarmNodeError):
+        client = ControlClient(config.paths)
+        if client.get("/status")["swarm"] == name:
+            peers = client.get("/peers")
+            return [peer.get("step_time_s") for peer in peers[:_MEMBERS_MAX]]
+    return ()
+
+
+def step_of_members(said: Iterable[Any]) -> StepTime | None:
+    """Return the median of what members say a step takes; None if nobody says what can be."""
+    times_s = [
+        float(each)
+        for each in said
+        if isinstance(each, int | float)
+        and math.isfinite(each)
+        and STEP_S_MIN <= each <= STEP_S_MAX
+    ]
+    if not times_s:
+        return None
+    median_s = statistics.median(times_s)
+    count = len(times_s)
+    members = "1 member" if count == 1 else f"{count:,} members"
+    return StepTime(median_s, f"measured at {members}: {_ms(median_s)} a step")
+
+
+def _tried(manifest: Manifest, config: NodeConfig) -> Measured:
+    why_not = _why_no_trial(manifest, config)
+    if why_not:
+        return Measured(why_not=why_not)
+    memory = main_memory()
+    bound = round(_MEMORY_SHARE * memory.available_bytes) if memory is not None else 0
+    command = worker_command(
+        "swarmnode.worker.offline",
+        "trial",
+        *("--task", manifest.task, "--config", _json(manifest.task_config)),
+        *("--strategy", manifest.strategy),
+        *("--strategy-settings", _json(manifest.strategy_settings)),
+        *("--device", config.device, "--seconds", str(_STEPS_S), "--memory-bytes", str(bound)),
+    )
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_TRIAL_S,
+            check=False,
+            env=worker_environment(),
+        )
+    except subprocess.TimeoutExpired:
+        return Measured(why_not=f"a step did not end within {_TRIAL_S:.0f} s")
+    except OSError as error:
+        return Measured(why_not=f"no process can be started: {error.strerror}")
+    return _read(done.stdout[-_ANSWER_BYTES_MAX:], config)
+
+
+def _why_no_trial(manifest: Manifest, config: NodeConfig) -> str:
+    """Return what keeps the task from being tried here, "" if nothing does."""
+    installed = look_at_task(manifest.task)
+    if manifest.task == PROGRAM_TASK:
+        return "a program of yours trains it"
+    if installed is None:
+        return "the task is not installed here"
+    if installed.version not in (None, manifest.task_version):
+        return "another version of the task is installed here"
+    if find_spec("torch") is None:
+        return "torch is not installed here"
+    if not footprint.computed(manifest, config, config.device).fits:
+        return "memory would not do"
+    return ""
+
+
+def _read(said: bytes, config: NodeConfig) -> Measured:
+    """Read the answer of a trial, the last line that is one; a task may have printed others."""
+    for line in reversed(said.decode("utf-8", "replace").splitlines()):
+        with suppress(ValueError, KeyError, TypeError):
+            answer = json.loads(line)
+            if "failed" in answer:
+                return Measured(why_not=str(answer["message"])[:200])
+            steps, took_s = int(answer["steps"]), float(answer["seconds"])
+            how = f"measured here: {steps} steps in {took_s:.2g} s"
+            parts = int(answer["parts"])
+            cut = f", with batches in {parts} parts as memory is short" if parts > 1 else ""
+            memory = footprint.measured(
+                int(answer["main_bytes"]), int(answer["gpu_bytes"]), how + cut, config
+            )
+            seconds = max(STEP_S_MIN, took_s / max(1, steps))
+            return Measured(StepTime(seconds, how), memory)
+    return Measured(why_not="the trial ended without an answer: was it killed for its memory?")
+
+
+def _json(settings: dict[str, Any]) -> str:
+    return msgspec.json.encode(settings).decode()
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"

@@ -1,0 +1,1 @@
+"""Processes of swarmnode that a person's command starts, asks and ends."""

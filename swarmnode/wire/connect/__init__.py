@@ -1,0 +1,1 @@
+"""Messages about ways to a peer: beacons, NATs, hole punches, relays, signals."""

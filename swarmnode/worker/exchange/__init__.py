@@ -1,0 +1,1 @@
+"""What goes to other nodes and comes from them: views out, merges in."""

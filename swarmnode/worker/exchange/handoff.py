@@ -1,0 +1,206 @@
+"""The worker's side of the slots: views out, what came of them in. One copy each way.
+
+::
+
+    TakeView -> SlotReady   a slot is lent, its first half holds the views
+             -> NoView      why not; a wish is over, an answer is not
+    Apply    -> Applied     merged, at once or when the intent's steps have been taken
+    Release  ->             nothing came of it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from swarmnode.errors import LocalProtocolError
+from swarmnode.ipc.control import (
+    Applied,
+    Apply,
+    NoView,
+    Partner,
+    Release,
+    SlotReady,
+    TakeView,
+)
+from swarmnode.ipc.segment import Owner, Segment
+from swarmnode.strategies.base import Exchange, Intent, Kind, Meta, Offer, Received, Strategy, View
+from swarmnode.strategies.ranges import scale_of
+from swarmnode.worker.exchange.wishes import Posted, Wishes
+
+_NOT_FINITE = "local: the parameters are not finite"
+_WHY_CHARACTERS_MAX = 256  # of wire.records.ShortText
+
+_Lane = tuple[str, int, bool]
+
+
+@dataclass(frozen=True)
+class _Lent:
+    posted: Posted
+    intent: Intent  # that of an answer has the round and base version of who asked
+    meta: Meta
+
+    @property
+    def lane(self) -> _Lane:
+        return _lane(self.posted)
+
+    @property
+    def due_step(self) -> int:
+        return self.meta.steps + self.intent.apply_after_steps
+
+
+class Handoff:
+    """Borrows: the segment, which has its size, the strategy and its wishes.
+
+    Calls come between two steps. ``now`` is what this node says of itself at that moment.
+    """
+
+    def __init__(self, segment: Segment, strategy: Strategy, wishes: Wishes) -> None:
+        self._segment, self._strategy, self._wishes = segment, strategy, wishes
+        self._own, self._room = [], []
+        for slot in range(segment.slots):
+            own, room = (torch.frombuffer(h, dtype=torch.float32) for h in segment.halves(slot))
+            self._own.append(own)
+            self._room.append(room)
+        self._free = list(range(segment.slots))
+        self._lent: dict[int, _Lent] = {}
+        self._held: list[Apply] = []  # in the order in which they came
+
+    @property
+    def is_lending(self) -> bool:
+        """Whether the daemon has a slot, or one has come back that is not merged yet."""
+        return bool(self._lent)
+
+    def lend(self, order: TakeView, now: Meta) -> SlotReady | NoView:
+        """Copy what a wish wants sent into a slot, or say why not; then the wish is over."""
+        posted = self._wishes.find(order.number)
+        if posted is None:
+            return NoView(order.ticket, "no-wish: it is over here")
+        refusal = self._refusal(posted, order)
+        if refusal is not None:
+            return self._refuse(posted, order, refusal)
+        intent = _as_asked(posted, order)
+        slot = self._free[-1]
+        generation = self._segment.claim(slot)
+        if not posted.only_takes and not self._write(slot, intent):
+            if posted.is_open:
+                self._strategy.on_abort(intent, _NOT_FINITE)
+            return self._refuse(posted, order, _NOT_FINITE)
+        self._wishes.take(posted)
+        self._free.pop()
+        meta = replace(now, base_version=intent.base_version, weight=intent.weight)
+        self._lent[slot] = _Lent(posted, intent, meta)
+        self._segment.hand_over(slot, generation, Owner.DAEMON)
+        scale = scale_of(self._strategy.x)
+        return SlotReady(
+            order.ticket, slot, generation, now.steps, now.tokens, scale.rms, scale.largest
+        )
+
+    def release(self, message: Release) -> None:
+        """Take back a slot that nothing came of. Raises StaleSlot."""
+        self._segment.check(message.slot, message.generation, Owner.WORKER)
+        lent = self._take_back(message.slot)
+        if not lent.posted.only_gives:
+            self._strategy.on_abort(lent.intent, message.why)
+
+    def take(self, message: Apply) -> None:
+        """Keep a committed exchange until :meth:`apply_due`.
+
+        Raises:
+            StaleSlot: the slot was not handed back.
+            LocalProtocolError: it lacks a partner or group.
+        """
+        self._segment.check(message.slot, message.generation, Owner.WORKER)
+        kind = self._lent[message.slot].intent.kind
+        if (message.partner is None) != (kind is Kind.GROUP) or (
+            kind is Kind.GROUP and not message.present
+        ):
+            raise LocalProtocolError(f"expected who took part in a {kind}, got {message}")
+        self._held.append(message)
+
+    def apply_due(self, step: int, *, at_once: bool) -> list[Applied]:
+        """Merge what is held as long as its intent says; all of it with ``at_once``."""
+        due = [m for m in self._held if at_once or step >= self._lent[m.slot].due_step]
+        if due:
+            self._held = [message for message in self._held if message not in due]
+        return [self._apply(message, step) for message in due]
+
+    # --- lending -------------------------------------------------------------------------
+
+    def _refusal(self, posted: Posted, order: TakeView) -> str | None:
+        if _lane(posted) in {lent.lane for lent in self._lent.values()}:
+            return "busy: in another exchange of the same"
+        if not self._free:
+            return "busy: all slots are lent"
+        if order.peer is None or posted.only_takes:
+            return None
+        theirs = Meta(order.step, order.tokens, 0.0, order.base_version, order.weight)
+        asked = replace(_as_asked(posted, order), round=order.round, weight=order.weight)
+        return self._strategy.accept(Offer(order.peer, asked, theirs))
+
+    def _refuse(self, posted: Posted, order: TakeView, why: str) -> NoView:
+        self._wishes.drop(posted.number, why)
+        return NoView(order.ticket, why[:_WHY_CHARACTERS_MAX])
+
+    def _write(self, slot: int, intent: Intent) -> bool:
+        """Write the views; return whether they are finite."""
+        parts = _split(self._own[slot], intent.views)
+        for name, out in parts.items():
+            self._strategy.view(intent, name, out)
+        return all(bool(torch.isfinite(out).all()) for out in parts.values())
+
+    # --- merging -------------------------------------------------------------------------
+
+    def _apply(self, message: Apply, step: int) -> Applied:
+        lent = self._lent[message.slot]
+        staleness_steps = step - lent.meta.steps
+        self._strategy.apply(self._exchange(message, lent, staleness_steps))
+        self._take_back(message.slot)
+        return Applied(message.xid, step, staleness_steps)
+
+    def _exchange(self, message: Apply, lent: _Lent, steps_since: int) -> Exchange:
+        """Return what a slot holds, in the memory of the slot."""
+        views = lent.intent.views
+        came = _split(self._room[message.slot], views)
+        sent = {} if lent.posted.only_takes else _split(self._own[message.slot], views)
+        partner = message.partner
+        return Exchange(
+            intent=lent.intent,
+            meta=lent.meta,
+            sent=sent,
+            got={} if partner is None else {partner.peer: Received(came, _meta(partner))},
+            steps_since=steps_since,
+            mean=came if partner is None else {},
+            present=message.present,
+        )
+
+    def _take_back(self, slot: int) -> _Lent:
+        self._free.append(slot)
+        return self._lent.pop(slot)
+
+
+def _lane(posted: Posted) -> _Lane:
+    """Return what is lent once at a time. Reading is no hindrance to what this node wants."""
+    return posted.intent.tag, posted.intent.fragment, posted.only_gives
+
+
+def _as_asked(posted: Posted, order: TakeView) -> Intent:
+    if not posted.is_open:
+        return posted.intent
+    return replace(posted.intent, round=order.round, base_version=order.base_version)
+
+
+def _meta(partner: Partner) -> Meta:
+    """Return what a partner said of itself; nobody tells another the time t."""
+    return Meta(partner.step, partner.tokens, 0.0, partner.base_version, partner.weight)
+
+
+def _split(half: torch.Tensor, views: Sequence[View]) -> dict[str, torch.Tensor]:
+    """Return where the views lie in a half of a slot, by their names."""
+    found, begin = {}, 0
+    for view in views:
+        found[view.name] = half[begin : begin + view.numel]
+        begin += view.numel
+    return found

@@ -1,0 +1,101 @@
+"""From what the daemon wants trained to a state and a strategy that are ready to train."""
+
+from __future__ import annotations
+
+import random
+
+from swarmnode.errors import SpecMismatch
+from swarmnode.ipc.control import Configure, Members
+from swarmnode.strategies.base import Context, Strategy, TaskFacts
+from swarmnode.strategies.registry import build_strategy, check_strategy
+from swarmnode.strategies.topology import graph_over
+from swarmnode.tasks.base import Task
+from swarmnode.tasks.packages import how_to_get
+from swarmnode.worker.model.state import TrainState, build_state, build_task
+
+
+def prepare_state(configure: Configure) -> TrainState:
+    """Build task and model.
+
+    Raises:
+        ConfigError: a setting, the device or the model.
+        SpecMismatch: they are not those of the swarm.
+    """
+    source = how_to_get(configure.task_package, configure.task_package_version)
+    task = build_task(configure.task, configure.task_config, configure.data_dir, source=source)
+    if configure.task_version not in (0, task.version):
+        source = source or "install the package that has the former"
+        raise SpecMismatch(
+            f"task {task.name}: the swarm uses version {configure.task_version}, version "
+            f"{task.version} is installed here; {source}"
+        )
+    state = build_state(
+        task,
+        swarm_seed=configure.swarm_seed,
+        device=configure.device,
+        batch_parts=configure.batch_parts,
+    )
+    layout = state.arena.layout
+    if configure.layout_hash not in (b"", layout.layout_hash):
+        raise SpecMismatch(
+            f"task {task.name}: the swarm's model has layout {configure.layout_hash.hex()[:12]}, "
+            f"here it is {layout.layout_hash.hex()[:12]}; install the version of the task that "
+            "the swarm uses"
+        )
+    return state
+
+
+def prepare_strategy(configure: Configure, state: TrainState) -> Strategy:
+    """Build the strategy, before a snapshot is restored.
+
+    Raises:
+        ConfigError: it is unknown, a setting is wrong or unstable, or it is not for this task.
+    """
+    name, settings = configure.strategy, configure.strategy_settings
+    check_strategy(name, settings, facts_of(state.task))
+    return build_strategy(name, settings, state.arena.flat)
+
+
+def facts_of(task: Task) -> TaskFacts:
+    """Return what a strategy is told of a task."""
+    return TaskFacts(task.name, task.strong_convexity, task.smoothness)
+
+
+class Surroundings:
+    """Who else is there, as the strategy knows it.
+
+    Borrows: the strategy, which it starts: alone, until the daemon says who the others are.
+    """
+
+    def __init__(self, configure: Configure, state: TrainState, strategy: Strategy) -> None:
+        """Raises ConfigError: the strategy is not for this task."""
+        self._strategy = strategy
+        self._topology = configure.topology
+        self._seed = configure.swarm_seed
+        self._self_id = configure.self_id
+        self._rng = random.Random(f"{configure.shard_seed}/{state.step}/strategy")
+        self._layout = state.arena.layout
+        self._facts = facts_of(state.task)
+        self._members: tuple[bytes, ...] = (self._self_id,)
+        strategy.start(self._context())
+
+    def take(self, message: Members) -> None:
+        """Tell the strategy that the members have changed. Raises ConfigError: as above."""
+        if message.members == self._members:
+            return
+        self._members = message.members
+        if self._topology:
+            self._strategy.start(self._context())
+        else:
+            self._strategy.on_membership(self._members)
+
+    def _context(self) -> Context:
+        return Context(
+            self_id=self._self_id,
+            seed=self._seed,
+            rng=self._rng,
+            layout=self._layout,
+            members=self._members,
+            facts=self._facts,
+            topology=graph_over(self._topology, len(self._members)),
+        )

@@ -1,0 +1,144 @@
+"""What is being trained: task, model, arena, optimizer, and how far it has come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from swarmnode.ipc.control import TakeShard
+from swarmnode.tasks.base import Task, seed_of
+from swarmnode.tasks.registry import load_task
+from swarmnode.worker.model.arena import Arena
+from swarmnode.worker.model.device import Device, choose_device, with_fastest_precision
+from swarmnode.worker.model.microbatch import MicroBatches
+
+
+@dataclass
+class TrainState:
+    """Everything that a step changes, on one device."""
+
+    task: Task
+    model: torch.nn.Module
+    arena: Arena
+    optimizer: torch.optim.Optimizer
+    device: Device
+    swarm_seed: int = 0
+    step: int = 0
+    tokens: int = 0
+    batch_parts: int = 1  # into which a batch is cut from the beginning
+    micro: MicroBatches = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.micro = MicroBatches(self.task, self.batch_parts)
+
+    def batches(self, shard_seed: int) -> Iterator[Any]:
+        """Return this node's stream of batches from here on.
+
+        A resumed run does not replay a stream from its beginning: it draws a new one, fixed
+        by the seed and the step at which it resumes.
+        """
+        seed = seed_of(f"{shard_seed}/{self.step}")
+        torch.manual_seed(seed)  # dropout and the like: different on every node
+        return self.task.batches(seed)
+
+    def shard_batches(self, order: TakeShard) -> Iterator[Any]:
+        """Return the batches of one shard: the same ones on every node of the swarm."""
+        epoch_seed = seed_of(f"{self.swarm_seed}/epoch/{order.epoch}")
+        return self.task.shard_batches(epoch_seed, order.index, order.n_shards)
+
+    def take_step(self, batch: Any) -> float:
+        """Take one step of local training; return its loss.
+
+        A batch whose loss is NaN or infinite is left out: it is no step.
+        """
+        value = self.backward(batch)
+        if math.isfinite(value):
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+            self.count_step()
+        return value
+
+    def backward(self, batch: Any) -> float:
+        """Return the loss; the parameters have its gradients, unless it is NaN or infinite."""
+        return self.micro.run(partial(self._accumulate, batch))
+
+    def _accumulate(self, batch: Any) -> float:
+        """Sum gradients up over the parts of a batch; none are left unless all went well."""
+        parts = self.micro.cut(batch)
+        n_examples = sum(n for _, n in parts)
+        mean = 0.0
+        is_whole = False
+        try:
+            for part, n in parts:
+                with self.device.autocast():
+                    loss = self.task.loss(self.model, self.device.move(part))
+                value = loss.item()  # waits for a GPU: the price of never spreading a NaN
+                if not math.isfinite(value):
+                    return value
+                if n < n_examples:
+                    loss, value = loss * (n / n_examples), value * (n / n_examples)
+                loss.backward()  # type: ignore[no-untyped-call]
+                mean += value
+            is_whole = True
+            return mean
+        finally:
+            if not is_whole:
+                self.optimizer.zero_grad(set_to_none=True)
+
+    def loss_of(self, batch: Any) -> float:
+        """Return the loss of a batch, without gradients."""
+        return self.micro.run(partial(self._mean_loss, batch))
+
+    def _mean_loss(self, batch: Any) -> float:
+        parts = self.micro.cut(batch)
+        n_examples = sum(n for _, n in parts)
+        with torch.no_grad(), self.device.autocast():
+            return math.fsum(
+                float(self.task.loss(self.model, self.device.move(part))) * (n / n_examples)
+                for part, n in parts
+            )
+
+    def count_step(self) -> None:
+        """A step was taken."""
+        self.step += 1
+        self.tokens += self.task.tokens_per_batch
+
+    def evaluate(self) -> float:
+        """Return the loss on the task's held-out probe."""
+        self.model.eval()
+        try:
+            with torch.no_grad(), self.device.autocast():
+                return self.task.evaluate(self.model)
+        finally:
+            self.model.train()
+
+
+def build_task(name: str, config: dict[str, Any], data_dir: str = "", *, source: str = "") -> Task:
+    """Return an instance of task ``name``; see ``load_task``. Raises ConfigError."""
+    return load_task(name, source=source)(config, data_dir=data_dir)
+
+
+def build_state(task: Task, *, swarm_seed: int, device: str, batch_parts: int = 1) -> TrainState:
+    """Build model and optimizer; the same ``swarm_seed`` gives the same parameters anywhere.
+
+    ``batch_parts``: into how many parts a batch is cut from the beginning.
+
+    Raises:
+        ConfigError: the device is not there, or the model cannot be trained together.
+    """
+    chosen = choose_device(device)
+    torch.manual_seed(swarm_seed)
+    model = task.build_model(swarm_seed).to(chosen.torch_device)
+    arena = Arena(model)
+    model.train()
+    if batch_parts > 1:
+        chosen = with_fastest_precision(chosen, task, model, batch_parts)
+    else:
+        chosen = with_fastest_precision(chosen, task, model)
+    optimizer = task.build_optimizer(model)
+    return TrainState(task, model, arena, optimizer, chosen, swarm_seed, batch_parts=batch_parts)

@@ -1,0 +1,1 @@
+"""Snapshots of the training state: written, judged, restored."""

@@ -1,0 +1,1 @@
+"""The training loop: batches, steps, rests, and when the strategy acts."""

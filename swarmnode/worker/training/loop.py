@@ -1,0 +1,233 @@
+"""The training loop: what a node does all day.
+
+Nothing in it waits for the network or the daemon. Between two steps it merges what was
+exchanged meanwhile, lends views of the model to exchanges, wishes for others as the strategy
+says, and tells how it is going.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from swarmnode import limits
+from swarmnode.ipc.control import (
+    Apply,
+    Drop,
+    DropShard,
+    GiveShare,
+    Members,
+    Pause,
+    Records,
+    Release,
+    Resume,
+    RoundSteps,
+    SaveSnapshot,
+    Share,
+    Stop,
+    Stray,
+    TakeShard,
+    TakeView,
+    ToWorker,
+    WeighMerge,
+)
+from swarmnode.ipc.segment import Segment
+from swarmnode.strategies.base import Intent, Meta, Record, StepInfo, Strategy
+from swarmnode.worker.channel import Channel, DaemonGone
+from swarmnode.worker.exchange.handoff import Handoff
+from swarmnode.worker.exchange.merges import Merges
+from swarmnode.worker.exchange.wishes import Wishes
+from swarmnode.worker.failures import Diverged
+from swarmnode.worker.model.prepare import Surroundings
+from swarmnode.worker.model.state import TrainState
+from swarmnode.worker.report import Reporter
+from swarmnode.worker.snapshots.saver import Saver
+from swarmnode.worker.training.clocks import Clocks
+from swarmnode.worker.training.feed import Feed
+from swarmnode.worker.training.learn import local_step
+from swarmnode.worker.training.share import share_of
+
+
+class Loop:
+    """One run of training over ``state``; ``steps_max`` 0 means until told to stop.
+
+    The strategy has been started by its ``surroundings``.
+    """
+
+    def __init__(
+        self,
+        state: TrainState,
+        strategy: Strategy,
+        *,
+        surroundings: Surroundings,
+        channel: Channel,
+        segment: Segment,
+        saver: Saver,
+        rng: random.Random,
+        steps_max: int = 0,
+    ) -> None:
+        self.state, self.strategy, self.surroundings = state, strategy, surroundings
+        self.channel, self.saver = channel, saver
+        self.wishes = Wishes(strategy, channel.send)
+        self.handoff = Handoff(segment, strategy, self.wishes)
+        self.clocks = Clocks(strategy, rng)
+        self.reporter = Reporter(channel, strategy.metrics)
+        self.share = share_of(state.device)
+        self.feed = Feed(state.shard_batches, channel.send)
+        self.merges = Merges(state, channel.send)
+        self.steps_max = steps_max
+        self.rung: Sequence[Intent] = ()  # what the clock made due last
+        self.paused = self.stopping = False
+        self.bad_steps = 0
+
+    def run(self, shard_seed: int) -> None:
+        """Train until told to stop or the daemon is gone, then save. Raises Diverged.
+
+        ``shard_seed`` is of this node's own batches, for when it has no shard to train.
+        """
+        own = self.state.batches(shard_seed)
+        with contextlib.suppress(DaemonGone):  # nobody to report to: save and leave
+            self.wishes.offer_answers(self.state)
+            while not self.stopping:
+                self.listen()
+                if not self.is_resting:
+                    if not self.clocks.rest_s() and not self.share.rest_s():
+                        self.train_step(self.feed.next_batch(own))
+                    self.ring_clock()
+                self.keep_books()
+        self.end()
+
+    def end(self) -> None:
+        """Merge what has committed, and save a last time."""
+        self.stopping = True
+        with contextlib.suppress(DaemonGone):
+            self.merge_due()  # the other side of each has merged it, or will
+        with contextlib.suppress(DaemonGone):
+            self.saver.finish(self.state, self.strategy)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps are done; peers may still exchange with what was learnt."""
+        return 0 < self.steps_max <= self.state.step
+
+    @property
+    def is_resting(self) -> bool:
+        """Whether no step follows, as far as anybody knows."""
+        return self.paused or self.finished or self.stopping
+
+    # --- a step --------------------------------------------------------------------------
+
+    def train_step(self, batch: Any) -> None:
+        """Take one step of local training, and see what it makes due."""
+        started = time.perf_counter()
+        self.strategy.flow(self.clocks.begin_step())
+        loss = local_step(self.state, self.strategy, batch)
+        self.after_step(loss, time.perf_counter() - started)
+
+    def after_step(self, loss: float, seconds: float) -> None:
+        """A step was taken: merge what has come meanwhile, and see what it makes due."""
+        self.clocks.end_step(seconds)
+        self.share.note_step(seconds)
+        if not math.isfinite(loss):
+            self.note_bad_step(loss)
+            return
+        self.bad_steps = 0
+        self.reporter.note_step(loss, seconds + self.share.rest_s())
+        self.merge_due()
+        step = self.state.step
+        info = StepInfo(step, self.clocks.t, loss, seconds)
+        self.wishes.post(self.strategy.after_step(info), self.state)
+        if self.finished:
+            self.wishes.post(self.strategy.finalize(), self.state)
+        if step % self.state.task.eval_every_steps == 0 or self.finished:
+            self.evaluate()
+
+    def evaluate(self) -> None:
+        """Measure the loss on the task's probe."""
+        self.reporter.eval_loss = self.state.evaluate()
+
+    def note_bad_step(self, loss: float) -> None:
+        """Count steps without a finite loss. Raises Diverged after several in a row."""
+        self.bad_steps += 1
+        if self.bad_steps >= limits.DIVERGED_STEPS:
+            raise Diverged(
+                f"the loss was {loss} in {self.bad_steps} steps in a row after step "
+                f"{self.state.step}; lower the learning rate"
+            )
+
+    def ring_clock(self) -> None:
+        """Serve a ring of the strategy's clock, once what the last one made due has begun."""
+        if self.clocks.rings and not self.wishes.has_waiting(self.rung):
+            self.clocks.rings -= 1
+            self.rung = self.strategy.on_clock(self.clocks.t)
+            self.wishes.post(self.rung, self.state)
+
+    def merge_due(self) -> None:
+        """Merge the exchanges that have committed, as far as their time has come."""
+        for applied in self.handoff.apply_due(self.state.step, at_once=self.is_resting):
+            self.channel.send(applied)
+
+    def keep_books(self) -> None:
+        """Save and report as far as that is due."""
+        if not self.stopping:
+            self.saver.save_when_due(self.state, self.strategy, last=self.finished)
+        self.reporter.report_when_due(self.state, paused=self.paused, finished=self.finished)
+
+    # --- messages ------------------------------------------------------------------------
+
+    def listen(self) -> None:
+        """Do what the daemon asks; wait for that only as long as there is nothing else to do."""
+        nap_s = limits.WORKER_IDLE_POLL_S
+        if not self.is_resting:
+            nap_s = max(self.clocks.nap_s(), min(nap_s, self.share.rest_s()))
+        for message in self.channel.poll(nap_s):
+            self.obey(message)
+
+    def obey(self, message: ToWorker) -> None:
+        """Do what the daemon asks, between two steps."""
+        match message:
+            case TakeView():
+                now = Meta(self.state.step, self.state.tokens, self.clocks.t)
+                self.channel.send(self.handoff.lend(message, now))
+            case Drop():
+                self.wishes.drop(message.number, message.why)
+            case Apply():
+                self.handoff.take(message)
+                self.merge_due()
+            case Release():
+                self.handoff.release(message)
+            case Records():
+                self.take_records(message)
+            case Members():
+                self.surroundings.take(message)
+                self.wishes.offer_answers(self.state)
+            case Stray():
+                self.strategy.on_stray()
+            case RoundSteps():
+                self.strategy.set_round_steps(message.steps)
+            case SaveSnapshot():
+                self.saver.ask(message.request)
+            case TakeShard():
+                self.feed.take(message)
+            case DropShard():
+                self.feed.drop(message)
+            case GiveShare() | WeighMerge():
+                self.merges.obey(message)
+            case Pause() | Resume():
+                self.paused = isinstance(message, Pause)
+                self.merge_due()
+                self.reporter.report_soon()
+            case Share():
+                self.share.keep(message.fraction)
+            case Stop():
+                self.stopping = True
+
+    def take_records(self, message: Records) -> None:
+        """Hand the strategy a round of the log, unless it is not the next one."""
+        if message.round == self.strategy.log_round():
+            records = [Record(r.author, r.payload, r.round) for r in message.records]
+            self.strategy.on_records(message.round, records)
