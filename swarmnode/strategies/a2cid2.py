@@ -26,7 +26,7 @@ Conserved: Σ (x + x̃), by flow and exchanges, for any clocks and any cap.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import torch
@@ -36,18 +36,17 @@ from swarmnode.ipc.settings import Settings
 from swarmnode.strategies.base import (
     Context,
     Exchange,
-    Intent,
     Kind,
     Meeting,
     Needs,
-    Selector,
     Sent,
     Strategy,
 )
+from swarmnode.strategies.random_pairs import RandomPairs
 from swarmnode.strategies.topology import complete_mixing
 
 
-class A2CiD2(Strategy):
+class A2CiD2(RandomPairs, Strategy):
     """Average with random neighbours; x and x̃ flow into each other meanwhile."""
 
     name = "a2cid2"
@@ -122,19 +121,8 @@ class A2CiD2(Strategy):
     def local_update(self, v: torch.Tensor) -> None:
         self.x_tilde.sub_(v)
 
-    def clock_rate(self) -> float:
-        return self.config.rate / 2  # a partner's clock gives the other half
-
-    def on_clock(self, t: float) -> Sequence[Intent]:
-        del t
-        return self.answers()
-
-    def answers(self) -> Sequence[Intent]:
-        return (Intent(Kind.PAIR, 0, (self.whole("x"),), selector=Selector.NEIGHBOUR),)
-
-    def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
-        del intent, name  # there is only x to send
-        out.copy_(self.x)
+    def node_rate(self) -> float:
+        return float(self.config.rate)
 
     def apply(self, exchange: Exchange) -> None:
         m = exchange.difference("x").to(self.x.device)

@@ -42,14 +42,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 from msgspec import Meta as Range
-from numpy.typing import NDArray
 
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.settings import Settings
@@ -57,23 +56,19 @@ from swarmnode.strategies.base import (
     Context,
     Exchange,
     Intent,
-    Kind,
     Needs,
     Offer,
-    Selector,
     Strategy,
     TaskFacts,
 )
+from swarmnode.strategies.exponential import Matrix, exponential
+from swarmnode.strategies.random_pairs import RandomPairs
 from swarmnode.strategies.topology import Graph, build_graph
-
-Matrix = NDArray[np.float64]
 
 _NAMES = ("x", "x_tilde", "y", "y_tilde", "z", "z_tilde")
 _X, _XT, _Y, _YT, _Z, _ZT = range(6)
 # Of a clock that rings at random, so many rings tell its rate within a seventh.
 _MEASURED_RINGS = 50
-_TERMS = 9
-_IDENTITY = np.eye(6)
 _PACE_MIN = 0.01  # with no exchange at all there is nothing to wait for
 
 
@@ -126,23 +121,6 @@ class Constants:
         return m
 
 
-def exponential(m: Matrix, elapsed: float) -> Matrix:
-    """Return exp(m elapsed), to rounding: Taylor's series of a small part of it, squared.
-
-    Of at most 1/8 in norm, nine terms leave 1e-16. torch.linalg.matrix_exp and scipy do the same
-    at four and thirty times the cost, and two of these are needed for every exchange.
-    """
-    size = elapsed * float(np.abs(m).sum(axis=0).max())
-    squarings = max(0, math.ceil(math.log2(8 * size))) if size else 0
-    part = m * (elapsed / 2**squarings)
-    result: Matrix = _IDENTITY + part / _TERMS
-    for term in range(_TERMS - 1, 0, -1):
-        result = _IDENTITY + part @ result / term
-    for _ in range(squarings):
-        result = result @ result
-    return result
-
-
 def exchange_rates(graph: Graph) -> Graph:
     """Return ``graph`` with the least uniform rates that DADAO may have: 2 chi1 chi2 = 1."""
     uniform = Graph(graph.n, dict.fromkeys(graph.edges, 1 / len(graph.edges)))
@@ -150,12 +128,13 @@ def exchange_rates(graph: Graph) -> Graph:
     return uniform.scaled(math.sqrt(2) * mixing.acceleration)
 
 
-class Dadao(Strategy):
+class Dadao(RandomPairs, Strategy):
     """Six vectors a node; gradients and exchanges each at their own random times."""
 
     name = "dadao"
     needs = Needs.GRADIENT
     dtype = torch.float64
+    sends = "y+z"
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """``safety``: f above. ``guard``: gradients are taken more slowly while fewer than this
@@ -177,7 +156,7 @@ class Dadao(Strategy):
         self._measured = 1.0  # completed as a share of that, at full speed
         self._pace = 1.0
         self._members: tuple[bytes, ...] = ()
-        self._version = b""  # of the duals: which members they are shared with
+        self.base_version = b""  # of the duals: which members they are shared with
 
     @classmethod
     def check(cls, config: Any, facts: TaskFacts) -> None:
@@ -225,7 +204,7 @@ class Dadao(Strategy):
         if self._members not in ((), members):
             self._s[_Y:] = 0
         self._members = members
-        self._version = hashlib.sha256(b"".join(members)).digest()
+        self.base_version = hashlib.sha256(b"".join(members)).digest()
 
     def _rates(self, members: tuple[bytes, ...]) -> Graph | None:
         """Return the rates of exchanges; None while there is nobody to converge with."""
@@ -262,26 +241,11 @@ class Dadao(Strategy):
 
     # --- exchanges -----------------------------------------------------------------------
 
-    def clock_rate(self) -> float:
-        return self._rate / 2  # a partner's clock gives the other half
-
-    def on_clock(self, t: float) -> Sequence[Intent]:
-        del t
-        return self.answers()
-
-    def answers(self) -> Sequence[Intent]:
-        return (
-            Intent(
-                Kind.PAIR,
-                0,
-                (self.whole("y+z"),),
-                selector=Selector.NEIGHBOUR,
-                base_version=self._version,
-            ),
-        )
+    def node_rate(self) -> float:
+        return self._rate
 
     def accept(self, offer: Offer) -> str | None:
-        if offer.intent.base_version != self._version:
+        if offer.intent.base_version != self.base_version:
             return "base: it knows of other members"
         return None
 
@@ -290,7 +254,7 @@ class Dadao(Strategy):
         out.copy_(self._s[_Y] + self._s[_Z])
 
     def apply(self, exchange: Exchange) -> None:
-        if exchange.intent.base_version != self._version:
+        if exchange.intent.base_version != self.base_version:
             return
         minus_m = exchange.difference("y+z").to(self.x.device)
         self._s[_Z].add_(minus_m, alpha=self.constants.beta)

@@ -30,10 +30,7 @@ the other, be it that it has fewer rounds.
 
 from __future__ import annotations
 
-import hashlib
-import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -53,27 +50,21 @@ from swarmnode.strategies.base import (
     Strategy,
     View,
 )
-from swarmnode.strategies.noloco import Momentum
+from swarmnode.strategies.catch_up import ANY_LINEAGE, CatchUps
+from swarmnode.strategies.outer import Momentum, momentum_step
 from swarmnode.strategies.place import (
-    COUNT_MAX,
-    HASH_BITS,
     PLACE_NUMEL,
-    Place,
-    Words,
+    extend_lineage,
     lineage_refusal,
-    read_place,
+    lineage_version,
 )
-from swarmnode.strategies.ranges import not_finite, too_large
-from swarmnode.strategies.rounds import Rounds
+from swarmnode.strategies.rounds import InRounds, Rounds
 
 _CATCH_UP = "catch-up"
 _EXACT = "RAW32"
-_ASKS_MAX = 3  # peers for each round that came to nothing: the answers are whole models
-_ANY_LINEAGE = b""  # asked for by who is on the wrong one: also what is less far than its own
-_log = logging.getLogger(__name__)
 
 
-class DiLoCo(Strategy):
+class DiLoCo(InRounds, Strategy):
     """One outer step over all who are present, after it has come or eagerly."""
 
     name = "diloco"
@@ -97,10 +88,8 @@ class DiLoCo(Strategy):
         self._n_members = 1
         self._sent: torch.Tensor | None = None  # θ as of the view, or Δ where eager
         self._others: torch.Tensor | None = None  # eager: Δ̄(t−1) − Δ_own(t−1)/M, on the CPU
-        self._awaits_mean = self._has_stepped = self._is_behind = self._is_stray = False
-        self._words = Words()
-        self._refused = 0  # answers of peers to a catch-up
-        self._asks_left = 0  # for this round, where answers are refused
+        self._awaits_mean = self._has_stepped = False
+        self._catch_ups = CatchUps()
 
     @classmethod
     def meeting(cls, config: Any) -> Meeting:
@@ -110,16 +99,13 @@ class DiLoCo(Strategy):
         found = {"phi": self.phi, "b": self.b}
         return {**found, "lineage": self.lineage, "rounds": self.rounds.state}
 
-    def shipped(self) -> Collection[str]:
-        return self.buffers().keys()
-
     def check_received(self, received: Mapping[str, torch.Tensor]) -> str | None:
-        rounds, lineage = received.get("rounds"), received.get("lineage")
-        why = None if rounds is None else self.rounds.refusal(rounds)
+        lineage = received.get("lineage")
+        why = super().check_received(received)
         return why or (None if lineage is None else lineage_refusal(lineage))
 
     def metrics(self) -> dict[str, float]:
-        return {"catch_ups_refused": float(self._refused)}
+        return {"catch_ups_refused": float(self._catch_ups.refused)}
 
     def start(self, ctx: Context) -> None:
         super().start(ctx)
@@ -135,22 +121,10 @@ class DiLoCo(Strategy):
     def payload_numel(self) -> int:
         return self._catch_up().numel
 
-    def round_steps(self) -> int:
-        return int(self.config.every)
-
-    def set_round_steps(self, steps: int) -> None:
-        self.rounds.set_steps(steps)
-
     # --- when, and what ------------------------------------------------------------------
 
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
-        intents = []
-        if self._is_behind:
-            self._is_behind = False  # once for each round that came to nothing, if all goes well
-            intents.append(self._catch_up())
-        if self._is_stray:
-            self._is_stray = False
-            intents = [replace(self._catch_up(), base_version=_ANY_LINEAGE)]
+        intents = self._catch_ups.due(self._catch_up)
         for _, number in self.rounds.due(info.step):
             if not self.config.eager:
                 intents.append(self._meet(number))
@@ -200,7 +174,7 @@ class DiLoCo(Strategy):
             x_sent = self.x if self._sent is None else self._sent
             self.x.add_(self.phi - x_sent)
         self._sent = None
-        self._extend_lineage(exchange)
+        extend_lineage(self.lineage, exchange.present)
 
     def _begin_eagerly(self) -> None:
         """Take the step that does not wait, where the round before has given its mean."""
@@ -216,30 +190,23 @@ class DiLoCo(Strategy):
         self._others, self._has_stepped = None, True
 
     def _step(self, delta: torch.Tensor) -> None:
-        self.b.mul_(self.config.momentum).add_(delta)
-        self.phi.sub_(delta.add_(self.b, alpha=self.config.momentum), alpha=self.config.lr)
+        moved = momentum_step(self.b, delta, self.config.momentum, nesterov=True)
+        self.phi.sub_(moved, alpha=self.config.lr)
 
     # --- rounds that others had, and this node had not ---------------------------------------
 
     @property
     def _version(self) -> bytes:
-        count, hashed = (int(part) for part in self.lineage.tolist())
-        return count.to_bytes(8, "big") + hashed.to_bytes(8, "big")
-
-    def _extend_lineage(self, exchange: Exchange) -> None:
-        material = self._version + b"".join(exchange.present)
-        hashed = int.from_bytes(hashlib.sha256(material).digest()[: HASH_BITS // 8], "big")
-        count = (int(self.lineage[0]) + 1) % COUNT_MAX
-        self.lineage.copy_(torch.tensor([count, hashed]))
+        return lineage_version(self.lineage)
 
     def on_abort(self, intent: Intent, why: str) -> None:
         del why
         if intent.tag != _CATCH_UP:
-            self._sent, self._awaits_mean, self._is_behind = None, False, True
-            self._asks_left = _ASKS_MAX
+            self._sent, self._awaits_mean = None, False
+            self._catch_ups.note_missed()
 
     def on_stray(self) -> None:
-        self._is_stray = True
+        self._catch_ups.is_stray = True
 
     def _catch_up(self) -> Intent:
         views = (
@@ -263,15 +230,10 @@ class DiLoCo(Strategy):
 
     def _take_over(self, exchange: Exchange) -> None:
         """Put a peer's slow weights under the steps that this node took since its own."""
-        place = self._place_of(exchange)
-        if isinstance(place, str):
-            self._refused += 1
-            self._asks_left -= 1
-            self._is_behind = self._is_behind or self._asks_left > 0  # somebody else may be honest
-            (peer,) = exchange.got
-            _log.warning("the answer of %s to a catch-up is refused: %s", peer.hex()[:8], place)
+        place = self._catch_ups.place_of(exchange, self.rounds.number, self.x)
+        if place is None:
             return
-        if exchange.intent.base_version == _ANY_LINEAGE and place.version != self._version:
+        if exchange.intent.base_version == ANY_LINEAGE and place.version != self._version:
             self.rounds.go_to(place.round)
         else:
             self.rounds.catch_up(place.round)
@@ -284,17 +246,3 @@ class DiLoCo(Strategy):
         self.b.copy_(theirs["b"])
         self.lineage.copy_(torch.tensor([place.count, place.hashed]))
         self._others = None
-
-    def _place_of(self, exchange: Exchange) -> Place | str:
-        """Return where a peer is that has answered, or why its answer is refused."""
-        ((peer, received),) = exchange.got.items()
-        place = read_place(received.views["place"])
-        if isinstance(place, str):
-            return place
-        vectors = {name: received.views[name] for name in ("phi", "b")}
-        why = (
-            self._words.refusal(peer, place, self.rounds.number)
-            or not_finite(vectors)
-            or too_large(vectors, self.x)
-        )
-        return why or place

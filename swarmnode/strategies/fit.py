@@ -8,7 +8,8 @@ from typing import Any
 
 from swarmnode.errors import ConfigError
 from swarmnode.limits import GROUP_MEMBERS_MAX
-from swarmnode.strategies.base import Kind, Meeting, Strategy
+from swarmnode.strategies.base import Kind, Meeting
+from swarmnode.strategies.parts import SettingsPart
 from swarmnode.strategies.topology import TOPOLOGIES, build_graph
 from swarmnode.tensor.formats import FORMATS, Format, find_format
 
@@ -18,7 +19,7 @@ _SMALL = 4  # every graph is a legal one over so many nodes
 
 
 def check_fit(
-    strategy: type[Strategy], config: Any, codec: str, topology: str, members: int = 0
+    strategy: type[SettingsPart], config: Any, codec: str, topology: str, members: int = 0
 ) -> None:
     """Refuse what would train badly, or never.
 
@@ -104,7 +105,7 @@ def _find(name: str) -> Format:
     return found
 
 
-def _refuse_feedback(strategy: type[Strategy], codec: str, *, in_pairs: bool) -> None:
+def _refuse_feedback(strategy: type[SettingsPart], codec: str, *, in_pairs: bool) -> None:
     why = (
         "which harms where partners are drawn at random"
         if in_pairs

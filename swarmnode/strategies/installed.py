@@ -1,8 +1,8 @@
 """Which strategies this version has, without importing any: importing one imports torch.
 
-A strategy is one file of this folder with a class that has :class:`base.Strategy` as its base and
-``name = "..."`` in its body; ``version = N`` if it is not 1. That is all there is to its
-registration.
+A strategy is one file of this folder with a class that has :class:`base.Strategy` as its base, its
+last one if there are several, and ``name = "..."`` in its body; ``version = N`` if it is not 1.
+That is all there is to its registration.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def check_installed(name: str, version: int) -> None:
 
 def _in_file(path: Path) -> Iterator[InstalledStrategy]:
     source = path.read_bytes()
-    if b"(Strategy)" not in source:
+    if b"Strategy)" not in source:
         return
     for node in ast.parse(source).body:
         if not (isinstance(node, ast.ClassDef) and _is_strategy(node)):

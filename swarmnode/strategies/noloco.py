@@ -22,12 +22,10 @@ paper's bound grows with μ instead, and admits settings that diverge.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from msgspec import Meta as Range
 
-from swarmnode.errors import ConfigError
 from swarmnode.ipc.settings import PositiveInt, Settings
 from swarmnode.strategies.base import (
     Exchange,
@@ -39,16 +37,18 @@ from swarmnode.strategies.base import (
     Strategy,
     TaskFacts,
 )
-from swarmnode.strategies.rounds import Rounds
-from swarmnode.strategies.stability import gamma_bound
+from swarmnode.strategies.outer import (
+    PAIR,
+    Momentum,
+    Rate,
+    momentum_step,
+    pull,
+    refuse_unstable,
+)
+from swarmnode.strategies.rounds import InRounds, Rounds
 
-Momentum = Annotated[float, Range(ge=0.0, lt=1.0)]
-Rate = Annotated[float, Range(ge=0.0, le=4.0)]
 
-_PAIR = 2
-
-
-class NoLoCo(Strategy):
+class NoLoCo(InRounds, Strategy):
     """Pairs average pseudo-gradients and pull their slow weights together."""
 
     name = "noloco"
@@ -73,7 +73,7 @@ class NoLoCo(Strategy):
     @classmethod
     def check(cls, config: Any, facts: TaskFacts) -> None:
         del facts
-        refuse_unstable(cls.name, config.momentum, config.gamma, _PAIR)
+        refuse_unstable(cls.name, config.momentum, config.gamma, PAIR)
 
     @classmethod
     def meeting(cls, config: Any) -> Meeting:
@@ -82,18 +82,8 @@ class NoLoCo(Strategy):
     def buffers(self) -> Mapping[str, torch.Tensor]:
         return {"phi": self.phi, "m": self.m, "rounds": self.rounds.state}
 
-    def check_received(self, received: Mapping[str, torch.Tensor]) -> str | None:
-        rounds = received.get("rounds")
-        return None if rounds is None else self.rounds.refusal(rounds)
-
     def payload_numel(self) -> int:
         return 2 * self.x.numel()
-
-    def round_steps(self) -> int:
-        return int(self.config.every)
-
-    def set_round_steps(self, steps: int) -> None:
-        self.rounds.set_steps(steps)
 
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
         return [
@@ -111,10 +101,8 @@ class NoLoCo(Strategy):
 
     def apply(self, exchange: Exchange) -> None:
         c = self.config
-        step = exchange.partner.views["delta"].add_(exchange.sent["delta"]).mul_(-c.beta / 2)
-        step.add_(exchange.difference("phi"), alpha=c.gamma / 2)
-        self.m.mul_(c.momentum).add_(step.to(self.x.device))
-        self.phi.add_(self.m)
+        g = pull(exchange, c.beta, c.gamma).to(self.x.device)
+        self.phi.add_(momentum_step(self.m, g, c.momentum, nesterov=False))
         x_sent = self.x if self._x_sent is None else self._x_sent
         self.x.add_(self.phi - x_sent)
         self._x_sent = None
@@ -125,16 +113,3 @@ class NoLoCo(Strategy):
 
     def metrics(self) -> dict[str, float]:
         return {"momentum_norm": float(self.m.norm())}
-
-
-def refuse_unstable(
-    name: str, momentum: float, gamma: float, group_size: int, *, nesterov: bool = False
-) -> None:
-    """Refuse a γ that makes slow weights diverge; see stability.py. Raises ConfigError."""
-    bound = gamma_bound(momentum, group_size, nesterov=nesterov)
-    if gamma >= bound:
-        where = "pairs" if group_size == _PAIR else "groups"
-        raise ConfigError(
-            f"strategy {name}: expected gamma below {bound:.4g}, where outer steps with momentum "
-            f"{momentum:g} over random {where} are stable, got {gamma:g}; lower gamma or momentum"
-        )

@@ -36,19 +36,18 @@ import torch
 from msgspec import Meta as Range
 
 from swarmnode import limits
-from swarmnode.errors import InvariantViolation, MalformedMessage
+from swarmnode.errors import MalformedMessage
 from swarmnode.ipc.settings import PositiveFloat, Settings
 from swarmnode.strategies.base import (
-    Exchange,
     Intent,
     Kind,
-    Meeting,
     Probe,
     Record,
     Selector,
     StepInfo,
     Strategy,
 )
+from swarmnode.strategies.log_only import LogOnly
 from swarmnode.strategies.ranges import outside
 
 _LOG_MIN, _LOG_STEP, _Q_MAX = -9.0, 0.125, 127
@@ -81,7 +80,7 @@ def draw_direction(seed: int, round_number: int, author: bytes, numel: int) -> t
     return torch.from_numpy(bits.astype(np.float32)).mul_(2).sub_(1)
 
 
-class OneByte(Strategy):
+class OneByte(LogOnly, Strategy):
     """Slopes along shared random directions, in the log of the swarm."""
 
     name = "one-byte"
@@ -100,11 +99,6 @@ class OneByte(Strategy):
         self._measured: tuple[int, float] | None = None  # round, slope: still to be published
         self._published_round = -1
         self._malformed = 0
-
-    @classmethod
-    def meeting(cls, config: Any) -> Meeting:
-        del config
-        return Meeting(Kind.LOG, 1.0, ())
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
         return {"rounds_closed": self.rounds_closed}
@@ -169,17 +163,6 @@ class OneByte(Strategy):
 
     def log_round(self) -> int:
         return self.round
-
-    def payload_numel(self) -> int:
-        return 1  # no vector is ever sent
-
-    def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
-        del intent, name, out
-        raise InvariantViolation("one-byte: records of the log are all that is sent")
-
-    def apply(self, exchange: Exchange) -> None:
-        del exchange
-        raise InvariantViolation("one-byte: records of the log are all that comes")
 
     def metrics(self) -> dict[str, float]:
         octets = hashlib.sha256(self.x.cpu().numpy().tobytes()).digest()

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-import torch
 from msgspec import Meta as Range
 
 from swarmnode.ipc.settings import PositiveInt, Settings
@@ -26,14 +25,14 @@ from swarmnode.strategies.base import (
     Intent,
     Kind,
     Meeting,
-    Selector,
     Sent,
     StepInfo,
     Strategy,
 )
+from swarmnode.strategies.random_pairs import RandomPairs
 
 
-class PairAverage(Strategy):
+class PairAverage(RandomPairs, Strategy):
     """Average with one peer at a time."""
 
     name = "pair-average"
@@ -59,21 +58,11 @@ class PairAverage(Strategy):
             return ()
         return (Intent(Kind.PAIR, info.step // self.config.every, (self.whole("x"),)),)
 
-    def clock_rate(self) -> float:
-        return self.config.rate / 2  # a partner's clock gives the other half
-
-    def on_clock(self, t: float) -> Sequence[Intent]:
-        del t
-        return self.answers()
+    def node_rate(self) -> float:
+        return float(self.config.rate)
 
     def answers(self) -> Sequence[Intent]:
-        if not self.config.rate:
-            return ()
-        return (Intent(Kind.PAIR, 0, (self.whole("x"),), selector=Selector.NEIGHBOUR),)
-
-    def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
-        del intent, name  # there is only x to send
-        out.copy_(self.x)
+        return super().answers() if self.config.rate else ()
 
     def apply(self, exchange: Exchange) -> None:
         self.x.add_(exchange.difference("x").to(self.x.device), alpha=0.5)

@@ -8,6 +8,8 @@ That does not stop peers who lie together.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -32,6 +34,19 @@ class Place:
     def version(self) -> bytes:
         """What orders lineages: the longer one is further, then the larger hash."""
         return self.count.to_bytes(8, "big") + self.hashed.to_bytes(8, "big")
+
+
+def lineage_version(lineage: torch.Tensor) -> bytes:
+    """Return the version of a lineage: [2], its outer steps and its hash."""
+    count, hashed = (int(part) for part in lineage.tolist())
+    return Place(count, hashed, 0).version
+
+
+def extend_lineage(lineage: torch.Tensor, present: Iterable[bytes]) -> None:
+    """Count an outer step, and hash over who took part in it."""
+    material = lineage_version(lineage) + b"".join(present)
+    hashed = int.from_bytes(hashlib.sha256(material).digest()[: HASH_BITS // 8], "big")
+    lineage.copy_(torch.tensor([(int(lineage[0]) + 1) % COUNT_MAX, hashed]))
 
 
 def lineage_refusal(lineage: torch.Tensor) -> str | None:

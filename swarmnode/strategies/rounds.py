@@ -6,9 +6,12 @@ fits it to a node's speed; a round that has begun ends as it was.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from swarmnode import limits
+from swarmnode.strategies.base import Strategy
 from swarmnode.strategies.ranges import outside
 
 _ROUND = 0
@@ -72,3 +75,22 @@ class Rounds:
         since = step - begin
         n = self._n_fragments
         return [(p, number) for p in range(n) if p * steps // n == since]
+
+
+class InRounds(Strategy):
+    """A strategy whose rounds have ``config.every`` local steps unless a pacer finds others.
+
+    It makes its ``rounds``, and has their state among its buffers as ``rounds``.
+    """
+
+    rounds: Rounds
+
+    def check_received(self, received: Mapping[str, torch.Tensor]) -> str | None:
+        state = received.get("rounds")
+        return None if state is None else self.rounds.refusal(state)
+
+    def round_steps(self) -> int:
+        return int(self.config.every)
+
+    def set_round_steps(self, steps: int) -> None:
+        self.rounds.set_steps(steps)

@@ -52,8 +52,15 @@ from swarmnode.strategies.base import (
     View,
 )
 from swarmnode.strategies.fragments import Fragment, cut
-from swarmnode.strategies.noloco import Momentum, Rate, refuse_unstable
-from swarmnode.strategies.rounds import Rounds
+from swarmnode.strategies.outer import (
+    PAIR,
+    Momentum,
+    Rate,
+    momentum_step,
+    pull,
+    refuse_unstable,
+)
+from swarmnode.strategies.rounds import InRounds, Rounds
 from swarmnode.tensor.formats import find_format
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]
@@ -70,7 +77,7 @@ class _Flight:
     x: torch.Tensor | None = None
 
 
-class Streaming(Strategy):
+class Streaming(InRounds, Strategy):
     """Slow weights meet fragment by fragment; fast ones are mixed with them."""
 
     name = "streaming"
@@ -140,7 +147,7 @@ class Streaming(Strategy):
                     f"strategy streaming: expected a codec that stands alone, such as E3M0 for "
                     f"delta_codec and Q8B64 for weights_codec, got {name!r}"
                 )
-        group_size = 2 if config.meet == "pair" else 0
+        group_size = PAIR if config.meet == "pair" else 0
         refuse_unstable(
             cls.name, config.momentum, config.gamma, group_size, nesterov=config.nesterov
         )
@@ -162,18 +169,8 @@ class Streaming(Strategy):
         if self.reference is not None:
             self._base_version = _digest(self.reference)
 
-    def check_received(self, received: Mapping[str, torch.Tensor]) -> str | None:
-        rounds = received.get("rounds")
-        return None if rounds is None else self.rounds.refusal(rounds)
-
     def payload_numel(self) -> int:
         return 2 * max(fragment.numel for fragment in self.fragments)
-
-    def round_steps(self) -> int:
-        return int(self.config.every)
-
-    def set_round_steps(self, steps: int) -> None:
-        self.rounds.set_steps(steps)
 
     @property
     def _sends_difference(self) -> bool:
@@ -226,28 +223,16 @@ class Streaming(Strategy):
     def apply(self, exchange: Exchange) -> None:
         c = self.config
         fragment = self.fragments[exchange.intent.fragment]
-        g = self._pull(exchange).to(self.x.device)
-        m = fragment.gather(self.m).mul_(c.momentum).add_(g)
+        g = pull(exchange, c.beta, c.gamma).to(self.x.device)
+        m = fragment.gather(self.m)
+        moved = momentum_step(m, g, c.momentum, nesterov=c.nesterov)
         fragment.put(self.m, m)
-        fragment.add(self.phi, g.add_(m, alpha=c.momentum) if c.nesterov else m)
+        fragment.add(self.phi, moved)
         flight = self._flights.pop(exchange.intent.fragment, None)
         x = flight.x if flight is not None else None
         if x is None:
             x = fragment.gather(self.x)
         fragment.add(self.x, fragment.gather(self.phi).sub_(x), alpha=1 - c.local_share)
-
-    def _pull(self, exchange: Exchange) -> torch.Tensor:
-        """Return g = −β mean(Δ̂) + γ (mean(φ̂) − φ̂_own)."""
-        c = self.config
-        if exchange.intent.kind is Kind.PAIR:
-            g = exchange.partner.views["delta"].add_(exchange.sent["delta"]).mul_(-c.beta / 2)
-            if c.gamma:
-                g.add_(exchange.difference("phi"), alpha=c.gamma / 2)
-            return g
-        g = exchange.mean["delta"] * -c.beta
-        if c.gamma:
-            g.add_(exchange.mean["phi"] - exchange.sent["phi"], alpha=c.gamma)
-        return g
 
     def on_abort(self, intent: Intent, why: str) -> None:
         del why

@@ -8,18 +8,18 @@ import torch
 
 from swarmnode.memory import main_memory
 from swarmnode.quantities import show_bytes
-from swarmnode.strategies.base import Strategy
+from swarmnode.strategies.parts import StatePart
 from swarmnode.worker.model.state import TrainState
 
 
-def state_bytes(state: TrainState, strategy: Strategy) -> int:
+def state_bytes(state: TrainState, strategy: StatePart) -> int:
     """Return what weights, gradients, optimizer and strategy take once the first step is done."""
     trained = [p for p in state.model.parameters() if p.requires_grad]
     held = [*state.model.parameters(), *state.model.buffers(), *strategy.buffers().values()]
     return _bytes(held) + _bytes(trained) + max(_kept_bytes(state), _expected_bytes(state))
 
 
-def needs_words(state: TrainState, strategy: Strategy) -> str:
+def needs_words(state: TrainState, strategy: StatePart) -> str:
     """Say what is needed and what is there, for whoever has to find a larger machine."""
     needed = show_bytes(state_bytes(state, strategy))
     return (

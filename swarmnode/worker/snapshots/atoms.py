@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import torch
 
-from swarmnode.strategies.base import Strategy
+from swarmnode.strategies.parts import StatePart
 from swarmnode.tensor.snapshot_format import About
 from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.snapshots.tensorfile import Tensors
@@ -32,7 +32,7 @@ def about(state: TrainState) -> About:
     )
 
 
-def atoms(state: TrainState, strategy: Strategy) -> Tensors:
+def atoms(state: TrainState, strategy: StatePart) -> Tensors:
     """Return every tensor that a node needs to go on; they are those of the state itself."""
     tensors = optimizer_state(state)[0]
     for name, tensor in weights(state.model).items():

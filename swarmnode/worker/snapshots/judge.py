@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from swarmnode import limits
-from swarmnode.strategies.base import Strategy
+from swarmnode.strategies.parts import StatePart
 from swarmnode.strategies.ranges import not_finite, outside, too_large
 from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.snapshots.atoms import OPTIMIZER, STRATEGY, weights
@@ -68,12 +68,12 @@ class Found:
     is_a_peers: bool
 
 
-def refusal(state: TrainState, strategy: Strategy, found: Found) -> str:
+def refusal(state: TrainState, strategy: StatePart, found: Found) -> str:
     """Return why a snapshot is not fit to be trained on, in one line; empty: it is."""
     return next(filter(None, _reasons(state, strategy, found)), "")
 
 
-def _reasons(state: TrainState, strategy: Strategy, found: Found) -> Iterator[str | None]:
+def _reasons(state: TrainState, strategy: StatePart, found: Found) -> Iterator[str | None]:
     """Give one verdict after the other; the cheap ones of counts do not wait for the vectors."""
     buffers = {STRATEGY + name: tensor for name, tensor in found.buffers.items()}
     yield not_finite(buffers)

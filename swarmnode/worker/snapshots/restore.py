@@ -17,7 +17,7 @@ import msgspec
 import torch
 
 from swarmnode.errors import ConfigError, CorruptRecord, SpecMismatch
-from swarmnode.strategies.base import Strategy
+from swarmnode.strategies.parts import StatePart
 from swarmnode.tensor.snapshot_format import FETCHED_NAME, About, find_snapshots
 from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.snapshots.atoms import MODEL, OPTIMIZER, STRATEGY, weights
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 _MISSING = object()
 
 
-def load_snapshot(path: Path, state: TrainState, strategy: Strategy) -> None:
+def load_snapshot(path: Path, state: TrainState, strategy: StatePart) -> None:
     """Bring ``state`` and ``strategy`` to a snapshot.
 
     One that was fetched from a peer is a place to begin: what it holds of the strategy is that
@@ -191,7 +191,7 @@ def _copy_into(own: dict[str, Any], found: Mapping[str, Any]) -> None:
             own[key] = found[key]
 
 
-def _fitting_buffers(strategy: Strategy, tensors: Tensors) -> Tensors:
+def _fitting_buffers(strategy: StatePart, tensors: Tensors) -> Tensors:
     fitting: Tensors = {}
     for name, own in strategy.buffers().items():
         found = tensors.get(STRATEGY + name)

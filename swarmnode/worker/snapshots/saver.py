@@ -15,7 +15,7 @@ from pathlib import Path
 from swarmnode import limits
 from swarmnode.errors import StorageError
 from swarmnode.ipc.control import SnapshotFailed, SnapshotSaved
-from swarmnode.strategies.base import Strategy
+from swarmnode.strategies.parts import StatePart
 from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.snapshots.snapshot import SnapshotStore, Taken
 
@@ -66,7 +66,7 @@ class Saver:
         """Have a snapshot taken as soon as none is being written; it answers all requests."""
         self._request = request
 
-    def save_when_due(self, state: TrainState, strategy: Strategy, *, last: bool) -> None:
+    def save_when_due(self, state: TrainState, strategy: StatePart, *, last: bool) -> None:
         """Say how a write went, and begin another when asked or due; returns at once.
 
         Args:
@@ -83,7 +83,7 @@ class Saver:
         if self._request or is_due or (last and state.step != self._tried_step):
             self._begin(state, strategy)
 
-    def finish(self, state: TrainState, strategy: Strategy) -> None:
+    def finish(self, state: TrainState, strategy: StatePart) -> None:
         """Save a last time, after what is being written, and then say how all that went.
 
         Raises:
@@ -100,7 +100,7 @@ class Saver:
     def __exit__(self, *exc_info: object) -> None:
         self._thread.shutdown(wait=True)
 
-    def _begin(self, state: TrainState, strategy: Strategy) -> _Save:
+    def _begin(self, state: TrainState, strategy: StatePart) -> _Save:
         request, self._request = self._request, 0
         self._tried_step = state.step
         began_s = time.monotonic()

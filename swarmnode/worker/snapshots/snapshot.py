@@ -19,7 +19,7 @@ from pathlib import Path
 
 from swarmnode import limits
 from swarmnode.errors import CorruptRecord, SpecMismatch, StorageError
-from swarmnode.strategies.base import Strategy
+from swarmnode.strategies.parts import StatePart
 from swarmnode.tensor.snapshot_format import (
     FETCHED_NAME,
     About,
@@ -83,7 +83,7 @@ class SnapshotStore:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def take(self, state: TrainState, strategy: Strategy) -> Taken:
+    def take(self, state: TrainState, strategy: StatePart) -> Taken:
         """Copy the state; it must be written before the next one is taken.
 
         Raises:
@@ -107,11 +107,11 @@ class SnapshotStore:
             old.unlink(missing_ok=True)
         return path
 
-    def save(self, state: TrainState, strategy: Strategy) -> Path:
+    def save(self, state: TrainState, strategy: StatePart) -> Path:
         """Take and write a snapshot. Raises as both do."""
         return self.write(self.take(state, strategy))
 
-    def restore(self, state: TrainState, strategy: Strategy) -> bool:
+    def restore(self, state: TrainState, strategy: StatePart) -> bool:
         """Bring ``state`` to the newest snapshot that is good; False if there is none.
 
         One that was fetched after our own were written comes first: we were away for long. Our

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from swarmnode import limits
-from swarmnode.strategies.base import Strategy
+from swarmnode.strategies.parts import ClockPart
 
 
 class Clocks:
@@ -25,7 +25,7 @@ class Clocks:
 
     def __init__(
         self,
-        strategy: Strategy,
+        strategy: ClockPart,
         rng: random.Random,
         now: Callable[[], float] = time.monotonic,
     ) -> None:

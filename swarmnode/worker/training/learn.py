@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from swarmnode.strategies.base import Needs, Probe, Strategy
+from swarmnode.strategies.base import Needs, Probe
+from swarmnode.strategies.parts import StepPart
 from swarmnode.worker.model.state import TrainState
 
 
-def local_step(state: TrainState, strategy: Strategy, batch: Any) -> float:
+def local_step(state: TrainState, strategy: StepPart, batch: Any) -> float:
     """Take one local step on ``batch``; return its loss.
 
     A batch whose loss is NaN or infinite is left out: it is no step.
@@ -30,7 +31,7 @@ def local_step(state: TrainState, strategy: Strategy, batch: Any) -> float:
     return loss
 
 
-def _by_gradient(state: TrainState, strategy: Strategy, batch: Any) -> float:
+def _by_gradient(state: TrainState, strategy: StepPart, batch: Any) -> float:
     loss = state.backward(batch)
     if math.isfinite(loss):
         gradient = state.arena.gradient()

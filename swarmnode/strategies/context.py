@@ -1,0 +1,75 @@
+"""What an engine tells a strategy of where it is and of each local step, and what it asks for."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from swarmnode.strategies.topology import Graph
+from swarmnode.tensor.layout import Layout
+
+# Takes a function that returns the loss of this step's batch at ``x`` as it is at that moment,
+# without gradients; returns the loss of the step, with ``x`` as it was. For zeroth-order methods.
+Probe = Callable[[Callable[[], float]], float]
+
+
+class Needs(enum.StrEnum):
+    """What of a local step :meth:`Strategy.local_update` must be told."""
+
+    NOTHING = "nothing"  # the optimizer changes x; local_update is not called
+    STEP = "step"  # the optimizer changes x; then v = x_before - x_after
+    GRADIENT = "gradient"  # no optimizer: v is the gradient at x, the strategy changes x
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """A local step that was taken: ``step`` of them so far, the last took ``seconds``."""
+
+    step: int
+    t: float  # units of own steps, see base.py
+    loss: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TaskFacts:
+    """What of a task decides whether an algorithm is fit for it.
+
+    ``strong_convexity`` (mu) and ``smoothness`` (L) are bounds over all nodes' objectives, None
+    where nobody knows them, as for every neural network.
+    """
+
+    name: str
+    strong_convexity: float | None = None
+    smoothness: float | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a strategy finds itself.
+
+    Attributes:
+        self_id: this node, 32 bytes.
+        seed: the swarm's, the same on every node.
+        rng: this node's own.
+        layout: which tensor lies where in ``x``.
+        members: ids of all members, this node among them, in ascending order.
+        facts: what is known of the task.
+        topology: the graph over ``members`` in their order, maybe of several parts; None:
+            everybody meets everybody.
+    """
+
+    self_id: bytes
+    seed: int
+    rng: random.Random
+    layout: Layout
+    members: tuple[bytes, ...]
+    facts: TaskFacts
+    topology: Graph | None = None
+
+    @property
+    def index(self) -> int:
+        """Where this node stands among the members."""
+        return self.members.index(self.self_id)

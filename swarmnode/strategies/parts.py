@@ -1,0 +1,178 @@
+"""What an engine may ask of a strategy, by subject; every method has a default that suits most.
+
+A strategy is all of these parts, see ``base.py``, and implements of each what its algorithm has.
+Code of an engine that is about one of them asks for that part alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from swarmnode.ipc.settings import Settings, parse_settings
+from swarmnode.strategies.context import Needs, Probe, TaskFacts
+from swarmnode.strategies.exchanges import Intent, Kind, Meeting, Offer, Record, Sent
+
+
+class SettingsPart:
+    """What is known of an algorithm from its settings, before there is any model.
+
+    Class attributes:
+        name, version: written into the manifest; a change of meaning is a new version.
+        Config: the settings.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    Config: ClassVar[type[Settings]] = Settings
+
+    @classmethod
+    def parse(cls, settings: dict[str, Any]) -> Any:
+        """Return ``settings`` as a :attr:`Config`. Raises ConfigError."""
+        return parse_settings(settings, cls.Config, owner=f"strategy {cls.name}")
+
+    @classmethod
+    def check(cls, config: Any, facts: TaskFacts) -> None:
+        """Refuse settings outside a stability region, or a task that the algorithm is not for.
+
+        Called when a swarm is created and when a worker starts.
+
+        Raises:
+            ConfigError: with the bound.
+        """
+
+    @classmethod
+    def meeting(cls, config: Any) -> Meeting:
+        """Return how nodes meet; unless told otherwise in pairs, and sending whole weights."""
+        return Meeting(Kind.PAIR, float(getattr(config, "every", 0)), (Sent(),))
+
+
+class StatePart:
+    """What a strategy keeps beside the parameters, for snapshots and those who join with one."""
+
+    def buffers(self) -> Mapping[str, torch.Tensor]:
+        """Return the tensors beside ``x`` that a snapshot must hold, by name."""
+        return {}
+
+    def shipped(self) -> Collection[str]:
+        """Return the names of those buffers that a joiner takes from a peer's snapshot.
+
+        One that is about this node alone, such as the residual of a codec's error feedback,
+        would be wrong anywhere else.
+        """
+        return self.buffers().keys()
+
+    def check_received(self, received: Mapping[str, torch.Tensor]) -> str | None:
+        """Return why these buffers, of a peer's snapshot or a file, are refused, or None.
+
+        The engine has seen that they are finite, and in a peer's no vector implausibly large. The
+        ranges of counts are the strategy's to know; see ``strategies/ranges.py``. Changes nothing.
+        """
+        del received
+        return None
+
+    def join(self, received: Mapping[str, torch.Tensor]) -> None:
+        """Set the buffers of a node that begins with a peer's snapshot, ``x`` being set already.
+
+        Args:
+            received: of the :meth:`shipped` buffers those that the snapshot has in this shape.
+        """
+        buffers = self.buffers()
+        for name, tensor in received.items():
+            buffers[name].copy_(tensor)
+
+
+class StepPart:
+    """How a local step is taken: by the optimizer, by the gradient, or by losses alone.
+
+    Class attributes:
+        needs: what of a local step it wants to be told.
+    """
+
+    needs: ClassVar[Needs] = Needs.NOTHING
+
+    def gradient_point(self) -> Probe | None:
+        """Return how this step measures its batch; None: by the gradient at ``x``."""
+        return None
+
+    def local_update(self, v: torch.Tensor) -> None:
+        """Take note of a local step. ``v``: [numel], on the device of ``x``; see :class:`Needs`."""
+
+
+class ClockPart:
+    """What goes by time, and not by steps: vectors that flow, exchanges at random times, rest."""
+
+    def flow(self, t: float) -> None:
+        """Bring buffers that move by themselves between events to time ``t``."""
+
+    def clock_rate(self) -> float:
+        """Return how often per unit of ``t`` a Poisson clock is to call :meth:`on_clock`.
+
+        A partner's clock rings as well: over a graph where all have the same rate a node takes
+        part in twice as many exchanges as it starts.
+        """
+        return 0.0
+
+    def on_clock(self, t: float) -> Sequence[Intent]:
+        """Return what is due when the clock rings."""
+        del t
+        return ()
+
+    def pace(self) -> float:
+        """Return at what share of its full speed this node should take steps: above 0, at most 1.
+
+        Below 1 only where going on at full speed would break the algorithm.
+        """
+        return 1.0
+
+
+class RoundPart:
+    """Rounds of local steps, as many in each as a pacer finds; see ``strategies/rounds.py``."""
+
+    def round_steps(self) -> int:
+        """Return the local steps of a round as the settings say; 0: there are no rounds."""
+        return 0
+
+    def set_round_steps(self, steps: int) -> None:
+        """Take so many local steps in each round that is still to begin; see protocol/pacing.py."""
+
+
+class AnswerPart:
+    """PAIR and PULL: what peers can have of this node at any time, and what it refuses them."""
+
+    def answers(self) -> Sequence[Intent]:
+        """Return what a peer can have of this node at any time, whether it wishes the same or not.
+
+        Of the kinds PAIR with NEIGHBOUR, and PULL. The round and base version of what is asked
+        for are the peer's.
+        """
+        return ()
+
+    def accept(self, offer: Offer) -> str | None:
+        """Return why a peer's wish is refused, or None.
+
+        The engine has compared the compatibility key, tag, fragment, ``round_skew_max`` and
+        ``base_version`` before; of a PULL only the key.
+        """
+        del offer
+        return None
+
+
+class GroupPart:
+    """GROUP: means along one chain, of which there may be several; see :class:`Intent`."""
+
+    def on_stray(self) -> None:
+        """Take note that most members are on another lineage: ask for theirs."""
+
+
+class LogPart:
+    """LOG: records that all members see in the same rounds and order."""
+
+    def on_records(self, round_number: int, records: Sequence[Record]) -> None:
+        """Apply a closed round of the LOG: the same records in the same order on every node."""
+
+    def log_round(self) -> int:
+        """Return the round of the LOG that :meth:`on_records` is to be called with next."""
+        return 0
