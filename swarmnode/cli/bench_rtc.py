@@ -29,9 +29,10 @@ from swarmnode.cli.children import child
 from swarmnode.cli.stopping import run_async
 from swarmnode.ids import PeerId
 from swarmnode.ipc.spawn import worker_command
+from swarmnode.net.peering import run_session
 from swarmnode.net.rtc import RtcChannel, open_rtc
 from swarmnode.net.services import Services
-from swarmnode.net.session import Session, run_session
+from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
 

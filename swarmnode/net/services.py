@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from swarmnode.errors import InvariantViolation, Refused
 from swarmnode.ids import PeerId
+from swarmnode.net.session import Session
+from swarmnode.net.stream import Stream
 from swarmnode.net.traffic import Traffic
 from swarmnode.wire.session import check_service_name
 
-if TYPE_CHECKING:
-    from swarmnode.net.session import Session
-    from swarmnode.net.stream import Stream
-
-Handler = Callable[["Session", "Stream"], Awaitable[None]]
+Handler = Callable[[Session, Stream], Awaitable[None]]
 RequestHandler = Callable[[PeerId, bytes], Awaitable[bytes]]
 AnswerHandler = Callable[[PeerId, bytes], bytes]
 

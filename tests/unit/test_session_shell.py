@@ -27,8 +27,9 @@ from swarmnode.errors import (
 from swarmnode.ids import PeerId
 from swarmnode.net.handshake import Link, establish
 from swarmnode.net.memory import MemoryNetwork
+from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
-from swarmnode.net.session import Session, run_session
+from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.session.records import Role
 from swarmnode.wire.frames import FrameKind, FrameParser, encode_credit, encode_frame
