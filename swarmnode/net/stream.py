@@ -151,12 +151,6 @@ class Stream:
             if filled < len(buffer):
                 raise self._ended_early(filled, len(buffer))
 
-    async def receive_exactly(self, n_bytes: int) -> bytes:
-        """Return the next ``n_bytes``. Raises as :meth:`receive_into`."""
-        buffer = bytearray(n_bytes)
-        await self.receive_into(memoryview(buffer))
-        return bytes(buffer)
-
     async def receive_message(self, max_bytes: int) -> tuple[bytes, memoryview]:
         """Return (header, payload) of the next message; both are the caller's.
 
