@@ -11,7 +11,7 @@ import trio
 from swarmnode import limits
 from swarmnode.errors import Overloaded, Refused, SwarmNodeError
 from swarmnode.net.calls import Answerer
-from swarmnode.net.services import AnswerHandler, Handler, RequestHandler, Services
+from swarmnode.net.services import AnswerHandler, RequestHandler, Services, StreamHandler
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.session.stream import StreamState
@@ -87,7 +87,7 @@ class Handlers:
             if self._backlog and not self._session.is_closed:
                 self._start(self._backlog.popleft())
 
-    async def _serve(self, stream: Stream, handler: Handler) -> None:
+    async def _serve(self, stream: Stream, handler: StreamHandler) -> None:
         await handler(self._session, stream)
         stream.finish_nowait()
 
