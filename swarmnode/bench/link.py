@@ -29,8 +29,9 @@ from cryptography.x509.oid import NameOID
 from swarmnode.ids import PeerId
 from swarmnode.ipc.spawn import worker_command
 from swarmnode.net.channel import Channel
+from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
-from swarmnode.net.session import Session, run_session
+from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.processes.children import child

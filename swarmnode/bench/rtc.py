@@ -27,9 +27,10 @@ from swarmnode.bench.link import (
 )
 from swarmnode.ids import PeerId
 from swarmnode.ipc.spawn import worker_command
+from swarmnode.net.peering import run_session
 from swarmnode.net.rtc import RtcChannel, open_rtc
 from swarmnode.net.services import Services
-from swarmnode.net.session import Session, run_session
+from swarmnode.net.session import Session
 from swarmnode.processes.children import child
 from swarmnode.processes.stopping import run_async
 from swarmnode.protocol.identity import Identity

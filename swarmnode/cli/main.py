@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         exit_code = _run(arguments)
     finally:
-        stopping.end_children()  # a benchmark that failed must not leave its nodes behind
+        stopping.end_started()  # a benchmark that failed must not leave its nodes behind
     try:
         sys.stdout.flush()
     except OSError as error:

@@ -12,18 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from swarmnode.errors import DeadlineExceeded, SwarmNodeError
-from swarmnode.net.services import AnswerHandler
+from swarmnode.net.pump import Pump
 from swarmnode.net.stream import error_from_reset
 from swarmnode.protocol.session.stream import StreamState
 from swarmnode.wire.session import Priority, ResetCode
 
-if TYPE_CHECKING:
-    from swarmnode.net.session import Session
-
 OnAnswer = Callable[[bytes | SwarmNodeError], None]
+Answerer = Callable[[bytes], None]  # answers the stream that it was made for
 
 
 @dataclass(slots=True, eq=False)
@@ -39,11 +36,11 @@ class _Call:
 class Calls:
     """The requests of one session that have no task, ours and the peer's."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._core = session.core
+    def __init__(self, pump: Pump) -> None:
+        self._pump = pump
+        self._core = pump.core
         self._asked: dict[int, _Call] = {}
-        self._asking: dict[int, tuple[StreamState, AnswerHandler]] = {}
+        self._asking: dict[int, Answerer] = {}
 
     def ask(
         self, service: str, payload: bytes, *, deadline_s: float, now: float, on_answer: OnAnswer
@@ -53,11 +50,11 @@ class Calls:
         self._asked[state.stream_id] = _Call(state, on_answer, deadline_s, now + deadline_s)
         self._core.queue(state, memoryview(payload))
         self._core.end(state)
-        self._session.flush()
+        self._pump.flush()
 
-    def accept(self, state: StreamState, handler: AnswerHandler) -> None:
-        """Answer this stream of the peer with that handler once it is here whole."""
-        self._asking[state.stream_id] = (state, handler)
+    def accept(self, state: StreamState, answerer: Answerer) -> None:
+        """Answer this stream of the peer once it is here whole."""
+        self._asking[state.stream_id] = answerer
 
     def changed(self, state: StreamState) -> None:
         """Something came on a stream that may be one of these, or it ended."""
@@ -66,8 +63,8 @@ class Calls:
         call = self._asked.pop(state.stream_id, None)
         if call is not None:
             call.on_answer(self._answer_of(call))
-        elif (asking := self._asking.pop(state.stream_id, None)) is not None and not state.reset:
-            self._session.handlers.answer(state, asking[1], _take_all(state))
+        elif (answer := self._asking.pop(state.stream_id, None)) is not None and not state.reset:
+            answer(_take_all(state))
 
     def expire(self, now: float) -> None:
         """Give up what should have been answered by now."""
@@ -81,7 +78,7 @@ class Calls:
         asked, self._asked = self._asked, {}
         self._asking.clear()
         for call in asked.values():
-            error = self._session.closed_error()
+            error = self._pump.closed_error()
             assert error is not None
             call.on_answer(error)
 
@@ -89,7 +86,7 @@ class Calls:
         state = call.state
         if state.reset is None:
             return _take_all(state)
-        name = f"stream {state.service!r} with {self._session.peer.short}"
+        name = f"stream {state.service!r} with {self._pump.peer.short}"
         return error_from_reset(name, state.reset, call.deadline_s)
 
 

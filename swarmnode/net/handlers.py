@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import deque
-from typing import TYPE_CHECKING
 
 import trio
 
 from swarmnode import limits
 from swarmnode.errors import Overloaded, Refused, SwarmNodeError
-from swarmnode.net.services import AnswerHandler, Handler, RequestHandler, Services
+from swarmnode.net.calls import Answerer
+from swarmnode.net.services import AnswerHandler, RequestHandler, Services, StreamHandler
+from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.session.stream import StreamState
 from swarmnode.wire.session import ResetCode
-
-if TYPE_CHECKING:
-    from swarmnode.net.session import Session
 
 _log = logging.getLogger("swarmnode.session")
 
@@ -38,11 +37,21 @@ class Handlers:
         self._services = services
         self._backlog: deque[Stream] = deque()
 
-    def answer_handler(self, state: StreamState) -> AnswerHandler | None:
+    def answerer(self, state: StreamState) -> Answerer | None:
         """Return what answers this stream without waiting, if its service has such a thing."""
-        return self._services.answer_handler(state.service)
+        handler = self._services.answer_handler(state.service)
+        return None if handler is None else functools.partial(self._answer, state, handler)
 
-    def answer(self, state: StreamState, handler: AnswerHandler, request: bytes) -> None:
+    def accept(self, stream: Stream) -> None:
+        """Start the handler of a stream, or let it wait for one that ends."""
+        if self.running < limits.HANDLERS_PER_SESSION_MAX:
+            self._start(stream)
+        elif len(self._backlog) < limits.ACCEPT_BACKLOG_MAX:
+            self._backlog.append(stream)
+        else:
+            stream.reset_nowait(ResetCode.OVERLOADED, "too many streams at once")
+
+    def _answer(self, state: StreamState, handler: AnswerHandler, request: bytes) -> None:
         """Answer a request that is here whole, at once."""
         core = self._session.core
         try:
@@ -53,15 +62,6 @@ class Handlers:
             return
         core.queue(state, memoryview(answer))
         core.end(state)
-
-    def accept(self, stream: Stream) -> None:
-        """Start the handler of a stream, or let it wait for one that ends."""
-        if self.running < limits.HANDLERS_PER_SESSION_MAX:
-            self._start(stream)
-        elif len(self._backlog) < limits.ACCEPT_BACKLOG_MAX:
-            self._backlog.append(stream)
-        else:
-            stream.reset_nowait(ResetCode.OVERLOADED, "too many streams at once")
 
     def _start(self, stream: Stream) -> None:
         assert self.nursery is not None
@@ -87,7 +87,7 @@ class Handlers:
             if self._backlog and not self._session.is_closed:
                 self._start(self._backlog.popleft())
 
-    async def _serve(self, stream: Stream, handler: Handler) -> None:
+    async def _serve(self, stream: Stream, handler: StreamHandler) -> None:
         await handler(self._session, stream)
         stream.finish_nowait()
 

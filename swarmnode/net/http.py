@@ -42,7 +42,7 @@ from swarmnode.net.http_routes import (
     json_response,
     run_stream,
 )
-from swarmnode.net.http_slots import Busy, Cut, Place, Slots
+from swarmnode.net.http_slots import Busy, ConnectionSlot, Cut, Slots
 
 __all__ = [
     "HttpError",
@@ -121,7 +121,7 @@ class _Connection:
         self,
         stream: trio.abc.HalfCloseableStream,
         router: Router,
-        place: Place,
+        place: ConnectionSlot,
         *,
         any_host: bool,
     ) -> None:

@@ -27,7 +27,7 @@ from swarmnode.errors import (
 )
 
 JSON = "application/json"
-Method = Literal["GET", "POST"]
+HttpMethod = Literal["GET", "POST"]
 RecordT = TypeVar("RecordT")
 SendChunk = Callable[[bytes], Awaitable[None]]
 
@@ -115,7 +115,7 @@ Handler = Callable[[Request], Awaitable[Response | StreamingResponse]]
 class Route(NamedTuple):
     """Who answers a path. The path may hold one ``{name}``, which stands for one segment."""
 
-    method: Method
+    method: HttpMethod
     path: str
     handler: Handler
     deadline_s: float = limits.HTTP_HANDLER_DEADLINE_S

@@ -38,13 +38,13 @@ class Slots:
     def __init__(self) -> None:
         self._n_taken = 0
         self._own_taken: set[str] = set()
-        self._room: dict[Place, trio.CancelScope] = {}  # the oldest first
-        self._idle: dict[Place, trio.CancelScope] = {}  # the one that is idle longest first
+        self._room: dict[ConnectionSlot, trio.CancelScope] = {}  # the oldest first
+        self._idle: dict[ConnectionSlot, trio.CancelScope] = {}  # idle the longest first
         self._freed = trio.lowlevel.ParkingLot()
 
-    def enter(self) -> Place:
-        """Return the place of a new connection; :meth:`Place.leave` gives it back."""
-        place = Place(self)
+    def enter(self) -> ConnectionSlot:
+        """Return the place of a new connection; :meth:`ConnectionSlot.leave` gives it back."""
+        place = ConnectionSlot(self)
         if self._n_taken < limits.HTTP_CONNECTIONS_MAX:
             self._n_taken += 1
             place.has_slot = True
@@ -67,7 +67,7 @@ class Slots:
         self._freed.unpark_all()
 
 
-class Place:
+class ConnectionSlot:
     """Of one connection."""
 
     def __init__(self, slots: Slots) -> None:

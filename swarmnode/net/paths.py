@@ -5,11 +5,10 @@ Every kind of channel begins its description with its own word; what follows is 
 
 from __future__ import annotations
 
-from typing import Final, Literal, cast, get_args
+from typing import Final, Literal, cast
 
 Path = Literal["direct", "punched-tcp", "rtc", "relay", "other"]
 
-PATHS: Final[tuple[Path, ...]] = get_args(Path)
 DIRECT_WORD: Final = "tcp"
 PUNCHED_WORD: Final = "punched-tcp"
 RTC_WORD: Final = "rtc"

@@ -85,7 +85,7 @@ async def _ask_router(place: Place, request: bytes, decode: Callable[[bytes], An
     try:
         with trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM) as sock:
             await sock.bind((place.own, 0))
-            await sock.connect((place.gateway, pcp.PORT))
+            await sock.connect((place.gateway, pcp.PCP_PORT))
             for _ in range(limits.PORTMAP_ASKS):
                 await sock.send(request)
                 with trio.move_on_after(wait_s):

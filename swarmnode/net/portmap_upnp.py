@@ -99,9 +99,9 @@ async def _search(place: Place) -> igd.RouterUrl:
             first_s = limits.PORTMAP_SEARCH_AGAIN_S
             for wait_s in (first_s, limits.PORTMAP_SEARCH_S - first_s):
                 for datagram in ssdp.encode_searches():
-                    await sock.sendto(datagram, (ssdp.GROUP, ssdp.PORT))
+                    await sock.sendto(datagram, (ssdp.GROUP, ssdp.SSDP_PORT))
                     # Some do not join groups on every interface, or are behind a bad switch.
-                    await sock.sendto(datagram, (place.gateway, ssdp.PORT))
+                    await sock.sendto(datagram, (place.gateway, ssdp.SSDP_PORT))
                 with trio.move_on_after(wait_s):
                     return await _receive(sock, place.gateway)
     except OSError as error:

@@ -90,11 +90,6 @@ class Puncher:
             self._appointments.remove(appointment)
             appointment.close()
 
-    async def punch(self, start: Start) -> TcpChannel:
-        """Keep an appointment that was just made; raises as ``appoint`` and ``keep``."""
-        with self.appoint(start.plan) as appointment:
-            return await appointment.keep(start)
-
 
 class Appointment:
     """One punch, from the moment on that both sides know of it."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from swarmnode.errors import InvariantViolation, Refused
 from swarmnode.ids import PeerId
+from swarmnode.net.session import Session
+from swarmnode.net.stream import Stream
 from swarmnode.net.traffic import Traffic
 from swarmnode.wire.session import check_service_name
 
-if TYPE_CHECKING:
-    from swarmnode.net.session import Session
-    from swarmnode.net.stream import Stream
-
-Handler = Callable[["Session", "Stream"], Awaitable[None]]
+StreamHandler = Callable[[Session, Stream], Awaitable[None]]
 RequestHandler = Callable[[PeerId, bytes], Awaitable[bytes]]
 AnswerHandler = Callable[[PeerId, bytes], bytes]
 
@@ -32,11 +29,11 @@ class Services:
 
     def __init__(self) -> None:
         self.traffic = Traffic()
-        self._streams: dict[str, Handler] = {}
+        self._streams: dict[str, StreamHandler] = {}
         self._requests: dict[str, RequestHandler] = {}
         self._answers: dict[str, AnswerHandler] = {}
 
-    def add_stream(self, service: str, handler: Handler) -> None:
+    def add_stream(self, service: str, handler: StreamHandler) -> None:
         """Answer streams of ``service``."""
         self._check_new(service)
         self._streams[service] = handler
@@ -51,7 +48,7 @@ class Services:
         self._check_new(service)
         self._answers[service] = handler
 
-    def stream_handler(self, service: str) -> Handler | None:
+    def stream_handler(self, service: str) -> StreamHandler | None:
         """Return who answers streams of ``service``."""
         return self._streams.get(service)
 
@@ -87,7 +84,7 @@ class ScopedServices:
         """Return what a service of this swarm is called on the wire."""
         return f"{service}@{self._tag}"
 
-    def add_stream(self, service: str, handler: Handler) -> None:
+    def add_stream(self, service: str, handler: StreamHandler) -> None:
         """Answer streams of ``service`` that members open."""
 
         async def guarded(session: Session, stream: Stream) -> None:

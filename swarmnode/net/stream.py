@@ -9,7 +9,6 @@ be through: reset it, unless the protocol above can tell where it stands.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -23,11 +22,9 @@ from swarmnode.errors import (
     Refused,
     SwarmNodeError,
 )
+from swarmnode.net.pump import Pump
 from swarmnode.protocol.session.stream import Reset, StreamState
 from swarmnode.wire.session import ResetCode
-
-if TYPE_CHECKING:
-    from swarmnode.net.session import Session
 
 Buffer = bytes | bytearray | memoryview
 _MESSAGE = struct.Struct(">II")  # header bytes, payload bytes
@@ -54,10 +51,10 @@ class _OneTask:
 class Stream:
     """Bytes in order, both ways, to one service of one peer."""
 
-    def __init__(self, session: Session, state: StreamState) -> None:
-        self.session = session
+    def __init__(self, pump: Pump, state: StreamState) -> None:
+        self.pump = pump
         self.state = state
-        self._core = session.core
+        self._core = pump.core
         self._readable = trio.lowlevel.ParkingLot()
         self._written = trio.lowlevel.ParkingLot()
         self._sending = _OneTask(f"sending to {state.service}")
@@ -101,7 +98,7 @@ class Stream:
     async def send_end(self) -> None:
         """Tell the peer that no more comes; it can still send. Checkpoint: yes."""
         self._core.end(self.state)
-        self.session.kick()
+        self.pump.kick()
         await trio.lowlevel.checkpoint()
 
     async def _send_parts(self, *parts: memoryview) -> None:
@@ -110,9 +107,9 @@ class Stream:
             self._check_sendable()
             for part in parts:
                 self._core.queue(self.state, part)
-            self.session.kick()
+            self.pump.kick()
             try:
-                while self.state.pending and not self.session.is_closed:
+                while self.state.pending and not self.pump.is_closed:
                     await self._written.park()
             finally:
                 self.state.withdraw()
@@ -120,7 +117,7 @@ class Stream:
                 self._check_sendable()
 
     def _check_sendable(self) -> None:
-        if not self.state.can_send or self.session.is_closed:
+        if not self.state.can_send or self.pump.is_closed:
             raise self._error() or ChannelClosed(f"{self._name()}: its end was sent already")
 
     # --- receiving ------------------------------------------------------------------------
@@ -153,12 +150,6 @@ class Stream:
             filled = await self._fill(buffer.cast("B"))
             if filled < len(buffer):
                 raise self._ended_early(filled, len(buffer))
-
-    async def receive_exactly(self, n_bytes: int) -> bytes:
-        """Return the next ``n_bytes``. Raises as :meth:`receive_into`."""
-        buffer = bytearray(n_bytes)
-        await self.receive_into(memoryview(buffer))
-        return bytes(buffer)
 
     async def receive_message(self, max_bytes: int) -> tuple[bytes, memoryview]:
         """Return (header, payload) of the next message; both are the caller's.
@@ -226,13 +217,13 @@ class Stream:
 
     def _consumed(self, n_bytes: int) -> None:
         if n_bytes and self._core.consumed(self.state, n_bytes):
-            self.session.kick()
+            self.pump.kick()
 
     def _attend(self) -> None:
         if not self._is_attended:
             self._is_attended = True
             self._core.attend(self.state)
-            self.session.kick()
+            self.pump.kick()
 
     def _is_at_end(self) -> bool:
         """Whether the inbox is all that there is. Raises if it ended in any other way than END."""
@@ -254,7 +245,7 @@ class Stream:
 
     def _refuse(self, what: str) -> None:
         self.reset_nowait(ResetCode.REFUSED, what)
-        raise LimitExceeded(f"{self._name()}: {what}", peer=str(self.session.peer))
+        raise LimitExceeded(f"{self._name()}: {what}", peer=str(self.pump.peer))
 
     def _ended_early(self, filled: int, wanted: int) -> ChannelBroken:
         return ChannelBroken(
@@ -277,13 +268,13 @@ class Stream:
         """:meth:`aclose` without a checkpoint."""
         self._core.finish(self.state)
         self.wake()
-        self.session.kick()
+        self.pump.kick()
 
     def reset_nowait(self, code: ResetCode, reason: str) -> None:
         """:meth:`reset` without a checkpoint: for a task that is being cancelled."""
         self._core.reset(self.state, code, reason)
         self.wake()
-        self.session.kick()
+        self.pump.kick()
 
     async def __aenter__(self) -> Stream:
         """Use the stream in a block: left politely after it, reset if it raises."""
@@ -303,12 +294,12 @@ class Stream:
         self._check_sendable()
         self._core.queue(self.state, memoryview(data))
         self._core.end(self.state)
-        self.session.flush()
+        self.pump.flush()
 
     def wake(self) -> None:
         """Let waiting tasks look again."""
         self._readable.unpark_all()
-        if not self.state.pending or self.session.is_closed:
+        if not self.state.pending or self.pump.is_closed:
             self._written.unpark_all()
         if self.scope_to_cancel is not None and self.state.reset is not None:
             self.scope_to_cancel.cancel()
@@ -320,10 +311,10 @@ class Stream:
             return error_from_reset(self._name(), reset, self.deadline_s or 0.0)
         if reset is not None or self.state.is_discarding:
             return ChannelClosed(f"{self._name()}: this side left it")
-        return self.session.closed_error()
+        return self.pump.closed_error()
 
     def _name(self) -> str:
-        return f"stream {self.service!r} with {self.session.peer.short}"
+        return f"stream {self.service!r} with {self.pump.peer.short}"
 
 
 def error_from_reset(name: str, reset: Reset, deadline_s: float) -> SwarmNodeError:

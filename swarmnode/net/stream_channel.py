@@ -36,16 +36,16 @@ class StreamChannel:
 
     def send_nowait(self, data: memoryview) -> int:
         """Send a copy if it fits into the credit and nothing waits before it."""
-        state, session = self._stream.state, self._stream.session
+        state, pump = self._stream.state, self._stream.pump
         if state.pending:
             return 0
         with self._translated():
-            if not state.can_send or session.is_closed:
-                raise session.closed_error() or ChannelBroken("the stream has ended")
+            if not state.can_send or pump.is_closed:
+                raise pump.closed_error() or ChannelBroken("the stream has ended")
             n_bytes = min(len(data), state.send_credit)
             if n_bytes:
-                session.core.queue(state, memoryview(bytes(data[:n_bytes])))
-                session.flush()
+                pump.core.queue(state, memoryview(bytes(data[:n_bytes])))
+                pump.flush()
         return n_bytes
 
     async def receive_into(self, buffer: memoryview) -> int:

@@ -18,9 +18,7 @@ import trio
 from swarmnode import limits
 from swarmnode.errors import (
     ConfigError,
-    DeadlineExceeded,
     DialFailed,
-    MalformedMessage,
     Overloaded,
     Refused,
     SwarmNodeError,
@@ -31,14 +29,9 @@ from swarmnode.net.session import Session
 from swarmnode.net.tcp import format_address, parse_address
 from swarmnode.protocol.nat.behaviour import AskForProbe, NatBehaviour, NatSurvey, Received
 from swarmnode.protocol.nat.stun import (
-    TRANSACTION_BYTES,
-    Answer,
     Endpoint,
     Indication,
-    Question,
-    decode_stun,
     encode_indication,
-    encode_question,
 )
 from swarmnode.protocol.nat.stun_server import StunServer, StunStatistics
 from swarmnode.wire.connect.nat import ProbeRequest
@@ -151,46 +144,6 @@ def _same_source(ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int
 
 
 # --- asking -----------------------------------------------------------------------------------
-
-
-async def ask(server: str, sock: socket.socket | None = None) -> Answer:
-    """Ask one peer where we come from.
-
-    Args:
-        server: ``IPV4:PORT`` of its responder.
-        sock: the non-blocking UDP socket whose mapping is wanted; a new one if None.
-
-    Raises:
-        DeadlineExceeded: no answer within STUN_ASK_S.
-        DialFailed: nothing can be sent there.
-        ConfigError: ``server`` is no such address.
-    """
-    target = _endpoint(server)
-    transaction = secrets.token_bytes(TRANSACTION_BYTES)
-    question = encode_question(Question(transaction))
-    with ExitStack() as sockets:
-        if sock is None:
-            sock = sockets.enter_context(_open_socket())
-        retry_s = limits.STUN_RETRY_S
-        with trio.move_on_after(limits.STUN_ASK_S):
-            while True:
-                _send(sock, question, target)
-                with trio.move_on_after(retry_s):
-                    return await _receive_answer(sock, transaction, target)
-                retry_s *= 2
-    raise DeadlineExceeded(f"STUN answer of {server}", limits.STUN_ASK_S)
-
-
-async def _receive_answer(sock: socket.socket, transaction: bytes, server: Endpoint) -> Answer:
-    while True:
-        await trio.lowlevel.wait_readable(sock)
-        received = _receive(sock)
-        if received is None or received[1] != server:
-            continue
-        with suppress(MalformedMessage):
-            message = decode_stun(received[0])
-            if isinstance(message, Answer) and message.transaction == transaction:
-                return message
 
 
 async def survey_nat(servers: Sequence[str], ask_probe: AskProbe | None = None) -> NatBehaviour:

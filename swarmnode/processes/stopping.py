@@ -74,7 +74,7 @@ def may_say() -> bool:
     return _stop.is_said.acquire(blocking=False)
 
 
-def end_children() -> None:
+def end_started() -> None:
     """End at once all that this process has started and still runs."""
     _stop.end_children()
 
@@ -120,7 +120,7 @@ def _on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         _end_now()  # whoever asks twice does not want to wait
     _stop.was_signalled = True
     _stop.words = _stop.words or _WORDS[signal.Signals(number)]
-    end_children()
+    end_started()
     if _stop.wake is not None:
         os.write(_stop.wake, b"\0")
     if _stop.run is None:
@@ -153,7 +153,7 @@ def _is_pipe(descriptor: int) -> bool:
 
 
 def _end_now() -> NoReturn:
-    end_children()
+    end_started()
     if _stop.say is not None and may_say():
         _stop.say(_stop.words)
     os._exit(1)

@@ -35,11 +35,11 @@ from swarmnode.wire.swarm import Signed
 DOMAIN = "lan-beacon/1"
 _LINK_LOCAL = ("[fe8", "[fe9", "[fea", "[feb", "169.254.")
 
-Verdict = Literal[
+BeaconVerdict = Literal[
     "taken", "copy", "own",
     "oversized", "off-link", "too-many", "malformed", "foreign", "replayed", "crowded", "forged",
 ]  # fmt: skip
-_WELCOME: tuple[Verdict, ...] = ("taken", "copy", "own")
+_WELCOME: tuple[BeaconVerdict, ...] = ("taken", "copy", "own")
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class LanCore:
         self._rng = rng
         self._peers: dict[PeerId, _Neighbour] = {}  # the one silent for longest comes first
         self._gate = _Gate()
-        self._verdicts: Counter[Verdict] = Counter()
+        self._verdicts: Counter[BeaconVerdict] = Counter()
         self._effects: list[Effect] = []
         self._sequence = 0
         self._sent: bytes | None = None
@@ -245,7 +245,7 @@ class LanCore:
 
     # --- hearing ------------------------------------------------------------------------------
 
-    def _judge(self, heard: Heard, now: float) -> Verdict:
+    def _judge(self, heard: Heard, now: float) -> BeaconVerdict:
         """Take a beacon in, or say why not; what costs most is checked last."""
         if len(heard.data) > limits.LAN_BEACON_BYTES_MAX:
             return "oversized"
@@ -295,7 +295,9 @@ class LanCore:
         ):
             self._effects.append(Met(neighbour.shown(peer, heard.host)))
 
-    def _hear_again(self, peer: PeerId, known: _Neighbour, heard: Heard, now: float) -> Verdict:
+    def _hear_again(
+        self, peer: PeerId, known: _Neighbour, heard: Heard, now: float
+    ) -> BeaconVerdict:
         """Tell a copy of the last beacon, which came another way, from a replay."""
         if heard.data != known.datagram or now - known.heard_at > limits.LAN_COPY_S:
             return "replayed"

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
-from typing import Literal, get_args
+from typing import Literal
 
 from swarmnode import limits
 from swarmnode.quantities import show_bytes, show_duration
 from swarmnode.schedule import WeeklySchedule
 
-Reason = Literal[
+PauseReason = Literal[
     "manual",
     "schedule",
     "battery",
@@ -34,7 +34,6 @@ Reason = Literal[
     "disk",
     "memory",
 ]
-REASONS: tuple[str, ...] = get_args(Reason)
 # While one of these holds no tensor is sent or received either.
 _SAVES_TRAFFIC = frozenset({"metered", "quota"})
 # A worker that rests keeps its memory: for these it is ended, after it has saved.
@@ -77,7 +76,7 @@ class Readings:
 class Hold:
     """One reason not to train; ``until_unix_s`` None: until something changes."""
 
-    reason: Reason
+    reason: PauseReason
     text: str
     until_unix_s: float | None = None
 
@@ -91,7 +90,7 @@ class Hold:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What holds now, in the order of REASONS; nothing: train."""
+    """What holds now, in the order of PauseReason; nothing: train."""
 
     holds: tuple[Hold, ...] = ()
 
@@ -111,7 +110,7 @@ class Verdict:
         return any(hold.reason in _FREES_MEMORY for hold in self.holds)
 
     @property
-    def reasons(self) -> tuple[Reason, ...]:
+    def reasons(self) -> tuple[PauseReason, ...]:
         """The codes of all reasons."""
         return tuple(hold.reason for hold in self.holds)
 

@@ -407,13 +407,3 @@ FAMILIES: Final[tuple[Family, ...]] = (
 )
 
 BY_NAME: Final = {family.name: family for family in FAMILIES}
-
-
-def series() -> dict[str, tuple[Kind, tuple[str, ...]]]:
-    """Return kind and label names of every series a page can have, by its name."""
-    found: dict[str, tuple[Kind, tuple[str, ...]]] = {}
-    for family in FAMILIES:
-        for name in family.sample_names:
-            bucket = ("le",) if name.endswith("_bucket") else ()
-            found[name] = (family.kind, family.label_names + bucket)
-    return found

@@ -171,10 +171,6 @@ class FakeWorker:
             self._life.crashed = True
         self._restore()
 
-    def unsaved(self) -> set[bytes]:
-        """Return the exchanges that a crash now would take back."""
-        return self.ledger.keys() - self._saved.ledger.keys()
-
     def keep(self) -> None:
         """Remember the state that the next life begins with."""
         self._saved = SavedState(self.x.copy(), self.drift_sum.copy(), self.step, dict(self.ledger))

@@ -25,7 +25,7 @@ GID = bytes(16)
 class Member:
     """One node: a core, a payload of one number for each piece, and what it was told to keep."""
 
-    world: World
+    world: GroupWorld
     peer_id: PeerId
     payload: list[float]
     weight: float
@@ -109,7 +109,7 @@ class Member:
         return [self.sums[plan, piece] for piece in range(len(self.payload))]
 
 
-class World:
+class GroupWorld:
     """Members, and the network between them. Deaths come before the event of that number."""
 
     def __init__(

@@ -47,7 +47,6 @@ from swarmnode.wire.swarm import Manifest
 
 SWARM_KEY = Identity.from_seed(b"s" * 32)
 UNIX_START_S = 1_000_000_000.0
-_POLL_S = 0.05
 
 
 def make_manifest(codec: str = "Q8B64", numel: int = 640, topology: str = "") -> Manifest:

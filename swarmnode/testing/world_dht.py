@@ -19,7 +19,7 @@ from swarmnode.protocol.dht.records import OpenRecord, RecordRules, keys_of
 from swarmnode.testing.world import Node, Part
 from swarmnode.wire import dht as wire
 
-UNIX_START_S = 1_800_000_000.0
+WORLD_UNIX_START_S = 1_800_000_000.0
 
 Answer = events.PeersFound | events.RecordsFound | events.Published | events.Refused
 
@@ -105,7 +105,7 @@ class DhtPart(Part):
         as_bytes: bool,
     ) -> None:
         super().__init__(node, as_bytes=as_bytes)
-        config = DhtConfig(rules, boot_epoch=1, unix_offset_s=UNIX_START_S)
+        config = DhtConfig(rules, boot_epoch=1, unix_offset_s=WORLD_UNIX_START_S)
         self.core = DhtCore(node.signer, config, node.rng, node.started_at)
         self.bootstrapped_at: float | None = None
         self.is_grey = False  # accepts requests, and does not answer them

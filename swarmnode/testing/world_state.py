@@ -13,7 +13,7 @@ from swarmnode.protocol.crdt import events
 from swarmnode.protocol.crdt.records import Opened, Verify, open_record
 from swarmnode.protocol.crdt.replica import SharedState
 from swarmnode.testing.world import Node, Part
-from swarmnode.testing.world_dht import UNIX_START_S
+from swarmnode.testing.world_dht import WORLD_UNIX_START_S
 from swarmnode.wire import crdt as wire
 from swarmnode.wire.crdt import Head
 from swarmnode.wire.swarm import Signed
@@ -88,7 +88,7 @@ class StatePart(Part):
             node.signer,
             swarm_id,
             epoch=1,
-            wall_unix_s=UNIX_START_S + node.started_at,
+            wall_unix_s=WORLD_UNIX_START_S + node.started_at,
             now=node.started_at,
             rng=node.rng,
             verify=verify,

@@ -14,8 +14,8 @@ from msgspec import Meta
 from swarmnode import limits
 from swarmnode.wire.records import Digest
 
-ChunkIndex = Annotated[int, Meta(ge=0, lt=limits.BLOB_CHUNKS_MAX)]
-Proof = Annotated[tuple[Digest, ...], Meta(max_length=limits.BLOB_PROOF_MAX)]
+BlobChunkIndex = Annotated[int, Meta(ge=0, lt=limits.BLOB_CHUNKS_MAX)]
+BlobProof = Annotated[tuple[Digest, ...], Meta(max_length=limits.BLOB_PROOF_MAX)]
 Bitmap = Annotated[bytes, Meta(max_length=limits.BLOB_CHUNKS_MAX // 8)]
 
 
@@ -47,20 +47,20 @@ class Holding(BlobMessage, frozen=True, tag="holding"):
 class ChunkRequest(BlobMessage, frozen=True, tag="chunk-request"):
     """Send me this chunk."""
 
-    index: ChunkIndex
+    index: BlobChunkIndex
 
 
 class ChunkHeader(BlobMessage, frozen=True, tag="chunk"):
     """The chunk follows as raw bytes; ``proof`` leads from it to the root, from the leaf up."""
 
-    index: ChunkIndex
-    proof: Proof
+    index: BlobChunkIndex
+    proof: BlobProof
 
 
 class ChunkRefusal(BlobMessage, frozen=True, tag="refusal"):
     """Not now (``busy``), or not from me any more (``absent``)."""
 
-    index: ChunkIndex
+    index: BlobChunkIndex
     reason: Literal["busy", "absent"]
 
 

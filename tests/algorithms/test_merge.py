@@ -302,8 +302,8 @@ def test_batch_norm_is_measured_anew_and_never_averaged():
 def test_a_merge_within_one_basin_has_no_barrier_and_one_of_strangers_has():
     states = trained(Even, steps=100)
     found = evaluate_merge(states[0], mean([s.arena.flat for s in states]), shard_seed=0)
-    assert found.barrier < 0.01
+    assert found.loss - found.own_loss < 0.01
 
     strangers = trained(Even, steps=100, init_seeds=[1, 2, 3, 4])
     found = evaluate_merge(strangers[0], mean([s.arena.flat for s in strangers]), shard_seed=0)
-    assert found.barrier > 0.05 * found.own_loss
+    assert found.loss - found.own_loss > 0.05 * found.own_loss

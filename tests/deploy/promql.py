@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from swarmnode.telemetry.catalogue import BY_NAME, series
+from swarmnode.telemetry.catalogue import BY_NAME, FAMILIES, Kind
 
 # Given by Prometheus to everything that comes from a target of our configuration.
 TARGET_LABELS = frozenset({"job", "swarm", "instance"})
@@ -78,6 +78,16 @@ def grouping_labels(expression: str) -> set[str]:
     """Return the labels in by, without, on, and the like."""
     found = _GROUPING.findall(_STRING.sub('""', expression))
     return {name.strip() for _, names in found for name in names.split(",") if name.strip()}
+
+
+def series() -> dict[str, tuple[Kind, tuple[str, ...]]]:
+    """Return kind and label names of every series a page can have, by its name."""
+    found: dict[str, tuple[Kind, tuple[str, ...]]] = {}
+    for family in FAMILIES:
+        for name in family.sample_names:
+            bucket = ("le",) if name.endswith("_bucket") else ()
+            found[name] = (family.kind, family.label_names + bucket)
+    return found
 
 
 def complaints(expression: str, recorded: Collection[str]) -> list[str]:

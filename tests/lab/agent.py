@@ -173,7 +173,7 @@ class Agent:
         """Answer before the router does, once with our address and once with the router's."""
         with trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            await sock.bind(("", ssdp.PORT))
+            await sock.bind(("", ssdp.SSDP_PORT))
             request = socket.inet_aton(ssdp.GROUP) + socket.inet_aton("0.0.0.0")
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
             task_status.started()

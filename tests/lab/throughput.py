@@ -25,8 +25,9 @@ from swarmnode.bench.link import link_services, measure_rate, send_bulk
 from swarmnode.ids import PeerId
 from swarmnode.net import tcp
 from swarmnode.net.channel import Channel
+from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
-from swarmnode.net.session import Session, run_session
+from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role

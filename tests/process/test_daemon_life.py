@@ -26,8 +26,9 @@ from swarmnode.daemon.discovery.dht import DHT_SERVICE
 from swarmnode.daemon.membership.members import HELLO_SERVICE
 from swarmnode.errors import AuthenticationFailed, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId
+from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
-from swarmnode.net.session import Session, run_session
+from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpChannel, TcpTransport
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role

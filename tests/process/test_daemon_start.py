@@ -19,8 +19,8 @@ import trio
 from swarmnode.config import Paths
 from swarmnode.ipc.spawn import worker_command
 from swarmnode.net.channel import Channel
+from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
-from swarmnode.net.session import run_session
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role

@@ -9,12 +9,12 @@ from swarmnode.errors import LocalProtocolError, RemoteProtocolError
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group import GroupCore
 from swarmnode.protocol.gossip.group_run import Phase, Run
-from swarmnode.testing.group_world import GID, World
+from swarmnode.testing.group_world import GID, GroupWorld
 from swarmnode.wire.exchange import group as wire
 
 
 def survive(n, seed, **kwargs):
-    world = World(n, seed, **kwargs)
+    world = GroupWorld(n, seed, **kwargs)
     world.begin()
     world.run()
     world.check()
@@ -57,7 +57,7 @@ def test_several_may_die_at_any_moment():
 def test_deaths_and_lost_messages_together():
     rng = random.Random(6)
     for seed in range(100):
-        world = World(5, seed, deaths=[(rng.randrange(150), rng.randrange(5))])
+        world = GroupWorld(5, seed, deaths=[(rng.randrange(150), rng.randrange(5))])
         drop_control_messages(world, 0.05)
         world.begin()
         world.run()
@@ -78,13 +78,13 @@ def drop_control_messages(world, share):
 
 
 def test_who_comes_late_is_waited_for_and_who_never_comes_is_not():
-    world = World(4, 3)
+    world = GroupWorld(4, 3)
     world.begin(at=lambda number: 2.0 * (number == 3))
     world.run()
     world.check()
     assert all(len(m.outcome.contributors) == 4 for m in world.members)
 
-    world = World(4, 3)
+    world = GroupWorld(4, 3)
     world.begin(at=lambda number: 9.0 * (number == 3))
     world.run()
     assert [isinstance(m.outcome, events.Commit) for m in world.members] == [True] * 3 + [False]
@@ -93,7 +93,7 @@ def test_who_comes_late_is_waited_for_and_who_never_comes_is_not():
 
 
 def test_members_who_do_not_know_of_all_others_meet_in_what_they_have_in_common():
-    world = World(5, 4)
+    world = GroupWorld(5, 4)
     world.begin(members=lambda number, ids: ids[:4] if number == 0 else ids)
     world.run()
     committed = [m for m in world.members if isinstance(m.outcome, events.Commit)]
@@ -104,7 +104,7 @@ def test_members_who_do_not_know_of_all_others_meet_in_what_they_have_in_common(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_who_cannot_reach_one_another_never_apply_two_means_of_one_plan(seed):
-    world = World(4, seed)
+    world = GroupWorld(4, seed)
     world.begin()
     rng = random.Random(seed)
     one, two = rng.sample(range(4), 2)
@@ -121,7 +121,7 @@ def test_who_cannot_reach_one_another_never_apply_two_means_of_one_plan(seed):
 
 
 def test_a_network_in_two_halves_ends_with_a_mean_in_each():
-    world = World(4, 1)
+    world = GroupWorld(4, 1)
     world.begin()
     for one in (0, 1):
         for two in (2, 3):
@@ -185,7 +185,7 @@ def test_canary_going_on_before_all_have_agreed_on_the_view_is_found(monkeypatch
 
 
 def begin_pair(n_pieces=4):
-    world = World(2, 0, n_pieces=n_pieces)
+    world = GroupWorld(2, 0, n_pieces=n_pieces)
     world.begin()
     return world, world.members[0], world.members[1]
 
@@ -207,7 +207,7 @@ def test_hashes_that_differ_are_not_applied_anywhere():
 
 
 def test_a_member_that_fails_leaves_the_others_to_it():
-    world = World(4, 2)
+    world = GroupWorld(4, 2)
     world.begin()
     world.at(0.25, lambda: world.members[1].feed(events.Failed(GID, "not finite")))
     world.run()
@@ -217,7 +217,7 @@ def test_a_member_that_fails_leaves_the_others_to_it():
 
 
 def test_nobody_else_there():
-    core = GroupCore(World(1, 0).members[0].peer_id)
+    core = GroupCore(GroupWorld(1, 0).members[0].peer_id)
     core.handle(events.Begin(GID, (), 4, 1.0, 5.0, 5.0), 0.0)
     (abort,) = core.poll_effects()
     assert (abort.why, abort.in_doubt) == ("nobody else is there", False)
@@ -239,7 +239,7 @@ def test_pieces_out_of_range_change_nothing():
 
 
 def test_a_payload_that_broke_off_costs_its_own_run_only():
-    ids = [m.peer_id for m in World(2, 0).members]
+    ids = [m.peer_id for m in GroupWorld(2, 0).members]
     core = GroupCore(ids[0])
     for gid in (GID, b"2" * 16):
         core.handle(events.Begin(gid, tuple(ids), 4, 1.0, 5.0, 5.0), 0.0)
@@ -282,7 +282,7 @@ def mean_by(world, weights):
 
 
 def test_who_claims_a_huge_weight_does_not_replace_the_mean():
-    world = World(5, 1)
+    world = GroupWorld(5, 1)
     for number, member in enumerate(world.members):
         member.weight = 1e18 if number == 2 else 1.0
     world.begin()
@@ -291,7 +291,7 @@ def test_who_claims_a_huge_weight_does_not_replace_the_mean():
     for member in world.members:
         assert member.mean == pytest.approx(mean_by(world, counted), rel=1e-12)
     # Those who are left after a death have another median: the bound is theirs.
-    world = World(5, 2, deaths=[(40, 0)])
+    world = GroupWorld(5, 2, deaths=[(40, 0)])
     for member, weight in zip(world.members, [1.0, 1.0, 2.0, 2.0, 1e18], strict=True):
         member.weight = weight
     world.begin()
@@ -302,7 +302,7 @@ def test_who_claims_a_huge_weight_does_not_replace_the_mean():
 
 
 def test_honest_weights_of_nodes_of_unequal_speed_are_not_touched():
-    world = World(5, 1)
+    world = GroupWorld(5, 1)
     for member, weight in zip(world.members, [1.0, 4.0, 1.0, 2.0, 1.0], strict=True):
         member.weight = weight
     world.begin()
@@ -311,7 +311,7 @@ def test_honest_weights_of_nodes_of_unequal_speed_are_not_touched():
 
 
 def test_where_all_know_the_weights_nobody_can_say_otherwise():
-    world = World(3, 1)
+    world = GroupWorld(3, 1)
     ids, agreed = tuple(m.peer_id for m in world.members), (1.0, 100.0, 3.0)
     for number, member in enumerate(world.members):
         claim = 1e18 if number == 2 else agreed[number]
@@ -340,7 +340,7 @@ def begin_with_electorate(world, electorate):
 def test_with_an_electorate_only_one_part_of_a_network_can_finish(seed):
     rng = random.Random(seed)
     n = rng.randrange(2, 7)
-    world = World(n, seed)
+    world = GroupWorld(n, seed)
     ids = sorted(world.by_id)
     begin_with_electorate(world, tuple(ids))
     side = set(rng.sample(range(n), rng.randrange(1, n)))
@@ -360,7 +360,7 @@ def test_with_an_electorate_only_one_part_of_a_network_can_finish(seed):
 
 def test_half_of_an_electorate_finishes_if_it_has_the_smallest_id():
     for has_smallest in (True, False):
-        world = World(4, 1)
+        world = GroupWorld(4, 1)
         ordered = sorted(world.members, key=lambda m: m.peer_id)
         begin_with_electorate(world, tuple(m.peer_id for m in ordered))
         gone = ordered[2:] if has_smallest else ordered[:2]
@@ -371,7 +371,7 @@ def test_half_of_an_electorate_finishes_if_it_has_the_smallest_id():
 
 
 def test_runs_are_bounded_and_outcomes_are_forgotten():
-    ids = [m.peer_id for m in World(2, 0).members]
+    ids = [m.peer_id for m in GroupWorld(2, 0).members]
     core = GroupCore(ids[0])
     for number in range(limits.GROUP_RUNS_MAX):
         core.handle(events.Begin(bytes([number] * 16), tuple(ids), 4, 1.0, 5.0, 5.0), 0.0)

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from swarmnode import limits
 from swarmnode.errors import MalformedMessage
-from swarmnode.telemetry.catalogue import BY_NAME, FAMILIES, PREFIX, series
+from swarmnode.telemetry.catalogue import BY_NAME, FAMILIES, PREFIX
 from swarmnode.telemetry.exposition import render
 from swarmnode.telemetry.readings import Readings
 from swarmnode.telemetry.remote import PeerWords, pack
@@ -23,6 +23,7 @@ from swarmnode.wire.metrics import (
     MetricsSnapshot,
 )
 from swarmnode.wire.packing import decode_record, encode_record
+from tests.deploy.promql import series
 from tests.unit.test_metrics import full
 
 PEER, OTHER = "sn1aaaaaaaaa", "sn1abcdefghi"

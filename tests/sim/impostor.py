@@ -18,8 +18,9 @@ from swarmnode.daemon.membership.shared_state import ADDRESS, STATE_SERVICE
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
+from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
-from swarmnode.net.session import Session, run_session
+from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.crdt.records import NO_HASH, seal
 from swarmnode.protocol.crdt.views import MEMBER

@@ -20,8 +20,9 @@ from swarmnode.errors import DialFailed
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, Transport
 from swarmnode.net.memory import MemoryNetwork
+from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
-from swarmnode.net.session import Session, run_session
+from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.blobs.holders import bitmap_of
 from swarmnode.protocol.blobs.merkle import MerkleTree, blob_name, leaf_hash

@@ -18,8 +18,9 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Partner, ViewShape, Wish
 from swarmnode.net.channel import Channel, Transport
 from swarmnode.net.memory import MemoryNetwork
+from swarmnode.net.peering import run_session
 from swarmnode.net.services import ScopedServices, Services
-from swarmnode.net.session import Session, run_session
+from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
 from tests.unit.session_kit import NETWORK_ID

@@ -15,10 +15,11 @@ from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, Transport, receive_exactly
 from swarmnode.net.memory import MemoryNetwork
+from swarmnode.net.peering import run_session
 from swarmnode.net.relay import Relays
 from swarmnode.net.relay_address import RelayAddress, is_relayed
 from swarmnode.net.services import Services
-from swarmnode.net.session import Session, run_session
+from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.session.records import Role

@@ -12,8 +12,9 @@ from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
 from swarmnode.net.memory import MemoryNetwork
+from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
-from swarmnode.net.session import Session, run_session
+from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.core import SessionCore
 from swarmnode.protocol.session.effects import Effect

@@ -4,16 +4,19 @@ import math
 import re
 import shutil
 import subprocess
+from typing import get_args
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from swarmnode.net.paths import Path
 from swarmnode.telemetry import catalogue, metrics
 from swarmnode.telemetry.catalogue import BY_NAME, FAMILIES, Family
 from swarmnode.telemetry.exposition import render
 from swarmnode.telemetry.metrics import EXCHANGE_SECONDS_BOUNDS, Histogram, HistogramSnapshot
 from swarmnode.telemetry.readings import Readings
+from tests.deploy.promql import series
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 PROMETHEUS_2_42 = (
@@ -76,11 +79,15 @@ def value(readings: Readings, name: str, *labels: str) -> float:
 
 def test_every_family_reaches_the_page_and_nothing_else_does() -> None:
     page = samples(full())
-    assert {name for name, _ in page} == catalogue.series().keys()
+    assert {name for name, _ in page} == series().keys()
     assert page["swarmnode_build_info", frozenset({"0.1.0", "cpu"})] == 1
     readings = full()
     readings.values["swarmnode_made_up"] = {(): 1.0}
     assert samples(readings) == page
+
+
+def test_the_ways_are_those_of_sessions() -> None:
+    assert get_args(Path) == metrics.PATHS
 
 
 def test_values_arrive() -> None:

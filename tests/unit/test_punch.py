@@ -263,9 +263,15 @@ async def node(*, claims: bool = True) -> AsyncIterator[Node]:
         nursery.cancel_scope.cancel()
 
 
+async def punch(puncher: Puncher, start: Start) -> TcpChannel:
+    """Keep an appointment that was just made."""
+    with puncher.appoint(start.plan) as appointment:
+        return await appointment.keep(start)
+
+
 async def talk(puncher: Puncher, start: Start, word: bytes, heard: list[bytes]) -> None:
     """Punch, say a word, hear one; whoever chooses speaks first."""
-    channel = await puncher.punch(start)
+    channel = await punch(puncher, start)
     buffer = memoryview(bytearray(8))
     try:
         for turn in (start.plan.we_choose, not start.plan.we_choose):
@@ -311,7 +317,7 @@ async def test_both_know_who_is_who_over_it() -> None:
     peers: list[PeerId] = []
 
     async def meet(puncher: Puncher, start: Start, own: Identity, other: Identity) -> None:
-        channel = await puncher.punch(start)
+        channel = await punch(puncher, start)
         role = Role.CLIENT if start.plan.we_choose else Role.SERVER
         link = await establish(
             channel, identity=own, network_id=bytes(32), role=role, expected=other.peer_id
@@ -385,7 +391,7 @@ async def test_strangers_are_not_taken_for_the_other_side() -> None:
         trio.open_nursery() as nursery,
     ):
         start = listening.start(other.port, we_choose=True, at=trio.current_time() + 60)
-        nursery.start_soon(listening.puncher.punch, start)
+        nursery.start_soon(punch, listening.puncher, start)
         await wait_all_tasks_blocked()
         channel = await dial_from(stranger.port, f"127.0.0.1:{listening.port}")
         assert channel.remote == ("127.0.0.1", listening.port)
@@ -398,7 +404,7 @@ async def test_no_answer_says_so_for_every_address(autojump_clock: MockClock) ->
     async with node(claims=False) as alone:
         free = [closed_port() for _ in range(2)]
         with pytest.raises(DialFailed) as caught:
-            await alone.puncher.punch(alone.start(*free, we_choose=True))
+            await punch(alone.puncher, alone.start(*free, we_choose=True))
         assert str(caught.value) == (
             f"no connection by TCP punch in 5 s (127.0.0.1:{free[0]}: Connection refused; "
             f"127.0.0.1:{free[1]}: Connection refused)"
@@ -415,7 +421,7 @@ def closed_port() -> int:
 async def test_whoever_does_not_choose_does_not_wait_for_ever(autojump_clock: MockClock) -> None:
     async with node() as follower, node() as mute:
         with pytest.raises(DialFailed, match="the other side took no connection"):
-            await follower.puncher.punch(follower.start(mute.port, we_choose=False))
+            await punch(follower.puncher, follower.start(mute.port, we_choose=False))
         assert trio.current_time() == pytest.approx(limits.PUNCH_S + limits.PUNCH_CHOICE_S)
 
 
@@ -423,10 +429,10 @@ async def test_so_many_at_once_and_no_more(autojump_clock: MockClock) -> None:
     async with node() as busy, trio.open_nursery() as nursery:
         start = busy.start(closed_port(), we_choose=True, at=1000.0)
         for _ in range(limits.PUNCHES_CONCURRENT_MAX):
-            nursery.start_soon(busy.puncher.punch, start)
+            nursery.start_soon(punch, busy.puncher, start)
         await wait_all_tasks_blocked()
         with pytest.raises(Overloaded, match="4 TCP punches"):
-            await busy.puncher.punch(start)
+            await punch(busy.puncher, start)
         nursery.cancel_scope.cancel()
 
 

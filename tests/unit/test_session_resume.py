@@ -280,7 +280,7 @@ async def test_the_memory_of_bulk_is_given_back_when_the_session_is_idle(
 
 
 def _used_bytes(session: Session) -> int:
-    memory = session._writer._memory[:]
+    memory = session.pump._writer._memory[:]
     return len(memory) - memory.count(0)
 
 
@@ -288,7 +288,7 @@ async def test_quiet_sessions_are_acknowledged_with_their_pings(autojump_clock: 
     async with session_pair(echo()) as (alice, bob):
         await trio.sleep(3 * limits.PING_INTERVAL_S)
         for session in (alice, bob):
-            kept = session._writer._kept
+            kept = session.pump._writer._kept
             assert kept.sent_bytes - kept.acknowledged_bytes < 500
 
 

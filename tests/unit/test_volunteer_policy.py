@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 from swarmnode import limits
 from swarmnode.protocol.volunteer import (
-    REASONS,
     ManualPause,
+    PauseReason,
     Policy,
     Readings,
     Rules,
@@ -21,6 +22,7 @@ from swarmnode.protocol.volunteer import (
 from swarmnode.schedule import parse_schedule
 from swarmnode.telemetry.metrics import PAUSE_REASONS
 
+REASONS = get_args(PauseReason)
 GB = 10**9
 FRIDAY_NOON = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
 CALM = Readings()

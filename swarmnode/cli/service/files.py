@@ -21,7 +21,6 @@ import swarmnode
 from swarmnode import __version__
 from swarmnode.errors import ConfigError
 
-Manager = Literal["systemd", "launchd", "windows"]
 State = Literal["absent", "ours", "edited", "foreign"]
 
 SYSTEM_HOME = Path("/var/lib/swarmnode")

@@ -37,8 +37,9 @@ from swarmnode.errors import (
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, Transport
 from swarmnode.net.paths import path_of
+from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
-from swarmnode.net.session import Session, run_session
+from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.resume import MAGIC

@@ -172,17 +172,9 @@ class FetchCore:
         return not (self._missing or self._asked or self._arrived)
 
     @property
-    def is_starved(self) -> bool:
-        """Whether no holder that we know has what is missing: find others."""
-        return bool(self._missing) and not self._asked and not self._reachable()
-
-    @property
     def is_held_back(self) -> bool:
         """Whether nothing is under way only because of our own bandwidth limit."""
         return self._tokens_at is not None and not self._asked
-
-    def _reachable(self) -> bool:
-        return any(self._availability[index] for index in self._missing)
 
     # --- holders -------------------------------------------------------------------------
 

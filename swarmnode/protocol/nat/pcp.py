@@ -18,7 +18,7 @@ from ipaddress import IPv4Address, IPv6Address
 from swarmnode import limits
 from swarmnode.errors import MalformedMessage, Refused
 
-PORT = 5351
+PCP_PORT = 5351
 NONCE_BYTES = 12
 _VERSION = 2
 _MAP = 1

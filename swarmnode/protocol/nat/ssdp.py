@@ -11,7 +11,7 @@ from swarmnode.protocol.nat.http_answer import parse_head
 from swarmnode.protocol.nat.igd import RouterUrl
 
 GROUP = "239.255.255.250"
-PORT = 1900
+SSDP_PORT = 1900
 _DEVICES = (
     "urn:schemas-upnp-org:device:InternetGatewayDevice:1",
     "urn:schemas-upnp-org:device:InternetGatewayDevice:2",
@@ -21,7 +21,7 @@ _DEVICES = (
 def encode_searches() -> tuple[bytes, ...]:
     """Return a search for each kind of router; answers come within a second."""
     return tuple(
-        f"M-SEARCH * HTTP/1.1\r\nHOST: {GROUP}:{PORT}\r\n"
+        f"M-SEARCH * HTTP/1.1\r\nHOST: {GROUP}:{SSDP_PORT}\r\n"
         f'MAN: "ssdp:discover"\r\nMX: 1\r\nST: {device}\r\n\r\n'.encode("ascii")
         for device in _DEVICES
     )

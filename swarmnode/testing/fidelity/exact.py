@@ -14,7 +14,7 @@ from swarmnode.protocol.gossip.groups import grid
 from swarmnode.strategies.base import Context
 from swarmnode.strategies.one_byte import OneByte, decode_slope, draw_direction, encode_slope
 from swarmnode.testing.fidelity.kit import Point, check, line, mean, number
-from swarmnode.testing.group_world import World
+from swarmnode.testing.group_world import GroupWorld
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.faults import Faults, Outage
 from swarmnode.testing.lab.logistic import DIM, Logistic
@@ -213,7 +213,7 @@ def _deaths(runs: int, seed: int) -> dict[str, float]:
     for number_ in range(runs):
         n = rng.randrange(3, 9)
         victims = rng.sample(range(n), rng.randrange(1, n - 1))
-        world = World(n, number_, deaths=[(rng.randrange(150), victim) for victim in victims])
+        world = GroupWorld(n, number_, deaths=[(rng.randrange(150), victim) for victim in victims])
         world.begin()
         world.run()
         survivors = world.survivors

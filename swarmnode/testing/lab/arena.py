@@ -14,64 +14,28 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import itertools
 import math
 import random
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
-from swarmnode.ids import PEER_ID_BYTES, PeerId
-from swarmnode.strategies.base import Context, Exchange, Intent, Kind, Needs, StepInfo, Strategy
-from swarmnode.strategies.topology import Edge, Graph, observed
+from swarmnode.strategies.base import Context, Intent, Kind, Needs, StepInfo, Strategy
+from swarmnode.strategies.topology import Graph, observed
 from swarmnode.testing.lab.codecs import RAW
 from swarmnode.testing.lab.faults import Commit, Faults, Outage
 from swarmnode.testing.lab.gatherings import Gatherings
 from swarmnode.testing.lab.meetings import Meetings
 from swarmnode.testing.lab.tasks import LabTask, Optimizer
+from swarmnode.testing.lab.world import Node, World
 
 StrategyFactory = Callable[[torch.Tensor], Strategy]
 
 _SAME_MOMENT = 1e-9  # of the end of a run: thirds of a unit do not add up to whole ones
 
 
-@dataclass
-class Node:
-    """One node. ``life`` counts its crashes: what was meant for an earlier one is dropped."""
-
-    number: int
-    peer_id: PeerId
-    strategy: Strategy
-    rng: random.Random
-    speed: float
-    is_up: bool = True
-    life: int = 0
-    steps: int = 0
-    t: float = 0.0  # own normalised time, as of ``at``
-    at: float = 0.0
-    pace: float = 1.0
-    held: list[tuple[int, Exchange]] = field(default_factory=list)  # (not before step, what)
-
-
-@dataclass
-class Tally:
-    """What happened so far, over all nodes.
-
-    ``bytes`` are those that were sent; ``refused`` payloads that were implausibly large.
-    """
-
-    gradients: int = 0
-    exchanges: int = 0
-    aborted: int = 0
-    refused: int = 0
-    bytes: int = 0
-    edges: Counter[Edge] = field(default_factory=Counter)
-
-
-class Arena:
+class Arena(World):
     """Nodes, their strategies and the time.
 
     Args:
@@ -95,18 +59,11 @@ class Arena:
         commit: Commit = Commit.ATOMIC,
         codec: str = RAW,
     ) -> None:
-        self.task, self.graph, self.seed = task, graph, seed
-        self.faults, self.commit, self.codec = faults, commit, codec
-        self.now = 0.0
-        self.tally = Tally()
-        self.rng = random.Random(f"{seed}/arena")
+        super().__init__(task, graph, seed, faults, commit, codec)
         self._optimizer, self._make_strategy = optimizer, make_strategy
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._steps: list[tuple[float, int, int]] = []
-        self._order = itertools.count()
-        self.meetings = Meetings(self)
         self.gatherings = Gatherings(self)
-        self.ids = tuple(PeerId(i.to_bytes(PEER_ID_BYTES, "big")) for i in range(task.n))
+        self.meetings = Meetings(self, self.gatherings)
         self.nodes = [self._build(i, 1.0 if speeds is None else speeds[i]) for i in range(task.n)]
         for node in self.nodes:
             self._start(node)
@@ -114,10 +71,6 @@ class Arena:
             self._plan(outage)
 
     # --- time ----------------------------------------------------------------------------
-
-    def at(self, when: float, what: Callable[[], None]) -> None:
-        """Let ``what`` happen then."""
-        heapq.heappush(self._events, (when, next(self._order), what))
 
     def run(self, duration: float) -> None:
         """Let ``duration`` units of time go by."""
@@ -135,32 +88,7 @@ class Arena:
                 self.now = step_at
                 self._take_steps(self._pop_steps())
 
-    def flow(self, node: Node) -> float:
-        """Bring a node to the present; return its time t."""
-        node.t += (self.now - node.at) * node.speed * node.pace
-        node.at = self.now
-        node.strategy.flow(node.t)
-        return node.t
-
-    def flow_all(self) -> None:
-        """Bring everybody to the present: only then are sums over nodes what is conserved."""
-        for node in self.up:
-            self.flow(node)
-
     # --- nodes ---------------------------------------------------------------------------
-
-    @property
-    def up(self) -> list[Node]:
-        """The nodes that are alive."""
-        return [node for node in self.nodes if node.is_up]
-
-    def reachable(self, one: int, two: int) -> bool:
-        """Return whether two nodes are alive, and there is a network between them."""
-        if not (self.nodes[one].is_up and self.nodes[two].is_up):
-            return False
-        cut, half = self.faults.cut, self.task.n // 2
-        is_cut = cut is not None and cut.begin <= self.now < cut.end
-        return not is_cut or (one < half) == (two < half)
 
     def crash(self, number: int) -> None:
         """Lose a node and all that it knew."""
@@ -305,28 +233,12 @@ class Arena:
         """Let every strategy end its run."""
         self._post([(node, intent) for node in self.up for intent in node.strategy.finalize()])
 
-    def deliver(self, node: Node, exchange: Exchange, not_before_step: int) -> None:
-        """Hand a committed exchange to a strategy, now or at the step it is due at."""
-        if node.steps < not_before_step:
-            node.held.append((not_before_step, exchange))
-            return
-        self.flow(node)
-        node.strategy.apply(replace(exchange, steps_since=node.steps - exchange.meta.steps))
-
     def _apply_held(self, node: Node) -> None:
         due = [held for held in node.held if held[0] <= node.steps]
         if due:
             node.held = [held for held in node.held if held[0] > node.steps]
             for step, exchange in due:
                 self.deliver(node, exchange, step)
-
-    def draw_latency(self) -> float:
-        """Return how long an exchange takes from its views to its commit."""
-        return self.faults.latency * self.rng.uniform(0.5, 1.5) if self.faults.latency else 0.0
-
-    def draw_loss(self) -> bool:
-        """Return whether a message of this exchange is lost."""
-        return self.faults.loss > 0 and self.rng.random() < self.faults.loss
 
     # --- figures -------------------------------------------------------------------------
 

@@ -11,8 +11,6 @@ at its own time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from swarmnode import limits
@@ -21,10 +19,8 @@ from swarmnode.protocol.gossip import matching
 from swarmnode.protocol.gossip.groups import fair_weights, seats
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.strategies.base import Exchange, Intent, Record
-from swarmnode.testing.lab.meetings import Side, refusal, take_view
-
-if TYPE_CHECKING:
-    from swarmnode.testing.lab.arena import Arena, Node
+from swarmnode.testing.lab.sides import Side, refusal, take_view
+from swarmnode.testing.lab.world import Node, World
 
 PATIENCE = 4.0  # units of time that a round waits for its last member
 
@@ -34,8 +30,8 @@ Round = tuple[str, int, int]  # tag, fragment, round
 class Gatherings:
     """Rounds that are open, and the log."""
 
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._open: dict[Round, dict[int, Intent]] = {}
         self._over: dict[tuple[str, int], int] = {}  # the last round that closed
         self.log: list[tuple[Record, ...]] = []
@@ -56,15 +52,15 @@ class Gatherings:
             return
         if key not in self._open:
             self._open[key] = {}
-            self._arena.at(self._arena.now + PATIENCE, lambda: self._close(key))
+            self._world.at(self._world.now + PATIENCE, lambda: self._close(key))
         if not self._has_place(node, intent):
-            self._arena.tally.aborted += 1
+            self._world.tally.aborted += 1
             node.strategy.on_abort(intent, "others have all places of the group")
         else:
             self._open[key][node.number] = intent
         if all(
             other.number in self._open[key] or not self._has_place(other, intent)
-            for other in self._arena.up
+            for other in self._world.up
         ):
             self._close(key)
 
@@ -73,7 +69,7 @@ class Gatherings:
         if intent.group_size_max and intent.lineage is None:
             return True  # any number of groups
         size = min(intent.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
-        return node.peer_id in seats((other.peer_id for other in self._arena.up), size)
+        return node.peer_id in seats((other.peer_id for other in self._world.up), size)
 
     # --- lineages ------------------------------------------------------------------------
 
@@ -95,18 +91,18 @@ class Gatherings:
         """Return whom a stray node asks; nobody: it is none, and asks anybody."""
         standing = self._standing(number)
         strongest = standing.strongest if standing is not None and standing.is_weaker else ()
-        return {self._arena.ids.index(peer) for peer in strongest}
+        return {self._world.ids.index(peer) for peer in strongest}
 
     def _standing(self, number: int) -> Standing | None:
         own = self._lineages.get(number)
         if own is None:
             return None
-        others = (each for each in self._arena.up if each.number != number)
+        others = (each for each in self._world.up if each.number != number)
         known = {each.peer_id: self._lineages.get(each.number) for each in others}
         return judge(own, {peer: each for peer, each in known.items() if each is not None})
 
     def _tell_strays(self) -> None:
-        for node in self._arena.up:
+        for node in self._world.up:
             if self.preferred(node.number):
                 node.strategy.on_stray()
 
@@ -114,31 +110,31 @@ class Gatherings:
         if key not in self._open:
             return
         self._over[key[:2]] = key[2]
-        arena = self._arena
+        world = self._world
         came = self._open.pop(key)
-        ids = [arena.ids[number] for number in came if arena.nodes[number].is_up]
-        salt = f"{arena.seed}/{key[0]}/{key[1]}".encode()
-        ordered = [arena.ids.index(i) for i in matching.order(salt, key[2], ids)]
+        ids = [world.ids[number] for number in came if world.nodes[number].is_up]
+        salt = f"{world.seed}/{key[0]}/{key[1]}".encode()
+        ordered = [world.ids.index(i) for i in matching.order(salt, key[2], ids)]
         for version in sorted({came[number].base_version for number in ordered}):
             alike = [number for number in ordered if came[number].base_version == version]
             size = max(came[number].group_size_max for number in alike) or len(alike)
             for begin in range(0, len(alike), size):
-                self._begin([(arena.nodes[i], came[i]) for i in alike[begin : begin + size]])
+                self._begin([(world.nodes[i], came[i]) for i in alike[begin : begin + size]])
         self._tell_strays()
 
     def _begin(self, group: list[tuple[Node, Intent]]) -> None:
         sides = []
         for node, intent in group:
             try:
-                if self._arena.draw_loss():
+                if self._world.draw_loss():
                     raise WorkerError("its payload was lost")
-                sides.append(take_view(self._arena, node, intent))
+                sides.append(take_view(self._world, node, intent))
             except WorkerError as error:
-                self._arena.tally.aborted += 1
+                self._world.tally.aborted += 1
                 node.strategy.on_abort(intent, str(error))
-        latency = self._arena.draw_latency()
+        latency = self._world.draw_latency()
         if latency:
-            self._arena.at(self._arena.now + latency, lambda: self._end(sides))
+            self._world.at(self._world.now + latency, lambda: self._end(sides))
         else:
             self._end(sides)
 
@@ -146,17 +142,17 @@ class Gatherings:
         present = self._plausible([side for side in sides if side.is_there])
         if len(present) < 2:
             for side in present:
-                self._arena.tally.aborted += 1
+                self._world.tally.aborted += 1
                 side.node.strategy.on_abort(side.intent, "nobody else came")
             return
         mean = weighted_mean(present)
         ids = tuple(sorted(side.node.peer_id for side in present))
-        self._arena.tally.exchanges += 1
+        self._world.tally.exchanges += 1
         for side in present:
             node, intent = side.node, side.intent
             self._moved.setdefault(node.number, True)
             # A scattered and gathered mean: each node sends and receives it about twice.
-            self._arena.tally.bytes += 2 * side.bytes * (len(present) - 1) // len(present)
+            self._world.tally.bytes += 2 * side.bytes * (len(present) - 1) // len(present)
             exchange = Exchange(
                 intent=intent,
                 meta=side.meta,
@@ -166,7 +162,7 @@ class Gatherings:
                 mean={name: tensor.clone() for name, tensor in mean.items()},
                 present=ids,
             )
-            self._arena.deliver(node, exchange, side.meta.steps + intent.apply_after_steps)
+            self._world.deliver(node, exchange, side.meta.steps + intent.apply_after_steps)
 
     def _plausible(self, sides: list[Side]) -> list[Side]:
         """Drop whose share most of the others refuse: one of them reduces each piece of it."""
@@ -175,8 +171,8 @@ class Gatherings:
             others = [other for other in sides if other is not side]
             refusals = [why for other in others if (why := refusal(other, side))]
             if 2 * len(refusals) > len(others):
-                self._arena.tally.refused += 1
-                self._arena.tally.aborted += 1
+                self._world.tally.refused += 1
+                self._world.tally.aborted += 1
                 side.node.strategy.on_abort(side.intent, f"local: refused: {refusals[0]}")
             else:
                 kept.append(side)
@@ -192,17 +188,17 @@ class Gatherings:
         def arrive() -> None:
             if not self._unlogged:
                 round_number = len(self.log)
-                self._arena.at(self._arena.now + PATIENCE, lambda: self._close_log(round_number))
+                self._world.at(self._world.now + PATIENCE, lambda: self._close_log(round_number))
             if number in self._unlogged:
                 self._late.append(record)
             else:
                 self._unlogged[number] = record
-            if all(other.number in self._unlogged for other in self._arena.up):
+            if all(other.number in self._unlogged for other in self._world.up):
                 self._close_log(len(self.log))
 
-        latency = self._arena.draw_latency()
+        latency = self._world.draw_latency()
         if latency:
-            self._arena.at(self._arena.now + latency, arrive)
+            self._world.at(self._world.now + latency, arrive)
         else:
             arrive()
 
@@ -210,7 +206,7 @@ class Gatherings:
         """Let a node go on in the log where the snapshot ends that it came with."""
         self._read[number] = self._read.get(donor, 0)
         self._lineages.pop(number, None)
-        self._arena.at(self._arena.now, lambda: self._read_on(number))
+        self._world.at(self._world.now, lambda: self._read_on(number))
 
     def _close_log(self, round_number: int) -> None:
         if round_number != len(self.log) or not self._unlogged:
@@ -220,21 +216,21 @@ class Gatherings:
         self.log.append(tuple(sorted(records, key=lambda record: record.author)))
         late, self._late = self._late, []
         for record in late:
-            self._unlogged[self._arena.ids.index(record.author)] = record
-        for node in self._arena.up:
+            self._unlogged[self._world.ids.index(record.author)] = record
+        for node in self._world.up:
             number = node.number
-            self._arena.at(
-                self._arena.now + self._arena.draw_latency(),
+            self._world.at(
+                self._world.now + self._world.draw_latency(),
                 lambda number=number: self._read_on(number),  # type: ignore[misc]
             )
 
     def _read_on(self, number: int) -> None:
         """Hand a node every closed round that it has not seen, in order."""
-        node = self._arena.nodes[number]
+        node = self._world.nodes[number]
         while node.is_up and self._read.get(number, 0) < len(self.log):
             position = self._read.get(number, 0)
             self._read[number] = position + 1
-            self._arena.flow(node)
+            self._world.flow(node)
             node.strategy.on_records(position, self.log[position])
 
 

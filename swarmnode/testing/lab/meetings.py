@@ -13,70 +13,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
-
-import torch
 
 from swarmnode.errors import WorkerError
 from swarmnode.ids import PEER_ID_BYTES, PeerId
 from swarmnode.protocol.gossip import matching
-from swarmnode.strategies.base import (
-    SWARM_CODEC,
-    Exchange,
-    Intent,
-    Kind,
-    Meta,
-    Offer,
-    Received,
-    Selector,
-)
-from swarmnode.strategies.ranges import magnitude_of, scale_of
+from swarmnode.strategies.base import Exchange, Intent, Kind, Offer, Selector
 from swarmnode.strategies.topology import Edge, Graph
-from swarmnode.tensor import magnitude
-from swarmnode.tensor.magnitude import Magnitude, own_scale
-from swarmnode.testing.lab.codecs import through
 from swarmnode.testing.lab.faults import Commit, Message
-
-if TYPE_CHECKING:
-    from swarmnode.testing.lab.arena import Arena, Node
+from swarmnode.testing.lab.gatherings import Gatherings
+from swarmnode.testing.lab.sides import Side, meta_of, refusal, take_view
+from swarmnode.testing.lab.world import Node, World
 
 _TRIES_MAX = 3  # candidates that a node asks before it goes on training
 
-Wish = tuple["Node", Intent]
-
-
-@dataclass
-class Side:
-    """One node's part of an exchange: what it sent, as it arrives."""
-
-    node: Node
-    life: int
-    intent: Intent
-    meta: Meta
-    sent: dict[str, torch.Tensor]
-    bytes: int
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the node has not crashed since."""
-        return self.node.life == self.life
-
-    def received(self) -> Received:
-        """Return it for a partner, in memory of its own."""
-        return Received({name: sent.clone() for name, sent in self.sent.items()}, self.meta)
+Wish = tuple[Node, Intent]
 
 
 class Meetings:
     """The wishes that wait, and the exchanges that are under way."""
 
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
+    def __init__(self, world: World, gatherings: Gatherings) -> None:
+        self._world = world
+        self._gatherings = gatherings
         self._wishes: dict[tuple[str, int], dict[int, Intent]] = {}
         self._busy: set[tuple[int, str, int]] = set()
         self._rounds: dict[tuple[bytes, int], dict[int, list[int]]] = {}  # of the graph, the last
-        graph = arena.graph
+        graph = world.graph
         self._neighbours = [graph.neighbours(i) for i in range(graph.n)] if graph else []
 
     def post(self, intents: list[Wish]) -> None:
@@ -114,42 +77,42 @@ class Meetings:
             return  # it has met somebody
         for number in self._candidates(node.number, intent)[:tries]:
             other = wishes.get(number)
-            if other is not None and self._is_fit(node, intent, self._arena.nodes[number], other):
+            if other is not None and self._is_fit(node, intent, self._world.nodes[number], other):
                 del wishes[node.number], wishes[number]
-                self._begin((node, intent), (self._arena.nodes[number], other))
+                self._begin((node, intent), (self._world.nodes[number], other))
                 return
 
     def _candidates(self, number: int, intent: Intent) -> Sequence[int]:
         """Return whom the round has for a node, best first."""
-        arena = self._arena
-        salt = f"{arena.seed}/{intent.tag}/{intent.fragment}".encode()
-        if arena.graph is not None:
+        world = self._world
+        salt = f"{world.seed}/{intent.tag}/{intent.fragment}".encode()
+        if world.graph is not None:
             key = (salt, intent.round)
             if key not in self._rounds:
-                self._rounds = {key: _on_graph(arena.graph, salt, intent.round)}
+                self._rounds = {key: _on_graph(world.graph, salt, intent.round)}
             return self._rounds[key][number]
-        ids = tuple(node.peer_id for node in arena.up)
+        ids = tuple(node.peer_id for node in world.up)
         return _on_all(ids, salt, intent.round)[number]
 
     def _call(self, node: Node, intent: Intent) -> None:
         """Go to random neighbours until one has time; what they give is as of now."""
-        arena, graph = self._arena, self._arena.graph
+        world, graph = self._world, self._world.graph
         if graph is None:
-            rates = {other.number: 1.0 for other in arena.up if other is not node}
+            rates = {other.number: 1.0 for other in world.up if other is not node}
         else:
             rates = self._neighbours[node.number]
-        preferred = arena.gatherings.preferred(node.number) if intent.kind is Kind.PULL else ()
+        preferred = self._gatherings.preferred(node.number) if intent.kind is Kind.PULL else ()
         rates = {number: rates[number] for number in rates if number in preferred} or rates
         for _ in range(min(_TRIES_MAX, len(rates))):
             (number,) = node.rng.choices(list(rates), list(rates.values()))
-            partner = arena.nodes[number]
+            partner = world.nodes[number]
             if self._is_fit(node, intent, partner, intent):
                 self._begin((node, intent), (partner, intent))
                 return
         self._abort(node, intent, "no neighbour had time")
 
     def _is_fit(self, one: Node, its: Intent, two: Node, other: Intent) -> bool:
-        if not self._arena.reachable(one.number, two.number):
+        if not self._world.reachable(one.number, two.number):
             return False
         if self._busy & {_lane(one, its), _lane(two, other)}:
             return False
@@ -167,21 +130,21 @@ class Meetings:
     # --- whether it counts ---------------------------------------------------------------
 
     def _begin(self, initiator: Wish, responder: Wish) -> None:
-        arena = self._arena
+        world = self._world
         lost = self._draw_lost()
-        if arena.commit is Commit.ATOMIC and lost in (Message.OFFER, Message.ACCEPT):
+        if world.commit is Commit.ATOMIC and lost in (Message.OFFER, Message.ACCEPT):
             for node, intent in (initiator, responder):  # before anything was sent
                 self._abort(node, intent, f"{lost.name} was lost")
             return
         try:
-            sides = [take_view(arena, node, intent) for node, intent in (initiator, responder)]
+            sides = [take_view(world, node, intent) for node, intent in (initiator, responder)]
         except WorkerError as error:  # not finite: no codec takes it
             for node, intent in (initiator, responder):
                 self._abort(node, intent, str(error))
             return
         for side in sides[1:] if initiator[1].kind is Kind.PULL else sides:
-            arena.tally.bytes += side.bytes
-        latency = arena.draw_latency()
+            world.tally.bytes += side.bytes
+        latency = world.draw_latency()
         if not latency:
             self._end(sides, lost)
             return
@@ -192,13 +155,13 @@ class Meetings:
             self._busy -= lanes
             self._end(sides, lost)
 
-        arena.at(arena.now + latency, arrive)
+        world.at(world.now + latency, arrive)
 
     def _draw_lost(self) -> Message | None:
         """Return which message of the next exchange is lost."""
-        if self._arena.draw_loss():
-            return Message(self._arena.rng.randrange(Message.COMMIT))
-        return Message.COMMIT if self._arena.draw_loss() else None
+        if self._world.draw_loss():
+            return Message(self._world.rng.randrange(Message.COMMIT))
+        return Message.COMMIT if self._world.draw_loss() else None
 
     def _end(self, sides: list[Side], lost: Message | None) -> None:
         """Commit on both sides or on neither; see :class:`Commit` for the known bugs."""
@@ -207,7 +170,7 @@ class Meetings:
             is_complete = initiator.is_there and responder.is_there
         else:
             is_complete = False
-        rule = self._arena.commit
+        rule = self._world.commit
         times = 2 if rule is Commit.FORGETFUL and lost is Message.COMMIT else 1
         if rule is Commit.RESPONDER_EARLY and lost is Message.READY:
             self._apply(responder, initiator)
@@ -230,7 +193,7 @@ class Meetings:
         why = refusal(initiator, responder)
         if initiator.intent.kind is Kind.PAIR:
             why = why or refusal(responder, initiator)
-        self._arena.tally.refused += bool(why)
+        self._world.tally.refused += bool(why)
         return why
 
     def _apply(self, side: Side, partner: Side) -> None:
@@ -243,51 +206,20 @@ class Meetings:
             steps_since=0,  # known when it is applied
         )
         if side.intent.kind is Kind.PULL:
-            self._arena.gatherings.note_pulled(node.number)
-        self._arena.deliver(node, exchange, side.meta.steps + side.intent.apply_after_steps)
+            self._gatherings.note_pulled(node.number)
+        self._world.deliver(node, exchange, side.meta.steps + side.intent.apply_after_steps)
 
     def _count(self, one: int, two: int) -> None:
-        self._arena.tally.exchanges += 1
-        self._arena.tally.edges[min(one, two), max(one, two)] += 1
+        self._world.tally.exchanges += 1
+        self._world.tally.edges[min(one, two), max(one, two)] += 1
 
     def _abort_side(self, side: Side, why: str) -> None:
         if side.is_there:
             self._abort(side.node, side.intent, why)
 
     def _abort(self, node: Node, intent: Intent, why: str) -> None:
-        self._arena.tally.aborted += 1
+        self._world.tally.aborted += 1
         node.strategy.on_abort(intent, why)
-
-
-def meta_of(node: Node, intent: Intent) -> Meta:
-    """Return what a node says of itself with a payload."""
-    return Meta(node.steps, node.steps, node.t, intent.base_version, intent.weight)
-
-
-def take_view(arena: Arena, node: Node, intent: Intent) -> Side:
-    """Return what a node sends, after the codec. Raises WorkerError: it is not finite."""
-    arena.flow(node)
-    sent, size = {}, 0
-    for view in intent.views:
-        out = torch.empty(view.numel, dtype=arena.task.x.dtype)
-        node.strategy.view(intent, view.name, out)
-        codec = arena.codec if view.codec == SWARM_CODEC else view.codec
-        sent[view.name], payload_bytes = through(codec, out)
-        size += payload_bytes
-    return Side(node, node.life, intent, meta_of(node, intent), sent, size)
-
-
-def refusal(side: Side, partner: Side) -> str:
-    """Return why a node refuses a partner's payload, as daemons do; empty: it does not."""
-    weights = scale_of(side.node.strategy.x)
-    is_pull = side.intent.kind is Kind.PULL  # who pulls sends nothing
-    for view in side.intent.views:
-        own = Magnitude() if is_pull else magnitude_of(side.sent[view.name])
-        theirs = magnitude_of(partner.sent[view.name])
-        why = magnitude.refusal(theirs, own_scale(own, weights, view.numel), view.name)
-        if why and view.is_scaled:
-            return why
-    return ""
 
 
 def _shape(intent: Intent) -> tuple[object, ...]:

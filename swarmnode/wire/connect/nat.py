@@ -12,13 +12,12 @@ import msgspec
 from msgspec import Meta
 
 from swarmnode import limits
-from swarmnode.wire.records import Digest
+from swarmnode.wire.records import Digest, Port
 
 # RFC 8839, 5.4: at least four and twenty-two characters of this alphabet.
 IceUser = Annotated[str, Meta(min_length=4, max_length=32, pattern=r"^[A-Za-z0-9+/]+$")]
 IcePassword = Annotated[str, Meta(min_length=22, max_length=64, pattern=r"^[A-Za-z0-9+/]+$")]
 TransactionId = Annotated[bytes, Meta(min_length=12, max_length=12)]
-Port = Annotated[int, Meta(ge=1, le=65_535)]
 
 
 class RtcCandidate(msgspec.Struct, frozen=True):

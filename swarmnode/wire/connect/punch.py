@@ -13,7 +13,7 @@ from msgspec import Meta
 from swarmnode import limits
 from swarmnode.wire.records import Digest
 
-NONCE_BYTES = 16
+_NONCE_BYTES = 16
 
 
 class PunchAddress(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class PunchAddress(msgspec.Struct, frozen=True):
     port: Annotated[int, Meta(ge=limits.PUNCH_PORT_MIN, le=65_535)]
 
 
-Addresses = Annotated[
+PunchAddresses = Annotated[
     tuple[PunchAddress, ...], Meta(min_length=1, max_length=limits.PUNCH_ADDRESSES_MAX)
 ]
 
@@ -35,15 +35,15 @@ class PunchMessage(msgspec.Struct, frozen=True, tag_field="t"):
 class PunchOffer(PunchMessage, frozen=True, tag="punch-offer"):
     """Let us dial each other at the same moment; I shall say when."""
 
-    nonce: Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
-    addresses: Addresses
+    nonce: Annotated[bytes, Meta(min_length=_NONCE_BYTES, max_length=_NONCE_BYTES)]
+    addresses: PunchAddresses
 
 
 class PunchAnswer(PunchMessage, frozen=True, tag="punch-answer"):
     """Yes. ``offer`` is the SHA-256 of the offer's bytes: an answer to no other."""
 
     offer: Digest
-    addresses: Addresses
+    addresses: PunchAddresses
 
 
 class PunchGo(PunchMessage, frozen=True, tag="punch-go"):

@@ -10,13 +10,12 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from swarmnode.wire.records import ShortText
+from swarmnode.wire.records import Port, ShortText
 
 # What a connection begins with that only asks where it comes from; no TLS record does.
 WHERE_MAGIC: Final = b"where/1\0"
 WHERE_ANSWER_BYTES_MAX = 64  # [IPV6]:PORT and a newline
 
-Port = Annotated[int, Meta(ge=1, le=65_535)]
 SeenAddress = Annotated[str, Meta(max_length=260)]
 
 

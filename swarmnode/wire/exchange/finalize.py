@@ -11,8 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from swarmnode import limits
-from swarmnode.wire.exchange.group import Weight
-from swarmnode.wire.records import Count, Digest, PeerIdBytes
+from swarmnode.wire.records import Count, Digest, PeerIdBytes, Weight
 
 FinalizeId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Rule = Literal["mean", "tokens", "variance-corrected", "rda"]

@@ -13,12 +13,11 @@ import msgspec
 from msgspec import Meta
 
 from swarmnode import limits
-from swarmnode.wire.records import Count, Digest, ExchangeId, Name, ShortText
+from swarmnode.wire.records import Count, Digest, ExchangeId, Name, ShortText, Weight
 
 ChunkCount = Annotated[int, Meta(ge=1, le=limits.EXCHANGE_CHUNKS_MAX)]
 ChunkIndex = Annotated[int, Meta(ge=0, lt=limits.EXCHANGE_CHUNKS_MAX)]
 BaseVersion = Annotated[bytes, Meta(max_length=32)]
-Weight = Annotated[float, Meta(gt=0.0, le=1e18)]
 StatusOutcome = Literal["committed", "aborted", "pending", "unknown"]
 
 # A reason is "code" or "code: what exactly"; statistics count by code, so the set is closed.

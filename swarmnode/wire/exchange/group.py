@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from swarmnode import limits
-from swarmnode.wire.records import Digest, PeerIdBytes, ShortText
+from swarmnode.wire.records import Digest, PeerIdBytes, ShortText, Weight
 
 GroupId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 PlanId = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -21,7 +21,6 @@ Piece = Annotated[int, Meta(ge=0, lt=limits.GROUP_PIECES)]
 Pieces = Annotated[tuple[Piece, ...], Meta(max_length=limits.GROUP_PIECES)]
 Members = Annotated[tuple[PeerIdBytes, ...], Meta(max_length=limits.GROUP_MEMBERS_MAX)]
 # The largest ratio of two tokens counts that makes sense, well inside float32.
-Weight = Annotated[float, Meta(gt=0.0, le=1e18)]
 
 
 class GroupMessage(msgspec.Struct, frozen=True, tag_field="t"):

@@ -10,8 +10,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from swarmnode.wire.exchange.gossip import BaseVersion, Weight
-from swarmnode.wire.records import Count, Digest, Name, ShortText
+from swarmnode.wire.exchange.gossip import BaseVersion
+from swarmnode.wire.records import Count, Digest, Name, ShortText, Weight
 
 NumelCount = Annotated[int, Meta(ge=1, le=2**40)]
 

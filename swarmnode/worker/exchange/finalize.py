@@ -44,11 +44,6 @@ class Merged:
     loss: float
     own_loss: float
 
-    @property
-    def barrier(self) -> float:
-        """How far the loss of the mean lies above that of a model that went into it."""
-        return self.loss - self.own_loss
-
 
 def evaluate_merge(state: TrainState, merged: torch.Tensor, shard_seed: int) -> Merged:
     """Return what ``merged`` [numel] is worth; ``state`` is left as it was.

@@ -17,7 +17,6 @@ from typing import Any
 from swarmnode.worker.failures import classify
 from swarmnode.worker.runtime import end_with_parent
 
-Json = dict[str, Any]
 _NVIDIA = Path("/proc/driver/nvidia/version")
 _CLOSE = 1e-2
 
@@ -36,7 +35,7 @@ def main() -> int:
     return 0
 
 
-def findings() -> Iterator[Json]:
+def findings() -> Iterator[dict[str, Any]]:
     """Yield what is so, device by device. Raises ModuleNotFoundError without torch."""
     import torch
 
@@ -59,7 +58,7 @@ def findings() -> Iterator[Json]:
         yield _finding("GPU", "OK", "none: training runs on the CPU")
 
 
-def _gpu(index: int) -> Iterator[Json]:
+def _gpu(index: int) -> Iterator[dict[str, Any]]:
     """Compare what the GPU needs with what this build has, and run a kernel on it."""
     import torch
 
@@ -104,7 +103,7 @@ def has_code_for(capability: tuple[int, int], built: list[str]) -> bool:
     return False
 
 
-def _tried(name: str, device: Any, check: Callable[[Any], float]) -> Json:
+def _tried(name: str, device: Any, check: Callable[[Any], float]) -> dict[str, Any]:
     try:
         error = check(device)
     except RuntimeError as failure:
@@ -150,7 +149,7 @@ def _error(found: Any, wanted: Any) -> float:
     return float((found.cpu().double() - wanted).abs().max() / wanted.abs().max())
 
 
-def _finding(name: str, level: str, said: str, advice: str = "") -> Json:
+def _finding(name: str, level: str, said: str, advice: str = "") -> dict[str, Any]:
     return {"check": name, "level": level, "said": said, "advice": advice}
 
 
