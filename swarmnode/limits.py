@@ -1207,7 +1207,7 @@ DASHBOARD_HOLDERS_MAX = 8
 DASHBOARD_TEXT_CHARACTERS_MAX = 400
 DASHBOARD_VERSION_CHARACTERS_MAX = 32
 # As often as a node says something new of itself; what follows is in
-# daemon/status/loss_history.py.
+# daemon/status/dashboard.py
 DASHBOARD_SAMPLE_S = 2.0
 # More points than a chart has pixels to tell apart; 200 KiB with all curves.
 DASHBOARD_SAMPLES_MAX = 512

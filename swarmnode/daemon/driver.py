@@ -1,20 +1,23 @@
-"""The one Trio driver that runs every sans-IO core.
+"""What runs on Trio for every room: sans-IO cores, and several jobs on one stream.
 
 A core is fed with :meth:`CoreDriver.feed` from any task; its effects are
 handed to ``carry_out`` in order before ``feed`` returns. ``carry_out`` must
 not wait: what takes time is started in a nursery by the one who passed it.
 It may feed the core: such an event is handled after the effects before it.
+
+Several jobs on one stream: the first that fails ends all, and its error comes out as it is.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import trio
 
+from swarmnode.errors import SwarmNodeError
 from swarmnode.protocol.core import Core
 
 EventT = TypeVar("EventT")
@@ -90,3 +93,26 @@ class CoreDriver(Generic[EventT, EffectT]):
     def _carry_out_all(self) -> None:
         for effect in self._core.poll_effects():
             self._carry_out(effect)
+
+
+async def run_together(*jobs: Callable[[], Awaitable[None]]) -> None:
+    """Run jobs until all of them have ended.
+
+    Raises:
+        SwarmNodeError: of the job that failed first; the others are cancelled. A nursery alone
+            would wrap it in a group, and every caller would have to unwrap it.
+    """
+    failures: list[SwarmNodeError] = []
+    async with trio.open_nursery() as nursery:
+
+        async def guard(job: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await job()
+            except SwarmNodeError as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+
+        for job in jobs:
+            nursery.start_soon(guard, job)
+    if failures:
+        raise failures[0]

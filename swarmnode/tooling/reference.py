@@ -20,15 +20,14 @@ import msgspec
 
 from swarmnode.cli.main import cli
 from swarmnode.config import ENVIRONMENT_PREFIX, HOME_VARIABLE, NodeConfig
-from swarmnode.daemon.discovery.found import FoundSwarm
+from swarmnode.daemon.discovery.lookup import FoundSwarm
 from swarmnode.daemon.exchange.merge.finalize import Finalized
 from swarmnode.daemon.status.control import control_routes
 from swarmnode.daemon.status.netcheck import Finding
 from swarmnode.daemon.status.overview import Overview
 from swarmnode.daemon.status.scrape import metrics_routes
 from swarmnode.daemon.status.view import NodeStatus, PeerView
-from swarmnode.daemon.volunteer.routes import PauseView
-from swarmnode.daemon.volunteer.view import LimitsView
+from swarmnode.daemon.volunteer.view import LimitsView, PauseView
 from swarmnode.errors import SwarmNodeError
 from swarmnode.telemetry.catalogue import FAMILIES, Family
 from swarmnode.tooling import error_index

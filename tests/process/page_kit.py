@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from swarmnode.config import HostPort
-from swarmnode.daemon.status.loss_history import History, Sample
+from swarmnode.daemon.status.dashboard import History, Sample
 from swarmnode.daemon.status.overview import (
     ExchangeEdge,
     MemberView,

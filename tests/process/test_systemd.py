@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from swarmnode.daemon.app.systemd import ServiceManager
+from swarmnode.daemon.app.start import ServiceManager
 from tests.process.daemon_kit import DEADLINE_S, Daemon, make_home, new_swarm, wait_until
 
 

@@ -14,11 +14,11 @@ ALLOWED: frozenset[tuple[str, ...]] = frozenset(
         (
             "swarmnode.daemon.status.control",
             "swarmnode.daemon.status.dashboard",
-            "swarmnode.daemon.status.health",
-            "swarmnode.daemon.status.metrics_files",
+            "swarmnode.daemon.status.scrape",
+            "swarmnode.daemon.status.scrape",
             "swarmnode.daemon.app.node",
             "swarmnode.daemon.status.scrape",
-            "swarmnode.daemon.volunteer.routes",
+            "swarmnode.daemon.volunteer.view",
         ),
         (
             "swarmnode.daemon.status.peer_metrics",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.pair.choice import PartnerChoice
+from swarmnode.daemon.exchange.pair.wishes import PartnerChoice
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Wish

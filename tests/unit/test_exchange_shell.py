@@ -14,7 +14,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.exchange.pair.exchanges import EXCHANGE_SERVICE, MESSAGE_SERVICE, Exchanges
-from swarmnode.daemon.exchange.pair.lane import Lane, decode_message
+from swarmnode.daemon.exchange.pair.transfer import Lane, decode_message
 from swarmnode.daemon.worker.loans import Loan, NoLoan
 from swarmnode.env import Env
 from swarmnode.errors import Refused

@@ -17,8 +17,8 @@ from trio.testing import MockClock
 
 from swarmnode import limits
 from swarmnode.daemon.exchange.merge.finalize import FINALIZE_SERVICE, Finalized, Finalizer
-from swarmnode.daemon.exchange.merge.global_mean import groups_of
-from swarmnode.daemon.worker.merge_desk import MergeDesk
+from swarmnode.daemon.exchange.merge.part import groups_of
+from swarmnode.daemon.worker.loans import MergeDesk
 from swarmnode.errors import ConfigError, DeadlineExceeded, Overloaded, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import (

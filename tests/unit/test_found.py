@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from swarmnode import limits
-from swarmnode.daemon.discovery.found import (
+from swarmnode.daemon.discovery.lookup import (
     Claim,
     FoundSwarm,
     Via,

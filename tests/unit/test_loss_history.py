@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from swarmnode import limits
-from swarmnode.daemon.status.loss_history import LossHistory, Sample
+from swarmnode.daemon.status.dashboard import LossHistory, Sample
 
 
 def sample(at: float, **peers: float) -> Sample:

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.snapshots.together import run_together
+from swarmnode.daemon.driver import run_together
 from swarmnode.errors import (
     ChannelBroken,
     ConfigError,

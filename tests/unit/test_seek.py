@@ -15,7 +15,7 @@ import trio
 from swarmnode.cli.swarm import seek
 from swarmnode.cli.swarm.seek import age, check_key, choose, describe, look_until_found, resolve
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.discovery.found import Findings, FoundSwarm, Searched
+from swarmnode.daemon.discovery.lookup import Findings, FoundSwarm, Searched
 from swarmnode.errors import ConfigError, Refused
 from swarmnode.ids import encode_base32
 from swarmnode.protocol.identity import Identity

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.status.totals import Given, TotalsKeeper, TotalsView
+from swarmnode.daemon.volunteer.totals import Given, TotalsKeeper, TotalsView
 from swarmnode.env import Env
 from swarmnode.store.totals import Book, Mark, SwarmTotals, Totals, load_totals, save_totals
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 import trio
 
-from swarmnode.daemon.exchange.pair.pieces import count_pieces, cut, pair_codecs
 from swarmnode.daemon.exchange.pair.transfer import Transfer
+from swarmnode.daemon.exchange.pair.wishes import count_pieces, cut, pair_codecs
 from swarmnode.errors import ConfigError, MalformedMessage, WorkerError
 from swarmnode.ipc.control import ViewShape, Wish
 from swarmnode.limits import CODEC_CHUNK_ELEMS

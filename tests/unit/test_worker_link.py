@@ -10,7 +10,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.worker.link import RestartBudget, StartWorker
-from swarmnode.daemon.worker.output import WorkerLog
+from swarmnode.daemon.worker.process import WorkerLog
 from swarmnode.errors import WorkerCrashed
 from swarmnode.ipc.control import (
     Applied,

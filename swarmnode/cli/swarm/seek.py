@@ -16,8 +16,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.discovery.found import Findings, FoundSwarm
-from swarmnode.daemon.discovery.lookup import check_names, in_words
+from swarmnode.daemon.discovery.lookup import Findings, FoundSwarm, check_names, in_words
 from swarmnode.daemon.discovery.visitor import Visitor, visit
 from swarmnode.daemon.nat.addresses import reachable_addresses
 from swarmnode.env import real_env

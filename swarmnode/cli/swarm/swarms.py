@@ -18,7 +18,7 @@ from swarmnode.config import NodeConfig, load_config
 from swarmnode.errors import ConfigError
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.discovery.found import Claim
+    from swarmnode.daemon.discovery.lookup import Claim
 
 _ROW = "{:<24} {:<15} {:>9}  {:<16} {}"
 
@@ -44,8 +44,7 @@ def swarms(
     flags = given(home=home and str(home), network=network, bootstrap=bootstrap, lan=lan)
     config = load_config(flags, os.environ)
     from swarmnode.cli.swarm.seek import KEY_LETTERS_SHOWN, age, find, members
-    from swarmnode.daemon.discovery.found import Findings, merge
-    from swarmnode.daemon.discovery.lookup import in_words
+    from swarmnode.daemon.discovery.lookup import Findings, in_words, merge
 
     own = _claims_of_home(config)
     # Of a home with very many swarms the first are looked up.
@@ -78,7 +77,7 @@ def swarms(
 
 def _claims_of_home(config: NodeConfig) -> list[Claim]:
     """Return the swarms of this home; what its manifests say was proved when they came."""
-    from swarmnode.daemon.discovery.found import Claim
+    from swarmnode.daemon.discovery.lookup import Claim
     from swarmnode.store.swarms import read_manifest, stored_links
 
     claims = []

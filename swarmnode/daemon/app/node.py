@@ -39,18 +39,16 @@ from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.daemon.snapshots.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status.control import control_routes
 from swarmnode.daemon.status.dashboard import Dashboard
-from swarmnode.daemon.status.metrics_files import keep_metrics_files
 from swarmnode.daemon.status.peer_metrics import share_metrics
 from swarmnode.daemon.status.readings import ReadingsDesk
-from swarmnode.daemon.status.scrape import metrics_routes, target_address
-from swarmnode.daemon.status.totals import TotalsKeeper
+from swarmnode.daemon.status.scrape import keep_metrics_files, metrics_routes, target_address
 from swarmnode.daemon.status.view import NodeView, in_one_line
 from swarmnode.daemon.transport.key_guard import KeyGuard
 from swarmnode.daemon.volunteer.footprint import before_joining
 from swarmnode.daemon.volunteer.rules import Machine, Volunteer
-from swarmnode.daemon.worker.briefing import Briefing
-from swarmnode.daemon.worker.configure import TrainingChoice as TrainingChoice
-from swarmnode.daemon.worker.configure import configure_of
+from swarmnode.daemon.volunteer.totals import TotalsKeeper
+from swarmnode.daemon.worker.briefing import Briefing, configure_of
+from swarmnode.daemon.worker.briefing import TrainingChoice as TrainingChoice
 from swarmnode.daemon.worker.link import StartWorker
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env

@@ -16,8 +16,8 @@ from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.discovery import lookup
 from swarmnode.daemon.discovery.dht import Discovery
-from swarmnode.daemon.discovery.found import Findings, Searched, gather
 from swarmnode.daemon.discovery.grounds import make_beacon, make_grounds
+from swarmnode.daemon.discovery.lookup import Findings, Searched, gather
 from swarmnode.daemon.discovery.manifests import check_names, request_manifest
 from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env

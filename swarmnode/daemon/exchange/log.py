@@ -26,8 +26,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.exchange.group.runs import GroupRuns
-from swarmnode.daemon.exchange.log_cargo import LogCargo
-from swarmnode.daemon.exchange.log_wait import LogWait
+from swarmnode.daemon.exchange.log_cargo import LogCargo, LogWait
 from swarmnode.daemon.worker.loans import Lender
 from swarmnode.env import Env
 from swarmnode.errors import MalformedMessage, Refused, RemoteProtocolError, SwarmNodeError

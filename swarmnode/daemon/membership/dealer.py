@@ -2,26 +2,141 @@
 
 Shards are agreed on among those who train on the same data. A node with other data than the
 swarm's creator takes none, and trains on its own stream of batches.
+
+Data shards in a node: between the shared state, the failure detector and the worker.
+
+Feed it a view whenever one of the two has changed, and before the node says anything after a
+start: a peer's first record takes the place of those of its earlier life, and what that life
+had trained is said again only if it was seen here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.membership.shards import Shards, shard_view
+from swarmnode.daemon.driver import CoreDriver
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import DropShard, TakeShard, WorkerReady
+from swarmnode.protocol.crdt import views
+from swarmnode.protocol.crdt.events import Update
+from swarmnode.protocol.shards import events
 from swarmnode.protocol.shards.core import ShardCore
-from swarmnode.protocol.shards.words import Shard
+from swarmnode.protocol.shards.words import (
+    CLAIMS,
+    REGISTERS,
+    Shard,
+    read_element,
+    read_progress,
+)
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.swarm import Manifest
 
 _log = get_logger("swarmnode.daemon.membership")
+
+
+def shard_view(
+    view: views.View, live: Collection[PeerId], now: float, *, self_id: PeerId
+) -> events.View:
+    """Return what the shared state says of shards. Cost: O(authors).
+
+    Args:
+        view: of the shared state.
+        live: members that are alive and train, ourselves included.
+        now: seconds, monotonic; decides which claims have expired.
+        self_id: who we are.
+    """
+    done: dict[int, int] = {}
+    mine: dict[int, int] = {}
+    for author, contents in view.registers().items():
+        for name in REGISTERS:
+            progress = read_progress(name, contents.get(name, ""))
+            if progress is None:
+                continue
+            epoch, bitmap = progress
+            done[epoch] = done.get(epoch, 0) | bitmap
+            if author == self_id:
+                mine[epoch] = bitmap
+    return events.View(frozenset(live), _claims(view, now), done, mine)
+
+
+def _claims(view: views.View, now: float) -> dict[Shard, frozenset[PeerId]]:
+    """Return who claims what; of an author that claims too much only so much counts."""
+    counts: Counter[PeerId] = Counter()
+    claims: dict[Shard, frozenset[PeerId]] = {}
+    for element, peers in sorted(view.sets(now).get(CLAIMS, {}).items()):
+        shard = read_element(element)
+        if shard is None:
+            continue
+        counts.update(peers)
+        claims[shard] = frozenset(p for p in peers if counts[p] <= limits.SHARD_CLAIMS_MAX)
+    return claims
+
+
+class Shards:
+    """Runs the core of one swarm that is trained here.
+
+    Args:
+        say: takes what goes into the shared state.
+        assign, withdraw: post TakeShard and DropShard to the worker.
+    """
+
+    def __init__(
+        self,
+        core: ShardCore,
+        *,
+        say: Callable[[Update], None],
+        assign: Callable[[Shard], None],
+        withdraw: Callable[[Shard], None],
+        env: Env,
+    ) -> None:
+        self._core = core
+        self._say, self._assign, self._withdraw = say, assign, withdraw
+        self._driver = CoreDriver[events.Event, events.Effect](
+            core, self._carry_out, now=env.monotonic
+        )
+
+    async def run(self) -> None:
+        """Assign claims as they settle, until cancelled."""
+        await self._driver.run()
+
+    def refresh(self, view: events.View) -> None:
+        """The shared state or the membership has changed; see :func:`shard_view`."""
+        self._driver.feed(view)
+
+    def worker_up(self) -> None:
+        """The worker has said that it is ready, or trains again after a rest."""
+        self._driver.feed(events.WorkerUp())
+
+    def worker_gone(self) -> None:
+        """The worker has died; it is started again."""
+        self._driver.feed(events.WorkerGone())
+
+    def rest(self) -> None:
+        """The worker is paused or has done all its steps: give back what we claim."""
+        self._driver.feed(events.Rest())
+
+    def finished(self, shard: Shard) -> None:
+        """The worker has trained a shard to its end."""
+        self._driver.feed(events.Finished(shard))
+
+    def statistics(self) -> events.ShardStatistics:
+        """Return counters."""
+        return self._core.statistics()
+
+    def _carry_out(self, effect: events.Effect) -> None:
+        match effect:
+            case events.Say(leases, registers):
+                self._say(Update(leases=leases, registers=registers))
+            case events.Assign(shard):
+                self._assign(shard)
+            case events.Withdraw(shard):
+                self._withdraw(shard)
 
 
 class Dealer:

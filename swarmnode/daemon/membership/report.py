@@ -50,7 +50,7 @@ class SelfReport:
     counters: dict[str, int]  # exchanges and seconds since the start, the others in all
     numbers: dict[str, float | None]  # None: nothing to say yet
     step: int
-    met: str | None = None  # with whom it exchanged lately, see ``mixing.py``; None: never
+    met: str | None = None  # with whom it exchanged lately, see ``status/mixing.py``; None: never
     lineage: str = ""  # of its slow weights, see ``protocol/gossip/lineages.py``; empty: none
     name: str = ""  # what it is called; "": it does not say
 

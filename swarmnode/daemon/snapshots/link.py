@@ -14,7 +14,7 @@ from typing import Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.snapshots.together import run_together
+from swarmnode.daemon.driver import run_together
 from swarmnode.daemon.snapshots.upload import BLOB_SERVICE
 from swarmnode.env import Env
 from swarmnode.errors import ChannelBroken, DeadlineExceeded, MalformedMessage

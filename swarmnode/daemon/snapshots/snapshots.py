@@ -23,9 +23,9 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.discovery.dht import Discovery
+from swarmnode.daemon.driver import run_together
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.snapshots.blobs import Blobs
-from swarmnode.daemon.snapshots.together import run_together
 from swarmnode.env import Env
 from swarmnode.errors import CorruptRecord, Overloaded, Refused, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId

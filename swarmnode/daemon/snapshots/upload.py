@@ -6,10 +6,18 @@
 
 While one chunk is on its way the next is read, so a stream has at most three chunks in memory.
 Requests beyond wait in the stream, within its credit.
+
+Whose turn it is to be sent chunks: a few peers at a time, the others hear that we are busy.
+
+A peer that is being sent chunks goes on being sent them, so that some finish soon. Only when
+others were turned away lately does a turn end, after BLOB_TURN_S; then all may try for it.
+
+A bandwidth limit for many senders: first come, first served.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +26,8 @@ from functools import partial
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.driver import run_together
 from swarmnode.daemon.snapshots.shelf import Shelf
-from swarmnode.daemon.snapshots.throttle import Throttle
-from swarmnode.daemon.snapshots.together import run_together
-from swarmnode.daemon.snapshots.turns import Turns
 from swarmnode.env import Env
 from swarmnode.errors import (
     CorruptRecord,
@@ -35,6 +41,7 @@ from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
+from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.protocol.blobs.merkle import chunk_size
 from swarmnode.protocol.session.buffers import BufferPool
 from swarmnode.store.blobs import Blob
@@ -42,8 +49,86 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import blobs as wire
 from swarmnode.wire.packing import decode_record, encode_record
 
-BLOB_SERVICE = "blob/1"
 _log = get_logger("swarmnode.daemon.snapshots")
+
+
+class Throttle:
+    """Lets bytes through at a rate, whoever sends them."""
+
+    def __init__(self, rate_bytes_per_s: float, env: Env) -> None:
+        self._bucket = TokenBucket(rate_bytes_per_s)
+        self._env = env
+        self._queue = trio.Lock()  # hands over in the order of arrival
+
+    async def pay(self, n_bytes: int) -> None:
+        """Wait until ``n_bytes`` may be sent."""
+        async with self._queue:
+            if not self._bucket.try_take(n_bytes, self._env.monotonic()):
+                await trio.sleep(self._bucket.free_at() - self._env.monotonic())
+                self._bucket.spend(n_bytes, self._env.monotonic())
+
+
+@dataclass
+class _Turn:
+    since: float
+    n_owed: int = 0
+    is_over: bool = False
+
+
+class Turns:
+    """At most ``n_max`` peers at once. Times are monotonic seconds."""
+
+    def __init__(self, rate_bytes_per_s: float | None) -> None:
+        """``rate_bytes_per_s``: what all of them share, if it is limited."""
+        self._n_max = limits.BLOB_UPLOADS_MAX
+        if rate_bytes_per_s is not None:
+            # A chunk each in half of the time after which a fetcher takes us for dead.
+            chunks = rate_bytes_per_s * limits.BLOB_IDLE_S / 2 / limits.BLOB_CHUNK_BYTES
+            self._n_max = max(1, min(self._n_max, int(chunks)))
+        self._turns: dict[PeerId, _Turn] = {}
+        self._refused_at = -math.inf
+
+    @property
+    def n_peers(self) -> int:
+        """How many peers are owed chunks."""
+        return sum(turn.n_owed > 0 for turn in self._turns.values())
+
+    def admit(self, peer: PeerId, now: float) -> bool:
+        """Whether a request of this peer is served; then :meth:`done` follows."""
+        turn = self._turns.get(peer) or self._begin(peer, now)
+        if turn is None:
+            self._refused_at = now
+            return False
+        is_crowded = now - self._refused_at < limits.BLOB_TURN_S
+        if turn.is_over or (is_crowded and now - turn.since > limits.BLOB_TURN_S):
+            self._end(peer, turn)
+            return False
+        turn.n_owed += 1
+        return True
+
+    def done(self, peer: PeerId) -> None:
+        """Note that a request which was admitted has been answered, or never will be."""
+        turn = self._turns[peer]
+        turn.n_owed -= 1
+        if turn.is_over:
+            self._end(peer, turn)
+
+    def _begin(self, peer: PeerId, now: float) -> _Turn | None:
+        if len(self._turns) >= self._n_max:
+            idle = next((who for who, turn in self._turns.items() if not turn.n_owed), None)
+            if idle is None:
+                return None
+            del self._turns[idle]
+        turn = self._turns[peer] = _Turn(since=now)
+        return turn
+
+    def _end(self, peer: PeerId, turn: _Turn) -> None:
+        turn.is_over = True
+        if not turn.n_owed:
+            del self._turns[peer]
+
+
+BLOB_SERVICE = "blob/1"
 
 
 @dataclass

@@ -5,10 +5,10 @@ GET /status     :class:`~swarmnode.daemon.status.view.NodeStatus`; ``?mixing=1``
                 figures of the exchange graph. Answers however many other connections are open
 GET /peers      list of :class:`~swarmnode.daemon.status.view.PeerView`
 GET /netcheck   list of :class:`~swarmnode.daemon.status.netcheck.Finding`
-GET /swarms     ``?names=A,B``: :class:`~swarmnode.daemon.discovery.found.Findings`, what LAN and
+GET /swarms     ``?names=A,B``: :class:`~swarmnode.daemon.discovery.lookup.Findings`, what LAN and
                 DHT know
 GET /link       :class:`~swarmnode.daemon.status.fresh_link.FreshLink`, to pass on
-GET /overview, /history  what the dashboard shows: ``overview.py``, ``loss_history.py``
+GET /overview, /history  what the dashboard shows: ``overview.py``, ``dashboard.py``
 GET /dashboard  :class:`~swarmnode.daemon.status.dashboard.Whereabouts`
 GET /metrics, /peers/ID/metrics, /sd, /-/healthy, /-/ready  see ``scrape.py``; also where
                 metrics are off on TCP
@@ -16,7 +16,7 @@ POST /snapshot  write a snapshot now; ``{"step", "path"}``
 POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.exchange.merge.finalize.Finalized`
 GET /limits     :class:`~swarmnode.daemon.volunteer.view.LimitsView`
 POST /pause     ``?for=2h``, or until /resume:
-                :class:`~swarmnode.daemon.volunteer.routes.PauseView`, as /resume
+                :class:`~swarmnode.daemon.volunteer.view.PauseView`, as /resume
 POST /finish    complete what runs, then leave; answers at once
 POST /leave     leave the swarm and stop; answers at once
 ==============  =====================================================================
@@ -32,7 +32,7 @@ from swarmnode.daemon.status.fresh_link import fresh_link
 from swarmnode.daemon.status.netcheck import find
 from swarmnode.daemon.status.netlook import look
 from swarmnode.daemon.status.scrape import metrics_routes
-from swarmnode.daemon.volunteer.routes import volunteer_routes
+from swarmnode.daemon.volunteer.view import volunteer_routes
 from swarmnode.errors import NotRunning
 from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.net.http import Request, Response, Route, json_response

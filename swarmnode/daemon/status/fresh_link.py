@@ -9,7 +9,7 @@ from itertools import zip_longest
 import msgspec
 
 from swarmnode import limits
-from swarmnode.daemon.discovery.found import can_be_told
+from swarmnode.daemon.discovery.lookup import can_be_told
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.errors import NotRunning
 from swarmnode.ids import PeerId

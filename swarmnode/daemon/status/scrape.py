@@ -6,30 +6,55 @@ GET /peers/ID/metrics    that member, asked over the swarm; 504 if it does not a
                          that Prometheus sees it down
 GET /sd                  one target for each member, in Prometheus' format for ``http_sd_configs``
 GET /                    a page with links
-GET /-/healthy, /-/ready  for orchestrators: ``daemon/status/health.py``
+GET /-/healthy, /-/ready  for orchestrators, see below
 =======================  ==========================================================================
 
 Every target is this node: no address that a peer says of itself reaches Prometheus, which would
 otherwise ask whatever host a stranger names.
+
+What an orchestrator asks: whether the process answers, and whether it does its work.
+
+==================  ========================================================================
+GET /-/healthy      200 as long as the node answers: paused, alone or not yet a member
+GET /-/ready        200 for a member that trains, or keeps (serves) without a worker; else 503
+==================  ========================================================================
+
+Each answers with one line of text. A node that is not ready is not broken, and nobody should
+restart it for that: it waits for peers, or its owner's rules hold it.
+
+Metrics and targets as files, for setups where Prometheus does not ask this node over HTTP.
+
+``metrics_textfile`` is for the textfile collector of node_exporter, ``metrics_file_sd`` for
+``file_sd_configs``. Each is replaced as a whole, so that a reader never sees half of one.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import trio
+
 from swarmnode import limits
-from swarmnode.daemon.status.health import health_routes
-from swarmnode.errors import ConfigError, Refused, SwarmNodeError
+from swarmnode.errors import ConfigError, Refused, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.http import Request, Response, Route, json_response
 from swarmnode.net.http_routes import HttpError
 from swarmnode.protocol.membership.swim_events import MemberState
+from swarmnode.store.files import write_atomic
+from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.readings import Readings
 
 if TYPE_CHECKING:
     from swarmnode.daemon.app.node import Node
+    from swarmnode.daemon.status.view import NodeView
+
+_log = get_logger("swarmnode.daemon.status")
+
 
 _TIMEOUT_HEADER = "x-prometheus-scrape-timeout-seconds"
 
@@ -147,3 +172,70 @@ def _page(readings: Readings, request: Request) -> Response:
 
     content_type, body = render(readings, request.headers.get("accept", ""))
     return Response(body, content_type)
+
+
+_TEXT = "text/plain; charset=utf-8"
+_AT_WORK = ("training", "serving")
+
+
+def health_routes(node: Node) -> list[Route]:
+    """Return the routes."""
+
+    async def healthy(request: Request) -> Response:  # noqa: ARG001
+        return _line("healthy", 200)
+
+    async def ready(request: Request) -> Response:  # noqa: ARG001
+        why_not = why_not_ready(node.view)
+        state, _ = node.view.state()
+        return _line(f"not ready: {why_not}", 503) if why_not else _line(f"ready: {state}", 200)
+
+    return [Route("GET", "/-/healthy", healthy), Route("GET", "/-/ready", ready)]
+
+
+def why_not_ready(view: NodeView) -> str:
+    """Return in a few words what is missing; "" for a member at work."""
+    state, reason = view.state()
+    if state in _AT_WORK and view.part is not None:
+        return ""
+    member = "" if view.part is not None else "no member of the swarm yet, "
+    return f"{member}{state} ({reason})" if reason else f"{member}{state}"
+
+
+def _line(text: str, status: int) -> Response:
+    line = "".join(character if character.isprintable() else " " for character in text)
+    return Response(f"{line}\n".encode(), _TEXT, status)
+
+
+_READABLE = 0o644  # by Prometheus and node_exporter, which are other users
+
+
+async def keep_metrics_files(node: Node, textfile: str, file_sd: str) -> None:
+    """Write these files every METRICS_FILE_S until cancelled; an empty path is none."""
+    from swarmnode.telemetry.exposition import render  # 3 MB, for nodes that write files
+
+    writer = _Writer(node)
+    while True:
+        if textfile:
+            await node.readings.refresh(node.env.in_thread)
+            await writer.write(Path(textfile), render(node.readings.read())[1])
+        if file_sd:
+            await writer.write(Path(file_sd), msgspec.json.encode(sd_targets(node)) + b"\n")
+        await trio.sleep(limits.METRICS_FILE_S)
+
+
+class _Writer:
+    """Writes files; of failures in a row the log has the first."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._failed: set[Path] = set()
+
+    async def write(self, path: Path, data: bytes) -> None:
+        try:
+            await self._node.env.in_thread(partial(write_atomic, path, data, mode=_READABLE))
+        except StorageError as error:
+            if path not in self._failed:
+                _log.warning("metrics are not written", path=str(path), why=str(error))
+            self._failed.add(path)
+        else:
+            self._failed.discard(path)

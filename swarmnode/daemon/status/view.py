@@ -24,11 +24,11 @@ from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.daemon.status.mixing import InThread, Meetings, SwarmMixing
 from swarmnode.daemon.status.peer_metrics import PeerMetrics
-from swarmnode.daemon.status.totals import Given, TotalsKeeper, TotalsView
 from swarmnode.daemon.transport.key_guard import KeyGuard
 from swarmnode.daemon.transport.network import Network
 from swarmnode.daemon.volunteer.rules import Volunteer
-from swarmnode.daemon.worker.own_data import data_alarm, data_in_words
+from swarmnode.daemon.volunteer.totals import Given, TotalsKeeper, TotalsView
+from swarmnode.daemon.worker.briefing import data_alarm, data_in_words
 from swarmnode.daemon.worker.trainer import Trainer, finite_or_none
 from swarmnode.ids import PeerId
 from swarmnode.names import default_name

@@ -22,10 +22,9 @@ from typing import Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.transport.dialler import Dialler
+from swarmnode.daemon.transport.dialler import Dialler, Ways
 from swarmnode.daemon.transport.door import Door
 from swarmnode.daemon.transport.resumer import Resumer
-from swarmnode.daemon.transport.ways import Ways
 from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,

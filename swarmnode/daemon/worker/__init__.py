@@ -5,5 +5,6 @@ and the segment to it, and the slots that it lends. It knows no peer: wishes go 
 registered by kind, and what comes of them is a loan that is applied or given back.
 
 For others: ``trainer`` (:class:`~swarmnode.daemon.worker.trainer.Trainer`), ``loans`` (what an
-exchange sees of a worker), ``merge_desk``; ``link`` for whoever fakes a worker.
+exchange sees of a worker), ``briefing`` (what a worker is told); and for the composition root what
+a worker is started by: ``link``, ``process``, ``hold`` and ``program``.
 """

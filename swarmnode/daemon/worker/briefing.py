@@ -1,21 +1,113 @@
-"""What the worker is told of the others: who trains, and how long a round is to be.
+"""What the worker is told: its swarm and its owner's wishes at first, then who else trains.
 
-Both follow from what peers say of themselves, so both are told seldom, however often that changes.
+First it is told the swarm's manifest, and what the owner of the node allows. Of the others it is
+told who trains, and how long a round is to be: both follow from what peers say of themselves, so
+both are told seldom, however often that changes.
+
+Here is also whether a node trains on other data than its swarm's creator, and what to say of it.
+Other data is allowed, but not in silence: who forgot `--data` trains on the task's own text, and
+everybody else on that too once models are averaged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import trio
 
 from swarmnode import limits
+from swarmnode.config import NodeConfig
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Members, Progress, RoundSteps, WorkerReady
+from swarmnode.ipc.control import Configure, Members, Progress, RoundSteps, WorkerReady
 from swarmnode.protocol.pacing import Pacer
+from swarmnode.quantities import parse_bytes
+from swarmnode.store.training_data import TrainingData
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire.swarm import Manifest
 
 _log = get_logger("swarmnode.daemon.worker")
+
+
+@dataclass(frozen=True)
+class TrainingChoice:
+    """What the owner of a node decides about its share of the work."""
+
+    device: str = "auto"
+    threads: int = 0
+    steps_max: int = 0  # 0: until told to stop
+    data_dir: str = ""
+    own_data: bool = False  # other data than the creator's is meant
+
+    @property
+    def remembered(self) -> TrainingData:
+        """What of it counts after the next start too, unless something else is said."""
+        return TrainingData(self.data_dir, self.own_data)
+
+
+def configure_of(
+    manifest: Manifest, config: NodeConfig, choice: TrainingChoice, self_id: PeerId
+) -> Configure:
+    """Return it."""
+    return Configure(
+        task=manifest.task,
+        task_config=manifest.task_config,
+        strategy=manifest.strategy,
+        strategy_settings=manifest.strategy_settings,
+        swarm_seed=manifest.seed,
+        # Every node has its own stream of batches, and the same one after a restart.
+        shard_seed=int.from_bytes(self_id[:4], "big"),
+        snapshot_dir=str(config.paths.swarm(manifest.name).snapshots),
+        device=choice.device,
+        steps_max=choice.steps_max,
+        data_dir=choice.data_dir,
+        layout_hash=manifest.layout_hash,
+        data_hash=manifest.data_hash.hex(),
+        own_data=choice.own_data or bool(manifest.own_data),
+        task_version=manifest.task_version,
+        task_package=manifest.task_package or "",
+        task_package_version=manifest.task_package_version or "",
+        threads=choice.threads,
+        gpus=config.gpus,
+        gpu_memory_bytes=parse_bytes(config.gpu_memory),
+        self_id=self_id,
+        log_format=config.log_format,
+        log_level=config.log_level,
+        topology=manifest.topology,
+    )
+
+
+def has_other_data(configure: Configure, ready: WorkerReady | None) -> bool:
+    """Whether both fingerprints are known and differ."""
+    if ready is None or not configure.data_hash or not ready.data_hash:
+        return False
+    return ready.data_hash != configure.data_hash
+
+
+def data_alarm(configure: Configure, ready: WorkerReady | None) -> str:
+    """Say that other data is trained on than the creator's, "" where it is not or is meant.
+
+    The folder is not named: the page of the node shows this too.
+    """
+    if configure.own_data or not has_other_data(configure, ready):
+        return ""
+    if configure.data_dir:
+        why = "the folder of --data has other files than its creator's, or they have changed since"
+    else:
+        why = "no --data was given, so it is the task's own"
+    return (
+        f"this node trains on other data than its creator: {why}; join with --data FOLDER and a"
+        " copy of the creator's, or with --own-data if that is meant"
+    )
+
+
+def data_in_words(configure: Configure, ready: WorkerReady | None) -> str:
+    """Say what is trained on, for `status`."""
+    words = configure.data_dir or "the task's own"
+    if has_other_data(configure, ready):
+        words += "; this node trains on other data than its creator"
+        words += ", as is meant" if configure.own_data else ""
+    return words
 
 
 class Briefing:

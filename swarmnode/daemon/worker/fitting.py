@@ -9,6 +9,8 @@ the worker failed: out-of-memory     it died of it, outside of what it can cut i
 SIGKILL, and the kernel has counted  the kernel's OOM killer
 SIGKILL, and memory was short        another such killer (earlyoom), or one that is not counted
 ===================================  ===================================================
+
+Here is also why a worker has died: what is counted, and what another one could not mend.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from collections.abc import Callable
 
 import msgspec
 
-from swarmnode.errors import WorkerCrashed, WorkerError
-from swarmnode.ipc.control import BatchFit, Configure, WorkerFailed
+from swarmnode.errors import ConfigError, SpecMismatch, WorkerCrashed, WorkerError, WorkerHung
+from swarmnode.ipc.control import FAILURE_KINDS, FATAL_KINDS, BatchFit, Configure, WorkerFailed
 from swarmnode.memory import MainMemory, main_memory, oom_kills
 from swarmnode.quantities import show_bytes
 from swarmnode.telemetry.logs import get_logger
 
 _log = get_logger("swarmnode.daemon.worker")
+
 
 # earlyoom kills when a tenth is left, the kernel when nothing is: a worker that was killed with so
 # little left, as seen a second before, was most likely killed for that.
@@ -138,3 +141,30 @@ class Fitting:
             f"{show_bytes(seen.available_bytes)} of {show_bytes(seen.total_bytes)} of main memory"
             " were free"
         )
+
+
+def death_kind(error: WorkerError, failed: WorkerFailed | None) -> str:
+    """Return one of WORKER_FAILURES; ``failed`` is what the worker said last, if it could."""
+    if failed is not None and failed.kind in FAILURE_KINDS:
+        return failed.kind
+    if isinstance(error, WorkerHung):
+        return "hung"
+    if isinstance(error, WorkerCrashed) and error.signal_number:
+        return "killed"
+    return "crash"
+
+
+def raise_if_fatal(error: WorkerError, failed: WorkerFailed | None) -> None:
+    """Raise what ends the node if the worker has said that a restart mends nothing.
+
+    Raises:
+        ConfigError, SpecMismatch: something is missing here, or does not fit the swarm.
+        WorkerError: there is too little memory.
+    """
+    if failed is None or failed.kind not in FATAL_KINDS:
+        return
+    if failed.kind == "layout":
+        raise SpecMismatch(failed.message) from error
+    if failed.kind == "too-little-memory":
+        raise WorkerError(failed.message) from error
+    raise ConfigError(failed.message) from error

@@ -25,8 +25,7 @@ from pathlib import Path
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.worker.link import StartWorker, WorkerLink
-from swarmnode.daemon.worker.wire import WorkerWire
+from swarmnode.daemon.worker.link import StartWorker, WorkerLink, WorkerWire
 from swarmnode.errors import WorkerCrashed, WorkerLeft
 from swarmnode.ipc.control import (
     PROGRAM_TASK,

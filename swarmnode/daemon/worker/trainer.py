@@ -17,14 +17,11 @@ from typing import Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.worker.briefing import Briefing
-from swarmnode.daemon.worker.deaths import death_kind, raise_if_fatal
-from swarmnode.daemon.worker.fitting import Fitting
+from swarmnode.daemon.worker.briefing import Briefing, data_alarm
+from swarmnode.daemon.worker.fitting import Fitting, death_kind, raise_if_fatal
 from swarmnode.daemon.worker.lender import SlotLender
 from swarmnode.daemon.worker.link import RestartBudget, StartWorker, WorkerLink
-from swarmnode.daemon.worker.loans import WishTaker
-from swarmnode.daemon.worker.merge_desk import MergeDesk
-from swarmnode.daemon.worker.own_data import data_alarm
+from swarmnode.daemon.worker.loans import MergeDesk, WishTaker
 from swarmnode.env import Env
 from swarmnode.errors import (
     DeadlineExceeded,

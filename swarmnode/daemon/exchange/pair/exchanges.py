@@ -25,10 +25,8 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver
-from swarmnode.daemon.exchange.pair.choice import PartnerChoice
-from swarmnode.daemon.exchange.pair.lane import Lane, decode_message
-from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals, Transfer
-from swarmnode.daemon.exchange.pair.wishes import PairWishes, for_core
+from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals, Lane, Transfer, decode_message
+from swarmnode.daemon.exchange.pair.wishes import PairWishes, PartnerChoice, for_core
 from swarmnode.daemon.worker.loans import Lender, Loan, NoLoan
 from swarmnode.env import Env
 from swarmnode.errors import (

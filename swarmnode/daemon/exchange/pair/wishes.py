@@ -1,15 +1,95 @@
-"""The worker's wishes for a pair that wait, and its answers: one of each for a tag and fragment."""
+"""A wish to meet in a pair: how it waits, how it is cut, and whom it is offered to.
+
+Of the worker's wishes that wait, and of its answers, there is one for a tag and fragment. How their
+views are cut into chunks both sides of an exchange know without a word. Whom a wish is offered to:
+
+MATCHING: the partner whom the round's matching gives, then the next in its order. NEIGHBOUR:
+anybody, at random. On a graph only neighbours, at random by the rates of their edges.
+
+Partners on expensive ways, through a relay or WebRTC, are drawn as much more rarely, and come last
+where the matching's own partner has no time. Both sides know the way, so the graph of all meetings
+stays symmetric; and who has no other way still meets everybody.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.pair.pieces import Piece, count_pieces, cut, pair_codecs
+from swarmnode.env import Env
 from swarmnode.errors import ConfigError
-from swarmnode.ipc.control import Wish
-from swarmnode.protocol.gossip import events
-from swarmnode.tensor.codec import Codec
+from swarmnode.ids import PeerId
+from swarmnode.ipc.control import ViewShape, Wish
+from swarmnode.limits import CODEC_CHUNK_ELEMS
+from swarmnode.protocol.gossip import events, matching
+from swarmnode.tensor.codec import Codec, get_codec
+from swarmnode.tensor.layout import chunks
+
+if TYPE_CHECKING:
+    from swarmnode.strategies.topology import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One chunk: elements ``begin`` to ``end`` (exclusive) of the views, one after the other.
+
+    ``view`` is the number of the one that it is of, ``is_scaled`` as in ``ViewShape``.
+    """
+
+    begin: int
+    end: int
+    codec: Codec
+    view: int = 0
+    is_scaled: bool = True
+
+    @property
+    def payload_bytes(self) -> int:
+        """What it takes on the wire."""
+        return self.codec.payload_bytes(self.end - self.begin)
+
+
+def view_codec(view: ViewShape, usual: Codec) -> Codec:
+    """Return the codec of a view. Raises ConfigError: there is none of this name."""
+    return get_codec(view.codec) if view.codec else usual
+
+
+def pair_codecs(wish: Wish, usual: Codec) -> tuple[Codec, ...]:
+    """Return the codec of each view that two partners send each other.
+
+    Raises:
+        ConfigError: there is none of this name, or it needs error feedback: what its payload
+            leaves out would have to reach the same partner with the next one.
+    """
+    codecs = tuple(view_codec(view, usual) for view in wish.views)
+    for codec in codecs:
+        if codec.needs_error_feedback:
+            raise ConfigError(
+                f"codec {codec.name} does not stand alone, so random partners cannot use it:"
+                " choose RAW32, BF16, Q8B64, Q4B64 or E3M0"
+            )
+    return codecs
+
+
+def cut(wish: Wish, codecs: Iterable[Codec]) -> tuple[Piece, ...]:
+    """Return the chunks of all views, each view cut on its own.
+
+    Args:
+        codecs: one for each view.
+    """
+    pieces, start = [], 0
+    for number, (view, codec) in enumerate(zip(wish.views, codecs, strict=True)):
+        for begin, end in chunks(view.numel):
+            pieces.append(Piece(start + begin, start + end, codec, number, view.is_scaled))
+        start += view.numel
+    return tuple(pieces)
+
+
+def count_pieces(wish: Wish) -> int:
+    """Return how many chunks :func:`cut` would make."""
+    return sum(-(-view.numel // CODEC_CHUNK_ELEMS) for view in wish.views)
 
 
 class PairWishes:
@@ -102,3 +182,98 @@ def for_core(wish: Wish) -> events.Wish:
         round_skew_max=wish.round_skew_max,
         is_open=wish.is_open,
     )
+
+
+_EVERYBODY = ("matching", "complete")  # graphs without which the same partners are found
+
+
+class PartnerChoice:
+    """Chooses among those whom a session leads to, the quick ones first.
+
+    Args:
+        topology: the graph over the members that the manifest names; empty: everybody.
+    """
+
+    def __init__(self, self_id: PeerId, swarm_id: bytes, topology: str, env: Env) -> None:
+        self._self_id = self_id
+        self._swarm_id = swarm_id
+        self._topology = "" if topology in _EVERYBODY else topology
+        self._env = env
+        self._slow_until: dict[PeerId, float] = {}  # pruned: each takes a timeout
+        self._graph: Graph | None = None
+        self._graph_of = 0  # how many members it was made for
+
+    def candidates(
+        self, wish: Wish, members: Sequence[PeerId], reachable: Mapping[PeerId, float]
+    ) -> tuple[PeerId, ...]:
+        """Return whom to offer to, the best first.
+
+        Args:
+            members: who trains now, ourselves included, in ascending order.
+            reachable: with whom there is a session, and what its way costs.
+        """
+        graph = self._graph_over(len(members))
+        if wish.selector == "neighbour":
+            found = self._by_rate(graph, members, reachable)
+        else:
+            found = [peer for peer in self._by_round(wish, graph, members) if peer in reachable]
+            found[1:] = sorted(found[1:], key=lambda peer: reachable[peer])
+        # While a slow one is asked, for seconds, others that offer find us busy.
+        quick = [peer for peer in found if not self._is_slow(peer)]
+        return tuple((quick or found)[: limits.EXCHANGE_CANDIDATES_MAX])
+
+    def note_timeout(self, peer: PeerId) -> None:
+        """Ask others first for a while."""
+        now = self._env.monotonic()
+        self._slow_until = {p: until for p, until in self._slow_until.items() if until > now}
+        self._slow_until[peer] = now + limits.PARTNER_SLOW_S
+
+    def note_commit(self, peer: PeerId) -> None:
+        """It is quick enough again."""
+        self._slow_until.pop(peer, None)
+
+    def _is_slow(self, peer: PeerId) -> bool:
+        return self._env.monotonic() < self._slow_until.get(peer, 0.0)
+
+    def _graph_over(self, n_members: int) -> Graph | None:
+        if self._topology and self._graph_of != n_members:
+            # numpy comes with it, which no node needs that meets everybody.
+            from swarmnode.strategies.topology import graph_over
+
+            self._graph, self._graph_of = graph_over(self._topology, n_members), n_members
+        return self._graph
+
+    def _by_round(
+        self, wish: Wish, graph: Graph | None, members: Sequence[PeerId]
+    ) -> tuple[PeerId, ...]:
+        salt = matching.salt(self._swarm_id, wish.tag, wish.fragment)
+        if graph is None:
+            return matching.candidates(self._self_id, salt, wish.round, members, limit=len(members))
+        edges = ((members[i], members[j]) for i, j in graph.edges)
+        return matching.candidates_on_graph(self._self_id, salt, wish.round, edges)
+
+    def _by_rate(
+        self, graph: Graph | None, members: Sequence[PeerId], reachable: Mapping[PeerId, float]
+    ) -> list[PeerId]:
+        if graph is None:
+            rates = dict.fromkeys(members, 1.0)
+        else:
+            neighbours = graph.neighbours(members.index(self._self_id))
+            rates = {members[rank]: rate for rank, rate in neighbours.items()}
+        rates = {
+            peer: rate / reachable[peer]
+            for peer, rate in rates.items()
+            if peer != self._self_id and peer in reachable
+        }
+        return _draw(self._env.rng, rates, limits.EXCHANGE_CANDIDATES_MAX)
+
+
+def _draw(rng: random.Random, rates: Mapping[PeerId, float], count: int) -> list[PeerId]:
+    """Draw ``count`` of them one after the other, each by its share of what is left."""
+    left = dict(rates)
+    drawn: list[PeerId] = []
+    while left and len(drawn) < count:
+        (peer,) = rng.choices(list(left), list(left.values()))
+        drawn.append(peer)
+        del left[peer]
+    return drawn

@@ -21,7 +21,7 @@ from swarmnode.errors import StorageError
 from swarmnode.store.totals import Book, Mark, SwarmTotals, Totals, load_totals, save_totals
 from swarmnode.telemetry.logs import get_logger
 
-_log = get_logger("swarmnode.daemon.status")
+_log = get_logger("swarmnode.daemon.volunteer")
 
 
 @dataclass(frozen=True)
