@@ -1,6 +1,7 @@
-"""Every bound in swarmnode, each with its reason.
+"""Bounds that swarmnode keeps, each with its reason.
 
-A queue, cache, message or timeout that is not named here does not exist.
+Here is what two or more modules share, what bounds bytes from the network, and what `proto/` or
+`docs/` name in capitals. A bound that one module alone keeps stands beside its code.
 Units are the suffix of the name. Sections follow the layers.
 """
 
@@ -23,16 +24,10 @@ HANDSHAKE_S = 10.0
 TLS_RECORD_BYTES_MAX = 16 * KIB + 256
 # Nine are enough for both flights with a one-kilobyte certificate each.
 TLS_HANDSHAKE_RECORDS_MAX = 32
-TLS_CONTEXTS_CACHED_MAX = 64  # one node has one; a simulation has many
 # A tensor message of 270 kB in one record took 0.21 s of CPU a GB, in two 0.27.
 RECORD_PLAINTEXT_BYTES_MAX = 512 * KIB
-# GCM's bound is 2^20 records of this size under one key; a change of key costs microseconds.
-REKEY_RECORDS = 64 * KIB
 FRAME_CONTROL_BYTES_MAX = 512  # the longest is HELLO, about 200
 FRAME_DATA_BYTES_MAX = RECORD_PLAINTEXT_BYTES_MAX
-# A turn that takes longer is made smaller: what is being sent is what a request waits behind.
-SEND_TURN_S = 0.05
-SEND_TURN_BYTES_MIN = 32 * KIB
 # Below it, copying frames into one record is cheaper than a record for each.
 DATA_INLINE_BYTES_MAX = 16 * KIB
 RECORD_HEAD_BYTES_MAX = 32 * KIB  # small frames that travel in one record
@@ -42,24 +37,16 @@ SERVICE_NAME_BYTES_MAX = 64
 STREAM_WINDOW_BYTES = 256 * KIB
 # Bandwidth times round trip: 160 MB/s at 50 ms. Granted once a bulk stream is being read.
 BULK_WINDOW_BYTES = 8 * MIB
-# Two messages and two records that wait, of the size of one record and of one message.
-RECYCLED_BUFFERS_MAX = 6
-RECYCLED_BUFFER_BYTES_MIN = 16 * KIB  # smaller ones come from the allocator as fast
 RECYCLED_BUFFER_BYTES_MAX = 2 * MIB
 CREDIT_BYTES_MAX = 1024 * MIB  # more than any window: a sum beyond it is an attack
 STREAMS_PER_SIDE_MAX = 64
 BULK_STREAMS_PER_SIDE_MAX = 16
-HANDLERS_PER_SESSION_MAX = 32
-# A peer that opens and resets leaves running handlers behind; the next streams wait here.
-ACCEPT_BACKLOG_MAX = 32
 REQUEST_BYTES_MAX = MESSAGE_BYTES_MAX  # a request and its answer are one message each
 # A peer that was not heard of for so long is asked for a sign of life ...
 PING_QUIET_S = 5.0
 # ... and any peer this often, for the round trip: each of dozens of sessions wakes both nodes.
 PING_INTERVAL_S = 30.0
 SILENCE_S = 15.0  # three lost pings
-# A peer that talks but never answers has stopped reading; slow links queue seconds of bulk.
-PONG_WAIT_S = 30.0
 # Nothing came for so long, a ping was sent and should be answered: look for another way. A NAT that
 # forgot us says nothing; what is left of 15 s is for dialling.
 SUSPECT_S = 9.0
@@ -78,10 +65,7 @@ RESUME_STAGGER_S = 0.25  # between dialling one and the next (RFC 8305): the fir
 UNACKNOWLEDGED_BYTES_MAX = 4 * MIB
 # Rare enough: at 256 KiB ACKs cost 5 % of the CPU time of bulk. And with each ping and pong.
 ACK_EVERY_BYTES = 1 * MIB
-# Who has sealed less since the last ping was due is idle, and gives back what memory it can.
-IDLE_SEALED_BYTES = 64 * KIB
 GOODBYE_LINGER_S = 0.25  # twice at most: to send the last record, then to see it read
-MEMORY_LINK_BUFFER_BYTES = 1 * MIB  # like a socket's two buffers
 TCP_UNSENT_BYTES_MAX = 256 * KIB  # what a control frame can find queued before it
 TCP_BACKLOG_MAX = 128
 
@@ -115,8 +99,6 @@ EXCHANGE_IN_DOUBT_S = 20.0
 EXCHANGE_LINGER_S = 10.0
 # Outcomes are kept thirty times longer than anybody asks for them.
 EXCHANGE_OUTCOME_KEEP_S = 600.0
-# Per kind of outcome: 13 commits a second for the time above; about 1 MiB each.
-EXCHANGE_OUTCOMES_MAX = 8192
 
 # --- dht ---------------------------------------------------------------------------------
 # k of the Kademlia paper: twenty peers chosen at random do not all leave within an hour.
@@ -127,9 +109,6 @@ DHT_LOOKUP_PARALLEL = 3
 DHT_LOOKUP_PATHS = 3
 # A lookup among a million nodes asks about 40; this many means that somebody invents peers.
 DHT_LOOKUP_REQUESTS_MAX = 128
-# Operations of the shell at once; more wait, and more than that are refused.
-DHT_OPERATIONS_MAX = 16
-DHT_OPERATIONS_QUEUED_MAX = 256
 # Waiters behind a full bucket: what a bucket needs until it is next refreshed.
 DHT_REPLACEMENTS_MAX = 8
 # Peers of one /24 or /48 usually have one owner: a table must not depend on one.
@@ -142,11 +121,8 @@ DHT_ADDRESSES_MAX = 4
 # From when a peer stops holding up a lookup; between them, measured round trips decide.
 DHT_SLOW_S_MIN = 0.25
 DHT_SLOW_S_MAX = 3.0
-DHT_SLOW_S_INITIAL = 1.5
 # From when an answer is not expected any more: a dial may take DIAL_DEADLINE_S.
 DHT_GONE_S = 10.0
-# Checks of strangers and of silent contacts in flight; a flood of strangers gets no more.
-DHT_CHECKS_MAX = 16
 # Between the checks of a contact that did not answer: it is gone in under a minute.
 DHT_RECHECK_S = 5.0
 # The contact heard of least lately is checked this often if it was silent that long.
@@ -179,7 +155,6 @@ DHT_RECORDS_PER_AUTHOR_MAX = 64
 # Of one swarm under its name: others of that name must be seen as well.
 DHT_RECORDS_PER_SUBJECT_MAX = 4
 DHT_PUBLICATIONS_MAX = 256
-DHT_SWEEP_S = 60.0
 # A record is stored once the closest peers on each path have answered: two, as one may lie.
 DHT_NEAR_ANSWERS = 2
 # So many holders are enough to go on while the rest of k get it: more than twice the quorum.
@@ -190,8 +165,6 @@ DHT_QUORUM = 3
 DHT_COMMAND_S = 60.0
 # Between two writings of the good peers to disk: what a crash forgets is a few minutes of news.
 DHT_REMEMBER_S = 300.0
-# Four addresses of 260 bytes for each remembered peer.
-CONTACTS_FILE_BYTES_MAX = 128 * KIB
 
 # --- lookup: swarms by name, for people -----------------------------------------------------------
 # A list on a screen, largest first; more than that is somebody who floods a name.
@@ -202,11 +175,6 @@ LOOKUP_NAMES_MAX = 16
 LOOKUP_LAN_S = 1.0
 # ... and somebody of the DHT has answered by then: three slow peers one after the other.
 LOOKUP_BOOTSTRAP_S = 5.0
-# `join NAME` waits for somebody who was just restarted: a service manager takes up to ten seconds,
-# a node some more, and a person who sees what is waited for stays so long.
-LOOKUP_WAIT_S = 30.0
-# Between two visits, each of which takes seconds itself.
-LOOKUP_AGAIN_S = 1.0
 # A lookup in the DHT: a few rounds, most of them with peers that have to be dialled.
 LOOKUP_DHT_S = 8.0
 # All who may have the manifest are asked at once: a dial and an answer through a slow relay.
@@ -221,8 +189,6 @@ PACKAGE_NAME_CHARACTERS_MAX = 128
 PACKAGE_VERSION_CHARACTERS_MAX = 64
 # Volunteers' clocks are wrong by minutes; a day off is a broken clock.
 MANIFEST_CLOCK_SKEW_S = 86_400
-# Members whose addresses we keep; the failure detector knows as many.
-CONTACTS_MAX = 4096
 # What it says itself and what the link says.
 CONTACT_ADDRESSES_MAX = 8
 # Open sessions: every peer may be a partner, and a home router survives this many.
@@ -353,8 +319,6 @@ SWIM_NACK_SHARE = 0.8
 # So many members warn one that is suspected: four are lost together once in 10,000 times at a
 # tenth of lost messages, and each of them costs one ping.
 SWIM_WARNINGS = 4
-# Requests of others that are under way; a helper that has more of them says nack at once.
-SWIM_RELAYS_MAX = 64
 # Shortest suspicion: this many periods for each power of ten of members, so that a refutation
 # crosses the swarm there and back. 12 s at 100 members, 18 s at 1,000.
 SWIM_SUSPICION_PERIODS = 3.0
@@ -426,12 +390,8 @@ LAN_PEERS_PER_HOST_MAX = 64
 # so a flood costs 2 % of a core.
 LAN_DATAGRAMS_PER_HOST_PER_S_MAX = 128
 LAN_DATAGRAMS_PER_S_MAX = 256
-# Linux lets a socket join 20 groups; a machine with more is one that runs containers.
-LAN_INTERFACES_MAX = 16
 # A cable plugged in or a network joined is noticed in this time.
 LAN_RESCAN_S = 30.0
-# Read at once before other tasks get their turn: about 0.2 ms.
-LAN_RECEIVE_BATCH = 32
 
 # --- shared state (protocol.crdt, store.journal) --------------------------------------------
 # One signed record; everything that one author says of itself must fit into one checkpoint.
@@ -482,24 +442,15 @@ STATE_PUSH_BYTES_MAX = 160 * KIB
 STATE_COMPRESS_BYTES_MIN = 1 * KIB
 # Honest messages shrink to a third; a few bytes that make a node unpack a quarter MiB do not pass.
 STATE_EXPANSION_MAX = 16
-# Messages in answer to one message; a newcomer asks again until it has all.
-STATE_PUSHES_PER_ANSWER_MAX = 8
-# Versions that a neighbour is known to have, so that they are not sent again; the most recent.
-STATE_KNOWN_PER_NEIGHBOUR_MAX = 1024
 # Silent for this long: may be forgotten if room is needed; forgotten anyway after the second.
 STATE_SILENT_S = 3600.0
 STATE_RETENTION_S = 7 * 86_400.0
 # Authors that were forgotten, so that a peer that remembers does not bring them back.
 STATE_RETIRED_MAX = 16_384
 # Proofs of two records each, kept for newcomers: 4 MiB at worst.
-STATE_BANS_MAX = 256
 STATE_PROOFS_PER_MESSAGE_MAX = 8
-# One record of a journal: the largest is a record of shared state and its framing.
-JOURNAL_RECORD_BYTES_MAX = 64 * KIB
 # A journal is read whole into memory at start: the state, four times over.
 JOURNAL_BYTES_MAX = 64 * MIB
-# Below this a new generation is not worth its three fsyncs.
-JOURNAL_ROTATE_BYTES_MIN = 1 * MIB
 
 # --- blobs -------------------------------------------------------------------------------------
 # One chunk is one unit of checking, of a request, and of what a dying holder costs: 16 s at a home
@@ -523,9 +474,6 @@ BLOB_REQUESTS_MAX = 16
 BLOB_IDLE_S = 20.0
 # Idle holders take over a chunk that has been under way this many times longer than is usual.
 BLOB_TAKEOVER_TIMES = 4.0
-BLOB_TAKEOVER_S_MIN = 2.0
-# A busy holder is asked again after this, with full jitter on top.
-BLOB_BUSY_PAUSE_S = 1.0
 # A bandwidth limit may be overdrawn by what it allows in this time.
 BLOB_BURST_S = 1.0
 # Hashing, reading and writing at once, for all transfers: a third thread fills the gaps that
@@ -556,16 +504,12 @@ BLOB_TURN_S = 20.0
 BLOB_STREAMS_PER_PEER_MAX = 2
 # One chunk: the largest takes 34 s at 1 Mbit/s, and four peers may share that.
 BLOB_SEND_S = 180.0
-# Of a manifest file: a map of three numbers and a digest.
-BLOB_MANIFEST_FILE_BYTES_MAX = 4 * KIB
 
 # --- admission ---------------------------------------------------------------------------
 # A link that leaks is of use to nobody for longer than this after its invite has ended.
 MEMBER_CERTIFICATE_DAYS_MAX = 30
 # One class of students; every member remembers each of them.
 INVITE_USES_MAX = 1000
-# An invite renews its members while it lasts: once a year somebody should think about it.
-INVITE_DAYS_MAX = 366
 # Of the body of an invite or a certificate: about 165 bytes, and room for fields to come.
 CERTIFICATE_BYTES_MAX = 512
 # Twelve bytes each in a list that everybody passes on; dead invites leave it.
@@ -575,8 +519,6 @@ REVOCATIONS_BYTES_MAX = 4 * KIB
 CREDENTIALS_HEARD_MAX = 64
 # Members, and uses of invites, that a node remembers: as many as authors of the shared state.
 ADMISSION_MEMBERS_MAX = 4096
-# That many with two bodies of CERTIFICATE_BYTES_MAX each, on disk.
-ADMISSION_STATE_BYTES_MAX = 8 * MIB
 # Volunteers' clocks are wrong by minutes; a day off is a broken clock.
 ADMISSION_CLOCK_SKEW_S = 86_400
 # News of a new member reaches everybody who is online sooner than this; who claims to have
@@ -596,8 +538,6 @@ SHARD_EPOCHS_OPEN = 4
 SHARD_EPOCH_MAX = 10**9 - 1
 
 # --- rtc (net.rtc), stun (net.stun) ----------------------------------------------------------
-# A home has a few; each is a socket, and is checked against each of the other side's.
-RTC_HOSTS_MAX = 4
 # Every host, its reflexive address, and some to spare: what a stranger's offer can make us send to.
 RTC_CANDIDATES_MAX = 8
 # ... and sources that checks with the right password came from: a NAT that changes ports adds some.
@@ -606,21 +546,12 @@ RTC_REMOTE_ADDRESSES_MAX = 2 * RTC_CANDIDATES_MAX
 RTC_PORT_MIN = 1024
 # Eight candidates of 30 bytes, passwords and a fingerprint.
 RTC_DESCRIPTION_BYTES_MAX = 1 * KIB
-# Each costs a socket per host and up to four MiB; more paths than this are no partners.
-RTC_CONNECTIONS_MAX = 64
-# Of these not yet open: offers of strangers take no more.
-RTC_PENDING_MAX = 16
-# Reflexive addresses: a peer across an ocean answers in 0.3 s, a lost question is asked again.
-RTC_GATHER_S = 1.5
-RTC_STUN_SERVERS_MAX = 3
 # From an offer to its answer: gathering there, and two ways through a slow relay.
 RTC_ANSWER_S = 10.0
 # Checks, DTLS and SCTP: 1 s at 100 ms of round trip; 5 s with lost checks.
 RTC_CONNECT_S = 10.0
 # Bandwidth times round trip: aiortc reaches 20 MB/s on a LAN and 3 MB/s at 50 ms.
 RTC_WINDOW_BYTES = 1 * MIB
-# Of the kernel, which takes twice this: a window in packets of 1200 bytes takes twice its bytes.
-RTC_SOCKET_BUFFER_BYTES = RTC_WINDOW_BYTES
 # What a message costs besides its bytes, so that tiny ones cannot fill the memory.
 RTC_MESSAGE_COST_BYTES = 256
 # Larger messages are no faster, and every stack takes these.
@@ -629,8 +560,6 @@ RTC_MESSAGE_BYTES_MAX = 32 * KIB
 RTC_SEND_BUFFER_BYTES = 256 * KIB
 # Chunks that wait for one before them: as many as a window of tiny messages has.
 RTC_CHUNKS_WAITING_MAX = RTC_WINDOW_BYTES // RTC_MESSAGE_COST_BYTES + 64
-# Datagrams that nobody has read: one flight of DTLS; anybody may send to an open port.
-RTC_DATAGRAMS_WAITING_MAX = 64
 # A network carries 1500 bytes.
 RTC_DATAGRAM_BYTES_MAX = 2 * KIB
 # With data queued and no byte acknowledged: five retransmissions at the least interval.
@@ -648,8 +577,6 @@ STUN_QUESTION_BYTES = 96
 STUN_ANSWERS_PER_HOST_PER_S_MAX = 32
 # 1 Mbit/s at the most.
 STUN_ANSWERS_PER_S_MAX = 1024
-# Read in one go, before other tasks get their turn.
-STUN_RECEIVE_BATCH = 32
 # Lost questions are asked again after this long, then after twice as long ...
 STUN_RETRY_S = 0.3
 # ... for so long: three questions.
@@ -678,26 +605,11 @@ RELAY_CIRCUIT_S = 6 * 3600.0
 RELAY_PIECE_BYTES = 256 * KIB
 # A volunteer gives a fifth of a 100 Mbit/s line, and to one peer no more than half of that.
 RELAY_BYTES_PER_S = 2_500_000
-RELAY_PEER_BYTES_PER_S = 1_250_000
-# What was saved while nobody asked: the first exchange of a million parameters waits for nothing.
-RELAY_BURST_S = 4.0
-# A small server's traffic, of which a month is 1 TB, and a tenth of it for one peer.
-RELAY_BYTES_PER_DAY = 32 * 1024 * MIB
-RELAY_PEER_BYTES_PER_DAY = RELAY_BYTES_PER_DAY // 10
 # Questions for circuits: all partners at once after a restart, then one now and then.
-RELAY_CONNECTS_PER_S = 1.0
-RELAY_CONNECTS_BURST = 32
-# ... of all peers together, as each may wake up another node.
-RELAY_CONNECTS_ALL_PER_S = 16.0
-RELAY_CONNECTS_ALL_BURST = 128
-# What peers have used lately; one that has paid everything back is forgotten.
-RELAY_ACCOUNTS_MAX = 4096
 # Connections whose first bytes have not come: they are a relayed one's, or a session's.
 RELAY_UNSORTED_MAX = 64
 # A node that cannot be dialled keeps a second relay: when one dies, it is reached by the other.
 RELAYS_HELD = 2
-RELAY_RETRY_S_MIN = 2.0
-RELAY_RETRY_S_MAX = 120.0
 # A node that is there to relay gives so many times as many places.
 RELAY_ROLE_FACTOR = 16
 # ... and listens where the strictest firewalls let their people out.
@@ -714,13 +626,6 @@ SIGNAL_WINDOW_S = 600.0
 SIGNAL_NONCE_KEEP_S = 2.5 * SIGNAL_WINDOW_S
 # All that can come in that time, so that nothing is taken twice: 5 a second of all authors.
 SIGNAL_NONCES_MAX = 8192
-SIGNALS_PER_S = 5.0
-SIGNALS_BURST = 64
-# One author's: an offer, its answer and a second try, for eight partners at once.
-SIGNALS_PER_PEER_PER_S = 0.5
-SIGNALS_PER_PEER_BURST = 32
-# Of those whom we carry signals for, or had some from.
-SIGNAL_PEERS_MAX = 1024
 # Three round trips over a slow relay.
 SIGNAL_DEADLINE_S = 5.0
 # A port below it, but these, belongs to a service that somebody else runs.
@@ -747,36 +652,14 @@ REACH_VOTE_S = 2 * 3600.0
 # --- port mapping (protocol.nat, net.portmap) ----------------------------------------------------
 # Renewed at half of it; what a crash leaves behind is gone in an hour.
 PORTMAP_LEASE_S = 3600
-# A router that gives shorter leases than a minute is not asked more often than this.
-PORTMAP_RENEW_S_MIN = 30.0
-# Renewing failed, all ways were tried: again, as long as the lease lasts.
-PORTMAP_RENEW_RETRY_S = 60.0
-# Nothing maps ports here: a setting may be changed, a router replaced by one of the same address.
-PORTMAP_RETRY_S = 600.0
-# Another network or another router is noticed in this time: reading two small files of the kernel.
-PORTMAP_LOOK_S = 10.0
-# A router answers in milliseconds; three questions, each with twice the patience: 1.75 s in all.
-PORTMAP_ASK_S_MIN = 0.25
-PORTMAP_ASKS = 3
-# Answers to a search come within a second by its own words; the second search is for lost ones.
-PORTMAP_SEARCH_S = 2.0
-PORTMAP_SEARCH_AGAIN_S = 0.7
 # Datagrams that are no answer, while one is waited for: a LAN has some chatter, a flood is more.
 PORTMAP_DATAGRAMS_MAX = 64
 PORTMAP_DATAGRAM_BYTES_MAX = 2 * KIB
 # Cheap routers write their description with a 300 MHz processor.
-PORTMAP_HTTP_S = 5.0
 PORTMAP_HTTP_HEAD_BYTES_MAX = 8 * KIB
-PORTMAP_HTTP_HEADERS_MAX = 64
 # Descriptions have 2 to 20 KiB, and some hundred elements at most eight deep.
 PORTMAP_HTTP_BODY_BYTES_MAX = 64 * KIB
-PORTMAP_XML_NODES_MAX = 2048
-PORTMAP_XML_DEPTH_MAX = 32
 PORTMAP_URL_BYTES_MAX = 512
-# Another machine of the home has the port: so many others are tried.
-PORTMAP_PORTS_TRIED_MAX = 4
-# Leaving takes less than 2 s in all; a router that does not answer keeps the lease until its end.
-PORTMAP_RELEASE_S = 0.5
 
 # --- TCP hole punching (protocol.nat.punch, net.punch) -------------------------------------------
 # One address in each family as the internet sees it, one of the LAN in each: what a stranger can
@@ -830,25 +713,13 @@ NETCHECK_S = 8.0
 CORPUS_BYTES_MAX = 1024 * MIB
 # One header page names at most this many slots. Four are used: a pair and a group at a time, and
 # two that wait for their step; memory that nobody has touched costs nothing.
-SEGMENT_SLOTS_MAX = 32
 SLOTS_PER_WORKER = 4
-# Vectors in a payload: a strategy sends one to three.
-VIEWS_MAX = 8
-# Rings of a strategy's clock that are made up for: it rings while a wish waits for a neighbour.
-CLOCK_RINGS_MAX = 8
 # Figures of a strategy in a heartbeat; each is a series in the metrics.
 STRATEGY_FIGURES_MAX = 32
-# Of a worker's time spent on them: some are norms of whole models.
-STRATEGY_FIGURES_TIME_SHARE_MAX = 0.01
 # A record of the log: one byte where it is a slope, at most a hash and a signature.
 LOG_RECORD_BYTES_MAX = 64
 # Wishes of a strategy that wait for a partner, over tags and fragments: 64 fragments are the most.
 WISHES_MAX = 128
-# 64 GiB of float32: more parameters than one machine trains today, and no overflow.
-SEGMENT_NUMEL_MAX = 16 * 1024 * MIB
-# What the worker may still owe a daemon that reads slowly: a message per slot, answers to
-# a few requests; past this, heartbeats are left out, and past twice this the daemon is dead.
-WORKER_OUTBOX_BYTES_MAX = 64 * KIB
 # Importing torch, reading data and building a model from a slow disk.
 WORKER_START_S = 300.0
 # A training worker reports every second; one that is silent this long is stuck in a driver.
@@ -877,14 +748,10 @@ SNAPSHOT_PERIOD_S_MAX = 300.0
 SNAPSHOT_TIME_SHARE_MAX = 0.02
 # Names, shapes and hashes: about 250 bytes a tensor, and a model has a few thousand.
 SNAPSHOT_HEADER_BYTES_MAX = 16 * MIB
-# A worker that was told to go saves for as long as WORKER_TERMINATE_S before it is killed.
-SNAPSHOT_LOCK_WAIT_S = 15.0
 # Twelve digits in the name of a snapshot: a million steps a second for eleven days.
 STEP_MAX = 10**12 - 1
 # The newest may be torn by a dying disk: the one before it is the way back.
 SNAPSHOTS_KEPT = 2
-# One bad batch may overflow; this many in a row mean that the model is lost.
-DIVERGED_STEPS = 5
 
 # --- tensor ------------------------------------------------------------------------------
 # Its Q8B64 payload, 523,776 bytes, and the headers just fill one record: measured 57-64 ms for
@@ -892,33 +759,12 @@ DIVERGED_STEPS = 5
 # costs in the event loop outweighs the cache. A multiple of the 4096 elements of the largest block
 # of a codec, TK4 (the others have 1, 64 and 256).
 CODEC_CHUNK_ELEMS = 507_904
-# A transformer has about ten tensors a layer; mixtures of experts a few thousand in all.
-LAYOUT_TENSORS_MAX = 65_536
-LAYOUT_DIMS_MAX = 8
-LAYOUT_NAME_BYTES_MAX = 512
-# 64 GiB of float32: far more than a volunteer's machine averages as one vector.
-LAYOUT_ELEMS_MAX = 2**34
 
 # --- what comes from peers and files ------------------------------------------------------
 # A step a millisecond for thirty years; names of snapshots have twelve digits for it.
 TRAINED_STEPS_MAX = 10**12
-# A vector of a peer against one's own. Honest ones of the same swarm differ by a factor of ten
-# or so; until what strangers send is judged by what it does to the loss, these two stop what
-# ruins a model at one blow (3e38, 1e30, a norm times 1,000).
-VECTOR_LARGEST_RATIO_MAX = 1e4
-VECTOR_NORM_RATIO_MAX = 100.0
-# Own differences are tiny, or zero, right after a node has caught up, and those of others are
-# not: a tenth of the weights' own scale counts as one's own vector at the least.
-VECTOR_WEIGHTS_SHARE = 0.1
-# Enough for a standard error below one percent, and few enough to cost no step anything.
-VECTOR_SAMPLE_ELEMS = 2**16
 # A node that every partner has refused so often, and none has met, is alone in its swarm.
 BASE_REFUSALS_ALARM = 5
-# How far one peer's word may move a node on at once: who was away for longer than
-# SNAPSHOT_STALE_S begins with a snapshot, and a round takes half a second at the least.
-ROUNDS_AHEAD_MAX = 1024
-# Peers whose words about a swarm that is further ahead are kept, to compare them.
-ROUNDS_SAID_MAX = 16
 
 # --- group means, pacing ------------------------------------------------------------------
 # Of one group: each more costs a message to all others at every change, and their bulk meets at
@@ -938,12 +784,8 @@ GROUP_TRANSFER_S_MAX = 600.0
 # A control message that was lost is sent again after so long: ten times before its sender is
 # taken for gone, and more than a trip around the earth, so that it is rarely sent in vain.
 GROUP_RESEND_S = 0.5
-# Fragments whose means are under way at once, each with a payload in memory.
-GROUP_RUNS_MAX = 8
 # How long the outcome is told to members that still ask, as with pairs.
 GROUP_OUTCOME_KEEP_S = 600.0
-# Outcomes kept: a node ends a group mean a minute at most.
-GROUP_OUTCOMES_MAX = 64
 # Control messages to one peer that wait for a slow session; the oldest are dropped, and what
 # matters is said again. A change of the view is a handful.
 GROUP_OUTBOX_MAX = 256
@@ -980,8 +822,6 @@ LOG_RETRY_S = 0.25
 LOG_WAIT_S = 2.0
 # A node that has just started looks so long for somebody who has the log, and begins one then.
 LOG_FOUND_S = 5.0
-# Of the last measure of a local step in the next: about ten steps tell.
-PACING_STEP_KEEP = 0.9
 # Local steps of a round at the least, as a share of what the settings say: peers with up to eight
 # times the speed do not wait.
 PACING_FEWEST_SHARE = 1 / 8
@@ -1015,28 +855,10 @@ SNAPSHOT_REQUEST_DEADLINE_S = 120.0
 HTTP_HEADER_BYTES_MAX = 16 * KIB
 # The largest request is a manifest or task settings, each one wire message at most.
 HTTP_BODY_BYTES_MAX = MIB
-# The largest answer is the whole peer book as JSON, well below a MiB.
-HTTP_ANSWER_BYTES_MAX = 16 * MIB
 # A person, a dashboard, Prometheus and a few scripts; each costs a file descriptor.
 HTTP_CONNECTIONS_MAX = 64
-# Who comes when all of them are taken: enough for every verb of some people at one moment.
-HTTP_WAITING_MAX = 32
-# As long as silent clients hold slots, and half a command's patience (processes/client.py).
-HTTP_SLOT_WAIT_S = 5.0
-HTTP_QUERY_FIELDS_MAX = 32
-# From connecting, and later from the first byte of a request, to its last: clients connect when
-# they have something to ask. A silent one is gone within 5 s, also where the machine is busy.
-HTTP_RECEIVE_DEADLINE_S = 4.5
-# A handler reads memory; verbs that wait for a snapshot bring their own deadline.
-HTTP_HANDLER_DEADLINE_S = 10.0
-# One write: a client that reads nothing for this long is gone.
-HTTP_SEND_DEADLINE_S = 10.0
-# Longer than the usual scrape interval of 60 s, so that a scraper keeps its connection.
-HTTP_IDLE_S = 75.0
 # After a refusal, read this long and this much so that the refusal is not lost in a reset.
-HTTP_LINGER_S = 1.0
 HTTP_LINGER_BYTES_MAX = 256 * KIB
-HTTP_RECEIVE_CHUNK_BYTES = 16 * KIB
 # A Unix socket address holds 108 bytes on Linux and 104 elsewhere, with the closing zero.
 UNIX_PATH_BYTES_MAX = 103
 
@@ -1047,10 +869,6 @@ NODE_NAME_CHARACTERS_MAX = 32
 TOTALS_LOOK_S = 5.0
 # With the look before it a `kill -9` costs 30 s of the totals at most; a write is one small file.
 TOTALS_SAVE_S = 25.0
-# A home that was in more swarms keeps the sum over all, and those that it gave most.
-TOTALS_SWARMS_MAX = 1000
-# So many entries of 64 characters and six numbers.
-TOTALS_FILE_BYTES_MAX = MIB
 
 # --- how the swarm mixes ------------------------------------------------------------------
 # Exchanges of this time say whom a node meets now: dozens, at one every few seconds.
@@ -1101,71 +919,28 @@ MEMORY_LOOK_S = 1.0
 # Traffic is counted for the month this often: what a crash may leave uncounted.
 QUOTA_LOOK_S = 5.0
 QUOTA_SAVE_S = 60.0
-# Months that are remembered: a clock that was wrong for a day must not forget the right one.
-QUOTA_MONTHS_KEPT = 3
-# A file of one pause, or of a few months.
-VOLUNTEER_FILE_BYTES_MAX = 4 * KIB
-# A desktop draws with a few percent of a GPU; a game, a film or another model takes more.
-GPU_BUSY_SHARE = 0.2
-# Somebody who plays is in a menu now and then.
-GPU_QUIET_S = 60.0
-# Below the limit by this much before training goes on: else it would stop again at once.
-GPU_COOLER_CELSIUS = 5.0
-# A worker that has grown over its limit is tried again after this.
-MEMORY_PAUSE_S = 600.0
 # CUDA's own part of a process, which torch's limit does not count.
 GPU_CONTEXT_BYTES = 512 * MIB
-# A worker that uses more than its share rests at once; one that was starved catches up this much.
-CPU_SHARE_BURST_S = 0.5
-# A limited line: what may pass at once, in seconds of its rate, and the least in any case.
-TRAFFIC_BURST_S = 0.25
-TRAFFIC_TURN_BYTES_MIN = 16 * KIB
-# A peer that opens a stream for tensors while we owe the line more than this is sent elsewhere;
-# the first windows of a few streams are always allowed.
-TRAFFIC_DEBT_S = 2.0
-TRAFFIC_DEBT_BYTES_MIN = MIB
 # `finish`: exchanges that run may end, however slow the line.
 FINISH_S = 180.0
 # A worker that gives its memory back merges first what has committed.
 UNLOAD_DRAIN_S = 30.0
 
 # --- a node of a program's ------------------------------------------------------------------
-# Leaving takes two seconds; a node that has to end exchanges over a slow line takes longer.
-NODE_STOP_S = 30.0
 # The first start on a machine fetches a model and loads torch from a cold disk.
 NODE_READY_S = 300.0
 NODE_LOOK_S = 0.1
-NODE_LOOK_DEADLINE_S = 2.0
 NODE_ASK_DEADLINE_S = 10.0
-# A program that ends waits so long for the exchanges that it has lent its weights to.
-PROGRAM_END_S = 10.0
 
 # --- store, telemetry ---------------------------------------------------------------------
 # A settings file is a page of text, a key file is four lines.
-CONFIG_FILE_BYTES_MAX = 64 * KIB
 KEY_FILE_BYTES_MAX = 4 * KIB
-# The name of a folder, which has at most 4 KiB, as JSON writes it: six bytes for an odd one.
-DATA_FILE_BYTES_MAX = 32 * KIB
-# One exchange is about 300 bytes: 16 MiB is a day of one exchange every 1.5 s, and a second
-# such file is kept.
-HISTORY_FILE_BYTES_MAX = 16 * MIB
-HISTORY_LINE_BYTES_MAX = 64 * KIB
-# A temporary file this old was left by a crash: nothing that we write takes an hour.
-STALE_TEMPORARY_S = 3600.0
-# One value in a log line: text from a peer may not fill the log.
-LOG_VALUE_CHARACTERS_MAX = 1024
-# A traceback of Trio through several nurseries is long; its end says what happened.
-LOG_TRACEBACK_CHARACTERS_MAX = 16 * KIB
-# `log_file`: a node writes 20 to 28 MB a month, so that two of these files, as many as there are at
-# most, hold at least the last two weeks.
-LOG_FILE_BYTES_MAX = 16 * MIB
 # Lines of the worker that go into that file: a task that prints without end gets this much of it
 # between two of its messages, about a second.
 LOG_RELAYED_BYTES_MAX = 64 * KIB
 
 # --- metrics --------------------------------------------------------------------------------
 # A series each: the nearest neighbours tell what the rest would.
-METRICS_NEIGHBOURS_MAX = 32
 METRICS_GPUS_MAX = 16
 # A snapshot of another node: twice of what the catalogue has, for versions to come.
 METRICS_FAMILIES_MAX = 200
@@ -1185,9 +960,6 @@ METRICS_PEER_KEEP_S = 1.5
 METRICS_ANSWER_KEEP_S = 0.5
 # Silent peers hold a place for the whole deadline; the others must get theirs meanwhile.
 METRICS_FETCHES_MAX = 32
-# Texts that one peer may make labels of over time, for a metric whose labels are its own words:
-# each is a series that Prometheus keeps. Versions and devices change rarely.
-METRICS_TEXTS_MAX = 32
 # Targets in /sd: a larger swarm is seen in part, those first that we know best.
 METRICS_TARGETS_MAX = 1000
 # Files for node_exporter and file_sd: as often as it is usually scraped.
