@@ -28,8 +28,8 @@ from swarmnode.env import real_env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.spawn import worker_command
 from swarmnode.net.channel import Channel, receive_exactly
-from swarmnode.net.relay import Relays
-from swarmnode.net.relay_address import RelayAddress
+from swarmnode.net.relays.address import RelayAddress
+from swarmnode.net.relays.relay import Relays
 from swarmnode.net.session import Session, run_session
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.processes.children import child

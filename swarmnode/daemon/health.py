@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from swarmnode.net.http import Request, Response, Route
+from swarmnode.net.web.http import Request, Response, Route
 
 if TYPE_CHECKING:
     from swarmnode.daemon.node import Node

@@ -22,7 +22,7 @@ from swarmnode.daemon.found import (
 from swarmnode.daemon.status import NodeView
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, SwarmNodeError
-from swarmnode.net.beacon import LanBeacon
+from swarmnode.net.lan.beacon import LanBeacon
 from swarmnode.protocol.dht.keys import name_key
 from swarmnode.protocol.swarm import check_name
 from swarmnode.telemetry.logs import get_logger

@@ -23,8 +23,8 @@ from swarmnode import limits
 from swarmnode.daemon.health import health_routes
 from swarmnode.errors import ConfigError, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.net.http import Request, Response, Route, json_response
-from swarmnode.net.http_routes import HttpError
+from swarmnode.net.web.http import Request, Response, Route, json_response
+from swarmnode.net.web.routes import HttpError
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.telemetry.readings import Readings
 

@@ -8,7 +8,7 @@ import msgspec
 
 from swarmnode.daemon.volunteer_view import limits_view
 from swarmnode.errors import ConfigError
-from swarmnode.net.http import Request, Response, Route, json_response
+from swarmnode.net.web.http import Request, Response, Route, json_response
 from swarmnode.quantities import parse_duration_s
 
 if TYPE_CHECKING:

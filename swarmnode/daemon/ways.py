@@ -15,7 +15,7 @@ from swarmnode import limits
 from swarmnode.env import Env
 from swarmnode.errors import DeadlineExceeded, DialFailed, SwarmNodeError
 from swarmnode.net.channel import Channel, Transport
-from swarmnode.net.relay_address import is_relayed
+from swarmnode.net.relays.address import is_relayed
 
 DialRelayed = Callable[[str], Awaitable[Channel]]
 

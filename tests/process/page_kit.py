@@ -17,8 +17,8 @@ from swarmnode.config import HostPort
 from swarmnode.daemon.loss_history import History, Sample
 from swarmnode.daemon.overview import ExchangeEdge, MemberView, Overview, OwnView, SnapshotView
 from swarmnode.dashboard import PAGE, load_assets
-from swarmnode.net.http import Request, Response, Route, StreamingResponse, serve_http
-from swarmnode.net.http_routes import SendChunk
+from swarmnode.net.web.http import Request, Response, Route, StreamingResponse, serve_http
+from swarmnode.net.web.routes import SendChunk
 
 UNIX_S = 1_800_000_000.0
 _PATHS = ("direct", "punched-tcp", "direct", "rtc", "relay", "direct", "rtc", "")

@@ -12,7 +12,7 @@ import pytest
 
 from swarmnode import limits
 from swarmnode.config import Paths
-from swarmnode.net.http import HTTP_RECEIVE_DEADLINE_S
+from swarmnode.net.web.http import HTTP_RECEIVE_DEADLINE_S
 
 from .daemon_kit import Daemon, make_home, new_swarm, swarmnode
 

@@ -17,7 +17,7 @@ from swarmnode.config import HostPort
 from swarmnode.daemon.dashboard import KEY_HEADER, Dashboard
 from swarmnode.daemon.mixing import letters_of
 from swarmnode.daemon.overview import Overview, overview_of
-from swarmnode.net.http import HTTP_SEND_DEADLINE_S, HttpServer
+from swarmnode.net.web.http import HTTP_SEND_DEADLINE_S, HttpServer
 from swarmnode.testing.swarm import UNIX_START_S, SimNode, SimSwarm, sim_swarm
 
 HOST = "127.0.0.1:7339"

@@ -452,9 +452,9 @@ def test_the_specification_has_every_state_and_service() -> None:
 
 def service_modules() -> list[Any]:
     return [
-        importlib.import_module(f"swarmnode.{layer}.{path.stem}")
+        importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
         for layer in ("daemon", "net")
-        for path in (ROOT / "swarmnode" / layer).glob("*.py")
+        for path in (ROOT / "swarmnode" / layer).rglob("*.py")
         if "_SERVICE = " in text_of(path)
     ]
 

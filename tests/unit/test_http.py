@@ -10,13 +10,13 @@ from trio.testing import MockClock
 
 from swarmnode import limits
 from swarmnode.errors import InvariantViolation
-from swarmnode.net.http import (
+from swarmnode.net.web.http import (
     HTTP_IDLE_S,
     HTTP_RECEIVE_DEADLINE_S,
     HTTP_SEND_DEADLINE_S,
     HttpServer,
 )
-from swarmnode.net.http_routes import (
+from swarmnode.net.web.routes import (
     HTTP_QUERY_FIELDS_MAX,
     Request,
     Response,

@@ -9,9 +9,9 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode.errors import Refused, TransportError
-from swarmnode.net.portmap import PORTMAP_LOOK_S, PORTMAP_RETRY_S, Mapping
-from swarmnode.net.portmap_methods import Granted
-from swarmnode.net.routes import Place, parse_gateway
+from swarmnode.net.gateway.methods import Granted
+from swarmnode.net.gateway.portmap import PORTMAP_LOOK_S, PORTMAP_RETRY_S, Mapping
+from swarmnode.net.gateway.routes import Place, parse_gateway
 from tests.unit.router_kit import EXTERNAL, PORT, Script, Where, mapper_of
 
 GRANTED = Granted(EXTERNAL, PORT, 3600)

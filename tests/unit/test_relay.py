@@ -23,9 +23,9 @@ from swarmnode.errors import (
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
 from swarmnode.net.memory import MEMORY_LINK_BUFFER_BYTES
-from swarmnode.net.relay import INCOMING_SERVICE
-from swarmnode.net.relay_address import RelayAddress
-from swarmnode.net.relay_holder import RelayHolder
+from swarmnode.net.relays.address import RelayAddress
+from swarmnode.net.relays.holder import RelayHolder
+from swarmnode.net.relays.relay import INCOMING_SERVICE
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.relay.accounts import RELAY_BURST_S, Quota

@@ -31,7 +31,7 @@ from swarmnode.errors import (
     MalformedMessage,
     Overloaded,
 )
-from swarmnode.net.interfaces import list_interfaces
+from swarmnode.net.lan.interfaces import list_interfaces
 from swarmnode.net.rtc.bridge import LoopThread, Server
 from swarmnode.net.rtc.channel import RtcChannel
 from swarmnode.net.rtc.letters import (

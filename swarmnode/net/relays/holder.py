@@ -11,8 +11,8 @@ from swarmnode import limits
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.net.relay import Relays
-from swarmnode.net.relay_address import RelayAddress
+from swarmnode.net.relays.address import RelayAddress
+from swarmnode.net.relays.relay import Relays
 
 # Between two tries to reserve a place; longer each time, and not for ever.
 _RELAY_RETRY_S_MIN = 2.0

@@ -12,8 +12,8 @@ import trio
 
 from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, LimitExceeded, MalformedMessage, TransportError
-from swarmnode.net.portmap_methods import Granted, MethodName, Wish
-from swarmnode.net.routes import Place
+from swarmnode.net.gateway.methods import Granted, MethodName, Wish
+from swarmnode.net.gateway.routes import Place
 from swarmnode.protocol.nat import igd, ssdp
 from swarmnode.protocol.nat.http_answer import AnswerReader, HttpAnswer, encode_http_request
 from swarmnode.protocol.nat.tree import Node

@@ -22,10 +22,10 @@ import trio
 
 from swarmnode.env import Env
 from swarmnode.errors import MalformedMessage, Refused, SwarmNodeError, TransportError
-from swarmnode.net.portmap_methods import Granted, Method, MethodFactory, MethodName, Wish
-from swarmnode.net.portmap_udp import NatPmpMethod, PcpMethod
-from swarmnode.net.portmap_upnp import UpnpMethod
-from swarmnode.net.routes import Place, find_place
+from swarmnode.net.gateway.methods import Granted, Method, MethodFactory, MethodName, Wish
+from swarmnode.net.gateway.routes import Place, find_place
+from swarmnode.net.gateway.udp import NatPmpMethod, PcpMethod
+from swarmnode.net.gateway.upnp import UpnpMethod
 from swarmnode.net.tcp import format_address
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.nat.pcp import NONCE_BYTES

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.net.interfaces import Interface, list_interfaces
+from swarmnode.net.lan.interfaces import Interface, list_interfaces
 
 # Linux lets a socket join 20 groups; a machine with more is one that runs containers.
 _LAN_INTERFACES_MAX = 16

@@ -13,8 +13,8 @@ import trio
 
 from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, LimitExceeded, MalformedMessage, TransportError
-from swarmnode.net.portmap_methods import Granted, MethodName, Wish
-from swarmnode.net.routes import Place
+from swarmnode.net.gateway.methods import Granted, MethodName, Wish
+from swarmnode.net.gateway.routes import Place
 from swarmnode.protocol.nat import natpmp, pcp
 
 # A router answers in milliseconds; three questions, each with twice the patience: 1.75 s in all.
