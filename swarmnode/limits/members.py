@@ -143,6 +143,8 @@ SWIM_NACK_SHARE = 0.8
 # So many members warn one that is suspected: four are lost together once in 10,000 times at a
 # tenth of lost messages, and each of them costs one ping.
 SWIM_WARNINGS = 4
+# Requests of others that are under way; a helper that has more of them says nack at once.
+SWIM_RELAYS_MAX = 64
 # Shortest suspicion: this many periods for each power of ten of members, so that a refutation
 # crosses the swarm there and back. 12 s at 100 members, 18 s at 1,000.
 SWIM_SUSPICION_PERIODS = 3.0

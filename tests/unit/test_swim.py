@@ -15,7 +15,7 @@ from swarmnode.protocol.membership import swim_events as events
 from swarmnode.protocol.membership.claims import Ed25519Notary, Notary
 from swarmnode.protocol.membership.health import LivedClock, LocalHealth, SuspicionTimes
 from swarmnode.protocol.membership.rumours import Rumours, retransmissions_max
-from swarmnode.protocol.membership.swim import SWIM_RELAYS_MAX, SwimCore
+from swarmnode.protocol.membership.swim import SwimCore
 from swarmnode.protocol.membership.swim_events import Changed, MemberState, Send
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swim import Ack, Claim, Message, Nack, Ping, PingRequest, Sync
@@ -301,7 +301,7 @@ def test_helper_says_not_so_far() -> None:
 def test_helper_refuses_what_it_cannot_do() -> None:
     bench = Bench(5)
     assert sent(bench.receive(1, PingRequest(1, IDS[8], ())), Nack) == [(IDS[1], Nack(1))]
-    for seq in range(SWIM_RELAYS_MAX):
+    for seq in range(limits.SWIM_RELAYS_MAX):
         assert sent(bench.receive(1, PingRequest(seq, IDS[2], ())), Ping)
     assert sent(bench.receive(1, PingRequest(99, IDS[2], ())), Nack) == [(IDS[1], Nack(99))]
 

@@ -47,9 +47,6 @@ from swarmnode.protocol.membership.swim_tally import SwimStatistics, Tally
 from swarmnode.protocol.membership.table import Member, MemberTable, Suspicion
 from swarmnode.wire import swim as wire
 
-# Requests of others that are under way; a helper that has more of them says nack at once.
-SWIM_RELAYS_MAX = 64
-
 
 class SwimCore:
     """Sans-IO core of one node's failure detector; see the module for what it promises."""
@@ -271,7 +268,7 @@ class SwimCore:
         if target == self._self_id:
             self._effects.append(Send(peer, wire.Ack(request.seq, self._news(peer))))
             return
-        if len(self._relays) >= SWIM_RELAYS_MAX or target not in self._table:
+        if len(self._relays) >= limits.SWIM_RELAYS_MAX or target not in self._table:
             self._effects.append(Send(peer, wire.Nack(request.seq)))
             return
         seq = self._next_seq()
