@@ -34,6 +34,9 @@ from swarmnode.hostport import parse_host_port as parse_host_port
 from swarmnode.names import check_node_name
 from swarmnode.quantities import RATE_EXPECTED, RATE_PATTERN, SIZE_EXPECTED, SIZE_PATTERN
 
+# A settings file is a page of text, a key file is four lines.
+CONFIG_FILE_BYTES_MAX = 64 * limits.KIB
+
 ENVIRONMENT_PREFIX = "SWARMNODE_"
 HOME_VARIABLE = "SWARMNODE_HOME"
 CONFIG_FILE_NAME = "config.toml"
@@ -371,13 +374,13 @@ def _from_file(path: Path) -> dict[str, Setting]:
 def _read_config_file(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
-            raw = file.read(limits.CONFIG_FILE_BYTES_MAX + 1)
+            raw = file.read(CONFIG_FILE_BYTES_MAX + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    if len(raw) > limits.CONFIG_FILE_BYTES_MAX:
-        raise ConfigError(f"{path}: expected at most {limits.CONFIG_FILE_BYTES_MAX} bytes")
+    if len(raw) > CONFIG_FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: expected at most {CONFIG_FILE_BYTES_MAX} bytes")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

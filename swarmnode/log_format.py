@@ -17,6 +17,11 @@ from typing import Any, Literal
 
 from swarmnode import limits
 
+# One value in a log line: text from a peer may not fill the log.
+LOG_VALUE_CHARACTERS_MAX = 1024
+# A traceback of Trio through several nurseries is long; its end says what happened.
+LOG_TRACEBACK_CHARACTERS_MAX = 16 * limits.KIB
+
 ROOT_LOGGER = "swarmnode"
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -109,7 +114,7 @@ def _traceback(record: logging.LogRecord) -> str:
     """Return the traceback, or its end if it is long: there stands what happened."""
     assert record.exc_info is not None
     text = logging.Formatter().formatException(record.exc_info)
-    return text[-limits.LOG_TRACEBACK_CHARACTERS_MAX :]
+    return text[-LOG_TRACEBACK_CHARACTERS_MAX:]
 
 
 def _printable(text: str) -> str:
@@ -133,6 +138,6 @@ def _quoted(value: Any) -> str:
 
 def _bounded(value: Any) -> str:
     text = value.hex() if type(value) is bytes else str(value)
-    if len(text) <= limits.LOG_VALUE_CHARACTERS_MAX:
+    if len(text) <= LOG_VALUE_CHARACTERS_MAX:
         return text
-    return text[: limits.LOG_VALUE_CHARACTERS_MAX] + "…"
+    return text[:LOG_VALUE_CHARACTERS_MAX] + "…"

@@ -23,6 +23,11 @@ from swarmnode.errors import ConfigError, NotRunning, Refused, SwarmNodeError, T
 from swarmnode.ipc.spawn import worker_command, worker_environment
 from swarmnode.processes.client import ControlClient
 
+# Leaving takes two seconds; a node that has to end exchanges over a slow line takes longer.
+_NODE_STOP_S = 30.0
+# One answer of a node that runs: it gives it from memory.
+_NODE_LOOK_DEADLINE_S = 2.0
+
 _ERRORS: dict[int, type[SwarmNodeError]] = {
     error.exit_code: error for error in (SwarmNodeError, ConfigError, NotRunning, Refused)
 }
@@ -110,7 +115,7 @@ class NodeProcess:
             if self._popen.poll() is None:
                 self._popen.send_signal(signal.SIGTERM)
             try:
-                self._popen.wait(limits.NODE_STOP_S)
+                self._popen.wait(_NODE_STOP_S)
             except subprocess.TimeoutExpired:
                 self._popen.kill()
                 self._popen.wait()
@@ -137,7 +142,7 @@ def ask(config: NodeConfig, method: str, path: str, deadline_s: float) -> Any:
 def ask_if_up(config: NodeConfig, path: str) -> Any:
     """Return what the daemon has at ``path``, None while it does not answer."""
     try:
-        return ask(config, "GET", path, limits.NODE_LOOK_DEADLINE_S)
+        return ask(config, "GET", path, _NODE_LOOK_DEADLINE_S)
     except (NotRunning, TransportError, TimeoutError):
         return None
 

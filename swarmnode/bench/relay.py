@@ -29,8 +29,8 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.spawn import worker_command
 from swarmnode.net.channel import Channel, receive_exactly
 from swarmnode.net.peering import run_session
-from swarmnode.net.relay import Relays
-from swarmnode.net.relay_address import RelayAddress
+from swarmnode.net.relays.address import RelayAddress
+from swarmnode.net.relays.relay import Relays
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.processes.children import child

@@ -41,6 +41,9 @@ from swarmnode.worker.model.device import Device
 from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.training.outer import OuterLoop
 
+# A program that ends waits so long for the exchanges that it has lent its weights to.
+_PROGRAM_END_S = 10.0
+
 
 class SwarmAgent:
     """The worker of ``node``, in this process. Use it in a ``with`` block, or :meth:`close` it.
@@ -139,7 +142,7 @@ class SwarmAgent:
             return
         self._is_open = False
         with self._stack:
-            self._loop.leave(limits.PROGRAM_END_S)
+            self._loop.leave(_PROGRAM_END_S)
             with contextlib.suppress(DaemonGone):
                 self._channel.flush(LAST_WORDS_S)
 

@@ -26,6 +26,9 @@ from swarmnode import limits
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes, ShortText
 
+# Vectors in a payload: a strategy sends one to three.
+_VIEWS_MAX = 8
+
 # How models become one, see strategies/merge.py.
 MERGE_RULES = ("mean", "tokens", "variance-corrected", "rda")
 
@@ -276,7 +279,7 @@ class Wish(Message, frozen=True, tag="wish"):
     fragment: Count
     round: Count
     selector: Literal["matching", "neighbour", "all"]
-    views: Annotated[tuple[ViewShape, ...], Meta(max_length=limits.VIEWS_MAX)] = ()
+    views: Annotated[tuple[ViewShape, ...], Meta(max_length=_VIEWS_MAX)] = ()
     group_size_max: Count = 0
     round_skew_max: Count | None = None
     base_version: BaseVersion = b""

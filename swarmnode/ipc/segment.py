@@ -33,6 +33,12 @@ import zlib
 from swarmnode import limits
 from swarmnode.errors import SpecMismatch, WorkerError
 
+# One header page names at most this many slots. Four are used: a pair and a group at a time, and
+# two that wait for their step; memory that nobody has touched costs nothing.
+SEGMENT_SLOTS_MAX = 32
+# 64 GiB of float32: more parameters than one machine trains today, and no overflow.
+_SEGMENT_NUMEL_MAX = 16 * 1024 * limits.MIB
+
 _MAGIC = b"swarmseg"
 _VERSION = 1
 _PAGE_BYTES = 4096
@@ -41,7 +47,7 @@ _FILE_HEADER = struct.Struct("<8sIIQQ")  # magic, version, slots, numel, slot_by
 _SLOT_HEADER = struct.Struct("<IQQ")  # owner, generation, length in bytes
 _CRC = struct.Struct("<I")
 _SLOT_HEADER_STRIDE = 64
-_SLOT_HEADERS_OFFSET = _PAGE_BYTES - _SLOT_HEADER_STRIDE * limits.SEGMENT_SLOTS_MAX
+_SLOT_HEADERS_OFFSET = _PAGE_BYTES - _SLOT_HEADER_STRIDE * SEGMENT_SLOTS_MAX
 
 
 class Owner(enum.IntEnum):
@@ -207,10 +213,10 @@ class Segment:
 
 
 def _check_range(numel: int, slots: int) -> None:
-    if not (0 < slots <= limits.SEGMENT_SLOTS_MAX and 0 < numel <= limits.SEGMENT_NUMEL_MAX):
+    if not (0 < slots <= SEGMENT_SLOTS_MAX and 0 < numel <= _SEGMENT_NUMEL_MAX):
         raise SpecMismatch(
-            f"segment: expected 1 to {limits.SEGMENT_SLOTS_MAX} slots of 1 to "
-            f"{limits.SEGMENT_NUMEL_MAX} numbers, got {slots} of {numel}"
+            f"segment: expected 1 to {SEGMENT_SLOTS_MAX} slots of 1 to "
+            f"{_SEGMENT_NUMEL_MAX} numbers, got {slots} of {numel}"
         )
 
 

@@ -17,6 +17,11 @@ from swarmnode.net.stream import Stream
 from swarmnode.protocol.session.stream import StreamState
 from swarmnode.wire.session import ResetCode
 
+# Of the 64 streams that a peer may have open, those that are served at once.
+HANDLERS_PER_SESSION_MAX = 32
+# A peer that opens and resets leaves running handlers behind; the next streams wait here.
+_ACCEPT_BACKLOG_MAX = 32
+
 _log = logging.getLogger("swarmnode.session")
 
 
@@ -44,9 +49,9 @@ class Handlers:
 
     def accept(self, stream: Stream) -> None:
         """Start the handler of a stream, or let it wait for one that ends."""
-        if self.running < limits.HANDLERS_PER_SESSION_MAX:
+        if self.running < HANDLERS_PER_SESSION_MAX:
             self._start(stream)
-        elif len(self._backlog) < limits.ACCEPT_BACKLOG_MAX:
+        elif len(self._backlog) < _ACCEPT_BACKLOG_MAX:
             self._backlog.append(stream)
         else:
             stream.reset_nowait(ResetCode.OVERLOADED, "too many streams at once")

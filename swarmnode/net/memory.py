@@ -17,6 +17,8 @@ from swarmnode.errors import ChannelBroken, ChannelClosed, ConfigError, DialFail
 from swarmnode.net.accept import run_accepted
 from swarmnode.net.channel import Admission, ChannelHandler
 
+MEMORY_LINK_BUFFER_BYTES = 1 * limits.MIB  # like a socket's two buffers
+
 _PREFIX = "mem:"
 
 
@@ -44,7 +46,7 @@ class _Pipe:
 
     def send_nowait(self, data: memoryview, description: str) -> int:
         self._check_writable(description)
-        piece = bytes(data[: limits.MEMORY_LINK_BUFFER_BYTES - self._size_bytes])
+        piece = bytes(data[: MEMORY_LINK_BUFFER_BYTES - self._size_bytes])
         if piece:
             self._size_bytes += len(piece)
             arrives_at = trio.current_time() + self._network.delay_s

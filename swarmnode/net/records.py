@@ -29,6 +29,12 @@ from swarmnode.protocol.session.records import (
 )
 from swarmnode.protocol.session.resume import Unacknowledged
 
+# A turn that takes longer is made smaller: what is being sent is what a request waits behind.
+SEND_TURN_S = 0.05
+SEND_TURN_BYTES_MIN = 32 * limits.KIB
+# Who has sealed less since the last ping was due is idle, and gives back what memory it can.
+_IDLE_SEALED_BYTES = 64 * limits.KIB
+
 _TURN_BYTES_MAX = limits.RECORD_HEAD_BYTES_MAX + RECORD_OVERHEAD_BYTES + RECORD_BYTES_MAX
 _REPLACED = "the session has left this channel"
 
@@ -114,7 +120,7 @@ class RecordWriter:
         sealed_bytes = self._kept.sent_bytes - self._looked_at_bytes
         self._looked_at_bytes = self._kept.sent_bytes
         self._untrimmed_bytes += sealed_bytes
-        if sealed_bytes <= limits.IDLE_SEALED_BYTES and self._untrimmed_bytes > mmap.PAGESIZE:
+        if sealed_bytes <= _IDLE_SEALED_BYTES and self._untrimmed_bytes > mmap.PAGESIZE:
             self._untrimmed_bytes = self._kept.sent_bytes - self._kept.acknowledged_bytes
             for start, end in self._kept.spare():
                 _give_back(self._memory, start, end)
@@ -153,9 +159,9 @@ def next_body_bytes(body_bytes: int, sent_bytes: int, taken_s: float) -> int:
 
     On a home uplink of 10 Mbit/s a full record would keep a request waiting for 0.4 s.
     """
-    if taken_s > limits.SEND_TURN_S and sent_bytes >= body_bytes:
-        return max(limits.SEND_TURN_BYTES_MIN, body_bytes // 2)
-    if taken_s < limits.SEND_TURN_S / 4:
+    if taken_s > SEND_TURN_S and sent_bytes >= body_bytes:
+        return max(SEND_TURN_BYTES_MIN, body_bytes // 2)
+    if taken_s < SEND_TURN_S / 4:
         return min(limits.FRAME_DATA_BYTES_MAX, body_bytes * 2)
     return body_bytes
 

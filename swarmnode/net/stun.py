@@ -37,6 +37,9 @@ from swarmnode.protocol.nat.stun_server import StunServer, StunStatistics
 from swarmnode.wire.connect.nat import ProbeRequest
 from swarmnode.wire.packing import decode_record, encode_record
 
+# Read in one go, before other tasks get their turn.
+_STUN_RECEIVE_BATCH = 32
+
 PROBE_SERVICE = "stun-probe/1"
 _EVERYWHERE = "0.0.0.0"  # noqa: S104 -- a public service of the node
 # struct in_pktinfo: interface, our address, the datagram's destination.
@@ -98,7 +101,7 @@ class StunResponder:
         other_port = other.getsockname()[1]
         while True:
             await trio.lowlevel.wait_readable(sock)
-            for _ in range(limits.STUN_RECEIVE_BATCH):
+            for _ in range(_STUN_RECEIVE_BATCH):
                 try:
                     data, ancillary, _, source = sock.recvmsg(limits.STUN_BYTES_MAX + 1, 64)
                 except OSError:

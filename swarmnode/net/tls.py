@@ -40,6 +40,8 @@ from swarmnode.protocol.session.records import (
     Role,
 )
 
+_TLS_CONTEXTS_CACHED_MAX = 64  # one node has one; a simulation has many
+
 ALPN = b"swarmnode/1"
 _SUITES = {
     CipherName.AES_256_GCM: b"TLS_AES_256_GCM_SHA384",
@@ -178,7 +180,7 @@ def _select_alpn(_connection: SSL.Connection, offered: list[bytes]) -> Any:
     return ALPN if ALPN in offered else SSL.NO_OVERLAPPING_PROTOCOLS
 
 
-@lru_cache(maxsize=limits.TLS_CONTEXTS_CACHED_MAX)
+@lru_cache(maxsize=_TLS_CONTEXTS_CACHED_MAX)
 def _context(identity: Identity, role: Role) -> SSL.Context:
     context = SSL.Context(SSL.TLS_METHOD)
     context.set_min_proto_version(SSL.TLS1_3_VERSION)

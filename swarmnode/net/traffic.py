@@ -18,6 +18,14 @@ from swarmnode.errors import Overloaded
 from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.protocol.session.core import SessionCore
 
+# A limited line: what may pass at once, in seconds of its rate, and the least in any case.
+_TRAFFIC_BURST_S = 0.25
+_TRAFFIC_TURN_BYTES_MIN = 16 * limits.KIB
+# A peer that opens a stream for tensors while we owe the line more than this is sent elsewhere;
+# the first windows of a few streams are always allowed.
+_TRAFFIC_DEBT_S = 2.0
+_TRAFFIC_DEBT_BYTES_MIN = limits.MIB
+
 
 class Line:
     """One direction; without a rate it only counts."""
@@ -32,7 +40,7 @@ class Line:
     def limit(self, rate_bytes_per_s: float) -> None:
         """Keep a rate from now on; 0 is none."""
         self.rate_bytes_per_s = rate_bytes_per_s
-        burst_bytes = max(rate_bytes_per_s * limits.TRAFFIC_BURST_S, limits.TRAFFIC_TURN_BYTES_MIN)
+        burst_bytes = max(rate_bytes_per_s * _TRAFFIC_BURST_S, _TRAFFIC_TURN_BYTES_MIN)
         self._bucket = TokenBucket(rate_bytes_per_s, burst_bytes) if rate_bytes_per_s else None
 
     def spend(self, n_bytes: int, now: float) -> None:
@@ -67,8 +75,8 @@ class Line:
         """The most that one turn of bulk should be, so that the rate is kept smoothly."""
         if self._bucket is None:
             return limits.FRAME_DATA_BYTES_MAX
-        turn_bytes = int(self.rate_bytes_per_s * limits.TRAFFIC_BURST_S)
-        return min(limits.FRAME_DATA_BYTES_MAX, max(limits.TRAFFIC_TURN_BYTES_MIN, turn_bytes))
+        turn_bytes = int(self.rate_bytes_per_s * _TRAFFIC_BURST_S)
+        return min(limits.FRAME_DATA_BYTES_MAX, max(_TRAFFIC_TURN_BYTES_MIN, turn_bytes))
 
 
 class Traffic:
@@ -89,7 +97,7 @@ class Traffic:
             return self.why_no_tensors
         rate = self.down.rate_bytes_per_s
         owed_bytes = (self.down.free_at(now) - now) * rate
-        is_deep = owed_bytes > max(limits.TRAFFIC_DEBT_BYTES_MIN, rate * limits.TRAFFIC_DEBT_S)
+        is_deep = owed_bytes > max(_TRAFFIC_DEBT_BYTES_MIN, rate * _TRAFFIC_DEBT_S)
         return "its line is busy" if is_deep else ""
 
     def hold_back(self, core: SessionCore, now: float) -> float:

@@ -25,6 +25,9 @@ from swarmnode.errors import (
     TransportError,
 )
 
+# The largest answer is the whole peer book as JSON, well below a MiB.
+_HTTP_ANSWER_BYTES_MAX = 16 * limits.MIB
+
 DEADLINE_S = 10.0
 _CONNECT_RETRY_S = 0.02  # the kernel does not say when the daemon has accepted some
 _ERRORS: dict[int, type[SwarmNodeError]] = {
@@ -132,8 +135,8 @@ class ControlClient:
             self._check_owner(socket_path)
             connection.request(method, path, body, {"content-type": "application/json"})
             response = connection.getresponse()
-            answer = response.read(limits.HTTP_ANSWER_BYTES_MAX)
-            if response.length and len(answer) < limits.HTTP_ANSWER_BYTES_MAX:
+            answer = response.read(_HTTP_ANSWER_BYTES_MAX)
+            if response.length and len(answer) < _HTTP_ANSWER_BYTES_MAX:
                 raise http.client.IncompleteRead(answer, response.length)
             return response.status, answer
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:

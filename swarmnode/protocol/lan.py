@@ -12,7 +12,7 @@ or a copy with a forged source, costs one dial of an address that turns out to b
 somebody else: the handshake proves who answers, a beacon only says where to knock.
 
 Invariants: at most LAN_PEERS_MAX peers, LAN_PEERS_PER_HOST_MAX of them from one
-host; no signature is checked beyond the rates in ``limits.py``; memory does not
+host; no signature is checked beyond the rates in ``limits``; memory does not
 grow with the number of senders.
 """
 

@@ -18,8 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from swarmnode import limits
 from swarmnode.errors import ConfigError
+
+# Of the last measure of a local step in the next: about ten steps tell.
+_PACING_STEP_KEEP = 0.9
 
 
 class Pacer:
@@ -34,7 +36,7 @@ class Pacer:
 
     def note_step(self, seconds: float) -> None:
         """Take note of a local step."""
-        keep = limits.PACING_STEP_KEEP if self.step_s else 0.0
+        keep = _PACING_STEP_KEEP if self.step_s else 0.0
         self.step_s = keep * self.step_s + (1 - keep) * seconds
 
     def round_s(self, peers_step_s: Iterable[float]) -> float:

@@ -18,9 +18,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from typing import Literal
 
-from swarmnode import limits
 from swarmnode.quantities import show_bytes, show_duration
 from swarmnode.schedule import WeeklySchedule
+
+# A desktop draws with a few percent of a GPU; a game, a film or another model takes more.
+_GPU_BUSY_SHARE = 0.2
+# Somebody who plays is in a menu now and then.
+GPU_QUIET_S = 60.0
+# Below the limit by this much before training goes on: else it would stop again at once.
+_GPU_COOLER_CELSIUS = 5.0
+# A worker that has grown over its limit is tried again after this.
+MEMORY_PAUSE_S = 600.0
 
 PauseReason = Literal[
     "manual",
@@ -217,14 +225,14 @@ class Policy:
 
     def _by_gpu(self, seen: Readings, now: float, wall: float) -> Iterator[Hold]:
         rules, others = self.rules, seen.gpu_others_share or 0.0
-        if rules.when_gpu_busy and others >= limits.GPU_BUSY_SHARE:
-            self._gpu_busy_until_s = now + limits.GPU_QUIET_S
+        if rules.when_gpu_busy and others >= _GPU_BUSY_SHARE:
+            self._gpu_busy_until_s = now + GPU_QUIET_S
         if self._gpu_busy_until_s is not None and now < self._gpu_busy_until_s:
             until = wall + self._gpu_busy_until_s - now
             yield Hold("gpu-busy", f"others use {others:.0%} of the GPU", until)
         celsius = seen.gpu_celsius
         if rules.gpu_celsius_max and celsius is not None:
-            cool = rules.gpu_celsius_max - (limits.GPU_COOLER_CELSIUS if self._is_hot else 0)
+            cool = rules.gpu_celsius_max - (_GPU_COOLER_CELSIUS if self._is_hot else 0)
             self._is_hot = celsius >= rules.gpu_celsius_max or (self._is_hot and celsius > cool)
             if self._is_hot:
                 limit = f"the limit is {rules.gpu_celsius_max:.0f} °C"
@@ -249,7 +257,7 @@ class Policy:
     def _by_memory(self, seen: Readings, now: float, wall: float) -> Iterator[Hold]:
         allowed, used = self.rules.ram_bytes, seen.worker_bytes
         if allowed and used is not None and used > allowed:
-            self._memory_until_s = now + limits.MEMORY_PAUSE_S
+            self._memory_until_s = now + MEMORY_PAUSE_S
         if self._memory_until_s is not None and now < self._memory_until_s:
             text = f"the worker needs more than the {show_bytes(allowed)} that `ram` allows"
             yield Hold("memory", text, wall + self._memory_until_s - now)

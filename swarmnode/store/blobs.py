@@ -58,6 +58,9 @@ from swarmnode.store.files import (
 from swarmnode.wire.blobs import BlobManifest
 from swarmnode.wire.packing import decode_record, encode_record
 
+# Of a manifest file: a map of three numbers and a digest.
+_BLOB_MANIFEST_FILE_BYTES_MAX = 4 * limits.KIB
+
 _HASH_BYTES = 32
 _CHECKSUM_BYTES = 16
 _CHECKSUM_KEY = b"swarmnode: chunks of blobs, disk"
@@ -433,7 +436,7 @@ class BlobStore:
 def _manifest_in(folder: Path) -> BlobManifest | None:
     """Return the manifest of a blob's folder, or None if it has none that belongs there."""
     try:
-        raw = read_file(folder / "manifest", bytes_max=limits.BLOB_MANIFEST_FILE_BYTES_MAX)
+        raw = read_file(folder / "manifest", bytes_max=_BLOB_MANIFEST_FILE_BYTES_MAX)
         manifest = decode_record(raw, BlobManifest)
         check_manifest(manifest, bytes.fromhex(folder.name))
     except (FileNotFoundError, RemoteProtocolError, CorruptRecord, ValueError):

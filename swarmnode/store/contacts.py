@@ -14,6 +14,9 @@ from swarmnode.ids import PeerId
 from swarmnode.store.files import make_private_dir, read_file, write_atomic
 from swarmnode.wire.dht import Contact
 
+# Four addresses of 260 bytes for each remembered peer.
+CONTACTS_FILE_BYTES_MAX = 128 * limits.KIB
+
 
 def save_contacts(path: Path, contacts: tuple[Contact, ...]) -> None:
     """Write contacts, the best first. Raises StorageError."""
@@ -25,7 +28,7 @@ def save_contacts(path: Path, contacts: tuple[Contact, ...]) -> None:
 def load_contacts(path: Path) -> tuple[Contact, ...]:
     """Return what can be read of the file; nothing if it is not there."""
     try:
-        text = read_file(path, bytes_max=limits.CONTACTS_FILE_BYTES_MAX).decode("utf-8", "replace")
+        text = read_file(path, bytes_max=CONTACTS_FILE_BYTES_MAX).decode("utf-8", "replace")
     except (FileNotFoundError, CorruptRecord):
         return ()
     found = [_parse(line) for line in text.splitlines()]

@@ -23,6 +23,13 @@ from typing import Any
 from swarmnode import limits
 from swarmnode.errors import ConfigError, CorruptRecord, Refused, StorageError, StorageFull
 
+# One exchange is about 300 bytes: 16 MiB is a day of one exchange every 1.5 s, and a second
+# such file is kept.
+_HISTORY_FILE_BYTES_MAX = 16 * limits.MIB
+HISTORY_LINE_BYTES_MAX = 64 * limits.KIB
+# A temporary file this old was left by a crash: nothing that we write takes an hour.
+STALE_TEMPORARY_S = 3600.0
+
 _TEMPORARY_SUFFIX = ".swarmnode-tmp"
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -176,7 +183,7 @@ class HomeLock:
 class HistoryFile:
     """JSON lines, appended for ever in bounded space: ``path`` and the older ``path.1``."""
 
-    def __init__(self, path: Path, *, bytes_max: int = limits.HISTORY_FILE_BYTES_MAX) -> None:
+    def __init__(self, path: Path, *, bytes_max: int = _HISTORY_FILE_BYTES_MAX) -> None:
         """Open for appending; a line that a crash cut short is closed off, not continued.
 
         Raises:
@@ -196,9 +203,9 @@ class HistoryFile:
             StorageError: The line is longer than a reader accepts, or the disk fails.
         """
         line = json.dumps(entry, separators=(",", ":"), sort_keys=True).encode("ascii") + b"\n"
-        if len(line) > limits.HISTORY_LINE_BYTES_MAX:
+        if len(line) > HISTORY_LINE_BYTES_MAX:
             raise StorageError(
-                f"{self._path}: a line has at most {limits.HISTORY_LINE_BYTES_MAX} bytes, "
+                f"{self._path}: a line has at most {HISTORY_LINE_BYTES_MAX} bytes, "
                 f"this one has {len(line)}"
             )
         if self._size_bytes and self._size_bytes + len(line) > self._bytes_max:
@@ -254,7 +261,7 @@ def read_history(path: Path) -> Iterator[dict[str, Any]]:
             storage_errors(part, "read", may_be_absent=True),
             part.open("rb") as file,
         ):
-            while line := file.readline(limits.HISTORY_LINE_BYTES_MAX):
+            while line := file.readline(HISTORY_LINE_BYTES_MAX):
                 entry = _parse_line(line)
                 if entry is not None:
                     yield entry
@@ -307,7 +314,7 @@ def sync_directory(path: Path) -> None:
 def _remove_stale_temporaries(directory: Path, *, now_s: float) -> None:
     """Remove what a crash left; a recent one may belong to a command that runs right now."""
     for path in directory.glob(f".*{_TEMPORARY_SUFFIX}"):
-        if path.lstat().st_mtime < now_s - limits.STALE_TEMPORARY_S:
+        if path.lstat().st_mtime < now_s - STALE_TEMPORARY_S:
             path.unlink(missing_ok=True)
 
 

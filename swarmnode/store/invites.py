@@ -41,6 +41,9 @@ from swarmnode.wire.admission import InviteCertificate, MemberChain, Revocations
 from swarmnode.wire.packing import RecordT, decode_record, encode_record
 from swarmnode.wire.swarm import Signed
 
+# ADMISSION_MEMBERS_MAX with two bodies of CERTIFICATE_BYTES_MAX each, on disk.
+_ADMISSION_STATE_BYTES_MAX = 8 * limits.MIB
+
 _REMEDY = "restore it from a copy, or remove it to go on without"
 
 
@@ -153,7 +156,7 @@ def load_admission_state(paths: SwarmPaths) -> AdmissionState:
     """
     path = _admission(paths)
     try:
-        data = read_file(path, bytes_max=limits.ADMISSION_STATE_BYTES_MAX)
+        data = read_file(path, bytes_max=_ADMISSION_STATE_BYTES_MAX)
         return msgspec.msgpack.decode(_unsealed(path, data), type=AdmissionState)
     except FileNotFoundError:
         return AdmissionState()

@@ -44,6 +44,11 @@ from swarmnode.store.files import (
     write_atomic,
 )
 
+# One record of a journal: the largest is a record of shared state and its framing.
+JOURNAL_RECORD_BYTES_MAX = 64 * limits.KIB
+# Below this a new generation is not worth its three fsyncs.
+JOURNAL_ROTATE_BYTES_MIN = 1 * limits.MIB
+
 _MAGIC = b"swarmnode-jrnl\x01\n"
 _HEADER = struct.Struct("<IQI")
 _TORN_KEPT = 3
@@ -138,7 +143,7 @@ class Journal:
 
     def needs_rotation(self, snapshot_bytes: int) -> bool:
         """Whether it has grown to four times what a snapshot would take."""
-        return self._size_bytes > max(limits.JOURNAL_ROTATE_BYTES_MIN, 4 * snapshot_bytes)
+        return self._size_bytes > max(JOURNAL_ROTATE_BYTES_MIN, 4 * snapshot_bytes)
 
     def rotate(self, payloads: Iterable[bytes]) -> None:
         """Begin a new generation that holds these records, all of them durable.
@@ -244,9 +249,9 @@ class Journal:
 
 
 def _frame(sequence: int, payload: bytes) -> bytes:
-    if len(payload) > limits.JOURNAL_RECORD_BYTES_MAX:
+    if len(payload) > JOURNAL_RECORD_BYTES_MAX:
         raise StorageError(
-            f"a journal record has at most {limits.JOURNAL_RECORD_BYTES_MAX} bytes, "
+            f"a journal record has at most {JOURNAL_RECORD_BYTES_MAX} bytes, "
             f"this one has {len(payload)}"
         )
     return _HEADER.pack(len(payload), sequence, _checksum(sequence, payload)) + payload
@@ -266,7 +271,7 @@ def _parse(data: bytes) -> tuple[tuple[bytes, ...], int, str]:
         if len(data) - end < _HEADER.size:
             return tuple(payloads), end, "the file ends within a header"
         length, sequence, checksum = _HEADER.unpack_from(data, end)
-        if length > limits.JOURNAL_RECORD_BYTES_MAX:
+        if length > JOURNAL_RECORD_BYTES_MAX:
             return tuple(payloads), end, f"a record of {length} bytes"
         start = end + _HEADER.size
         if length > len(data) - start:

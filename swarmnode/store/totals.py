@@ -17,6 +17,11 @@ from swarmnode.errors import CorruptRecord
 from swarmnode.store.files import read_file, storage_errors, write_atomic
 from swarmnode.wire.records import Count
 
+# A home that was in more swarms keeps the sum over all, and those that it gave most.
+TOTALS_SWARMS_MAX = 1000
+# TOTALS_SWARMS_MAX entries of 64 characters and six numbers.
+TOTALS_FILE_BYTES_MAX = limits.MIB
+
 _log = logging.getLogger("swarmnode.store")
 
 
@@ -69,9 +74,7 @@ def load_totals(path: Path) -> Book:
         StorageError: the system does not let us read it, or set it aside.
     """
     try:
-        return msgspec.json.decode(
-            read_file(path, bytes_max=limits.TOTALS_FILE_BYTES_MAX), type=Book
-        )
+        return msgspec.json.decode(read_file(path, bytes_max=TOTALS_FILE_BYTES_MAX), type=Book)
     except FileNotFoundError:
         return Book()
     except (CorruptRecord, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -85,5 +88,5 @@ def load_totals(path: Path) -> Book:
 def save_totals(path: Path, book: Book) -> None:
     """Write it down; when this returns it survives a power failure. Raises StorageError."""
     most = sorted(book.swarms.items(), key=lambda item: item[1].given.trained_s, reverse=True)
-    kept = dict(most[: limits.TOTALS_SWARMS_MAX])
+    kept = dict(most[:TOTALS_SWARMS_MAX])
     write_atomic(path, msgspec.json.encode(Book(book.all, kept)))

@@ -10,6 +10,9 @@ from swarmnode.errors import ConfigError, CorruptRecord
 from swarmnode.protocol.swarm import check_name
 from swarmnode.store.files import make_private_dir, read_file, storage_errors, write_atomic
 
+# The name of a folder, which has at most 4 KiB, as JSON writes it: six bytes for an odd one.
+_DATA_FILE_BYTES_MAX = 32 * limits.KIB
+
 _FILE_NAME = "data.json"
 
 
@@ -35,7 +38,7 @@ def load_training_data(name: str, paths: Paths) -> TrainingData:
     path = paths.swarm(check_name(name)).directory / _FILE_NAME
     try:
         return msgspec.json.decode(
-            read_file(path, bytes_max=limits.DATA_FILE_BYTES_MAX), type=TrainingData
+            read_file(path, bytes_max=_DATA_FILE_BYTES_MAX), type=TrainingData
         )
     except FileNotFoundError:
         return TrainingData()

@@ -13,6 +13,11 @@ from swarmnode.errors import CorruptRecord
 from swarmnode.protocol.volunteer import ManualPause
 from swarmnode.store.files import read_file, storage_errors, sync_directory, write_atomic
 
+# Months that are remembered: a clock that was wrong for a day must not forget the right one.
+_QUOTA_MONTHS_KEPT = 3
+# A file of one pause, or of a few months.
+_VOLUNTEER_FILE_BYTES_MAX = 4 * limits.KIB
+
 _log = logging.getLogger("swarmnode.store")
 
 
@@ -73,13 +78,13 @@ class TrafficLedger:
         """Write down what has come since the last time. Raises StorageError."""
         if self._is_saved:
             return
-        kept = sorted(self._months.items())[-limits.QUOTA_MONTHS_KEPT :]
+        kept = sorted(self._months.items())[-_QUOTA_MONTHS_KEPT:]
         write_atomic(self._path, json.dumps(dict(kept)).encode())
         self._is_saved = True
 
 
 def _load(path: Path) -> dict[str, Any]:
-    raw = read_file(path, bytes_max=limits.VOLUNTEER_FILE_BYTES_MAX)
+    raw = read_file(path, bytes_max=_VOLUNTEER_FILE_BYTES_MAX)
     try:
         words = json.loads(raw)
     except ValueError as error:

@@ -14,8 +14,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from swarmnode import limits
 from swarmnode.strategies.ranges import outside
+
+# How far one peer's word may move a node on at once: who was away for longer than
+# SNAPSHOT_STALE_S begins with a snapshot, and a round takes half a second at the least.
+ROUNDS_AHEAD_MAX = 1024
+# Peers whose words about a swarm that is further ahead are kept, to compare them.
+_ROUNDS_SAID_MAX = 16
 
 PLACE_NUMEL = 3
 HASH_BITS = 24  # so that a lineage is two exact float32 numbers, and can be sent as a view
@@ -63,7 +68,7 @@ def read_place(numbers: torch.Tensor) -> Place | str:
     why = lineage_refusal(numbers[:2]) or outside("the round", round_number, 0, COUNT_MAX)
     if why:
         return why
-    if count > round_number + limits.ROUNDS_AHEAD_MAX:
+    if count > round_number + ROUNDS_AHEAD_MAX:
         return f"expected as many outer steps as rounds at the most, got {count:g} in round " + (
             f"{round_number:g}"
         )
@@ -79,16 +84,16 @@ class Words:
     def refusal(self, peer: bytes, place: Place, own_round: int) -> str | None:
         """Return why this node does not follow a peer to ``place``, or None."""
         ahead = max(place.round, place.count)
-        if ahead <= own_round + limits.ROUNDS_AHEAD_MAX:
+        if ahead <= own_round + ROUNDS_AHEAD_MAX:
             return None
         others = [said for other, said in self._said.items() if other != peer]
         self._said.pop(peer, None)
         self._said[peer] = ahead
-        while len(self._said) > limits.ROUNDS_SAID_MAX:
+        while len(self._said) > _ROUNDS_SAID_MAX:
             del self._said[next(iter(self._said))]
-        if any(abs(said - ahead) <= limits.ROUNDS_AHEAD_MAX for said in others):
+        if any(abs(said - ahead) <= ROUNDS_AHEAD_MAX for said in others):
             return None
         return (
-            f"expected a place up to {limits.ROUNDS_AHEAD_MAX} rounds ahead of round {own_round}, "
+            f"expected a place up to {ROUNDS_AHEAD_MAX} rounds ahead of round {own_round}, "
             f"got {ahead}, which no other peer has said"
         )

@@ -49,6 +49,9 @@ from swarmnode.telemetry.metrics import (
 )
 from swarmnode.telemetry.nat import MAPPERS, NAT_KINDS, REACHABLE, RESULTS, WAYS_TRIED
 
+# A series each: the nearest neighbours tell what the rest would.
+_METRICS_NEIGHBOURS_MAX = 32
+
 Kind = Literal["gauge", "counter", "histogram", "info"]
 PREFIX: Final = "swarmnode_"
 
@@ -244,7 +247,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "peer_rtt_seconds",
         "Round trip of a session; of the first few neighbours only.",
         Label("peer", pattern=SHORT_ID),
-        most=limits.METRICS_NEIGHBOURS_MAX,
+        most=_METRICS_NEIGHBOURS_MAX,
     ),
     # --- NAT, relay ------------------------------------------------------------------------------
     _gauge("nat", "1 for the kind of NAT that this node is behind.", Label("kind", NAT_KINDS)),

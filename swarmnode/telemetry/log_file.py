@@ -12,6 +12,10 @@ from pathlib import Path
 from swarmnode import limits
 from swarmnode.errors import ConfigError
 
+# `log_file`: a node writes 20 to 28 MB a month, so that two of these files, as many as there are at
+# most, hold at least the last two weeks.
+_LOG_FILE_BYTES_MAX = 16 * limits.MIB
+
 
 class LogFile:
     """Takes whole events, as the stream of a handler; never raises once it is open.
@@ -19,7 +23,7 @@ class LogFile:
     Owns: a descriptor.
     """
 
-    def __init__(self, path: Path, *, bytes_max: int = limits.LOG_FILE_BYTES_MAX) -> None:
+    def __init__(self, path: Path, *, bytes_max: int = _LOG_FILE_BYTES_MAX) -> None:
         """Open for appending. Raises ConfigError: it cannot be, and its owner chose it."""
         self._path = path
         self._bytes_max = bytes_max

@@ -11,12 +11,15 @@ import math
 import re
 from collections.abc import Callable, Collection
 
-from swarmnode import limits
 from swarmnode.errors import MalformedMessage
 from swarmnode.telemetry.catalogue import BY_NAME, PREFIX, SHORT_ID, Family
 from swarmnode.telemetry.metrics import HistogramSnapshot
 from swarmnode.telemetry.readings import Labels, Readings
 from swarmnode.wire import metrics as wire
+
+# Texts that one peer may make labels of over time, for a metric whose labels are its own words:
+# each is a series that Prometheus keeps. Versions and devices change rarely.
+METRICS_TEXTS_MAX = 32
 
 # The swarm as a peer sees it is not its own news; one page about it is enough.
 _LOCAL_ONLY = PREFIX + "swarm_"
@@ -113,7 +116,7 @@ class PeerWords:
 
     def _is_used_word(self, family: Family, labels: Labels) -> bool:
         words = self._words.setdefault(family.name, set())
-        if len(words) < limits.METRICS_TEXTS_MAX:
+        if len(words) < METRICS_TEXTS_MAX:
             words.add(labels)
         return labels in words
 

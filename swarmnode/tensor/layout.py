@@ -16,6 +16,13 @@ from dataclasses import dataclass, field
 from swarmnode import limits
 from swarmnode.errors import ConfigError
 
+# A transformer has about ten tensors a layer; mixtures of experts a few thousand in all.
+LAYOUT_TENSORS_MAX = 65_536
+_LAYOUT_DIMS_MAX = 8
+_LAYOUT_NAME_BYTES_MAX = 512
+# 64 GiB of float32: far more than a volunteer's machine averages as one vector.
+_LAYOUT_ELEMS_MAX = 2**34
+
 _GRAIN_ELEMS = 64  # of the blocks that most codecs have; chunks on the wire suit all of them
 _HASH_DOMAIN = b"swarmnode/layout/v1\0"
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -30,17 +37,17 @@ class TensorSpec:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.name.encode()) <= limits.LAYOUT_NAME_BYTES_MAX:
+        if not 1 <= len(self.name.encode()) <= _LAYOUT_NAME_BYTES_MAX:
             raise ConfigError(
                 f"tensor name {self.name[:80]!r}: expected 1 to "
-                f"{limits.LAYOUT_NAME_BYTES_MAX} bytes of UTF-8"
+                f"{_LAYOUT_NAME_BYTES_MAX} bytes of UTF-8"
             )
-        if len(self.shape) > limits.LAYOUT_DIMS_MAX or any(
-            not 0 <= size <= limits.LAYOUT_ELEMS_MAX for size in self.shape
+        if len(self.shape) > _LAYOUT_DIMS_MAX or any(
+            not 0 <= size <= _LAYOUT_ELEMS_MAX for size in self.shape
         ):
             raise ConfigError(
-                f"tensor {self.name!r}: expected at most {limits.LAYOUT_DIMS_MAX} dimensions of "
-                f"0 to {limits.LAYOUT_ELEMS_MAX} elements, got {self.shape}"
+                f"tensor {self.name!r}: expected at most {_LAYOUT_DIMS_MAX} dimensions of "
+                f"0 to {_LAYOUT_ELEMS_MAX} elements, got {self.shape}"
             )
         if self.dtype not in DTYPES:
             raise ConfigError(
@@ -71,9 +78,9 @@ class Layout:
     layout_hash: bytes = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if len(self.specs) > limits.LAYOUT_TENSORS_MAX:
+        if len(self.specs) > LAYOUT_TENSORS_MAX:
             raise ConfigError(
-                f"a layout has at most {limits.LAYOUT_TENSORS_MAX} tensors, got {len(self.specs)}"
+                f"a layout has at most {LAYOUT_TENSORS_MAX} tensors, got {len(self.specs)}"
             )
         seen: set[str] = set()
         offsets = []
@@ -84,10 +91,8 @@ class Layout:
             seen.add(spec.name)
             offsets.append(numel)
             numel += spec.numel
-        if numel > limits.LAYOUT_ELEMS_MAX:
-            raise ConfigError(
-                f"a layout has at most {limits.LAYOUT_ELEMS_MAX} elements, got {numel}"
-            )
+        if numel > _LAYOUT_ELEMS_MAX:
+            raise ConfigError(f"a layout has at most {_LAYOUT_ELEMS_MAX} elements, got {numel}")
         object.__setattr__(self, "offsets", tuple(offsets))
         object.__setattr__(self, "numel", numel)
         digest = hashlib.sha256(canonical_bytes(self.specs)).digest()

@@ -16,12 +16,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from swarmnode import limits
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Buffer
+
+# A vector of a peer against one's own. Honest ones of the same swarm differ by a factor of ten
+# or so; until what strangers send is judged by what it does to the loss, these two stop what
+# ruins a model at one blow (3e38, 1e30, a norm times 1,000).
+_VECTOR_LARGEST_RATIO_MAX = 1e4
+_VECTOR_NORM_RATIO_MAX = 100.0
+# Own differences are tiny, or zero, right after a node has caught up, and those of others are
+# not: a tenth of the weights' own scale counts as one's own vector at the least.
+_VECTOR_WEIGHTS_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +89,7 @@ def own_scale(own: Magnitude, weights: Scale, numel: int) -> Magnitude:
 
     Where both are zero, a model that begins with zeros, it is a vector of ones.
     """
-    share = limits.VECTOR_WEIGHTS_SHARE
+    share = _VECTOR_WEIGHTS_SHARE
     floor = Magnitude(share * weights.largest, (share * weights.rms) ** 2 * numel)
     found = Magnitude(max(own.largest, floor.largest), max(own.square_sum, floor.square_sum))
     return found if found.square_sum > 0 else Magnitude(1.0, float(numel))
@@ -90,10 +97,10 @@ def own_scale(own: Magnitude, weights: Scale, numel: int) -> Magnitude:
 
 def refusal(theirs: Magnitude, own: Magnitude, what: str) -> str:
     """Return why a vector is refused beside ``own``, see :func:`own_scale`; empty: it is not."""
-    largest_max = limits.VECTOR_LARGEST_RATIO_MAX * own.largest
+    largest_max = _VECTOR_LARGEST_RATIO_MAX * own.largest
     if not theirs.largest <= largest_max:  # NaN is refused, too
         return f"{what}: expected values up to {largest_max:.3g}, got {theirs.largest:.3g}"
-    norm_max = limits.VECTOR_NORM_RATIO_MAX * own.norm
+    norm_max = _VECTOR_NORM_RATIO_MAX * own.norm
     if not theirs.norm <= norm_max:
         return f"{what}: expected a norm up to {norm_max:.3g}, got {theirs.norm:.3g}"
     return ""

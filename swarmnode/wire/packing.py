@@ -1,6 +1,6 @@
 """Typed records to msgpack bytes and back, with hard limits on the way in.
 
-The unpacker refuses anything larger than ``limits.py`` allows before a
+The unpacker refuses anything larger than ``limits`` allows before a
 Python object is built; ``msgspec.convert`` then checks types and ranges.
 Unknown fields are ignored (a newer minor version may add some), an unknown
 message is refused.

@@ -14,6 +14,10 @@ from swarmnode import limits
 from swarmnode.errors import MalformedMessage
 from swarmnode.ipc.control import FromWorker, Progress, ToWorker, decode_to_worker, encode_message
 
+# What the worker may still owe a daemon that reads slowly: a message per slot, answers to
+# a few requests; past this, heartbeats are left out, and past twice this the daemon is dead.
+WORKER_OUTBOX_BYTES_MAX = 64 * limits.KIB
+
 _READ_BYTES = 64 * limits.KIB
 _LENGTH_BYTES = 4
 
@@ -44,9 +48,9 @@ class Channel:
     def send(self, message: FromWorker) -> None:
         """Queue a message and send what the socket takes. Raises DaemonGone."""
         waiting_bytes = len(self._outbox)
-        if waiting_bytes > limits.WORKER_OUTBOX_BYTES_MAX and isinstance(message, Progress):
+        if waiting_bytes > WORKER_OUTBOX_BYTES_MAX and isinstance(message, Progress):
             return  # the next one says the same, newer
-        if waiting_bytes > 2 * limits.WORKER_OUTBOX_BYTES_MAX:
+        if waiting_bytes > 2 * WORKER_OUTBOX_BYTES_MAX:
             raise DaemonGone("the daemon does not read its worker's messages")
         self._outbox += encode_message(message)
         self._send_some()

@@ -12,6 +12,9 @@ from swarmnode.ipc.control import Progress
 from swarmnode.worker.channel import Channel
 from swarmnode.worker.model.state import TrainState
 
+# Of a worker's time spent on them: some are norms of whole models.
+_STRATEGY_FIGURES_TIME_SHARE_MAX = 0.01
+
 _SMOOTHING = 0.05  # weight of the newest step in the exponential means
 _WARM_UP_STEPS = 3  # in which memory is touched and code is compiled: no measure of a step
 _NAME_CHARACTERS_MAX = 64
@@ -63,7 +66,7 @@ class Reporter:
         if began_s >= self._next_figures_s:
             self._last_figures = finite_figures(self._figures())
             took_s = time.monotonic() - began_s
-            self._next_figures_s = began_s + took_s / limits.STRATEGY_FIGURES_TIME_SHARE_MAX
+            self._next_figures_s = began_s + took_s / _STRATEGY_FIGURES_TIME_SHARE_MAX
         return self._last_figures
 
     def report_soon(self) -> None:

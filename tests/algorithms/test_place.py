@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from swarmnode import limits
 from swarmnode.strategies.base import Context, Exchange, Meta, Received, StepInfo, TaskFacts
+from swarmnode.strategies.place import ROUNDS_AHEAD_MAX
 from swarmnode.strategies.registry import build_strategy
 from swarmnode.tensor.layout import Layout
 
@@ -87,7 +87,7 @@ def test_who_is_refused_is_followed_by_somebody_else(node):
 
 
 def test_a_swarm_that_is_far_ahead_is_believed_of_two(node):
-    far = limits.ROUNDS_AHEAD_MAX * 5
+    far = ROUNDS_AHEAD_MAX * 5
     for _ in range(2):
         node.apply(answer(node, [far, 7, far]))
         assert is_as_it_was(node), "it can say so as often as it likes"

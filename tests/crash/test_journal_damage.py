@@ -14,7 +14,7 @@ import pytest
 from swarmnode import limits
 from swarmnode.errors import CorruptRecord, Refused, StorageError, StorageFull
 from swarmnode.store import journal as journal_module
-from swarmnode.store.journal import Journal
+from swarmnode.store.journal import JOURNAL_RECORD_BYTES_MAX, Journal
 
 PAYLOADS = (b"", b"one", bytes(range(40)), b"\xff" * 17)
 
@@ -146,7 +146,7 @@ def test_bounds_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     path = tmp_path / "journal"
     with Journal(path) as journal:
         with pytest.raises(StorageError, match="at most 65536 bytes"):
-            journal.append(bytes(limits.JOURNAL_RECORD_BYTES_MAX + 1))
+            journal.append(bytes(JOURNAL_RECORD_BYTES_MAX + 1))
         monkeypatch.setattr(limits, "JOURNAL_BYTES_MAX", 1000)
         journal.append(bytes(900))
         with pytest.raises(StorageError, match="must be rotated"):

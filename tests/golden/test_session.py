@@ -6,6 +6,7 @@ import json
 import re
 
 from swarmnode import limits
+from swarmnode.protocol.session import records
 from swarmnode.protocol.session.records import CipherName, Opener, Role
 from swarmnode.wire.frames import FrameKind, FrameParser
 from swarmnode.wire.session import GoodbyeCode, Hello, ResetCode
@@ -45,7 +46,7 @@ def test_the_specification_states_the_limits_that_the_code_has() -> None:
         limits.FRAME_DATA_BYTES_MAX,
         limits.STREAM_WINDOW_BYTES,
         limits.BULK_WINDOW_BYTES,
-        limits.REKEY_RECORDS,
+        records.REKEY_RECORDS,
         limits.CREDIT_BYTES_MAX,
     ):
         assert f"{value:,}" in SPEC

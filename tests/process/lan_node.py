@@ -17,9 +17,9 @@ import trio
 
 from swarmnode.env import real_env
 from swarmnode.errors import DialFailed
-from swarmnode.net.beacon import LanBeacon, LanPeer
 from swarmnode.net.channel import Channel
-from swarmnode.net.datagrams import UdpNet
+from swarmnode.net.lan.beacon import LanBeacon, LanPeer
+from swarmnode.net.lan.datagrams import UdpNet
 from swarmnode.net.tcp import TcpTransport, parse_address
 from tests.unit.lan_kit import NETWORK, identity, swarm
 

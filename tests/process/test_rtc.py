@@ -27,6 +27,8 @@ from swarmnode.errors import (
 )
 from swarmnode.net.channel import receive_exactly
 from swarmnode.net.rtc import RtcChannel, RtcEngine, local_hosts, open_rtc
+from swarmnode.net.rtc.engine import RTC_HOSTS_MAX, RTC_PENDING_MAX
+from swarmnode.net.rtc.guards import RTC_GATHER_S
 from swarmnode.protocol.nat.stun import Answer, Endpoint, Question, decode_stun, encode_answer
 from swarmnode.wire.connect.nat import RtcAnswer, RtcCandidate, RtcOffer
 from swarmnode.wire.packing import decode_record, encode_record
@@ -66,7 +68,7 @@ async def test_an_offer_is_small_and_has_only_our_addresses() -> None:
 
 def test_hosts_to_offer_can_be_reached_from_elsewhere() -> None:
     hosts = local_hosts()
-    assert len(hosts) <= limits.RTC_HOSTS_MAX
+    assert len(hosts) <= RTC_HOSTS_MAX
     assert not any(host.startswith(("127.", "fe80", "169.254.")) or host == "::1" for host in hosts)
 
 
@@ -137,7 +139,7 @@ async def test_nobody_at_the_addresses_is_a_failed_dial(monkeypatch: pytest.Monk
 
 async def test_so_many_offers_and_no_more() -> None:
     async with open_rtc(loopback) as engine:
-        offers = [await engine.offer() for _ in range(limits.RTC_PENDING_MAX)]
+        offers = [await engine.offer() for _ in range(RTC_PENDING_MAX)]
         with pytest.raises(Overloaded, match="16 connections are being opened"):
             await engine.offer()
         offers.pop().close_nowait()
@@ -199,7 +201,7 @@ async def test_servers_that_are_silent_cost_a_moment() -> None:
         await silent.bind(("127.0.0.1", 0))
         server = "{}:{}".format(*silent.getsockname())
         async with open_rtc(loopback) as engine:
-            with trio.fail_after(limits.RTC_GATHER_S + 1):
+            with trio.fail_after(RTC_GATHER_S + 1):
                 offer = await engine.offer([server, "[::1]:9", "a-name.example:9"])
             assert len(decode_record(offer.description, RtcOffer).candidates) == 1
             offer.close_nowait()

@@ -29,7 +29,7 @@ from swarmnode import limits
 from swarmnode.errors import ChannelBroken
 from swarmnode.net.channel import receive_exactly
 from swarmnode.net.rtc import RtcChannel, RtcEngine, open_rtc
-from swarmnode.net.rtc.guards import GuardedConnection
+from swarmnode.net.rtc.guards import RTC_DATAGRAMS_WAITING_MAX, GuardedConnection
 from swarmnode.net.rtc.link import Link
 from swarmnode.protocol.nat.rtc_flow import encode_credit
 from swarmnode.wire.connect.nat import RtcOffer
@@ -243,7 +243,7 @@ async def test_strangers_get_no_answer_and_fill_no_memory() -> None:
             await trio.testing.wait_all_tasks_blocked(0.2)
             with pytest.raises(BlockingIOError):
                 sock._sock.recv(2000)  # type: ignore[attr-defined]
-        assert link._connection._queue.qsize() <= limits.RTC_DATAGRAMS_WAITING_MAX
+        assert link._connection._queue.qsize() <= RTC_DATAGRAMS_WAITING_MAX
 
 
 async def test_garbage_from_strangers_does_not_stop_a_channel_from_opening() -> None:

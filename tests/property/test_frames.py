@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from swarmnode import limits
 from swarmnode.errors import RemoteProtocolError
+from swarmnode.net.records import SEND_TURN_BYTES_MIN
 from swarmnode.protocol.session.core import SessionCore
 from swarmnode.protocol.session.effects import Effect, Opened
 from swarmnode.protocol.session.records import Role
@@ -238,7 +239,7 @@ def test_every_stream_delivers_its_bytes_in_order_whatever_the_interleaving(
                 pair.deliver(pair.records(pair.server), pair.client)
                 note_opened(pair.server.poll_effects())
             case ("pace", int() as factor):
-                pair.client.body_bytes_max = factor * limits.SEND_TURN_BYTES_MIN
+                pair.client.body_bytes_max = factor * SEND_TURN_BYTES_MIN
             case ("read" | "lend" as what, int() as index, int() as size) if index < len(senders):
                 reader = readers.get(senders[index].stream_id)
                 if reader is not None:

@@ -7,7 +7,7 @@ import pytest
 from swarmnode import limits
 from swarmnode.errors import LocalProtocolError, RemoteProtocolError
 from swarmnode.protocol.gossip import group_events as events
-from swarmnode.protocol.gossip.group import GroupCore
+from swarmnode.protocol.gossip.group import GROUP_OUTCOMES_MAX, GROUP_RUNS_MAX, GroupCore
 from swarmnode.protocol.gossip.group_run import Phase, Run
 from swarmnode.testing.group_world import GID, GroupWorld
 from swarmnode.wire.exchange import group as wire
@@ -373,18 +373,18 @@ def test_half_of_an_electorate_finishes_if_it_has_the_smallest_id():
 def test_runs_are_bounded_and_outcomes_are_forgotten():
     ids = [m.peer_id for m in GroupWorld(2, 0).members]
     core = GroupCore(ids[0])
-    for number in range(limits.GROUP_RUNS_MAX):
+    for number in range(GROUP_RUNS_MAX):
         core.handle(events.Begin(bytes([number] * 16), tuple(ids), 4, 1.0, 5.0, 5.0), 0.0)
     with pytest.raises(LocalProtocolError, match="at most 8 group means"):
         core.handle(events.Begin(bytes([99] * 16), tuple(ids), 4, 1.0, 5.0, 5.0), 0.0)
     core.handle(events.PeerLost(ids[1]), 1.0)
     assert core.statistics().running == 0
-    for number in range(2 * limits.GROUP_OUTCOMES_MAX):
+    for number in range(2 * GROUP_OUTCOMES_MAX):
         gid = (1000 + number).to_bytes(16, "big")
         core.handle(events.Begin(gid, tuple(ids), 4, 1.0, 5.0, 5.0), 2.0)
         core.handle(events.Received(ids[1], wire.Enlist(gid, wants_answer=False)), 2.0)
         core.handle(events.PeerLost(ids[1]), 2.0)
-    assert core.statistics().outcomes_kept == limits.GROUP_OUTCOMES_MAX
+    assert core.statistics().outcomes_kept == GROUP_OUTCOMES_MAX
 
 
 def test_whoever_still_asks_is_told_the_outcome():

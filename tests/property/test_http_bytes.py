@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from swarmnode.net.http import HttpServer
+from swarmnode.net.web.http import HttpServer
 from tests.unit.http_kit import ROUTES, converse, get
 from tests.unit.test_http import HOSTILE
 

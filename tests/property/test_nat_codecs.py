@@ -15,7 +15,12 @@ from swarmnode import limits
 from swarmnode.errors import LimitExceeded, MalformedMessage, Refused, RemoteProtocolError
 from swarmnode.protocol.nat import igd, natpmp, pcp, ssdp
 from swarmnode.protocol.nat.http_answer import AnswerReader, HttpAnswer, parse_head
-from swarmnode.protocol.nat.tree import Node, parse_xml
+from swarmnode.protocol.nat.tree import (
+    PORTMAP_XML_DEPTH_MAX,
+    PORTMAP_XML_NODES_MAX,
+    Node,
+    parse_xml,
+)
 
 NONCE = bytes(range(12))
 GATEWAY = "192.168.1.1"
@@ -285,7 +290,7 @@ def test_what_is_no_xml_is_refused(text: str) -> None:
 
 
 def test_trees_are_bounded() -> None:
-    deep, many = limits.PORTMAP_XML_DEPTH_MAX, limits.PORTMAP_XML_NODES_MAX
+    deep, many = PORTMAP_XML_DEPTH_MAX, PORTMAP_XML_NODES_MAX
     assert parse_xml(b"<a>" * deep + b"</a>" * deep)
     with pytest.raises(LimitExceeded, match="deeper"):
         parse_xml(b"<a>" * (deep + 1) + b"</a>" * (deep + 1))

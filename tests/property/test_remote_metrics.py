@@ -15,7 +15,7 @@ from swarmnode.errors import MalformedMessage
 from swarmnode.telemetry.catalogue import BY_NAME, FAMILIES, PREFIX
 from swarmnode.telemetry.exposition import render
 from swarmnode.telemetry.readings import Readings
-from swarmnode.telemetry.remote import PeerWords, pack
+from swarmnode.telemetry.remote import METRICS_TEXTS_MAX, PeerWords, pack
 from swarmnode.wire.metrics import (
     MetricFamily,
     MetricHistogram,
@@ -121,7 +121,7 @@ def test_new_words_run_out_and_known_ones_stay() -> None:
 
     for number in range(10_000):
         shown = say(f"word_{number}").get("strategy_value", f"word_{number}")
-        assert shown == (1.0 if number < limits.METRICS_TEXTS_MAX else None)
+        assert shown == (1.0 if number < METRICS_TEXTS_MAX else None)
     assert say("word_0").get("strategy_value", "word_0") == 1.0
 
 

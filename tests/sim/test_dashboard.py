@@ -17,7 +17,7 @@ from swarmnode.config import HostPort
 from swarmnode.daemon.status.dashboard import KEY_HEADER, Dashboard
 from swarmnode.daemon.status.mixing import letters_of
 from swarmnode.daemon.status.overview import Overview, overview_of
-from swarmnode.net.http import HttpServer
+from swarmnode.net.web.http import HTTP_SEND_DEADLINE_S, HttpServer
 from swarmnode.testing.swarm import UNIX_START_S, SimNode, SimSwarm, sim_swarm
 
 HOST = "127.0.0.1:7339"
@@ -354,7 +354,7 @@ async def test_pages_that_stop_reading_make_room(tmp_path: Path, autojump_clock:
                 assert await page.open(nursery) == 200
                 await page.wait_begun()
             assert await Follower(server).open(nursery) == 503
-            with trio.fail_after(limits.HTTP_SEND_DEADLINE_S + limits.DASHBOARD_EVENT_S + 1):
+            with trio.fail_after(HTTP_SEND_DEADLINE_S + limits.DASHBOARD_EVENT_S + 1):
                 for page in stalled:
                     await page.dropped.wait()
             again = Follower(server)

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from swarmnode import limits
 from swarmnode.daemon.status.scrape import metrics_routes
-from swarmnode.net.http_routes import Request, Response, Router
+from swarmnode.net.web.routes import Request, Response, Router
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, make_identity, sim_swarm
 from swarmnode.wire.metrics import MetricFamily, MetricSample, MetricsSnapshot

@@ -18,7 +18,7 @@ from swarmnode.daemon.discovery.visitor import Visitor, visit
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, TransportError
 from swarmnode.ids import encode_base32
-from swarmnode.net.beacon import LanBeacon, LanSwarm
+from swarmnode.net.lan.beacon import LanBeacon, LanSwarm
 from swarmnode.protocol.dht.keys import name_key, swarm_key_key
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import SwarmLink, network_id

@@ -9,8 +9,8 @@ import trio
 import trio.testing
 
 from swarmnode.errors import Refused
-from swarmnode.net.http import HttpServer
-from swarmnode.net.http_routes import (
+from swarmnode.net.web.http import HttpServer
+from swarmnode.net.web.routes import (
     Request,
     Response,
     Route,

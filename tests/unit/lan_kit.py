@@ -10,8 +10,8 @@ from random import Random
 import trio
 
 from swarmnode.env import Env
-from swarmnode.net.datagrams import Deliver
-from swarmnode.net.interfaces import Interface
+from swarmnode.net.lan.datagrams import Deliver
+from swarmnode.net.lan.interfaces import Interface
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.lan import DOMAIN, LanCore, LanPeer, Met
 from swarmnode.wire.connect.beacon import Beacon, LanSwarm

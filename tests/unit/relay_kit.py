@@ -16,8 +16,8 @@ from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, Transport, receive_exactly
 from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.peering import run_session
-from swarmnode.net.relay import Relays
-from swarmnode.net.relay_address import RelayAddress, is_relayed
+from swarmnode.net.relays.address import RelayAddress, is_relayed
+from swarmnode.net.relays.relay import Relays
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity

@@ -14,9 +14,9 @@ import trio
 
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError, TransportError
-from swarmnode.net.portmap import PortMapper
-from swarmnode.net.portmap_methods import Granted, Method, MethodFactory, MethodName, Wish
-from swarmnode.net.routes import Place
+from swarmnode.net.gateway.methods import Granted, Method, MethodFactory, MethodName, Wish
+from swarmnode.net.gateway.portmap import PortMapper
+from swarmnode.net.gateway.routes import Place
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.nat import pcp, ssdp
 

@@ -12,7 +12,7 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.blobs import events
 from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.protocol.blobs.events import Cancel, Completed, Drop, Request, Store
-from swarmnode.protocol.blobs.fetch import FetchCore
+from swarmnode.protocol.blobs.fetch import BLOB_BUSY_PAUSE_S, BLOB_TAKEOVER_S_MIN, FetchCore
 from swarmnode.protocol.blobs.holders import bitmap_of, has_bit
 from swarmnode.protocol.blobs.merkle import MerkleTree, leaf_hash
 from swarmnode.wire.blobs import BlobManifest
@@ -122,7 +122,7 @@ def test_a_busy_holder_rests_and_is_asked_again() -> None:
         assert bench.feed(events.ChunkRefused(ANNA, index, "busy")) == []
     started = bench.now
     assert len(asked(bench.advance(), ANNA)) == limits.BLOB_REQUESTS_PER_HOLDER_MIN
-    assert limits.BLOB_BUSY_PAUSE_S <= bench.now - started <= 2 * limits.BLOB_BUSY_PAUSE_S
+    assert BLOB_BUSY_PAUSE_S <= bench.now - started <= 2 * BLOB_BUSY_PAUSE_S
 
 
 def test_silence_drops_a_holder_but_accuses_it_of_nothing() -> None:
@@ -155,7 +155,7 @@ def test_an_idle_holder_takes_over_what_is_late_and_the_slower_is_told() -> None
         pending += asked(bench.arrive(BERT, index), BERT)
         pending += asked(bench.feed(events.ChunkStored(index)), BERT)
     assert asked(bench.advance(), BERT) == [0]
-    assert bench.now >= 10.0 + limits.BLOB_TAKEOVER_S_MIN
+    assert bench.now >= 10.0 + BLOB_TAKEOVER_S_MIN
     assert bench.arrive(BERT, 0) == [Cancel(ANNA, 0), Store(BERT, 0)]
     assert bench.arrive(ANNA, 0) == []
     assert bench.core.statistics().takeovers_total == 1

@@ -11,7 +11,7 @@ import trio
 from swarmnode.daemon.nat import addresses
 from swarmnode.daemon.nat.addresses import reachable_addresses
 from swarmnode.net.channel import Channel
-from swarmnode.net.interfaces import Interface
+from swarmnode.net.lan.interfaces import Interface
 from swarmnode.net.tcp import TcpTransport
 
 UP, LOOPS, POINT_TO_POINT = 0x41, 0x8, 0x10

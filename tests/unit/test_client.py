@@ -26,7 +26,7 @@ from swarmnode.errors import (
     SwarmNodeError,
     TransportError,
 )
-from swarmnode.net.http import (
+from swarmnode.net.web.http import (
     HttpServer,
     Request,
     Response,

@@ -56,7 +56,7 @@ def test_what_cannot_be_laid_out_is_named(tensors: list, complaint: str) -> None
 
 
 def test_the_number_of_tensors_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "LAYOUT_TENSORS_MAX", 2)
+    monkeypatch.setattr("swarmnode.tensor.layout.LAYOUT_TENSORS_MAX", 2)
     with pytest.raises(ConfigError, match="at most 2 tensors, got 3"):
         Layout(tuple(TensorSpec(name, (1,)) for name in "abc"))
 

@@ -6,6 +6,7 @@ import pytest
 
 from swarmnode import limits
 from swarmnode.config import (
+    CONFIG_FILE_BYTES_MAX,
     HostPort,
     Paths,
     explain_config,
@@ -81,7 +82,7 @@ def test_text_is_converted_to_the_type_of_the_setting(tmp_path: Path) -> None:
         ("advertise = ['*:1']", r"advertise .*expected a host"),
         ("listen = ':7337'", r"listen .*expected HOST:PORT"),
         ("device = 'cpu'\nthreads == 2", r"config\.toml: expected TOML: .*line 2"),
-        ("#" * (limits.CONFIG_FILE_BYTES_MAX + 1), r"expected at most 65536 bytes"),
+        ("#" * (CONFIG_FILE_BYTES_MAX + 1), r"expected at most 65536 bytes"),
     ],
 )
 def test_file_is_strict_and_says_where(tmp_path: Path, text: str, message: str) -> None:

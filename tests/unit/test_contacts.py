@@ -264,7 +264,7 @@ def test_strangers_that_are_gone_are_not_noted(book: ContactBook) -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, book: ContactBook) -> ContactBook:
-    monkeypatch.setattr(limits, "CONTACTS_MAX", 4)
+    monkeypatch.setattr("swarmnode.protocol.membership.contacts.CONTACTS_MAX", 4)
     return book
 
 

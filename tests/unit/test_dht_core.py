@@ -10,9 +10,14 @@ import pytest
 from swarmnode import limits
 from swarmnode.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from swarmnode.protocol.dht import events
-from swarmnode.protocol.dht.core import DhtCore
+from swarmnode.protocol.dht.core import (
+    DHT_CHECKS_MAX,
+    DHT_OPERATIONS_MAX,
+    DHT_OPERATIONS_QUEUED_MAX,
+    DhtCore,
+)
 from swarmnode.protocol.dht.keys import blob_key, number_of
-from swarmnode.protocol.dht.requests import RoundTrips
+from swarmnode.protocol.dht.requests import DHT_SLOW_S_INITIAL, RoundTrips
 from swarmnode.wire import dht as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed
@@ -98,7 +103,7 @@ def test_strangers_are_checked_a_few_at_a_time() -> None:
     for number in range(2, 102):
         received(core, number, wire.Ping(1, contact(number).addresses))
     checks = [sent for sent in sends(core) if isinstance(sent.message, wire.Ping)]
-    assert len(checks) == limits.DHT_CHECKS_MAX
+    assert len(checks) == DHT_CHECKS_MAX
 
 
 def test_three_requests_without_an_answer_end_it() -> None:
@@ -247,7 +252,7 @@ def test_a_slow_peer_holds_nobody_up() -> None:
 
 def test_how_long_is_slow_follows_from_what_was_measured() -> None:
     trips = RoundTrips()
-    assert trips.slow_after_s() == limits.DHT_SLOW_S_INITIAL
+    assert trips.slow_after_s() == DHT_SLOW_S_INITIAL
     for _ in range(100):
         trips.measured(0.001)
     assert trips.slow_after_s() == limits.DHT_SLOW_S_MIN
@@ -440,7 +445,7 @@ def test_what_we_hold_ourselves_is_found_too() -> None:
 
 def test_commands_wait_and_then_are_refused() -> None:
     core = core_that_knows(1)
-    n_taken = limits.DHT_OPERATIONS_MAX + limits.DHT_OPERATIONS_QUEUED_MAX
+    n_taken = DHT_OPERATIONS_MAX + DHT_OPERATIONS_QUEUED_MAX
     for command in range(n_taken + 2):
         core.handle(events.FindPeers(command, BLOB), 1.0)
     effects = core.poll_effects()
@@ -476,7 +481,7 @@ def test_an_answer_fits_into_a_message() -> None:
 
 def test_what_is_published_again_waits_its_turn() -> None:
     core = core_that_knows(1)
-    for number in range(limits.DHT_OPERATIONS_MAX * 2):
+    for number in range(DHT_OPERATIONS_MAX * 2):
         blob = hashlib.sha256(b"%d" % number).digest()
         core.handle(events.Publish(number, blob_key(blob), provider_record(blob)), 1.0)
         run_dry(core, 1.0)
@@ -484,8 +489,8 @@ def test_what_is_published_again_waits_its_turn() -> None:
     core.handle_deadline(now)
     asked = [sent for sent in sends(core) if isinstance(sent.message, wire.Find)]
     n_own = sum(sent.message.key == core.self_id for sent in asked)  # upkeep waits for nobody
-    assert len(asked) - n_own == limits.DHT_OPERATIONS_MAX
-    assert core.statistics().operations - n_own == limits.DHT_OPERATIONS_MAX * 2
+    assert len(asked) - n_own == DHT_OPERATIONS_MAX
+    assert core.statistics().operations - n_own == DHT_OPERATIONS_MAX * 2
     for sent in asked:
         answer(core, sent, now)
     run_dry(core, now)

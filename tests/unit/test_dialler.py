@@ -13,7 +13,7 @@ from swarmnode import limits
 from swarmnode.errors import AuthenticationFailed, DialFailed, SwarmNodeError
 from swarmnode.net.channel import Channel
 from swarmnode.net.memory import MemoryChannel
-from swarmnode.net.relay_address import RelayAddress
+from swarmnode.net.relays.address import RelayAddress
 from tests.unit.party_kit import Party, parties
 
 Act = Callable[[], Awaitable[MemoryChannel]]

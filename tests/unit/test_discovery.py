@@ -296,8 +296,8 @@ async def test_a_disk_that_refuses_stops_nothing(autojump_clock, tmp_path: Path,
 async def test_too_many_commands_at_once_are_refused(
     autojump_clock, tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(limits, "DHT_OPERATIONS_MAX", 1)
-    monkeypatch.setattr(limits, "DHT_OPERATIONS_QUEUED_MAX", 2)
+    monkeypatch.setattr("swarmnode.protocol.dht.core.DHT_OPERATIONS_MAX", 1)
+    monkeypatch.setattr("swarmnode.protocol.dht.core.DHT_OPERATIONS_QUEUED_MAX", 2)
     async with world(tmp_path) as here:
         a, _ = await here.add_all("ab")
         outcomes: list[str] = []

@@ -7,7 +7,7 @@ import pytest
 from swarmnode import limits
 from swarmnode.errors import InvariantViolation
 from swarmnode.ids import PeerId
-from swarmnode.protocol.gossip.outcomes import Outcome, OutcomeTable
+from swarmnode.protocol.gossip.outcomes import EXCHANGE_OUTCOMES_MAX, Outcome, OutcomeTable
 
 PEER = PeerId(b"p" * 32)
 
@@ -39,9 +39,9 @@ def test_outcomes_are_kept_their_time_and_no_longer() -> None:
 def test_a_flood_of_aborts_never_pushes_out_a_commit() -> None:
     table = OutcomeTable()
     table.record(PEER, xid_of(0), committed=True, now=0.0)
-    for number in range(1, limits.EXCHANGE_OUTCOMES_MAX + 10):
+    for number in range(1, EXCHANGE_OUTCOMES_MAX + 10):
         table.record(PEER, xid_of(number), committed=False, now=1.0)
-    assert len(table) == limits.EXCHANGE_OUTCOMES_MAX + 1
+    assert len(table) == EXCHANGE_OUTCOMES_MAX + 1
     assert table.lookup(PEER, xid_of(0)) is Outcome.COMMITTED
     assert table.lookup(PEER, xid_of(1)) is None
 

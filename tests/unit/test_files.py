@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from swarmnode import limits
 from swarmnode.errors import ConfigError, CorruptRecord, Refused, StorageError, StorageFull
 from swarmnode.store import files
 from swarmnode.store.files import (
+    HISTORY_LINE_BYTES_MAX,
+    STALE_TEMPORARY_S,
     HistoryFile,
     HomeLock,
     make_private_dir,
@@ -189,7 +190,7 @@ def test_lock_removes_what_a_crash_left_and_nothing_else(tmp_path: Path) -> None
     kept = tmp_path / ".state.swarmnode"
     for path in (old, recent, kept):
         path.write_text("")
-    long_ago_s = recent.stat().st_mtime - limits.STALE_TEMPORARY_S - 10
+    long_ago_s = recent.stat().st_mtime - STALE_TEMPORARY_S - 10
     os.utime(old, (long_ago_s, long_ago_s))
     os.utime(kept, (long_ago_s, long_ago_s))
     HomeLock(tmp_path / "home.lock").close()
@@ -271,5 +272,5 @@ def raise_os_error(number: int) -> int:
 def test_history_line_is_bounded(tmp_path: Path) -> None:
     history = HistoryFile(tmp_path / "exchanges.jsonl")
     with pytest.raises(StorageError, match="a line has at most"):
-        history.append({"n": "x" * limits.HISTORY_LINE_BYTES_MAX})
+        history.append({"n": "x" * HISTORY_LINE_BYTES_MAX})
     history.close()

@@ -10,8 +10,14 @@ from trio.testing import MockClock
 
 from swarmnode import limits
 from swarmnode.errors import InvariantViolation
-from swarmnode.net.http import HttpServer
-from swarmnode.net.http_routes import (
+from swarmnode.net.web.http import (
+    HTTP_IDLE_S,
+    HTTP_RECEIVE_DEADLINE_S,
+    HTTP_SEND_DEADLINE_S,
+    HttpServer,
+)
+from swarmnode.net.web.routes import (
+    HTTP_QUERY_FIELDS_MAX,
     Request,
     Response,
     Route,
@@ -67,7 +73,7 @@ async def test_path_parameter(
         ("/peers//metrics", 404),
         ("/echo/", 404),
         ("/peers/%ff", 400),
-        ("/echo?" + "&".join(f"a{n}=1" for n in range(limits.HTTP_QUERY_FIELDS_MAX + 1)), 400),
+        ("/echo?" + "&".join(f"a{n}=1" for n in range(HTTP_QUERY_FIELDS_MAX + 1)), 400),
         ("/echo?a=%ff", 400),
         ("http://localhost/echo", 400),
         ("*", 400),
@@ -305,7 +311,7 @@ async def test_slow_loris_in_the_body_is_cut_off(
     head = get("/echo", "Content-Length: 100", method="POST")
     answer = await converse(server, [head, b"a"], eof=False)
     assert answer.startswith(b"HTTP/1.1 408")
-    assert trio.current_time() >= limits.HTTP_RECEIVE_DEADLINE_S
+    assert trio.current_time() >= HTTP_RECEIVE_DEADLINE_S
 
 
 async def test_silent_connection_is_closed_in_silence(
@@ -323,7 +329,7 @@ async def test_idle_connection_is_closed_in_silence(
     answer = await converse(server, [get("/echo")], eof=False)
     assert answer.startswith(b"HTTP/1.1 200")
     assert answer.count(b"HTTP/1.1") == 1
-    assert trio.current_time() - started_s == pytest.approx(limits.HTTP_IDLE_S)
+    assert trio.current_time() - started_s == pytest.approx(HTTP_IDLE_S)
 
 
 async def test_late_first_byte_gets_the_whole_receive_deadline(
@@ -334,10 +340,10 @@ async def test_late_first_byte_gets_the_whole_receive_deadline(
         nursery.start_soon(server.serve_connection, server_side)
         await client.send_all(get("/echo"))
         assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
-        await trio.sleep(limits.HTTP_IDLE_S - 1)
+        await trio.sleep(HTTP_IDLE_S - 1)
         head, tail = get("/echo")[:20], get("/echo")[20:]
         await client.send_all(head)
-        await trio.sleep(limits.HTTP_RECEIVE_DEADLINE_S - 1)
+        await trio.sleep(HTTP_RECEIVE_DEADLINE_S - 1)
         await client.send_all(tail)
         assert (await client.receive_some()).startswith(b"HTTP/1.1 200")
         await client.aclose()
@@ -354,7 +360,7 @@ async def test_client_that_stops_reading_is_dropped(autojump_clock: MockClock) -
     await client_to_server.send_all(get("/"))
     started_s = trio.current_time()
     await server.serve_connection(stream)
-    assert trio.current_time() - started_s == pytest.approx(limits.HTTP_SEND_DEADLINE_S)
+    assert trio.current_time() - started_s == pytest.approx(HTTP_SEND_DEADLINE_S)
 
 
 async def test_handler_deadline(server: HttpServer, autojump_clock: MockClock) -> None:

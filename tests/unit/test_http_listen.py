@@ -10,8 +10,8 @@ import trio
 
 from swarmnode.config import HostPort
 from swarmnode.errors import ConfigError, Refused
-from swarmnode.net.http import serve_http
-from swarmnode.net.http_listen import unix_listener
+from swarmnode.net.web.http import serve_http
+from swarmnode.net.web.listen import unix_listener
 from tests.unit.http_kit import ROUTES, get
 
 

@@ -11,8 +11,9 @@ import trio.testing
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.net.http import HttpServer
-from swarmnode.net.http_routes import Request, Response, Route, json_response
+from swarmnode.net.web.http import HTTP_RECEIVE_DEADLINE_S, HttpServer
+from swarmnode.net.web.routes import Request, Response, Route, json_response
+from swarmnode.net.web.slots import HTTP_SLOT_WAIT_S, HTTP_WAITING_MAX
 from tests.unit.http_kit import get, parse_answers
 
 ALL = limits.HTTP_CONNECTIONS_MAX
@@ -78,7 +79,7 @@ async def serving() -> AsyncIterator[Server]:
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("n", [ALL, ALL + limits.HTTP_WAITING_MAX, 5 * ALL])
+@pytest.mark.parametrize("n", [ALL, ALL + HTTP_WAITING_MAX, 5 * ALL])
 async def test_status_answers_at_once_beside_silent_clients(
     n: int, autojump_clock: MockClock
 ) -> None:
@@ -118,7 +119,7 @@ async def test_a_client_that_says_its_whole_request_in_time_is_answered(
     async with serving() as server:
         slow, *_ = await server.connect(n=ALL)
         waiting, *_ = await server.connect()
-        await trio.sleep(limits.HTTP_RECEIVE_DEADLINE_S - 0.1)
+        await trio.sleep(HTTP_RECEIVE_DEADLINE_S - 0.1)
         for client in (slow, waiting):
             await client.send_all(get("/peers"))
             assert await status_of(client) == 200
@@ -143,13 +144,13 @@ async def test_who_finds_no_slot_is_told_so(autojump_clock: MockClock) -> None:
     async with serving() as server:
         await server.connect(get("/slow"), ALL)
         assert await server.ask("/peers") == 503
-        assert trio.current_time() == pytest.approx(limits.HTTP_SLOT_WAIT_S)
+        assert trio.current_time() == pytest.approx(HTTP_SLOT_WAIT_S)
 
 
 async def test_the_oldest_in_the_waiting_room_makes_way(autojump_clock: MockClock) -> None:
     async with serving() as server:
         await server.connect(get("/slow"), ALL)
-        waiting = await server.connect(n=limits.HTTP_WAITING_MAX)
+        waiting = await server.connect(n=HTTP_WAITING_MAX)
         [newest] = await server.connect(get("/peers"))
         assert await status_of(waiting[0]) == 503
         assert trio.current_time() == 0

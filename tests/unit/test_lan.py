@@ -17,10 +17,10 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.net import datagrams
-from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
-from swarmnode.net.datagrams import DatagramNet, UdpNet
-from swarmnode.net.interfaces import Interface, list_interfaces
+from swarmnode.net.lan import datagrams
+from swarmnode.net.lan.beacon import LanBeacon, LanPeer, LanSwarm
+from swarmnode.net.lan.datagrams import DatagramNet, UdpNet
+from swarmnode.net.lan.interfaces import Interface, list_interfaces
 from swarmnode.protocol.lan import Announce, Heard, LanCore, LinkAdded
 from swarmnode.wire.connect.beacon import Beacon
 from swarmnode.wire.packing import encode_record

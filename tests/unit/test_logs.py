@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import swarmnode
-from swarmnode import limits
+from swarmnode.log_format import LOG_TRACEBACK_CHARACTERS_MAX, LOG_VALUE_CHARACTERS_MAX
 from swarmnode.telemetry.logs import LogFormat, configure_logging, get_logger
 
 PACKAGE = Path(swarmnode.__file__).parent
@@ -52,7 +52,7 @@ def test_json_line_for_machines() -> None:
 
 def test_lower_layers_log_fields_without_this_module() -> None:
     stream = configured("text")
-    logging.getLogger("swarmnode.net.http").error("failed", extra={"fields": {"path": "/x"}})
+    logging.getLogger("swarmnode.net.web.http").error("failed", extra={"fields": {"path": "/x"}})
     assert stream.getvalue().endswith("net.http: failed path=/x\n")
 
 
@@ -73,7 +73,7 @@ def test_text_from_a_peer_cannot_forge_a_line(log_format: LogFormat) -> None:
 def test_one_value_cannot_fill_the_log(log_format: LogFormat) -> None:
     stream = configured(log_format)
     get_logger("swarmnode.x").info("said", text="a" * 10**6)
-    assert len(stream.getvalue()) < limits.LOG_VALUE_CHARACTERS_MAX + 200
+    assert len(stream.getvalue()) < LOG_VALUE_CHARACTERS_MAX + 200
 
 
 def test_fields_cannot_replace_what_the_log_says() -> None:
@@ -119,7 +119,7 @@ def test_what_an_exception_says_cannot_forge_a_line(log_format: LogFormat) -> No
     except RuntimeError:
         get_logger("swarmnode.x").exception("failed")
     output = stream.getvalue()
-    assert len(output) < 2 * limits.LOG_TRACEBACK_CHARACTERS_MAX
+    assert len(output) < 2 * LOG_TRACEBACK_CHARACTERS_MAX
     assert not re.search(r"[\r\x1b\u2028]", output)
     if log_format == "json":
         assert output.count("\n") == 1

@@ -26,8 +26,12 @@ from swarmnode.daemon.nat.signals import CARRY_SERVICE, DELIVER_SERVICE, Signals
 from swarmnode.errors import DialFailed, SwarmNodeError
 from swarmnode.net.session import Session
 from swarmnode.protocol.nat.punch import SIGNAL_KIND as PUNCH
-from swarmnode.protocol.nat.signals import sign_signal
-from swarmnode.protocol.relay.accounts import Quota
+from swarmnode.protocol.nat.signals import (
+    SIGNALS_PER_PEER_BURST,
+    SIGNALS_PER_PEER_PER_S,
+    sign_signal,
+)
+from swarmnode.protocol.relay.accounts import RELAY_CONNECTS_BURST, RELAY_CONNECTS_PER_S, Quota
 from swarmnode.wire.connect.punch import PunchOffer
 from swarmnode.wire.connect.signal import Carry, Deliver
 from swarmnode.wire.packing import encode_record
@@ -200,7 +204,7 @@ async def test_hostile_a_flood_of_signed_offers_is_stopped_at_the_door(
             except SwarmNodeError:
                 pass
         seconds = trio.current_time()
-        assert taken <= limits.SIGNALS_PER_PEER_BURST + 2 + limits.SIGNALS_PER_PEER_PER_S * seconds
+        assert taken <= SIGNALS_PER_PEER_BURST + 2 + SIGNALS_PER_PEER_PER_S * seconds
         assert w.bob.engine.open_now <= limits.UPGRADES_CONCURRENT_MAX
 
 
@@ -238,7 +242,7 @@ async def test_hostile_a_flood_of_questions_to_a_relay_costs_others_nothing(
                 assert await session.request("echo", b"hello", deadline_s=3) == b"hello"
         made = outcomes.count("circuit")
         seconds = trio.current_time()
-        assert made <= limits.RELAY_CONNECTS_BURST + 1 + limits.RELAY_CONNECTS_PER_S * seconds
+        assert made <= RELAY_CONNECTS_BURST + 1 + RELAY_CONNECTS_PER_S * seconds
         assert any("rate" in outcome for outcome in outcomes)
         statistics = relay.relay.statistics()
         assert statistics.circuits_open == 1, "Alice's"

@@ -14,7 +14,7 @@ import pytest
 from swarmnode import limits
 from swarmnode.cli.main import main
 from swarmnode.daemon.status.netcheck import Finding, Known, PeerWay, find
-from swarmnode.net.portmap import Mapping
+from swarmnode.net.gateway.portmap import Mapping
 from swarmnode.processes.client import ControlClient
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability

@@ -8,11 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from swarmnode import limits
 from swarmnode.errors import Refused, TransportError
-from swarmnode.net.portmap import Mapping
-from swarmnode.net.portmap_methods import Granted
-from swarmnode.net.routes import Place, parse_gateway
+from swarmnode.net.gateway.methods import Granted
+from swarmnode.net.gateway.portmap import PORTMAP_LOOK_S, PORTMAP_RETRY_S, Mapping
+from swarmnode.net.gateway.routes import Place, parse_gateway
 from tests.unit.router_kit import EXTERNAL, PORT, Script, Where, mapper_of
 
 GRANTED = Granted(EXTERNAL, PORT, 3600)
@@ -120,9 +119,9 @@ async def test_another_network_is_noticed(nursery: trio.Nursery, autojump_clock:
     assert script.asked == []
     where.place = Place("192.168.1.1", "192.168.1.2")
     assert await mapper.wait_changed(None) == MAPPED
-    assert trio.current_time() <= limits.PORTMAP_LOOK_S
+    assert trio.current_time() <= PORTMAP_LOOK_S
     where.place = Place("192.168.1.1", "192.168.1.3")
-    await trio.sleep(limits.PORTMAP_LOOK_S + 1)
+    await trio.sleep(PORTMAP_LOOK_S + 1)
     assert mapper.mapping == MAPPED
     where.place = None
     assert await mapper.wait_changed(MAPPED) is None
@@ -141,7 +140,7 @@ async def test_a_router_that_maps_nothing_is_asked_again(
     await nursery.start(mapper.run)
     assert "says no" in mapper.why
     assert await mapper.wait_changed(None) == MAPPED
-    assert trio.current_time() == pytest.approx(2 * limits.PORTMAP_RETRY_S)
+    assert trio.current_time() == pytest.approx(2 * PORTMAP_RETRY_S)
     nursery.cancel_scope.cancel()
 
 

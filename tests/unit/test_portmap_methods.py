@@ -12,9 +12,9 @@ from trio.testing import MockClock
 
 from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, LimitExceeded, Refused, TransportError
-from swarmnode.net.portmap_methods import Granted
-from swarmnode.net.portmap_udp import NatPmpMethod, PcpMethod
-from swarmnode.net.portmap_upnp import UpnpMethod
+from swarmnode.net.gateway.methods import Granted
+from swarmnode.net.gateway.udp import PORTMAP_ASK_S_MIN, NatPmpMethod, PcpMethod
+from swarmnode.net.gateway.upnp import PORTMAP_PORTS_TRIED_MAX, UpnpMethod
 from swarmnode.protocol.nat import igd
 from tests.unit.router_kit import (
     EXTERNAL,
@@ -88,7 +88,7 @@ async def test_a_router_that_says_nothing(nursery: trio.Nursery, autojump_clock:
 
 async def test_a_router_that_does_not_speak_it() -> None:
     gateway = fresh_address()  # nobody is there: the kernel says so at once
-    with trio.fail_after(limits.PORTMAP_ASK_S_MIN):
+    with trio.fail_after(PORTMAP_ASK_S_MIN):
         with pytest.raises(TransportError, match="does not speak it"):
             await PcpMethod(wish_of(gateway)).map(PORT)
         with pytest.raises(TransportError, match="does not speak it"):
@@ -209,7 +209,7 @@ async def test_upnp_takes_another_port_where_this_one_is_taken(nursery: trio.Nur
     granted = await UpnpMethod(wish_of(router.address)).map(PORT)
     assert granted.port != PORT
     assert router.mapped == {str(granted.port): "3600"}
-    router.errors = [igd.CONFLICT] * limits.PORTMAP_PORTS_TRIED_MAX
+    router.errors = [igd.CONFLICT] * PORTMAP_PORTS_TRIED_MAX
     with pytest.raises(Refused, match="gave this port to another machine"):
         await UpnpMethod(wish_of(router.address)).map(PORT)
     nursery.cancel_scope.cancel()

@@ -22,12 +22,13 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
-from swarmnode.net.relay import INCOMING_SERVICE
-from swarmnode.net.relay_address import RelayAddress
-from swarmnode.net.relay_holder import RelayHolder
+from swarmnode.net.memory import MEMORY_LINK_BUFFER_BYTES
+from swarmnode.net.relays.address import RelayAddress
+from swarmnode.net.relays.holder import RelayHolder
+from swarmnode.net.relays.relay import INCOMING_SERVICE
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
-from swarmnode.protocol.relay.accounts import Quota
+from swarmnode.protocol.relay.accounts import RELAY_BURST_S, Quota
 from swarmnode.wire.connect.relay import Incoming, LegAnswer, encode_leg
 from swarmnode.wire.packing import encode_record
 from tests.unit.relay_kit import Node, nodes
@@ -166,7 +167,7 @@ async def test_a_reader_that_is_slow_costs_the_relay_a_bounded_amount(
             await channel.send_all(memoryview(bytes(64 * MIB)))
         assert patience.cancelled_caught
         assert len(stuck) == 1
-        bound = limits.STREAM_WINDOW_BYTES if one_way else limits.MEMORY_LINK_BUFFER_BYTES
+        bound = limits.STREAM_WINDOW_BYTES if one_way else MEMORY_LINK_BUFFER_BYTES
         assert r.relay.statistics().relayed_bytes <= bound + limits.RELAY_PIECE_BYTES
         b.relays._handle = b._accept
         with trio.fail_after(10):  # and it holds up nobody else
@@ -285,7 +286,7 @@ async def test_bandwidth_is_shared_by_circuits_and_kept_in_all(autojump_clock: M
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(send, a, b, 1)
                 nursery.start_soon(send, c, d, 8)
-        assert sum(received.values()) == pytest.approx((20 + limits.RELAY_BURST_S) * rate, rel=0.1)
+        assert sum(received.values()) == pytest.approx((20 + RELAY_BURST_S) * rate, rel=0.1)
         assert received["a"] == pytest.approx(received["c"], rel=0.15)
 
 

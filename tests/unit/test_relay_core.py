@@ -9,8 +9,8 @@ import pytest
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.relay import events
-from swarmnode.protocol.relay.accounts import Quota
-from swarmnode.protocol.relay.core import RelayCore
+from swarmnode.protocol.relay.accounts import RELAY_ACCOUNTS_MAX, RELAY_CONNECTS_BURST, Quota
+from swarmnode.protocol.relay.core import RELAY_CONNECTS_ALL_BURST, RelayCore
 from swarmnode.wire.connect.relay import Granted, LegAnswer, Refusal, Reserved
 
 UNLIMITED = Quota(
@@ -205,21 +205,21 @@ def test_circuits_are_bounded_for_one_peer_and_in_all() -> None:
 def test_questions_are_rate_limited_for_one_peer_and_for_all() -> None:
     relay = Relay()
     codes = Counter(relay.refusal(A, B).code for _ in range(100))
-    assert codes == {"absent": limits.RELAY_CONNECTS_BURST + 1, "rate": 67}
+    assert codes == {"absent": RELAY_CONNECTS_BURST + 1, "rate": 67}
     refusal = relay.refusal(A, B)
     relay.now += refusal.retry_s
     assert relay.refusal(A, B).code == "absent"
     codes = Counter(relay.refusal(peer(100 + n), B).code for n in range(10_000))
-    assert codes["absent"] <= limits.RELAY_CONNECTS_ALL_BURST
-    assert relay.core.statistics().accounts <= limits.RELAY_ACCOUNTS_MAX
+    assert codes["absent"] <= RELAY_CONNECTS_ALL_BURST
+    assert relay.core.statistics().accounts <= RELAY_ACCOUNTS_MAX
 
 
 def test_accounts_of_a_flood_are_forgotten_once_they_are_settled() -> None:
     relay = Relay()
-    for number in range(limits.RELAY_ACCOUNTS_MAX + 50):
+    for number in range(RELAY_ACCOUNTS_MAX + 50):
         relay.now += 0.1
         relay.refusal(peer(1000 + number), B)
-        assert relay.core.statistics().accounts <= limits.RELAY_ACCOUNTS_MAX
+        assert relay.core.statistics().accounts <= RELAY_ACCOUNTS_MAX
     assert relay.core.statistics().accounts < 100
 
 

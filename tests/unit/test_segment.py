@@ -3,9 +3,8 @@ import os
 
 import pytest
 
-from swarmnode import limits
 from swarmnode.errors import SpecMismatch
-from swarmnode.ipc.segment import Owner, Segment, StaleSlot
+from swarmnode.ipc.segment import SEGMENT_SLOTS_MAX, Owner, Segment, StaleSlot
 
 
 @pytest.fixture
@@ -88,7 +87,7 @@ def test_a_torn_slot_header_is_detected(both):
     daemon, worker = both
     generation = worker.claim(0)
     worker.hand_over(0, generation, Owner.DAEMON)
-    headers_begin = 4096 - 64 * limits.SEGMENT_SLOTS_MAX
+    headers_begin = 4096 - 64 * SEGMENT_SLOTS_MAX
     os.pwrite(daemon.fd, b"\x07", headers_begin + 4)  # one byte of the generation
     with pytest.raises(StaleSlot, match="torn"):
         daemon.check(0, generation, Owner.DAEMON)
@@ -148,7 +147,7 @@ def test_a_damaged_file_header_is_refused(offset):
     whole.close()
 
 
-@pytest.mark.parametrize(("numel", "slots"), [(0, 1), (1, 0), (1, limits.SEGMENT_SLOTS_MAX + 1)])
+@pytest.mark.parametrize(("numel", "slots"), [(0, 1), (1, 0), (1, SEGMENT_SLOTS_MAX + 1)])
 def test_sizes_out_of_range_are_refused(numel, slots):
     segment = Segment.create()
     with pytest.raises(SpecMismatch, match="expected 1 to"):

@@ -14,6 +14,7 @@ from swarmnode.errors import (
 )
 from swarmnode.protocol.session.core import SessionCore
 from swarmnode.protocol.session.effects import Ended, Opened, Removed
+from swarmnode.protocol.session.keepalive import PONG_WAIT_S
 from swarmnode.protocol.session.records import Role
 from swarmnode.protocol.session.stream import StreamState
 from swarmnode.wire.frames import FrameKind, FrameParser, encode_credit, encode_frame
@@ -383,7 +384,7 @@ def test_a_peer_that_talks_but_never_answers_is_dead_too(pair: CorePair) -> None
     pair.now = limits.PING_QUIET_S
     pair.client.handle_deadline(pair.now)
     pair.records(pair.client)  # the ping gets lost in a buffer
-    end = pair.now + limits.PONG_WAIT_S
+    end = pair.now + PONG_WAIT_S
     while pair.now < end:
         pair.now += 1.0
         pair.client.heard(pair.now)

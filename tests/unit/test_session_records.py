@@ -6,8 +6,8 @@ import pytest
 
 from swarmnode import limits
 from swarmnode.errors import AuthenticationFailed, LimitExceeded, MalformedMessage
-from swarmnode.net.records import next_body_bytes
-from swarmnode.protocol.session.buffers import BufferPool
+from swarmnode.net.records import SEND_TURN_BYTES_MIN, SEND_TURN_S, next_body_bytes
+from swarmnode.protocol.session.buffers import RECYCLED_BUFFER_BYTES_MIN, BufferPool
 from swarmnode.protocol.session.inbox import Inbox
 from swarmnode.protocol.session.records import (
     RECORD_BYTES_MAX,
@@ -90,8 +90,8 @@ def test_lengths_that_no_record_has_are_refused_before_anything_is_read() -> Non
 def test_slow_turns_shrink_and_fast_turns_grow() -> None:
     size = limits.FRAME_DATA_BYTES_MAX
     for _ in range(10):
-        size = next_body_bytes(size, size, 4 * limits.SEND_TURN_S)
-    assert size == limits.SEND_TURN_BYTES_MIN
+        size = next_body_bytes(size, size, 4 * SEND_TURN_S)
+    assert size == SEND_TURN_BYTES_MIN
     # A small frame that was stuck says nothing about how large a turn may be.
     assert next_body_bytes(2 * size, 100, 1.0) == 2 * size
     for _ in range(10):
@@ -138,7 +138,7 @@ def test_a_lent_buffer_is_filled_directly_as_long_as_nothing_waits() -> None:
 
 def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
     pool = BufferPool()
-    size = limits.RECYCLED_BUFFER_BYTES_MIN
+    size = RECYCLED_BUFFER_BYTES_MIN
     first = pool.get(size)
     kept = memoryview(first)
     address = id(first)

@@ -25,12 +25,14 @@ from swarmnode.errors import (
     RemoteProtocolError,
 )
 from swarmnode.ids import PeerId
+from swarmnode.net.handlers import HANDLERS_PER_SESSION_MAX
 from swarmnode.net.handshake import Link, establish
 from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
+from swarmnode.protocol.session.keepalive import PONG_WAIT_S
 from swarmnode.protocol.session.records import Role
 from swarmnode.wire.frames import FrameKind, FrameParser, encode_credit, encode_frame
 from swarmnode.wire.session import GoodbyeCode, Priority, ResetCode, decode_reason
@@ -336,7 +338,7 @@ async def test_handlers_at_once_are_bounded_and_the_rest_waits(autojump_clock: M
                 nursery.start_soon(functools.partial(alice.request, "count", b"", deadline_s=60))
         # 64 streams, 32 handlers: 100 calls of a second take four turns.
         assert trio.current_time() == start + 4
-    assert running_max == [limits.HANDLERS_PER_SESSION_MAX]
+    assert running_max == [HANDLERS_PER_SESSION_MAX]
 
 
 async def test_opening_waits_for_a_free_stream(autojump_clock: MockClock) -> None:
@@ -524,7 +526,7 @@ async def test_a_peer_that_stops_reading_is_given_up(autojump_clock: MockClock) 
             with pytest.raises(ChannelBroken, match="answer to a ping"):
                 await stream.send(bytes(20 * MIB))
             nursery.cancel_scope.cancel()
-        assert trio.current_time() - start_s == limits.PONG_WAIT_S
+        assert trio.current_time() - start_s == PONG_WAIT_S
 
 
 async def test_cancelling_a_node_says_goodbye_and_is_quick(autojump_clock: MockClock) -> None:

@@ -460,7 +460,7 @@ async def test_words_of_others_that_wait_for_the_disk_are_bounded(
 
 @pytest.fixture
 def short_journals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "JOURNAL_ROTATE_BYTES_MIN", 2 * limits.KIB)
+    monkeypatch.setattr("swarmnode.store.journal.JOURNAL_ROTATE_BYTES_MIN", 2 * limits.KIB)
 
 
 @pytest.mark.usefixtures("short_journals")

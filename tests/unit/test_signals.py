@@ -20,7 +20,13 @@ from swarmnode.errors import (
 from swarmnode.ids import PeerId
 from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.nat.signals import Postbox, sign_signal
+from swarmnode.protocol.nat.signals import (
+    SIGNALS_BURST,
+    SIGNALS_PER_PEER_BURST,
+    SIGNALS_PER_S,
+    Postbox,
+    sign_signal,
+)
 from swarmnode.wire.connect.signal import Deliver, Signal
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.swarm import Signed
@@ -133,11 +139,11 @@ def test_floods_are_bounded_for_one_author_one_carrier_and_all() -> None:
     authors = [Identity.from_seed(bytes([number]) * 32) for number in range(150)]
     carriers = [author.peer_id for author in authors]
     one_author = [(carrier, ALICE) for carrier in carriers]
-    assert how_many(Postbox(BOB.peer_id), one_author) == limits.SIGNALS_PER_PEER_BURST + 1
+    assert how_many(Postbox(BOB.peer_id), one_author) == SIGNALS_PER_PEER_BURST + 1
     one_carrier = [(CARRIER, author) for author in authors]
-    assert how_many(Postbox(BOB.peer_id), one_carrier) == limits.SIGNALS_BURST + 1
+    assert how_many(Postbox(BOB.peer_id), one_carrier) == SIGNALS_BURST + 1
     postbox = Postbox(BOB.peer_id)
-    assert how_many(postbox, list(zip(carriers, authors, strict=True))) == limits.SIGNALS_BURST + 1
+    assert how_many(postbox, list(zip(carriers, authors, strict=True))) == SIGNALS_BURST + 1
     postbox.take(CARRIER, signed(), now=NOW + 10, unix_s=UNIX_S)
 
 
@@ -153,7 +159,7 @@ def test_a_forger_does_not_use_up_the_share_of_the_author_that_he_names() -> Non
 
 def test_rates_fit_into_what_is_remembered() -> None:
     """Nothing is refused for want of room while the rates are kept."""
-    most = limits.SIGNALS_BURST + limits.SIGNALS_PER_S * limits.SIGNAL_NONCE_KEEP_S
+    most = SIGNALS_BURST + SIGNALS_PER_S * limits.SIGNAL_NONCE_KEEP_S
     assert most < limits.SIGNAL_NONCES_MAX
 
 
@@ -186,7 +192,7 @@ def test_nobody_is_flooded_through_a_carrier_not_even_by_many() -> None:
             carried += 1
         except Overloaded:
             pass
-    assert carried == limits.SIGNALS_PER_PEER_BURST + 1
+    assert carried == SIGNALS_PER_PEER_BURST + 1
 
 
 # --- over sessions ------------------------------------------------------------------------------

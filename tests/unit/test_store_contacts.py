@@ -10,7 +10,7 @@ from swarmnode import limits
 from swarmnode.errors import StorageError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.identity import Identity
-from swarmnode.store.contacts import load_contacts, save_contacts
+from swarmnode.store.contacts import CONTACTS_FILE_BYTES_MAX, load_contacts, save_contacts
 from swarmnode.wire.dht import Contact
 
 
@@ -71,7 +71,7 @@ def test_addresses_beyond_the_bound_are_left_out(path: Path) -> None:
 def test_a_file_that_is_too_large_is_not_read(path: Path) -> None:
     save_contacts(path, (contact(1),))
     with path.open("ab") as file:
-        file.write(b"\n" * limits.CONTACTS_FILE_BYTES_MAX)
+        file.write(b"\n" * CONTACTS_FILE_BYTES_MAX)
     assert load_contacts(path) == ()
 
 

@@ -11,7 +11,16 @@ from trio.testing import MockClock
 from swarmnode import limits
 from swarmnode.daemon.volunteer.totals import Given, TotalsKeeper, TotalsView
 from swarmnode.env import Env
-from swarmnode.store.totals import Book, Mark, SwarmTotals, Totals, load_totals, save_totals
+from swarmnode.store.totals import (
+    TOTALS_FILE_BYTES_MAX,
+    TOTALS_SWARMS_MAX,
+    Book,
+    Mark,
+    SwarmTotals,
+    Totals,
+    load_totals,
+    save_totals,
+)
 
 
 @dataclass
@@ -103,10 +112,10 @@ def test_a_damaged_file_is_set_aside(tmp_path: Path) -> None:
 
 
 def test_the_sum_keeps_swarms_that_are_listed_no_more(tmp_path: Path) -> None:
-    path, n = tmp_path / "totals.json", limits.TOTALS_SWARMS_MAX + 5
+    path, n = tmp_path / "totals.json", TOTALS_SWARMS_MAX + 5
     swarms = {f"{i:064}": SwarmTotals(Totals(steps=2**62, trained_s=float(i))) for i in range(n)}
     save_totals(path, Book(Totals(steps=n), swarms))
-    assert path.stat().st_size < limits.TOTALS_FILE_BYTES_MAX
+    assert path.stat().st_size < TOTALS_FILE_BYTES_MAX
     book = load_totals(path)
     assert book.all.steps == n
     assert set(book.swarms) == set(sorted(swarms)[5:])

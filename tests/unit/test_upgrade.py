@@ -17,8 +17,8 @@ from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
 from swarmnode.net.memory import MemoryChannel
 from swarmnode.net.paths import path_of
-from swarmnode.net.relay import RelayedChannel
-from swarmnode.net.relay_address import RelayAddress
+from swarmnode.net.relays.address import RelayAddress
+from swarmnode.net.relays.relay import RelayedChannel
 from swarmnode.net.session import Session
 from tests.unit.party_kit import Party, parties
 

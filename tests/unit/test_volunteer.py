@@ -20,7 +20,7 @@ from swarmnode.daemon.volunteer.rules import Volunteer
 from swarmnode.env import Env
 from swarmnode.errors import Overloaded, StorageError
 from swarmnode.net.traffic import Traffic
-from swarmnode.protocol.volunteer import ManualPause
+from swarmnode.protocol.volunteer import MEMORY_PAUSE_S, ManualPause
 from swarmnode.store.files import make_private_dir
 from swarmnode.store.volunteer import TrafficLedger, load_pause, save_pause
 
@@ -163,7 +163,7 @@ async def test_each_reading_pauses_and_goes_on(
         assert it.volunteer.snapshot().paused == (reason,)
         for name, value in good.items():
             setattr(it.machine, name, value)
-        await trio.sleep(limits.MEMORY_PAUSE_S + limits.MACHINE_SLOW_LOOK_S)
+        await trio.sleep(MEMORY_PAUSE_S + limits.MACHINE_SLOW_LOOK_S)
         assert it.trainer.state == "training"
         assert it.trainer.has_memory
         assert it.said[0].startswith("paused: ")

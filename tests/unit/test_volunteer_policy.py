@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmnode import limits
 from swarmnode.protocol.volunteer import (
+    GPU_QUIET_S,
+    MEMORY_PAUSE_S,
     ManualPause,
     PauseReason,
     Policy,
@@ -70,7 +71,7 @@ def test_nothing_holds_a_calm_machine() -> None:
         (Readings(on_battery=True), "battery", "runs on battery", None),
         (Readings(metered=True), "metered", "metered", None),
         (Readings(user_quiet_s=60), "user", "somebody uses this machine", 540),
-        (Readings(gpu_others_share=0.5), "gpu-busy", "others use 50%", limits.GPU_QUIET_S),
+        (Readings(gpu_others_share=0.5), "gpu-busy", "others use 50%", GPU_QUIET_S),
         (Readings(gpu_celsius=80), "gpu-hot", "the GPU has 80 °C, the limit is 80 °C", None),
         (
             Readings(month_bytes=100 * GB, month_ends_unix_s=FRIDAY_NOON + 86_400),
@@ -88,7 +89,7 @@ def test_nothing_holds_a_calm_machine() -> None:
             Readings(worker_bytes=9 * GB),
             "memory",
             "more than the 8 GB that `ram` allows",
-            limits.MEMORY_PAUSE_S,
+            MEMORY_PAUSE_S,
         ),
     ],
 )
@@ -209,8 +210,8 @@ def test_a_busy_gpu_has_to_be_quiet_for_a_while() -> None:
     policy = Policy(STRICT)
     busy, quiet = Readings(gpu_others_share=0.9), Readings(gpu_others_share=0.0)
     policy.decide(busy, 0.0, FRIDAY_NOON)
-    assert policy.decide(quiet, limits.GPU_QUIET_S - 1, FRIDAY_NOON).reason == "gpu-busy"
-    assert policy.decide(quiet, limits.GPU_QUIET_S, FRIDAY_NOON).may_train
+    assert policy.decide(quiet, GPU_QUIET_S - 1, FRIDAY_NOON).reason == "gpu-busy"
+    assert policy.decide(quiet, GPU_QUIET_S, FRIDAY_NOON).may_train
 
 
 def test_a_hot_gpu_has_to_cool_down() -> None:
@@ -227,8 +228,8 @@ def test_a_worker_that_was_too_large_is_tried_again_later() -> None:
     policy = Policy(STRICT)
     policy.decide(Readings(worker_bytes=9 * GB), 0.0, FRIDAY_NOON)
     gone = Readings(worker_bytes=None)
-    assert policy.decide(gone, limits.MEMORY_PAUSE_S - 1, FRIDAY_NOON).reason == "memory"
-    assert policy.decide(gone, limits.MEMORY_PAUSE_S, FRIDAY_NOON).may_train
+    assert policy.decide(gone, MEMORY_PAUSE_S - 1, FRIDAY_NOON).reason == "memory"
+    assert policy.decide(gone, MEMORY_PAUSE_S, FRIDAY_NOON).may_train
 
 
 _MAYBE = st.none() | st.booleans()

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from swarmnode import limits
-from swarmnode.worker.training.clocks import Clocks
+from swarmnode.worker.training.clocks import CLOCK_RINGS_MAX, Clocks
 
 
 class Timed:
@@ -86,4 +86,4 @@ def test_rings_that_nobody_serves_are_bounded():
     for _ in range(10):
         rig.clocks.begin_step()
         rig.clocks.end_step(0.1)
-    assert rig.clocks.rings == limits.CLOCK_RINGS_MAX
+    assert rig.clocks.rings == CLOCK_RINGS_MAX

@@ -31,6 +31,7 @@ from swarmnode.strategies.base import Intent, Kind, Selector, Strategy, View
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.one_byte import OneByte
 from swarmnode.strategies.streaming import Streaming
+from swarmnode.worker.training.clocks import CLOCK_RINGS_MAX
 from tests.unit.worker_kit import DIM, ME, PEER, THIRD, XID, Rig
 
 
@@ -540,11 +541,11 @@ def swap(one, first, two, second):
 def test_rings_are_made_up_for_when_the_wish_before_has_begun(make_rig):
     rig = make_rig(strategy=A2CiD2, settings={"rate": 64.0})
     rig.step()
-    assert rig.loop.clocks.rings == limits.CLOCK_RINGS_MAX
+    assert rig.loop.clocks.rings == CLOCK_RINGS_MAX
     for _ in range(3):
         rig.loop.ring_clock()
     wish = rig.wish()
-    assert rig.loop.clocks.rings == limits.CLOCK_RINGS_MAX - 1, "one waits at a time"
+    assert rig.loop.clocks.rings == CLOCK_RINGS_MAX - 1, "one waits at a time"
     rig.tell(Drop(number=wish.number, why="busy"))
     rig.loop.ring_clock()
     assert rig.wish().number > wish.number

@@ -12,7 +12,6 @@ import sys
 import pytest
 import torch
 
-from swarmnode import limits
 from swarmnode.errors import ConfigError, MalformedMessage, SpecMismatch, StorageFull
 from swarmnode.ipc.control import (
     FAILURE_KINDS,
@@ -30,9 +29,10 @@ from swarmnode.tasks.base import DataError
 from swarmnode.tasks.registry import UnknownTask
 from swarmnode.tasks.synthetic import Synthetic
 from swarmnode.worker import failures, runtime
-from swarmnode.worker.channel import DaemonGone
+from swarmnode.worker.channel import WORKER_OUTBOX_BYTES_MAX, DaemonGone
 from swarmnode.worker.model import device
 from swarmnode.worker.model.arena import Arena
+from swarmnode.worker.training.loop import DIVERGED_STEPS
 from tests.unit.worker_kit import Rig
 
 
@@ -117,7 +117,7 @@ def test_one_batch_that_overflows_is_left_out(rig):
 
 def test_several_in_a_row_mean_that_the_model_is_lost(rig):
     rig.state.arena.flat.fill_(math.nan)
-    rig.step(limits.DIVERGED_STEPS - 1)
+    rig.step(DIVERGED_STEPS - 1)
     with pytest.raises(failures.Diverged, match="the loss was nan in 5 steps in a row"):
         rig.step(1)
 
@@ -135,7 +135,7 @@ def test_a_daemon_that_reads_slowly_costs_heartbeats_and_nothing_else(rig):
         rig.channel.send(progress(step))
     applied = Applied(xid=b"a" * 16, step=1, staleness_steps=0)
     rig.channel.send(applied)
-    assert len(rig.channel._outbox) < 2 * limits.WORKER_OUTBOX_BYTES_MAX
+    assert len(rig.channel._outbox) < 2 * WORKER_OUTBOX_BYTES_MAX
 
     messages = []
     while not messages or messages[-1] != applied:

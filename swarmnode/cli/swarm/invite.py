@@ -34,6 +34,9 @@ from swarmnode.store.swarms import read_manifest, resolve_link
 from swarmnode.wire.admission import INVITE_ID_BYTES, InviteCertificate, Revocations, Role
 from swarmnode.wire.packing import decode_record
 
+# An invite renews its members while it lasts: once a year somebody should think about it.
+_INVITE_DAYS_MAX = 366
+
 _UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 _ROW = "{:<17} {:<8} {:>9}  {:<8} {}"
 
@@ -46,9 +49,9 @@ def _duration(
     """Return the seconds of 90m, 12h, 7d or 4w. Raises BadParameter."""
     match = re.fullmatch(r"([1-9][0-9]{0,5})([mhdw])", text)
     seconds = int(match[1]) * _UNITS_S[match[2]] if match else 0
-    if not 0 < seconds <= limits.INVITE_DAYS_MAX * 86_400:
+    if not 0 < seconds <= _INVITE_DAYS_MAX * 86_400:
         raise click.BadParameter(
-            f"expected a time like 90m, 12h, 7d or 4w, at most {limits.INVITE_DAYS_MAX}d,"
+            f"expected a time like 90m, 12h, 7d or 4w, at most {_INVITE_DAYS_MAX}d,"
             f" got {text[:40]!r}"
         )
     return seconds

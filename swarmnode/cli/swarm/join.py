@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from swarmnode import limits
 from swarmnode.cli.options import (
     check_data,
     given,
@@ -26,6 +25,10 @@ from swarmnode.errors import ConfigError
 if TYPE_CHECKING:
     from swarmnode.protocol.swarm import SwarmLink
     from swarmnode.store.training_data import TrainingData
+
+# `join NAME` waits for somebody who was just restarted: a service manager takes up to ten seconds,
+# a node some more, and a person who sees what is waited for stays so long.
+_LOOKUP_WAIT_S = 30.0
 
 
 @click.command()
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     "--wait",
     "wait_s",
     type=click.FloatRange(min=0),
-    default=limits.LOOKUP_WAIT_S,
+    default=_LOOKUP_WAIT_S,
     show_default=True,
     metavar="SECONDS",
     help="How long to look for a NAME that nobody knows yet: a member may be starting.",

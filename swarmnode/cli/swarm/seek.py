@@ -30,6 +30,9 @@ from swarmnode.store.contacts import load_contacts
 from swarmnode.store.swarms import is_link, resolve_link, stored_link, stored_links
 from swarmnode.telemetry.logs import configure_logging
 
+# Between two visits, each of which takes seconds itself.
+_LOOKUP_AGAIN_S = 1.0
+
 KEY_LETTERS_MIN = 8
 KEY_LETTERS_SHOWN = 12
 _KEY_LETTERS = len(encode_base32(bytes(PUBLIC_KEY_BYTES)))
@@ -200,7 +203,7 @@ async def look_until_found(
     findings = await look()
     is_said = False
     while not any(each.name in names and each.key.startswith(key) for each in findings.swarms):
-        if trio.current_time() + limits.LOOKUP_AGAIN_S >= until:
+        if trio.current_time() + _LOOKUP_AGAIN_S >= until:
             break
         if not is_said:
             say(
@@ -208,7 +211,7 @@ async def look_until_found(
                 f" {wait_s:.0f} s for one to come up (Ctrl-C ends that, --wait says how long)"
             )
             is_said = True
-        await trio.sleep(limits.LOOKUP_AGAIN_S)
+        await trio.sleep(_LOOKUP_AGAIN_S)
         findings = await look()
     return findings
 

@@ -55,10 +55,10 @@ from swarmnode.env import Env
 from swarmnode.errors import StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PROGRAM_TASK
-from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.channel import Transport
-from swarmnode.net.datagrams import DatagramNet
-from swarmnode.net.http import serve_http
+from swarmnode.net.lan.beacon import LanBeacon, LanPeer, LanSwarm
+from swarmnode.net.lan.datagrams import DatagramNet
+from swarmnode.net.web.http import serve_http
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink

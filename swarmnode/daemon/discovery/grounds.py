@@ -11,9 +11,9 @@ from swarmnode.daemon.nat.addresses import own_networks
 from swarmnode.daemon.nat.nat import Nat, wants_nat
 from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
-from swarmnode.net.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.channel import Transport
-from swarmnode.net.datagrams import DatagramNet
+from swarmnode.net.lan.beacon import LanBeacon, LanPeer, LanSwarm
+from swarmnode.net.lan.datagrams import DatagramNet
 from swarmnode.net.services import Services
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.identity import Identity

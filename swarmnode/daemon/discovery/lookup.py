@@ -29,7 +29,7 @@ from swarmnode.daemon.status.view import NodeView
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, SwarmNodeError
 from swarmnode.ids import PeerId, decode_base32, encode_base32
-from swarmnode.net.beacon import LanBeacon
+from swarmnode.net.lan.beacon import LanBeacon
 from swarmnode.protocol.dht.keys import name_key
 from swarmnode.protocol.dht.records import OpenRecord
 from swarmnode.protocol.lan import LanPeer

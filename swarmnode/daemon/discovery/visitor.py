@@ -23,9 +23,9 @@ from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
 from swarmnode.errors import ProtocolError, Refused, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId
-from swarmnode.net.beacon import LanBeacon, LanPeer
 from swarmnode.net.channel import Transport
-from swarmnode.net.datagrams import DatagramNet
+from swarmnode.net.lan.beacon import LanBeacon, LanPeer
+from swarmnode.net.lan.datagrams import DatagramNet
 from swarmnode.protocol.dht.keys import swarm_key_key
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink, open_manifest

@@ -29,7 +29,7 @@ from swarmnode.daemon.membership.report import (
 from swarmnode.daemon.membership.shared_state import ADDRESS, StateKeeper
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.net.relay_address import is_relayed
+from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.session import Session
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.membership.swim_events import Changed

@@ -7,7 +7,7 @@ from ipaddress import IPv4Network, IPv6Network
 
 from swarmnode import limits
 from swarmnode.config import parse_host_port
-from swarmnode.net.interfaces import list_interfaces
+from swarmnode.net.lan.interfaces import list_interfaces
 from swarmnode.net.tcp import format_address
 
 # Hosts that stand for every interface; None is both families.

@@ -31,11 +31,11 @@ from swarmnode.env import Env
 from swarmnode.errors import ConfigError, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, Transport
+from swarmnode.net.gateway.portmap import Mapping, PortMapper
 from swarmnode.net.paths import path_of
-from swarmnode.net.portmap import Mapping, PortMapper
 from swarmnode.net.punch import Puncher
-from swarmnode.net.relay import Relays
-from swarmnode.net.relay_holder import RelayHolder
+from swarmnode.net.relays.holder import RelayHolder
+from swarmnode.net.relays.relay import Relays
 from swarmnode.net.rtc import RtcEngine, open_rtc
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session

@@ -35,7 +35,7 @@ from swarmnode.daemon.status.scrape import metrics_routes
 from swarmnode.daemon.volunteer.view import volunteer_routes
 from swarmnode.errors import NotRunning
 from swarmnode.ipc.control import MERGE_RULES
-from swarmnode.net.http import Request, Response, Route, json_response
+from swarmnode.net.web.http import Request, Response, Route, json_response
 
 if TYPE_CHECKING:
     from swarmnode.daemon.app.node import Node

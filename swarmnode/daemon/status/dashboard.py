@@ -12,7 +12,7 @@ POST /pause, /resume  as on the control socket; they need the key of this run
 Every program and every user of this machine can reach a loopback port, and so can every web
 page that is open in a browser. Therefore:
 
-- A request must name this machine as its host (``net/http.py``): a name that is rebound to
+- A request must name this machine as its host (``net/web/http.py``): a name that is rebound to
   127.0.0.1 reads nothing.
 - Whatever a browser marks as sent by another site gets nothing, not even a place in the queue.
 - A change needs the key of this run, in a header. It is told to the owner alone, through the
@@ -50,7 +50,7 @@ from swarmnode.daemon.status.mixing import letters_of
 from swarmnode.daemon.status.overview import Overview, overview_of
 from swarmnode.dashboard import PAGE, load_assets
 from swarmnode.errors import ConfigError, Overloaded, Refused
-from swarmnode.net.http import (
+from swarmnode.net.web.http import (
     HttpError,
     Request,
     Response,
@@ -58,7 +58,7 @@ from swarmnode.net.http import (
     StreamingResponse,
     serve_http,
 )
-from swarmnode.net.http_routes import Handler, SendChunk
+from swarmnode.net.web.routes import Handler, SendChunk
 
 if TYPE_CHECKING:
     from swarmnode.daemon.app.node import Node

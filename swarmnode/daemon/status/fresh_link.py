@@ -13,7 +13,7 @@ from swarmnode.daemon.discovery.lookup import can_be_told
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.errors import NotRunning
 from swarmnode.ids import PeerId
-from swarmnode.net.relay_address import PREFIX
+from swarmnode.net.relays.address import PREFIX
 from swarmnode.protocol.swarm import Hint, SwarmLink
 
 

@@ -13,9 +13,9 @@ from typing import Final, Literal
 import msgspec
 
 from swarmnode import limits
+from swarmnode.net.gateway.portmap import Mapping
 from swarmnode.net.paths import Path
-from swarmnode.net.portmap import Mapping
-from swarmnode.net.relay_address import is_relayed
+from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.tcp import format_address, parse_address
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability

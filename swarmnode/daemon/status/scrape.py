@@ -42,8 +42,8 @@ import trio
 from swarmnode import limits
 from swarmnode.errors import ConfigError, Refused, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.net.http import Request, Response, Route, json_response
-from swarmnode.net.http_routes import HttpError
+from swarmnode.net.web.http import Request, Response, Route, json_response
+from swarmnode.net.web.routes import HttpError
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.store.files import write_atomic
 from swarmnode.telemetry.logs import get_logger

@@ -35,7 +35,7 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, Transport, aclose_forcefully
-from swarmnode.net.relay_address import is_relayed
+from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.session import Session
 from swarmnode.telemetry.logs import get_logger
 

@@ -31,7 +31,7 @@ from swarmnode.errors import (
     MalformedMessage,
     Overloaded,
 )
-from swarmnode.net.interfaces import list_interfaces
+from swarmnode.net.lan.interfaces import list_interfaces
 from swarmnode.net.rtc.bridge import LoopThread, Server
 from swarmnode.net.rtc.channel import RtcChannel
 from swarmnode.net.rtc.letters import (
@@ -54,6 +54,15 @@ from swarmnode.net.tcp import format_address, parse_address
 from swarmnode.protocol.nat.candidates import is_worth_offering, usable_candidates
 from swarmnode.wire.connect.nat import RtcAnswer, RtcDescription, RtcOffer
 from swarmnode.wire.packing import decode_record, encode_record
+
+# A home has a few; each is a socket, and is checked against each of the other side's.
+RTC_HOSTS_MAX = 4
+# Each costs a socket per host and up to four MiB; more paths than this are no partners.
+_RTC_CONNECTIONS_MAX = 64
+# Of these not yet open: offers of strangers take no more.
+RTC_PENDING_MAX = 16
+# Peers that are asked for our reflexive addresses: one of them answers.
+_RTC_STUN_SERVERS_MAX = 3
 
 # Nothing is sent there: the system only tells which address of ours it would use.
 _FAR_AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
@@ -200,13 +209,11 @@ class RtcEngine:
     def _check_room(self) -> None:
         if self._stopped_by is not None:
             raise DialFailed(f"rtc: {self._stopped_by or 'this node stops'}")
-        if len(self._links) >= limits.RTC_CONNECTIONS_MAX:
+        if len(self._links) >= _RTC_CONNECTIONS_MAX:
+            raise Overloaded(f"rtc: {_RTC_CONNECTIONS_MAX} connections are open, as many as may be")
+        if len(self._negotiations) >= RTC_PENDING_MAX:
             raise Overloaded(
-                f"rtc: {limits.RTC_CONNECTIONS_MAX} connections are open, as many as may be"
-            )
-        if len(self._negotiations) >= limits.RTC_PENDING_MAX:
-            raise Overloaded(
-                f"rtc: {limits.RTC_PENDING_MAX} connections are being opened, as many as may be"
+                f"rtc: {RTC_PENDING_MAX} connections are being opened, as many as may be"
             )
 
     def _negotiation(self, link: int) -> _Negotiation:
@@ -360,7 +367,7 @@ def local_hosts() -> tuple[str, ...]:
     with suppress(OSError):  # then those of the routes must do
         for interface in list_interfaces():
             hosts.update(dict.fromkeys(str(address.ip) for address in interface.addresses))
-    return tuple(host for host in hosts if is_worth_offering(host))[: limits.RTC_HOSTS_MAX]
+    return tuple(host for host in hosts if is_worth_offering(host))[:RTC_HOSTS_MAX]
 
 
 def _default_sources() -> list[str]:
@@ -399,4 +406,4 @@ def _stun_endpoints(addresses: Sequence[str]) -> tuple[tuple[str, int], ...]:
             endpoints.append((str(IPv4Address(host)), port))
         except ValueError:
             continue  # IPv6, or a name that it would take time to look up
-    return tuple(endpoints[: limits.RTC_STUN_SERVERS_MAX])
+    return tuple(endpoints[:_RTC_STUN_SERVERS_MAX])

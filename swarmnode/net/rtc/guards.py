@@ -30,6 +30,13 @@ from aiortc.utils import uint32_gt
 from swarmnode import limits
 from swarmnode.protocol.nat.stun import QUESTION_FILLER
 
+# Reflexive addresses: a peer across an ocean answers in 0.3 s, a lost question is asked again.
+RTC_GATHER_S = 1.5
+# Of the kernel, which takes twice this: a window in packets of 1200 bytes takes twice its bytes.
+_RTC_SOCKET_BUFFER_BYTES = limits.RTC_WINDOW_BYTES
+# Datagrams that nobody has read: one flight of DTLS; anybody may send to an open port.
+RTC_DATAGRAMS_WAITING_MAX = 64
+
 _STREAM_ID = 0
 _UNAUTHENTICATED = (400, 401)
 _Address = tuple[str, int]
@@ -56,14 +63,14 @@ class GuardedConnection(Connection):
         for protocol in self._protocols:
             # Up to what the system allows. With too little the sender's first bursts are lost.
             sock = protocol.transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.RTC_SOCKET_BUFFER_BYTES)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RTC_SOCKET_BUFFER_BYTES)
         tasks = [
             asyncio.create_task(_first_reflexive(protocol, self._servers))
             for protocol in self._protocols
             if self._servers and ":" not in protocol.local_candidate.host
         ]
         if tasks:
-            done, late = await asyncio.wait(tasks, timeout=limits.RTC_GATHER_S)
+            done, late = await asyncio.wait(tasks, timeout=RTC_GATHER_S)
             for task in late:
                 task.cancel()
             candidates += [found for task in done if (found := task.result()) is not None]
@@ -89,7 +96,7 @@ class GuardedConnection(Connection):
     def data_received(self, data: bytes, component: int) -> None:
         """Keep a few datagrams until they are read; anybody can send some."""
         is_plausible = len(data) <= limits.RTC_DATAGRAM_BYTES_MAX
-        if is_plausible and self._queue.qsize() < limits.RTC_DATAGRAMS_WAITING_MAX:
+        if is_plausible and self._queue.qsize() < RTC_DATAGRAMS_WAITING_MAX:
             super().data_received(data, component)
 
 

@@ -34,6 +34,11 @@ from swarmnode.protocol.blobs.holders import Holder, has_bit
 from swarmnode.protocol.blobs.merkle import chunk_size, is_in_blob, n_chunks_of
 from swarmnode.wire.blobs import BlobManifest
 
+# Idle holders take over a chunk that is late (BLOB_TAKEOVER_TIMES), but none that is younger.
+BLOB_TAKEOVER_S_MIN = 2.0
+# A busy holder is asked again after this, with full jitter on top.
+BLOB_BUSY_PAUSE_S = 1.0
+
 
 @dataclass(frozen=True)
 class FetchStatistics:
@@ -315,7 +320,7 @@ class FetchCore:
             self._availability[event.index] -= 1
             self._order = None
         else:
-            holder.resting_until = now + limits.BLOB_BUSY_PAUSE_S * (1.0 + self._rng.random())
+            holder.resting_until = now + BLOB_BUSY_PAUSE_S * (1.0 + self._rng.random())
 
     def _stored(self, index: int) -> None:
         if index not in self._arrived:
@@ -327,7 +332,7 @@ class FetchCore:
     # --- the end game --------------------------------------------------------------------
 
     def _late_after_s(self) -> float:
-        return max(limits.BLOB_TAKEOVER_S_MIN, limits.BLOB_TAKEOVER_TIMES * self._usual_s)
+        return max(BLOB_TAKEOVER_S_MIN, limits.BLOB_TAKEOVER_TIMES * self._usual_s)
 
     def _late(self) -> Iterator[tuple[float, int, Holder]]:
         """Yield what one holder alone was asked for and another that owes nothing also has."""

@@ -21,6 +21,9 @@ from swarmnode.protocol.crdt.records import NO_HASH, Opened
 from swarmnode.wire import crdt as wire
 from swarmnode.wire.crdt import Carried, Head
 
+# Messages in answer to one message; a newcomer asks again until it has all.
+_STATE_PUSHES_PER_ANSWER_MAX = 8
+
 
 class Courier:
     """The sending side of a replica."""
@@ -162,7 +165,7 @@ class Courier:
                 or len(batch) + len(records) > limits.STATE_RECORDS_PER_MESSAGE_MAX
             ):
                 n_messages += 1
-                is_last = n_messages == limits.STATE_PUSHES_PER_ANSWER_MAX
+                is_last = n_messages == _STATE_PUSHES_PER_ANSWER_MAX
                 self._send(peer, wire.Push(tuple(batch), more=is_last))
                 batch, batch_bytes = [], 0
                 if is_last:

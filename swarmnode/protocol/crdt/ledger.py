@@ -52,6 +52,9 @@ from swarmnode.protocol.crdt.records import (
 from swarmnode.wire.crdt import Head, Proof
 from swarmnode.wire.swarm import Signed
 
+# Proofs of two records each, kept for newcomers: 4 MiB at worst.
+_STATE_BANS_MAX = 256
+
 _LAST = 2**63 - 1  # epoch and sequence of the head of a banned peer
 
 
@@ -150,7 +153,7 @@ class Ledger:
         peer = check_proof(proof, self._swarm_id, self._verify)
         if peer in self.bans:
             return None
-        if len(self.bans) >= limits.STATE_BANS_MAX:
+        if len(self.bans) >= _STATE_BANS_MAX:
             oldest = next(iter(self.bans))
             del self.bans[oldest]
             self._index.remove(oldest)

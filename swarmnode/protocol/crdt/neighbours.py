@@ -14,6 +14,9 @@ from typing import NamedTuple
 from swarmnode import limits
 from swarmnode.ids import PeerId
 
+# Versions that a neighbour is known to have, so that they are not sent again; the most recent.
+_STATE_KNOWN_PER_NEIGHBOUR_MAX = 1024
+
 Version = tuple[int, int]  # (epoch, sequence)
 
 
@@ -58,7 +61,7 @@ class Neighbour:
         asked = self._asked.pop(author, None)
         again = asked is None or asked[0] != version or now - asked[1] >= limits.STATE_RESEND_S
         self._asked[author] = (version, now) if again or asked is None else asked
-        if len(self._asked) > limits.STATE_KNOWN_PER_NEIGHBOUR_MAX:
+        if len(self._asked) > _STATE_KNOWN_PER_NEIGHBOUR_MAX:
             self._asked.popitem(last=False)
         return again
 
@@ -68,6 +71,6 @@ class Neighbour:
         entries[author] = known
         since = known.noted_at - limits.STATE_RESEND_S
         while entries[oldest := next(iter(entries))].noted_at < since or (
-            len(entries) > limits.STATE_KNOWN_PER_NEIGHBOUR_MAX
+            len(entries) > _STATE_KNOWN_PER_NEIGHBOUR_MAX
         ):
             del entries[oldest]

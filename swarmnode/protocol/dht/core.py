@@ -43,6 +43,12 @@ from swarmnode.protocol.dht.upkeep import Check, LookUp, Meet, Sweep, Task, Upke
 from swarmnode.wire import dht as wire
 from swarmnode.wire.swarm import Signed
 
+# Operations of the shell at once; more wait, and more than that are refused.
+DHT_OPERATIONS_MAX = 16
+DHT_OPERATIONS_QUEUED_MAX = 256
+# Checks of strangers and of silent contacts in flight; a flood of strangers gets no more.
+DHT_CHECKS_MAX = 16
+
 
 @dataclass(frozen=True)
 class DhtConfig:
@@ -277,7 +283,7 @@ class DhtCore:
     # --- operations ---------------------------------------------------------------------
 
     def _command(self, command: events.Command, now: float) -> None:
-        if len(self._queue) < limits.DHT_OPERATIONS_QUEUED_MAX:
+        if len(self._queue) < DHT_OPERATIONS_QUEUED_MAX:
             self._when_free(lambda then: self._begin(command, then), now)
         else:
             reason = f"{len(self._queue)} DHT operations are waiting: try again later"
@@ -285,7 +291,7 @@ class DhtCore:
 
     def _when_free(self, begin: Callable[[float], None], now: float) -> None:
         """Begin an operation now, or when enough others have ended."""
-        if len(self._operations) < limits.DHT_OPERATIONS_MAX:
+        if len(self._operations) < DHT_OPERATIONS_MAX:
             begin(now)
         else:
             self._queue.append(begin)
@@ -342,7 +348,7 @@ class DhtCore:
             return
         del self._operations[number]
         self._ended(operation, now)
-        if self._queue and len(self._operations) < limits.DHT_OPERATIONS_MAX:
+        if self._queue and len(self._operations) < DHT_OPERATIONS_MAX:
             self._queue.popleft()(now)
 
     def _ask_more(self, number: int, operation: Operation, now: float) -> None:
@@ -412,7 +418,7 @@ class DhtCore:
 
     def _check(self, contact: wire.Contact, now: float, *, is_meeting: bool) -> None:
         number = number_of(contact.peer)
-        if number in self._checked or len(self._checked) >= limits.DHT_CHECKS_MAX:
+        if number in self._checked or len(self._checked) >= DHT_CHECKS_MAX:
             return
         self._checked[number] = is_meeting
         if is_meeting:

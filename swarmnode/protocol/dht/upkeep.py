@@ -18,6 +18,9 @@ from swarmnode.protocol.dht.keys import KEY_BITS, number_of
 from swarmnode.protocol.dht.table import RoutingTable
 from swarmnode.wire.dht import Contact
 
+# What has run out is not given to anybody; this is only about its memory.
+_DHT_SWEEP_S = 60.0
+
 
 @dataclass(frozen=True)
 class LookUp:
@@ -83,7 +86,7 @@ class Upkeep:
         self._new_neighbours = 0
         self._neighbours: frozenset[int] = frozenset()
         self._buckets_due: list[int] = []
-        self._sweep_at = now + limits.DHT_SWEEP_S
+        self._sweep_at = now + _DHT_SWEEP_S
         self._check_at = now + self._jittered(limits.DHT_CHECK_INTERVAL_S)
         self._rejoin_at = now + self._jittered(limits.DHT_REJOIN_S)
         self._rechecks: list[tuple[float, int]] = []
@@ -171,7 +174,7 @@ class Upkeep:
         """Return what is to be done now."""
         tasks: list[Task] = []
         if now >= self._sweep_at:
-            self._sweep_at = now + limits.DHT_SWEEP_S
+            self._sweep_at = now + _DHT_SWEEP_S
             self._queue_stale_buckets(now)
             tasks.append(Sweep())
         if now >= self._check_at:

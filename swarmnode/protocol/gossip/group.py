@@ -53,6 +53,11 @@ from swarmnode.protocol.gossip.group_events import Commit, Effect, Event, Send
 from swarmnode.protocol.gossip.group_run import Phase, Run
 from swarmnode.wire.exchange import group as wire
 
+# Fragments whose means are under way at once, each with a payload in memory.
+GROUP_RUNS_MAX = 8
+# Outcomes kept: a node ends a group mean a minute at most.
+GROUP_OUTCOMES_MAX = 64
+
 
 @dataclass(frozen=True)
 class GroupStatistics:
@@ -117,7 +122,7 @@ class GroupCore:
     def may_begin(self, gid: bytes) -> bool:
         """Whether Begin is allowed: a run that got as far as a first view is not repeated."""
         is_new = gid not in self._runs and gid not in self._ended
-        return is_new and len(self._runs) < limits.GROUP_RUNS_MAX
+        return is_new and len(self._runs) < GROUP_RUNS_MAX
 
     def expects(self, peer: PeerId, message: wire.Share | wire.Sum) -> bool:
         """Whether a payload that begins to come would be kept; if not, it need not be read."""
@@ -154,10 +159,8 @@ class GroupCore:
     def _begin(self, event: events.Begin, now: float) -> None:
         if event.gid in self._runs or event.gid in self._ended:
             raise LocalProtocolError("a group mean begins once")
-        if len(self._runs) >= limits.GROUP_RUNS_MAX:
-            raise LocalProtocolError(
-                f"expected at most {limits.GROUP_RUNS_MAX} group means at a time"
-            )
+        if len(self._runs) >= GROUP_RUNS_MAX:
+            raise LocalProtocolError(f"expected at most {GROUP_RUNS_MAX} group means at a time")
         n_members = len({*event.members, self._self_id})
         is_sound = (
             n_members <= limits.GROUP_MEMBERS_MAX
@@ -207,6 +210,6 @@ class GroupCore:
                 self._ended[gid] = _Ended(now, None)
         for old in list(self._ended):
             is_old = self._ended[old].at + limits.GROUP_OUTCOME_KEEP_S < now
-            if not is_old and len(self._ended) <= limits.GROUP_OUTCOMES_MAX:
+            if not is_old and len(self._ended) <= GROUP_OUTCOMES_MAX:
                 break
             del self._ended[old]

@@ -15,6 +15,9 @@ from swarmnode.errors import InvariantViolation
 from swarmnode.ids import PeerId
 from swarmnode.wire.exchange.gossip import StatusOutcome
 
+# Per kind of outcome: 13 commits a second for EXCHANGE_OUTCOME_KEEP_S; about 1 MiB each.
+EXCHANGE_OUTCOMES_MAX = 8192
+
 
 class Outcome(enum.StrEnum):
     """How an exchange ended on this node. Declined: it never got past the offer."""
@@ -83,6 +86,6 @@ def _prune(entries: _Entries, now: float) -> None:
     while entries:
         oldest = next(iter(entries))
         expired = entries[oldest].ended + limits.EXCHANGE_OUTCOME_KEEP_S < now
-        if not expired and len(entries) <= limits.EXCHANGE_OUTCOMES_MAX:
+        if not expired and len(entries) <= EXCHANGE_OUTCOMES_MAX:
             return
         del entries[oldest]

@@ -22,6 +22,9 @@ from swarmnode.env import Rng
 from swarmnode.ids import PeerId
 from swarmnode.protocol.swarm import Hint
 
+# Members whose addresses we keep; the failure detector knows as many.
+CONTACTS_MAX = 4096
+
 
 @dataclass(frozen=True)
 class HintsGiven:
@@ -252,7 +255,7 @@ class ContactBook:
             return None
         entry = self.entries.get(peer)
         if entry is None:
-            if len(self.entries) >= limits.CONTACTS_MAX and not self._evict():
+            if len(self.entries) >= CONTACTS_MAX and not self._evict():
                 return None
             entry = self.entries[peer] = Entry(peer, heard_at=now, dial_at=now)
         return entry

@@ -14,6 +14,9 @@ from typing import Literal
 from swarmnode import limits
 from swarmnode.errors import LimitExceeded, MalformedMessage
 
+# Routers send about ten.
+_PORTMAP_HTTP_HEADERS_MAX = 64
+
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2})(?: [^\r\n]*)?")
 _HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}):[ \t]*([^\r\n\0]*?)[ \t]*")
 _LENGTH = re.compile(r"[0-9]{1,9}")
@@ -38,7 +41,7 @@ def parse_head(data: bytes) -> HttpAnswer:
     status = _STATUS.fullmatch(first)
     if status is None:
         raise MalformedMessage(f"HTTP: expected a status line, got {first[:40]!r}")
-    if len(lines) > limits.PORTMAP_HTTP_HEADERS_MAX:
+    if len(lines) > _PORTMAP_HTTP_HEADERS_MAX:
         raise LimitExceeded(f"HTTP: {len(lines)} headers")
     headers: dict[str, str] = {}
     for line in lines:

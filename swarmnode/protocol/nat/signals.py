@@ -29,6 +29,15 @@ from swarmnode.wire.connect.signal import NONCE_BYTES, Signal
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed
 
+# Of all authors together.
+SIGNALS_PER_S = 5.0
+SIGNALS_BURST = 64
+# One author's: an offer, its answer and a second try, for eight partners at once.
+SIGNALS_PER_PEER_PER_S = 0.5
+SIGNALS_PER_PEER_BURST = 32
+# Of those whom we carry signals for, or had some from.
+_SIGNAL_PEERS_MAX = 1024
+
 _DOMAIN = "signal/1"
 # The other fields of a signal, packed.
 _BODY_BYTES_MAX = limits.SIGNAL_BYTES_MAX + 256
@@ -75,11 +84,9 @@ class Postbox:
         self._own_id = own_id
         self._seen: set[tuple[PeerId, bytes]] = set()
         self._expiries: deque[tuple[float, tuple[PeerId, bytes]]] = deque()
-        self._all = TokenBucket(limits.SIGNALS_PER_S, limits.SIGNALS_BURST)
+        self._all = TokenBucket(SIGNALS_PER_S, SIGNALS_BURST)
         # Of what a carrier brings, every signature costs some 0.1 ms, also a wrong one.
-        self._carriers: Rates[PeerId] = Rates(
-            limits.SIGNALS_PER_S, limits.SIGNALS_BURST, limits.SIGNAL_PEERS_MAX
-        )
+        self._carriers: Rates[PeerId] = Rates(SIGNALS_PER_S, SIGNALS_BURST, _SIGNAL_PEERS_MAX)
         self._authors: Rates[PeerId] = _peer_rates()
         self._targets: Rates[PeerId] = _peer_rates()
         self._carried = self._taken = self._refused = 0
@@ -165,9 +172,7 @@ class Postbox:
 
 
 def _peer_rates() -> Rates[PeerId]:
-    return Rates(
-        limits.SIGNALS_PER_PEER_PER_S, limits.SIGNALS_PER_PEER_BURST, limits.SIGNAL_PEERS_MAX
-    )
+    return Rates(SIGNALS_PER_PEER_PER_S, SIGNALS_PER_PEER_BURST, _SIGNAL_PEERS_MAX)
 
 
 def _check(signed: Signed) -> None:

@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
-from swarmnode import limits
 from swarmnode.errors import LimitExceeded, MalformedMessage
+
+# Descriptions have 2 to 20 KiB, and some hundred elements at most eight deep.
+PORTMAP_XML_NODES_MAX = 2048
+PORTMAP_XML_DEPTH_MAX = 32
 
 
 @dataclass
@@ -45,10 +48,10 @@ class _Builder:
     def start(self, name: str, _attributes: object) -> None:
         node = Node(name.rpartition(":")[2])
         self._nodes += 1
-        if self._nodes > limits.PORTMAP_XML_NODES_MAX:
-            raise LimitExceeded(f"XML: more than {limits.PORTMAP_XML_NODES_MAX} elements")
-        if len(self._open) >= limits.PORTMAP_XML_DEPTH_MAX:
-            raise LimitExceeded(f"XML: deeper than {limits.PORTMAP_XML_DEPTH_MAX} elements")
+        if self._nodes > PORTMAP_XML_NODES_MAX:
+            raise LimitExceeded(f"XML: more than {PORTMAP_XML_NODES_MAX} elements")
+        if len(self._open) >= PORTMAP_XML_DEPTH_MAX:
+            raise LimitExceeded(f"XML: deeper than {PORTMAP_XML_DEPTH_MAX} elements")
         if self._open:
             self._open[-1].children.append(node)
         else:

@@ -13,6 +13,19 @@ from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.blobs.bucket import TokenBucket
 
+# A volunteer gives a fifth of a 100 Mbit/s line, and to one peer no more than half of that.
+_RELAY_PEER_BYTES_PER_S = 1_250_000
+# What was saved while nobody asked: the first exchange of a million parameters waits for nothing.
+RELAY_BURST_S = 4.0
+# A small server's traffic, of which a month is 1 TB, and a tenth of it for one peer.
+_RELAY_BYTES_PER_DAY = 32 * 1024 * limits.MIB
+_RELAY_PEER_BYTES_PER_DAY = _RELAY_BYTES_PER_DAY // 10
+# Questions for circuits: all partners at once after a restart, then one now and then.
+RELAY_CONNECTS_PER_S = 1.0
+RELAY_CONNECTS_BURST = 32
+# What peers have used lately; one that has paid everything back is forgotten.
+RELAY_ACCOUNTS_MAX = 4096
+
 _DAY_S = 86_400
 # A circuit is worth beginning when an hour's part of the daily share is there.
 _WORTHWHILE = 1 / 24
@@ -25,16 +38,16 @@ class Quota:
     reservations_max: int = limits.RELAY_RESERVATIONS_MAX
     circuits_max: int = limits.RELAY_CIRCUITS_MAX
     bytes_per_s: float | None = limits.RELAY_BYTES_PER_S
-    peer_bytes_per_s: float | None = limits.RELAY_PEER_BYTES_PER_S
-    bytes_per_day: float | None = limits.RELAY_BYTES_PER_DAY
-    peer_bytes_per_day: float | None = limits.RELAY_PEER_BYTES_PER_DAY
+    peer_bytes_per_s: float | None = _RELAY_PEER_BYTES_PER_S
+    bytes_per_day: float | None = _RELAY_BYTES_PER_DAY
+    peer_bytes_per_day: float | None = _RELAY_PEER_BYTES_PER_DAY
 
 
 def rate_bucket(bytes_per_s: float | None) -> TokenBucket | None:
     """Return the bucket of a bandwidth."""
     if bytes_per_s is None:
         return None
-    return TokenBucket(bytes_per_s, bytes_per_s * limits.RELAY_BURST_S)
+    return TokenBucket(bytes_per_s, bytes_per_s * RELAY_BURST_S)
 
 
 @dataclass(slots=True)
@@ -77,7 +90,7 @@ class Account:
     def __init__(self, quota: Quota) -> None:
         self.rate = rate_bucket(quota.peer_bytes_per_s)
         self.volume = Allowance(quota.peer_bytes_per_day)
-        self.asks = TokenBucket(limits.RELAY_CONNECTS_PER_S, limits.RELAY_CONNECTS_BURST)
+        self.asks = TokenBucket(RELAY_CONNECTS_PER_S, RELAY_CONNECTS_BURST)
 
     def is_settled(self, now: float) -> bool:
         """Whether forgetting it would give its peer nothing."""
@@ -103,9 +116,9 @@ class Accounts:
         account = self._accounts.get(peer)
         if account is not None:
             return account
-        if len(self._accounts) >= limits.RELAY_ACCOUNTS_MAX:
+        if len(self._accounts) >= RELAY_ACCOUNTS_MAX:
             self._forget_settled(now)
-            if len(self._accounts) >= limits.RELAY_ACCOUNTS_MAX:
+            if len(self._accounts) >= RELAY_ACCOUNTS_MAX:
                 return None
         account = self._accounts[peer] = Account(self._quota)
         return account

@@ -40,6 +40,10 @@ from swarmnode.wire.connect.relay import (
     Reserved,
 )
 
+# Questions for circuits, of all peers together: each may wake up another node.
+_RELAY_CONNECTS_ALL_PER_S = 16.0
+RELAY_CONNECTS_ALL_BURST = 128
+
 _RETRY_S_MAX = 7 * 86_400
 
 
@@ -94,9 +98,7 @@ class RelayCore:
         self._accounts = Accounts(quota)
         self._shaper = Shaper(rate_bucket(quota.bytes_per_s))
         self._volume = Allowance(quota.bytes_per_day)
-        self._asks = TokenBucket(
-            limits.RELAY_CONNECTS_ALL_PER_S, float(limits.RELAY_CONNECTS_ALL_BURST)
-        )
+        self._asks = TokenBucket(_RELAY_CONNECTS_ALL_PER_S, float(RELAY_CONNECTS_ALL_BURST))
         self._n_circuits = 0
         self._relayed_bytes = 0
         self._refused: dict[str, int] = {}

@@ -13,6 +13,10 @@ import sys
 
 from swarmnode import limits
 
+# Two messages and two records that wait, of the size of one record and of one message.
+_RECYCLED_BUFFERS_MAX = 6
+RECYCLED_BUFFER_BYTES_MIN = 16 * limits.KIB  # smaller ones come from the allocator as fast
+
 
 class BufferPool:
     """Hands out byte arrays of exact sizes; keeps at most RECYCLED_BUFFERS_MAX of them."""
@@ -24,13 +28,13 @@ class BufferPool:
 
     def get(self, n_bytes: int) -> bytearray:
         """Return a buffer of ``n_bytes`` with undefined content; drop it when done."""
-        if not limits.RECYCLED_BUFFER_BYTES_MIN <= n_bytes <= limits.RECYCLED_BUFFER_BYTES_MAX:
+        if not RECYCLED_BUFFER_BYTES_MIN <= n_bytes <= limits.RECYCLED_BUFFER_BYTES_MAX:
             return bytearray(n_bytes)
         buffers = self._buffers
         for index in range(len(buffers)):
             if len(buffers[index]) == n_bytes and _references(buffers, index) == _FREE:
                 return buffers[index]
-        if len(buffers) >= limits.RECYCLED_BUFFERS_MAX:
+        if len(buffers) >= _RECYCLED_BUFFERS_MAX:
             del buffers[0]
         buffers.append(bytearray(n_bytes))
         return buffers[-1]

@@ -13,6 +13,9 @@ from swarmnode.errors import DeadlineExceeded, MalformedMessage
 from swarmnode.protocol.session.records import Role
 from swarmnode.wire.frames import PING_BYTES, FrameKind, encode_frame
 
+# A peer that talks but never answers has stopped reading; slow links queue seconds of bulk.
+PONG_WAIT_S = 30.0
+
 _RTT_WEIGHT = 0.125  # of a new sample, as in RFC 6298
 
 
@@ -56,7 +59,7 @@ class Keepalive:
         if not self._has_suspected:
             deadline = min(deadline, self._heard_at + limits.SUSPECT_S)
         if self._ping_sent_at is not None:
-            deadline = min(deadline, self._ping_sent_at + limits.PONG_WAIT_S)
+            deadline = min(deadline, self._ping_sent_at + PONG_WAIT_S)
         return deadline
 
     def check(self, now: float) -> DeadlineExceeded | None:
@@ -65,8 +68,8 @@ class Keepalive:
         self._has_suspected = self.is_suspect(now)
         if now >= self._heard_at + limits.SILENCE_S:
             return DeadlineExceeded("any byte from the peer", limits.SILENCE_S)
-        if pinged_at is not None and now >= pinged_at + limits.PONG_WAIT_S:
-            return DeadlineExceeded("the peer's answer to a ping", limits.PONG_WAIT_S)
+        if pinged_at is not None and now >= pinged_at + PONG_WAIT_S:
+            return DeadlineExceeded("the peer's answer to a ping", PONG_WAIT_S)
         if now >= self._next_ping_at():
             self._ping_due = pinged_at is None  # one at a time
             self._pinged_at = now

@@ -29,6 +29,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from swarmnode import limits
 from swarmnode.errors import AuthenticationFailed, LimitExceeded, MalformedMessage
 
+# GCM's bound is 2^20 records of this size under one key; a change of key costs microseconds.
+REKEY_RECORDS = 64 * limits.KIB
+
 EXPORTER_LABEL = b"EXPORTER-swarmnode-session-1"
 SECRET_BYTES = 32
 LENGTH_BYTES = 4
@@ -83,7 +86,7 @@ class _Direction:
         secret: bytes,
         cipher: CipherName,
         sender: Role,
-        rekey_records: int = limits.REKEY_RECORDS,
+        rekey_records: int = REKEY_RECORDS,
     ) -> None:
         self._secret = secret
         self._cipher = cipher

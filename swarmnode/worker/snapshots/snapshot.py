@@ -32,6 +32,9 @@ from swarmnode.worker.snapshots.atoms import MODEL, about, atoms
 from swarmnode.worker.snapshots.restore import load_snapshot
 from swarmnode.worker.snapshots.tensorfile import HostBuffer, HostCopy, storage_errors, write_copy
 
+# A worker that was told to go saves for as long as WORKER_TERMINATE_S before it is killed.
+_SNAPSHOT_LOCK_WAIT_S = 15.0
+
 _log = logging.getLogger(__name__)
 _DAMAGED_NAME, _WHY_NAME = "damaged.safetensors", "damaged.txt"
 _LOCK_POLL_S = 0.05
@@ -54,9 +57,7 @@ class SnapshotStore:
     the disk is full for example, each write says so and tries again.
     """
 
-    def __init__(
-        self, directory: Path, *, lock_wait_s: float = limits.SNAPSHOT_LOCK_WAIT_S
-    ) -> None:
+    def __init__(self, directory: Path, *, lock_wait_s: float = _SNAPSHOT_LOCK_WAIT_S) -> None:
         """Take the lock, and remove what a crash left half-written.
 
         Raises:

@@ -14,6 +14,9 @@ from collections.abc import Callable
 from swarmnode import limits
 from swarmnode.strategies.parts import ClockPart
 
+# Rings of a strategy's clock that are made up for: it rings while a wish waits for a neighbour.
+CLOCK_RINGS_MAX = 8
+
 
 class Clocks:
     """Borrows: the strategy, asked for its rate and its pace after each step.
@@ -70,4 +73,4 @@ class Clocks:
         self._until_ring -= self._strategy.clock_rate() * duration
         while self._until_ring <= 0:
             self._until_ring += self._rng.expovariate(1.0)
-            self.rings = min(self.rings + 1, limits.CLOCK_RINGS_MAX)
+            self.rings = min(self.rings + 1, CLOCK_RINGS_MAX)

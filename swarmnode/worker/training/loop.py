@@ -51,6 +51,9 @@ from swarmnode.worker.training.feed import Feed
 from swarmnode.worker.training.learn import local_step
 from swarmnode.worker.training.share import share_of
 
+# One bad batch may overflow; this many in a row mean that the model is lost.
+DIVERGED_STEPS = 5
+
 
 class Loop:
     """One run of training over ``state``; ``steps_max`` 0 means until told to stop.
@@ -153,7 +156,7 @@ class Loop:
     def note_bad_step(self, loss: float) -> None:
         """Count steps without a finite loss. Raises Diverged after several in a row."""
         self.bad_steps += 1
-        if self.bad_steps >= limits.DIVERGED_STEPS:
+        if self.bad_steps >= DIVERGED_STEPS:
             raise Diverged(
                 f"the loss was {loss} in {self.bad_steps} steps in a row after step "
                 f"{self.state.step}; lower the learning rate"

@@ -11,8 +11,10 @@ from collections.abc import Callable
 
 import torch
 
-from swarmnode import limits
 from swarmnode.worker.model.device import Device
+
+# A worker that uses more than its share rests at once; one that was starved catches up this much.
+_CPU_SHARE_BURST_S = 0.5
 
 _NO_REST_S = 1e-4  # nobody can sleep for so short a time
 
@@ -58,7 +60,7 @@ class MachineShare:
         rate = self.share * self._threads
         now, used_s = self._now(), self._usage_s()
         self._left_s += rate * (now - self._looked_at_s) - (used_s - self._used_s)
-        self._left_s = min(self._left_s, rate * limits.CPU_SHARE_BURST_S)
+        self._left_s = min(self._left_s, rate * _CPU_SHARE_BURST_S)
         self._looked_at_s, self._used_s = now, used_s
         rest_s = -self._left_s / rate
         return rest_s if rest_s > _NO_REST_S else 0.0

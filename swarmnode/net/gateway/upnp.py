@@ -12,11 +12,19 @@ import trio
 
 from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, LimitExceeded, MalformedMessage, TransportError
-from swarmnode.net.portmap_methods import Granted, MethodName, Wish
-from swarmnode.net.routes import Place
+from swarmnode.net.gateway.methods import Granted, MethodName, Wish
+from swarmnode.net.gateway.routes import Place
 from swarmnode.protocol.nat import igd, ssdp
 from swarmnode.protocol.nat.http_answer import AnswerReader, HttpAnswer, encode_http_request
 from swarmnode.protocol.nat.tree import Node
+
+# Answers to a search come within a second by its own words; the second search is for lost ones.
+_PORTMAP_SEARCH_S = 2.0
+_PORTMAP_SEARCH_AGAIN_S = 0.7
+# Cheap routers write their description with a 300 MHz processor.
+_PORTMAP_HTTP_S = 5.0
+# Another machine of the home has the port: so many others are tried.
+PORTMAP_PORTS_TRIED_MAX = 4
 
 _HOPS = 2  # UPnP Device Architecture 1.1, 1.3.2
 _PIECE_BYTES = 4096
@@ -62,7 +70,7 @@ class UpnpMethod:
             except igd.ActionFailed as failure:
                 if failure.code == igd.ONLY_PERMANENT and self._lease_s:
                     self._lease_s = 0  # renewed and released like any other
-                elif failure.code == igd.CONFLICT and tried < limits.PORTMAP_PORTS_TRIED_MAX:
+                elif failure.code == igd.CONFLICT and tried < PORTMAP_PORTS_TRIED_MAX:
                     external_port = self._wish.rng.choice(_EXTERNAL_PORTS)
                     tried += 1
                 else:
@@ -96,8 +104,8 @@ async def _search(place: Place) -> igd.RouterUrl:
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(place.own))
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, _HOPS)
             await sock.bind((place.own, 0))
-            first_s = limits.PORTMAP_SEARCH_AGAIN_S
-            for wait_s in (first_s, limits.PORTMAP_SEARCH_S - first_s):
+            first_s = _PORTMAP_SEARCH_AGAIN_S
+            for wait_s in (first_s, _PORTMAP_SEARCH_S - first_s):
                 for datagram in ssdp.encode_searches():
                     await sock.sendto(datagram, (ssdp.GROUP, ssdp.SSDP_PORT))
                     # Some do not join groups on every interface, or are behind a bad switch.
@@ -107,7 +115,7 @@ async def _search(place: Place) -> igd.RouterUrl:
     except OSError as error:
         raise TransportError(f"the LAN cannot be searched: {error.strerror}") from error
     raise DeadlineExceeded(
-        f"an answer of the router {place.gateway} to a search", limits.PORTMAP_SEARCH_S
+        f"an answer of the router {place.gateway} to a search", _PORTMAP_SEARCH_S
     )
 
 
@@ -128,14 +136,14 @@ async def _request(
 ) -> HttpAnswer:
     request = encode_http_request(method, url.authority, url.target, body=body, headers=headers)
     try:
-        with trio.move_on_after(limits.PORTMAP_HTTP_S):
+        with trio.move_on_after(_PORTMAP_HTTP_S):
             stream = await trio.open_tcp_stream(url.host, url.port, local_address=place.own)
             async with stream:
                 await stream.send_all(request)
                 return await _read_answer(stream)
     except (OSError, trio.BrokenResourceError) as error:
         raise TransportError(f"UPnP: {url.authority} does not answer: {error}") from error
-    raise DeadlineExceeded(f"UPnP: an answer of {url.authority}", limits.PORTMAP_HTTP_S)
+    raise DeadlineExceeded(f"UPnP: an answer of {url.authority}", _PORTMAP_HTTP_S)
 
 
 async def _read_answer(stream: trio.SocketStream) -> HttpAnswer:

@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 from random import Random
 from typing import Literal, Protocol
 
-from swarmnode.net.routes import Place
+from swarmnode.net.gateway.routes import Place
 
 MethodName = Literal["PCP", "NAT-PMP", "UPnP"]
 

@@ -11,8 +11,12 @@ from swarmnode import limits
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.net.relay import Relays
-from swarmnode.net.relay_address import RelayAddress
+from swarmnode.net.relays.address import RelayAddress
+from swarmnode.net.relays.relay import Relays
+
+# Between two tries to reserve a place; longer each time, and not for ever.
+_RELAY_RETRY_S_MIN = 2.0
+_RELAY_RETRY_S_MAX = 120.0
 
 Candidates = Callable[[], Sequence[tuple[PeerId, str]]]
 
@@ -72,7 +76,7 @@ class RelayHolder:
                 for relay, address in self._choose():
                     self._active.add(relay)
                     nursery.start_soon(self._hold, relay, address)
-                with trio.move_on_after(limits.RELAY_RETRY_S_MIN):
+                with trio.move_on_after(_RELAY_RETRY_S_MIN):
                     await self._ended.wait()
 
     def _choose(self) -> list[tuple[PeerId, str]]:
@@ -105,8 +109,8 @@ class RelayHolder:
     def _rest(self, relay: PeerId, why: str, held_s: float) -> None:
         """Leave a relay alone for a while, longer each time that it did not last."""
         known = self._resting.get(relay)
-        pause_s = limits.RELAY_RETRY_S_MIN
-        if known is not None and held_s < limits.RELAY_RETRY_S_MAX:
-            pause_s = min(limits.RELAY_RETRY_S_MAX, known.pause_s * 2)
+        pause_s = _RELAY_RETRY_S_MIN
+        if known is not None and held_s < _RELAY_RETRY_S_MAX:
+            pause_s = min(_RELAY_RETRY_S_MAX, known.pause_s * 2)
         until = self._env.monotonic() + pause_s * self._env.rng.uniform(0.5, 1.0)
         self._resting[relay] = _Rest(until, pause_s, why)

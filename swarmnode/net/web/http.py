@@ -11,7 +11,7 @@ One connection::
       v closed; 408 if it began   |             v closed             v 408, closed
                                   +- the route's deadline, then HTTP_SEND_DEADLINE_S a write
 
-How many there are at once, and who makes way for whom, is in ``net/http_slots.py``.
+How many there are at once, and who makes way for whom, is in ``net/web/slots.py``.
 Pipelined requests wait in h11's buffer, which is bounded, and are answered in order. No
 upgrade is ever accepted. On TCP a request must name this machine as its host, so that a web
 page whose name suddenly resolves to 127.0.0.1 reads nothing here.
@@ -30,8 +30,8 @@ import trio.abc
 
 from swarmnode import limits
 from swarmnode.config import HostPort, is_loopback
-from swarmnode.net.http_listen import open_tcp_listeners, unix_listener
-from swarmnode.net.http_routes import (
+from swarmnode.net.web.listen import open_tcp_listeners, unix_listener
+from swarmnode.net.web.routes import (
     HttpError,
     Request,
     Response,
@@ -42,7 +42,18 @@ from swarmnode.net.http_routes import (
     json_response,
     run_stream,
 )
-from swarmnode.net.http_slots import Busy, ConnectionSlot, Cut, Slots
+from swarmnode.net.web.slots import Busy, ConnectionSlot, Cut, Slots
+
+# From connecting, and later from the first byte of a request, to its last: clients connect when
+# they have something to ask. A silent one is gone within 5 s, also where the machine is busy.
+HTTP_RECEIVE_DEADLINE_S = 4.5
+# One write: a client that reads nothing for this long is gone.
+HTTP_SEND_DEADLINE_S = 10.0
+# Longer than the usual scrape interval of 60 s, so that a scraper keeps its connection.
+HTTP_IDLE_S = 75.0
+# After a refusal, read this long and this much so that the refusal is not lost in a reset.
+_HTTP_LINGER_S = 1.0
+_HTTP_RECEIVE_CHUNK_BYTES = 16 * limits.KIB
 
 __all__ = [
     "HttpError",
@@ -193,7 +204,7 @@ class _Connection:
         # The first one is on its way; a later one may be pipelined behind the one before.
         if not (self._is_first or self._h11.trailing_data[0]):
             await self._wait_first_byte()
-        with trio.move_on_after(limits.HTTP_RECEIVE_DEADLINE_S):
+        with trio.move_on_after(HTTP_RECEIVE_DEADLINE_S):
             head = await self._next_event()
             if isinstance(head, h11.ConnectionClosed):
                 raise _Gone
@@ -201,11 +212,11 @@ class _Connection:
             return await self._read_request(head)
         if not self._has_begun:
             raise _Gone
-        raise HttpError(408, f"no whole request came within {limits.HTTP_RECEIVE_DEADLINE_S:g} s")
+        raise HttpError(408, f"no whole request came within {HTTP_RECEIVE_DEADLINE_S:g} s")
 
     async def _wait_first_byte(self) -> None:
         try:
-            with trio.move_on_after(limits.HTTP_IDLE_S), self._place.idle():
+            with trio.move_on_after(HTTP_IDLE_S), self._place.idle():
                 await self._receive_data()
                 return
         except Cut as error:
@@ -246,7 +257,7 @@ class _Connection:
 
     async def _receive_data(self) -> None:
         try:
-            data = await self._stream.receive_some(limits.HTTP_RECEIVE_CHUNK_BYTES)
+            data = await self._stream.receive_some(_HTTP_RECEIVE_CHUNK_BYTES)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise _Gone from error
         self._has_begun = True
@@ -292,7 +303,7 @@ class _Connection:
     async def _cancel_when_gone(self, scope: trio.CancelScope) -> None:
         """Read and drop what the client sends after its last request on this connection."""
         try:
-            while await self._stream.receive_some(limits.HTTP_RECEIVE_CHUNK_BYTES):
+            while await self._stream.receive_some(_HTTP_RECEIVE_CHUNK_BYTES):
                 pass
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
@@ -302,19 +313,19 @@ class _Connection:
         if not data:
             return
         try:
-            with trio.fail_after(limits.HTTP_SEND_DEADLINE_S):
+            with trio.fail_after(HTTP_SEND_DEADLINE_S):
                 await self._stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
             raise _Gone from error
 
     async def _linger(self) -> None:
         """Close our side and wait a moment: closing on unread bytes would reset the answer."""
-        with trio.move_on_after(limits.HTTP_LINGER_S):
+        with trio.move_on_after(_HTTP_LINGER_S):
             try:
                 await self._stream.send_eof()
                 n_left = limits.HTTP_LINGER_BYTES_MAX
                 while n_left > 0:
-                    data = await self._stream.receive_some(limits.HTTP_RECEIVE_CHUNK_BYTES)
+                    data = await self._stream.receive_some(_HTTP_RECEIVE_CHUNK_BYTES)
                     if not data:
                         return
                     n_left -= len(data)

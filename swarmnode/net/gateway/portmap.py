@@ -20,16 +20,26 @@ from typing import Literal
 
 import trio
 
-from swarmnode import limits
 from swarmnode.env import Env
 from swarmnode.errors import MalformedMessage, Refused, SwarmNodeError, TransportError
-from swarmnode.net.portmap_methods import Granted, Method, MethodFactory, MethodName, Wish
-from swarmnode.net.portmap_udp import NatPmpMethod, PcpMethod
-from swarmnode.net.portmap_upnp import UpnpMethod
-from swarmnode.net.routes import Place, find_place
+from swarmnode.net.gateway.methods import Granted, Method, MethodFactory, MethodName, Wish
+from swarmnode.net.gateway.routes import Place, find_place
+from swarmnode.net.gateway.udp import NatPmpMethod, PcpMethod
+from swarmnode.net.gateway.upnp import UpnpMethod
 from swarmnode.net.tcp import format_address
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.nat.pcp import NONCE_BYTES
+
+# A router that gives shorter leases than a minute is not asked more often than this.
+_PORTMAP_RENEW_S_MIN = 30.0
+# Renewing failed, all ways were tried: again, as long as the lease lasts.
+_PORTMAP_RENEW_RETRY_S = 60.0
+# Nothing maps ports here: a setting may be changed, a router replaced by one of the same address.
+PORTMAP_RETRY_S = 600.0
+# Another network or another router is noticed in this time: reading two small files of the kernel.
+PORTMAP_LOOK_S = 10.0
+# Leaving takes less than 2 s in all; a router that does not answer keeps the lease until its end.
+_PORTMAP_RELEASE_S = 0.5
 
 METHODS: tuple[MethodFactory, ...] = (PcpMethod, NatPmpMethod, UpnpMethod)
 _NONCE_DOMAIN = "pcp-nonce/1"
@@ -139,7 +149,7 @@ class PortMapper:
             left_s = self._next_at - self._env.monotonic()
             if left_s <= 0 or self._where() != self._place:
                 return
-            with trio.move_on_after(min(left_s, limits.PORTMAP_LOOK_S)):
+            with trio.move_on_after(min(left_s, PORTMAP_LOOK_S)):
                 await self._wanted.wait()
         self._wanted = trio.Event()
 
@@ -161,7 +171,7 @@ class PortMapper:
             self._place = place
             self.external = ""
             self._lose()  # the router that gave it is not ours any more
-        self._next_at = self._env.monotonic() + limits.PORTMAP_RETRY_S
+        self._next_at = self._env.monotonic() + PORTMAP_RETRY_S
         if place is None or (self._held is not None and await self._renew(self._held)):
             return
         wish = Wish(place, self._port, self._nonce, self._env.rng)
@@ -203,7 +213,7 @@ class PortMapper:
 
     def _hold(self, method: Method, granted: Granted) -> None:
         now = self._env.monotonic()
-        lease_s = max(float(granted.lease_s), 2 * limits.PORTMAP_RENEW_S_MIN)
+        lease_s = max(float(granted.lease_s), 2 * _PORTMAP_RENEW_S_MIN)
         self._held = _Held(method, granted, now + lease_s)
         self._next_at = now + lease_s / 2
         mapping = Mapping(str(granted.external), granted.port, "tcp", method.name, granted.lease_s)
@@ -214,7 +224,7 @@ class PortMapper:
     def _failed(self, place: Place, reasons: Sequence[str]) -> None:
         now = self._env.monotonic()
         if self._held is not None and now < self._held.expires_at:
-            self._next_at = min(now + limits.PORTMAP_RENEW_RETRY_S, self._held.expires_at)
+            self._next_at = min(now + _PORTMAP_RENEW_RETRY_S, self._held.expires_at)
             return
         self._lose()
         self._set_why(
@@ -245,7 +255,7 @@ class PortMapper:
         self._lose()
         if held is None:
             return
-        with trio.move_on_after(limits.PORTMAP_RELEASE_S) as scope:
+        with trio.move_on_after(_PORTMAP_RELEASE_S) as scope:
             scope.shield = True
             try:
                 await held.method.release(held.granted)

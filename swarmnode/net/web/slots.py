@@ -23,6 +23,11 @@ import trio
 
 from swarmnode import limits
 
+# Who comes when all of them are taken: enough for every verb of some people at one moment.
+HTTP_WAITING_MAX = 32
+# As long as silent clients hold slots, and half a command's patience (processes/client.py).
+HTTP_SLOT_WAIT_S = 5.0
+
 
 class Busy(Exception):
     """No slot became free, or others needed the place in the waiting room."""
@@ -107,7 +112,7 @@ class ConnectionSlot:
     def waiting(self) -> Iterator[None]:
         """Around everything before a connection has a slot. Raises Busy: there was none."""
         room = self._slots._room
-        if len(room) >= limits.HTTP_WAITING_MAX:
+        if len(room) >= HTTP_WAITING_MAX:
             room.pop(next(iter(room))).cancel()
         with trio.CancelScope() as scope:
             room[self] = scope
@@ -125,7 +130,7 @@ class ConnectionSlot:
             Busy: there was none in HTTP_SLOT_WAIT_S.
         """
         slots = self._slots
-        with trio.move_on_after(limits.HTTP_SLOT_WAIT_S):
+        with trio.move_on_after(HTTP_SLOT_WAIT_S):
             while True:
                 if own and own not in slots._own_taken:
                     slots._own_taken.add(own)

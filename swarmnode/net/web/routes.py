@@ -16,7 +16,6 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 import trio
 
-from swarmnode import limits
 from swarmnode.errors import (
     ConfigError,
     DeadlineExceeded,
@@ -25,6 +24,11 @@ from swarmnode.errors import (
     Refused,
     SwarmNodeError,
 )
+
+# A route asks for two or three.
+HTTP_QUERY_FIELDS_MAX = 32
+# A handler reads memory; verbs that wait for a snapshot bring their own deadline.
+_HTTP_HANDLER_DEADLINE_S = 10.0
 
 JSON = "application/json"
 HttpMethod = Literal["GET", "POST"]
@@ -67,7 +71,7 @@ class Request:
                 self.query_text,
                 keep_blank_values=True,
                 errors="strict",
-                max_num_fields=limits.HTTP_QUERY_FIELDS_MAX,
+                max_num_fields=HTTP_QUERY_FIELDS_MAX,
             )
         except ValueError as error:
             raise HttpError(400, f"expected NAME=VALUE fields in the query: {error}") from error
@@ -118,7 +122,7 @@ class Route(NamedTuple):
     method: HttpMethod
     path: str
     handler: Handler
-    deadline_s: float = limits.HTTP_HANDLER_DEADLINE_S
+    deadline_s: float = _HTTP_HANDLER_DEADLINE_S
     has_own_slot: bool = False  # one request for it is answered though all slots are taken
 
 

@@ -8,8 +8,8 @@ import trio
 
 from swarmnode import limits
 from swarmnode.env import Env
-from swarmnode.net.datagrams import DatagramNet, UdpNet
-from swarmnode.net.interfaces import Address
+from swarmnode.net.lan.datagrams import DatagramNet, UdpNet
+from swarmnode.net.lan.interfaces import Address
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.lan import (
     Announce,

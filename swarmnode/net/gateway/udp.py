@@ -13,9 +13,13 @@ import trio
 
 from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, LimitExceeded, MalformedMessage, TransportError
-from swarmnode.net.portmap_methods import Granted, MethodName, Wish
-from swarmnode.net.routes import Place
+from swarmnode.net.gateway.methods import Granted, MethodName, Wish
+from swarmnode.net.gateway.routes import Place
 from swarmnode.protocol.nat import natpmp, pcp
+
+# A router answers in milliseconds; three questions, each with twice the patience: 1.75 s in all.
+PORTMAP_ASK_S_MIN = 0.25
+_PORTMAP_ASKS = 3
 
 AnswerT = TypeVar("AnswerT")
 
@@ -80,13 +84,13 @@ class NatPmpMethod:
 
 async def _ask_router(place: Place, request: bytes, decode: Callable[[bytes], AnswerT]) -> AnswerT:
     """Ask up to PORTMAP_ASKS times, each time with twice the patience."""
-    wait_s = limits.PORTMAP_ASK_S_MIN
+    wait_s = PORTMAP_ASK_S_MIN
     waited_s = 0.0
     try:
         with trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM) as sock:
             await sock.bind((place.own, 0))
             await sock.connect((place.gateway, pcp.PCP_PORT))
-            for _ in range(limits.PORTMAP_ASKS):
+            for _ in range(_PORTMAP_ASKS):
                 await sock.send(request)
                 with trio.move_on_after(wait_s):
                     return await _receive(sock, decode)

@@ -42,10 +42,10 @@ from swarmnode.net.channel import (
     receive_exactly,
 )
 from swarmnode.net.paths import DIRECT_WORD
-from swarmnode.net.relay_address import RelayAddress
+from swarmnode.net.relays.address import RelayAddress
+from swarmnode.net.relays.stream_channel import StreamChannel
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
-from swarmnode.net.stream_channel import StreamChannel
 from swarmnode.wire.connect.relay import (
     Accepted,
     Answer,

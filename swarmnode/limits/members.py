@@ -1,0 +1,204 @@
+"""Members of a swarm: whom a node knows and keeps, who has failed, who is let in."""
+
+from __future__ import annotations
+
+from swarmnode.limits.units import KIB, MIB
+
+# --- membership --------------------------------------------------------------------------
+# A link must fit into a chat message or a QR code (version 40 holds 2,953 bytes).
+LINK_CHARACTERS_MAX = 2048
+BOOTSTRAP_HINTS_MAX = 8
+# Of a package that has a task, as a manifest names it: longer than any on the public index.
+PACKAGE_NAME_CHARACTERS_MAX = 128
+PACKAGE_VERSION_CHARACTERS_MAX = 64
+# Volunteers' clocks are wrong by minutes; a day off is a broken clock.
+MANIFEST_CLOCK_SKEW_S = 86_400
+# What it says itself and what the link says.
+CONTACT_ADDRESSES_MAX = 8
+# Open sessions: every peer may be a partner, and a home router survives this many.
+PEERS_CONNECTED_MAX = 64
+# Past these, whoever was not asked lately makes room for peers that dial us.
+SESSIONS_MAX = 128
+# Sessions that one question of the DHT opened are closed when nobody asked another for so long.
+SESSION_IDLE_S = 120.0
+SESSION_SWEEP_S = 15.0
+# Two processes show one key: the session of the first must answer within this to be alive.
+KEY_CHECK_S = 2.0
+# The last reasons why somebody could not be reached, for people who ask why.
+DIAL_ERRORS_KEPT_MAX = 256
+# Connections whose handshake is not over: 60 KiB each, and a real one takes three round trips.
+STRANGERS_MAX = 64
+# Refused connections share one line of the log in this time: anybody can cause thousands.
+REFUSAL_LOG_INTERVAL_S = 1.0
+# Dial again after a failure: doubled each time, with full jitter, up to the maximum.
+REDIAL_BACKOFF_S_MIN = 0.5
+REDIAL_BACKOFF_S_MAX = 30.0
+# A peer of the link that has left or was silent for long is looked for this often, for ever.
+HINT_REDIAL_S = 60.0
+# Other peers that went silent: with 256 of them, one dial in two seconds.
+LOST_REDIAL_S = 600.0
+# A partner that let an offer or a transfer run out of time is not asked while there are others.
+PARTNER_SLOW_S = 60.0
+# Home routers fall over when a client opens many connections at once.
+DIALS_CONCURRENT_MAX = 8
+DIAL_DEADLINE_S = 10.0
+# ... besides those for sessions that have lost their channel, which must not wait for strangers.
+SEARCH_DIALS_CONCURRENT_MAX = 4
+# ... and never in step with each other.
+DIAL_JITTER_S = 0.1
+# One address of a peer mostly answers before the next one is tried (RFC 8305).
+DIAL_STAGGER_S = 0.25
+# Whoever was connected to first, and says nothing, keeps the others waiting no longer than this:
+# two round trips over a satellite, and a busy machine.
+RACE_TURN_S = 3.0
+# A relay waits that long for the direct addresses of the same peer.
+RELAY_HEAD_START_S = 0.3
+# Two nodes that dial each other at once see both sessions open within this time.
+SESSION_CROSSING_S = 5.0
+# ... and requests that are under way on the one too many are answered by then.
+SESSION_RETIRE_S = 1.0
+# Leaving takes less than 2 s in all: a neighbour that does not answer is not waited for.
+GOODBYE_DEADLINE_S = 0.2
+# The DHT is asked for peers of the swarm: at first often, then rarely, for the shared state names
+# them all; a node with few neighbours asks more often, as two halves must find each other.
+SWARM_SEARCH_S_MIN = 1.0
+SWARM_SEARCH_S_LONELY = 30.0
+SWARM_SEARCH_S = 600.0
+SWARM_LONELY_NEIGHBOURS = 3
+SWARM_CANDIDATES_MAX = 64
+# Our entry in the list of swarms is written anew when the number of members is out by a quarter,
+# or twice as many nodes can keep it: in a growing swarm, as often as it doubles.
+SWARM_REPUBLISH_S_MIN = 10.0
+# Certificates are renewed, revocations passed on, and old members parted from this often.
+ADMISSION_REFRESH_S = 10.0
+# Which shards are free is looked at anew at most this often, however fast the state changes.
+SHARD_REFRESH_S = 0.2
+# Words about ourselves: at most four a second in the whole swarm, so that a large one says the
+# same in a larger time, and never more often than this.
+REPORT_S_MIN = 2.0
+REPORT_MEMBER_S = 0.25
+# ... but for a change of state, which is looked for this often.
+REPORT_LOOK_S = 0.5
+# That time goes by is no news: who does nothing else says it as often as it renews its lease.
+REPORT_TIME_S = 100.0
+# Certificates and records allow for a day; who is an hour off should know long before that.
+CLOCK_ALARM_S = 3600.0
+# A conflict of keys seen as soon as we hear others: we are the younger of the two nodes and stop.
+# Later it was the other that began, unless peers that know both turn us away.
+KEY_CONFLICT_NEW_S = 5.0
+KEY_CONFLICT_YOUNG_S = 60.0
+KEY_CONFLICT_WAIT_S = 3.0
+# A newcomer gives up when no peer of its link gave the manifest within a minute.
+MANIFEST_FETCH_DEADLINE_S = 60.0
+MANIFEST_RETRY_S = 0.25
+# Then whoever was found meanwhile is asked as well; slow dials go on.
+MANIFEST_ROUND_S = 3.0
+# A hello or a manifest is a few KiB: who takes longer than this is dead or hostile.
+PEER_REQUEST_DEADLINE_S = 10.0
+
+# Hashed and written at a time: large enough for the disk, small enough for the cache.
+SNAPSHOT_PIECE_BYTES = 1 * MIB
+# Parameters, two moments of the optimizer, and the swarm's strategy may keep two more.
+SNAPSHOT_BYTES_PER_PARAMETER_MAX = 24
+SNAPSHOT_EXTRA_BYTES_MAX = 16 * MIB
+# The first word of a neighbour about the state comes within a round trip of the session; a dial
+# through the DHT takes a few more.
+NEWCOMER_WAIT_S = 5.0
+# A swarm that trains writes its first snapshot within SNAPSHOT_PERIOD_S_MIN.
+SNAPSHOT_WAIT_S = 20.0
+# Holders that died, a snapshot that is none: then training begins from the swarm's seed.
+SNAPSHOT_TRIES_MAX = 5
+# Roots of snapshots that the worker could not begin with: a swarm has a handful at a time.
+SNAPSHOTS_BAD_MAX = 64
+# A holder of whom only the shared state knows may be gone for minutes; a dial takes 10 s.
+SNAPSHOT_ABANDONED_S = 12.0
+SNAPSHOT_LOOK_S = 0.25
+# Whoever comes back after a longer absence begins with the swarm's model, not with its own.
+SNAPSHOT_STALE_S = 600.0
+# Progress of a fetch is said in tenths, if it takes more than a moment.
+SNAPSHOT_SAY_BYTES = 32 * MIB
+# Newcomers want a recent model; hashing one of some GB takes seconds of a core.
+SNAPSHOT_OFFER_S = 30.0
+# So many members hold the newest snapshot, so that it outlives whoever wrote it.
+SNAPSHOT_REPLICAS = 3
+SNAPSHOT_REPLICATE_LOOK_S = 5.0
+# A trainer copies at most at 1 Mbit/s on average, a keeper at ten times that.
+SNAPSHOT_REPLICATE_S = 60.0
+SNAPSHOT_REPLICATE_BYTES_PER_S = 125_000
+# Blobs on disk: those of our own and of others that are kept, and one of each that comes in.
+SNAPSHOT_BLOBS_MAX = 6
+
+# --- failure detection (SWIM, Lifeguard) -----------------------------------------------------
+# One member is probed in each period. A relayed path takes a second and more for a round trip,
+# and a volunteer's idle node may spend one small message a second.
+SWIM_PERIOD_S = 2.0
+# After this, helpers are asked; the rest of the period is theirs. Three slow round trips.
+SWIM_ACK_S = 1.0
+# Periods are jittered by this share, so that nodes started together do not probe in step.
+SWIM_JITTER = 0.1
+# Das et al. use 3: with 5 % of nodes bad, all helpers are bad once in 8,000 times.
+SWIM_HELPERS = 3
+# A helper says "not so far" at this share of the time that the asker waits for it.
+SWIM_NACK_SHARE = 0.8
+# So many members warn one that is suspected: four are lost together once in 10,000 times at a
+# tenth of lost messages, and each of them costs one ping.
+SWIM_WARNINGS = 4
+# Requests of others that are under way; a helper that has more of them says nack at once.
+SWIM_RELAYS_MAX = 64
+# Shortest suspicion: this many periods for each power of ten of members, so that a refutation
+# crosses the swarm there and back. 12 s at 100 members, 18 s at 1,000.
+SWIM_SUSPICION_PERIODS = 3.0
+# A single accuser waits this many times longer (Lifeguard's beta).
+SWIM_SUSPICION_SPREAD = 6.0
+# Independent confirmations that bring a suspicion down to the shortest (Lifeguard's K).
+SWIM_CONFIRMATIONS = 3
+SWIM_ACCUSERS_MAX = SWIM_CONFIRMATIONS + 1
+# Lifeguard's S: a node in trouble probes up to nine times slower.
+SWIM_HEALTH_MAX = 8
+# Our own clock was late by this much: the machine slept or was overloaded, not the others.
+SWIM_STALL_S = 1.0
+# What arrived while we slept is read before anybody is judged.
+SWIM_STALL_GRACE_S = 1.0
+# Each piece of news is sent this many times log2(members) by each who has it; what that misses,
+# comparing digests finds.
+SWIM_RETRANSMIT = 2
+# A claim is about 180 bytes: 6 KiB, a fraction of a second on any link, and only while there is
+# news. After a partition every member is news at once.
+SWIM_NEWS_MAX = 32
+# Views are compared with one random member, so that news that got lost is found again. While
+# there is more news than pings carry, in every period.
+SWIM_SYNC_S = 10.0
+# Likewise for this long after somebody came back from the dead: who heals a partition of a
+# thousand has the last claims after twenty seconds, and one that returned costs fifteen digests.
+SWIM_MENDING_S = 30.0
+# 512 claims of at most 450 bytes fit into MESSAGE_BYTES_MAX; larger swarms send pages in turn.
+SWIM_SYNC_CLAIMS_MAX = 512
+# So often a node may call a dead member, with the share of the dead as probability: two halves of
+# a swarm find each other after a partition, and one dead address gets one call a second from all.
+SWIM_RECALL_S = 1.0
+# Dead and left ones are remembered for a lunch break with the lid closed.
+SWIM_GONE_KEEP_S = 3600.0
+# About 1 KiB each; beyond, gone and never answering members make room, then nobody new gets in.
+SWIM_MEMBERS_MAX = 4096
+# Who leaves tells this many: they spread it, and the leaver may be gone within 0.2 s.
+SWIM_FAREWELLS = 8
+
+# --- admission ---------------------------------------------------------------------------
+# A link that leaks is of use to nobody for longer than this after its invite has ended.
+MEMBER_CERTIFICATE_DAYS_MAX = 30
+# One class of students; every member remembers each of them.
+INVITE_USES_MAX = 1000
+# Of the body of an invite or a certificate: about 165 bytes, and room for fields to come.
+CERTIFICATE_BYTES_MAX = 512
+# Twelve bytes each in a list that everybody passes on; dead invites leave it.
+REVOCATIONS_MAX = 256
+REVOCATIONS_BYTES_MAX = 4 * KIB
+# Chains of other members in one message: at 1.3 KiB each at most, a third of MESSAGE_BYTES_MAX.
+CREDENTIALS_HEARD_MAX = 64
+# Members, and uses of invites, that a node remembers: as many as authors of the shared state.
+ADMISSION_MEMBERS_MAX = 4096
+# Volunteers' clocks are wrong by minutes; a day off is a broken clock.
+ADMISSION_CLOCK_SKEW_S = 86_400
+# News of a new member reaches everybody who is online sooner than this; who claims to have
+# joined longer ago than that, and was not heard of, is not believed.
+ADMISSION_BACKDATE_S = 86_400

@@ -1,0 +1,1 @@
+"""Nodes of the same local network find each other."""

@@ -1,0 +1,1 @@
+"""Sessions that pass through a relay, for those who cannot be dialled."""
