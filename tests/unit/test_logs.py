@@ -53,7 +53,7 @@ def test_json_line_for_machines() -> None:
 def test_lower_layers_log_fields_without_this_module() -> None:
     stream = configured("text")
     logging.getLogger("swarmnode.net.web.http").error("failed", extra={"fields": {"path": "/x"}})
-    assert stream.getvalue().endswith("net.http: failed path=/x\n")
+    assert stream.getvalue().endswith("net.web.http: failed path=/x\n")
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
