@@ -29,7 +29,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
@@ -246,12 +245,7 @@ class Blob:
     def __enter__(self) -> Blob:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # --- inside --------------------------------------------------------------------------

@@ -17,7 +17,6 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from swarmnode import limits
@@ -115,12 +114,7 @@ class IncomingFile:
     def __enter__(self) -> IncomingFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         os.close(self._fd)
         self._temporary.unlink(missing_ok=True)
 
@@ -171,12 +165,7 @@ class HomeLock:
     def __enter__(self) -> HomeLock:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

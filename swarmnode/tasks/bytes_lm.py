@@ -12,12 +12,12 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from swarmnode.errors import ConfigError
 from swarmnode.tasks.base import DataError, PositiveFloat, PositiveInt, Task, TaskConfig
 from swarmnode.tasks.deal import deal, shard_count
 from swarmnode.tasks.gpt import ByteGPT
+from swarmnode.tasks.language import adamw, next_token_loss, write_on
 from swarmnode.tasks.text import corpus_hash, load_corpus, split
 
 
@@ -62,13 +62,7 @@ class BytesLM(Task):
         )
 
     def build_optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(
-            model.parameters(),
-            lr=self.config.lr,
-            betas=(0.9, 0.95),
-            weight_decay=0.01,
-            fused=next(model.parameters()).device.type in ("cpu", "cuda"),
-        )
+        return adamw(model, lr=self.config.lr, weight_decay=0.01)
 
     def batches(self, seed: int) -> Iterator[torch.Tensor]:
         text = self._text[0]
@@ -99,8 +93,7 @@ class BytesLM(Task):
             yield text[starts[:, None] + window].long()
 
     def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        logits = model(batch[:, :-1])
-        return functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        return next_token_loss(model, batch)
 
     def evaluate(self, model: torch.nn.Module) -> float:
         device = next(model.parameters()).device
@@ -109,17 +102,9 @@ class BytesLM(Task):
     def generate(
         self, model: torch.nn.Module, prompt: str, n: int, *, temperature: float, seed: int
     ) -> str:
-        device = next(model.parameters()).device
-        generator = torch.Generator().manual_seed(seed)
-        written = list(prompt.encode() or b"\n")
-        for _ in range(n):
-            tokens = torch.tensor([written[-self.config.context :]], device=device)
-            logits = model(tokens)[0, -1].float().cpu()
-            if temperature > 0:
-                weights = torch.softmax(logits / temperature, dim=0)
-                written.append(int(torch.multinomial(weights, 1, generator=generator)))
-            else:
-                written.append(int(logits.argmax()))
+        begun = list(prompt.encode() or b"\n")
+        context = self.config.context
+        written = write_on(model, begun, n, context=context, temperature=temperature, seed=seed)
         return bytes(written).decode(errors="replace")
 
     def data_hash(self) -> str:

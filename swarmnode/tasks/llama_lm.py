@@ -16,11 +16,11 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from swarmnode.errors import ConfigError
 from swarmnode.tasks.base import DataError, PositiveFloat, PositiveInt, Task, TaskConfig
 from swarmnode.tasks.documents import Documents, open_documents
+from swarmnode.tasks.language import adamw, next_token_loss, write_on
 from swarmnode.tasks.llama import Llama
 from swarmnode.tasks.tokens import Tokenizer, find_tokenizer
 
@@ -86,13 +86,7 @@ class LlamaLM(Task):
         )
 
     def build_optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(
-            model.parameters(),
-            lr=self.config.lr,
-            betas=(0.9, 0.95),
-            weight_decay=self.config.weight_decay,
-            fused=next(model.parameters()).device.type in ("cpu", "cuda"),
-        )
+        return adamw(model, lr=self.config.lr, weight_decay=self.config.weight_decay)
 
     def batches(self, seed: int) -> Iterator[torch.Tensor]:
         """Yield batches of shards in an order of this node's own, for ever."""
@@ -123,8 +117,7 @@ class LlamaLM(Task):
                 yield torch.tensor(chunk[begin : begin + size])
 
     def loss(self, model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        logits = model(batch[:, :-1])
-        return functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        return next_token_loss(model, batch)
 
     def evaluate(self, model: torch.nn.Module) -> float:
         device = next(model.parameters()).device
@@ -138,17 +131,9 @@ class LlamaLM(Task):
     def generate(
         self, model: torch.nn.Module, prompt: str, n: int, *, temperature: float, seed: int
     ) -> str:
-        device = next(model.parameters()).device
-        generator = torch.Generator().manual_seed(seed)
-        written = self._tokenizer.encode(prompt) or [self._tokenizer.end]
-        for _ in range(n):
-            tokens = torch.tensor([written[-self.config.context :]], device=device)
-            logits = model(tokens)[0, -1].float().cpu()
-            if temperature > 0:
-                weights = torch.softmax(logits / temperature, dim=0)
-                written.append(int(torch.multinomial(weights, 1, generator=generator)))
-            else:
-                written.append(int(logits.argmax()))
+        begun = self._tokenizer.encode(prompt) or [self._tokenizer.end]
+        context = self.config.context
+        written = write_on(model, begun, n, context=context, temperature=temperature, seed=seed)
         return self._tokenizer.decode(written)
 
     def data_hash(self) -> str:

@@ -101,13 +101,6 @@ class Family:
         return all(label.pattern == SHORT_ID for label in self.labels)
 
     @property
-    def sample_names(self) -> tuple[str, ...]:
-        """The names of its series."""
-        if self.kind == "histogram":
-            return tuple(self.name + suffix for suffix in ("_bucket", "_sum", "_count"))
-        return (self.name,)
-
-    @property
     def label_names(self) -> tuple[str, ...]:
         """The names of the labels of its series, without ``le``."""
         return tuple(label.name for label in self.labels)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from swarmnode.telemetry.catalogue import BY_NAME, FAMILIES, Kind
+from swarmnode.telemetry.catalogue import BY_NAME, FAMILIES, Family, Kind
 
 # Given by Prometheus to everything that comes from a target of our configuration.
 TARGET_LABELS = frozenset({"job", "swarm", "instance"})
@@ -80,11 +80,18 @@ def grouping_labels(expression: str) -> set[str]:
     return {name.strip() for _, names in found for name in names.split(",") if name.strip()}
 
 
+def sample_names(family: Family) -> tuple[str, ...]:
+    """Return the names of the series of a family."""
+    if family.kind == "histogram":
+        return tuple(family.name + suffix for suffix in ("_bucket", "_sum", "_count"))
+    return (family.name,)
+
+
 def series() -> dict[str, tuple[Kind, tuple[str, ...]]]:
     """Return kind and label names of every series a page can have, by its name."""
     found: dict[str, tuple[Kind, tuple[str, ...]]] = {}
     for family in FAMILIES:
-        for name in family.sample_names:
+        for name in sample_names(family):
             bucket = ("le",) if name.endswith("_bucket") else ()
             found[name] = (family.kind, family.label_names + bucket)
     return found

@@ -31,7 +31,6 @@ from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.tasks import Adam
 
 _EVERY = 20
-_WHOLE: Settings = {"every": _EVERY, "fragments": 1, "overlap": 0, "local_share": 0.0}
 _FP32: Settings = {"delta_codec": "", "weights_codec": ""}
 _NEVER = 10**6  # steps of a round: no exchange
 

@@ -1,0 +1,54 @@
+"""What tasks that learn to write have in common, whatever their tokens are."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+
+def next_token_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    """Return the mean cross entropy of each token after those before it.
+
+    Args:
+        batch: int64 [batch, context + 1].
+    """
+    logits = model(batch[:, :-1])
+    return functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+
+def adamw(model: torch.nn.Module, *, lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    """Return the optimizer of small language models, fused where the device can."""
+    return torch.optim.AdamW(
+        model.parameters(),
+        lr=lr,
+        betas=(0.9, 0.95),
+        weight_decay=weight_decay,
+        fused=next(model.parameters()).device.type in ("cpu", "cuda"),
+    )
+
+
+def write_on(
+    model: torch.nn.Module,
+    written: list[int],
+    n: int,
+    *,
+    context: int,
+    temperature: float,
+    seed: int,
+) -> list[int]:
+    """Return ``written``, which is not empty, and ``n`` tokens that the model adds to it.
+
+    Each follows from the last ``context``; temperature 0 takes the likeliest.
+    """
+    device = next(model.parameters()).device
+    generator = torch.Generator().manual_seed(seed)
+    written = list(written)
+    for _ in range(n):
+        tokens = torch.tensor([written[-context:]], device=device)
+        logits = model(tokens)[0, -1].float().cpu()
+        if temperature > 0:
+            weights = torch.softmax(logits / temperature, dim=0)
+            written.append(int(torch.multinomial(weights, 1, generator=generator)))
+        else:
+            written.append(int(logits.argmax()))
+    return written
