@@ -1,4 +1,4 @@
-"""What the tests of algorithms share: arenas in one line, and figures of what they did."""
+"""What the tests of algorithms share beside the arenas of the laboratory: figures, known bugs."""
 
 from __future__ import annotations
 
@@ -7,29 +7,13 @@ import math
 import torch
 
 from swarmnode.strategies.pair_average import PairAverage
-from swarmnode.strategies.topology import build_graph
-from swarmnode.testing.lab.arena import Arena
-from swarmnode.testing.lab.digits import Digits
+from swarmnode.testing.lab import setups
 from swarmnode.testing.lab.faults import Faults
-from swarmnode.testing.lab.tasks import Sgd, Walk
 
 torch.set_num_threads(1)  # its vectors are small, and the tests run beside each other
 
 # More seeds than one tell a lucky run from a right one; they take minutes.
 SEEDS = [1]
-
-
-def still(strategy, settings, *, n, graph="ring", seed=0, numel=8, dtype=torch.float64, **kwargs):
-    """Return an arena in which nothing moves but by exchanges."""
-    task = Walk(n, numel, seed, dtype=dtype)
-    return Arena(
-        task,
-        lambda x: strategy(settings, x),
-        graph=build_graph(graph, n),
-        optimizer=Sgd(task.x, 0.0),
-        seed=seed,
-        **kwargs,
-    )
 
 
 def decay(arena, begin, end):
@@ -40,17 +24,9 @@ def decay(arena, begin, end):
     return math.log(before / arena.consensus()) / (end - begin)
 
 
-def digits(strategy, settings, *, n=16, graph="matching", seed=1, dirichlet=None, **kwargs):
+def digits(strategy, settings, *, n=16, **options):
     """Return an arena that trains digits with momentum SGD, lr 0.05."""
-    task = Digits(n, seed, dirichlet=dirichlet)
-    return Arena(
-        task,
-        lambda x: strategy(settings, x),
-        graph=build_graph(graph, n),
-        optimizer=Sgd(task.x, 0.05, momentum=0.9),
-        seed=seed,
-        **kwargs,
-    )
+    return setups.digits(strategy, settings, n=n, optimizer=setups.momentum_sgd, **options)
 
 
 def mean_consensus(arena, begin, end, every=4):

@@ -10,8 +10,9 @@ from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.topology import build_graph
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.faults import Faults
+from swarmnode.testing.lab.setups import still
 from swarmnode.testing.lab.tasks import Walk
-from tests.algorithms.kit import decay, digits, mean_consensus, still, total
+from tests.algorithms.kit import decay, digits, mean_consensus, total
 from tests.algorithms.test_common import Noted
 
 RATE = {"rate": 1.0}

@@ -13,8 +13,9 @@ from swarmnode.strategies.dadao import Dadao
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.faults import Commit, Cut, Faults, Outage
+from swarmnode.testing.lab.setups import still
 from swarmnode.testing.lab.tasks import Quadratic, Sgd, Walk
-from tests.algorithms.kit import LOSSY, Overwrite, digits, still, total
+from tests.algorithms.kit import LOSSY, Overwrite, digits, total
 
 
 class Pulling(PairAverage):

@@ -14,6 +14,7 @@ from swarmnode.strategies.base import (
     StepInfo,
 )
 from swarmnode.strategies.diloco import DiLoCo
+from swarmnode.testing.fidelity.overlap import Delayed
 from swarmnode.testing.lab.faults import Cut, Faults, Outage
 from tests.algorithms.outer_kit import SEEDS, digits
 
@@ -70,23 +71,6 @@ def test_the_eager_estimate_is_the_own_fresh_share_and_the_others_last():
 
 
 # --- digits --------------------------------------------------------------------------------------
-
-
-class Delayed(DiLoCo):
-    """The naive overlap: the whole mean of the last round, one round late."""
-
-    def _begin_eagerly(self):
-        delta = self.phi - self.x
-        self._sent, self._awaits_mean = delta, True
-        if self._late is not None:
-            self._step(self._late)
-        self.x.add_(self.phi - self.x)
-
-    def apply(self, exchange):
-        self._late = exchange.mean["delta"].clone()
-        super().apply(exchange)
-
-    _late = None
 
 
 @SEEDS

@@ -11,8 +11,8 @@ from swarmnode.strategies.topology import build_graph
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.faults import Cut, Faults, Outage
+from swarmnode.testing.lab.setups import still
 from swarmnode.testing.lab.tasks import Adam, Quadratic, Sgd, Walk
-from tests.algorithms.kit import still
 
 
 class Watching(Strategy):

@@ -10,7 +10,8 @@ from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.registry import check_strategy
 from swarmnode.strategies.stability import gamma_bound, moment_map
 from swarmnode.testing.lab.faults import Faults
-from tests.algorithms.outer_kit import SEEDS, digits, slow_variance, stationary, walk
+from swarmnode.testing.lab.setups import slow_variance, walk
+from tests.algorithms.outer_kit import SEEDS, digits, stationary
 
 SETTINGS = {"every": 50, "momentum": 0.5, "beta": 0.7, "gamma": 0.7}
 LR = 0.01

@@ -8,8 +8,9 @@ import torch
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.faults import Cut, Faults
+from swarmnode.testing.lab.setups import still
 from swarmnode.testing.lab.tasks import Quadratic, Sgd
-from tests.algorithms.kit import Overwrite, digits, still
+from tests.algorithms.kit import Overwrite, digits
 
 
 def test_a_round_of_matchings_leaves_what_theory_says_of_the_variance():

@@ -10,16 +10,13 @@ from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.topology import build_graph
 from swarmnode.testing.fidelity.kit import (
     Point,
-    StrategyClass,
     check,
-    digits,
     line,
     mean,
-    momentum_sgd,
     number,
-    still,
     trace,
 )
+from swarmnode.testing.lab.setups import StrategyClass, digits, momentum_sgd, still
 
 _SOURCE = (
     "A. Nabli, E. Belilovsky, E. Oyallon, “A²CiD²: Accelerating Asynchronous Communication in"

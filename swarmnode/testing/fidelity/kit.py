@@ -1,83 +1,17 @@
-"""What the experiments share: arenas in one line, curves, and numbers that fit a page."""
+"""What the experiments share beside arenas: curves, and numbers that fit a page."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
-
-import torch
 
 from swarmnode.bench.fidelity.finding import Check, Series, Style
-from swarmnode.strategies.base import Strategy
-from swarmnode.strategies.topology import build_graph
 from swarmnode.testing.lab.arena import Arena
-from swarmnode.testing.lab.codecs import RAW
-from swarmnode.testing.lab.digits import Digits
-from swarmnode.testing.lab.faults import Faults
-from swarmnode.testing.lab.tasks import Adam, Optimizer, Sgd, Walk
 
 Point = tuple[float, float]
-Settings = dict[str, Any]
-StrategyClass = Callable[[Settings, torch.Tensor], Strategy]
 
 _POINTS_MAX = 60  # of a curve: a picture has no room for more
 _DIGITS = 4  # that a figure is kept with
-ADAM_LR = 1e-2
-SGD_LR, SGD_MOMENTUM = 0.05, 0.9
-
-
-def still(
-    strategy: StrategyClass, settings: Settings, *, n: int, graph: str, seed: int, numel: int = 8
-) -> Arena:
-    """Return an arena of random vectors in which nothing moves but by exchanges."""
-    task = Walk(n, numel, seed)
-    return Arena(
-        task,
-        lambda x: strategy(settings, x),
-        graph=build_graph(graph, n),
-        optimizer=Sgd(task.x, 0.0),
-        seed=seed,
-    )
-
-
-def walk(
-    strategy: StrategyClass, settings: Settings, *, n: int, lr: float, seed: int, numel: int = 64
-) -> Arena:
-    """Return an arena of random walks that start at 0: gradients are N(0, 1) and nothing else."""
-    task = Walk(n, numel, seed, noise=1.0)
-    task.x.zero_()
-    return Arena(task, lambda x: strategy(settings, x), optimizer=Sgd(task.x, lr), seed=seed)
-
-
-def digits(
-    strategy: StrategyClass,
-    settings: Settings,
-    *,
-    n: int,
-    seed: int,
-    optimizer: Callable[[torch.Tensor], Optimizer] = lambda x: Adam(x, ADAM_LR),
-    graph: str = "matching",
-    dirichlet: float | None = None,
-    codec: str = RAW,
-    faults: Faults = Faults(),  # noqa: B008  frozen
-) -> Arena:
-    """Return an arena that trains digits, with Adam unless told otherwise."""
-    task = Digits(n, seed, dirichlet=dirichlet)
-    return Arena(
-        task,
-        lambda x: strategy(settings, x),
-        graph=build_graph(graph, n),
-        optimizer=optimizer(task.x),
-        seed=seed,
-        codec=codec,
-        faults=faults,
-    )
-
-
-def momentum_sgd(x: torch.Tensor) -> Optimizer:
-    """Return the optimizer of the gossip papers."""
-    return Sgd(x, SGD_LR, momentum=SGD_MOMENTUM)
 
 
 def trace(arena: Arena, until: float, every: float, measure: Callable[[], float]) -> list[Point]:

@@ -11,16 +11,14 @@ from swarmnode.strategies import merge
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tensor.layout import Layout
 from swarmnode.testing.fidelity.kit import (
-    SGD_LR,
     Point,
     check,
-    digits,
     line,
     mean,
-    momentum_sgd,
     number,
 )
 from swarmnode.testing.lab.digits import Digits
+from swarmnode.testing.lab.setups import SGD_LR, digits, momentum_sgd
 from swarmnode.testing.lab.tasks import Sgd
 
 Rule = Callable[[list[torch.Tensor], Layout], torch.Tensor]

@@ -11,18 +11,15 @@ from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.stability import gamma_bound, moment_map
 from swarmnode.testing.fidelity.kit import (
     Point,
-    Settings,
     check,
-    digits,
     fit,
     line,
     mean,
     number,
     short,
     trace,
-    walk,
 )
-from swarmnode.testing.lab.arena import Arena
+from swarmnode.testing.lab.setups import Settings, digits, slow_variance, walk
 
 _SOURCE = (
     "J. Kolehmainen, N. Blagoev, J. Donaghy, O. Ersoy, C. Nies, “NoLoCo: No-all-reduce Low"
@@ -86,13 +83,9 @@ def _variances(settings: Settings, lr: float, rounds: int, seed: int) -> list[Po
     """Return (round, variance of slow weights)."""
     arena = walk(NoLoCo, settings, n=64, lr=lr, seed=seed)
     every = settings["every"]
-    return [(t / every, v) for t, v in trace(arena, rounds * every, every, lambda: _slow(arena))]
-
-
-def _slow(arena: Arena) -> float:
-    """Return the variance between the slow weights of the nodes, mean over coordinates."""
-    phi = np.stack([node.strategy.buffers()["phi"].numpy() for node in arena.up])
-    return float(phi.var(0, ddof=1).mean())
+    return [
+        (t / every, v) for t, v in trace(arena, rounds * every, every, lambda: slow_variance(arena))
+    ]
 
 
 def _settled(curve: list[Point]) -> float:
@@ -164,9 +157,9 @@ def _growth(momentum: float, gamma: float, seed: int, *, quick: bool) -> float:
     settings = {"every": 2, "momentum": momentum, "beta": 0.7, "gamma": gamma}
     arena = walk(NoLoCo, settings, n=64, lr=_LR, seed=seed, numel=256)
     arena.run(2 * begin)
-    before = _slow(arena)
+    before = slow_variance(arena)
     arena.run(2 * rounds)
-    return float((_slow(arena) / before) ** (1 / rounds))
+    return float((slow_variance(arena) / before) ** (1 / rounds))
 
 
 def _radius(momentum: float, gamma: float) -> float:

@@ -15,12 +15,8 @@ from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.testing.fidelity.kit import (
-    ADAM_LR,
     Point,
-    Settings,
-    StrategyClass,
     check,
-    digits,
     line,
     mean,
     number,
@@ -28,6 +24,7 @@ from swarmnode.testing.fidelity.kit import (
 )
 from swarmnode.testing.lab.codecs import through
 from swarmnode.testing.lab.digits import Digits
+from swarmnode.testing.lab.setups import ADAM_LR, Settings, StrategyClass, digits
 from swarmnode.testing.lab.tasks import Adam
 
 _EVERY = 20
@@ -155,7 +152,7 @@ def streaming(quick: bool) -> Finding:
 # --- DiLoCo and what overlaps with training ----------------------------------------------------
 
 
-class _Delayed(DiLoCo):
+class Delayed(DiLoCo):
     """What eager updates are compared with: the whole mean of the last round, a round late."""
 
     _late: torch.Tensor | None = None
@@ -181,7 +178,7 @@ def diloco(quick: bool) -> Finding:
         "DiLoCo": (DiLoCo, outer),
         "Streaming DiLoCo, E3M0": (Streaming, {**group, "nesterov": True}),
         "eager": (DiLoCo, {**outer, "eager": True}),
-        "a round late": (_Delayed, {**outer, "eager": True}),
+        "a round late": (Delayed, {**outer, "eager": True}),
     }
     found = {"data parallel": _data_parallel(n=n, steps=steps, seeds=seeds)}
     for name, (strategy, settings) in runs.items():
