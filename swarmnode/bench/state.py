@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarmnode import limits
+from swarmnode.daemon.exchange.mixing import letters_of
 from swarmnode.daemon.membership.report import SelfReport
-from swarmnode.daemon.status.mixing import letters_of
 from swarmnode.protocol.crdt import events
 from swarmnode.protocol.crdt.replica import SharedState
 from swarmnode.protocol.identity import Identity

@@ -13,8 +13,8 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.discovery.lookup import ask_node
 from swarmnode.daemon.discovery.visitor import Visitor, visit
+from swarmnode.daemon.status.control import ask_node
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, TransportError
 from swarmnode.ids import encode_base32

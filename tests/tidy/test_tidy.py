@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -192,6 +193,22 @@ def test_rooms_of_the_daemon_log_under_their_own_name() -> None:
                 said = ast.unparse(node.args[0])
                 wrong += [] if said == f"'swarmnode.daemon.{room}'" else [where(path, node)]
     assert not wrong, "get_logger takes the name of the room"
+
+
+def test_rooms_of_the_daemon_say_what_is_for_others() -> None:
+    """Each module is named in the docstring of its room, or a contract keeps it inside."""
+    settings = tomllib.loads(text_of(ROOT / "pyproject.toml"))["tool"]["importlinter"]
+    kept = {name for each in settings["contracts"] for name in each.get("protected_modules", ())}
+    wrong = []
+    for room in sorted(path for path in (PACKAGE / "daemon").iterdir() if path.is_dir()):
+        offered = ast.get_docstring(tree_of(room / "__init__.py")) or ""
+        names = set(re.findall(r"``([a-z_.]+)``", offered.partition("For others:")[2]))
+        for path in sources_in(room):
+            inside = ".".join(path.relative_to(room).with_suffix("").parts)
+            if path.name != "__init__.py":
+                is_kept = f"swarmnode.daemon.{room.name}.{inside}" in kept
+                wrong += [] if is_kept != (inside in names) else [f"{room.name}.{inside}"]
+    assert not wrong, "name it under 'For others', or protect it in pyproject.toml; not both"
 
 
 def test_every_limit_is_used() -> None:

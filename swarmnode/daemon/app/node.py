@@ -316,7 +316,9 @@ class Node:
         part.members.on_expelled = self._fail
         part.state.on_key_elsewhere = self._key_guard.seen_elsewhere
         self.view.part = part
-        self.view.peer_metrics = share_metrics(self.readings, part, self.env)
+        self.view.peer_metrics = share_metrics(
+            self.readings, part, self._identity.peer_id, self.env
+        )
         await nursery.start(part.run)
         if self._grounds.nat is not None:
             self._grounds.nat.on_addresses = part.addresses_changed

@@ -25,7 +25,6 @@ import trio
 from swarmnode import limits
 from swarmnode.config import parse_host_port
 from swarmnode.daemon.discovery.dht import Discovery
-from swarmnode.daemon.status.view import NodeView
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, SwarmNodeError
 from swarmnode.ids import PeerId, decode_base32, encode_base32
@@ -221,19 +220,6 @@ async def find_swarms(
             for name in names:
                 nursery.start_soon(look_up, name)
     return claims
-
-
-async def ask_node(
-    view: NodeView, lan: LanBeacon | None, names: Iterable[str], env: Env
-) -> Findings:
-    """Return what a running node knows. Raises ConfigError for too many names."""
-    claims = await find_swarms(check_names(names), view.discovery, lan, env)
-    if view.manifest is not None and view.part is not None:
-        own, members = view.manifest, len(view.part.members.live())
-        claims.insert(
-            0, Claim(own.name, own.swarm_key, "home", view.self_id, (), members, own.created_at)
-        )
-    return Findings(gather(claims), searched(view.discovery, lan, env))
 
 
 def searched(discovery: Discovery, lan: LanBeacon | None, env: Env) -> Searched:

@@ -5,6 +5,7 @@ another has; ``log`` rounds of published updates; ``merge`` one mean of all whol
 runs of them, and whether training together stands still. It borrows from ``worker`` and sends over
 ``membership``; which kinds a swarm needs its strategy says, by its wishes.
 
-For others: ``takers`` (all kinds together), ``pair.exchanges``, ``merge.finalize``, ``standstill``
-and ``history``.
+For others: ``takers`` (all kinds together), ``pair.exchanges``, ``group.groups``,
+``merge.finalize``; what is counted, ``pair.transfer`` and ``history``; what is shown,
+``standstill`` and ``mixing``.
 """

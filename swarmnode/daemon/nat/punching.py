@@ -92,7 +92,7 @@ class Punching:
         async with self._correspond(peer) as letters, self._whereabouts(via) as addresses:
             sides = Sides(self._own_id, peer, addresses)
             inviter = Inviter(
-                sides, nonce=self._env.token(wire.NONCE_BYTES), now=trio.current_time()
+                sides, nonce=self._env.token(wire.PUNCH_NONCE_BYTES), now=trio.current_time()
             )
             await self._send(peer, inviter.offer, via)
             answer, received = await _next(letters, PunchAnswer)

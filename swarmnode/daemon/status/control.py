@@ -14,9 +14,9 @@ GET /metrics, /peers/ID/metrics, /sd, /-/healthy, /-/ready  see ``scrape.py``; a
                 metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``
 POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.exchange.merge.finalize.Finalized`
-GET /limits     :class:`~swarmnode.daemon.volunteer.view.LimitsView`
+GET /limits     :class:`~swarmnode.daemon.status.owner.LimitsView`
 POST /pause     ``?for=2h``, or until /resume:
-                :class:`~swarmnode.daemon.volunteer.view.PauseView`, as /resume
+                :class:`~swarmnode.daemon.status.owner.PauseView`, as /resume
 POST /finish    complete what runs, then leave; answers at once
 POST /leave     leave the swarm and stop; answers at once
 ==============  =====================================================================
@@ -24,25 +24,45 @@ POST /leave     leave the swarm and stop; answers at once
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import Protocol
 
 from swarmnode import limits
-from swarmnode.daemon.discovery.lookup import ask_node
+from swarmnode.daemon.discovery.lookup import (
+    Claim,
+    Findings,
+    check_names,
+    find_swarms,
+    gather,
+    searched,
+)
+from swarmnode.daemon.nat.nat import Nat
+from swarmnode.daemon.status.dashboard import Shown, dashboard_routes
 from swarmnode.daemon.status.fresh_link import fresh_link
 from swarmnode.daemon.status.netcheck import find
 from swarmnode.daemon.status.netlook import look
-from swarmnode.daemon.status.scrape import metrics_routes
-from swarmnode.daemon.volunteer.view import volunteer_routes
+from swarmnode.daemon.status.owner import volunteer_routes
+from swarmnode.daemon.status.scrape import Scraped, metrics_routes
+from swarmnode.daemon.status.view import NodeView
+from swarmnode.daemon.worker.trainer import Trainer
+from swarmnode.env import Env
 from swarmnode.errors import NotRunning
 from swarmnode.ipc.control import MERGE_RULES
+from swarmnode.net.lan.beacon import LanBeacon
 from swarmnode.net.web.http import Request, Response, Route, json_response
 
-if TYPE_CHECKING:
-    from swarmnode.daemon.app.node import Node
-    from swarmnode.daemon.worker.trainer import Trainer
+
+class Controlled(Scraped, Shown, Protocol):
+    """A node that its owner asks."""
+
+    nat: Nat | None
+    beacon: LanBeacon | None
+
+    def stop(self, reason: str) -> None:
+        """Leave the swarm and end."""
 
 
-def control_routes(node: Node) -> list[Route]:
+def control_routes(node: Controlled) -> list[Route]:
     """Return the routes of the Unix socket."""
 
     async def status(request: Request) -> Response:
@@ -73,15 +93,6 @@ def control_routes(node: Node) -> list[Route]:
         rule = request.query().get("merge", MERGE_RULES[0])
         return json_response(await node.view.finalizer.finalize(rule))
 
-    async def overview(request: Request) -> Response:  # noqa: ARG001
-        return json_response(node.dashboard.overview())
-
-    async def history(request: Request) -> Response:  # noqa: ARG001
-        return json_response(node.dashboard.history.whole())
-
-    async def dashboard(request: Request) -> Response:  # noqa: ARG001
-        return json_response(node.dashboard.whereabouts())
-
     async def leave(request: Request) -> Response:  # noqa: ARG001
         node.stop("asked to leave")
         return json_response({"leaving": True})
@@ -95,15 +106,26 @@ def control_routes(node: Node) -> list[Route]:
         Route("POST", "/snapshot", snapshot, limits.SNAPSHOT_REQUEST_DEADLINE_S + 1),
         Route("POST", "/finalize", finalize, limits.FINALIZE_DEADLINE_S),
         Route("POST", "/leave", leave),
-        Route("GET", "/overview", overview),
-        Route("GET", "/history", history),
-        Route("GET", "/dashboard", dashboard),
+        *dashboard_routes(node),
         *volunteer_routes(node),
         *metrics_routes(node),
     ]
 
 
-def _trainer(node: Node) -> Trainer:
+def _trainer(node: Controlled) -> Trainer:
     if node.view.trainer is None:
         raise NotRunning(f"this node does not train yet: {node.view.waiting_for}")
     return node.view.trainer
+
+
+async def ask_node(
+    view: NodeView, lan: LanBeacon | None, names: Iterable[str], env: Env
+) -> Findings:
+    """Return what a running node knows. Raises ConfigError for too many names."""
+    claims = await find_swarms(check_names(names), view.discovery, lan, env)
+    if view.manifest is not None and view.part is not None:
+        own, members = view.manifest, len(view.part.members.live())
+        claims.insert(
+            0, Claim(own.name, own.swarm_key, "home", view.self_id, (), members, own.created_at)
+        )
+    return Findings(gather(claims), searched(view.discovery, lan, env))

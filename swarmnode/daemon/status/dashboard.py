@@ -38,17 +38,18 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Protocol
 
 import msgspec
 import trio
 
 from swarmnode import limits
 from swarmnode.config import HostPort
-from swarmnode.daemon.status.control import control_routes
-from swarmnode.daemon.status.mixing import letters_of
+from swarmnode.daemon.exchange.mixing import letters_of
 from swarmnode.daemon.status.overview import Overview, overview_of
+from swarmnode.daemon.status.owner import Owned, volunteer_routes
 from swarmnode.dashboard import PAGE, load_assets
+from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Overloaded, Refused
 from swarmnode.net.web.http import (
     HttpError,
@@ -56,12 +57,10 @@ from swarmnode.net.web.http import (
     Response,
     Route,
     StreamingResponse,
+    json_response,
     serve_http,
 )
 from swarmnode.net.web.routes import Handler, SendChunk
-
-if TYPE_CHECKING:
-    from swarmnode.daemon.app.node import Node
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -164,6 +163,32 @@ class Whereabouts(msgspec.Struct, frozen=True):
     reason: str  # why it is not served
 
 
+class Shown(Owned, Protocol):
+    """A node that has a dashboard."""
+
+    env: Env
+    dashboard: Dashboard
+
+
+def dashboard_routes(node: Shown) -> list[Route]:
+    """Return what the control socket says of the dashboard, and what the page shows."""
+
+    async def overview(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.dashboard.overview())
+
+    async def history(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.dashboard.history.whole())
+
+    async def whereabouts(request: Request) -> Response:  # noqa: ARG001
+        return json_response(node.dashboard.whereabouts())
+
+    return [
+        Route("GET", "/overview", overview),
+        Route("GET", "/history", history),
+        Route("GET", "/dashboard", whereabouts),
+    ]
+
+
 class Dashboard:
     """Serves the page of one node, and remembers losses for it.
 
@@ -171,7 +196,7 @@ class Dashboard:
         address: where to listen; None if it is switched off.
     """
 
-    def __init__(self, node: Node, address: HostPort | None) -> None:
+    def __init__(self, node: Shown, address: HostPort | None) -> None:
         self.history = LossHistory()
         self._node = node
         self._address = address
@@ -257,18 +282,17 @@ class Dashboard:
                 raise HttpError(404, "there is no such file")
             return Response(*assets[request.parameter], headers=_HEADERS)
 
-        control = control_routes(self._node)
         read = [
             Route("GET", "/static/{name}", static),
             Route("GET", "/events", self._events),
-            *(route for route in control if route[:2] in _READ),
+            *(route for route in dashboard_routes(self._node) if route[:2] in _READ),
         ]
         return [
             Route("GET", "/", page),  # also for whoever follows a link from another page
             *(route._replace(handler=_own_page_only(route.handler)) for route in read),
             *(
                 route._replace(handler=self._with_key(route.handler))
-                for route in control
+                for route in volunteer_routes(self._node)
                 if route[:2] in _FOR_OWNER
             ),
         ]

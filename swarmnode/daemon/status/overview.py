@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.status.mixing import letters_of, observed_rates
+from swarmnode.daemon.exchange.mixing import letters_of, observed_rates
 from swarmnode.ids import PeerId
 
 if TYPE_CHECKING:

@@ -13,11 +13,12 @@ import math
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.exchange.mixing import InThread
 from swarmnode.errors import (
     ChannelBroken,
     DeadlineExceeded,
@@ -36,13 +37,23 @@ from swarmnode.wire.packing import decode_record, encode_record
 
 if TYPE_CHECKING:
     from swarmnode.daemon.membership.swarm import SwarmPart
-    from swarmnode.daemon.status.readings import ReadingsDesk
     from swarmnode.env import Env
 
 METRICS_SERVICE = "metrics/1"
 
 
-def share_metrics(desk: ReadingsDesk, part: SwarmPart, env: Env) -> PeerMetrics:
+class Desk(Protocol):
+    """Where the metrics of this node are read; see ``readings.py``."""
+
+    async def look_at_machine(self, in_thread: InThread) -> None:
+        """Bring what the machine says up to date."""
+
+    def read(self) -> Readings:
+        """Return everything as it is now."""
+        ...
+
+
+def share_metrics(desk: Desk, part: SwarmPart, self_id: PeerId, env: Env) -> PeerMetrics:
     """Answer members of our swarm, and return what asks them."""
 
     async def read() -> Readings:
@@ -56,7 +67,7 @@ def share_metrics(desk: ReadingsDesk, part: SwarmPart, env: Env) -> PeerMetrics:
         part.manifest.name,
         services.name(METRICS_SERVICE),
         members.connect,
-        lambda: {desk.view.self_id, *members.detector.members(), *members.sessions},
+        lambda: {self_id, *members.detector.members(), *members.sessions},
         lambda peer: part.peer_report(peer).name or default_name(peer),
     )
 

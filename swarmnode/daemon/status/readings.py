@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from swarmnode import __version__, limits
+from swarmnode.daemon.exchange.mixing import InThread
 from swarmnode.daemon.membership.report import PeerReport
-from swarmnode.daemon.status.mixing import InThread
 from swarmnode.net.paths import path_of
 from swarmnode.telemetry.catalogue import FIGURE, NAME, VERSION, WORD
 from swarmnode.telemetry.logs import log_counts

@@ -34,12 +34,15 @@ import math
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.status.readings import ReadingsDesk
+from swarmnode.daemon.status.view import NodeView
+from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Refused, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.web.http import Request, Response, Route, json_response
@@ -49,17 +52,22 @@ from swarmnode.store.files import write_atomic
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.readings import Readings
 
-if TYPE_CHECKING:
-    from swarmnode.daemon.app.node import Node
-    from swarmnode.daemon.status.view import NodeView
-
 _log = get_logger("swarmnode.daemon.status")
 
 
 _TIMEOUT_HEADER = "x-prometheus-scrape-timeout-seconds"
 
 
-def metrics_routes(node: Node) -> list[Route]:
+class Scraped(Protocol):
+    """A node that has metrics; ``metrics_listener`` is where on TCP, empty: nowhere."""
+
+    env: Env
+    view: NodeView
+    readings: ReadingsDesk
+    metrics_listener: str
+
+
+def metrics_routes(node: Scraped) -> list[Route]:
     """Return the routes that Prometheus may see."""
 
     async def metrics(request: Request) -> Response:
@@ -98,7 +106,7 @@ def metrics_routes(node: Node) -> list[Route]:
     ]
 
 
-def sd_targets(node: Node) -> list[dict[str, Any]]:
+def sd_targets(node: Scraped) -> list[dict[str, Any]]:
     """Return all members that have not left as targets, those first that we know best.
 
     Without a listener for metrics there is nothing to point Prometheus at, and no target.
@@ -131,7 +139,7 @@ def target_address(host: str | None, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _members(node: Node) -> list[PeerId]:
+def _members(node: Scraped) -> list[PeerId]:
     """Return the others: those with a session first, then the live, then the dead."""
     if node.view.part is None:
         return []
@@ -147,7 +155,7 @@ def _members(node: Node) -> list[PeerId]:
     return sorted(known - left, key=rank)
 
 
-def _known_peer(node: Node, text: str) -> PeerId:
+def _known_peer(node: Scraped, text: str) -> PeerId:
     try:
         peer = PeerId.parse(text)
     except ConfigError as error:
@@ -178,7 +186,7 @@ _TEXT = "text/plain; charset=utf-8"
 _AT_WORK = ("training", "serving")
 
 
-def health_routes(node: Node) -> list[Route]:
+def health_routes(node: Scraped) -> list[Route]:
     """Return the routes."""
 
     async def healthy(request: Request) -> Response:  # noqa: ARG001
@@ -209,7 +217,7 @@ def _line(text: str, status: int) -> Response:
 _READABLE = 0o644  # by Prometheus and node_exporter, which are other users
 
 
-async def keep_metrics_files(node: Node, textfile: str, file_sd: str) -> None:
+async def keep_metrics_files(node: Scraped, textfile: str, file_sd: str) -> None:
     """Write these files every METRICS_FILE_S until cancelled; an empty path is none."""
     from swarmnode.telemetry.exposition import render  # 3 MB, for nodes that write files
 
@@ -226,7 +234,7 @@ async def keep_metrics_files(node: Node, textfile: str, file_sd: str) -> None:
 class _Writer:
     """Writes files; of failures in a row the log has the first."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Scraped) -> None:
         self._node = node
         self._failed: set[Path] = set()
 

@@ -15,6 +15,7 @@ from swarmnode import __version__, limits
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.exchange.group.groups import Groups
 from swarmnode.daemon.exchange.merge.finalize import Finalizer
+from swarmnode.daemon.exchange.mixing import InThread, Meetings, SwarmMixing
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.exchange.standstill import find_standstills, other_base_alarm
 from swarmnode.daemon.exchange.takers import Takers
@@ -22,7 +23,6 @@ from swarmnode.daemon.membership.dealer import Dealer
 from swarmnode.daemon.membership.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.snapshots.blobs import Blobs
-from swarmnode.daemon.status.mixing import InThread, Meetings, SwarmMixing
 from swarmnode.daemon.status.peer_metrics import PeerMetrics
 from swarmnode.daemon.transport.key_guard import KeyGuard
 from swarmnode.daemon.transport.network import Network

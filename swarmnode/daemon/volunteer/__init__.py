@@ -5,5 +5,5 @@ the files that keep them. What rests is told by an interface: it knows
 neither worker nor session. The core is ``protocol/volunteer.py``.
 
 For others: ``rules`` (:class:`~swarmnode.daemon.volunteer.rules.Volunteer`), ``machine``,
-``footprint`` (the memory that training takes), ``totals`` (what this node gave) and ``view``.
+``footprint`` (the memory that training takes) and ``totals`` (what this node gave).
 """

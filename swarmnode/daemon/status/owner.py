@@ -5,7 +5,7 @@ The routes by which a person pauses, resumes and finishes, and sees what holds.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import msgspec
 
@@ -15,8 +15,15 @@ from swarmnode.errors import ConfigError
 from swarmnode.net.web.http import Request, Response, Route, json_response
 from swarmnode.quantities import parse_duration_s, show_bytes, show_duration
 
-if TYPE_CHECKING:
-    from swarmnode.daemon.app.node import Node
+
+class Owned(Protocol):
+    """A node whose owner may pause it."""
+
+    view: NodeView
+    volunteer: Volunteer
+
+    def finish(self) -> None:
+        """Complete what runs, then stop."""
 
 
 class HoldView(msgspec.Struct, frozen=True):
@@ -136,7 +143,7 @@ class PauseView(msgspec.Struct, frozen=True):
     until_unix_s: float | None
 
 
-def volunteer_routes(node: Node) -> list[Route]:
+def volunteer_routes(node: Owned) -> list[Route]:
     """Return the routes."""
 
     def now() -> Response:
