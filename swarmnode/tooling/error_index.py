@@ -63,7 +63,7 @@ def messages() -> list[Message]:
     """Return every text of an error that is made with it in the code."""
     found: set[Message] = set()
     for path in sorted(_PACKAGE.rglob("*.py")):
-        if "testing" not in path.parts:
+        if not {"testing", "tooling"} & set(path.relative_to(_PACKAGE).parts):
             found.update(_in_module(ast.parse(path.read_text(encoding="utf-8"))))
     return sorted(found, key=lambda message: (re.sub(r"\W+", "", message.text).lower(), message))
 
