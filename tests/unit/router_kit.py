@@ -155,5 +155,5 @@ def search_answer(url: str) -> bytes:
     ).encode("ascii")
 
 
-PCP_PORT = pcp.PORT
-SSDP_PORT = ssdp.PORT
+PCP_PORT = pcp.PCP_PORT
+SSDP_PORT = ssdp.SSDP_PORT
