@@ -13,7 +13,7 @@ from msgspec import Meta
 from swarmnode import limits
 from swarmnode.wire.records import Digest
 
-_NONCE_BYTES = 16
+NONCE_BYTES = 16
 
 
 class PunchAddress(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class PunchMessage(msgspec.Struct, frozen=True, tag_field="t"):
 class PunchOffer(PunchMessage, frozen=True, tag="punch-offer"):
     """Let us dial each other at the same moment; I shall say when."""
 
-    nonce: Annotated[bytes, Meta(min_length=_NONCE_BYTES, max_length=_NONCE_BYTES)]
+    nonce: Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
     addresses: PunchAddresses
 
 
