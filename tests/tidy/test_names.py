@@ -21,7 +21,7 @@ from tests.tidy.test_tidy import PACKAGE, ROOT, TESTS, sources_in, text_of, tree
 TWICE: dict[str, frozenset[str]] = {
     # Each family of messages has its own, read as `wire.dht.Ping`.
     "swarmnode.wire": frozenset(
-        {"Answer", "Message", "Ping", "Prepared", "Question", "Request", "Want"}
+        {"Answer", "Message", "NONCE_BYTES", "Ping", "Prepared", "Question", "Request", "Want"}
     ),
     # Each core has events and effects of its own, read as `events.Begin`.
     "swarmnode.protocol": frozenset(
