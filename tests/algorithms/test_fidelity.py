@@ -1,7 +1,6 @@
 """The experiments behind docs/fidelity.md, in runs so short that only their form is judged."""
 
 import math
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,9 @@ from swarmnode.strategies.streaming import Streaming
 from swarmnode.testing.fidelity import gossip, overlap
 from swarmnode.testing.fidelity.experiments import EXPERIMENTS, run_experiment
 from swarmnode.testing.fidelity.kit import fit, line, number
+from tests.conftest import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "fidelity" / "findings.json"
+PAGE = ROOT / "docs" / "fidelity" / "findings.json"
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from swarmnode.store.blobs import BlobStore
+from tests.conftest import ROOT
 from tests.crash.blob_writer import CHUNK_BYTES, cut, manifest_of
 
-ROOT = Path(__file__).parents[2]
 N_CHUNKS = 40
 
 

@@ -21,9 +21,8 @@ import pytest
 from swarmnode.errors import CorruptRecord
 from swarmnode.store.checkpoints import newest, verify_checkpoint
 from swarmnode.worker.snapshots.snapshot import SnapshotStore
+from tests.conftest import ROOT
 from tests.crash.checkpoint_writer import check, new_node
-
-ROOT = Path(__file__).parents[2]
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from swarmnode import limits
 from swarmnode.errors import CorruptRecord, Refused, StorageError, StorageFull
 from swarmnode.store import journal as journal_module
 from swarmnode.store.journal import JOURNAL_RECORD_BYTES_MAX, Journal
+from tests.conftest import ROOT
 
 PAYLOADS = (b"", b"one", bytes(range(40)), b"\xff" * 17)
 
@@ -170,7 +171,7 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     with Journal(path):
         done = subprocess.run(
             [sys.executable, "-c", code],
-            cwd=Path(__file__).parents[2],
+            cwd=ROOT,
             capture_output=True,
             text=True,
             check=False,

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from swarmnode.store.journal import Journal
+from tests.conftest import ROOT
 from tests.crash.journal_writer import counter_of
-
-ROOT = Path(__file__).parents[2]
 
 
 def run_and_kill(path: Path, seed: int, n_acks: int) -> int:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import ROOT
+
 DEPLOY = ROOT / "deploy"
 RULES = sorted((DEPLOY / "prometheus" / "rules").glob("*.yml"))
 PROGRAM_DEADLINE_S = 120.0

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import yaml
 
 from tests.deploy.kit import DEPLOY, RULES, load
-from tests.process.daemon_kit import LOOPBACK, free_port, wait_until
+from tests.kits.daemon_kit import LOOPBACK, free_port, wait_until
 
 SCRAPE_S = 5
 Samples = dict[str, float]  # by instance

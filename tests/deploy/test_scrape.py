@@ -13,7 +13,7 @@ from tests.deploy.kit import needs
 from tests.deploy.prometheus_kit import SCRAPE_S, Prometheus, Samples
 from tests.deploy.promql import plain
 from tests.deploy.test_dashboards import expressions
-from tests.process.daemon_kit import LOOPBACK, Daemon, free_port, wait_until
+from tests.kits.daemon_kit import LOOPBACK, Daemon, free_port, wait_until
 from tests.process.life_kit import Party, peer_of
 
 pytestmark = [needs("prometheus"), pytest.mark.slow]

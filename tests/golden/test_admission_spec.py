@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
@@ -20,9 +19,10 @@ from swarmnode.wire.admission import MemberChain
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.schema import FAMILIES
 from swarmnode.wire.swarm import Signed
+from tests.conftest import ROOT
 from tests.golden.messages import EXAMPLES
 
-SPEC = (Path(__file__).parents[2] / "proto" / "admission.md").read_text(encoding="utf-8")
+SPEC = (ROOT / "proto" / "admission.md").read_text(encoding="utf-8")
 SPACED = " ".join(SPEC.split())
 SWARM = Identity.from_seed(b"s" * 32)
 INVITE = Identity.from_seed(b"i" * 32)

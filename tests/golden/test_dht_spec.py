@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import get_args
 
 import msgspec
 
 from swarmnode import limits
 from swarmnode.wire import dht
+from tests.conftest import ROOT
 
-SPEC = (Path(__file__).parents[2] / "proto" / "dht.md").read_text(encoding="utf-8")
+SPEC = (ROOT / "proto" / "dht.md").read_text(encoding="utf-8")
 SPACED = " ".join(SPEC.split())
 
 

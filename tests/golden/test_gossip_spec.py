@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -13,8 +12,9 @@ from swarmnode.protocol.gossip.events import Role
 from swarmnode.protocol.gossip.exchange import TRANSITIONS
 from swarmnode.protocol.gossip.flight import State
 from swarmnode.wire.exchange import gossip
+from tests.conftest import ROOT
 
-SPEC = (Path(__file__).parents[2] / "proto" / "gossip.md").read_text(encoding="utf-8")
+SPEC = (ROOT / "proto" / "gossip.md").read_text(encoding="utf-8")
 RECORDS = {record.__struct_config__.tag: record for record in get_args(gossip.Message)}
 REFUSED = "!"
 

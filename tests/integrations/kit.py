@@ -10,7 +10,7 @@ import torch
 
 from swarmnode.cli.demo.audit import audit_histories
 from swarmnode.config import Paths
-from tests.process.daemon_kit import free_port
+from tests.kits.daemon_kit import free_port
 
 QUIET = {"metrics": "off", "dashboard": "off", "lan": False}
 SETTINGS = {"every": 4, "fragments": 2, "overlap": 1}

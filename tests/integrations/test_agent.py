@@ -26,7 +26,7 @@ from tests.integrations.kit import (
     committed_on_both,
     target,
 )
-from tests.process.daemon_kit import DEADLINE_S, free_port, make_home, new_swarm, wait_until
+from tests.kits.daemon_kit import DEADLINE_S, free_port, make_home, new_swarm, wait_until
 
 STEP_S = 0.002  # else so small a model takes thousands of steps between two messages
 

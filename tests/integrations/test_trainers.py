@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import ROOT
 from tests.integrations.kit import committed_on_both
 from tests.integrations.programs import BATCH, CONTEXT, EXCHANGES_MIN
-from tests.process.daemon_kit import environment, free_port
+from tests.kits.daemon_kit import environment, free_port
 
 DEADLINE_S = 240.0  # both import their library on a busy machine
 
@@ -28,7 +29,7 @@ def start(kind: str, verb: str, home: Path, *arguments: str) -> subprocess.Popen
         stderr=subprocess.PIPE,
         encoding="utf-8",
         env=environment(home) | extra,
-        cwd=Path(__file__).parents[2],
+        cwd=ROOT,
     )
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from swarmnode.ipc.spawn import worker_command
+from tests.kits.daemon_kit import Daemon, environment
 from tests.lab.natlab import NatLab
-from tests.process.daemon_kit import Daemon, environment
 
 
 class LabDaemon(Daemon):

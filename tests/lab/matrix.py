@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from swarmnode.protocol.swarm import Hint
 from swarmnode.tensor.layout import Layout
+from tests.kits.daemon_kit import make_home, new_swarm, wait_until
 from tests.lab.lab_daemon import LabDaemon
 from tests.lab.natlab import NAT_TYPES, NatLab
-from tests.process.daemon_kit import make_home, new_swarm, wait_until
 
 NUMEL = 1_000_000
 RELAY_PORT, PORT = 443, 7337

@@ -9,10 +9,10 @@ from swarmnode.config import Paths
 from swarmnode.protocol.swarm import Hint
 from swarmnode.store.files import make_private_dir
 from swarmnode.store.keys import load_or_create_identity
+from tests.kits.daemon_kit import swarmnode, without_torch
 from tests.lab.lab_daemon import LabDaemon
 from tests.lab.matrix import PORT, RELAY_PORT
 from tests.lab.natlab import NatLab
-from tests.process.daemon_kit import swarmnode, without_torch
 
 KINDS = ("port-restricted", "symmetric", "cgnat", "udp-blocked")
 EXCHANGES = 4

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.kits.daemon_kit import is_alive, wait_until
 from tests.lab import namespaces
 from tests.lab.natlab import ROOT, NatLab, Site
 from tests.lab.shaper import Lane, Shape, Shaper
-from tests.process.daemon_kit import is_alive, wait_until
 
 
 @pytest.mark.parametrize("text", ["round-cone", "symmetric+fast", "none*2", "symmetric*9", ""])

@@ -14,10 +14,10 @@ import pytest
 from swarmnode.protocol.swarm import Hint
 from tests.deploy.kit import needs
 from tests.deploy.prometheus_kit import SCRAPE_S, Prometheus, Samples
+from tests.kits.daemon_kit import LOOPBACK, make_home, new_swarm, wait_until, without_torch
 from tests.lab.lab_daemon import LabDaemon
 from tests.lab.matrix import PORT, RELAY_PORT
 from tests.lab.natlab import NatLab
-from tests.process.daemon_kit import LOOPBACK, make_home, new_swarm, wait_until, without_torch
 
 pytestmark = needs("prometheus")
 

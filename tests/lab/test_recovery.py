@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from swarmnode.protocol.swarm import Hint
+from tests.kits.daemon_kit import make_home, new_swarm, wait_until
 from tests.lab.lab_daemon import LabDaemon
 from tests.lab.matrix import PORT, RELAY_PORT
 from tests.lab.natlab import NatLab
-from tests.process.daemon_kit import make_home, new_swarm, wait_until
 
 BACK_S = 15.0
 

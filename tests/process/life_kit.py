@@ -14,8 +14,7 @@ from swarmnode.protocol.swarm import Hint
 from swarmnode.store.files import make_private_dir
 from swarmnode.store.keys import load_or_create_identity
 from swarmnode.tensor.layout import Layout
-
-from .daemon_kit import LOOPBACK, Daemon, Swarm, make_home, wait_until, without_torch
+from tests.kits.daemon_kit import LOOPBACK, Daemon, Swarm, make_home, wait_until, without_torch
 
 NAME = "demo"
 # `synthetic` of 2,048 numbers that learns slowly: a node that begins anew is known by its loss,

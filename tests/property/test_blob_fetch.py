@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from swarmnode import limits
 from swarmnode.protocol.blobs.merkle import MerkleTree, leaf_hash, proof_length, root_from
-from tests.property.blob_model import CHUNK_BYTES, FetchModel, Peer, peer_id
+from tests.property.models.blob_model import CHUNK_BYTES, FetchModel, Peer, peer_id
 
 
 @st.composite

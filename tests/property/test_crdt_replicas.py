@@ -9,7 +9,7 @@ import pytest
 from swarmnode import limits
 from swarmnode.wire.crdt import SnapshotClaim, StateRecord
 from swarmnode.wire.packing import decode_record
-from tests.property.crdt_world import Net, ToySigner, World
+from tests.kits.crdt_world import Net, ToySigner, World
 
 BAD = Net(loss=0.2, duplication=0.2, delay_s=(0.001, 2.0))
 

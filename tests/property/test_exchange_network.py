@@ -14,7 +14,7 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.exchange import ExchangeCore
 from swarmnode.protocol.gossip.flight import Flight
 from swarmnode.wire.exchange import gossip as wire
-from tests.property.exchange_model import FRAGMENTS, CoreFactory, Faults, Model
+from tests.property.models.exchange_model import FRAGMENTS, CoreFactory, Faults, Model
 
 LOSSY = Faults(loss=0.2, delay_s_min=0.005, delay_s_max=0.05)
 HOSTILE = Faults(loss=0.15, duplication=0.2, delay_s_min=0.005, delay_s_max=2.0, in_order=False)

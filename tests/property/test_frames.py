@@ -29,7 +29,7 @@ from swarmnode.wire.session import (
     encode_open,
     encode_reset,
 )
-from tests.unit.session_kit import CorePair
+from tests.kits.session_kit import CorePair
 
 stream_ids = st.integers(1, 2**32 - 1)
 reasons = st.text(max_size=300)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from swarmnode.net.web.http import HttpServer
-from tests.unit.http_kit import ROUTES, converse, get
-from tests.unit.test_http import HOSTILE
+from tests.kits.http_kit import ROUTES, converse, get
+from tests.unit.net.web.test_http import HOSTILE
 
 SEED = 7337
 N_MUTATIONS = 10_000

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from swarmnode.protocol.gossip import group_events, group_run
-from tests.unit.log_kit import (
+from tests.kits.log_kit import (
     Writer,
     check_agreement,
     everybody_changed,

@@ -24,7 +24,7 @@ from swarmnode.wire.metrics import (
 )
 from swarmnode.wire.packing import decode_record, encode_record
 from tests.deploy.promql import series
-from tests.unit.test_metrics import full
+from tests.unit.telemetry.test_metrics import full
 
 PEER, OTHER = "sn1aaaaaaaaa", "sn1abcdefghi"
 KNOWN = [family.name.removeprefix(PREFIX) for family in FAMILIES]

@@ -6,7 +6,7 @@ import pytest
 
 from swarmnode import limits
 from swarmnode.protocol.shards.words import read_element
-from tests.property.shard_world import ShardWorld
+from tests.property.models.shard_world import ShardWorld
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -10,7 +10,7 @@ import pytest
 
 from swarmnode import limits
 from swarmnode.protocol.membership.swim_events import Leave, MemberState
-from tests.property.swim_model import SwimNetwork
+from tests.property.models.swim_model import SwimNetwork
 
 ONCE_IN_S = 600.0
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import ROOT
+
 FRAGMENTS = sorted((ROOT / "docs" / "changes").iterdir())
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
 KINDS = {kind["directory"] for kind in SETTINGS["type"]}

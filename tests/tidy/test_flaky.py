@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-CI = Path(__file__).resolve().parents[2] / ".ci"
+from tests.conftest import ROOT
+
+CI = ROOT / ".ci"
 # As in `.ci/run`: stages one after the other, and work after the tests.
 SCRIPT = """
 set -euo pipefail

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import ROOT
+
 PLACES = ("README.md", "docs", "deploy", "proto", "swarmnode", ".ci", "pyproject.toml")
 
 # A line may go on in the next literal, or behind a backslash.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from pathlib import Path
 
 import pytest
 
 from swarmnode.strategies.installed import installed_strategies
+from tests.conftest import ROOT
 
-FOLDER = Path(__file__).parents[2] / "swarmnode" / "strategies"
+FOLDER = ROOT / "swarmnode" / "strategies"
 CODE_LINES_MAX = 200
 MODULES = sorted(found.target.partition(":")[0] for found in installed_strategies().values())
 

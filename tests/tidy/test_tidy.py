@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.conftest import ROOT
+
 PACKAGE = ROOT / "swarmnode"
 TESTS = ROOT / "tests"
 

@@ -41,9 +41,9 @@ from swarmnode.telemetry.catalogue import BY_NAME
 from swarmnode.tooling import error_index, reference
 from swarmnode.wire import membership, swarm
 from swarmnode.wire.session import GoodbyeCode
+from tests.conftest import ROOT
 from tests.golden.messages import EXAMPLES
 
-ROOT = Path(__file__).parents[2]
 CHANGES = ROOT / "docs" / "changes"  # fragments of one page
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PROTO = sorted((ROOT / "proto").glob("*.md"))

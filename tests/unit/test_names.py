@@ -16,7 +16,7 @@ from swarmnode.names import check_node_name, default_name, is_name
 from swarmnode.protocol.identity import Identity
 from swarmnode.telemetry.catalogue import BY_NAME
 from swarmnode.telemetry.remote import label_name
-from tests.process.daemon_kit import new_swarm
+from tests.kits.daemon_kit import new_swarm
 
 HOSTILE = ('a"b\n# EOF', 'x} 1\nevil{a="', "\\", "`|<b>", "日本 otter", "a\u202eb")
 

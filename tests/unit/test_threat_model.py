@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/threat-model.md"
+from tests.conftest import ROOT
+
+PAGE = ROOT / "docs/threat-model.md"
 MEASURED = "([measured](#what-was-measured))"
 
 

@@ -1,0 +1,244 @@
+"""Which records are believed, and which are kept."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.errors import (
+    AuthenticationFailed,
+    LimitExceeded,
+    MalformedMessage,
+    RemoteProtocolError,
+)
+from swarmnode.protocol.dht.keys import blob_key, name_key, number_of, swarm_key_key
+from swarmnode.protocol.dht.records import RecordExpired, RecordRules, rejection
+from swarmnode.protocol.dht.store import RecordStore
+from swarmnode.protocol.identity import Identity, verify
+from swarmnode.testing.toy_keys import toy_verify
+from swarmnode.wire import dht as wire
+from swarmnode.wire.swarm import Signed
+from tests.unit.protocol.dht.dht_kit import (
+    RULES,
+    UNIX_S,
+    identity,
+    opened,
+    peer_record,
+    provider_record,
+    signed_record,
+    swarm_record,
+)
+
+DAY_S = 86_400
+AUTHOR = identity(1).peer_id
+SWARM_KEY = bytes(range(32))
+
+
+def blob(number: int) -> bytes:
+    return hashlib.sha256(b"%d" % number).digest()
+
+
+def make_store() -> RecordStore:
+    return RecordStore(identity(0).peer_id)
+
+
+# --- what is believed --------------------------------------------------------------------
+
+
+def test_a_record_is_read_back() -> None:
+    record = peer_record()
+    found = RULES.open(signed_record(1, record), AUTHOR, UNIX_S)
+    assert found.record == record
+    assert found.author == AUTHOR
+
+
+def test_real_signatures_are_checked_too() -> None:
+    author = Identity.from_seed(bytes(32))
+    rules = RecordRules(bytes(32), verify)
+    signed = rules.sign(peer_record(), author)
+    assert rules.open(signed, author.peer_id, UNIX_S).author == author.peer_id
+    broken = Signed(signed.body, signed.public_key, bytes(64))
+    with pytest.raises(AuthenticationFailed):
+        rules.open(broken, author.peer_id, UNIX_S)
+
+
+def test_every_changed_bit_is_a_forgery() -> None:
+    signed = signed_record(1, peer_record())
+    for place in range(len(signed.body)):
+        body = bytearray(signed.body)
+        body[place] ^= 1
+        with pytest.raises(RemoteProtocolError):
+            RULES.open(Signed(bytes(body), signed.public_key, signed.signature), AUTHOR, UNIX_S)
+
+
+def test_a_record_of_another_network_is_a_forgery() -> None:
+    signed = signed_record(1, peer_record(), RecordRules(bytes(31) + b"\1", toy_verify))
+    with pytest.raises(AuthenticationFailed):
+        RULES.open(signed, AUTHOR, UNIX_S)
+
+
+@pytest.mark.parametrize(
+    ("issued_at", "ttl_s", "is_believed"),
+    [
+        (UNIX_S, 7200, True),
+        (UNIX_S + DAY_S - 60, 7200, True),
+        (UNIX_S + DAY_S + 60, 7200, False),
+        (UNIX_S + 365 * DAY_S, 7200, False),
+        (UNIX_S - 7200 - DAY_S + 60, 7200, True),
+        (UNIX_S - 7200 - DAY_S - 60, 7200, False),
+    ],
+)
+def test_dates_are_believed_within_a_day(issued_at: float, ttl_s: int, is_believed: bool) -> None:
+    signed = signed_record(1, peer_record(ttl_s=ttl_s, issued_at=issued_at))
+    if is_believed:
+        RULES.open(signed, AUTHOR, UNIX_S)
+    else:
+        with pytest.raises(RecordExpired):
+            RULES.open(signed, AUTHOR, UNIX_S)
+
+
+def test_a_record_counts_for_its_own_keys_only() -> None:
+    swarm = signed_record(1, swarm_record(SWARM_KEY, "demo"))
+    for key in (swarm_key_key(SWARM_KEY), name_key("demo")):
+        RULES.open(swarm, key, UNIX_S)
+    provider = signed_record(1, provider_record(blob(1)))
+    RULES.open(provider, blob_key(blob(1)), UNIX_S)
+    for signed, key in [
+        (swarm, name_key("other")),
+        (swarm, bytes(AUTHOR)),
+        (provider, blob(1)),
+        (signed_record(1, peer_record()), bytes(identity(2).peer_id)),
+    ]:
+        with pytest.raises(MalformedMessage, match="belongs elsewhere"):
+            RULES.open(signed, key, UNIX_S)
+
+
+def test_large_records_are_refused_on_both_sides() -> None:
+    record = wire.PeerRecord(1, int(UNIX_S), 7200, tuple("a" * 260 for _ in range(4)))
+    with pytest.raises(LimitExceeded):
+        signed_record(1, record)
+    body = b"\x80" + bytes(limits.DHT_RECORD_BYTES_MAX)
+    with pytest.raises(LimitExceeded):
+        RULES.open(Signed(body, identity(1).public_key, bytes(64)), AUTHOR, UNIX_S)
+
+
+def test_bytes_that_are_no_record_are_malformed() -> None:
+    for body in (b"", b"\x80", b"\xc1", b"\x93\1\2\3"):
+        with pytest.raises(MalformedMessage):
+            RULES.open(Signed(body, identity(1).public_key, bytes(64)), AUTHOR, UNIX_S)
+
+
+def test_rejections_have_a_word_each() -> None:
+    errors = [AuthenticationFailed(""), LimitExceeded(""), RecordExpired(""), MalformedMessage("")]
+    assert [rejection(error) for error in errors] == ["forged", "oversized", "expired", "malformed"]
+
+
+# --- what is kept ------------------------------------------------------------------------
+
+
+def test_the_highest_sequence_stays() -> None:
+    store = make_store()
+    older, newer = (opened(1, AUTHOR, peer_record(sequence)) for sequence in (1, 2))
+    assert store.put(AUTHOR, newer, 0.0) == "stored"
+    assert store.put(AUTHOR, newer, 1.0) == "held"
+    assert store.put(AUTHOR, older, 1.0) == "older"
+    assert store.get(AUTHOR, 1.0) == (newer,)
+
+
+def test_two_records_of_one_sequence_end_the_same_everywhere() -> None:
+    first = opened(1, AUTHOR, peer_record(1, ttl_s=100))
+    second = opened(1, AUTHOR, peer_record(1, ttl_s=200))
+    kept = []
+    for order in ((first, second), (second, first)):
+        store = make_store()
+        for each in order:
+            store.put(AUTHOR, each, 0.0)
+        kept.append(store.get(AUTHOR, 0.0))
+    assert kept[0] == kept[1]
+    assert len(kept[0]) == 1
+
+
+def test_time_to_live_counts_from_receipt() -> None:
+    store = make_store()
+    store.put(AUTHOR, opened(1, AUTHOR, peer_record(ttl_s=100)), 50.0)
+    assert store.get(AUTHOR, 149.9)
+    assert not store.get(AUTHOR, 150.0)
+    store.sweep(150.0)
+    assert len(store) == 0
+
+
+def test_a_replay_does_not_prolong_a_life() -> None:
+    store = make_store()
+    record = opened(1, AUTHOR, peer_record(ttl_s=100))
+    store.put(AUTHOR, record, 0.0)
+    assert store.put(AUTHOR, record, 90.0) == "held"
+    assert not store.get(AUTHOR, 100.0)
+
+
+def test_one_author_has_so_much_room() -> None:
+    store = make_store()
+    outcomes = [
+        store.put(blob_key(blob(n)), opened(1, blob_key(blob(n)), provider_record(blob(n))), 0.0)
+        for n in range(limits.DHT_RECORDS_PER_AUTHOR_MAX + 5)
+    ]
+    assert outcomes.count("stored") == limits.DHT_RECORDS_PER_AUTHOR_MAX
+    assert outcomes[-5:] == ["full"] * 5
+
+
+def test_one_key_has_so_much_room() -> None:
+    store, key = make_store(), blob_key(blob(0))
+    outcomes = [
+        store.put(key, opened(author, key, provider_record(blob(0))), 0.0)
+        for author in range(limits.DHT_RECORDS_PER_KEY_MAX + 3)
+    ]
+    assert outcomes.count("stored") == limits.DHT_RECORDS_PER_KEY_MAX
+    assert len(store.get(key, 0.0)) == limits.DHT_RECORDS_PER_KEY_MAX
+
+
+def test_swarms_share_a_name() -> None:
+    store, key = make_store(), name_key("demo")
+    many = [
+        store.put(key, opened(author, key, swarm_record(SWARM_KEY)), 0.0) for author in range(10)
+    ]
+    assert many.count("stored") == limits.DHT_RECORDS_PER_SUBJECT_MAX
+    other = opened(50, key, swarm_record(bytes(32)))
+    assert store.put(key, other, 0.0) == "stored"
+    own_key = swarm_key_key(SWARM_KEY)
+    alone = [
+        store.put(own_key, opened(author, own_key, swarm_record(SWARM_KEY)), 0.0)
+        for author in range(10)
+    ]
+    assert alone == ["stored"] * 10
+
+
+def test_a_flood_costs_only_what_is_far_from_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DHT_RECORDS_MAX", 50)
+    store = make_store()
+    own = number_of(identity(0).peer_id)
+    keys = []
+    for n in range(2000):  # each from a key of its own
+        key = bytes(identity(n + 1).peer_id)
+        keys.append(key)
+        store.put(key, opened(n + 1, key, peer_record()), 0.0)
+        assert len(store) <= 50
+    keys.sort(key=lambda key: number_of(key) ^ own)
+    assert all(store.get(key, 0.0) for key in keys[:50]), "what is closest to us is kept"
+
+
+def test_a_newer_record_fits_into_a_full_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "DHT_RECORDS_MAX", 1)
+    store = make_store()
+    store.put(AUTHOR, opened(1, AUTHOR, peer_record(1)), 0.0)
+    assert store.put(AUTHOR, opened(1, AUTHOR, peer_record(2)), 0.0) == "stored"
+    store.sweep(1e6)
+    assert len(store) == 0
+
+
+def test_dates_do_not_decide_which_record_is_newer() -> None:
+    early = opened(1, AUTHOR, peer_record(5, issued_at=UNIX_S - 3600))
+    late = opened(1, AUTHOR, peer_record(4, issued_at=UNIX_S))
+    assert early.replaces(late)
+    assert not replace(late).replaces(early)

@@ -1,0 +1,207 @@
+"""What a strategy, a codec and a topology must have to do with each other; who is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from swarmnode.cli.trust.traffic import habits
+from swarmnode.errors import ConfigError, SpecMismatch
+from swarmnode.strategies.base import Kind, Strategy
+from swarmnode.strategies.fit import check_fit, read_topology
+from swarmnode.strategies.installed import (
+    DEFAULT_STRATEGY,
+    check_installed,
+    installed_strategies,
+    look_at_strategy,
+)
+from swarmnode.strategies.registry import find_strategy
+from swarmnode.tensor.formats import find_format
+from tests.unit.cli.test_trust import manifest
+
+NAMES = ("a2cid2", "dadao", "diloco", "noloco", "one-byte", "pair-average", "streaming")
+
+
+def fit(
+    name: str, codec: str = "Q8B64", topology: str = "", members: int = 0, **settings: Any
+) -> None:
+    strategy = find_strategy(name)
+    check_fit(strategy, strategy.parse(settings), codec, topology, members)
+
+
+# --- who is there -----------------------------------------------------------------------------
+
+
+def test_every_strategy_is_found_by_its_file_alone() -> None:
+    assert tuple(installed_strategies()) == NAMES
+    for name, found in installed_strategies().items():
+        strategy = find_strategy(name)
+        assert issubclass(strategy, Strategy)
+        assert (strategy.name, strategy.version) == (name, found.version)
+    assert DEFAULT_STRATEGY in NAMES
+
+
+def test_looking_needs_no_torch() -> None:
+    code = (
+        "import sys; from swarmnode.strategies.installed import installed_strategies;"
+        " installed_strategies(); assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_another_version_is_another_algorithm() -> None:
+    check_installed("streaming", 1)
+    with pytest.raises(SpecMismatch, match="uses version 2 of the strategy streaming, version 1"):
+        check_installed("streaming", 2)
+    with pytest.raises(ConfigError, match=r"among a2cid2, .*streaming, got 'nosuch'; a newer"):
+        look_at_strategy("nosuch")
+
+
+# --- codecs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "one-byte"])
+@pytest.mark.parametrize("codec", ["Q8B64", "BF16", "RAW32"])
+def test_fine_codecs_suit_all(name: str, codec: str) -> None:
+    fit(name, codec)
+
+
+@pytest.mark.parametrize("name", ["pair-average", "a2cid2", "noloco", "dadao"])
+@pytest.mark.parametrize("codec", ["E3M0", "Q4B64"])
+def test_whole_weights_want_a_fine_codec(name: str, codec: str) -> None:
+    with pytest.raises(ConfigError, match=rf"--codec {codec}: its error is too large .* {name} se"):
+        fit(name, codec)
+
+
+@pytest.mark.parametrize("codec", ["E3M0", "Q4B64"])
+def test_differences_are_content_with_a_coarse_one(codec: str) -> None:
+    fit("diloco", codec)
+    fit("streaming", codec)
+    fit("streaming", codec, delta_codec="", weights_codec="")
+    with pytest.raises(ConfigError, match="whole weights"):
+        fit("streaming", codec, weights_codec="", reference=False)
+
+
+@pytest.mark.parametrize("name", ["pair-average", "noloco", "a2cid2"])
+@pytest.mark.parametrize("codec", ["SIGN64", "TK4", "TK4K128"])
+def test_feedback_is_refused_in_pairs(name: str, codec: str) -> None:
+    with pytest.raises(ConfigError, match=f"{codec}: it needs error feedback, which harms where"):
+        fit(name, codec)
+
+
+def test_an_unknown_codec_is_named() -> None:
+    with pytest.raises(ConfigError, match="no codec 'X9': choose RAW32"):
+        fit("pair-average", "X9")
+
+
+def test_one_byte_sends_no_vector() -> None:
+    for codec in ("SIGN64", "E3M0", "RAW32"):
+        fit("one-byte", codec)
+
+
+def test_all_in_one_group_are_sixteen_at_most() -> None:
+    groups = (("diloco", {}), ("streaming", {"meet": "group"}), ("one-byte", {}))
+    for name, settings in groups:
+        fit(name, members=16, **settings)
+        fit(name, **settings)  # nobody has said how many
+        with pytest.raises(ConfigError, match=f"expected at most 16 for {name}, .* got 17"):
+            fit(name, members=17, **settings)
+    for name in ("streaming", "pair-average", "noloco", "a2cid2"):
+        fit(name, members=4096)
+
+
+# --- topologies ---------------------------------------------------------------------------------
+
+
+def test_graphs_are_for_pairs() -> None:
+    for name in ("a2cid2", "pair-average", "streaming", "noloco", "dadao"):
+        fit(name, topology="ring")
+    for name, settings in (("diloco", {}), ("one-byte", {}), ("streaming", {"meet": "group"})):
+        with pytest.raises(ConfigError, match=f"meet in pairs, in {name} all who are present"):
+            fit(name, topology="ring", **settings)
+
+
+@pytest.mark.parametrize("name", ["ring", "torus", "complete", "star", "exponential", "grid"])
+def test_a_graph_is_known_by_its_name(name: str) -> None:
+    assert read_topology(name) == name
+
+
+def test_matching_is_no_graph() -> None:
+    assert read_topology("matching") == ""
+
+
+def test_a_file_of_edges(tmp_path: Path) -> None:
+    path = tmp_path / "edges"
+    path.write_text("# a triangle with a tail\n1 0\n1 2  # twice\n2 1\n0 2\n\n3 2\n")
+    written = read_topology(str(path))
+    assert written == "0-1 0-2 1-2 2-3"
+    assert manifest(topology=written).topology == written
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "has no edge: write one"),
+        ("0 1\n2 3\n", "falls into parts, no way leads from node 0 to node 2"),
+        ("0 2\n", "has no edge of node 1: nodes are numbered from 0 on"),
+        ("0 0\n", "line 1: node 0 has an edge to itself"),
+        ("0 1\n1 x\n", "line 2: expected two nodes as 'i j', got '1 x'"),
+        ("0 1 2\n", "line 1: expected two nodes"),
+        ("-1 0\n", "line 1: expected two nodes"),
+        ("\n".join(f"{i} {i + 1}" for i in range(2000)), "2000 edges, more than fit"),
+    ],
+)
+def test_a_file_that_is_no_graph_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "edges"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        read_topology(str(path))
+
+
+def test_neither_a_name_nor_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"one of ring, torus, .*, or a file with an edge 'i j'"):
+        read_topology(str(tmp_path / "nosuch"))
+    (tmp_path / "bytes").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_topology(str(tmp_path / "bytes"))
+
+
+# --- what `trust` says of it --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        *((name, {}) for name in NAMES),
+        ("pair-average", {"rate": 0.25}),
+        ("streaming", {"gamma": 0.0, "delta_codec": ""}),
+        ("streaming", {"meet": "group"}),
+    ],
+)
+def test_trust_says_what_the_strategies_say(name: str, settings: dict[str, Any]) -> None:
+    strategy = find_strategy(name)
+    config = strategy.parse(settings)
+    said = habits(manifest(strategy=name, strategy_settings=msgspec.to_builtins(config)))
+    assert said is not None
+    meeting = strategy.meeting(config)
+    if name != "dadao":
+        assert said.every_steps == pytest.approx(meeting.every_steps)
+    codecs = [find_format(sent.codec or "Q8B64") for sent in meeting.sent]
+    if meeting.kind is Kind.GROUP:  # and sums as they are
+        codecs += [find_format("RAW32")] * len(codecs)
+    assert list(said.sent) == codecs
+
+
+def test_nothing_is_known_of_other_versions() -> None:
+    assert habits(manifest(strategy="nosuch")) is None
+    assert habits(manifest(strategy="streaming", strategy_settings={})) is None
+    assert habits(manifest(codec="X9")) is None
+    hostile = {"every": 1e308, "rate": float("nan")}
+    found = habits(manifest(strategy_settings=hostile))
+    assert found is not None
+    assert found.every_steps == 0
