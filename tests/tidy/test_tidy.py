@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tokenize
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ TESTS = ROOT / "tests"
 MODULE_LINES_MAX = 800
 MODULE_LINES_WARN = 500
 FUNCTION_LINES_MAX = 70
+FOLDER_MODULES_MAX = 25  # what is still read at a glance
 # Modules that may pass MODULE_LINES_WARN, each with the reason why it is not two.
 LONG_MODULES: dict[str, str] = {}
 
@@ -76,6 +78,12 @@ def test_modules_are_short() -> None:
         if count > MODULE_LINES_WARN and name.startswith("swarmnode/")
     }
     assert long.keys() == LONG_MODULES.keys(), f"more than {MODULE_LINES_WARN} lines: {long}"
+
+
+def test_folders_of_tests_are_short() -> None:
+    modules = Counter(path.parent for path in sources_in(TESTS))
+    long = {folder: count for folder, count in modules.items() if count > FOLDER_MODULES_MAX}
+    assert not long, "make a room by subject, as those of the code"
 
 
 def test_functions_are_short() -> None:
