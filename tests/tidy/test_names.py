@@ -29,7 +29,6 @@ TWICE: dict[str, frozenset[str]] = {
     ),
     # Each framework's callback; what users import.
     "swarmnode.integrations": frozenset({"SwarmCallback"}),
-    # Rooms that are being moved; to be merged there.
     "swarmnode.daemon": frozenset({"FLOAT32_BYTES", "Piece", "TakeChannel", "check_names"}),
     "swarmnode.cli": frozenset({"Curve", "Finding", "Plan"}),
 }
