@@ -61,9 +61,9 @@ SESSION_RETIRE_S = 1.0
 GOODBYE_DEADLINE_S = 0.2
 # The DHT is asked for peers of the swarm: at first often, then rarely, for the shared state names
 # them all; a node with few neighbours asks more often, as two halves must find each other.
-SWARM_SEARCH_S_MIN = 1.0
-SWARM_SEARCH_S_LONELY = 30.0
-SWARM_SEARCH_S = 600.0
+SWARM_LOOKUP_S_MIN = 1.0
+SWARM_LOOKUP_S_LONELY = 30.0
+SWARM_LOOKUP_S = 600.0
 SWARM_LONELY_NEIGHBOURS = 3
 SWARM_CANDIDATES_MAX = 64
 # Our entry in the list of swarms is written anew when the number of members is out by a quarter,

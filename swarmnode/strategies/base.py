@@ -16,7 +16,7 @@ pacing, snapshots. There are two engines, the worker's loop and the virtual one 
       ^                         |
       |                         v
       |    flow(t), view(intent, name, out)             a copy; training goes on meanwhile
-      |    accept(offer) -> view(...)                   the same for a peer's wish, PAIR and PULL
+      |    accept(offer) -> view(...)                   the same for a peer's intent, PAIR and PULL
       |                         |   ... codec, network, codec; tau steps at the least ...
       |                         v
       +<-- flow(t), apply(exchange)                     committed, exactly once

@@ -15,8 +15,8 @@ import trio
 from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.discovery import lookup
+from swarmnode.daemon.discovery.composition import compose, make_beacon
 from swarmnode.daemon.discovery.dht import Discovery
-from swarmnode.daemon.discovery.grounds import make_beacon, make_grounds
 from swarmnode.daemon.discovery.lookup import Findings, Searched, gather
 from swarmnode.daemon.discovery.manifests import check_names, request_manifest
 from swarmnode.daemon.transport.network import Network
@@ -179,25 +179,27 @@ async def visit(
     """
     hints = [*map(Hint.parse, config.bootstrap), *also]
     hints += [hint for link in stored_links(config.paths) for hint in link.hints]
-    grounds = make_grounds(config, Identity.generate(), _EPOCH, transport, env)
-    visitor = Visitor(grounds.network, grounds.discovery, env)
+    composition = compose(config, Identity.generate(), _EPOCH, transport, env)
+    visitor = Visitor(composition.network, composition.discovery, env)
     visitor.known.update(PeerId(each.peer) for each in load_contacts(config.paths.contacts))
 
     def met(peer: LanPeer) -> None:
         visitor.known.add(peer.peer)
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(grounds.network.run, "")
-        await nursery.start(grounds.discovery.run)
+        await nursery.start(composition.network.run, "")
+        await nursery.start(composition.discovery.run)
         for hint in hints:
             visitor.known.add(hint.peer)
-            grounds.discovery.discovered(hint.peer, (hint.address,))
+            composition.discovery.discovered(hint.peer, (hint.address,))
         if config.lan:
-            visitor.lan = make_beacon(config, grounds, swarms=lambda: (), on_peer=met, net=lan_net)
+            visitor.lan = make_beacon(
+                config, composition, swarms=lambda: (), on_peer=met, net=lan_net
+            )
             await nursery.start(visitor.lan.run)
         if visitor.known or visitor.lan:
             on_event(visitor.plan())
         yield visitor
         with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
-            await grounds.network.close("only looking around")
+            await composition.network.close("only looking around")
         nursery.cancel_scope.cancel()

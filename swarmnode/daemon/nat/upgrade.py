@@ -118,7 +118,7 @@ class Upgrader:
 
     async def _let_in(self, channel: Channel) -> None:
         try:
-            await self._network.door.accept(channel)
+            await self._network.listener.accept(channel)
         finally:
             await aclose_forcefully(channel)
 

@@ -23,7 +23,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.discovery.dht import Discovery
-from swarmnode.daemon.driver import run_together
+from swarmnode.daemon.driver import run_concurrently
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.env import Env
@@ -263,7 +263,7 @@ class Snapshots:
                 )
             )
 
-        await run_together(fetch, partial(self._watch_holders, holders, found))
+        await run_concurrently(fetch, partial(self._watch_holders, holders, found))
         (path,) = found
         self._parts.discard(entry.root)
         await self._check(entry.root, path)

@@ -26,7 +26,7 @@ from functools import partial
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.driver import run_together
+from swarmnode.daemon.driver import run_concurrently
 from swarmnode.daemon.snapshots.shelf import Shelf
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -246,7 +246,7 @@ class _Upload:
     async def run(self, query: wire.HoldingQuery) -> None:
         """Answer the query and everything that follows it."""
         try:
-            await run_together(partial(self._prepare, query), self._send)
+            await run_concurrently(partial(self._prepare, query), self._send)
         finally:
             for _ in range(self._n_admitted):
                 self._uploads.turns.done(self._peer)

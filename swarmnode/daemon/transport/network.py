@@ -23,7 +23,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.transport.dialler import Dialler, Ways
-from swarmnode.daemon.transport.door import Door
+from swarmnode.daemon.transport.listener import Listener
 from swarmnode.daemon.transport.resumer import Resumer
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -71,7 +71,7 @@ class Network:
         keepers: each tells whether a session is wanted although nobody uses it just now.
         addresses_of: where a peer with a session may be found again, as the swarm says.
         ways: opens channels.
-        door: takes in channels that others have opened.
+        listener: takes in channels that others have opened.
         on_whereabouts: told of peers that say themselves that they are somewhere else.
         on_moved: told of sessions that go on over another channel.
         resumed_total: how often sessions have gone on over another channel.
@@ -94,7 +94,7 @@ class Network:
         self.keepers: list[Callable[[PeerId], bool]] = []
         self.addresses_of: Callable[[PeerId], tuple[str, ...]] = lambda _peer: ()
         self.ways = Ways(transport, env)
-        self.door = Door(self._greet, env)
+        self.listener = Listener(self._greet, env)
         self.on_moved: Callable[[Session], None] = lambda _session: None
         self.on_whereabouts: Callable[[PeerId], None] = lambda _peer: None
         self.also_listen: tuple[str, ...] = ()
@@ -136,8 +136,8 @@ class Network:
                 env=self._env,
             )
             if listen:
-                serve = functools.partial(self._transport.serve, admit=self.door.admit)
-                self.address = await nursery.start(serve, listen, self.door.accept)
+                serve = functools.partial(self._transport.serve, admit=self.listener.admit)
+                self.address = await nursery.start(serve, listen, self.listener.accept)
                 for address in self.also_listen:
                     await self._listen_also(nursery, address)
             task_status.started(self.address)
@@ -248,9 +248,9 @@ class Network:
     # --- accepting ----------------------------------------------------------------------
 
     async def _listen_also(self, nursery: trio.Nursery, address: str) -> None:
-        serve = functools.partial(self._transport.serve, admit=self.door.admit)
+        serve = functools.partial(self._transport.serve, admit=self.listener.admit)
         try:
-            bound = await nursery.start(serve, address, self.door.accept)
+            bound = await nursery.start(serve, address, self.listener.accept)
             _log.info("listening also", address=bound)
         except ConfigError as error:
             _log.warning("not listening there", address=address, why=str(error))
@@ -261,7 +261,7 @@ class Network:
         if MAGIC.startswith(first_bytes):
             return await self._resumer.serve(channel, first_bytes)
         if self._is_full() and self._least_used() is None:
-            self.door.note_refusal("TooManyPeers", "", "connected to enough peers")
+            self.listener.note_refusal("TooManyPeers", "", "connected to enough peers")
             return None
         session = await self._start(channel, None, first_bytes=first_bytes)
         if not session.is_probe:

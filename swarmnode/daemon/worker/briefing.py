@@ -1,4 +1,4 @@
-"""What the worker is told: its swarm and its owner's wishes at first, then who else trains.
+"""What the worker is told: its swarm and its owner's rules at first, then who else trains.
 
 First it is told the swarm's manifest, and what the owner of the node allows. Of the others it is
 told who trains, and how long a round is to be: both follow from what peers say of themselves, so

@@ -73,7 +73,7 @@ class Inbox:
         self._filled = 0
 
     def take_back(self) -> int:
-        """End the loan; return how many bytes were written."""
+        """End the lease; return how many bytes were written."""
         filled, self._lent, self._filled = self._filled, None, 0
         return filled
 

@@ -38,7 +38,7 @@ Use = Callable[[Channel, bytes], Awaitable[None]]
 """Takes an accepted channel, and what it began with."""
 
 
-class Door:
+class Listener:
     """See the module.
 
     Attributes:

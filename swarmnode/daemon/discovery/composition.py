@@ -21,7 +21,7 @@ from swarmnode.protocol.swarm import network_id
 
 
 @dataclass(frozen=True)
-class Grounds:
+class Composition:
     """The parts that serve every swarm alike."""
 
     identity: Identity
@@ -33,9 +33,9 @@ class Grounds:
     env: Env
 
 
-def make_grounds(
+def compose(
     config: NodeConfig, identity: Identity, boot_epoch: int, transport: Transport, env: Env
-) -> Grounds:
+) -> Composition:
     """Put them together; nothing runs yet."""
     services = Services()
     network = Network(
@@ -65,12 +65,12 @@ def make_grounds(
             transport=transport,
             env=env,
         )
-    return Grounds(identity, boot_epoch, network, services, discovery, nat, env)
+    return Composition(identity, boot_epoch, network, services, discovery, nat, env)
 
 
 def make_beacon(
     config: NodeConfig,
-    grounds: Grounds,
+    composition: Composition,
     *,
     swarms: Callable[[], tuple[LanSwarm, ...]],
     on_peer: Callable[[LanPeer], None],
@@ -86,21 +86,21 @@ def make_beacon(
 
     def port() -> int:
         """0 where others on the LAN could not dial us anyway: then we only ask who is there."""
-        if is_loopback(config.listen_address.host) or not grounds.network.address:
+        if is_loopback(config.listen_address.host) or not composition.network.address:
             return 0
-        return parse_host_port(grounds.network.address, setting="listen").port
+        return parse_host_port(composition.network.address, setting="listen").port
 
     def met(peer: LanPeer) -> None:
         if "%" not in peer.address:  # a link-local address is of use on this machine only
-            grounds.discovery.discovered(peer.peer, (peer.address,))
+            composition.discovery.discovered(peer.peer, (peer.address,))
         on_peer(peer)
 
     return LanBeacon(
-        identity=grounds.identity,
+        identity=composition.identity,
         network_id=network_id(config.network),
         port=port,
         swarms=swarms,
         on_peer=met,
-        env=grounds.env,
+        env=composition.env,
         net=net,
     )
