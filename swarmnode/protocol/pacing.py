@@ -1,6 +1,6 @@
-"""How many local steps a node takes in a round, so that fast and slow ones end it together.
+"""How many local steps a node takes in a round, so that stragglers do not hold the others up.
 
-A round lasts as long as the fastest live member needs for the most steps; everybody else takes
+A round lasts as long as the fastest live member needs for the most steps; every other member takes
 as many as fit, and at least the fewest::
 
     steps = clip(floor(round_s / own step_s), fewest, most)         round_s = most · min step_s

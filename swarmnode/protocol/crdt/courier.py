@@ -1,4 +1,6 @@
-"""What is sent to which neighbour: fresh records at once, and by digests what is missing.
+"""What is sent to which neighbour: fresh records at once, and by anti-entropy what is missing.
+
+Anti-entropy: neighbours compare digests, and send each other what only one of them has.
 
 It never sends a record to a neighbour that is known to have it (neighbours.py), and answers
 a message with a bounded number of others.
