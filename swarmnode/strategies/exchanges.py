@@ -55,8 +55,7 @@ class View:
 
 @dataclass(frozen=True)
 class Intent:
-    """What a node wants to exchange. ``(tag, round, fragment)`` is what partners must have in
-    common.
+    """What a node wants to exchange; partners must agree in ``(tag, round, fragment)``.
 
     Attributes:
         round: counts this node's exchanges of ``tag``; with MATCHING it decides the partner.

@@ -3,8 +3,8 @@
 ::
 
     PostedIntent --> Pull to a random member --> Given + payload --> Lessor.borrow --> apply
-    PostedIntent(is_open) kept; Pull from a member --> Lessor.borrow --> Given + payload -->
-    give_back
+    PostedIntent(is_open) kept
+    Pull from a member --> Lessor.borrow --> Given + payload --> give_back
 
 The slot that an answer was copied from goes back before anything is sent: a peer that reads slowly
 holds memory, one of PULL_ANSWERS_MAX places, and no slot of the worker.
@@ -105,8 +105,7 @@ class Pulls:
             finally:
                 self._nursery = None
 
-    # --- as a IntentHandler
-    # ------------------------------------------------------------------------
+    # --- as an IntentHandler -----------------------------------------------------------------
 
     def intent_posted(self, intent: PostedIntent) -> None:
         """Keep an answer, or ask for what is wanted; an earlier intent is asked for no more."""

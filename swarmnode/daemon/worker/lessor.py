@@ -2,9 +2,9 @@
 
 ::
 
-    borrow --TakeView--> worker --SlotReady--> BufferLease --apply, give_back--> Apply, Release -->
-    worker
+    borrow --TakeView--> worker --SlotReady--> BufferLease
                                 --NoView-----> NoLease
+    BufferLease --apply, give_back--> Apply, Release --> worker
 
 All of it is over when the worker dies: who waits gets NoLease, and leases count no more.
 """

@@ -1,4 +1,4 @@
-"""The parent side of training: keeps a worker alive, and passes on what it intents and lends.
+"""The parent side of training: keeps a worker alive, and passes on its intents and buffers.
 
 One worker at a time. When it dies, whatever it had posted and lent is lost with it, and
 another is started from the last snapshot, until the restart budget is spent.

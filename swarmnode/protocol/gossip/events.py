@@ -190,8 +190,7 @@ class Abort:
 
 @dataclass(frozen=True)
 class Untaken:
-    """Nobody took the intent; unless it has been replaced, it is still to be had. ``why``: the
-    last.
+    """No peer took the intent; unless it was replaced, it can still be had. ``why``: the last.
 
     It may be offered again.
     """

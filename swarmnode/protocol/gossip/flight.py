@@ -80,8 +80,7 @@ class Flight:
 
 
 def refusal(intent: PairIntent, offer: Offer) -> str | None:
-    """Return why this offer of the same tag and fragment cannot be accepted with ``intent``, or
-    None.
+    """Return why ``intent`` cannot accept this offer of its tag and fragment, or None.
 
     Every comparison of two intents is symmetric: of two peers with crossing offers both refuse
     or neither. With an answer the offer decides the round and the base version.

@@ -2,12 +2,12 @@
 
 ::
 
-    PostedIntent --members, gid--> GroupRuns.begin ... roll closed --> Lessor.borrow ... Commit -->
-                                                                             apply Abort -->
-                                                                             give_back
+    PostedIntent --members, gid--> GroupRuns.begin ... roll closed --> Lessor.borrow
+                                   ... Commit --> apply
+                                       Abort ---> give_back
 
 Training goes on while an intent waits for others, so waiting costs no step; the payload is taken
-when the roll closes. How long it stays open follows from how often this node intents the same: see
+when the roll closes. How long it stays open follows from how often this node wants the same: see
 GROUP_ENLIST_SHARE. Before that is known it is GROUP_ENLIST_S_MAX, for workers that start together
 build their models at different speed; the next intent takes the place of one that still waits.
 
@@ -127,8 +127,7 @@ class Groups:
         """Serve intents until cancelled."""
         await self.runs.run(task_status=task_status)
 
-    # --- as a IntentHandler
-    # ------------------------------------------------------------------------
+    # --- as an IntentHandler -----------------------------------------------------------------
 
     def intent_posted(self, intent: PostedIntent) -> None:
         """Look for others that want the same; an earlier intent that still waits is given up."""

@@ -7,8 +7,9 @@ the same messages either way.
 
 ::
 
-    PostedIntent --Available, Begin--> core --StartTransfer--> Lessor.borrow -> Transfer (codecs,
-    slot) core --Commit--> Lessor.apply     core --Abort--> Lessor.give_back
+    PostedIntent --Available, Begin--> core
+    core --StartTransfer--> Lessor.borrow -> Transfer (codecs, slot)
+    core --Commit--> Lessor.apply     core --Abort--> Lessor.give_back
 
 Each intent is offered once, as soon as no exchange runs and somebody can be reached. What nobody
 took then waits for others who offer; but an intent for a random neighbour goes back to the worker.
@@ -140,9 +141,7 @@ class Exchanges:
             self.core, self._carry_out, now=env.monotonic
         )
         self._intents = PairIntents(codec)
-        self._offered: PostedIntent | None = (
-            None  # what Begin was about, though it may be out of date
-        )
+        self._offered: PostedIntent | None = None  # in Begin; another may be in its place by now
         self._streams: dict[bytes, ExchangeStream] = {}
         self._current: ExchangeStream | None = None  # that of the exchange in flight
         self._side: _Side | None = None  # from its StartTransfer on
@@ -169,7 +168,7 @@ class Exchanges:
             finally:
                 self._nursery = None  # streams end after this, and nobody is left to be told
 
-    # --- as a IntentHandler -------------------------------------------------------------------
+    # --- as an IntentHandler -----------------------------------------------------------------
 
     def intent_posted(self, intent: PostedIntent) -> None:
         """Offer an intent when nothing else runs, keep an answer for whoever asks."""
@@ -279,9 +278,8 @@ class Exchanges:
         if self._nursery is None:
             return
         if isinstance(message, wire.Offer):
-            exchange = self._streams[message.xid] = self._current = ExchangeStream(
-                peer, message.xid
-            )
+            exchange = ExchangeStream(peer, message.xid)
+            self._streams[message.xid] = self._current = exchange
             exchange.post(message)
             self._nursery.start_soon(self._open_stream, exchange)
             return
@@ -417,7 +415,7 @@ class Exchanges:
         if isinstance(error, RemoteProtocolError) and session is not None and self._nursery:
             self._nursery.start_soon(session.aclose, str(error))
 
-    # --- as the owner of streams ------------------------------------------------------------
+    # --- as the owner of streams ---------------------------------------------------------
 
     async def heard(
         self, exchange: ExchangeStream, message: wire.Message, payload: memoryview
@@ -449,13 +447,10 @@ class Exchanges:
         self._driver.feed(events.LocalFailed(exchange.xid, f"local: {why}"))
 
     def _check_complete(self, exchange: ExchangeStream) -> None:
-        if (
-            exchange is not self._current
-            or exchange.transfer is None
-            or not exchange.transfer.is_complete
-        ):
+        transfer = exchange.transfer
+        if exchange is not self._current or transfer is None or not transfer.is_complete:
             return
-        why = exchange.transfer.refusal()
+        why = transfer.refusal()
         if why:
             self._refuse(exchange, why)
         else:
