@@ -29,7 +29,7 @@ class Composition:
     network: Network
     services: Services
     discovery: Discovery
-    nat: Nat | None  # None: nobody on another machine can reach us, nor we them
+    nat: Nat | None  # None: no other machine can reach us, nor we it
     env: Env
 
 
@@ -76,11 +76,11 @@ def make_beacon(
     on_peer: Callable[[LanPeer], None],
     net: DatagramNet | None,
 ) -> LanBeacon:
-    """Return what finds nodes on the LAN; whoever it finds may know others in the DHT.
+    """Return what finds nodes on the LAN; a node that it finds may know others in the DHT.
 
     Args:
         swarms: what to say that we are in.
-        on_peer: told of everybody who was found.
+        on_peer: told of each peer that was found.
         net: what beacons are sent on, if not the real LAN.
     """
 

@@ -1,6 +1,6 @@
-"""Finds peers of our swarm, and lets ours be found: by the link, the LAN and the DHT.
+"""Where members of one swarm find each other: in the link, on the LAN and in the DHT.
 
-Whoever is found is a hint: that it is of our swarm it says itself, on a session that proves
+A peer that is found is a hint: that it is of our swarm it says itself, on a session that proves
 who it is.
 """
 
@@ -59,7 +59,7 @@ class SwarmRendezvous:
             discovery.discovered(peer, addresses)
 
     async def run(self) -> None:
-        """Ask the DHT now and then, soon while nobody is there."""
+        """Ask the DHT now and then, soon while no peer is there."""
         pause_s = limits.SWARM_LOOKUP_S_MIN
         while True:
             await self._look_up()
@@ -75,7 +75,7 @@ class SwarmRendezvous:
                 return
 
     def found(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
-        """Somebody says that this peer is of our swarm."""
+        """A node says that this peer is of our swarm."""
         if peer == self._self_id or not addresses:
             return
         self.candidates.pop(peer, None)

@@ -1,6 +1,6 @@
-"""A visitor: somebody who looks around in the network for some seconds, and joins nothing.
+"""A visitor: a node that looks around in the network for some seconds, and joins nothing.
 
-It has a key made for this once and no listener, so nobody keeps it in a table, and nothing of it
+It has a key made for this once and no listener, so no peer keeps it in a table, and nothing of it
 is left on this disk.
 """
 
@@ -41,7 +41,7 @@ _Addresses = Mapping[PeerId, tuple[str, ...]]
 
 @dataclass
 class Visitor:
-    """Somebody who looks around; see :func:`visit`."""
+    """A node that looks around; see :func:`visit`."""
 
     network: Network
     discovery: Discovery
@@ -68,7 +68,7 @@ class Visitor:
 
         Raises:
             Refused, ProtocolError: what a peer gave has expired, or is forged.
-            TransportError: nobody had it in time; the message says who was asked.
+            TransportError: no peer had it in time; the message says which were asked.
         """
         errors: dict[PeerId, SwarmNodeError] = {}
         hints: dict[PeerId, tuple[str, ...]] = {}
@@ -120,7 +120,7 @@ class Visitor:
     async def _ask_all(
         self, link: SwarmLink, candidates: _Addresses, errors: dict[PeerId, SwarmNodeError]
     ) -> Manifest | None:
-        """Return the first manifest that counts, None if nobody gives one in time."""
+        """Return the first manifest that counts, None if no peer gives one in time."""
         found: list[Manifest] = []
 
         async def ask(peer: PeerId, addresses: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Who serves the intents of a worker, by their kind; all but pairs are put together here."""
+"""What serves the intents of a worker, by their kind; all but pairs are put together here."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class IntentHandlers:
         )
 
     def by_kind(self) -> dict[str, IntentHandler]:
-        """Return who serves which kind of intent."""
+        """Return the handler of each kind of intent."""
         return {
             "pair": self.exchanges,
             "group": self.groups,

@@ -222,7 +222,7 @@ class Log:
         return True
 
     def _may_found(self, members: Collection[PeerId]) -> bool:
-        """Whether to begin a log: somebody may have one already, and two would be one too many."""
+        """Whether to begin a log: a member may have one already, and two would be one too many."""
         return not self._is_young and set(members) <= {self._self_id, *self._answered}
 
     @property
@@ -431,7 +431,7 @@ class Log:
             await session.aclose(str(error))
 
     async def _ask_all(self, ask: LogAsk) -> dict[PeerId, LogGive]:
-        """Ask everybody who can be reached, all at once."""
+        """Ask every peer that can be reached, all at once."""
         answers: dict[PeerId, LogGive] = {}
 
         async def ask_one(peer: PeerId) -> None:

@@ -1,4 +1,4 @@
-"""Pulls: read what another member gives to whoever asks, and give what this node has.
+"""Pulls: read what another member gives to its callers, and give what this node has.
 
 ::
 
@@ -154,7 +154,7 @@ class Pulls:
                     continue
                 try:
                     given = await self._ask(session, intent, taken)
-                except NoLease as error:  # of our own worker: nobody else can help
+                except NoLease as error:  # of our own worker: no other peer can help
                     why = str(error)
                     break
                 except SwarmNodeError as error:

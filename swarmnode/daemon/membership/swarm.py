@@ -112,7 +112,7 @@ class SwarmPart:
 
     async def leave(self, reason: str) -> None:
         """Say goodbye: in the shared state, and to some members who pass it on."""
-        if self.state.is_open:  # else nobody has heard of us yet
+        if self.state.is_open:  # else no member has heard of us yet
             self.reporter.say_goodbye()
         self._rendezvous.withdraw()
         await self.members.leave(reason)
@@ -205,7 +205,7 @@ class SwarmPart:
     async def _publish(self) -> None:
         """Be found in the DHT; say so again when it is no longer what we said."""
         said: tuple[tuple[str, ...], int, int] | None = None
-        # At once: whoever asks us has found us then, even while all whom we knew are gone. As
+        # At once: a peer that asks us has found us then, even while all that we knew are gone. As
         # soon as others are met, the core says everything again.
         while True:
             addresses = self.report().addresses[: limits.DHT_ADDRESSES_MAX]

@@ -58,7 +58,7 @@ class Nat:
     Attributes:
         upgrader: knows why a peer is only reached through a relay.
         mapper: the port in the router; None before the node listens, or if that is switched off.
-        behaviour: what our NAT does, once somebody has asked for it.
+        behaviour: what our NAT does, once it has been asked for.
         prefers: tells whether a peer is a relay by profession.
         on_addresses: told when others can reach us at other addresses.
     """
@@ -262,7 +262,7 @@ class Nat:
         return found
 
     def _candidates(self) -> list[tuple[PeerId, str]]:
-        """Return who may hold a place for us: nobody while we are known to be reachable."""
+        """Return relays that may hold a place for us: none while we are known to be reachable."""
         if self.reach.reachability.endpoints:
             return []
         return sorted(self._public_peers(), key=lambda each: not self.prefers(each[0]))

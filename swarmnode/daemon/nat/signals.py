@@ -1,6 +1,6 @@
 """Signals as a service: sending them over common neighbours, carrying those of others.
 
-``signal/1`` takes what neighbours want carried, ``signal-in/1`` what carriers bring. Whoever wants
+``signal/1`` takes what neighbours want carried, ``signal-in/1`` what carriers bring. A room wanting
 signals of a kind registers for it; the answer, if there is one, is a signal of its own, for which
 ``via`` names the carrier that reaches the author.
 """

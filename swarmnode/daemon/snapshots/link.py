@@ -1,6 +1,6 @@
 """One holder as a fetch sees it: requests out, answers in, on one bulk stream.
 
-Answers come in the order of the requests. One that is not the next is a broken rule, so nobody
+Answers come in the order of the requests. One that is not the next is a broken rule, so no holder
 can send us what we did not ask for, and what is in memory is bounded by what is asked for.
 """
 

@@ -53,7 +53,7 @@ _log = get_logger("swarmnode.daemon.snapshots")
 
 
 class Throttle:
-    """Lets bytes through at a rate, whoever sends them."""
+    """Lets bytes through at a rate, whichever task sends them."""
 
     def __init__(self, rate_bytes_per_s: float, env: Env) -> None:
         self._bucket = TokenBucket(rate_bytes_per_s)

@@ -61,14 +61,14 @@ class SessionWatcher(Protocol):
 
 
 class Network:
-    """Everybody we have a session with, whatever it is for.
+    """All peers that we have a session with, whatever it is for.
 
     Attributes:
         sessions: at most one per peer.
         dial_errors: why the last attempt to reach a peer failed, of peers without a session.
         address: what the listener is bound to.
         key_refusals: how often a peer has closed, as another node with our key answers it.
-        keepers: each tells whether a session is wanted although nobody uses it just now.
+        keepers: each tells whether a session is wanted although nothing uses it just now.
         addresses_of: where a peer with a session may be found again, as the swarm says.
         ways: opens channels.
         listener: takes in channels that others have opened.
@@ -124,7 +124,7 @@ class Network:
     ) -> None:
         """Listen and keep sessions until cancelled; ``start`` gives the bound address.
 
-        With an empty ``listen`` nobody can dial us, and we can still dial others.
+        With an empty ``listen`` no peer can dial us, and we can still dial others.
         """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -219,7 +219,7 @@ class Network:
         return self._resumer is not None and self._resumer.is_where_dialled(session)
 
     async def migrate(self, session: Session, channel: Channel, address: str = "") -> None:
-        """Take a session to a better channel that somebody has opened to its peer.
+        """Take a session to a better channel that has been opened to its peer.
 
         The other end of the channel goes to the peer's :meth:`accept`. Whatever runs on the
         session goes on; its ``channel_description`` is another one afterwards. The channel is
@@ -228,7 +228,7 @@ class Network:
         Raises:
             Refused: the peer does not know the session.
             Overloaded: one of the two sides is taking it to another channel just now.
-            SwarmNodeError: nobody answers as it should.
+            SwarmNodeError: no peer answers as it should.
         """
         assert self._resumer is not None
         await self._resumer.take(session, channel, address)
@@ -394,7 +394,7 @@ class Network:
     # --- letting go ---------------------------------------------------------------------
 
     def _close_idle(self) -> None:
-        """Close what we dialled for one question and nobody needs any more."""
+        """Close what we dialled for one question and no caller needs any more."""
         now = self._env.monotonic()
         for peer, session in self.sessions.items():
             idle_s = now - self._used_at[peer]
@@ -427,7 +427,7 @@ class Network:
             for peer, session in self.sessions.items()
             if not (session.is_closed or self._is_kept(peer))
         ]
-        # Open streams do not protect a session: else whoever opens some keeps others out.
+        # Open streams do not protect a session: else a peer that opens some keeps others out.
         return min(spare, key=lambda each: (each.is_busy, self._used_at[each.peer]), default=None)
 
 

@@ -102,7 +102,7 @@ class IntentHandler(Protocol):
         """Forget every intent and lease: their worker is dead."""
 
     def partners_changed(self) -> None:
-        """There may be somebody to exchange with."""
+        """There may be a peer to exchange with."""
 
 
 Answer = ShareGiven | MergeWeighed | MergeFailed

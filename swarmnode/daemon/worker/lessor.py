@@ -6,7 +6,7 @@
                                 --NoView-----> NoLease
     BufferLease --apply, give_back--> Apply, Release --> worker
 
-All of it is over when the worker dies: who waits gets NoLease, and leases count no more.
+All of it is over when the worker dies: callers that wait get NoLease, and leases count no more.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _WHY_CHARACTERS_MAX = 256  # of wire.records.ShortText
 
 @dataclass(eq=False)
 class _Ticket:
-    """A slot that somebody waits for, or waited."""
+    """A slot that a caller waits for, or waited."""
 
     intent: PostedIntent
     settled: trio.Event = field(default_factory=trio.Event)
@@ -74,7 +74,7 @@ class SlotLessor:
         self._unmerged: dict[bytes, None] = {}  # exchanges that the worker is to apply
         self._changed = trio.Event()
 
-    # --- for who exchanges ----------------------------------------------------------------
+    # --- for exchanges --------------------------------------------------------------------
 
     async def borrow(
         self, intent: PostedIntent, partner: Partner | None = None, round_number: int | None = None
@@ -164,7 +164,7 @@ class SlotLessor:
         self._note_change()
 
     def slot_ready(self, message: SlotReady) -> None:
-        """Lend a slot to whoever waits for it. Raises WorkerCrashed: nobody asked for it."""
+        """Lend a slot to its caller. Raises WorkerCrashed: none asked for it."""
         ticket = self._take_ticket(message.ticket)
         assert self._link is not None
         try:
@@ -190,7 +190,7 @@ class SlotLessor:
             ticket.settle(lease)
 
     def no_view(self, message: NoView) -> None:
-        """Tell whoever waits that there is nothing. Raises WorkerCrashed: nobody asked for it."""
+        """Tell the caller that there is nothing. Raises WorkerCrashed: none asked for it."""
         self._take_ticket(message.ticket).settle(None, message.why)
 
     def applied(self, message: Applied) -> None:

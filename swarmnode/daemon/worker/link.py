@@ -8,7 +8,7 @@ It is a process, or a fake of one::
 A slot that ``SlotReady`` announced is the daemon's until it sends Apply or Release for it. Its two
 halves are what the worker gives, and room for what comes.
 
-Messages and slots of one worker, whoever runs it: a socket, a segment, and their rules.
+Messages and slots of one worker, whichever process runs it: a socket, a segment, and their rules.
 
 A worker that breaks the contract has crashed, as far as the daemon is concerned.
 """

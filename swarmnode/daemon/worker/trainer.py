@@ -110,7 +110,7 @@ class Trainer:
     Attributes:
         lessor: lends the slots of the worker that runs.
         handlers: who serves intents, by their kind.
-        briefing: tells the worker of the others; without one it knows of nobody.
+        briefing: tells the worker of the others; without one it knows of no member.
         on_log_round: a worker is up that wants the log from this round on.
     """
 
@@ -374,7 +374,7 @@ class Trainer:
     # --- what others ask for --------------------------------------------------------------
 
     def partners_changed(self) -> None:
-        """Somebody came or went: there may be somebody to exchange with."""
+        """A member came or went: there may be one to exchange with."""
         if self.briefing is not None:
             self.briefing.members_changed()
         for handler in self.handlers.values():

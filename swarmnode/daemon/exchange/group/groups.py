@@ -182,7 +182,7 @@ class Groups:
         self.on_worker_gone()
 
     def partners_changed(self) -> None:
-        """Go on without the dead. Whoever came is in the next round."""
+        """Go on without the dead. A member that came is in the next round."""
         self.runs.members_changed()
 
     # --- inside --------------------------------------------------------------------------------

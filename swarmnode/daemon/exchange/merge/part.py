@@ -3,7 +3,7 @@
 The exact mean of one vector of each member, in files, by rounds of groups.
 
 One group if it can be, else a grid of them (``protocol/gossip/groups.py``): after the last round
-all members hold the same bits, by weight over everybody, unless somebody died on the way. In one
+all members hold the same bits, by weight over all members, unless one died on the way. In one
 group that costs nothing, since the others then hold the mean over those who are left. In a grid it
 makes the result a little wrong: :attr:`GlobalMean.is_exact` says so.
 """
@@ -82,7 +82,7 @@ async def global_mean(
     """Average with all of ``weights``, this node among them, who do the same.
 
     Args:
-        weights: what everybody counts, and nobody says otherwise on the way.
+        weights: what each member counts, and none says otherwise on the way.
         own: overwritten where there are several rounds.
         room: another file, for what comes.
         key: 32 bytes that name this mean, the same for all.
@@ -178,13 +178,13 @@ class _FileLessor:
         """Nothing is owed."""
 
     def drop(self, intent: PostedIntent, why: str) -> None:
-        """Nobody waits to hear it."""
+        """No caller waits to hear it."""
 
 
 def _mapped(path: Path, n_bytes: int) -> memoryview:
     """Map a file of that size, made if it is not there; what is written is in the file.
 
-    It is unmapped when nobody holds a part of it any more: cancelled work lets go of it late.
+    It is unmapped when no task holds a part of it any more: cancelled work lets go of it late.
     """
     with path.open("r+b" if path.exists() else "w+b") as file:
         file.truncate(n_bytes)

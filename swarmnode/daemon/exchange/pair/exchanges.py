@@ -11,7 +11,7 @@ the same messages either way.
     core --StartTransfer--> Lessor.borrow -> Transfer (codecs, slot)
     core --Commit--> Lessor.apply     core --Abort--> Lessor.give_back
 
-Each intent is offered once, as soon as no exchange runs and somebody can be reached. What nobody
+Each intent is offered once, as soon as no exchange runs and a peer can be reached. What none
 took then waits for others who offer; but an intent for a random neighbour goes back to the worker.
 """
 
@@ -166,12 +166,12 @@ class Exchanges:
             try:
                 await self._driver.run()
             finally:
-                self._nursery = None  # streams end after this, and nobody is left to be told
+                self._nursery = None  # streams end after this, and no one is left to be told
 
     # --- as an IntentHandler -----------------------------------------------------------------
 
     def intent_posted(self, intent: PostedIntent) -> None:
-        """Offer an intent when nothing else runs, keep an answer for whoever asks."""
+        """Offer an intent when nothing else runs, keep an answer for peers that ask."""
         why = "local: leaving" if self._draining else self._intents.refusal(intent)
         if why:
             log = _log.debug if self._draining else _log.error
@@ -192,7 +192,7 @@ class Exchanges:
         self.give_up("the worker went away")
 
     def partners_changed(self) -> None:
-        """There may be somebody to offer to: an intent may have waited for that."""
+        """There may be a peer to offer to: an intent may have waited for that."""
         self._may_begin.set()
 
     # --- offering -------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Exchanges:
             self._begin()
 
     def _begin(self) -> None:
-        """Offer the oldest intent that was not tried yet and that somebody may want."""
+        """Offer the oldest intent that was not tried yet and that a peer may want."""
         for intent in self._intents.untried():
             if not self.core.is_idle:
                 return
@@ -231,7 +231,7 @@ class Exchanges:
         return limit_s + payload_bytes / limits.EXCHANGE_RATE_BYTES_PER_S_MIN
 
     def _take_back(self, intent: PostedIntent, why: str) -> None:
-        """Give up an intent that was promised to nobody."""
+        """Give up an intent that was promised to no peer."""
         self._intents.remove(intent.number)
         self._driver.feed(events.Unavailable(intent.number))
         self._lessor.drop(intent, why)
@@ -245,7 +245,7 @@ class Exchanges:
             self._lessor.drop(intent, "local: leaving")
         self._driver.feed(events.Unavailable())
         if self._current is not None and self._side is None:
-            self.give_up("leaving")  # nobody has accepted yet
+            self.give_up("leaving")  # no peer has accepted yet
         while self._current is not None:
             self._ended = trio.Event()
             await self._ended.wait()
@@ -336,7 +336,7 @@ class Exchanges:
         assert side.lease is not None
         self.totals.add(side.transfer)
         if not self._lessor.apply(side.lease, xid, side.partner):
-            self._lost(xid)  # the worker died after READY: nobody is left to merge it
+            self._lost(xid)  # the worker died after READY: none is left to merge it
 
     def _aborted(self, why: str) -> None:
         side = self._end_side()

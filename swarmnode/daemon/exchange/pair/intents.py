@@ -5,11 +5,11 @@ their views are cut into chunks both sides of an exchange know without a word. W
 offered to:
 
 MATCHING: the partner whom the round's matching gives, then the next in its order. NEIGHBOUR:
-anybody, at random. On a graph only neighbours, at random by the rates of their edges.
+any member, at random. On a graph only neighbours, at random by the rates of their edges.
 
 Partners on expensive ways, through a relay or WebRTC, are drawn as much more rarely, and come last
 where the matching's own partner has no time. Both sides know the way, so the graph of all meetings
-stays symmetric; and who has no other way still meets everybody.
+stays symmetric; and a node that has no other way still meets all.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class PartnerChoice:
     """Chooses among those whom a session leads to, the quick ones first.
 
     Args:
-        topology: the graph over the members that the manifest names; empty: everybody.
+        topology: the graph over the members that the manifest names; empty: all pairs meet.
     """
 
     def __init__(self, self_id: PeerId, swarm_id: bytes, topology: str, env: Env) -> None:
@@ -238,7 +238,7 @@ class PartnerChoice:
 
     def _graph_over(self, n_members: int) -> Graph | None:
         if self._topology and self._graph_of != n_members:
-            # numpy comes with it, which no node needs that meets everybody.
+            # numpy comes with it, which no node needs that meets all others.
             from swarmnode.strategies.topology import graph_over
 
             self._graph, self._graph_of = graph_over(self._topology, n_members), n_members

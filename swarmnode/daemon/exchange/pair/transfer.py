@@ -165,7 +165,7 @@ class Transfer:
         self.distance_ratio = _ratio(math.dist(own, theirs), math.hypot(*total))
 
     def end(self) -> None:
-        """The exchange is over: touch the slot no more, wake whoever waits."""
+        """The exchange is over: touch the slot no more, wake what waits."""
         self._is_over = True
         self._own = self._room = memoryview(b"")
         self._settled.set()
@@ -221,7 +221,7 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 class ExchangeStreamOwner(Protocol):
-    """Who hears what happens on a stream."""
+    """Is told what happens on a stream."""
 
     async def heard(
         self, exchange: ExchangeStream, message: wire.Message, payload: memoryview
