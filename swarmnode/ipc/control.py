@@ -6,7 +6,7 @@ msgpack map. Tensors never do: they lie in slots of the shared segment
 
     worker                     daemon
       --PostedIntent-->                                 the strategy wants to exchange
-                    <--TakeView--               somebody to exchange with was found
+                    <--TakeView--               a peer to exchange with was found
       --SlotReady-->                            the slot holds what is sent; it is the daemon's
                     <--Apply | Release--        committed, or aborted; it is the worker's
 
@@ -94,7 +94,7 @@ class Configure(Message, frozen=True, tag="configure"):
     data_hash: ShortText = ""  # hex SHA-256 of what the swarm's creator trains on
     own_data: bool = False  # other data than that is meant
     self_id: Annotated[bytes, Meta(max_length=32)] = b""  # this node
-    topology: str = ""  # the graph of who meets whom, see strategies/topology.py; empty: everybody
+    topology: str = ""  # the graph of who meets whom, see strategies/topology.py; empty: all
     task_version: Count = 0  # expected; 0: any
     task_package: ShortText = ""  # that has the task, as the manifest says
     task_package_version: ShortText = ""
@@ -269,7 +269,7 @@ class PostedIntent(Message, frozen=True, tag="wish"):
     """The strategy wants to exchange: an Intent (``strategies/base.py``) with a number.
 
     It takes the place of an earlier one of the same kind, tag and fragment that no slot was lent
-    for. With ``is_open`` it is an *answer*: no intent, but what this node gives to whoever asks for
+    for. With ``is_open`` it is an *answer*: no intent, but what this node gives if asked for
     it, at any time; answers follow WorkerReady at once. Records of the log leave as an intent too.
     """
 

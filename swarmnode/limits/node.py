@@ -8,7 +8,7 @@ from swarmnode.limits.units import KIB, MIB
 # Text that a task reads into memory at once; more is a job for a streaming task.
 CORPUS_BYTES_MAX = 1024 * MIB
 # One header page names at most this many slots. Four are used: a pair and a group at a time, and
-# two that wait for their step; memory that nobody has touched costs nothing.
+# two that wait for their step; memory that was never touched costs nothing.
 SLOTS_PER_WORKER = 4
 # Figures of a strategy in a heartbeat; each is a series in the metrics.
 STRATEGY_FIGURES_MAX = 32
@@ -63,7 +63,7 @@ TICKETS_MAX = 16
 # To one worker at most: a message per slot, ticket and intent, and as many requests of a few
 # people.
 TRAINER_OUTBOX_MAX = 512
-# Between two messages about who trains: in a large swarm somebody always comes or goes.
+# Between two messages about which members train: in a large swarm one always comes or goes.
 MEMBERS_TOLD_S = 1.0
 # Often enough to see that it goes on, rare enough for a log that is kept for months.
 PROGRESS_LINE_S = 30.0

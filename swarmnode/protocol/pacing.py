@@ -10,7 +10,7 @@ grace that lets arrivals meet, 1/√(1+s)); Z. Li et al., "FedCompass", 2024 (th
 Y. Fraboni et al., "A general theory for federated optimization with asynchronous and
 heterogeneous clients updates", 2023 (FedFix, :func:`sure_weight`). Deviation: no server plans;
 each node fits itself to what all members say of their speed. A lie costs at most what the bounds
-allow: nobody takes fewer than the fewest steps.
+allow: no node takes fewer than the fewest steps.
 """
 
 from __future__ import annotations

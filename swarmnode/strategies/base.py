@@ -23,7 +23,7 @@ pacing, snapshots. There are two engines, the worker's loop and the virtual one 
       +<-- on_abort(intent, why)                        nothing came of it: go on training
       +<-- on_stray()                                   GROUP: most are on another lineage
       +<-- on_records(round, records)                   LOG: the round is closed, same everywhere
-      +<-- on_membership(members)                       whenever somebody came or went
+      +<-- on_membership(members)                       whenever a member came or went
       |
     finalize() --Intent--> ... apply(exchange)          the end of the run, or an export
 

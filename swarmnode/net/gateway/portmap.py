@@ -144,7 +144,7 @@ class PortMapper:
             await self._release()
 
     async def _wait(self) -> None:
-        """Wait until it is time, somebody wants it, or we are somewhere else."""
+        """Wait until it is time, a caller wants it, or we are somewhere else."""
         while not self._wanted.is_set():
             left_s = self._next_at - self._env.monotonic()
             if left_s <= 0 or self._where() != self._place:

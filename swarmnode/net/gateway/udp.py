@@ -1,6 +1,6 @@
 """PCP and NAT-PMP: a datagram to the router, and one back.
 
-The socket is connected to the router, so that the kernel drops what anybody else sends.
+The socket is connected to the router, so that the kernel drops what others send.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ async def _receive(sock: trio.socket.SocketType, gateway: str) -> igd.RouterUrl:
     for _ in range(limits.PORTMAP_DATAGRAMS_MAX):
         data, source = await sock.recvfrom(limits.PORTMAP_DATAGRAM_BYTES_MAX)
         if source[0] != gateway:
-            continue  # another device of the LAN, or somebody who wants to be the router
+            continue  # another device of the LAN, or one that poses as the router
         try:
             return ssdp.decode_found(data, gateway)
         except (MalformedMessage, LimitExceeded):

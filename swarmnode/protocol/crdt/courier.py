@@ -55,7 +55,7 @@ class Courier:
         return self._sync_at if self._push_at is None else min(self._sync_at, self._push_at)
 
     def handle_deadline(self, now: float) -> None:
-        """Push what is fresh and compare with somebody, if it is time to."""
+        """Push what is fresh and compare with a neighbour, if it is time to."""
         if self._push_at is not None and now >= self._push_at:
             self._push_fresh(now)
         if now >= self._sync_at:

@@ -1,8 +1,8 @@
-"""Inbox: bytes that came for one stream and that nobody consumed yet.
+"""Inbox: bytes that came for one stream and were not consumed yet.
 
 Bytes reach a reader in one of two ways::
 
-    nobody waits     record -> piece in the inbox -> reader's buffer    (one copy)
+    no one waits     record -> piece in the inbox -> reader's buffer    (one copy)
     a reader waits   record -> reader's buffer, lent to the inbox       (none)
 
 The first is also taken while pieces lie here, so the order never changes.

@@ -1,4 +1,4 @@
-"""What the strategy wants of others, and what it gives to whoever asks: numbered intents.
+"""What the strategy wants of others, and what it gives to peers that ask: numbered intents.
 
 An intent waits here until a slot is lent for it, the daemon drops it, or the next of the same kind,
 tag and fragment takes its place. Answers stay.
