@@ -1,4 +1,4 @@
-"""The only door to clocks and randomness.
+"""The only way to clocks and randomness.
 
 Cores never ask for the time or for a random number: a shell passes ``now``
 and ``rng``. A test or the simulator passes others.

@@ -1,7 +1,7 @@
 """``swarmnode bench exchange``: one exchange between two daemons, and where its time goes.
 
 Two processes run a whole node each: TLS session over loopback TCP, peer book,
-exchange core, codec, commit. Only the worker is replaced, by one that wishes
+exchange core, codec, commit. Only the worker is replaced, by one that intents
 again soon after the last exchange was applied and lends the same vector at once,
 so that nothing but the exchange is measured.
 """
@@ -34,12 +34,12 @@ from swarmnode.ipc.control import (
     Apply,
     Configure,
     FromWorker,
+    PostedIntent,
     Release,
     SlotReady,
     TakeView,
     ToWorker,
     ViewShape,
-    Wish,
     WorkerReady,
 )
 from swarmnode.ipc.spawn import worker_command
@@ -126,7 +126,7 @@ def _result_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 class _BenchWorker:
-    """Wishes to exchange the same vector again and again; implements ``WorkerLink``."""
+    """Intents to exchange the same vector again and again; implements ``WorkerLink``."""
 
     pid = None
 
@@ -155,11 +155,11 @@ class _BenchWorker:
                 threads=1,
             )
         )
-        self._wish()
+        self._intent()
         yield self
 
     async def send(self, message: ToWorker) -> None:
-        """Lend the vector, take an exchange and wish again."""
+        """Lend the vector, take an exchange and post the next intent."""
         await trio.lowlevel.checkpoint()
         if isinstance(message, TakeView):
             lent = SlotReady(message.ticket, 0, generation=self._round, step=0, tokens=0)
@@ -174,7 +174,7 @@ class _BenchWorker:
             # Both sides are done with the copy, which a real worker makes in its own
             # process, before the slower one makes its offer.
             await trio.sleep(self._pause_s)
-            self._wish()
+            self._intent()
 
     async def receive(self) -> FromWorker:
         """Return the next message."""
@@ -184,11 +184,13 @@ class _BenchWorker:
         """Return the one slot."""
         return self._slot.data.cast("B")
 
-    def _wish(self) -> None:
+    def _intent(self) -> None:
         self._round += 1
         views = (ViewShape("x", "", self._values.size),)
         self._send.send_nowait(
-            Wish(self._round, "pair", "x", 0, self._round, "matching", views, step=self._round)
+            PostedIntent(
+                self._round, "pair", "x", 0, self._round, "matching", views, step=self._round
+            )
         )
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    app           puts a node together, starts and stops it; nobody imports it but the verbs
+    app           puts a node together, starts and stops it; only the verbs import it
     status        what a node says of itself, and the routes on which it is asked
     exchange      pairs, groups, pulls, logs and merges of models
     snapshots     blobs, and the swarm's snapshots in them

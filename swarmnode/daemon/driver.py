@@ -95,7 +95,7 @@ class CoreDriver(Generic[EventT, EffectT]):
             self._carry_out(effect)
 
 
-async def run_together(*jobs: Callable[[], Awaitable[None]]) -> None:
+async def run_concurrently(*jobs: Callable[[], Awaitable[None]]) -> None:
     """Run jobs until all of them have ended.
 
     Raises:

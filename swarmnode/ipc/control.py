@@ -5,8 +5,8 @@ msgpack map. Tensors never do: they lie in slots of the shared segment
 (``ipc/segment.py``), and a message moves the ownership of a slot::
 
     worker                     daemon
-      --Wish-->                                 the strategy wants to exchange
-                    <--TakeView--               somebody to exchange with was found
+      --PostedIntent-->                                 the strategy wants to exchange
+                    <--TakeView--               a peer to exchange with was found
       --SlotReady-->                            the slot holds what is sent; it is the daemon's
                     <--Apply | Release--        committed, or aborted; it is the worker's
 
@@ -66,7 +66,7 @@ class Partner(msgspec.Struct, frozen=True):
 
 
 class LogRecord(msgspec.Struct, frozen=True):
-    """What ``author`` published; ``round`` is that of its wish."""
+    """What ``author`` published; ``round`` is that of its intent."""
 
     author: PeerIdBytes
     payload: Annotated[bytes, Meta(max_length=limits.LOG_RECORD_BYTES_MAX)]
@@ -94,7 +94,7 @@ class Configure(Message, frozen=True, tag="configure"):
     data_hash: ShortText = ""  # hex SHA-256 of what the swarm's creator trains on
     own_data: bool = False  # other data than that is meant
     self_id: Annotated[bytes, Meta(max_length=32)] = b""  # this node
-    topology: str = ""  # the graph of who meets whom, see strategies/topology.py; empty: everybody
+    topology: str = ""  # the graph of who meets whom, see strategies/topology.py; empty: all
     task_version: Count = 0  # expected; 0: any
     task_package: ShortText = ""  # that has the task, as the manifest says
     task_package_version: ShortText = ""
@@ -107,14 +107,14 @@ class Configure(Message, frozen=True, tag="configure"):
 
 
 class TakeView(Message, frozen=True, tag="view"):
-    """Lend a slot for this wish or answer, at the next step boundary.
+    """Lend a slot for this intent or answer, at the next step boundary.
 
     Exactly one of SlotReady and NoView with this ``ticket`` follows. Everything but ``ticket`` and
     ``number`` is about the partner and as it says; of a group the round and base version only.
     """
 
     ticket: Count
-    number: Count  # of a Wish
+    number: Count  # of a PostedIntent
     peer: PeerIdBytes | None = None
     round: Count = 0
     base_version: BaseVersion = b""
@@ -124,7 +124,7 @@ class TakeView(Message, frozen=True, tag="view"):
 
 
 class Drop(Message, frozen=True, tag="drop-wish"):
-    """Nothing came of this wish, and nothing will: no slot was lent for it."""
+    """Nothing came of this intent, and nothing will: no slot was lent for it."""
 
     number: Count
     why: ShortText
@@ -265,12 +265,12 @@ class WorkerReady(Message, frozen=True, tag="ready"):
     log_round: Count = 0  # the next round of the log that the strategy wants
 
 
-class Wish(Message, frozen=True, tag="wish"):
+class PostedIntent(Message, frozen=True, tag="wish"):
     """The strategy wants to exchange: an Intent (``strategies/base.py``) with a number.
 
     It takes the place of an earlier one of the same kind, tag and fragment that no slot was lent
-    for. With ``is_open`` it is an *answer*: no wish, but what this node gives to whoever asks for
-    it, at any time; answers follow WorkerReady at once. Records of the log leave as a wish too.
+    for. With ``is_open`` it is an *answer*: no intent, but what this node gives if asked for
+    it, at any time; answers follow WorkerReady at once. Records of the log leave as an intent too.
     """
 
     number: Count
@@ -314,7 +314,7 @@ class SlotReady(Message, frozen=True, tag="slot"):
 class NoView(Message, frozen=True, tag="no-view"):
     """What TakeView asked for is not to be had; ``why``: a code of wire/exchange/gossip.py first.
 
-    If it was a wish, that is over; an answer is there for the next who asks.
+    If it was an intent, that is over; an answer is there for the next who asks.
     """
 
     ticket: Count
@@ -439,7 +439,7 @@ ToWorker = (
 )
 FromWorker = (
     WorkerReady
-    | Wish
+    | PostedIntent
     | SlotReady
     | NoView
     | Applied

@@ -1,4 +1,4 @@
-"""How a worker that somebody else started gets what a child would inherit.
+"""How a worker that another process started gets what a child would inherit.
 
 A service manager listens on a Unix socket and starts a worker for each connection, in a
 sandbox of its own: a worker that may not use the network, beside a daemon that does little else.

@@ -14,7 +14,7 @@ A slot has two halves: what the worker sends, and room for what comes (``ipc/con
 
 There is no lock. A slot belongs to one side, and a message moves it to the other
 (``ipc/control.py``); the header is rewritten before the message is sent. A claim raises
-the slot's generation, so whoever comes late with an old one is told so (StaleSlot).
+the slot's generation, so a side that comes late with an old one is told so (StaleSlot).
 Generations start at the machine's monotonic clock: two workers never share one.
 """
 
@@ -34,7 +34,7 @@ from swarmnode import limits
 from swarmnode.errors import SpecMismatch, WorkerError
 
 # One header page names at most this many slots. Four are used: a pair and a group at a time, and
-# two that wait for their step; memory that nobody has touched costs nothing.
+# two that wait for their step; memory that was never touched costs nothing.
 SEGMENT_SLOTS_MAX = 32
 # 64 GiB of float32: more parameters than one machine trains today, and no overflow.
 _SEGMENT_NUMEL_MAX = 16 * 1024 * limits.MIB
@@ -55,7 +55,7 @@ class Owner(enum.IntEnum):
 
     WORKER = 1
     DAEMON = 2
-    REVOKED = 3  # the worker died: nobody's any more
+    REVOKED = 3  # the worker died: it belongs to neither side
 
 
 class StaleSlot(WorkerError):

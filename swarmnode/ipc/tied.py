@@ -1,7 +1,7 @@
-"""Become a command that ends with whoever started it: ``python -I -S tied.py PARENT COMMAND...``.
+"""Become a command that ends with its parent: ``python -I -S tied.py PARENT COMMAND...``.
 
 A program of its own, which imports nothing of swarmnode, so that next to no time passes before
-the system knows: a parent that is killed with SIGKILL cannot end anybody any more. The process
+the system knows: a parent that is killed with SIGKILL cannot end its children any more. The process
 stays the same one; Linux keeps what is asked for here when it becomes COMMAND.
 """
 

@@ -11,7 +11,7 @@ DHT_BUCKET_CONTACTS = 20
 DHT_LOOKUP_PARALLEL = 3
 # An attacker who owns one path must own two more before it can hide a record.
 DHT_LOOKUP_PATHS = 3
-# A lookup among a million nodes asks about 40; this many means that somebody invents peers.
+# A lookup among a million nodes asks about 40; this many means that a node invents peers.
 DHT_LOOKUP_REQUESTS_MAX = 128
 # Waiters behind a full bucket: what a bucket needs until it is next refreshed.
 DHT_REPLACEMENTS_MAX = 8
@@ -65,19 +65,19 @@ DHT_NEAR_ANSWERS = 2
 DHT_PUT_REPLICAS = 8
 # Peers that must give a record of one author before it is taken for the newest.
 DHT_QUORUM = 3
-# A lookup that waits for slow peers to the last; whoever asked gets an error then.
+# A lookup that waits for slow peers to the last; the caller gets an error then.
 DHT_COMMAND_S = 60.0
 # Between two writings of the good peers to disk: what a crash forgets is a few minutes of news.
 DHT_REMEMBER_S = 300.0
 
 # --- lookup: swarms by name, for people -----------------------------------------------------------
-# A list on a screen, largest first; more than that is somebody who floods a name.
+# A list on a screen, largest first; more than that is a node that floods a name.
 SWARMS_LISTED_MAX = 64
 # Names of one question: those of a home and a few more; so many operations run at once.
 LOOKUP_NAMES_MAX = 16
 # A visitor hears of its LAN after LAN_ANSWER_DELAY_S and LAN_ANSWER_GAP_S, and what dialling takes.
 LOOKUP_LAN_S = 1.0
-# ... and somebody of the DHT has answered by then: three slow peers one after the other.
+# ... and a node of the DHT has answered by then: three slow peers one after the other.
 LOOKUP_BOOTSTRAP_S = 5.0
 # A lookup in the DHT: a few rounds, most of them with peers that have to be dialled.
 LOOKUP_DHT_S = 8.0

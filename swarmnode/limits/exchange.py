@@ -17,7 +17,7 @@ EXCHANGE_TRANSFER_S_MIN = 10.0
 EXCHANGE_RATE_BYTES_PER_S_MIN = 125_000
 # The largest message is a chunk of plain float32, just under 2 MiB, and its header.
 EXCHANGE_MESSAGE_BYTES_MAX = 2 * MIB
-# More attempts than this and the snapshot is out of date before anybody takes it.
+# More attempts than this and the snapshot is out of date before any member takes it.
 EXCHANGE_CANDIDATES_MAX = 3
 # 120 GiB of float32 in chunks of 2 MiB; the set of those received stays small.
 EXCHANGE_CHUNKS_MAX = 65_536
@@ -32,7 +32,7 @@ EXCHANGE_IN_DOUBT_S = 20.0
 # When an exchange is over, its last words travel behind one chunk at most: at a home router's
 # upstream 2.5 s. A partner that has not ended the stream by then has stopped reading it.
 EXCHANGE_LINGER_S = 10.0
-# Outcomes are kept thirty times longer than anybody asks for them.
+# Outcomes are kept thirty times longer than any peer asks for them.
 EXCHANGE_OUTCOME_KEEP_S = 600.0
 
 # --- group means, pacing ------------------------------------------------------------------
@@ -61,7 +61,7 @@ GROUP_OUTBOX_MAX = 256
 # A stream of control messages stays open this long after the last: the next phase comes sooner.
 GROUP_LINGER_S = 1.0
 # The roll stays open for this share of the time between two rounds: nothing waits meanwhile
-# but the wish, which the next round's replaces, so half leaves time for the mean itself.
+# but the intent, which the next round's replaces, so half leaves time for the mean itself.
 GROUP_ENLIST_SHARE = 0.5
 # ... and not shorter than a few round trips and the resending of what was lost.
 GROUP_ENLIST_S_MIN = 2.0
@@ -89,7 +89,7 @@ LOG_ASK_S = 5.0
 # there is no majority.
 LOG_RETRY_S = 0.25
 LOG_WAIT_S = 2.0
-# A node that has just started looks so long for somebody who has the log, and begins one then.
+# A node that has just started looks so long for a member that has the log, and begins one then.
 LOG_FOUND_S = 5.0
 # Local steps of a round at the least, as a share of what the settings say: peers with up to eight
 # times the speed do not wait.
@@ -100,7 +100,7 @@ PACING_TOLD_S = 5.0
 PACING_CHANGE_SHARE = 0.1
 # Who can take so many of a full round's steps takes all: of equal machines that do other things
 # beside, the fastest one of the moment always seems faster, and rounds that all the others shorten
-# cost bytes. Nobody waits for what is left unequal.
+# cost bytes. No member waits for what is left unequal.
 PACING_EQUAL_SHARE = 0.6
 
 # --- how the swarm mixes ------------------------------------------------------------------
@@ -130,11 +130,11 @@ FINALIZE_WORKER_S = 120.0
 FINALIZE_WAIT_S = 180.0
 # All have said that they take part: who does not come within this has died meanwhile.
 FINALIZE_ENLIST_S = 20.0
-# The whole of one attempt, as whoever asked for it waits: three rounds of slow uplinks.
+# The whole of one attempt, as its caller waits: three rounds of slow uplinks.
 FINALIZE_MERGE_S = 3600.0
 # Of a model's loss: noise, where all models are about the same; more is a barrier between them.
 MERGE_BARRIER_SHARE_MAX = 0.05
 # A person waits no longer, whatever is still under way.
 FINALIZE_DEADLINE_S = 2 * FINALIZE_MERGE_S
-# A merge costs everybody a model up and down: no member takes part in the next one before.
+# A merge costs each member a model up and down: no member takes part in the next one before.
 FINALIZE_PAUSE_S = 20.0

@@ -17,18 +17,18 @@ MANIFEST_CLOCK_SKEW_S = 86_400
 CONTACT_ADDRESSES_MAX = 8
 # Open sessions: every peer may be a partner, and a home router survives this many.
 PEERS_CONNECTED_MAX = 64
-# Past these, whoever was not asked lately makes room for peers that dial us.
+# Past these, a contact that was not asked lately makes room for peers that dial us.
 SESSIONS_MAX = 128
-# Sessions that one question of the DHT opened are closed when nobody asked another for so long.
+# Sessions that one question of the DHT opened are closed when no caller asked another for so long.
 SESSION_IDLE_S = 120.0
 SESSION_SWEEP_S = 15.0
 # Two processes show one key: the session of the first must answer within this to be alive.
 KEY_CHECK_S = 2.0
-# The last reasons why somebody could not be reached, for people who ask why.
+# The last reasons why a peer could not be reached, for people who ask why.
 DIAL_ERRORS_KEPT_MAX = 256
 # Connections whose handshake is not over: 60 KiB each, and a real one takes three round trips.
 STRANGERS_MAX = 64
-# Refused connections share one line of the log in this time: anybody can cause thousands.
+# Refused connections share one line of the log in this time: any machine can cause thousands.
 REFUSAL_LOG_INTERVAL_S = 1.0
 # Dial again after a failure: doubled each time, with full jitter, up to the maximum.
 REDIAL_BACKOFF_S_MIN = 0.5
@@ -48,7 +48,7 @@ SEARCH_DIALS_CONCURRENT_MAX = 4
 DIAL_JITTER_S = 0.1
 # One address of a peer mostly answers before the next one is tried (RFC 8305).
 DIAL_STAGGER_S = 0.25
-# Whoever was connected to first, and says nothing, keeps the others waiting no longer than this:
+# One that was connected first, and says nothing, keeps the others waiting no longer than this:
 # two round trips over a satellite, and a busy machine.
 RACE_TURN_S = 3.0
 # A relay waits that long for the direct addresses of the same peer.
@@ -61,9 +61,9 @@ SESSION_RETIRE_S = 1.0
 GOODBYE_DEADLINE_S = 0.2
 # The DHT is asked for peers of the swarm: at first often, then rarely, for the shared state names
 # them all; a node with few neighbours asks more often, as two halves must find each other.
-SWARM_SEARCH_S_MIN = 1.0
-SWARM_SEARCH_S_LONELY = 30.0
-SWARM_SEARCH_S = 600.0
+SWARM_LOOKUP_S_MIN = 1.0
+SWARM_LOOKUP_S_LONELY = 30.0
+SWARM_LOOKUP_S = 600.0
 SWARM_LONELY_NEIGHBOURS = 3
 SWARM_CANDIDATES_MAX = 64
 # Our entry in the list of swarms is written anew when the number of members is out by a quarter,
@@ -91,7 +91,7 @@ KEY_CONFLICT_WAIT_S = 3.0
 # A newcomer gives up when no peer of its link gave the manifest within a minute.
 MANIFEST_FETCH_DEADLINE_S = 60.0
 MANIFEST_RETRY_S = 0.25
-# Then whoever was found meanwhile is asked as well; slow dials go on.
+# Then peers that were found meanwhile are asked as well; slow dials go on.
 MANIFEST_ROUND_S = 3.0
 # A hello or a manifest is a few KiB: who takes longer than this is dead or hostile.
 PEER_REQUEST_DEADLINE_S = 10.0
@@ -113,13 +113,13 @@ SNAPSHOTS_BAD_MAX = 64
 # A holder of whom only the shared state knows may be gone for minutes; a dial takes 10 s.
 SNAPSHOT_ABANDONED_S = 12.0
 SNAPSHOT_LOOK_S = 0.25
-# Whoever comes back after a longer absence begins with the swarm's model, not with its own.
+# A member that comes back after a longer absence begins with the swarm's model, not with its own.
 SNAPSHOT_STALE_S = 600.0
 # Progress of a fetch is said in tenths, if it takes more than a moment.
 SNAPSHOT_SAY_BYTES = 32 * MIB
 # Newcomers want a recent model; hashing one of some GB takes seconds of a core.
 SNAPSHOT_OFFER_S = 30.0
-# So many members hold the newest snapshot, so that it outlives whoever wrote it.
+# So many members hold the newest snapshot, so that it outlives its writer.
 SNAPSHOT_REPLICAS = 3
 SNAPSHOT_REPLICATE_LOOK_S = 5.0
 # A trainer copies at most at 1 Mbit/s on average, a keeper at ten times that.
@@ -157,7 +157,7 @@ SWIM_ACCUSERS_MAX = SWIM_CONFIRMATIONS + 1
 SWIM_HEALTH_MAX = 8
 # Our own clock was late by this much: the machine slept or was overloaded, not the others.
 SWIM_STALL_S = 1.0
-# What arrived while we slept is read before anybody is judged.
+# What arrived while we slept is read before any peer is judged.
 SWIM_STALL_GRACE_S = 1.0
 # Each piece of news is sent this many times log2(members) by each who has it; what that misses,
 # comparing digests finds.
@@ -168,7 +168,7 @@ SWIM_NEWS_MAX = 32
 # Views are compared with one random member, so that news that got lost is found again. While
 # there is more news than pings carry, in every period.
 SWIM_SYNC_S = 10.0
-# Likewise for this long after somebody came back from the dead: who heals a partition of a
+# Likewise for this long after a member came back from the dead: who heals a partition of a
 # thousand has the last claims after twenty seconds, and one that returned costs fifteen digests.
 SWIM_MENDING_S = 30.0
 # 512 claims of at most 450 bytes fit into MESSAGE_BYTES_MAX; larger swarms send pages in turn.
@@ -178,19 +178,19 @@ SWIM_SYNC_CLAIMS_MAX = 512
 SWIM_RECALL_S = 1.0
 # Dead and left ones are remembered for a lunch break with the lid closed.
 SWIM_GONE_KEEP_S = 3600.0
-# About 1 KiB each; beyond, gone and never answering members make room, then nobody new gets in.
+# About 1 KiB each; beyond, gone and never answering members make room, then no new one gets in.
 SWIM_MEMBERS_MAX = 4096
 # Who leaves tells this many: they spread it, and the leaver may be gone within 0.2 s.
 SWIM_FAREWELLS = 8
 
 # --- admission ---------------------------------------------------------------------------
-# A link that leaks is of use to nobody for longer than this after its invite has ended.
+# A link that leaks is of use to no thief for longer than this after its invite has ended.
 MEMBER_CERTIFICATE_DAYS_MAX = 30
 # One class of students; every member remembers each of them.
 INVITE_USES_MAX = 1000
 # Of the body of an invite or a certificate: about 165 bytes, and room for fields to come.
 CERTIFICATE_BYTES_MAX = 512
-# Twelve bytes each in a list that everybody passes on; dead invites leave it.
+# Twelve bytes each in a list that all members pass on; dead invites leave it.
 REVOCATIONS_MAX = 256
 REVOCATIONS_BYTES_MAX = 4 * KIB
 # Chains of other members in one message: at 1.3 KiB each at most, a third of MESSAGE_BYTES_MAX.
@@ -199,6 +199,6 @@ CREDENTIALS_HEARD_MAX = 64
 ADMISSION_MEMBERS_MAX = 4096
 # Volunteers' clocks are wrong by minutes; a day off is a broken clock.
 ADMISSION_CLOCK_SKEW_S = 86_400
-# News of a new member reaches everybody who is online sooner than this; who claims to have
+# News of a new member reaches all that are online sooner than this; one that claims to have
 # joined longer ago than that, and was not heard of, is not believed.
 ADMISSION_BACKDATE_S = 86_400

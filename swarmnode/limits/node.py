@@ -1,4 +1,4 @@
-"""One node: its worker, its owner's wishes, HTTP, metrics, dashboard."""
+"""One node: its worker, its owner's rules, HTTP, metrics, dashboard."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from swarmnode.limits.units import KIB, MIB
 # Text that a task reads into memory at once; more is a job for a streaming task.
 CORPUS_BYTES_MAX = 1024 * MIB
 # One header page names at most this many slots. Four are used: a pair and a group at a time, and
-# two that wait for their step; memory that nobody has touched costs nothing.
+# two that wait for their step; memory that was never touched costs nothing.
 SLOTS_PER_WORKER = 4
 # Figures of a strategy in a heartbeat; each is a series in the metrics.
 STRATEGY_FIGURES_MAX = 32
 # A record of the log: one byte where it is a slope, at most a hash and a signature.
 LOG_RECORD_BYTES_MAX = 64
-# Wishes of a strategy that wait for a partner, over tags and fragments: 64 fragments are the most.
-WISHES_MAX = 128
+# Intents of a strategy that wait for a partner, over tags and fragments: 64 fragments are the most.
+INTENTS_MAX = 128
 # Importing torch, reading data and building a model from a slow disk.
 WORKER_START_S = 300.0
 # A training worker reports every second; one that is silent this long is stuck in a driver.
@@ -60,9 +60,10 @@ CODEC_CHUNK_ELEMS = 507_904
 # Views that the worker is asked for and has not given: one a step for each pair and group that
 # runs, and for those that were given up while its step took long.
 TICKETS_MAX = 16
-# To one worker at most: a message per slot, ticket and wish, and as many requests of a few people.
+# To one worker at most: a message per slot, ticket and intent, and as many requests of a few
+# people.
 TRAINER_OUTBOX_MAX = 512
-# Between two messages about who trains: in a large swarm somebody always comes or goes.
+# Between two messages about which members train: in a large swarm one always comes or goes.
 MEMBERS_TOLD_S = 1.0
 # Often enough to see that it goes on, rare enough for a log that is kept for months.
 PROGRESS_LINE_S = 30.0

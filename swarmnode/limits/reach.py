@@ -9,7 +9,7 @@ from swarmnode.limits.units import KIB, MIB
 RTC_CANDIDATES_MAX = 8
 # ... and sources that checks with the right password came from: a NAT that changes ports adds some.
 RTC_REMOTE_ADDRESSES_MAX = 2 * RTC_CANDIDATES_MAX
-# Port numbers below are services that somebody else runs: nobody has a NAT mapping there.
+# Port numbers below are services of others: no NAT has a mapping there.
 RTC_PORT_MIN = 1024
 # Eight candidates of 30 bytes, passwords and a fingerprint.
 RTC_DESCRIPTION_BYTES_MAX = 1 * KIB
@@ -64,7 +64,7 @@ RELAY_CIRCUITS_MAX = 64
 RELAY_CIRCUITS_PER_PEER_MAX = 16
 # From the question to the last byte of both sides' greeting; within DIAL_DEADLINE_S.
 RELAY_SETUP_S = 8.0
-# Sessions ping every PING_INTERVAL_S: whoever is silent for four of these is gone.
+# Sessions ping every PING_INTERVAL_S: a peer that is silent for four of these is gone.
 RELAY_IDLE_S = 120.0
 # Then the two look for a better way, or for a relay that has not had its share yet.
 RELAY_CIRCUIT_S = 6 * 3600.0
@@ -95,10 +95,10 @@ SIGNAL_NONCE_KEEP_S = 2.5 * SIGNAL_WINDOW_S
 SIGNAL_NONCES_MAX = 8192
 # Three round trips over a slow relay.
 SIGNAL_DEADLINE_S = 5.0
-# A port below it, but these, belongs to a service that somebody else runs.
+# A port below it, but these, belongs to a service of others.
 DIALBACK_PORT_MIN = 1024
 DIALBACK_PORTS_LOW = (80, 443)
-# A dial-back is a connection to whoever asks; a node asks three peers now and then.
+# A dial-back is a connection to the caller; a node asks three peers now and then.
 DIALBACKS_CONCURRENT_MAX = 4
 DIALBACKS_PER_S = 0.5
 DIALBACKS_BURST = 16
@@ -132,7 +132,7 @@ PORTMAP_URL_BYTES_MAX = 512
 # One address in each family as the internet sees it, one of the LAN in each: what a stranger can
 # make us send a few packets to.
 PUNCH_ADDRESSES_MAX = 4
-# Ports below belong to services that somebody else runs: no NAT gives them out.
+# Ports below belong to services of others: no NAT gives them out.
 PUNCH_PORT_MIN = 1024
 # One SYN each, as the kernel repeats it after a second; longer where the round trip is long.
 PUNCH_ATTEMPT_S = 0.6

@@ -27,7 +27,7 @@ DATA_INLINE_BYTES_MAX = 16 * KIB
 RECORD_HEAD_BYTES_MAX = 32 * KIB  # small frames that travel in one record
 REASON_BYTES_MAX = 256  # one line for a person
 SERVICE_NAME_BYTES_MAX = 64
-# What a peer may send before anybody reads: bounds memory at 64 unattended streams to 16 MiB.
+# What a peer may send before a task reads (flow control): 16 MiB for 64 unattended streams.
 STREAM_WINDOW_BYTES = 256 * KIB
 # Bandwidth times round trip: 160 MB/s at 50 ms. Granted once a bulk stream is being read.
 BULK_WINDOW_BYTES = 8 * MIB
@@ -50,7 +50,7 @@ RESUME_HANDSHAKE_S = 5.0
 # Who dialled tries first, and most often gets through; then the other side, with jitter.
 RESUME_SERVER_WAIT_S = 0.5
 RESUME_RETRY_S = 1.0  # at most
-# So often, a pause apart, a machine must say that nobody listens: a peer that has moved to another
+# So often, a pause apart, a machine must say that nothing listens: a peer that has moved to another
 # address asks us meanwhile.
 RESUME_REFUSALS = 2
 RESUME_ADDRESSES_MAX = 8  # of a peer: what a contact book keeps of one

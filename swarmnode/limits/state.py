@@ -27,7 +27,7 @@ STATE_CLOCK_AHEAD_S = 86_400.0
 STATE_CLOCK_TICKS_MAX = 65_535  # events within one millisecond
 # A machine without a battery learns the time from the network, some seconds after its start.
 STATE_CLOCK_LOOK_S = 10.0
-# Less is drift, that nobody sees in a time of day.
+# Less is drift, which is not seen in a time of day.
 STATE_CLOCK_SET_S = 60.0
 # Each costs one small message where two peers agree, and a partition heals within a few.
 STATE_SYNC_INTERVAL_S = 10.0
@@ -94,7 +94,7 @@ BLOB_THREADS_MAX = 3
 BLOB_FLUSH_BYTES = 32 * MIB
 # Who holds a blob is asked this often: holders come and go.
 BLOB_LOOK_S = 1.0
-# ... and whoever sent this much since then is at work: less is refusals, or not worth waiting for.
+# ... and one that sent this much since then is at work: less is refusals, or not worth waiting for.
 BLOB_LIFE_SIGN_BYTES = 4 * KIB
 # A holder that could not be reached, or that left, is tried again after this.
 BLOB_RETRY_S = 5.0
@@ -102,12 +102,12 @@ BLOB_RETRY_S = 5.0
 BLOB_REFRESH_S = 5.0
 # From dialling (DIAL_DEADLINE_S) to the answer: a holder may have to check a partial blob first.
 BLOB_ANSWER_S = 30.0
-# Nothing came from anybody for this long: every holder was dialled several times.
+# Nothing came from any holder for this long: every holder was dialled several times.
 BLOB_NO_PROGRESS_S = 60.0
 # ... or for this long, if holders say that they are busy: a flash crowd of a hundred and twenty.
 BLOB_BUSY_PATIENCE_S = 600.0
 # Peers that are sent chunks at once, as with BitTorrent: to have some finish early, who then hold
-# the blob too, is better for all than to have everybody wait for the last chunk.
+# the blob too, is better for all than to have all wait for the last chunk.
 BLOB_UPLOADS_MAX = 4
 # ... and for no longer than this at a stretch while others are turned away.
 BLOB_TURN_S = 20.0
@@ -123,7 +123,7 @@ SHARDS_PER_EPOCH_MAX = 256
 SHARD_CLAIMS_MAX = 2
 # News crosses 1,000 peers in about 1 s: a rival's claim has been seen by then.
 SHARD_SETTLE_S = 2.0
-# Registers of each author, one for an epoch: a peer so many epochs behind holds nobody up.
+# Registers of each author, one for an epoch: a straggler so many epochs behind holds no other up.
 SHARD_EPOCHS_OPEN = 4
 # One a second for thirty years, and nine digits in every text.
 SHARD_EPOCH_MAX = 10**9 - 1

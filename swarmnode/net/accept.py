@@ -1,4 +1,4 @@
-"""What every transport does with a channel that somebody else opened."""
+"""What every transport does with a channel that a peer opened."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Requests without tasks: for small questions that are asked often and answered from memory.
 
-A task on either side costs more than all the rest of such a request. So whoever asks is called
+A task on either side costs more than all the rest of such a request. So the caller is called
 back, and a handler that does not wait runs where the request was read. On the wire nothing is
 different.
 
-Nobody reads these streams piece by piece, so no credit is given back: request and answer are
+No task reads these streams piece by piece, so no credit is given back: request and answer are
 bounded by the window with which a stream begins.
 """
 

@@ -150,7 +150,7 @@ class MemoryNetwork:
     """Who listens, which links exist, and what is wrong with them.
 
     ``delay_s`` is one-way and counts for every byte sent from now on. The machines in ``refusing``
-    refuse connections, though somebody listens there.
+    refuse connections, though a node listens there.
     """
 
     def __init__(self, *, delay_s: float = 0.0) -> None:
@@ -158,7 +158,7 @@ class MemoryNetwork:
         self.refusing: set[str] = set()
         self._listeners: dict[str, trio.MemorySendChannel[MemoryChannel]] = {}
         self._links: list[tuple[str, str, MemoryChannel]] = []
-        self._sides: dict[str, int] = {}  # empty: nobody is parted from anybody
+        self._sides: dict[str, int] = {}  # empty: no node is parted from another
         self._healed = trio.lowlevel.ParkingLot()
 
     def transport(self, name: str) -> MemoryTransport:
@@ -166,7 +166,7 @@ class MemoryNetwork:
         return MemoryTransport(self, name)
 
     def link(self, dialler: str, listener: str) -> tuple[MemoryChannel, MemoryChannel]:
-        """Return the two ends of a new link, without anybody listening."""
+        """Return the two ends of a new link, without a listener."""
         there = _Pipe(self, dialler, listener)
         back = _Pipe(self, listener, dialler)
         dialling_end = MemoryChannel(back, there, listener)

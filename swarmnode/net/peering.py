@@ -1,4 +1,4 @@
-"""From a channel to an open session with whoever is at its other end."""
+"""From a channel to an open session with the peer at its other end."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def run_session(
     """Authenticate the peer on ``channel`` and run the session until it is over.
 
     ``nursery.start`` gives the open Session. The channel is closed in any case, and no task
-    is left. Whoever dialled is the CLIENT and should know whom it ``expected``; with a
+    is left. The dialler is the CLIENT and should know which peer it ``expected``; with a
     simultaneous open the smaller peer id is the SERVER. ``instance`` and ``is_probe`` are
     what the HELLO says of us. ``first_bytes``: TLS_HEADER_BYTES that have been read already.
 

@@ -6,7 +6,7 @@
     effects <----------------- SessionCore <-handle- receive task <- channel
 
 Only the send task, or :meth:`Pump.flush` while that one is idle, writes to the channel, so
-cancelling whoever waits for a stream never leaves half a record on the wire.
+cancelling a task that waits for a stream never leaves half a record on the wire.
 
 Closing: GOODBYE is sent after the record that is being sent, then the other
 side has a moment to read it. Closing a TCP socket at once while unread bytes
@@ -43,7 +43,7 @@ class Pump:
     """The two tasks of a session that wait for its channel, and whether it is over.
 
     Args:
-        carrier: of the channel that is used; somebody else may replace that.
+        carrier: of the channel that is used; another task may replace that.
         on_effects: called when the core may have effects.
         on_lost: called with a channel that has failed, perhaps one that was left already.
         on_close: called once, when nothing can be sent or received any more.
@@ -166,7 +166,7 @@ class Pump:
         self._on_close()
 
     def give_up(self, cause: SwarmNodeError) -> None:
-        """End it without a goodbye: nobody is there to read one."""
+        """End it without a goodbye: no peer is there to read one."""
         self._must_linger = False
         self.close(cause, None)
 

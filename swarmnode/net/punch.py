@@ -30,7 +30,7 @@ async def dial_from(local_port: int, address: str) -> TcpChannel:
     """Connect to ``address`` from a port that we listen on: the other side sees its mapping.
 
     Raises:
-        DialFailed: nobody could be reached there.
+        DialFailed: no peer could be reached there.
         ConfigError: it is no address of ours.
     """
     host, port = parse_address(address)
@@ -122,7 +122,7 @@ class Appointment:
             DialFailed: none came about, or the other side took none.
         """
         self.plan = start.plan
-        # Whoever does not choose may hear of the choice a round trip after the last attempt.
+        # The side that does not choose may hear of the choice a round trip after the last attempt.
         patience_s = limits.PUNCH_S + (0.0 if self.plan.we_choose else limits.PUNCH_CHOICE_S)
         self._scope.deadline = start.at + patience_s
         with self._scope:
@@ -133,7 +133,7 @@ class Appointment:
         return TcpChannel(trio.socket.from_stdlib_socket(winner), PUNCHED_WORD)
 
     def close(self) -> None:
-        """Close what nobody took."""
+        """Close what was not taken."""
         for _, sock in self._early:
             sock.close()
         if self._winner is not None:

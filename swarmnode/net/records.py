@@ -126,7 +126,7 @@ class RecordWriter:
                 _give_back(self._memory, start, end)
 
     def detach(self) -> None:
-        """Leave the channel; whoever sends on it gets ChannelBroken."""
+        """Leave the channel; a task that sends on it gets ChannelBroken."""
         self._channel = None
         self._rest.clear()
 
@@ -238,7 +238,7 @@ class RecordReader:
         return bytes(plaintext)
 
     async def drain(self) -> None:
-        """Throw away what comes until the channel is closed, whoever does that."""
+        """Throw away what comes until the channel is closed, by either side."""
         with contextlib.suppress(ChannelBroken, ChannelClosed):
             while self._channel and await self._channel.receive_into(self._buffer):
                 await trio.lowlevel.checkpoint()

@@ -33,7 +33,7 @@ async def resume_over(channel: Channel, session: Session, nonce: bytes) -> None:
         Refused: the peer does not know the session (any more).
         Overloaded: the peer itself is asking just now.
         AuthenticationFailed, RemoteProtocolError: the other side is not the peer.
-        ChannelBroken, DeadlineExceeded: nobody answers as it should.
+        ChannelBroken, DeadlineExceeded: no peer answers as it should.
     """
     keys, role, resumed_before = session.resume_keys, session.role, session.resumed
     with trio.move_on_after(limits.RESUME_HANDSHAKE_S):

@@ -4,7 +4,7 @@ The core (``protocol/session``) is what the two sides agree on, the pump (``net/
 its bytes; here its effects become streams, handlers and answers. A handler that raises or sleeps
 concerns its own stream. No task outlives :meth:`Session.run`.
 
-Where somebody looks after it (``on_lost``), a session outlives its channel: it is suspended, all
+Where a caller looks after it (``on_lost``), a session outlives its channel: it is suspended, all
 that waits goes on waiting, and :meth:`Session.attach` lets it go on over another channel.
 """
 
@@ -109,7 +109,7 @@ class Session:
         self._workers: trio.Nursery | None = None
         self._acceptor = acceptor_of(self)
 
-    # --- for everybody --------------------------------------------------------------------
+    # --- for all --------------------------------------------------------------------------
 
     @property
     def is_closed(self) -> bool:
@@ -123,7 +123,7 @@ class Session:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a stream is open, whoever opened it."""
+        """Whether a stream is open, whichever side opened it."""
         return bool(self._streams)
 
     @property
@@ -245,7 +245,7 @@ class Session:
         return self.core.is_suspect(trio.current_time())
 
     def give_up(self, cause: SwarmNodeError) -> None:
-        """End it without a goodbye: nobody is there to read one."""
+        """End it without a goodbye: no peer is there to read one."""
         self.pump.give_up(cause)
 
     def suspend(self) -> int:

@@ -156,7 +156,7 @@ async def survey_nat(servers: Sequence[str], ask_probe: AskProbe | None = None) 
         servers: ``IPV4:PORT`` of responders of different hosts; three are good, two the least
             that tell anything.
         ask_probe: asks a server over the session with it, see :func:`request_probe`; without
-            it, a filter that lets everybody in looks like one that knows addresses.
+            it, a filter that lets all in looks like one that knows addresses.
 
     Raises:
         ConfigError: a server is no such address, or there is none.

@@ -90,7 +90,7 @@ class TcpChannel:
     def detach(self) -> socket.socket:
         """Give the socket away; for this channel it is as if it had been closed.
 
-        Nobody may be waiting on it.
+        No task may be waiting on it.
         """
         self._is_closed = True
         return socket.socket(fileno=self._socket.detach())

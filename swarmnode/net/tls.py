@@ -85,7 +85,7 @@ async def shake_hands(
         connection.set_accept_state()
     for _ in range(limits.TLS_HANDSHAKE_RECORDS_MAX):
         is_done = await _advance(channel, connection)
-        # What a server's OpenSSL writes after the end are session tickets: nobody resumes.
+        # What a server's OpenSSL writes after the end are session tickets: no use here.
         if not is_done or role is Role.CLIENT:
             await _flush(channel, connection)
         if is_done:

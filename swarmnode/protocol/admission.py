@@ -45,7 +45,7 @@ class KeptClaim(msgspec.Struct, frozen=True):
 
 
 class AdmissionState(msgspec.Struct, frozen=True):
-    """What a node keeps on disk, so that a restart gives nobody a second chance."""
+    """What a node keeps on disk, so that a restart gives no peer a second chance."""
 
     since_unix_s: float = 0.0
     watched_until_unix_s: float = 0.0
@@ -63,7 +63,7 @@ class Admission:
         is_open: bool,
         state: AdmissionState | None = None,
     ) -> None:
-        """Begin with nobody, or with what a former run has kept; that is verified again."""
+        """Begin with no member, or with what a former run has kept; that is verified again."""
         self.is_open = is_open
         self.changes = 0  # grows when a membership may have begun or ended, but for its time
         self._swarm_id = swarm_id
@@ -115,7 +115,7 @@ class Admission:
     def hear(self, chains: Iterable[MemberChain], now_unix_s: float) -> None:
         """Take in what others pass on; nothing at all says that this node is awake.
 
-        A chain that does not count is no offence of whoever passed it on: clocks differ,
+        A chain that does not count is no offence of the peer that passed it on: clocks differ,
         and so does what each has heard.
         """
         if self.is_open:
@@ -126,7 +126,7 @@ class Admission:
                 self._take(PeerId(certificate_of(chain).peer), chain, now_unix_s)
 
     def is_member(self, peer: PeerId, now_unix_s: float) -> bool:
-        """Whether a peer may take part now: everybody may in an open swarm."""
+        """Whether a peer may take part now: all may in an open swarm."""
         if self.is_open:
             return True
         self._ledger.watch(now_unix_s)

@@ -5,10 +5,10 @@
     swarm key --signs--> invite certificate --its key signs--> member certificate
 
 The invite's private key travels in the link, so the joiner makes its own certificate and
-nobody has to be online to admit it. Whoever holds the swarm's key needs no invite: that key
-signs the member certificate itself. Anybody who knows the swarm's public key can verify.
+no node has to be online to admit it. The holder of the swarm's key needs no invite: that key
+signs the member certificate itself. Every node that knows the swarm's public key can verify.
 
-Times are Unix seconds of whoever signs. A verifier lets a certificate begin up to
+Times are Unix seconds of the signer. A verifier lets a certificate begin up to
 ADMISSION_CLOCK_SKEW_S in its own future; the end is taken as it is, because a certificate is
 renewed long before.
 """
@@ -194,7 +194,7 @@ def make_member_chain(
         )
     wanted = role or terms.role
     check_role(terms.role, wanted, what=f"invite {name}")
-    # A clock that is behind the creator's must not make what nobody accepts.
+    # A clock that is behind the creator's must not make what no node accepts.
     start = max(int(now_unix_s), terms.not_before)
     joined_at = start
     if previous is not None and previous.invite == invite.signed:

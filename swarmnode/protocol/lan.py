@@ -2,7 +2,7 @@
 
 A node says that it is here a few times when it starts, then rarely; a node that
 hears of it for the first time answers, so that both know each other within a
-second. Whoever is silent for three beacons is forgotten. A beacon without a port
+second. A node that is silent for three beacons is forgotten. A beacon without a port
 only asks who is here: its author gets an answer, and cannot be dialled.
 
 A beacon leaves on every interface, so one arrives in several copies: the first is
@@ -69,7 +69,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class LinkAdded:
-    """An interface or an address is new: nobody on that LAN has heard of us."""
+    """An interface or an address is new: no node on that LAN has heard of us."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class _Gate:
 
 
 class LanCore:
-    """The five methods of a core, :meth:`sign` for the shell and :meth:`peers` for everybody.
+    """The five methods of a core, :meth:`sign` for the shell and :meth:`peers` for all callers.
 
     Args:
         identity: signs our beacons.
@@ -324,7 +324,7 @@ class LanCore:
     # --- speaking -----------------------------------------------------------------------------
 
     def _plan_answer(self, now: float) -> None:
-        """A newcomer should hear of us soon, but not of everybody at one moment."""
+        """A newcomer should hear of us soon, but not of all nodes at one moment."""
         if self._answer_at is None:
             soon = now + self._rng.uniform(0, limits.LAN_ANSWER_DELAY_S)
             self._answer_at = max(soon, self._announced_at + limits.LAN_ANSWER_GAP_S)

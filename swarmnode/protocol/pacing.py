@@ -1,6 +1,6 @@
-"""How many local steps a node takes in a round, so that fast and slow ones end it together.
+"""How many local steps a node takes in a round, so that stragglers do not hold the others up.
 
-A round lasts as long as the fastest live member needs for the most steps; everybody else takes
+A round lasts as long as the fastest live member needs for the most steps; every other member takes
 as many as fit, and at least the fewest::
 
     steps = clip(floor(round_s / own step_s), fewest, most)         round_s = most · min step_s
@@ -10,7 +10,7 @@ grace that lets arrivals meet, 1/√(1+s)); Z. Li et al., "FedCompass", 2024 (th
 Y. Fraboni et al., "A general theory for federated optimization with asynchronous and
 heterogeneous clients updates", 2023 (FedFix, :func:`sure_weight`). Deviation: no server plans;
 each node fits itself to what all members say of their speed. A lie costs at most what the bounds
-allow: nobody takes fewer than the fewest steps.
+allow: no node takes fewer than the fewest steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The only door to the disk: durable writes, bounded reads, the lock on a home, the history.
+"""The only way to the disk: durable writes, bounded reads, the lock on a home, the history.
 
 What is written here is either there whole after a crash or not there at all: temporary file,
 ``fsync``, rename, ``fsync`` of the directory. The history is the exception: it is appended to

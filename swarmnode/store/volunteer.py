@@ -1,4 +1,4 @@
-"""What must outlive a restart of a volunteer's wishes: a pause by hand, and the month's traffic."""
+"""What must outlive a restart of a volunteer's rules: a pause by hand, and the month's traffic."""
 
 from __future__ import annotations
 

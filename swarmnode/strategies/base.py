@@ -16,14 +16,14 @@ pacing, snapshots. There are two engines, the worker's loop and the virtual one 
       ^                         |
       |                         v
       |    flow(t), view(intent, name, out)             a copy; training goes on meanwhile
-      |    accept(offer) -> view(...)                   the same for a peer's wish, PAIR and PULL
+      |    accept(offer) -> view(...)                   the same for a peer's intent, PAIR and PULL
       |                         |   ... codec, network, codec; tau steps at the least ...
       |                         v
       +<-- flow(t), apply(exchange)                     committed, exactly once
       +<-- on_abort(intent, why)                        nothing came of it: go on training
       +<-- on_stray()                                   GROUP: most are on another lineage
       +<-- on_records(round, records)                   LOG: the round is closed, same everywhere
-      +<-- on_membership(members)                       whenever somebody came or went
+      +<-- on_membership(members)                       whenever a member came or went
       |
     finalize() --Intent--> ... apply(exchange)          the end of the run, or an export
 

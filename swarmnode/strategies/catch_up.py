@@ -41,7 +41,7 @@ class CatchUps:
         return [pull()] if is_behind else []
 
     def place_of(self, exchange: Exchange, own_round: int, x: torch.Tensor) -> Place | None:
-        """Return where a peer is that has answered, or None: it is refused, ask somebody else."""
+        """Return where a peer is that has answered, or None: it is refused, ask another."""
         ((peer, received),) = exchange.got.items()
         place = read_place(received.views["place"])
         if isinstance(place, Place):
@@ -57,6 +57,6 @@ class CatchUps:
             why = place
         self.refused += 1
         self._asks_left -= 1
-        self._is_behind = self._is_behind or self._asks_left > 0  # somebody else may be honest
+        self._is_behind = self._is_behind or self._asks_left > 0  # another may be honest
         _log.warning("the answer of %s to a catch-up is refused: %s", peer.hex()[:8], why)
         return None

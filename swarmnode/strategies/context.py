@@ -58,7 +58,7 @@ class Context:
         members: ids of all members, this node among them, in ascending order.
         facts: what is known of the task.
         topology: the graph over ``members`` in their order, maybe of several parts; None:
-            everybody meets everybody.
+            all members meet all others.
     """
 
     self_id: bytes

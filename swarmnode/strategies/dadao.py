@@ -207,7 +207,7 @@ class Dadao(RandomPairs, Strategy):
         self.base_version = hashlib.sha256(b"".join(members)).digest()
 
     def _rates(self, members: tuple[bytes, ...]) -> Graph | None:
-        """Return the rates of exchanges; None while there is nobody to converge with."""
+        """Return the rates of exchanges; None while there is no peer to converge with."""
         graph = self.ctx.topology
         if graph is None and len(members) > 1:
             graph = build_graph("complete", len(members))

@@ -1,4 +1,4 @@
-"""DiLoCo: everybody who is present averages pseudo-gradients and takes one Nesterov step.
+"""DiLoCo: all members present average pseudo-gradients and take one Nesterov step.
 
 Source: A. Douillard et al., "DiLoCo: Distributed low-communication training of language models",
 2023; the eager form: S. Kale, A. Douillard, Y. Donchev, "Eager updates for overlapped communication
@@ -16,7 +16,7 @@ Its replicas differ by their last own share. Lower lr or momentum than without i
 momentum 0.9 it costs a little, while waiting a whole round for Δ̄ is far worse
 (tests/algorithms/test_diloco.py).
 
-Deviations. The paper's barrier is a round that closes over whoever came; training goes on
+Deviations. The paper's barrier is a round that closes over the members that came; training goes on
 meanwhile, and θ ← φ is added as φ − θ_sent. Whoever a round closes without has another φ than
 the others. So slow weights have a *lineage*, a count of outer steps and a hash over who took
 part in them: only equal ones average, and a node whose round came to nothing asks a peer for its

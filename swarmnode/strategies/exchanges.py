@@ -55,7 +55,7 @@ class View:
 
 @dataclass(frozen=True)
 class Intent:
-    """A wish to exchange. ``(tag, round, fragment)`` is what partners must have in common.
+    """What a node wants to exchange; partners must agree in ``(tag, round, fragment)``.
 
     Attributes:
         round: counts this node's exchanges of ``tag``; with MATCHING it decides the partner.
@@ -106,7 +106,7 @@ class Meta:
 
 @dataclass(frozen=True)
 class Offer:
-    """A peer's wish, before anything was sent. ``meta`` is the peer's."""
+    """A peer's intent, before anything was sent. ``meta`` is the peer's."""
 
     peer: bytes
     intent: Intent
@@ -126,7 +126,7 @@ class Exchange:
     """What came of an intent.
 
     Attributes:
-        intent: the wish; of an answer, with the round and base version of the peer's.
+        intent: as it was posted; of an answer, with the round and base version of the peer's.
         meta: this node's own, at the moment of the view.
         sent: this node's own payload after the codec, by the name of the view.
         got: PAIR, PULL: the partner's payload, by its 32-byte id.

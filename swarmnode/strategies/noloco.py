@@ -1,4 +1,4 @@
-"""NoLoCo: outer steps with momentum over random pairs; nobody waits for everybody.
+"""NoLoCo: outer steps with momentum over random pairs; no node waits for all others.
 
 Source: J. Kolehmainen, N. Blagoev, J. Donaghy, O. Ersoy, C. Nies, "NoLoCo: No-all-reduce low
 communication training method for large models", 2025, and the authors' code. Each node has fast

@@ -143,7 +143,7 @@ class AnswerPart:
     """PAIR and PULL: what peers can have of this node at any time, and what it refuses them."""
 
     def answers(self) -> Sequence[Intent]:
-        """Return what a peer can have of this node at any time, whether it wishes the same or not.
+        """Return what a peer can have of this node at any time, whether it wants the same or not.
 
         Of the kinds PAIR with NEIGHBOUR, and PULL. The round and base version of what is asked
         for are the peer's.
@@ -151,7 +151,7 @@ class AnswerPart:
         return ()
 
     def accept(self, offer: Offer) -> str | None:
-        """Return why a peer's wish is refused, or None.
+        """Return why a peer's intent is refused, or None.
 
         The engine has compared the compatibility key, tag, fragment, ``round_skew_max`` and
         ``base_version`` before; of a PULL only the key.

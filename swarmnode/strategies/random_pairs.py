@@ -1,7 +1,7 @@
 """Pairs of random neighbours at random times, for strategies that send one vector so.
 
 Each node has a Poisson clock. Partners' clocks ring as well, so that a node starts half of the
-exchanges that it takes part in; whoever is called answers with its state as of now.
+exchanges that it takes part in; a node that is called answers with its state as of now.
 """
 
 from __future__ import annotations

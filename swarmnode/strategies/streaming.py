@@ -19,7 +19,7 @@ with another one do not exchange. It keeps 8 bits a weight as good as 32.
 By settings it is (tests/algorithms/test_streaming.py): NoLoCo: fragments 1, overlap 0,
 local_share 0; DiLoCo: the same with meet group, gamma 0, nesterov; Streaming DiLoCo: meet group,
 gamma 0, nesterov; pair averaging of every H steps: as NoLoCo with momentum 0, beta = gamma = 1.
-With gamma 0 nothing but Δ is sent. In groups a γ above 0 brings back whoever missed a round.
+With gamma 0 nothing but Δ is sent. In groups a γ above 0 brings back a node that missed a round.
 
 Deviations. An exchange that takes longer than τ steps counts as if it had come in time: what was
 learnt since then survives whole, where the papers would keep the share a of it. Who finds no

@@ -140,7 +140,7 @@ def complete_mixing(n: int, rate: float) -> Mixing:
 def graph_over(topology: str, n: int) -> Graph | None:
     """Return the graph that a manifest's ``topology`` means among ``n`` members, by rank.
 
-    None where everybody meets everybody: it is empty or ``matching``, or there is one member.
+    None where all members meet all others: it is empty or ``matching``, or there is one member.
     Edges such as ``0-1 1-2`` that go beyond the members are absent.
 
     Raises:
@@ -168,7 +168,7 @@ def parse_edge(text: str) -> Edge:
 def build_graph(name: str, n: int) -> Graph | None:
     """Return the graph ``name`` over ``n`` nodes with a rate of 1 on each edge.
 
-    None for ``matching``: everybody meets everybody, by the seeded matching of the round.
+    None for ``matching``: all members meet all others, by the seeded matching of the round.
 
     Raises:
         ConfigError: no such graph, or fewer than 2 nodes.

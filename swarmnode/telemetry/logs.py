@@ -84,7 +84,7 @@ def configure_logging(
         earlier.close()
     logger.addHandler(handler)
     logger.setLevel(level.upper())
-    # What other libraries log goes through the same door; without this it would be printed raw.
+    # What other libraries log goes through the same handler; without this it would be printed raw.
     other = _OurHandler(target)
     other.setLevel(logging.WARNING)
     other.setFormatter(handler.formatter)

@@ -1,6 +1,6 @@
 """A worker without torch or a process: a vector that drifts, on Trio's (virtual) clock.
 
-It keeps the same contract as the real one (``ipc/control.py``): a wish every few steps, views in
+It keeps the same contract as the real one (``ipc/control.py``): an intent every few steps, views in
 slots, ``x += ½ (theirs − own)`` at a step boundary, heartbeats, crash and restart. Because every
 drift it takes
 is summed up, and every exchange it merged is in its ledger, a test can check that exchanges
@@ -39,6 +39,7 @@ from swarmnode.ipc.control import (
     Members,
     NoView,
     Pause,
+    PostedIntent,
     Progress,
     Release,
     Resume,
@@ -54,7 +55,6 @@ from swarmnode.ipc.control import (
     ToWorker,
     ViewShape,
     WeighMerge,
-    Wish,
     WorkerFailed,
     WorkerReady,
 )
@@ -96,7 +96,7 @@ class FakeWorker:
     Args:
         initial: first parameters, float [numel]; kept in float64, travels as float32.
         step_s: time of a step.
-        every: steps between two wishes to exchange.
+        every: steps between two intents to exchange.
         drift: what a step adds, from (step, x).
         save_every: steps between two saved snapshots, by default ten seconds of them; 0: when asked
             to, and at the end, only.
@@ -200,10 +200,10 @@ class _Life:
         self._shards: dict[tuple[int, int], int] = {}  # taken, to the steps that are left
         self._next_report_s = 0.0
         self._is_paused = False
-        self._wishes = 0  # so far
+        self._intents = 0  # so far
         self._round = worker.step // worker.every
         self._due_step = (self._round + 1) * worker.every
-        self._wish: int | None = None  # the number of the one that waits
+        self._intent: int | None = None  # the number of the one that waits
         self.crashed = False
         self._is_unfit = bool(unfit)
 
@@ -317,7 +317,7 @@ class _Life:
             self.save()
         self._train_shard()
         if worker.step >= self._due_step:
-            self._make_wish()
+            self._make_intent()
 
     def _train_shard(self) -> None:
         for shard, steps_left in self._shards.items():
@@ -328,15 +328,15 @@ class _Life:
                 self._outbox.append(ShardDone(epoch=shard[0], index=shard[1]))
             return
 
-    def _make_wish(self) -> None:
+    def _make_intent(self) -> None:
         worker = self._worker
-        self._wishes += 1
-        self._wish = self._wishes
+        self._intents += 1
+        self._intent = self._intents
         self._round += 1
         self._due_step = worker.step + worker.round_steps
         worker.rounds_at_s.append(trio.current_time())
-        wish = Wish(
-            number=self._wishes,
+        intent = PostedIntent(
+            number=self._intents,
             kind="pair",
             tag="x",
             fragment=0,
@@ -346,17 +346,17 @@ class _Life:
             step=worker.step,
             tokens=worker.step,
         )
-        self._outbox.append(wish)
+        self._outbox.append(intent)
 
     def _lend(self, ticket: int, number: int) -> SlotReady | NoView:
         worker = self._worker
-        if number != self._wish:
+        if number != self._intent:
             return NoView(ticket, "no-wish: it is over here")
         if not all(slot.is_free for slot in self._slots):
             return NoView(ticket, "busy: in another exchange of the same")
         if not np.isfinite(worker.x).all():
             return NoView(ticket, "local: the parameters are not finite")
-        self._wish = None
+        self._intent = None
         slot = self._slots[0]
         slot.halves[0] = worker.x
         slot.generation = next(worker._generations)

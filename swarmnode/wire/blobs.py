@@ -1,7 +1,7 @@
 """Messages of blob transfer: ``proto/blobs.md`` says when each is sent.
 
-A blob is named by the digest of its manifest, so whoever knows a name can check the
-manifest, and whoever has the manifest can check every chunk by itself.
+A blob is named by the digest of its manifest, so a node that knows a name can check the
+manifest, and one that has the manifest can check every chunk by itself.
 """
 
 from __future__ import annotations

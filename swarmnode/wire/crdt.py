@@ -135,7 +135,7 @@ class Push(StateMessage, frozen=True, tag="push"):
 
 
 class Proofs(StateMessage, frozen=True, tag="proofs"):
-    """Authors that signed two histories; checked by everybody, believed from nobody."""
+    """Authors that signed two histories; checked by all, believed from none."""
 
     proofs: Annotated[
         tuple[Proof, ...], Meta(min_length=1, max_length=limits.STATE_PROOFS_PER_MESSAGE_MAX)

@@ -1,7 +1,7 @@
 """Messages and records of the DHT: ``proto/dht.md`` says what each means.
 
 Who sends a message is known from the session, never from a field. A request carries the
-addresses under which its sender can be dialled, none if nobody can: only peers with
+addresses under which its sender can be dialled, none if it cannot: only peers with
 addresses are ever passed on to others.
 """
 
@@ -32,7 +32,7 @@ StoreOutcome = Literal["stored", "held", "older", "refused", "full"]
 
 
 class Contact(msgspec.Struct, frozen=True):
-    """Somebody who may be asked: a hint, whose id is checked when it is dialled."""
+    """A node that may be asked: a hint, whose id is checked when it is dialled."""
 
     peer: PeerIdBytes
     addresses: DialAddresses
@@ -115,7 +115,7 @@ class SwarmRecord(DhtRecord, frozen=True, tag="swarm"):
     """The author is in this swarm; kept under the swarm's key and under its name.
 
     ``members`` and ``created_at`` are what the author believes, for a list of swarms; what
-    counts is the manifest, which the author gives to whoever dials it.
+    counts is the manifest, which the author gives to each node that dials it.
     """
 
     swarm_key: PublicKeyBytes
@@ -125,7 +125,7 @@ class SwarmRecord(DhtRecord, frozen=True, tag="swarm"):
 
 
 class ProviderRecord(DhtRecord, frozen=True, tag="provider"):
-    """The author gives this blob to whoever asks; kept under a key made from its digest."""
+    """The author gives this blob to its callers; kept under a key made from its digest."""
 
     blob: Digest
 

@@ -37,7 +37,7 @@ class Priority(IntEnum):
 class ResetCode(IntEnum):
     """Why one stream ended early."""
 
-    CANCELLED = 0  # whoever used it has no more use for it
+    CANCELLED = 0  # its user has no more use for it
     REFUSED = 1  # the handler says no; the reason is its own
     FAILED = 2  # the handler raised something unexpected
     OVERLOADED = 3  # try again later, or elsewhere
@@ -61,7 +61,7 @@ class Hello(msgspec.Struct, frozen=True):
     """First frame of each side; ``expected`` is empty if any peer will do.
 
     ``instance`` is chosen anew at each start: two that differ and both answer are two nodes
-    with one copied key. ``is_probe``: whoever dialled only wants to know that we answer here;
+    with one copied key. ``is_probe``: the dialler only wants to know that we answer here;
     the connection takes the place of no other.
     """
 

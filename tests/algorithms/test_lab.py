@@ -16,20 +16,22 @@ from swarmnode.testing.lab.tasks import Adam, Quadratic, Sgd, Walk
 
 
 class Watching(Strategy):
-    """Notes what it is told; ``wishes`` says what it wants after a step."""
+    """Notes what it is told; ``intents`` says what it wants after a step."""
 
     name = "watching"
 
-    def __init__(self, settings, x, wishes=lambda step: ()):
+    def __init__(self, settings, x, intents=lambda step: ()):
         super().__init__(settings, x)
-        self.wishes = wishes
+        self.intents = intents
         self.told = []
 
     def after_step(self, info: StepInfo):
         self.told.append(("step", info.step, info.t))
         return [
-            Intent(views=(self.whole("x"),), **wish) if "record" not in wish else Intent(**wish)
-            for wish in self.wishes(info.step)
+            Intent(views=(self.whole("x"),), **intent)
+            if "record" not in intent
+            else Intent(**intent)
+            for intent in self.intents(info.step)
         ]
 
     def view(self, intent, name, out):
@@ -51,9 +53,9 @@ class Watching(Strategy):
         return [told[1:] for told in self.told if told[0] == what]
 
 
-def watching(n, wishes, **kwargs):
+def watching(n, intents, **kwargs):
     task = Walk(n, 4, seed=1)
-    return Arena(task, lambda x: Watching({}, x, wishes), optimizer=Sgd(task.x, 0.0), **kwargs)
+    return Arena(task, lambda x: Watching({}, x, intents), optimizer=Sgd(task.x, 0.0), **kwargs)
 
 
 def pair(round_number, **kwargs):
@@ -75,10 +77,10 @@ def test_nodes_step_at_their_own_speed_and_count_time_in_own_steps():
 
 
 def test_what_is_to_wait_so_many_steps_waits():
-    def wishes(step):
+    def intents(step):
         return [pair(step, apply_after_steps=3)] if step % 10 == 0 else ()
 
-    arena = watching(2, wishes)
+    arena = watching(2, intents)
     arena.run(30)
     for node in arena.nodes:
         assert [(r, since) for r, since, _ in node.strategy.heard("apply")] == [(10, 3), (20, 3)]
@@ -106,18 +108,18 @@ def test_of_an_odd_number_one_is_left_over():
     arena = watching(5, lambda step: [pair(step)])
     arena.run(20)
     assert arena.tally.exchanges == 40
-    assert arena.tally.aborted >= 15, "the next round replaces its wish"
+    assert arena.tally.aborted >= 15, "the next round replaces its intent"
 
 
 def test_partners_of_other_fragments_rounds_or_bases_do_not_meet():
-    wishes = iter(
+    intents = iter(
         [
             pair(1, fragment=0), pair(1, fragment=1),
             pair(1), pair(5, round_skew_max=2),
             pair(1, base_version=b"a"), pair(1, base_version=b"b"),
         ]
     )  # fmt: skip
-    arena = watching(2, lambda step: [next(wishes)])
+    arena = watching(2, lambda step: [next(intents)])
     arena.run(3)
     assert arena.tally.exchanges == 0
 
@@ -247,12 +249,12 @@ def test_groups_of_limited_size_are_means_of_their_own():
 
 @pytest.mark.parametrize("latency", [0.0, 1.0])
 def test_the_log_is_the_same_for_everybody(latency):
-    def wishes(step):
+    def intents(step):
         return [{"kind": Kind.LOG, "round": step, "record": bytes([step % 256])}]
 
     arena = watching(
         4,
-        wishes,
+        intents,
         faults=Faults(latency=latency, outages=(Outage(2, 10, 20),)),
         speeds=[1, 1, 1, 0.7],
     )

@@ -10,7 +10,7 @@ import trio
 
 from swarmnode.daemon.exchange.log import Log
 from swarmnode.ipc.control import Records
-from tests.kits.lender_kit import KEY, FakeLender, Party, PartyNode, party, wish
+from tests.kits.lessor_kit import KEY, FakeLessor, Party, PartyNode, intent, party
 
 
 class Writer:
@@ -26,7 +26,7 @@ class Writer:
         self.rounds: list[Records] = []
         self.published = 0
         self.halts: list[str] = []
-        self.lender = FakeLender(np.zeros(1, np.float32))
+        self.lessor = FakeLessor(np.zeros(1, np.float32))
         self.may_publish = True
         self.records_max = 10**9
         self.log = Log(
@@ -34,7 +34,7 @@ class Writer:
             key=KEY,
             partners=node,
             services=node.services,
-            lender=self.lender,
+            lessor=self.lessor,
             tell=self.tell,
             live=node.live,
             env=node.env,
@@ -60,8 +60,8 @@ class Writer:
     def publish(self) -> None:
         self.published += 1
         record = self.published.to_bytes(4, "big") + bytes(self.node.peer[:4])
-        request = wish(self.published, "log", round=self.log_round, record=record, views=())
-        self.log.wished(request)
+        request = intent(self.published, "log", round=self.log_round, record=record, views=())
+        self.log.intent_posted(request)
 
     async def tell(self, message: Records) -> None:
         await trio.lowlevel.checkpoint()

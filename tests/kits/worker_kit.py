@@ -16,10 +16,10 @@ from swarmnode.ipc.control import (
     Configure,
     NoView,
     Partner,
+    PostedIntent,
     Release,
     SlotReady,
     TakeView,
-    Wish,
     decode_from_worker,
     encode_message,
 )
@@ -113,16 +113,16 @@ class Rig:
             self._inbox = self._inbox[end:]
         return [message for message in messages if isinstance(message, kind)]
 
-    def wish(self):
-        """Return the one wish that the loop has made since."""
-        (wish,) = self.received(Wish)
-        return wish
+    def intent(self):
+        """Return the one intent that the loop has made since."""
+        (intent,) = self.received(PostedIntent)
+        return intent
 
-    def ask(self, wish, peer=PEER, **about):
-        """Ask for the views of a wish; return the SlotReady or NoView."""
+    def ask(self, intent, peer=PEER, **about):
+        """Ask for the views of an intent; return the SlotReady or NoView."""
         self._tickets += 1
-        fields = {"round": wish.round, "base_version": wish.base_version} | about
-        self.tell(TakeView(ticket=self._tickets, number=wish.number, peer=peer, **fields))
+        fields = {"round": intent.round, "base_version": intent.base_version} | about
+        self.tell(TakeView(ticket=self._tickets, number=intent.number, peer=peer, **fields))
         (answer,) = self.received(SlotReady | NoView)
         assert answer.ticket == self._tickets
         return answer

@@ -1,6 +1,6 @@
 """A worker without a process that runs a real strategy, on Trio's (virtual) clock.
 
-The worker's own code for wishes and slots, and the strategies, without its loop: a step here is
+The worker's own code for intents and slots, and the strategies, without its loop: a step here is
 ``step_s`` of virtual time, and its gradient pulls every parameter towards a point of the node's.
 """
 
@@ -39,7 +39,7 @@ from swarmnode.ipc.segment import Owner, Segment
 from swarmnode.strategies.base import Context, Meta, Record, StepInfo, Strategy, TaskFacts
 from swarmnode.tensor.layout import Layout
 from swarmnode.worker.exchange.handoff import Handoff
-from swarmnode.worker.exchange.wishes import Wishes
+from swarmnode.worker.exchange.intents import PendingIntents
 
 
 @dataclass(repr=False)
@@ -122,9 +122,9 @@ class _Life:
                 log_round=self._strategy.log_round(),
             )
         )
-        self._wishes = Wishes(self._strategy, self._outbox.append)
-        self._handoff = Handoff(self.segment, self._strategy, self._wishes)
-        self._wishes.offer_answers(self._state)
+        self._intents = PendingIntents(self._strategy, self._outbox.append)
+        self._handoff = Handoff(self.segment, self._strategy, self._intents)
+        self._intents.offer_answers(self._state)
         self._is_paused = False
         self._next_report_s = 0.0
         self.crashed = False
@@ -155,7 +155,7 @@ class _Life:
 
     @property
     def _state(self) -> Any:
-        return self._worker  # all that wishes are told of it is in these two
+        return self._worker  # all that intents are told of it is in these two
 
     def _tick(self) -> None:
         while self._orders:
@@ -177,7 +177,7 @@ class _Life:
         worker.step += 1
         self._merge()
         info = StepInfo(worker.step, float(worker.step), loss, worker.step_s)
-        self._wishes.post(strategy.after_step(info), self._state)
+        self._intents.post(strategy.after_step(info), self._state)
 
     def _loss(self) -> float:
         return float((self._x - self._goal).square().mean())
@@ -191,7 +191,7 @@ class _Life:
             case TakeView():
                 self._outbox.append(self._handoff.lend(message, Meta(steps, steps, float(steps))))
             case Drop():
-                self._wishes.drop(message.number, message.why)
+                self._intents.drop(message.number, message.why)
             case Apply():
                 self._handoff.take(message)
                 self._merge()

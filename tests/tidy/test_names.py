@@ -40,8 +40,8 @@ IDLE: dict[str, str] = {
     # Rooms that are being moved; to be looked at there.
     "swarmnode.strategies.merge:rda": "",
     "Discovery.find_peers": "",
-    "Door.strangers": "",
-    "SlotLender.unmerged": "",
+    "Listener.strangers": "",
+    "SlotLessor.unmerged": "",
     "Members.add_hints": "",
 }
 # What other people's programs call.

@@ -46,7 +46,7 @@ def test_what_was_found_false_is_no_longer_claimed(page: str, claim: str) -> Non
         ("**Members can aim dials at a third party.**", "dials at a third party"),
         ("**Members can lie about themselves**", "false reports"),
         ("**Many made-up nodes.**", "made-up members"),
-        ("**Floods.**", "the door"),
+        ("**Floods.**", "the listener"),
     ],
 )
 def test_a_limit_names_its_measurement(

@@ -122,7 +122,7 @@ def _find(
     may_ask: bool,
     wait_s: float,
 ) -> SwarmLink:
-    from swarmnode.cli.swarm.seek import resolve, somebody_sits_there
+    from swarmnode.cli.swarm.lookup import resolve, somebody_sits_there
 
     may_ask = may_ask and somebody_sits_there()
     # A daemon of this home would not let another one start here: there is no point in asking it.

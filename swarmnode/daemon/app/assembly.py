@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from swarmnode.config import SwarmPaths
-from swarmnode.daemon.discovery.grounds import Grounds
+from swarmnode.daemon.discovery.composition import Composition
 from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.merge.finalize import Finalizer
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
@@ -18,7 +18,7 @@ from swarmnode.wire.swarm import Manifest
 
 
 def make_exchanges(
-    grounds: Grounds,
+    composition: Composition,
     link: SwarmLink,
     manifest: Manifest,
     part: SwarmPart,
@@ -29,31 +29,35 @@ def make_exchanges(
 ) -> Exchanges:
     """Return what exchanges with partners; ``record`` is told how each exchange ended."""
     return Exchanges(
-        self_id=grounds.identity.peer_id,
+        self_id=composition.identity.peer_id,
         swarm_id=link.swarm_id,
         key=compatibility_key(manifest),
         topology=manifest.topology,
         partners=part,
         services=part.members.services,
         codec=get_codec(manifest.codec),
-        env=grounds.env,
-        lender=trainer.lender,
+        env=composition.env,
+        lessor=trainer.lessor,
         record=record,
         lost=log.lost,
     )
 
 
 def make_finalizer(
-    grounds: Grounds, manifest: Manifest, part: SwarmPart, trainer: Trainer, paths: SwarmPaths
+    composition: Composition,
+    manifest: Manifest,
+    part: SwarmPart,
+    trainer: Trainer,
+    paths: SwarmPaths,
 ) -> Finalizer:
     """Return what merges all models when somebody asks for it."""
     return Finalizer(
-        self_id=grounds.identity.peer_id,
+        self_id=composition.identity.peer_id,
         key=compatibility_key(manifest),
         swarm=part,
         services=part.members.services,
         live=part.members.live,
         desk=trainer.merges,
         folder=paths.directory / "merge",
-        env=grounds.env,
+        env=composition.env,
     )

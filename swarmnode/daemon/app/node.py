@@ -2,12 +2,12 @@
 
 ::
 
-    identity -> services -> network (sessions) -> discovery (DHT, LAN) -> finder
+    identity -> services -> network (sessions) -> discovery (DHT, LAN) -> rendezvous
                                 |                                           |
                                 +-> manifest -> our part in the swarm <-----+
                                                 (members, shared state, blobs)
                                                        |
-                                          exchanges <-> lender, trainer <-> worker
+                                          exchanges <-> lessor, trainer <-> worker
                  control API, /metrics
 
 A node starts in this order and stops in the reverse one, in under two seconds.
@@ -24,14 +24,14 @@ from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.app.assembly import make_exchanges, make_finalizer
 from swarmnode.daemon.app.stop import complete, drain
-from swarmnode.daemon.discovery.finder import SwarmFinder
-from swarmnode.daemon.discovery.grounds import make_beacon, make_grounds
+from swarmnode.daemon.discovery.composition import compose, make_beacon
 from swarmnode.daemon.discovery.manifests import ManifestKeeper, check_strategy
+from swarmnode.daemon.discovery.rendezvous import SwarmRendezvous
 from swarmnode.daemon.exchange.history import ExchangeLog
+from swarmnode.daemon.exchange.intent_handlers import IntentHandlers
 from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals
-from swarmnode.daemon.exchange.takers import Takers
 from swarmnode.daemon.membership.admission import AdmissionGate
-from swarmnode.daemon.membership.dealer import Dealer
+from swarmnode.daemon.membership.assignment import ShardAssigner
 from swarmnode.daemon.membership.report import SelfReport
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.nat.addresses import reachable_addresses
@@ -124,10 +124,10 @@ class Node:
         self._store: BlobStore | None = None
         self._snapshots: Snapshots
         self._log = ExchangeLog(config.paths.history, boot_epoch, env)
-        self._grounds = grounds = make_grounds(config, identity, boot_epoch, transport, env)
-        self._network, self._discovery = grounds.network, grounds.discovery
+        self._composition = composition = compose(config, identity, boot_epoch, transport, env)
+        self._network, self._discovery = composition.network, composition.discovery
         self._key_guard = KeyGuard(self._network, boot_epoch, env, self._fail)
-        self._finder = SwarmFinder(
+        self._rendezvous = SwarmRendezvous(
             link,
             discovery=self._discovery,
             self_id=identity.peer_id,
@@ -135,7 +135,7 @@ class Node:
             is_lonely=self._is_lonely,
         )
         self.beacon = self._make_beacon(lan) if config.lan else None
-        self._manifests = ManifestKeeper(link, config.paths, env, grounds.services)
+        self._manifests = ManifestKeeper(link, config.paths, env, composition.services)
         self._totals = TotalsKeeper(config.paths.totals, link.name, env)
         self.view = NodeView(
             network=self._network,
@@ -154,14 +154,14 @@ class Node:
         self.readings = ReadingsDesk(self.view, config.home)
         self.metrics_listener = ""
         self.volunteer = self.view.volunteer = Volunteer(
-            config, grounds.services.traffic, machine, env, on_event
+            config, composition.services.traffic, machine, env, on_event
         )
         self.view.owner_limits = self.volunteer.snapshot
         self._network.on_session_end = self.view.count_closed
         self.view.addresses, self.view.own_addresses = self._addresses, self._direct_addresses
-        if grounds.nat is not None:
-            self.view.nat = grounds.nat.snapshot
-        self.nat = grounds.nat
+        if composition.nat is not None:
+            self.view.nat = composition.nat.snapshot
+        self.nat = composition.nat
 
     def stop(self, reason: str) -> None:
         """Leave the swarm and end :meth:`run`."""
@@ -232,8 +232,8 @@ class Node:
         self._on_event(f"{self._identity.peer_id.short}… listens on {self.view.address}")
         self._discovery.reachable_at(self._direct_addresses())
         await nursery.start(self._discovery.run)
-        if self._grounds.nat is not None:
-            await nursery.start(self._grounds.nat.run, self.view.address)
+        if self._composition.nat is not None:
+            await nursery.start(self._composition.nat.run, self.view.address)
         for hint in map(Hint.parse, config.bootstrap):
             self._discovery.discovered(hint.peer, (hint.address,))
         if self.beacon is not None:
@@ -244,7 +244,7 @@ class Node:
         """Get the manifest, then train; a failure ends the node in an orderly way."""
         try:
             await self._check_own_key()
-            nursery.start_soon(self._finder.run)
+            nursery.start_soon(self._rendezvous.run)
             nursery.start_soon(self._key_guard.run)
             if manifest is None:
                 manifest = await self._fetch_manifest()
@@ -263,7 +263,7 @@ class Node:
             part = await self._join(manifest, nursery)
             nursery.start_soon(self._say_progress)
             if self._config.role == "trainer":
-                if self._finder.candidates:  # who made the swarm begins alone
+                if self._rendezvous.candidates:  # who made the swarm begins alone
                     await self.volunteer.wait_for_line()
                     self.view.waiting_for = "fetching the swarm's model"
                     self.view.has_peers_model = await self._snapshots.catch_up()
@@ -291,17 +291,17 @@ class Node:
         self.view.waiting_for = "looking for a peer that has the manifest"
         asked = ", ".join(hint.address for hint in self._link.hints)
         self._on_event(f"looking for the swarm: {asked or 'the link names no peer'}, the DHT")
-        return await self._manifests.fetch(self._network, lambda: self._finder.candidates)
+        return await self._manifests.fetch(self._network, lambda: self._rendezvous.candidates)
 
     async def _join(self, manifest: Manifest, nursery: trio.Nursery) -> SwarmPart:
         """Become a member, and learn what the others say."""
         self.view.waiting_for = "meeting the other members"
         part = SwarmPart(
-            self._grounds,
+            self._composition,
             link=self._link,
             manifest=manifest,
             paths=self._config.paths.swarm(manifest.name),
-            finder=self._finder,
+            rendezvous=self._rendezvous,
             gate=AdmissionGate(
                 manifest,
                 self._link,
@@ -320,9 +320,9 @@ class Node:
             self.readings, part, self._identity.peer_id, self.env
         )
         await nursery.start(part.run)
-        if self._grounds.nat is not None:
-            self._grounds.nat.on_addresses = part.addresses_changed
-            self._grounds.nat.prefers = lambda peer: part.peer_report(peer).role == "relay"
+        if self._composition.nat is not None:
+            self._composition.nat.on_addresses = part.addresses_changed
+            self._composition.nat.prefers = lambda peer: part.peer_report(peer).role == "relay"
         self._snapshots = await self._open_snapshots(manifest, part)
         await nursery.start(self._snapshots.run)
         return part
@@ -335,7 +335,7 @@ class Node:
         self._store = await self.env.in_thread(partial(BlobStore, paths.blobs, bytes_max=bytes_max))
         blobs = Blobs(
             self._store,
-            self._grounds.services,
+            self._composition.services,
             part.members.connect,
             self.env,
             may_serve=part.members.is_member,
@@ -357,7 +357,7 @@ class Node:
     async def _train(self, manifest: Manifest, part: SwarmPart, nursery: trio.Nursery) -> None:
         trainer = self._make_trainer(manifest)
         exchanges = make_exchanges(
-            self._grounds,
+            self._composition,
             self._link,
             manifest,
             part,
@@ -365,7 +365,7 @@ class Node:
             log=self._log,
             record=self._record_finished,
         )
-        takers = Takers(
+        handlers = IntentHandlers(
             exchanges,
             manifest=manifest,
             swarm_id=self._link.swarm_id,
@@ -374,28 +374,28 @@ class Node:
             self_id=self._identity.peer_id,
             env=self.env,
         )
-        trainer.takers = takers.by_kind()
-        takers.groups.on_mean = self._note_mean
-        trainer.on_log_round = takers.log.worker_ready
+        trainer.handlers = handlers.by_kind()
+        handlers.groups.on_mean = self._note_mean
+        trainer.on_log_round = handlers.log.worker_ready
         trainer.briefing = Briefing(
             self._identity.peer_id,
             members=part.partners,
             speeds=part.step_times_s,
             post=trainer.post,
         )
-        dealer = Dealer(
+        assigner = ShardAssigner(
             part, manifest, self_id=self._identity.peer_id, post=trainer.post, env=self.env
         )
-        trainer.dealer = self.view.dealer = dealer
-        nursery.start_soon(dealer.run)
+        trainer.assigner = self.view.assigner = assigner
+        nursery.start_soon(assigner.run)
         swarm_paths = self._config.paths.swarm(manifest.name)
-        finalizer = make_finalizer(self._grounds, manifest, part, trainer, swarm_paths)
+        finalizer = make_finalizer(self._composition, manifest, part, trainer, swarm_paths)
         part.on_partners_changed = partial(_tell_all, trainer.partners_changed, finalizer.look)
         await nursery.start(finalizer.run)
-        await nursery.start(takers.run)
+        await nursery.start(handlers.run)
         self.view.trainer, self.view.exchanges = trainer, exchanges
-        self.view.finalizer, self.view.groups = finalizer, takers.groups
-        self.view.takers = takers
+        self.view.finalizer, self.view.groups = finalizer, handlers.groups
+        self.view.handlers = handlers
         self.volunteer.snapshot_bytes = snapshot_bytes_max(manifest.numel)
         self.volunteer.hold(trainer)
         await trainer.run()
@@ -403,7 +403,7 @@ class Node:
     def _make_beacon(self, lan: DatagramNet | None) -> LanBeacon:
         return make_beacon(
             self._config,
-            self._grounds,
+            self._composition,
             swarms=self._announced_swarms,
             on_peer=self._met_on_lan,
             net=lan,
@@ -418,9 +418,9 @@ class Node:
 
     def _met_on_lan(self, peer: LanPeer) -> None:
         if any(swarm.swarm_key == self._link.swarm_key for swarm in peer.swarms):
-            if peer.address not in self._finder.candidates.get(peer.peer, ()):
+            if peer.address not in self._rendezvous.candidates.get(peer.peer, ()):
                 self._on_event(f"met {peer.peer.short}… of this swarm on the LAN")
-            self._finder.found(peer.peer, (peer.address,))
+            self._rendezvous.found(peer.peer, (peer.address,))
 
     def _is_lonely(self) -> bool:
         part = self.view.part
@@ -433,7 +433,7 @@ class Node:
 
     def _addresses(self) -> tuple[str, ...]:
         """Where others reach us: what strangers have confirmed, then relays, then our own word."""
-        found = self._grounds.nat.addresses() if self._grounds.nat is not None else ()
+        found = self._composition.nat.addresses() if self._composition.nat is not None else ()
         return tuple(dict.fromkeys((*self._config.advertise, *found, *self._direct_addresses())))
 
     def _report(self) -> SelfReport:

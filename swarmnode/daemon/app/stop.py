@@ -24,7 +24,7 @@ async def complete(view: NodeView, volunteer: Volunteer) -> None:
         return
     with trio.move_on_after(limits.FINISH_S) as scope:
         await exchanges.drain()
-        await trainer.lender.wait_idle()
+        await trainer.lessor.wait_idle()
     if scope.cancelled_caught:
         _log.warning("not all exchanges ended in time", waited_s=limits.FINISH_S)
 
@@ -41,4 +41,4 @@ async def drain(view: NodeView) -> None:
         await exchanges.drain()
     exchanges.give_up("leaving, and the partner is away", is_last=True)
     with trio.move_on_after(limits.LEAVE_DECISION_S):
-        await trainer.lender.drain()
+        await trainer.lessor.drain()

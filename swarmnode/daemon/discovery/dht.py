@@ -1,7 +1,7 @@
 """The DHT of a running node: the Trio shell of ``protocol/dht/core.py``.
 
 One service for the whole network, ``dht/1``: a request of the core is a request of a session,
-and its answer the answer. Whoever we ask and have no session with is dialled.
+and its answer the answer. A peer that we ask and have no session with is dialled.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ class Discovery:
     # --- for the rest of the node ---------------------------------------------------------
 
     def reachable_at(self, addresses: tuple[str, ...]) -> None:
-        """Others can dial us there; none: nobody can."""
+        """Others can dial us there; none: they cannot."""
         self._driver.feed(events.Reachable(addresses))
 
     def discovered(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
-        """Somebody may be there, who may know others."""
+        """A peer may be there, which may know others."""
         if addresses and peer != self.core.self_id:
             contact = wire.Contact(bytes(peer), addresses[: limits.DHT_ADDRESSES_MAX])
             self._driver.feed(events.Discovered((contact,)))
@@ -138,7 +138,7 @@ class Discovery:
     def remember(self) -> None:
         """Write down whom to ask first after the next start. Raises StorageError."""
         contacts = self.core.good_contacts()
-        if contacts:  # whoever met nobody keeps what it knew
+        if contacts:  # a node that met no other keeps what it knew
             save_contacts(self._remembered, contacts)
 
     def _recall(self) -> tuple[wire.Contact, ...]:

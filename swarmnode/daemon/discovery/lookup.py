@@ -2,9 +2,9 @@
 
 The DHT keeps no list of all names: it answers for the names that it is asked for.
 
-Swarms that somebody says exist, gathered by their keys.
+Swarms that nodes say exist, gathered by their keys.
 
-Names, sizes and ages are claims of whoever says so: a list for people to choose from. What a
+Names, sizes and ages are claims of their authors: a list for people to choose from. What a
 swarm is, its manifest proves, which the swarm's key has signed. So of several authors the
 middle one is believed, who is right as long as most of them are; and a swarm has at least as
 many members as there are authors.
@@ -57,7 +57,7 @@ class Claim:
 
 
 class FoundSwarm(msgspec.Struct, frozen=True):
-    """A swarm in a list for people; None where nobody has said so."""
+    """A swarm in a list for people; None where no author has said so."""
 
     name: str
     key: str  # its public key in base32

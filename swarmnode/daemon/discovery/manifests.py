@@ -1,4 +1,4 @@
-"""The manifest of our swarm: kept on disk, given to whoever asks, fetched when missing."""
+"""The manifest of our swarm: kept on disk, given to every caller, fetched when missing."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class ManifestKeeper:
     async def fetch(self, network: Network, candidates: Candidates) -> Manifest:
         """Ask peers until one has a manifest that the link's key signed.
 
-        ``candidates`` is asked again and again: somebody may be found late.
+        ``candidates`` is asked again and again: a peer may be found late.
 
         Raises:
-            DeadlineExceeded: nobody had it in time; the message says who was tried.
+            DeadlineExceeded: no peer had it in time; the message says which were tried.
             Refused, AuthenticationFailed: what the peers of the link gave is expired or
                 forged, or wants a newer swarmnode.
         """
@@ -167,7 +167,7 @@ class ManifestKeeper:
 
 
 async def request_manifest(session: Session, swarm_key: bytes) -> Signed:
-    """Ask a peer for a manifest, whoever signed what it gives.
+    """Ask a peer for a manifest, whichever key signed what it gives.
 
     Raises:
         Overloaded: the peer does not hold it.

@@ -1,6 +1,6 @@
-"""A visitor: somebody who looks around in the network for some seconds, and joins nothing.
+"""A visitor: a node that looks around in the network for some seconds, and joins nothing.
 
-It has a key made for this once and no listener, so nobody keeps it in a table, and nothing of it
+It has a key made for this once and no listener, so no peer keeps it in a table, and nothing of it
 is left on this disk.
 """
 
@@ -15,8 +15,8 @@ import trio
 from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.discovery import lookup
+from swarmnode.daemon.discovery.composition import compose, make_beacon
 from swarmnode.daemon.discovery.dht import Discovery
-from swarmnode.daemon.discovery.grounds import make_beacon, make_grounds
 from swarmnode.daemon.discovery.lookup import Findings, Searched, gather
 from swarmnode.daemon.discovery.manifests import check_names, request_manifest
 from swarmnode.daemon.transport.network import Network
@@ -41,7 +41,7 @@ _Addresses = Mapping[PeerId, tuple[str, ...]]
 
 @dataclass
 class Visitor:
-    """Somebody who looks around; see :func:`visit`."""
+    """A node that looks around; see :func:`visit`."""
 
     network: Network
     discovery: Discovery
@@ -68,7 +68,7 @@ class Visitor:
 
         Raises:
             Refused, ProtocolError: what a peer gave has expired, or is forged.
-            TransportError: nobody had it in time; the message says who was asked.
+            TransportError: no peer had it in time; the message says which were asked.
         """
         errors: dict[PeerId, SwarmNodeError] = {}
         hints: dict[PeerId, tuple[str, ...]] = {}
@@ -120,7 +120,7 @@ class Visitor:
     async def _ask_all(
         self, link: SwarmLink, candidates: _Addresses, errors: dict[PeerId, SwarmNodeError]
     ) -> Manifest | None:
-        """Return the first manifest that counts, None if nobody gives one in time."""
+        """Return the first manifest that counts, None if no peer gives one in time."""
         found: list[Manifest] = []
 
         async def ask(peer: PeerId, addresses: tuple[str, ...]) -> None:
@@ -179,25 +179,27 @@ async def visit(
     """
     hints = [*map(Hint.parse, config.bootstrap), *also]
     hints += [hint for link in stored_links(config.paths) for hint in link.hints]
-    grounds = make_grounds(config, Identity.generate(), _EPOCH, transport, env)
-    visitor = Visitor(grounds.network, grounds.discovery, env)
+    composition = compose(config, Identity.generate(), _EPOCH, transport, env)
+    visitor = Visitor(composition.network, composition.discovery, env)
     visitor.known.update(PeerId(each.peer) for each in load_contacts(config.paths.contacts))
 
     def met(peer: LanPeer) -> None:
         visitor.known.add(peer.peer)
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(grounds.network.run, "")
-        await nursery.start(grounds.discovery.run)
+        await nursery.start(composition.network.run, "")
+        await nursery.start(composition.discovery.run)
         for hint in hints:
             visitor.known.add(hint.peer)
-            grounds.discovery.discovered(hint.peer, (hint.address,))
+            composition.discovery.discovered(hint.peer, (hint.address,))
         if config.lan:
-            visitor.lan = make_beacon(config, grounds, swarms=lambda: (), on_peer=met, net=lan_net)
+            visitor.lan = make_beacon(
+                config, composition, swarms=lambda: (), on_peer=met, net=lan_net
+            )
             await nursery.start(visitor.lan.run)
         if visitor.known or visitor.lan:
             on_event(visitor.plan())
         yield visitor
         with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
-            await grounds.network.close("only looking around")
+            await composition.network.close("only looking around")
         nursery.cancel_scope.cancel()

@@ -2,7 +2,7 @@
 
 ::
 
-    Wish(lineage) -> own chain -> register "lineage" of the shared state -> the others
+    PostedIntent(lineage) -> own chain -> register "lineage" of the shared state -> the others
     a round ends  -> on another lineage than most? -> Stray -> worker -> PULL of one who is on it
 
 The comparison is ``protocol/gossip/lineages.py``. What members say is believed here as far as it
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Stray, Wish
+from swarmnode.ipc.control import PostedIntent, Stray
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.telemetry.logs import get_logger
 
@@ -43,14 +43,14 @@ class Lineages:
         """This node's chain; None: its strategy has no lineages, or no round has begun."""
         return self._own
 
-    def wished(self, wish: Wish) -> None:
+    def intent_posted(self, intent: PostedIntent) -> None:
         """A round begins: this is where the worker is."""
-        if wish.lineage is None:
+        if intent.lineage is None:
             return
         if self._own is None:
-            self._own = Lineage.of(wish.lineage, wish.base_version)
+            self._own = Lineage.of(intent.lineage, intent.base_version)
         is_next = self._has_committed and not self._has_pulled
-        moved = self._own.then(wish.lineage, wish.base_version, is_next=is_next)
+        moved = self._own.then(intent.lineage, intent.base_version, is_next=is_next)
         if moved is not self._own:
             self._own = moved
             self._has_committed = False

@@ -2,7 +2,7 @@
 
 ::
 
-    Wish(record) -> pending --+
+    PostedIntent(record) -> pending --+
     others call us ----------+-> one run (GroupRuns) -> LogBook.close -> Records -> worker
     aborted, or behind -> ask where the others are -> fetch rounds ----+
 
@@ -27,11 +27,11 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.exchange.group.runs import GroupRuns
 from swarmnode.daemon.exchange.log_cargo import LogCargo, LogWait
-from swarmnode.daemon.worker.loans import Lender
+from swarmnode.daemon.worker.leases import Lessor
 from swarmnode.env import Env
 from swarmnode.errors import MalformedMessage, Refused, RemoteProtocolError, SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import LogRecord, Records, Wish
+from swarmnode.ipc.control import LogRecord, PostedIntent, Records
 from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.log_book import ClosedRound, LogBook, is_on_chain, read_chain
@@ -57,7 +57,7 @@ class _Reached(enum.Enum):
 
 
 class Log:
-    """The WishTaker of records.
+    """The IntentHandler of records.
 
     Args:
         key: 32 bytes that guard every exchange.
@@ -78,7 +78,7 @@ class Log:
         key: bytes,
         partners: Partners,
         services: ScopedServices,
-        lender: Lender,
+        lessor: Lessor,
         tell: Callable[[Records], Awaitable[None]],
         live: Callable[[], Collection[PeerId]],
         env: Env,
@@ -87,14 +87,14 @@ class Log:
         self._self_id = self_id
         self._key = key
         self._partners = partners
-        self._lender = lender
+        self._lessor = lessor
         self._tell = tell
         self._live = live
         self._env = env
         self._on_halt = halted
         self._book: LogBook | None = None
         self._worker_next: int | None = None  # None: no worker
-        self._pending: deque[Wish] = deque()
+        self._pending: deque[PostedIntent] = deque()
         self._attempt = 0  # at the open round
         self._bound: tuple[int, bytes] = (0, b"")
         self._offered: set[bytes | None] = set()
@@ -102,7 +102,7 @@ class Log:
         self._is_called = False
         self._must_ask = True
         self._has_spoken = False  # in the last round
-        self._wished_at = self._pause_s = 0.0
+        self._posted_at = self._pause_s = 0.0
         self._started_at = 0.0
         self._answered: set[PeerId] = set()  # who had no log either
         self._is_halted = False
@@ -153,19 +153,19 @@ class Log:
         self._must_ask |= log_round > book.next
         self._wake()
 
-    def wished(self, wish: Wish) -> None:
+    def intent_posted(self, intent: PostedIntent) -> None:
         """Publish a record."""
         now = self._env.monotonic()
-        self._pause_s, self._wished_at = now - self._wished_at, now
+        self._pause_s, self._posted_at = now - self._posted_at, now
         self.wait.want(now)
-        self._pending.append(wish)
+        self._pending.append(intent)
         self._is_used = True
         while len(self._pending) > limits.LOG_PENDING_MAX:
-            self._lender.drop(self._pending.popleft(), "round: the log does not get on")
+            self._lessor.drop(self._pending.popleft(), "round: the log does not get on")
         self._wake()
 
     def worker_gone(self) -> None:
-        """What it wished and is in no round yet is not published; rounds go on."""
+        """What it has posted and is in no round yet is not published; rounds go on."""
         self._worker_next = None
         self._pending.clear()
         self.wait.forget()
@@ -222,7 +222,7 @@ class Log:
         return True
 
     def _may_found(self, members: Collection[PeerId]) -> bool:
-        """Whether to begin a log: somebody may have one already, and two would be one too many."""
+        """Whether to begin a log: a member may have one already, and two would be one too many."""
         return not self._is_young and set(members) <= {self._self_id, *self._answered}
 
     @property
@@ -290,8 +290,8 @@ class Log:
         attempt, bound = self._bound
         if not self._pending:
             return LogShare(None, 0, attempt, bound)
-        wish = self._pending[0]
-        return LogShare(wish.record, wish.round, attempt, bound)
+        intent = self._pending[0]
+        return LogShare(intent.record, intent.round, attempt, bound)
 
     def _close(self, closed: ClosedRound) -> None:
         assert self._book is not None
@@ -431,7 +431,7 @@ class Log:
             await session.aclose(str(error))
 
     async def _ask_all(self, ask: LogAsk) -> dict[PeerId, LogGive]:
-        """Ask everybody who can be reached, all at once."""
+        """Ask every peer that can be reached, all at once."""
         answers: dict[PeerId, LogGive] = {}
 
         async def ask_one(peer: PeerId) -> None:

@@ -145,7 +145,7 @@ class LogWait:
     """Told of records that wait and of rounds that close; knows how long nothing has moved."""
 
     def __init__(self) -> None:
-        self._since: float | None = None  # None: nobody here waits for a round
+        self._since: float | None = None  # None: no worker here waits for a round
 
     def want(self, now: float) -> None:
         """A record waits for a round to be in."""
@@ -157,7 +157,7 @@ class LogWait:
         self._since = now if is_more_wanted else None
 
     def forget(self) -> None:
-        """Nobody waits any more: the worker is gone."""
+        """No caller waits any more: the worker is gone."""
         self._since = None
 
     def waited_s(self, now: float) -> float:

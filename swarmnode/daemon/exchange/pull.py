@@ -1,9 +1,10 @@
-"""Pulls: read what another member gives to whoever asks, and give what this node has.
+"""Pulls: read what another member gives to its callers, and give what this node has.
 
 ::
 
-    Wish --> Pull to a random member --> Given + payload --> Lender.borrow --> apply
-    Wish(is_open) kept; Pull from a member --> Lender.borrow --> Given + payload --> give_back
+    PostedIntent --> Pull to a random member --> Given + payload --> Lessor.borrow --> apply
+    PostedIntent(is_open) kept
+    Pull from a member --> Lessor.borrow --> Given + payload --> give_back
 
 The slot that an answer was copied from goes back before anything is sent: a peer that reads slowly
 holds memory, one of PULL_ANSWERS_MAX places, and no slot of the worker.
@@ -22,7 +23,7 @@ from swarmnode.daemon.exchange.group.groups import transfer_limit_s
 from swarmnode.daemon.exchange.group.payload import Chunk, cut_chunks
 from swarmnode.daemon.exchange.guard import Sizes
 from swarmnode.daemon.exchange.pair.exchanges import costs
-from swarmnode.daemon.worker.loans import Lender, Loan, NoLoan
+from swarmnode.daemon.worker.leases import BufferLease, Lessor, NoLease
 from swarmnode.env import Env
 from swarmnode.errors import (
     DeadlineExceeded,
@@ -33,7 +34,7 @@ from swarmnode.errors import (
     WorkerError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Partner, Wish
+from swarmnode.ipc.control import Partner, PostedIntent
 from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
@@ -49,11 +50,11 @@ PULL_SERVICE = "pull/1"
 _ID_BYTES = 16
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _log = get_logger("swarmnode.daemon.exchange")
-_Lane = tuple[str, int]  # tag, fragment
+_Topic = tuple[str, int]  # tag, fragment
 
 
 class Pulls:
-    """The WishTaker of pulls.
+    """The IntentHandler of pulls.
 
     Args:
         key: 32 bytes that guard every exchange.
@@ -74,17 +75,17 @@ class Pulls:
         self_id: PeerId,
         partners: Partners,
         services: ScopedServices,
-        lender: Lender,
+        lessor: Lessor,
         env: Env,
     ) -> None:
         self._key = key
         self._codec_name = codec_name
         self._self_id = self_id
         self._partners = partners
-        self._lender = lender
+        self._lessor = lessor
         self._env = env
-        self._answers: dict[_Lane, Wish] = {}
-        self._asking: dict[_Lane, trio.CancelScope] = {}
+        self._answers: dict[_Topic, PostedIntent] = {}
+        self._asking: dict[_Topic, trio.CancelScope] = {}
         self._answering = 0
         self._nursery: trio.Nursery | None = None
         self.prefers: Callable[[], Collection[PeerId]] = tuple
@@ -95,7 +96,7 @@ class Pulls:
         services.add_stream(PULL_SERVICE, self._answer)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve wishes until cancelled."""
+        """Serve intents until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -104,21 +105,21 @@ class Pulls:
             finally:
                 self._nursery = None
 
-    # --- as a WishTaker ------------------------------------------------------------------------
+    # --- as an IntentHandler -----------------------------------------------------------------
 
-    def wished(self, wish: Wish) -> None:
-        """Keep an answer, or ask for what is wished; an earlier wish is asked for no more."""
-        lane = (wish.tag, wish.fragment)
-        if wish.is_open:
-            self._answers[lane] = wish
+    def intent_posted(self, intent: PostedIntent) -> None:
+        """Keep an answer, or ask for what is wanted; an earlier intent is asked for no more."""
+        topic = (intent.tag, intent.fragment)
+        if intent.is_open:
+            self._answers[topic] = intent
             return
-        if lane in self._asking:
-            self._asking.pop(lane).cancel()
+        if topic in self._asking:
+            self._asking.pop(topic).cancel()
         if self._nursery is None:
-            self._lender.drop(wish, "local: this node is starting or leaving")
+            self._lessor.drop(intent, "local: this node is starting or leaving")
             return
-        scope = self._asking[lane] = trio.CancelScope()
-        self._nursery.start_soon(self._serve_wish, wish, scope)
+        scope = self._asking[topic] = trio.CancelScope()
+        self._nursery.start_soon(self._serve_intent, intent, scope)
 
     def worker_gone(self) -> None:
         """Ask for nothing and give nothing until there is another."""
@@ -128,32 +129,32 @@ class Pulls:
         self._answers.clear()
 
     def partners_changed(self) -> None:
-        """A wish is tried once, with those who are there: the strategy asks again."""
+        """An intent is tried once, with those who are there: the strategy asks again."""
 
     # --- asking --------------------------------------------------------------------------------
 
-    async def _serve_wish(self, wish: Wish, scope: trio.CancelScope) -> None:
-        lane = (wish.tag, wish.fragment)
+    async def _serve_intent(self, intent: PostedIntent, scope: trio.CancelScope) -> None:
+        topic = (intent.tag, intent.fragment)
         with scope:
-            why = await self._ask_some(wish)
+            why = await self._ask_some(intent)
             if why:
                 self.failed_total += 1
-                _log.info("nothing pulled", tag=wish.tag, why=why)
-        if self._asking.get(lane) is scope:
-            del self._asking[lane]
+                _log.info("nothing pulled", tag=intent.tag, why=why)
+        if self._asking.get(topic) is scope:
+            del self._asking[topic]
 
-    async def _ask_some(self, wish: Wish) -> str:
+    async def _ask_some(self, intent: PostedIntent) -> str:
         """Return why nothing came; empty: it was applied."""
-        taken: list[Loan] = []
+        taken: list[BufferLease] = []
         why = "unreachable: nobody to ask"
-        with self._ending(wish, taken):
+        with self._ending(intent, taken):
             for peer in self._candidates():
                 session = self._partners.sessions.get(peer)
                 if session is None:
                     continue
                 try:
-                    given = await self._ask(session, wish, taken)
-                except NoLoan as error:  # of our own worker: nobody else can help
+                    given = await self._ask(session, intent, taken)
+                except NoLease as error:  # of our own worker: no other peer can help
                     why = str(error)
                     break
                 except SwarmNodeError as error:
@@ -162,22 +163,22 @@ class Pulls:
                     if isinstance(error, RemoteProtocolError):
                         await session.aclose(str(error))
                     continue
-                self._lender.apply(taken.pop(), self._env.token(_ID_BYTES), partner=given)
+                self._lessor.apply(taken.pop(), self._env.token(_ID_BYTES), partner=given)
                 self.pulled_total += 1
                 self.on_pulled()
                 return ""
             if not taken:
-                self._lender.drop(wish, why)
+                self._lessor.drop(intent, why)
         return why
 
     @contextlib.contextmanager
-    def _ending(self, wish: Wish, taken: list[Loan]) -> Iterator[None]:
-        """Give a loan back that is left over, also when another wish takes the place."""
+    def _ending(self, intent: PostedIntent, taken: list[BufferLease]) -> Iterator[None]:
+        """Give a lease back that is left over, also when another intent takes the place."""
         try:
             yield
         finally:
             if taken:
-                self._lender.give_back(taken.pop(), f"nobody gave {wish.tag}")
+                self._lessor.give_back(taken.pop(), f"nobody gave {intent.tag}")
 
     def _candidates(self) -> list[PeerId]:
         peers = [peer for peer in self._partners.partners() if peer != self._self_id]
@@ -188,52 +189,56 @@ class Pulls:
         found.sort(key=lambda peer: peer not in preferred)  # in either part as shuffled
         return found[: limits.EXCHANGE_CANDIDATES_MAX]
 
-    async def _ask(self, session: Session, wish: Wish, taken: list[Loan]) -> Partner:
-        """Read what one peer gives into the room of a loan; return who it is.
+    async def _ask(
+        self, session: Session, intent: PostedIntent, taken: list[BufferLease]
+    ) -> Partner:
+        """Read what one peer gives into the room of a lease; return who it is.
 
-        ``taken``: the loan, once there is one; it serves for the next peer if this one fails.
+        ``taken``: the lease, once there is one; it serves for the next peer if this one fails.
 
         Raises SwarmNodeError.
         """
         request = wire.Pull(
             key=self._key,
-            tag=wish.tag,
-            fragment=wish.fragment,
-            round=wish.round,
-            numel=wish.numel,
-            step=wish.step,
-            tokens=wish.tokens,
-            weight=wish.weight,
-            base_version=wish.base_version,
+            tag=intent.tag,
+            fragment=intent.fragment,
+            round=intent.round,
+            numel=intent.numel,
+            step=intent.step,
+            tokens=intent.tokens,
+            weight=intent.weight,
+            base_version=intent.base_version,
         )
         async with await session.open_stream(self._name, priority=Priority.BULK) as stream:
             await stream.send_message(encode_record(request))
             await stream.send_end()
-            given = await self._receive_given(session.peer, stream, wish)
+            given = await self._receive_given(session.peer, stream, intent)
             if not taken:
-                taken.append(await self._lender.borrow(wish))
-            limit_s = transfer_limit_s(wish.numel)
+                taken.append(await self._lessor.borrow(intent))
+            limit_s = transfer_limit_s(intent.numel)
             with trio.move_on_after(limit_s) as scope:
-                parts = cut_chunks(wish, self._codec_name)
+                parts = cut_chunks(intent, self._codec_name)
                 sizes = await _receive_payload(stream, parts, taken[0].room)
             if scope.cancelled_caught:
                 raise DeadlineExceeded(
-                    f"receiving {wish.tag} from {session.peer.short}, which gave it", limit_s
+                    f"receiving {intent.tag} from {session.peer.short}, which gave it", limit_s
                 )
             self._refuse_if_implausible(session.peer, sizes, taken[0])
         return Partner(session.peer, given.step, given.tokens, given.weight, given.base_version)
 
-    def _refuse_if_implausible(self, peer: PeerId, sizes: Sizes, loan: Loan) -> None:
+    def _refuse_if_implausible(self, peer: PeerId, sizes: Sizes, lease: BufferLease) -> None:
         """Raise Refused: it would ruin the model; the next peer is asked."""
-        why = sizes.refusal(Sizes(), loan.weights)
+        why = sizes.refusal(Sizes(), lease.weights)
         if why:
             self.refused_total += 1
             _log.warning("a payload is refused", peer=peer.short, why=why)
             raise Refused(f"refused: {why}")
 
-    async def _receive_given(self, peer: PeerId, stream: Stream, wish: Wish) -> wire.Given:
+    async def _receive_given(
+        self, peer: PeerId, stream: Stream, intent: PostedIntent
+    ) -> wire.Given:
         limit_s = limits.EXCHANGE_OFFER_S + limits.EXCHANGE_VIEW_S
-        what = f"{peer.short} to answer a pull of {wish.tag}"
+        what = f"{peer.short} to answer a pull of {intent.tag}"
         match await _receive(stream, what, limit_s):
             case wire.Given() as given:
                 return given
@@ -270,7 +275,7 @@ class Pulls:
         finally:
             self._answering -= 1
 
-    def _refusal(self, request: wire.Pull, answer: Wish | None) -> str:
+    def _refusal(self, request: wire.Pull, answer: PostedIntent | None) -> str:
         if request.key != self._key:
             return "incompatible: another task, strategy, setting, layout or codec"
         if answer is None:
@@ -286,21 +291,21 @@ class Pulls:
         await stream.send_message(encode_record(wire.Declined(why[: limits.REASON_BYTES_MAX])))
 
     async def _copy(
-        self, peer: PeerId, request: wire.Pull, answer: Wish
+        self, peer: PeerId, request: wire.Pull, answer: PostedIntent
     ) -> tuple[wire.Given, list[bytearray]]:
         """Return what this node gives now. Raises WorkerError: nothing."""
         asker = Partner(peer, request.step, request.tokens, request.weight, request.base_version)
-        loan = await self._lender.borrow(answer, asker, request.round)
+        lease = await self._lessor.borrow(answer, asker, request.round)
         payload = []
         try:
             for chunk in cut_chunks(answer, self._codec_name):
                 part = bytearray(chunk.codec.payload_bytes(chunk.numel))
-                chunk.codec.encode(chunk.of(loan.own), part)
+                chunk.codec.encode(chunk.of(lease.own), part)
                 payload.append(part)
                 await trio.lowlevel.checkpoint()
         finally:
-            self._lender.give_back(loan, "")
-        given = wire.Given(loan.step, loan.tokens, answer.weight, answer.base_version)
+            self._lessor.give_back(lease, "")
+        given = wire.Given(lease.step, lease.tokens, answer.weight, answer.base_version)
         return given, payload
 
 

@@ -1,7 +1,7 @@
 """What of the training together stands still, although every node goes on: a sentence for each.
 
 A node that trains looks busy whatever becomes of its rounds: its steps count up. What the swarm
-makes of them is looked at here, whenever somebody asks for the status or the metrics.
+makes of them is looked at here, whenever the status or the metrics are asked for.
 
 =========  =====================================================================
 log        no round of the log closes
@@ -38,9 +38,9 @@ def find_standstills(log: Log, groups: Groups, lineages: Lineages, now: float) -
 
 
 def other_base_alarm(finished: Mapping[tuple[Any, Any, str], int], committed: int) -> str:
-    """Return what to look at if nobody has the base of the model that this node began with.
+    """Return what to look at if no member has the base of the model that this node began with.
 
-    A peer's snapshot may name another than the swarm's, and who begins with that meets nobody.
+    A peer's snapshot may name another than the swarm's; a node that began with it meets no other.
     """
     refused = sum(count for (_, _, reason), count in finished.items() if reason == "base")
     if committed or refused < limits.BASE_REFUSALS_ALARM:

@@ -145,7 +145,7 @@ class AdmissionGate:
         )
 
     def _take_own_revocations(self) -> None:
-        """``swarmnode invite revoke`` writes them to the home of whoever made the swarm."""
+        """``swarmnode invite revoke`` writes them to the home of the swarm's creator."""
         try:
             revocations = load_revocations(self._paths)
         except StorageError as error:

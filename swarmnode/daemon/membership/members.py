@@ -85,7 +85,7 @@ class Members:
     """See the module.
 
     Args:
-        resolve: finds out where a member is that nobody has told us of.
+        resolve: finds out where a member is that no peer has told us of.
 
     Attributes:
         sessions: of our neighbours.
@@ -94,7 +94,7 @@ class Members:
         refusals: why peers would not have us, or we them, newest last.
         dial_failures: how often a member could not be met, by one of DIAL_FAILURES.
         on_changed: told of each member whose state changes.
-        on_key_conflict: somebody else signs with our key, in this boot epoch.
+        on_key_conflict: another node signs with our key, in this boot epoch.
         on_expelled: told why we are no member any more.
     """
 
@@ -137,7 +137,7 @@ class Members:
         self._swim: CoreDriver[swim_events.Event, swim_events.Effect] = CoreDriver(
             self.detector, self._carry_out, now=env.monotonic
         )
-        # Whoever says hello is no member yet: this one service is for everybody.
+        # A peer that says hello is no member yet: this one service is for all.
         services.add_request(self._hello_name, self._answer_hello)
         self.services.add_request(SWIM_SERVICE, self._receive)
         network.watchers.append(self)
@@ -175,9 +175,9 @@ class Members:
         return session
 
     def keeps(self, peer: PeerId) -> bool:
-        """Whether the session with a peer is to stay open though nobody uses it just now.
+        """Whether the session with a peer is to stay open though nothing uses it just now.
 
-        The failure detector talks to everybody in turn: a large swarm would keep a session
+        The failure detector talks to all members in turn: a large swarm would keep a session
         with each of us, so those of the first ones only are kept.
         """
         return peer in itertools.islice(self.sessions, limits.PEERS_CONNECTED_MAX)

@@ -48,7 +48,7 @@ class StateKeeper:
         core: to be read.
         disk_failure: why our own words do not get out, "" if they do.
         on_changed: told of every author whose part has changed, and in what.
-        on_key_elsewhere: somebody else signs with our key, in this boot epoch.
+        on_key_elsewhere: another node signs with our key, in this boot epoch.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 ::
 
-    finder -> members (sessions, who is alive) -> shared state (who says what)
+    rendezvous -> members (sessions, who is alive) -> shared state (who says what)
                  ^------------- addresses ------------------+
     reporter: what we say    publisher: how newcomers find us
 """
@@ -15,8 +15,8 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import SwarmPaths
-from swarmnode.daemon.discovery.finder import SwarmFinder
-from swarmnode.daemon.discovery.grounds import Grounds
+from swarmnode.daemon.discovery.composition import Composition
+from swarmnode.daemon.discovery.rendezvous import SwarmRendezvous
 from swarmnode.daemon.membership.members import Gate, Members
 from swarmnode.daemon.membership.report import (
     ROLE,
@@ -53,39 +53,39 @@ class SwarmPart:
 
     def __init__(
         self,
-        grounds: Grounds,
+        composition: Composition,
         *,
         link: SwarmLink,
         manifest: Manifest,
         paths: SwarmPaths,
-        finder: SwarmFinder,
+        rendezvous: SwarmRendezvous,
         gate: Gate,
         report: Callable[[], SelfReport],
     ) -> None:
         self.changed = trio.Event()  # another one after each change of members or state
         self.on_partners_changed: Callable[[], None] = lambda: None
         self.manifest = manifest
-        self._grounds = grounds
-        self._finder = finder
+        self._composition = composition
+        self._rendezvous = rendezvous
         self.report = report
-        self._self_id = grounds.identity.peer_id
+        self._self_id = composition.identity.peer_id
         self.members = Members(
-            identity=grounds.identity,
+            identity=composition.identity,
             link=link,
-            boot_epoch=grounds.boot_epoch,
-            network=grounds.network,
-            services=grounds.services,
+            boot_epoch=composition.boot_epoch,
+            network=composition.network,
+            services=composition.services,
             gate=gate,
             resolve=self._resolve,
-            env=grounds.env,
+            env=composition.env,
         )
         self.state = StateKeeper(
-            identity=grounds.identity,
+            identity=composition.identity,
             swarm_id=link.swarm_id,
-            boot_epoch=grounds.boot_epoch,
+            boot_epoch=composition.boot_epoch,
             journal=paths.journal,
             services=self.members.services,
-            env=grounds.env,
+            env=composition.env,
         )
         self.reporter = Reporter(
             self.state, self._self_id, report, lambda: len(self.members.live())
@@ -99,10 +99,10 @@ class SwarmPart:
         async with trio.open_nursery() as nursery:
             await nursery.start(self.state.run)
             await nursery.start(self.members.run)
-            self._grounds.network.keepers.append(self.members.keeps)
-            self._grounds.network.addresses_of = self.members.book.addresses_of
-            self._finder.on_found = self.members.found
-            for peer, addresses in self._finder.candidates.items():
+            self._composition.network.keepers.append(self.members.keeps)
+            self._composition.network.addresses_of = self.members.book.addresses_of
+            self._rendezvous.on_found = self.members.found
+            for peer, addresses in self._rendezvous.candidates.items():
                 self.members.found(peer, addresses)
             self._use_stored_addresses()
             self._repeat_progress()
@@ -112,9 +112,9 @@ class SwarmPart:
 
     async def leave(self, reason: str) -> None:
         """Say goodbye: in the shared state, and to some members who pass it on."""
-        if self.state.is_open:  # else nobody has heard of us yet
+        if self.state.is_open:  # else no member has heard of us yet
             self.reporter.say_goodbye()
-        self._finder.withdraw()
+        self._rendezvous.withdraw()
         await self.members.leave(reason)
 
     # --- for exchanges and for people -------------------------------------------------------
@@ -146,7 +146,7 @@ class SwarmPart:
 
     def peer_report(self, peer: PeerId) -> PeerReport:
         """Return what a peer says of itself."""
-        return peer_report(self.state, peer, self._grounds.env.monotonic())
+        return peer_report(self.state, peer, self._composition.env.monotonic())
 
     def step_times_s(self) -> dict[PeerId, float]:
         """Return how long a local step takes, as each other one says who trains now."""
@@ -187,7 +187,7 @@ class SwarmPart:
         if ADDRESS in names and author != self._self_id:
             addresses = self.peer_report(author).addresses
             self.members.found(author, addresses, is_own_word=True)
-            self._grounds.network.on_whereabouts(author)
+            self._composition.network.on_whereabouts(author)
         self._note_change()
         if names & {"state", ROLE}:
             self.on_partners_changed()
@@ -199,19 +199,19 @@ class SwarmPart:
 
     async def _resolve(self, peer: PeerId) -> tuple[str, ...]:
         """Ask the DHT where a member is. Raises SwarmNodeError."""
-        found = await self._grounds.discovery.get(bytes(peer), quorum=limits.DHT_QUORUM)
+        found = await self._composition.discovery.get(bytes(peer), quorum=limits.DHT_QUORUM)
         return next((each.record.addresses for each in found.records), ())
 
     async def _publish(self) -> None:
         """Be found in the DHT; say so again when it is no longer what we said."""
         said: tuple[tuple[str, ...], int, int] | None = None
-        # At once: whoever asks us has found us then, even while all whom we knew are gone. As
+        # At once: a peer that asks us has found us then, even while all that we knew are gone. As
         # soon as others are met, the core says everything again.
         while True:
             addresses = self.report().addresses[: limits.DHT_ADDRESSES_MAX]
             members = len(self.members.live())
             contacts = min(
-                limits.DHT_BUCKET_CONTACTS, self._grounds.discovery.core.statistics().contacts
+                limits.DHT_BUCKET_CONTACTS, self._composition.discovery.core.statistics().contacts
             )
             if said is None or _is_out_of_date(said, (addresses, members, contacts)):
                 try:
@@ -222,9 +222,9 @@ class SwarmPart:
             await trio.sleep(limits.SWARM_REPUBLISH_S_MIN)
 
     async def _publish_once(self, addresses: tuple[str, ...], members: int) -> None:
-        discovery = self._grounds.discovery
+        discovery = self._composition.discovery
         discovery.reachable_at(tuple(each for each in addresses if not is_relayed(each)))
-        await self._finder.publish(addresses, members, self.manifest.created_at)
+        await self._rendezvous.publish(addresses, members, self.manifest.created_at)
         draft = wire_dht.PeerRecord(0, 0, limits.DHT_RECORD_TTL_S, addresses)
         await discovery.publish(bytes(self._self_id), draft)
 

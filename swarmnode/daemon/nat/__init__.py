@@ -5,5 +5,5 @@ that it holds and the relaying that it does, and the tries at better ways: signa
 neighbours, TCP punches, WebRTC. A session itself belongs to ``transport``; it is handed a channel.
 
 For others: ``nat`` (:class:`~swarmnode.daemon.nat.nat.Nat`, all of it together), ``addresses``, and
-``relay`` for whoever measures what relaying costs.
+``relay`` for benches that measure what relaying costs.
 """

@@ -1,4 +1,4 @@
-"""Under which addresses other nodes may find us, before anybody has told us."""
+"""Under which addresses other nodes may find us, before any peer has told us."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Nat:
     Attributes:
         upgrader: knows why a peer is only reached through a relay.
         mapper: the port in the router; None before the node listens, or if that is switched off.
-        behaviour: what our NAT does, once somebody has asked for it.
+        behaviour: what our NAT does, once it has been asked for.
         prefers: tells whether a peer is a relay by profession.
         on_addresses: told when others can reach us at other addresses.
     """
@@ -119,7 +119,7 @@ class Nat:
         network.watchers += [self.reach, self.relay, self]
         network.keepers += [lambda peer: peer in self.relays.held, self.relay.serves]
         network.ways.dial_relayed = self.relays.dial
-        network.door.serve_leg = self.relay.serve_leg
+        network.listener.serve_leg = self.relay.serve_leg
         network.also_listen = self._also_listen
 
     # --- running ----------------------------------------------------------------------------
@@ -130,13 +130,15 @@ class Nat:
         """Reach and be reached until cancelled; ``bound`` is what the listener is bound to."""
         port = parse_host_port(bound, setting="listen").port
         async with open_rtc() as engine, trio.open_nursery() as nursery:
-            self._network.door.claim = (puncher := Puncher(port, env=self._env)).claim
+            self._network.listener.claim = (puncher := Puncher(port, env=self._env)).claim
             punching, rtc = self._make_punching(puncher, port), self._make_rtc(engine)
             self._ways = (("punched-tcp", punching), ("rtc", rtc))
             for part in (punching, rtc, self.upgrader, self.relay):
                 await nursery.start(part.run)
-            admit = self._network.door.admit
-            await nursery.start(partial(self.relays.run, self._network.door.accept, admit=admit))
+            admit = self._network.listener.admit
+            await nursery.start(
+                partial(self.relays.run, self._network.listener.accept, admit=admit)
+            )
             nursery.start_soon(self.holder.run)
             self.reach.set_ports((port,))
             nursery.start_soon(self.reach.run)
@@ -260,7 +262,7 @@ class Nat:
         return found
 
     def _candidates(self) -> list[tuple[PeerId, str]]:
-        """Return who may hold a place for us: nobody while we are known to be reachable."""
+        """Return relays that may hold a place for us: none while we are known to be reachable."""
         if self.reach.reachability.endpoints:
             return []
         return sorted(self._public_peers(), key=lambda each: not self.prefers(each[0]))

@@ -44,7 +44,7 @@ class Punching:
         puncher: dials from the port that we listen on, which is ``port``.
         address_of: gives the HOST:PORT where we have reached a relay, or "".
         may_invite: whether a peer's invitation is taken.
-        take: takes over the channel of a punch that somebody else began.
+        take: takes over the channel of a punch that the peer began.
     """
 
     def __init__(

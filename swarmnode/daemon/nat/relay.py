@@ -66,7 +66,7 @@ class _Leg:
 
 
 class RelayService:
-    """Relays for whoever asks, within its quota.
+    """Relays for every caller, within its quota.
 
     ``find_session`` gives the open session with a peer; ``host_of`` where its bytes come from.
     """
@@ -136,7 +136,7 @@ class RelayService:
         return encode_record(command.answer)
 
     def session_opened(self, session: Session) -> None:
-        """Nothing: whoever wants something asks."""
+        """Nothing: a peer that wants something asks."""
 
     def session_closed(self, session: Session) -> None:
         """A peer is gone."""
@@ -196,7 +196,7 @@ class RelayService:
                     scope.cancel()
 
     def _answered(self, number: int, answer: Answer) -> None:
-        command = self._commands.get(number)  # none: whoever asked has not waited
+        command = self._commands.get(number)  # none: the caller has not waited
         if command is not None:
             command.answer = answer
             command.done.set()

@@ -31,7 +31,7 @@ class RtcWays:
         engine: makes them.
         stun_servers: gives HOST:PORT of peers that tell us what our NAT does.
         may_offer: whether a peer's offer is answered.
-        take: takes over a channel that somebody else began.
+        take: takes over a channel that the peer began.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Signals as a service: sending them over common neighbours, carrying those of others.
 
-``signal/1`` takes what neighbours want carried, ``signal-in/1`` what carriers bring. Whoever wants
+``signal/1`` takes what neighbours want carried, ``signal-in/1`` what carriers bring. A room wanting
 signals of a kind registers for it; the answer, if there is one, is a signal of its own, for which
 ``via`` names the carrier that reaches the author.
 """
@@ -66,15 +66,15 @@ class Signals:
         self._find_session = find_session
         self._address_of = address_of
         self._postbox = Postbox(identity.peer_id)
-        self._takers: dict[str, OnSignal] = {}
+        self._handlers: dict[str, OnSignal] = {}
         services.add_request(CARRY_SERVICE, self._carry)
         services.add_answer(DELIVER_SERVICE, self._take)
 
     def register(self, kind: str, on_signal: OnSignal) -> None:
         """Hand signals of this kind to ``on_signal``, which must neither wait nor raise."""
-        if kind in self._takers:
+        if kind in self._handlers:
             raise InvariantViolation(f"signals of kind {kind!r} are registered twice")
-        self._takers[kind] = on_signal
+        self._handlers[kind] = on_signal
 
     async def send(self, target: PeerId, kind: str, payload: bytes, *, via: PeerId) -> str:
         """Send a signal through a neighbour; return where the carrier sees the target, or "".
@@ -125,7 +125,7 @@ class Signals:
         deliver = decode_record(payload, Deliver)
         now, unix_s = self._env.monotonic(), self._env.wall()
         taken = self._postbox.take(peer, deliver.signal, now=now, unix_s=unix_s)
-        on_signal = self._takers.get(taken.kind)
+        on_signal = self._handlers.get(taken.kind)
         if on_signal is None:
             raise Refused(f"nothing here takes signals of kind {taken.kind!r}")
         _log.debug("signal", kind=taken.kind, author=taken.author.short, via=peer.short)

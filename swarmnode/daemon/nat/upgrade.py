@@ -101,7 +101,7 @@ class Upgrader:
         self.look_again(session.peer)
 
     async def take(self, peer: PeerId, channel: Channel) -> None:
-        """Move the session with a peer to this channel, whoever began it.
+        """Move the session with a peer to this channel, whichever side began it.
 
         Both sides have the channel at about the same moment; the greater id asks for the session
         on it, as it is the one that chooses among several.
@@ -118,7 +118,7 @@ class Upgrader:
 
     async def _let_in(self, channel: Channel) -> None:
         try:
-            await self._network.door.accept(channel)
+            await self._network.listener.accept(channel)
         finally:
             await aclose_forcefully(channel)
 

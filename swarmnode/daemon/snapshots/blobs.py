@@ -90,7 +90,7 @@ class Blobs:
         )
 
     async def add_file(self, path: Path) -> bytes:
-        """Offer a file and return the blob's name. Nobody may change the file any more.
+        """Offer a file and return the blob's name. The file must not change any more.
 
         Raises:
             StorageFull, StorageError: as the disk says.

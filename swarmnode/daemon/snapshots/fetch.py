@@ -51,7 +51,7 @@ _log = get_logger("swarmnode.daemon.snapshots")
 
 @dataclass(frozen=True)
 class Order:
-    """What is wanted: a blob, from whoever holds it, of at most this size."""
+    """What is wanted: a blob, from any of its holders, of at most this size."""
 
     name: bytes
     holders: Callable[[], Collection[PeerId]]
@@ -70,7 +70,7 @@ class FetchTally:
 
 
 class _TooLarge(Refused):
-    """The blob is, whoever says so: unlike other refusals it ends the fetch."""
+    """The blob is, whichever holder says so: unlike other refusals it ends the fetch."""
 
 
 class _Round:
@@ -107,7 +107,7 @@ class _Liveness:
     trouble: str = "none was reached"
 
     def limit_s(self, now: float) -> float:
-        """Return how long nothing may come: whoever says busy is there, and our turn comes."""
+        """Return how long nothing may come: one that says busy is there, and our turn comes."""
         is_queued = now - self.busy_at < limits.BLOB_NO_PROGRESS_S
         return limits.BLOB_BUSY_PATIENCE_S if is_queued else limits.BLOB_NO_PROGRESS_S
 
@@ -156,7 +156,7 @@ class Fetch:
         """Return the path of the whole blob and its size in bytes.
 
         Raises:
-            DeadlineExceeded: nobody sent anything for BLOB_NO_PROGRESS_S, or only that it is
+            DeadlineExceeded: no holder sent anything for BLOB_NO_PROGRESS_S, or only that it is
                 busy for BLOB_BUSY_PATIENCE_S.
             Refused: it is larger than was allowed.
             StorageFull, StorageError: as the disk says.
@@ -256,7 +256,7 @@ class Fetch:
             for peer in sorted(named - known.banned - self._links.keys())
             if now - known.tried_at.get(peer, -limits.BLOB_RETRY_S) >= limits.BLOB_RETRY_S
         ]
-        self._env.rng.shuffle(due)  # not everybody begins with the same ones
+        self._env.rng.shuffle(due)  # not all fetchers begin with the same ones
         due.sort(key=lambda peer: known.tried_at.get(peer, -1.0))
         for peer in due[: limits.BLOB_HOLDERS_MAX - len(self._links)]:
             known.tried_at[peer] = now

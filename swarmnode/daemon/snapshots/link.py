@@ -1,6 +1,6 @@
 """One holder as a fetch sees it: requests out, answers in, on one bulk stream.
 
-Answers come in the order of the requests. One that is not the next is a broken rule, so nobody
+Answers come in the order of the requests. One that is not the next is a broken rule, so no holder
 can send us what we did not ask for, and what is in memory is bounded by what is asked for.
 """
 
@@ -14,7 +14,7 @@ from typing import Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.driver import run_together
+from swarmnode.daemon.driver import run_concurrently
 from swarmnode.daemon.snapshots.upload import BLOB_SERVICE
 from swarmnode.env import Env
 from swarmnode.errors import ChannelBroken, DeadlineExceeded, MalformedMessage
@@ -67,7 +67,7 @@ class Link:
             stream = await self._session.open_stream(BLOB_SERVICE, priority=Priority.BULK)
             async with stream:
                 self.query()
-                await run_together(partial(self._send, stream), partial(self._receive, stream))
+                await run_concurrently(partial(self._send, stream), partial(self._receive, stream))
         if self.scope.cancelled_caught and self.have is None:
             raise DeadlineExceeded(f"what {self.peer.short} has of a blob", limits.BLOB_ANSWER_S)
 

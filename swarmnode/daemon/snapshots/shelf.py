@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Runner(Protocol):
-    """Runs what blocks, somewhere where it blocks nobody."""
+    """Runs what blocks, where it blocks no task."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]:
         """Return what ``work`` returns, or raise what it raises, once it has ended."""

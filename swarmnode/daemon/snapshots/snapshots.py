@@ -23,7 +23,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.discovery.dht import Discovery
-from swarmnode.daemon.driver import run_together
+from swarmnode.daemon.driver import run_concurrently
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.env import Env
@@ -111,7 +111,7 @@ class Snapshots:
     async def catch_up(self) -> bool:
         """Let a node that has no model of its own, or an old one, begin with the swarm's.
 
-        If nobody offers one, training begins from the swarm's seed, as on every other node.
+        If no member offers one, training begins from the swarm's seed, as on every other node.
 
         Returns:
             Whether it begins with the model of a peer.
@@ -200,7 +200,7 @@ class Snapshots:
         return bool(peers) and all(self._part.peer_report(peer).state for peer in peers)
 
     def _others_have_trained(self) -> bool:
-        """Whether somebody who is here has, even if it trains no more, or keeps what others did."""
+        """Whether a member here has, even if it trains no more, or keeps what others did."""
         progress = self._part.state.view.maxima().get("step", 0)
         return progress > 0 and len(self._part.members.live()) > 1
 
@@ -263,7 +263,7 @@ class Snapshots:
                 )
             )
 
-        await run_together(fetch, partial(self._watch_holders, holders, found))
+        await run_concurrently(fetch, partial(self._watch_holders, holders, found))
         (path,) = found
         self._parts.discard(entry.root)
         await self._check(entry.root, path)
@@ -281,10 +281,10 @@ class Snapshots:
     async def _watch_holders(
         self, holders: Callable[[], set[PeerId]], found: Collection[Path]
     ) -> None:
-        """Look, until it is found, that somebody is there from whom it could come.
+        """Look, until it is found, that a peer is there from which it could come.
 
         Raises:
-            Overloaded: there is nobody any more.
+            Overloaded: there is none any more.
         """
         there_at = self._env.monotonic()
         while not found:
@@ -296,7 +296,7 @@ class Snapshots:
             await trio.sleep(limits.SNAPSHOT_LOOK_S)
 
     async def _drop_parts(self, keep: bytes) -> None:
-        """Remove what is left of fetches that nobody goes on with: it takes room of the others."""
+        """Remove what is left of fetches that no task goes on with: it takes room of the others."""
         for name in self._parts - {keep}:
             with suppress(Refused):  # it is being fetched just now
                 await self._blobs.remove(name)
@@ -405,7 +405,7 @@ class Snapshots:
     # --- replicas -------------------------------------------------------------------------
 
     async def _replicate(self) -> None:
-        """Copy the newest snapshot if it is our turn: it must outlive whoever wrote it."""
+        """Copy the newest snapshot if it is our turn: it must outlive its writer."""
         while True:
             await trio.sleep(limits.SNAPSHOT_REPLICATE_LOOK_S)
             entry = self._best()
@@ -430,7 +430,7 @@ class Snapshots:
         return is_keeper or self._self_id in self._next_holders(entry, missing)
 
     def _next_holders(self, entry: SnapshotEntry, count: int) -> list[PeerId]:
-        """Who of the live members shall hold it, by the same hash for everybody."""
+        """Which live members shall hold it, by a hash that is the same on all of them."""
         live = self._part.members.live()
         free = {p for p in live if self._part.peer_report(p).role in _HOLDERS} - set(entry.holders)
         ranked = sorted(free, key=lambda peer: hashlib.sha256(entry.root + peer).digest())

@@ -26,7 +26,7 @@ from functools import partial
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.driver import run_together
+from swarmnode.daemon.driver import run_concurrently
 from swarmnode.daemon.snapshots.shelf import Shelf
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -53,7 +53,7 @@ _log = get_logger("swarmnode.daemon.snapshots")
 
 
 class Throttle:
-    """Lets bytes through at a rate, whoever sends them."""
+    """Lets bytes through at a rate, whichever task sends them."""
 
     def __init__(self, rate_bytes_per_s: float, env: Env) -> None:
         self._bucket = TokenBucket(rate_bytes_per_s)
@@ -246,7 +246,7 @@ class _Upload:
     async def run(self, query: wire.HoldingQuery) -> None:
         """Answer the query and everything that follows it."""
         try:
-            await run_together(partial(self._prepare, query), self._send)
+            await run_concurrently(partial(self._prepare, query), self._send)
         finally:
             for _ in range(self._n_admitted):
                 self._uploads.turns.done(self._peer)

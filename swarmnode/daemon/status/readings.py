@@ -127,7 +127,7 @@ def _network(readings: Readings, view: NodeView) -> None:
     paths: Counter[str] = Counter(path_of(each.channel_description) for each in sessions.values())
     readings.one_of("connections")
     readings.each("connections", paths)
-    readings.set("connections_refused_total", view.network.door.refused.total())
+    readings.set("connections_refused_total", view.network.listener.refused.total())
     sent, received = view.bytes_by_plane()
     readings.each("sent_bytes_total", sent)
     readings.each("received_bytes_total", received)
@@ -214,8 +214,8 @@ def _exchanges(readings: Readings, view: NodeView) -> None:
         readings.set("exchanges_applied_total", view.trainer.applications.applied)
         steps = view.trainer.applications.staleness_steps
         readings.set("exchange_staleness_steps_total", steps)
-    if view.takers is not None:
-        groups, pulls = view.takers.groups, view.takers.pulls
+    if view.handlers is not None:
+        groups, pulls = view.handlers.groups, view.handlers.pulls
         aborted = sum(groups.runs.statistics().aborted_total.values())
         readings.set("group_means_total", groups.committed_total, "committed")
         readings.set("group_means_total", aborted, "aborted")
@@ -224,7 +224,7 @@ def _exchanges(readings: Readings, view: NodeView) -> None:
         readings.set("pulls_total", pulls.failed_total, "failed")
         readings.set("pulls_total", pulls.given_total, "given")
         readings.set("pulls_total", pulls.declined_total, "declined")
-        readings.set("log_rounds_total", view.takers.log.closed_total)
+        readings.set("log_rounds_total", view.handlers.log.closed_total)
         readings.one_of("standstill", *view.standstills(trio.current_time()))
 
 
@@ -247,8 +247,8 @@ def _training(readings: Readings, view: NodeView) -> None:
     if view.part is not None and trainer.ready is not None:
         furthest = view.part.state.view.maxima().get("step", 0)
         readings.set("behind_steps", max(0, furthest - view.swarm_step(step)))
-    if view.dealer is not None and view.dealer.shards is not None:
-        readings.set("shards_trained_total", view.dealer.shards.statistics().finished_total)
+    if view.assigner is not None and view.assigner.shards is not None:
+        readings.set("shards_trained_total", view.assigner.shards.statistics().finished_total)
 
 
 def _snapshots(readings: Readings, view: NodeView) -> None:

@@ -14,12 +14,12 @@ import trio
 from swarmnode import __version__, limits
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.exchange.group.groups import Groups
+from swarmnode.daemon.exchange.intent_handlers import IntentHandlers
 from swarmnode.daemon.exchange.merge.finalize import Finalizer
 from swarmnode.daemon.exchange.mixing import InThread, Meetings, SwarmMixing
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.exchange.standstill import find_standstills, other_base_alarm
-from swarmnode.daemon.exchange.takers import Takers
-from swarmnode.daemon.membership.dealer import Dealer
+from swarmnode.daemon.membership.assignment import ShardAssigner
 from swarmnode.daemon.membership.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.snapshots.blobs import Blobs
@@ -144,8 +144,8 @@ class NodeView:
     exchanges: Exchanges | None = None
     finalizer: Finalizer | None = None
     groups: Groups | None = None
-    takers: Takers | None = None
-    dealer: Dealer | None = None
+    handlers: IntentHandlers | None = None
+    assigner: ShardAssigner | None = None
     blobs: Blobs | None = None
     peer_metrics: PeerMetrics | None = None
     nat: Callable[[], NatSnapshot] = NatSnapshot
@@ -195,7 +195,7 @@ class NodeView:
             "exchanges": self._committed(),
             "seconds": int(now - self.started_monotonic_s),
         }
-        lineage = self.takers.lineages.own if self.takers is not None else None
+        lineage = self.handlers.lineages.own if self.handlers is not None else None
         numbers = {"loss": loss, "eval_loss": eval_loss, STEP_TIME_S: self.step_time_s()}
         return SelfReport(
             self.role,
@@ -347,10 +347,10 @@ class NodeView:
 
     def standstills(self, now: float) -> Mapping[str, str]:
         """Return what of the training together stands still, a sentence for each kind."""
-        takers = self.takers
-        if takers is None or self.state()[0] != "training":
+        handlers = self.handlers
+        if handlers is None or self.state()[0] != "training":
             return {}  # a node that rests is in no round
-        return find_standstills(takers.log, takers.groups, takers.lineages, now)
+        return find_standstills(handlers.log, handlers.groups, handlers.lineages, now)
 
     def _alarm(self, now: float) -> str:
         """What somebody should look at, "" if nothing."""
@@ -452,11 +452,11 @@ class NodeView:
 
     def refused_payloads(self) -> dict[str, int]:
         """Return payloads of others that were implausibly large, by the kind of exchange."""
-        takers = self.takers
+        handlers = self.handlers
         return {
             "pair": self.exchanges.totals.refused if self.exchanges is not None else 0,
-            "group": takers.groups.payloads_refused_total if takers is not None else 0,
-            "pull": takers.pulls.refused_total if takers is not None else 0,
+            "group": handlers.groups.payloads_refused_total if handlers is not None else 0,
+            "pull": handlers.pulls.refused_total if handlers is not None else 0,
         }
 
     def bytes_by_plane(self) -> tuple[dict[str, int], dict[str, int]]:

@@ -66,7 +66,7 @@ class Ways:
         return await self._open(address, self._dials)
 
     async def open_again(self, address: str) -> Channel:
-        """Connect to somebody whose session has lost its channel: these do not wait for others."""
+        """Connect to a peer whose session has lost its channel: these do not wait for others."""
         return await self._open(address, self._searches)
 
     async def _open(self, address: str, limiter: trio.CapacityLimiter) -> Channel:
@@ -152,7 +152,7 @@ class Dialler:
                 self._enter(race, address, at_s, None)
 
     def found(self, peer: PeerId) -> None:
-        """There is a session: whoever waits for a slow dial need not any more."""
+        """There is a session: callers that wait for a slow dial need not any more."""
         self.errors.pop(peer, None)
         dial = self._dials.pop(peer, None)
         if dial is not None:
@@ -251,7 +251,7 @@ class Dialler:
         finally:
             race.n_over += 1
             is_over = race.n_over == len(race.addresses)
-            if is_over and self._races.get(race.peer) is race:  # its nursery takes nobody any more
+            if is_over and self._races.get(race.peer) is race:  # its nursery takes no task any more
                 del self._races[race.peer]
 
     async def _try(self, race: _Race, channel: Channel, address: str) -> None:
@@ -285,7 +285,7 @@ class _Race:
     turn: trio.CancelScope | None = None  # of whoever greets
 
     def hurry(self) -> None:
-        """Somebody else is there: who answers nothing, at an old address, must not block it."""
+        """Another node is there: one silent at an old address must not block it."""
         if self.turn is not None and self.greeting.locked():
             self.turn.deadline = min(self.turn.deadline, trio.current_time() + limits.RACE_TURN_S)
 

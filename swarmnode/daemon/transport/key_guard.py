@@ -1,6 +1,6 @@
 """One key on two nodes: a copied home, or a backup that was restored elsewhere.
 
-Whoever signs with our key shows it in the failure detector and in the shared state; and peers
+A node that signs with our key shows it in the failure detector and in the shared state; and peers
 that talk to the other node refuse us. The younger one of the two stops, the older one goes on
 and says so.
 """
@@ -27,7 +27,7 @@ class KeyGuard:
         fail: ends the node.
 
     Attributes:
-        alarm: what somebody should look at, "" while there is nothing.
+        alarm: what a person should look at, "" while there is nothing.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.transport.dialler import Dialler, Ways
-from swarmnode.daemon.transport.door import Door
+from swarmnode.daemon.transport.listener import Listener
 from swarmnode.daemon.transport.resumer import Resumer
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -61,17 +61,17 @@ class SessionWatcher(Protocol):
 
 
 class Network:
-    """Everybody we have a session with, whatever it is for.
+    """All peers that we have a session with, whatever it is for.
 
     Attributes:
         sessions: at most one per peer.
         dial_errors: why the last attempt to reach a peer failed, of peers without a session.
         address: what the listener is bound to.
         key_refusals: how often a peer has closed, as another node with our key answers it.
-        keepers: each tells whether a session is wanted although nobody uses it just now.
+        keepers: each tells whether a session is wanted although nothing uses it just now.
         addresses_of: where a peer with a session may be found again, as the swarm says.
         ways: opens channels.
-        door: takes in channels that others have opened.
+        listener: takes in channels that others have opened.
         on_whereabouts: told of peers that say themselves that they are somewhere else.
         on_moved: told of sessions that go on over another channel.
         resumed_total: how often sessions have gone on over another channel.
@@ -94,7 +94,7 @@ class Network:
         self.keepers: list[Callable[[PeerId], bool]] = []
         self.addresses_of: Callable[[PeerId], tuple[str, ...]] = lambda _peer: ()
         self.ways = Ways(transport, env)
-        self.door = Door(self._greet, env)
+        self.listener = Listener(self._greet, env)
         self.on_moved: Callable[[Session], None] = lambda _session: None
         self.on_whereabouts: Callable[[PeerId], None] = lambda _peer: None
         self.also_listen: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class Network:
     ) -> None:
         """Listen and keep sessions until cancelled; ``start`` gives the bound address.
 
-        With an empty ``listen`` nobody can dial us, and we can still dial others.
+        With an empty ``listen`` no peer can dial us, and we can still dial others.
         """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -136,8 +136,8 @@ class Network:
                 env=self._env,
             )
             if listen:
-                serve = functools.partial(self._transport.serve, admit=self.door.admit)
-                self.address = await nursery.start(serve, listen, self.door.accept)
+                serve = functools.partial(self._transport.serve, admit=self.listener.admit)
+                self.address = await nursery.start(serve, listen, self.listener.accept)
                 for address in self.also_listen:
                     await self._listen_also(nursery, address)
             task_status.started(self.address)
@@ -219,7 +219,7 @@ class Network:
         return self._resumer is not None and self._resumer.is_where_dialled(session)
 
     async def migrate(self, session: Session, channel: Channel, address: str = "") -> None:
-        """Take a session to a better channel that somebody has opened to its peer.
+        """Take a session to a better channel that has been opened to its peer.
 
         The other end of the channel goes to the peer's :meth:`accept`. Whatever runs on the
         session goes on; its ``channel_description`` is another one afterwards. The channel is
@@ -228,7 +228,7 @@ class Network:
         Raises:
             Refused: the peer does not know the session.
             Overloaded: one of the two sides is taking it to another channel just now.
-            SwarmNodeError: nobody answers as it should.
+            SwarmNodeError: no peer answers as it should.
         """
         assert self._resumer is not None
         await self._resumer.take(session, channel, address)
@@ -248,9 +248,9 @@ class Network:
     # --- accepting ----------------------------------------------------------------------
 
     async def _listen_also(self, nursery: trio.Nursery, address: str) -> None:
-        serve = functools.partial(self._transport.serve, admit=self.door.admit)
+        serve = functools.partial(self._transport.serve, admit=self.listener.admit)
         try:
-            bound = await nursery.start(serve, address, self.door.accept)
+            bound = await nursery.start(serve, address, self.listener.accept)
             _log.info("listening also", address=bound)
         except ConfigError as error:
             _log.warning("not listening there", address=address, why=str(error))
@@ -261,7 +261,7 @@ class Network:
         if MAGIC.startswith(first_bytes):
             return await self._resumer.serve(channel, first_bytes)
         if self._is_full() and self._least_used() is None:
-            self.door.note_refusal("TooManyPeers", "", "connected to enough peers")
+            self.listener.note_refusal("TooManyPeers", "", "connected to enough peers")
             return None
         session = await self._start(channel, None, first_bytes=first_bytes)
         if not session.is_probe:
@@ -394,7 +394,7 @@ class Network:
     # --- letting go ---------------------------------------------------------------------
 
     def _close_idle(self) -> None:
-        """Close what we dialled for one question and nobody needs any more."""
+        """Close what we dialled for one question and no caller needs any more."""
         now = self._env.monotonic()
         for peer, session in self.sessions.items():
             idle_s = now - self._used_at[peer]
@@ -427,7 +427,7 @@ class Network:
             for peer, session in self.sessions.items()
             if not (session.is_closed or self._is_kept(peer))
         ]
-        # Open streams do not protect a session: else whoever opens some keeps others out.
+        # Open streams do not protect a session: else a peer that opens some keeps others out.
         return min(spare, key=lambda each: (each.is_busy, self._used_at[each.peer]), default=None)
 
 

@@ -13,11 +13,11 @@ RESUME_S), or when the peer's process is known to be gone::
     it does not know the session: it was started again            -> over at once
     its machine has broken the channel, and refuses connections
     now and a second later: it was killed                         -> over within 2 s
-    nobody answers: no power, no way there, or it sleeps          -> the search goes on
+    no answer: no power, no way there, or it sleeps          -> the search goes on
 
 Twice, because a peer that has moved asks us meanwhile. And it counts what is said where the lost
-channel led to: at the peer's other addresses may be anybody, as private ones mean another machine
-in another LAN.
+channel led to: at the peer's other addresses may be any machine, as private ones mean another
+machine in another LAN.
 """
 
 from __future__ import annotations
@@ -243,7 +243,7 @@ class Resumer:
         session.on_silent = self._search_soon
 
     def may_be_at(self, session: Session, addresses: tuple[str, ...]) -> None:
-        """Somebody who wants this peer knows where to look for it."""
+        """A caller that wants this peer knows where to look for it."""
         watched = self._watched.get(session)
         if watched is None:
             return
@@ -283,7 +283,7 @@ class Resumer:
         Raises:
             Refused: the peer does not know the session any more.
             Overloaded: the peer asks for it just now, or we do.
-            SwarmNodeError: nobody answers as it should.
+            SwarmNodeError: no peer answers as it should.
         """
         try:
             await self._ask(session, channel)
@@ -349,7 +349,7 @@ class Resumer:
         watched.search.has_broken |= has_broken
 
     def _search_for_suspended(self) -> None:
-        """A session that has left its channel for one that broke at once has nobody else."""
+        """A session that has left its channel for one that broke at once has no other."""
         for session in self._watched:
             if session.is_suspended:
                 self._search_soon(session)

@@ -1,4 +1,4 @@
-"""What the worker is told: its swarm and its owner's wishes at first, then who else trains.
+"""What the worker is told: its swarm and its owner's rules at first, then who else trains.
 
 First it is told the swarm's manifest, and what the owner of the node allows. Of the others it is
 told who trains, and how long a round is to be: both follow from what peers say of themselves, so
@@ -152,7 +152,7 @@ class Briefing:
             self._tell_steps()
 
     def worker_ready(self, ready: WorkerReady) -> None:
-        """A new worker knows of nobody, and of no pace."""
+        """A new worker knows of no member, and of no pace."""
         self._is_ready, self._told = True, ()
         self._tell_members()
         self._pacer, self._steps = None, ready.round_steps
@@ -161,7 +161,7 @@ class Briefing:
             self._pacer = Pacer(ready.round_steps, fewest)
 
     def worker_gone(self) -> None:
-        """There is nobody to tell."""
+        """There is no worker to tell."""
         self._is_ready, self._pacer = False, None
 
     def progress(self, progress: Progress) -> None:
@@ -170,7 +170,7 @@ class Briefing:
             self._pacer.note_step(progress.step_time_s)
 
     def members_changed(self) -> None:
-        """Somebody came or went, or may have."""
+        """A member came or went, or may have."""
         self._changed.set()
 
     def _tell_members(self) -> None:

@@ -8,7 +8,7 @@ It is a process, or a fake of one::
 A slot that ``SlotReady`` announced is the daemon's until it sends Apply or Release for it. Its two
 halves are what the worker gives, and room for what comes.
 
-Messages and slots of one worker, whoever runs it: a socket, a segment, and their rules.
+Messages and slots of one worker, whichever process runs it: a socket, a segment, and their rules.
 
 A worker that breaks the contract has crashed, as far as the daemon is concerned.
 """
@@ -27,10 +27,10 @@ from swarmnode.ipc.control import (
     Apply,
     Configure,
     FromWorker,
+    PostedIntent,
     Release,
     SlotReady,
     ToWorker,
-    Wish,
     WorkerReady,
     decode_from_worker,
     encode_message,
@@ -177,10 +177,10 @@ class WorkerWire:
             said = (2 * message.payload_numel, message.slots)
             if said != (self._segment.numel, self._segment.slots):
                 raise SpecMismatch(f"the segment differs from what {message} says")
-        elif isinstance(message, Wish):
+        elif isinstance(message, PostedIntent):
             if message.numel > self._payload_numel:
                 raise SpecMismatch(
-                    f"a wish of {message.numel} numbers, half a slot has {self._payload_numel}"
+                    f"an intent of {message.numel} numbers, half a slot has {self._payload_numel}"
                 )
         elif isinstance(message, SlotReady):
             self._segment.check(message.slot, message.generation, Owner.DAEMON)

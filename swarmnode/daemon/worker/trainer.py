@@ -1,6 +1,6 @@
-"""The parent side of training: keeps a worker alive, and passes on what it wishes and lends.
+"""The parent side of training: keeps a worker alive, and passes on its intents and buffers.
 
-One worker at a time. When it dies, whatever it wished and had lent is lost with it, and
+One worker at a time. When it dies, whatever it had posted and lent is lost with it, and
 another is started from the last snapshot, until the restart budget is spent.
 Nothing here waits for the worker, and the worker waits for nothing here.
 """
@@ -19,9 +19,9 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.worker.briefing import Briefing, data_alarm
 from swarmnode.daemon.worker.fitting import Fitting, death_kind, raise_if_fatal
-from swarmnode.daemon.worker.lender import SlotLender
+from swarmnode.daemon.worker.leases import IntentHandler, MergeDesk
+from swarmnode.daemon.worker.lessor import SlotLessor
 from swarmnode.daemon.worker.link import RestartBudget, StartWorker, WorkerLink
-from swarmnode.daemon.worker.loans import MergeDesk, WishTaker
 from swarmnode.env import Env
 from swarmnode.errors import (
     DeadlineExceeded,
@@ -43,6 +43,7 @@ from swarmnode.ipc.control import (
     MergeWeighed,
     NoView,
     Pause,
+    PostedIntent,
     Progress,
     Resume,
     SaveSnapshot,
@@ -53,7 +54,6 @@ from swarmnode.ipc.control import (
     SnapshotFailed,
     SnapshotSaved,
     ToWorker,
-    Wish,
     WorkerFailed,
     WorkerReady,
 )
@@ -73,8 +73,8 @@ class Applications:
     staleness_steps: int = 0  # summed
 
 
-class ShardDealer(Protocol):
-    """Hears what the worker does with its shards; see ``daemon/membership/dealer.py``."""
+class Assigner(Protocol):
+    """Hears what the worker does with its shards; see ``daemon/membership/assignment.py``."""
 
     def worker_ready(self, ready: WorkerReady) -> None:
         """It trains."""
@@ -100,7 +100,7 @@ class Trainer:
         start_worker: starts a process, or a fake of one in tests.
         on_applied: the worker has merged this exchange.
         on_saved: the worker has written a snapshot.
-        dealer: deals data shards; without one the worker trains on its own stream.
+        assigner: deals data shards; without one the worker trains on its own stream.
         on_lost: an exchange has committed, but the worker died before it merged it.
         on_event: told that training begins, for the terminal.
         share: of the time of its threads, or of its GPU, that the worker may take.
@@ -108,9 +108,9 @@ class Trainer:
         mend: makes good what ended the worker, if it can: no death that the budget is for.
 
     Attributes:
-        lender: lends the slots of the worker that runs.
-        takers: who serves wishes, by their kind.
-        briefing: tells the worker of the others; without one it knows of nobody.
+        lessor: lends the slots of the worker that runs.
+        handlers: who serves intents, by their kind.
+        briefing: tells the worker of the others; without one it knows of no member.
         on_log_round: a worker is up that wants the log from this round on.
     """
 
@@ -124,7 +124,7 @@ class Trainer:
         on_lost: Callable[[bytes], None],
         on_saved: Callable[[SnapshotSaved], None] = lambda _saved: None,
         on_event: Callable[[str], None] = lambda _text: None,
-        dealer: ShardDealer | None = None,
+        assigner: Assigner | None = None,
         share: float = 1.0,
         fitting: Fitting | None = None,
         mend: Callable[[WorkerFailed | None], Awaitable[bool]] | None = None,
@@ -143,8 +143,8 @@ class Trainer:
         self.saved_total = self.unsaved_total = 0  # snapshots
         self.saved_unix_s: float | None = None
         self.worker_pid: int | None = None
-        self.lender = SlotLender(self._post, on_lost)
-        self.takers: Mapping[str, WishTaker] = {}
+        self.lessor = SlotLessor(self._post, on_lost)
+        self.handlers: Mapping[str, IntentHandler] = {}
         self.on_log_round: Callable[[int], None] = lambda _round: None
         self.briefing: Briefing | None = None
         self.merges = MergeDesk(self._ask_of_worker)
@@ -156,7 +156,7 @@ class Trainer:
         self._on_applied = on_applied
         self._on_saved = on_saved
         self._on_event = on_event
-        self.dealer = dealer
+        self.assigner = assigner
         self._link: WorkerLink | None = None
         self._outgoing: trio.MemorySendChannel[ToWorker] | None = None
         self._read = trio.Event()
@@ -242,17 +242,17 @@ class Trainer:
 
     def _worker_gone(self) -> None:
         self.worker_pid = None
-        self.lender.worker_gone()
+        self.lessor.worker_gone()
         self.merges.worker_gone()
         self._read.set()
         self._wake_savers()
         self._is_resting = False
-        if self.dealer is not None:
-            self.dealer.worker_gone()
+        if self.assigner is not None:
+            self.assigner.worker_gone()
         if self.briefing is not None:
             self.briefing.worker_gone()
-        for taker in self.takers.values():
-            taker.worker_gone()
+        for handler in self.handlers.values():
+            handler.worker_gone()
 
     def _count_failure(self, error: WorkerError) -> None:
         kind = death_kind(error, self._failure)
@@ -267,38 +267,38 @@ class Trainer:
             case WorkerReady():
                 self.ready = message
                 assert self._link is not None
-                self.lender.worker_ready(self._link, message.payload_numel)
+                self.lessor.worker_ready(self._link, message.payload_numel)
                 self._set_training(f"on {message.device}, {message.threads} threads")
                 _log.info(
                     "worker ready", device=message.device, step=message.step, numel=message.numel
                 )
                 self._on_event(f"training on {message.device}, from step {message.step:,} on")
                 self._compare_data()
-                if self.dealer is not None:
-                    self.dealer.worker_ready(message)
+                if self.assigner is not None:
+                    self.assigner.worker_ready(message)
                 if self.briefing is not None:
                     self.briefing.worker_ready(message)
                 self.on_log_round(message.log_round)
-            case Wish():
-                self._take_wish(message)
+            case PostedIntent():
+                self._take_intent(message)
             case SlotReady():
-                self.lender.slot_ready(message)
+                self.lessor.slot_ready(message)
             case NoView():
-                self.lender.no_view(message)
+                self.lessor.no_view(message)
             case Applied():
                 self.applications = Applications(
                     self.applications.applied + 1,
                     self.applications.staleness_steps + message.staleness_steps,
                 )
-                self.lender.applied(message)
+                self.lessor.applied(message)
                 self._on_applied(message)
             case Progress():
                 self._take_progress(message)
             case BatchFit():
                 self._fitting.take(message)
             case ShardDone(epoch=epoch, index=index):
-                if self.dealer is not None:
-                    self.dealer.finished(epoch, index)
+                if self.assigner is not None:
+                    self.assigner.finished(epoch, index)
             case SnapshotSaved():
                 self.last_snapshot, self.snapshot_failure = message, None
                 self.saved_total += 1
@@ -328,7 +328,7 @@ class Trainer:
         self._note_loss(message)
         if self.briefing is not None:
             self.briefing.progress(message)
-        self._tell_dealer(is_resting=message.paused or message.finished)
+        self._tell_assigner(is_resting=message.paused or message.finished)
         if message.finished:
             self._set_state("stopped", f"reached the {self.configure.steps_max} steps asked for")
         elif message.paused:
@@ -343,21 +343,21 @@ class Trainer:
         elif math.isfinite(progress.loss):
             self.is_loss_finite = True
 
-    def _tell_dealer(self, *, is_resting: bool) -> None:
-        if self.dealer is None or is_resting == self._is_resting:
+    def _tell_assigner(self, *, is_resting: bool) -> None:
+        if self.assigner is None or is_resting == self._is_resting:
             return
         self._is_resting = is_resting
         if is_resting:
-            self.dealer.rests()
+            self.assigner.rests()
         else:
-            self.dealer.goes_on()
+            self.assigner.goes_on()
 
-    def _take_wish(self, wish: Wish) -> None:
-        taker = self.takers.get(wish.kind)
-        if taker is not None:
-            taker.wished(wish)
-        elif not wish.is_open:
-            self.lender.drop(wish, f"other: this node does nothing of the kind {wish.kind}")
+    def _take_intent(self, intent: PostedIntent) -> None:
+        handler = self.handlers.get(intent.kind)
+        if handler is not None:
+            handler.intent_posted(intent)
+        elif not intent.is_open:
+            self.lessor.drop(intent, f"other: this node does nothing of the kind {intent.kind}")
 
     def _wake_savers(self) -> None:
         self._saved.set()
@@ -374,11 +374,11 @@ class Trainer:
     # --- what others ask for --------------------------------------------------------------
 
     def partners_changed(self) -> None:
-        """Somebody came or went: there may be somebody to exchange with."""
+        """A member came or went: there may be one to exchange with."""
         if self.briefing is not None:
             self.briefing.members_changed()
-        for taker in self.takers.values():
-            taker.partners_changed()
+        for handler in self.handlers.values():
+            handler.partners_changed()
 
     def pause(self, why: str = "paused by hand") -> None:
         """Stop stepping until :meth:`resume`; also across restarts. Raises Overloaded."""
@@ -408,7 +408,7 @@ class Trainer:
         """End a life once its memory is wanted back, and nothing is lent that would be lost."""
         await self._unloaded.wait()
         with trio.move_on_after(limits.UNLOAD_DRAIN_S):
-            await self.lender.wait_idle()
+            await self.lessor.wait_idle()
         life.cancel()
 
     async def save_snapshot(self, deadline_s: float) -> SnapshotSaved:

@@ -14,7 +14,7 @@ MethodName = Literal["PCP", "NAT-PMP", "UPnP"]
 
 
 @dataclass(frozen=True)
-class Wish:
+class MapRequest:
     """A TCP port of ours that should be reached from outside."""
 
     place: Place
@@ -50,4 +50,4 @@ class Method(Protocol):
         """Give the port back. Raises as :meth:`map`."""
 
 
-MethodFactory = Callable[[Wish], Method]
+MethodFactory = Callable[[MapRequest], Method]

@@ -22,7 +22,7 @@ import trio
 
 from swarmnode.env import Env
 from swarmnode.errors import MalformedMessage, Refused, SwarmNodeError, TransportError
-from swarmnode.net.gateway.methods import Granted, Method, MethodFactory, MethodName, Wish
+from swarmnode.net.gateway.methods import Granted, MapRequest, Method, MethodFactory, MethodName
 from swarmnode.net.gateway.routes import Place, find_place
 from swarmnode.net.gateway.udp import NatPmpMethod, PcpMethod
 from swarmnode.net.gateway.upnp import UpnpMethod
@@ -144,7 +144,7 @@ class PortMapper:
             await self._release()
 
     async def _wait(self) -> None:
-        """Wait until it is time, somebody wants it, or we are somewhere else."""
+        """Wait until it is time, a caller wants it, or we are somewhere else."""
         while not self._wanted.is_set():
             left_s = self._next_at - self._env.monotonic()
             if left_s <= 0 or self._where() != self._place:
@@ -174,10 +174,10 @@ class PortMapper:
         self._next_at = self._env.monotonic() + PORTMAP_RETRY_S
         if place is None or (self._held is not None and await self._renew(self._held)):
             return
-        wish = Wish(place, self._port, self._nonce, self._env.rng)
+        wanted = MapRequest(place, self._port, self._nonce, self._env.rng)
         reasons = []
         for make in self._methods:
-            method = make(wish)
+            method = make(wanted)
             try:
                 self._hold(method, await self._map(method, self._port))
             except BehindAnotherNat as error:

@@ -1,6 +1,6 @@
 """PCP and NAT-PMP: a datagram to the router, and one back.
 
-The socket is connected to the router, so that the kernel drops what anybody else sends.
+The socket is connected to the router, so that the kernel drops what others send.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, LimitExceeded, MalformedMessage, TransportError
-from swarmnode.net.gateway.methods import Granted, MethodName, Wish
+from swarmnode.net.gateway.methods import Granted, MapRequest, MethodName
 from swarmnode.net.gateway.routes import Place
 from swarmnode.protocol.nat import natpmp, pcp
 
@@ -29,8 +29,8 @@ class PcpMethod:
 
     name: MethodName = "PCP"
 
-    def __init__(self, wish: Wish) -> None:
-        self._wish = wish
+    def __init__(self, wanted: MapRequest) -> None:
+        self._wanted = wanted
 
     async def map(self, external_port: int) -> Granted:
         """Send a MAP request."""
@@ -42,16 +42,16 @@ class PcpMethod:
         await self._ask(granted.port, 0)
 
     async def _ask(self, external_port: int, lease_s: int) -> pcp.PcpMapping:
-        wish = self._wish
+        wanted = self._wanted
         request = pcp.encode_pcp_map(
-            wish.nonce,
-            IPv4Address(wish.place.own),
-            wish.port,
+            wanted.nonce,
+            IPv4Address(wanted.place.own),
+            wanted.port,
             external_port=external_port,
             lease_s=lease_s,
         )
         return await _ask_router(
-            wish.place, request, lambda data: pcp.decode_pcp_map(data, wish.nonce, wish.port)
+            wanted.place, request, lambda data: pcp.decode_pcp_map(data, wanted.nonce, wanted.port)
         )
 
 
@@ -60,13 +60,13 @@ class NatPmpMethod:
 
     name: MethodName = "NAT-PMP"
 
-    def __init__(self, wish: Wish) -> None:
-        self._wish = wish
+    def __init__(self, wanted: MapRequest) -> None:
+        self._wanted = wanted
 
     async def map(self, external_port: int) -> Granted:
         """Ask for the external address, then for the port."""
         request = natpmp.encode_natpmp_address()
-        external = await _ask_router(self._wish.place, request, natpmp.decode_natpmp_address)
+        external = await _ask_router(self._wanted.place, request, natpmp.decode_natpmp_address)
         port, lease_s = await self._ask(external_port, limits.PORTMAP_LEASE_S)
         return Granted(external, port, lease_s)
 
@@ -75,10 +75,10 @@ class NatPmpMethod:
         await self._ask(0, 0)
 
     async def _ask(self, external_port: int, lease_s: int) -> tuple[int, int]:
-        port = self._wish.port
+        port = self._wanted.port
         request = natpmp.encode_natpmp_map(port, external_port=external_port, lease_s=lease_s)
         return await _ask_router(
-            self._wish.place, request, lambda data: natpmp.decode_natpmp_map(data, port)
+            self._wanted.place, request, lambda data: natpmp.decode_natpmp_map(data, port)
         )
 
 

@@ -12,7 +12,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, LimitExceeded, MalformedMessage, TransportError
-from swarmnode.net.gateway.methods import Granted, MethodName, Wish
+from swarmnode.net.gateway.methods import Granted, MapRequest, MethodName
 from swarmnode.net.gateway.routes import Place
 from swarmnode.protocol.nat import igd, ssdp
 from swarmnode.protocol.nat.http_answer import AnswerReader, HttpAnswer, encode_http_request
@@ -36,15 +36,15 @@ class UpnpMethod:
 
     name: MethodName = "UPnP"
 
-    def __init__(self, wish: Wish) -> None:
-        self._wish = wish
+    def __init__(self, wanted: MapRequest) -> None:
+        self._wanted = wanted
         self._found: igd.Connection | None = None
         self._lease_s = limits.PORTMAP_LEASE_S
 
     async def map(self, external_port: int) -> Granted:
         """Find the router if that was not done, and add the mapping."""
         if self._found is None:
-            self._found = await _find(self._wish.place)
+            self._found = await _find(self._wanted.place)
         answer = await self._act("GetExternalIPAddress", {})
         external = igd.decode_external_address(answer)
         port = await self._add(external_port)
@@ -59,8 +59,8 @@ class UpnpMethod:
         tried = 1
         while True:
             arguments = _key(external_port) | {
-                "NewInternalPort": self._wish.port,
-                "NewInternalClient": self._wish.place.own,
+                "NewInternalPort": self._wanted.port,
+                "NewInternalClient": self._wanted.place.own,
                 "NewEnabled": 1,
                 "NewPortMappingDescription": "swarmnode",
                 "NewLeaseDuration": self._lease_s,
@@ -71,7 +71,7 @@ class UpnpMethod:
                 if failure.code == igd.ONLY_PERMANENT and self._lease_s:
                     self._lease_s = 0  # renewed and released like any other
                 elif failure.code == igd.CONFLICT and tried < PORTMAP_PORTS_TRIED_MAX:
-                    external_port = self._wish.rng.choice(_EXTERNAL_PORTS)
+                    external_port = self._wanted.rng.choice(_EXTERNAL_PORTS)
                     tried += 1
                 else:
                     raise
@@ -81,7 +81,7 @@ class UpnpMethod:
     async def _act(self, action: str, arguments: Mapping[str, str | int]) -> Node:
         assert self._found is not None  # map comes first
         body, headers = igd.encode_action(self._found, action, arguments)
-        answer = await _request(self._wish.place, "POST", self._found.url, body, headers)
+        answer = await _request(self._wanted.place, "POST", self._found.url, body, headers)
         return igd.decode_action(answer, action)
 
 
@@ -123,7 +123,7 @@ async def _receive(sock: trio.socket.SocketType, gateway: str) -> igd.RouterUrl:
     for _ in range(limits.PORTMAP_DATAGRAMS_MAX):
         data, source = await sock.recvfrom(limits.PORTMAP_DATAGRAM_BYTES_MAX)
         if source[0] != gateway:
-            continue  # another device of the LAN, or somebody who wants to be the router
+            continue  # another device of the LAN, or one that poses as the router
         try:
             return ssdp.decode_found(data, gateway)
         except (MalformedMessage, LimitExceeded):

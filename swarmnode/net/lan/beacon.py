@@ -31,7 +31,7 @@ class LanBeacon:
 
     Args:
         network_id: 32 bytes; nodes of other networks are not heard.
-        port: gives the TCP port that we listen on; 0: nobody can dial us, we only ask who is
+        port: gives the TCP port that we listen on; 0: no node can dial us, we only ask who is
             there.
         swarms: gives the swarms that we are in; the first LAN_SWARMS_MAX are named.
         on_peer: called with a peer that is new, heard again after silence, at a new
@@ -65,7 +65,7 @@ class LanBeacon:
             now=env.monotonic(),
         )
         self.interfaces: tuple[str, ...] = ()
-        """Names of the interfaces in use; empty: nobody can be heard."""
+        """Names of the interfaces in use; empty: no node can be heard."""
         self._places: set[tuple[int, Address]] = set()
 
     async def run(

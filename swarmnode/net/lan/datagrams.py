@@ -1,4 +1,4 @@
-"""Datagrams to and from everybody on the LAN: multicast and broadcast, IPv4 and IPv6.
+"""Datagrams to and from all nodes on the LAN: multicast and broadcast, IPv4 and IPv6.
 
 One socket for each IP version does everything. It is bound to a fixed port that all
 nodes of a machine share, so nothing is ever sent to a single host: only datagrams to
@@ -29,7 +29,7 @@ _LAN_INTERFACES_MAX = 16
 _LAN_RECEIVE_BATCH = 32
 
 PORT = 7339
-# Administratively scoped, and link-local but assigned to nobody: routers forward neither.
+# Administratively scoped, and link-local but not assigned: routers forward neither.
 GROUP_IPV4 = "239.255.73.39"
 GROUP_IPV6 = "ff12::7339"
 _HOPS = 1
@@ -62,7 +62,7 @@ class DatagramNet(Protocol):
 
 @dataclass(frozen=True)
 class _Way:
-    """One way to everybody behind one interface."""
+    """One way to all nodes behind one interface."""
 
     interface: str
     kind: str

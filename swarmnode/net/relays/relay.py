@@ -119,7 +119,7 @@ class _Held:
 class Relays:
     """Dials through relays, and takes what comes through those that we hold.
 
-    ``connect`` gives the session with a relay; while it dials, whoever called :meth:`dial` waits,
+    ``connect`` gives the session with a relay; while it dials, callers of :meth:`dial` wait,
     so it must not wait for the end of that dial. ``dial`` makes channels for legs.
     """
 
@@ -215,7 +215,7 @@ class Relays:
             )
 
     def _on_incoming(self, peer: PeerId, payload: bytes) -> bytes:
-        """Answer a relay that has somebody for us."""
+        """Answer a relay that has a peer for us."""
         incoming = decode_record(payload, Incoming)
         held = self._held.get(peer)
         if held is None:
@@ -308,4 +308,4 @@ def _words_of(refusal: Refusal) -> str:
 
 
 def _ignore(_answer: bytes | SwarmNodeError) -> None:
-    """Nobody waits for this answer."""
+    """No caller waits for this answer."""

@@ -37,7 +37,7 @@ class LoopThread:
     """Runs a :class:`Server`. All methods are for Trio's thread.
 
     Args:
-        make_server: called in the thread, where slow imports hurt nobody; gets ``emit``.
+        make_server: called in the thread, where slow imports hold no task up; gets ``emit``.
         deliver: called in Trio's thread with each event; must not wait or raise. The last
             one is ``Stopped``.
     """

@@ -87,7 +87,7 @@ class RtcChannel:
         return n_bytes
 
     async def aclose(self) -> None:
-        """Close it; what was sent still goes out for a moment, and nobody waits for that."""
+        """Close it; what was sent still goes out for a moment, and no caller waits for that."""
         if not self._is_closed:
             self._is_closed = True
             self._inbox.clear()

@@ -6,7 +6,7 @@
             channel = await offer.connect(received)   # the answer's bytes
 
 The other side calls ``engine.answer(received, servers)``, sends the ``description`` of what it
-gets, and calls its ``connect()``. Whoever is there is proved by the session on the channel.
+gets, and calls its ``connect()``. Which peer is there is proved by the session on the channel.
 """
 
 from __future__ import annotations

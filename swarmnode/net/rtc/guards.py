@@ -1,7 +1,7 @@
-"""aioice and aiortc with the bounds that they lack, towards peers and towards anybody.
+"""aioice and aiortc with the bounds that they lack, towards peers and towards strangers.
 
 What they would do without: answer strangers with more bytes than these sent, check every
-address that spoofed packets come from, keep what nobody reads, reassemble without end, and
+address that spoofed packets come from, keep what is not read, reassemble without end, and
 spend seconds on one forged acknowledgement. Written against aioice 0.13 and aiortc 1.16; a
 test reaches every override through the real libraries.
 """
@@ -34,7 +34,7 @@ from swarmnode.protocol.nat.stun import QUESTION_FILLER
 RTC_GATHER_S = 1.5
 # Of the kernel, which takes twice this: a window in packets of 1200 bytes takes twice its bytes.
 _RTC_SOCKET_BUFFER_BYTES = limits.RTC_WINDOW_BYTES
-# Datagrams that nobody has read: one flight of DTLS; anybody may send to an open port.
+# Datagrams that were not read yet: one flight of DTLS; any machine may send to an open port.
 RTC_DATAGRAMS_WAITING_MAX = 64
 
 _STREAM_ID = 0
@@ -94,7 +94,7 @@ class GuardedConnection(Connection):
             super().respond_error(request, addr, protocol, error_code)
 
     def data_received(self, data: bytes, component: int) -> None:
-        """Keep a few datagrams until they are read; anybody can send some."""
+        """Keep a few datagrams until they are read; any machine can send some."""
         is_plausible = len(data) <= limits.RTC_DATAGRAM_BYTES_MAX
         if is_plausible and self._queue.qsize() < RTC_DATAGRAMS_WAITING_MAX:
             super().data_received(data, component)

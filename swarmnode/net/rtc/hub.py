@@ -31,7 +31,7 @@ class Hub:
         self._links: dict[int, Link] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = asyncio.Event()
-        # They speak of every check and every lost race, as loudly as strangers wish.
+        # They speak of every check and every lost race, as loudly as strangers like.
         for name in ("aioice", "aiortc"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
 

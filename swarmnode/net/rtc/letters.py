@@ -23,7 +23,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Open the channel with whoever wrote this description; its candidates were chosen."""
+    """Open the channel with the author of this description; its candidates were chosen."""
 
     link: int
     remote: RtcDescription

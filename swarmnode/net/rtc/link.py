@@ -89,7 +89,7 @@ class Link:
             hosts=order.hosts, servers=order.servers, is_offerer=order.is_offerer
         )
         gatherer = RTCIceGatherer(iceServers=[])
-        gatherer._connection = self._connection  # before anybody has seen the other one
+        gatherer._connection = self._connection  # before any task has seen the other one
         self._gathering = asyncio.create_task(gatherer.gather())
         self._ice = RTCIceTransport(gatherer)
         self._certificate = RTCCertificate.generateCertificate()
@@ -110,7 +110,7 @@ class Link:
     # --- commands ---------------------------------------------------------------------------
 
     def connect(self, remote: RtcDescription) -> None:
-        """Go on with whoever wrote this."""
+        """Go on with the author of this."""
         if not self._remote.done():
             self._remote.set_result(remote)
 
@@ -161,7 +161,7 @@ class Link:
             self._emit(Gone(self._id))
 
     async def _open(self) -> None:
-        # Not cancelled half-way: sockets would be left that nobody knows.
+        # Not cancelled half-way: sockets would be left that no task knows.
         await asyncio.shield(self._gathering)
         if not self._connection.local_candidates:
             raise _Broken("this machine has no address to offer")

@@ -105,7 +105,7 @@ async def serve_http(
 
 
 class HttpServer:
-    """Serves connections that somebody else accepts."""
+    """Serves connections that a listener accepts."""
 
     def __init__(self, routes: Iterable[Route], *, any_host: bool) -> None:
         self._router = Router(routes)

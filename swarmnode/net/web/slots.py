@@ -1,4 +1,4 @@
-"""Which connections an HTTP server serves at once. Silent ones keep nobody out.
+"""Which connections an HTTP server serves at once. Silent ones keep no caller out.
 
 ::
 

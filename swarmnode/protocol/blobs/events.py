@@ -34,7 +34,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class ChunkArrived:
-    """A chunk came whole; ``leaf`` is the hash of what came, not what anybody says it is."""
+    """A chunk came whole; ``leaf`` is the hash of what came, not what its holder says it is."""
 
     peer: PeerId
     index: int

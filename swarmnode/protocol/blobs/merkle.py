@@ -7,7 +7,7 @@
 
 Levels are paired from the left; a node without a partner goes up as it is. That is the tree
 of RFC 6962, section 2.1. The first byte keeps a node from passing as a chunk, and the name
-binds the size, so that nobody announces a blob longer than it is.
+binds the size, so that no peer announces a blob longer than it is.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ a cell of its own (a tombstone); :meth:`Cells.settle` raises the floor and drops
 applies each author's records in order and settles after each, so it never keeps any.
 
 Deviation from an ORSWOT: an actor removes only what it added itself. In a swarm of strangers
-nobody may remove what another says of itself, and add-wins follows: what one author removes,
+no author may remove what another says of itself, and add-wins follows: what one author removes,
 another's add of the same element outlives.
 """
 

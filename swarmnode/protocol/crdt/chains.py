@@ -67,7 +67,7 @@ class Chain:
         return None
 
     def lacking(self, head: Head) -> list[Opened]:
-        """Return what somebody with that head of this peer lacks.
+        """Return what a node with that head of this peer lacks.
 
         Nothing where it is ahead of us; all of it where its history is another one, so that
         it sees the contradiction.

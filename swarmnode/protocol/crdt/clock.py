@@ -32,7 +32,7 @@ class HybridClock:
         """The machine's clock was set: go by it from now on."""
         self._offset_s = wall_unix_s - now
         if self.is_ahead(self._last, now):
-            self._last = Stamp(0, 0)  # or everybody would refuse us until that date
+            self._last = Stamp(0, 0)  # or all peers would refuse us until that date
 
     def wall_ms(self, now: float) -> int:
         """Return Unix milliseconds."""

@@ -1,4 +1,6 @@
-"""What is sent to which neighbour: fresh records at once, and by digests what is missing.
+"""What is sent to which neighbour: fresh records at once, and by anti-entropy what is missing.
+
+Anti-entropy: neighbours compare digests, and send each other what only one of them has.
 
 It never sends a record to a neighbour that is known to have it (neighbours.py), and answers
 a message with a bounded number of others.
@@ -53,7 +55,7 @@ class Courier:
         return self._sync_at if self._push_at is None else min(self._sync_at, self._push_at)
 
     def handle_deadline(self, now: float) -> None:
-        """Push what is fresh and compare with somebody, if it is time to."""
+        """Push what is fresh and compare with a neighbour, if it is time to."""
         if self._push_at is not None and now >= self._push_at:
             self._push_fresh(now)
         if now >= self._sync_at:

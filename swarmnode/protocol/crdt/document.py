@@ -34,7 +34,7 @@ class Document:
         """Take in the next record of an author; return the names of what it changed.
 
         A checkpoint takes the place of what its author said before instead of joining it, so
-        that whoever saw the deltas before it and whoever did not hold the same, even if the
+        that nodes that saw the deltas before it and nodes that did not hold the same, even if the
         author lied in it.
         """
         changed = self.forget(actor) if record.checkpoint else set()

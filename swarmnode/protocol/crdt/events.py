@@ -103,7 +103,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class Ban:
-    """This author signed two histories; the proof convinces anybody."""
+    """This author signed two histories; the proof convinces every node."""
 
     author: PeerId
     proof: Proof
@@ -119,7 +119,7 @@ class Penalise:
 
 @dataclass(frozen=True)
 class KeyElsewhere:
-    """Somebody else signs with our key: two nodes run on one copied key."""
+    """Another node signs with our key: two nodes run on one copied key."""
 
     epoch: int
     sequence: int

@@ -2,7 +2,7 @@
 
 An add-wins set whose elements last as long as one of their authors is heard of. Any record
 of an author renews all its leases, and a lease ends its ``ttl_s`` after the last one was
-received: durations on the reader's own clock, so nobody's wall clock decides who is alive.
+received: durations on the reader's own clock, so no wall clock decides who is alive.
 When something was received is not part of the state: two replicas with equal states may for
 a while differ on what has expired, and never on what was said.
 """

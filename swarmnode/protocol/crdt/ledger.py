@@ -113,7 +113,7 @@ class Ledger:
         self._read = read
         self._retired: dict[PeerId, Head] = {}  # in order of retirement
         self._index = RangeIndex()
-        self._heard_at_min = math.inf  # nobody was heard of before this
+        self._heard_at_min = math.inf  # no author was heard of before this
 
     # --- records --------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class Ledger:
         chain = self.chains.get(PeerId.from_public_key(signed.public_key))
         held = None if chain is None else chain.find(signed.body)
         if held is not None:
-            return Judgement(Verdict.DUPLICATE, held)  # and no sign of life: anybody repeats it
+            return Judgement(Verdict.DUPLICATE, held)  # and no sign of life: any node may repeat it
         try:
             opened = self._read(signed, self._swarm_id)
         except LimitExceeded:
@@ -164,7 +164,7 @@ class Ledger:
         return peer, changed
 
     def retire_silent(self, now: float) -> list[tuple[PeerId, frozenset[str]]]:
-        """Let go of authors that nobody has heard of for STATE_RETENTION_S; say what went."""
+        """Let go of authors that were not heard of for STATE_RETENTION_S; say what went."""
         if now < self.next_retirement():
             return []
         keep_s = limits.STATE_RETENTION_S

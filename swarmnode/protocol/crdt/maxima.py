@@ -1,4 +1,4 @@
-"""Maximum registers: how far the swarm is (step, round), the greatest that anybody says.
+"""Maximum registers: how far the swarm is (step, round), the greatest that any author says.
 
 Kept by author, so that what a banned author said goes with it.
 """

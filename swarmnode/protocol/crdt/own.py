@@ -11,7 +11,7 @@ pending change: bounded, and nothing of it is lost.
 Compaction: every STATE_CHECKPOINT_RECORDS records, or when the chain would grow too long,
 the next one is a checkpoint that says everything anew. Signed by its author alone, it takes
 the place of all its records before. The rejected alternative, snapshots of the whole state,
-would need everybody to agree on one; an author agrees with itself.
+would need all authors to agree on one; an author agrees with itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The shared state of a swarm as one node holds it: what it says, hears, passes on and keeps.
 
-Everybody signs what they say of themselves into a chain of records (records.py, own.py); a
+Every member signs what it says of itself into a chain of records (records.py, own.py); a
 ledger decides which records get in and adds them up (ledger.py, document.py). This core
 moves them between neighbours (courier.py)::
 
@@ -8,7 +8,7 @@ moves them between neighbours (courier.py)::
     everything else Summary of ranges -> Summary of their parts -> Listing -> Push and Want
 
 The first is fast, the second complete: every STATE_SYNC_INTERVAL_S one neighbour is asked
-whether anything differs, which costs one small message where nothing does. Nobody is sent a
+whether anything differs, which costs one small message where nothing does. No peer is sent a
 record that it is known to have.
 
 Invariants: equal version vectors mean equal canonical bytes, whatever came in which order,
@@ -308,7 +308,7 @@ class SharedState:
             opened = open_record(signed, self._swarm_id)
             check(opened, self._verify)
         except RemoteProtocolError:
-            return  # somebody passes on nonsense about us; nobody believes it
+            return  # a peer passes on nonsense about us; no node believes it
         epoch, sequence = opened.actor.epoch, opened.sequence
         if epoch < self._own.epoch:
             # An earlier life: if our journal was lost, this is how its totals come back.

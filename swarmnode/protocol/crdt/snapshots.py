@@ -38,7 +38,7 @@ class SnapshotIndex(Cells[bytes, SnapshotClaim]):
         return cls.delta(dot.actor, dot.sequence, values)
 
     def value(self, heard_at: HeardAt, now: float) -> tuple[SnapshotEntry, ...]:
-        """Return what somebody holds now: newest step first, then by number of holders."""
+        """Return what any member holds now: newest step first, then by number of holders."""
         held: dict[tuple[bytes, int, int], dict[PeerId, SnapshotClaim]] = {}
         for actor, root, claim in self._present():
             if now < heard_at(actor) + claim.ttl_s:

@@ -23,5 +23,5 @@ class StateStatistics:
     # messages sent, by their tag
     messages_total: Mapping[str, int]
     records_sent_total: int
-    # the median of the neighbours' wall clocks minus ours; None: nobody has said
+    # the median of the neighbours' wall clocks minus ours; None: none has said
     clock_skew_s: float | None

@@ -23,7 +23,7 @@ class View:
         return self.ledger.document.leases.value(self.ledger.heard_at, now)
 
     def members(self, now: float) -> tuple[PeerId, ...]:
-        """Return who says of itself that it is here, in id order; nobody vouches for another."""
+        """Return who says of itself that it is here, in id order; no node vouches for another."""
         claimed = self.sets(now).get(MEMBER, {})
         return tuple(sorted(p for e, peers in claimed.items() for p in peers if str(p) == e))
 

@@ -34,14 +34,14 @@ class SendFailed:
 
 @dataclass(frozen=True)
 class Discovered:
-    """Somebody may be there: from a link, a beacon, the disk, or a swarm."""
+    """A node may be there: from a link, a beacon, the disk, or a swarm."""
 
     contacts: tuple[wire.Contact, ...]
 
 
 @dataclass(frozen=True)
 class Reachable:
-    """Others can dial us at these addresses, none: nobody can, and we are in no table."""
+    """Others can dial us at these addresses, none: they cannot, and we are in no table."""
 
     addresses: tuple[str, ...]
 
@@ -139,7 +139,7 @@ class Published:
     """``replicas`` of the ``asked`` peers closest to the key hold the record now.
 
     It comes when DHT_PUT_REPLICAS of them do, and the others get it a moment later; or with
-    fewer when nobody is left to ask.
+    fewer when no peer is left to ask.
     """
 
     command: int

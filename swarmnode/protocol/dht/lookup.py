@@ -13,7 +13,7 @@ closest NEW one among the k closest that are neither SLOW nor FAILED is asked. T
 finished when those k have all answered.
 
 With several paths (Baumgart and Mies, S/Kademlia, 4.4) the first peers are dealt out, each
-peer is asked on one path only, and its answer is known to that path only; so whoever lies to
+peer is asked on one path only, and its answer is known to that path only; so a peer that lies to
 one path does not steer the others. Each path ends by itself, by the rule above.
 
 Every peer that is asked was named by one that answered, k at a time, and none is asked twice;
@@ -96,7 +96,7 @@ class Lookup:
     # --- what happened ------------------------------------------------------------------
 
     def next_contact(self) -> Contact | None:
-        """Return whom to ask now, and count it as asked; None: nobody, for now."""
+        """Return whom to ask now, and count it as asked; None: no peer, for now."""
         if self.in_flight >= self._alpha or self.asked >= limits.DHT_LOOKUP_REQUESTS_MAX:
             return None
         for index in sorted(range(len(self._paths)), key=lambda i: self._paths[i].in_flight):
@@ -155,7 +155,7 @@ class Lookup:
     def is_near(self) -> bool:
         """Whether the peers around the target are known: on every path the closest answered.
 
-        They name all k, so that asking the others brings nobody new, as a rule.
+        They name all k, so that asking the others brings no new one, as a rule.
         """
         answered, n_first = State.ANSWERED, limits.DHT_NEAR_ANSWERS
         return all(

@@ -118,7 +118,7 @@ class PublishOperation(Operation):
     """See :class:`events.Publish`.
 
     It looks up the key until the peers around it are known, and stores there. To store is to
-    ask as well: whoever does not answer is left out, and the next closest is asked instead.
+    ask as well: a peer that does not answer is left out, and the next closest is asked instead.
     """
 
     command: int | None  # None: the core's own repetition

@@ -44,7 +44,7 @@ class Publications:
 
         Raises:
             ConfigError: the record does not belong under this key.
-            LimitExceeded: nobody would keep so large a record.
+            LimitExceeded: no node would keep so large a record.
         """
         if key not in keys_of(record, self._signer.peer_id):
             raise ConfigError(f"a {type(record).__name__} cannot be published under this key")
@@ -60,7 +60,7 @@ class Publications:
             del self._drafts[slot]
 
     def hasten(self, now: float) -> None:
-        """Let everything be published again now: before, there was hardly anybody to keep it."""
+        """Let everything be published again now: before, there was hardly a node to keep it."""
         for slot, draft in self._drafts.items():
             self._schedule(slot, draft, now)
 

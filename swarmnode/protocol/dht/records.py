@@ -115,7 +115,7 @@ class RecordRules:
         return f"dht-record/1/{self.network_id.hex()}"
 
     def sign(self, record: wire.Record, signer: Signer) -> Signed:
-        """Sign a record of ours. Raises LimitExceeded if nobody would take it."""
+        """Sign a record of ours. Raises LimitExceeded if no node would take it."""
         body = encode_record(record)
         _check_size(body)
         return Signed(body, signer.public_key, signer.sign(self.domain, body))

@@ -1,6 +1,6 @@
 """The routing table: whom we may ask, at most k for each length of common prefix.
 
-An entry is somebody who has answered us; a full bucket keeps whom it has, as who has been
+An entry is a peer that has answered us; a full bucket keeps whom it has, as who has been
 there for long stays longest (Maymounkov and Mazières, Kademlia, 2.2 and 2.4). Who answers
 when there is no room waits behind the bucket and takes the place of the next one that does
 not answer ``DHT_UNANSWERED_MAX`` requests in a row.
@@ -113,7 +113,7 @@ class RoutingTable:
         return bucket is None or bucket.has_room() or not bucket.waiting
 
     def answered(self, contact: Contact, now: float, observed: str = "") -> Added:
-        """Take in somebody who has just answered.
+        """Take in a peer that has just answered.
 
         Args:
             observed: the address that the answer came from, if it is known: what a peer

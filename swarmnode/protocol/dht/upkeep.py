@@ -1,6 +1,6 @@
 """When the table wants what: bootstrap, refresh, checks, and the search for the other half.
 
-Bootstrap (2.3 of the Kademlia paper) is repeated self-lookups until one finds nobody new
+Bootstrap (2.3 of the Kademlia paper) is repeated self-lookups until one finds no new peer
 close to us, then a lookup in every bucket farther away than our closest neighbour. Two
 networks of the same peers that grew apart find each other again: everybody now and then asks
 somebody of the link, of the disk, or whom it lost; and who gets several new neighbours at

@@ -1,6 +1,6 @@
 """What goes into an exchange core and what comes out of it.
 
-A *wish* says what this node wants to exchange, an *answer* what it gives to whoever asks for it.
+An *intent* says what this node wants to exchange, an *answer* what it gives to whoever asks for it.
 No payload is behind them yet: the shell gets it ready between ``StartTransfer`` and ``LocalDone``.
 Every ``Begin`` ends in exactly one of ``StartTransfer`` and ``Untaken``, and every
 ``StartTransfer`` in exactly one of ``Commit`` and ``Abort``.
@@ -27,11 +27,11 @@ Topic = tuple[str, int]  # tag and fragment: what partners must have in common
 
 
 @dataclass(frozen=True)
-class Wish:
+class PairIntent:
     """What a node wants to exchange, or with ``is_open`` an answer.
 
     Attributes:
-        number: the shell's, different for each wish.
+        number: the shell's, different for each intent.
         round_skew_max: partners further apart than this do not exchange; None: any.
         is_open: it is accepted whatever the round and base version, and is not used up by that.
     """
@@ -50,7 +50,7 @@ class Wish:
 
     @property
     def topic(self) -> Topic:
-        """What a partner's wish must have in common with this one."""
+        """What a partner's intent must have in common with this one."""
         return self.tag, self.fragment
 
 
@@ -59,18 +59,18 @@ class Wish:
 
 @dataclass(frozen=True)
 class Available:
-    """A wish or answer; it takes the place of the one of the same tag and fragment.
+    """An intent or answer; it takes the place of the one of the same tag and fragment.
 
     ``transfer_limit_s`` bounds the transfer if we respond.
     """
 
-    wish: Wish
+    intent: PairIntent
     transfer_limit_s: float
 
 
 @dataclass(frozen=True)
 class Unavailable:
-    """This wish is no longer to be offered or accepted; None: no wish and no answer is.
+    """This intent is no longer to be offered or accepted; None: no intent and no answer is.
 
     Nothing changes for one in an exchange.
     """
@@ -80,7 +80,7 @@ class Unavailable:
 
 @dataclass(frozen=True)
 class Begin:
-    """Offer the wish of this tag and fragment to ``candidates``, one after the other."""
+    """Offer the intent of this tag and fragment to ``candidates``, one after the other."""
 
     tag: str
     fragment: int
@@ -153,9 +153,9 @@ class Terms:
 
 @dataclass(frozen=True)
 class StartTransfer:
-    """Get ready what this wish gives, stream it, take in theirs; then LocalDone or LocalFailed.
+    """Get ready what this intent gives, stream it, take in theirs; then LocalDone or LocalFailed.
 
-    The wish is used up, unless it is an answer.
+    The intent is used up, unless it is an answer.
     """
 
     xid: bytes
@@ -190,7 +190,7 @@ class Abort:
 
 @dataclass(frozen=True)
 class Untaken:
-    """Nobody took the wish; unless it has been replaced, it is still to be had. ``why``: the last.
+    """No peer took the intent; unless it was replaced, it can still be had. ``why``: the last.
 
     It may be offered again.
     """

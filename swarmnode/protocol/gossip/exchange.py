@@ -12,13 +12,13 @@ its memory. No protocol can do better over a network that may stay cut (two
 generals), so those cases are counted: ``in_doubt_total``, and where we learn
 that it went wrong, ``half_applied_total``.
 
-A node has any number of wishes that wait, one for each tag and fragment, and
-answers beside them. A wish is used up when it is accepted or its offer is;
+A node has any number of intents that wait, one for each tag and fragment, and
+answers beside them. An intent is used up when it is accepted or its offer is;
 then only the shell gets ready what it gives, so what is sent is fresh.
 
 Invariants, under loss, duplication and reordering of any message:
 at most one exchange in flight on a node, and an offer to a busy node is
-refused at once, so no wait can form a cycle; a wish starts at most one
+refused at once, so no wait can form a cycle; an intent starts at most one
 transfer; every StartTransfer ends in exactly one Commit or Abort; whatever a
 peer sends either changes the state as the table below says, or is dropped, or
 raises RemoteProtocolError with nothing changed.
@@ -45,10 +45,10 @@ from swarmnode.protocol.gossip.events import (
     Event,
     Finished,
     MergeChunk,
+    PairIntent,
     Role,
     Send,
     StartTransfer,
-    Wish,
 )
 from swarmnode.protocol.gossip.flight import (
     Flight,
@@ -58,9 +58,9 @@ from swarmnode.protocol.gossip.flight import (
     refusal,
     terms_of,
 )
+from swarmnode.protocol.gossip.intents import IntentTable
 from swarmnode.protocol.gossip.outcomes import Outcome, OutcomeTable, status_of
 from swarmnode.protocol.gossip.tally import ExchangeStatistics, Tally
-from swarmnode.protocol.gossip.wishes import WishTable
 from swarmnode.wire.exchange import gossip as wire
 
 _REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
@@ -77,7 +77,7 @@ class ExchangeCore:
         self._key = key
         self._rng = rng
         self._flight: Flight | None = None
-        self._wishes = WishTable()
+        self._intents = IntentTable()
         self._outcomes = OutcomeTable()
         self._effects: list[Effect] = []
         self._tally = Tally()
@@ -94,12 +94,12 @@ class ExchangeCore:
         match event:
             case events.Received(peer, message):
                 self._receive(peer, message, now)
-            case events.Available(wish, transfer_limit_s):
-                _check_local(0 < wish.n_chunks <= limits.EXCHANGE_CHUNKS_MAX, "chunk count")
+            case events.Available(intent, transfer_limit_s):
+                _check_local(0 < intent.n_chunks <= limits.EXCHANGE_CHUNKS_MAX, "chunk count")
                 _check_local(transfer_limit_s > 0, "transfer limit")
-                self._wishes.put(event)
+                self._intents.put(event)
             case events.Unavailable(number):
-                self._wishes.remove(number)
+                self._intents.remove(number)
             case events.Begin():
                 self._begin(event, now)
             case events.LocalDone(xid):
@@ -138,7 +138,7 @@ class ExchangeCore:
         """Return a frozen record of counters."""
         return self._tally.statistics(
             is_busy=self._flight is not None,
-            wishes=len(self._wishes),
+            intents=len(self._intents),
             outcomes_kept=len(self._outcomes),
         )
 
@@ -150,13 +150,13 @@ class ExchangeCore:
     # --- what our own side says ----------------------------------------------------------
 
     def _begin(self, event: events.Begin, now: float) -> None:
-        wish = self._wishes.wish((event.tag, event.fragment))
-        if self._flight is not None or wish is None:
-            raise LocalProtocolError("Begin needs an idle core with this wish")
+        intent = self._intents.intent((event.tag, event.fragment))
+        if self._flight is not None or intent is None:
+            raise LocalProtocolError("Begin needs an idle core with this intent")
         candidates = tuple(dict.fromkeys(event.candidates))[: limits.EXCHANGE_CANDIDATES_MAX]
         _check_local(bool(candidates) and self._self_id not in candidates, "candidates")
         _check_local(event.transfer_limit_s > 0, "transfer limit")
-        self._offer(wish, candidates, event.transfer_limit_s, now)
+        self._offer(intent, candidates, event.transfer_limit_s, now)
 
     def _local_done(self, xid: bytes, now: float) -> None:
         flight = self._flight
@@ -164,7 +164,7 @@ class ExchangeCore:
             return  # it was aborted while the shell was finishing it
         if flight.state is not State.TRANSFER or not flight.has_all_chunks or flight.local_done:
             raise LocalProtocolError(
-                f"LocalDone after {len(flight.seen)} of {flight.wish.n_chunks} chunks "
+                f"LocalDone after {len(flight.seen)} of {flight.intent.n_chunks} chunks "
                 f"in state {flight.state}"
             )
         flight.local_done = True
@@ -174,7 +174,7 @@ class ExchangeCore:
             self._commit(flight, now)
 
     def _become_ready(self, flight: Flight, now: float) -> None:
-        self._send(flight, wire.Ready(xid=flight.xid, n_chunks=flight.wish.n_chunks))
+        self._send(flight, wire.Ready(xid=flight.xid, n_chunks=flight.intent.n_chunks))
         ask_at = now + limits.EXCHANGE_STATUS_AFTER_S + self._jitter_s()
         flight.become_ready(now, ask_at)
 
@@ -261,29 +261,29 @@ class ExchangeCore:
         if offer.key != self._key:
             return "incompatible: other strategy, settings, layout or codec"
         if flight is None:
-            found = self._wishes.for_offer(topic)
+            found = self._intents.for_offer(topic)
             if found is None:
                 return "no-wish"
-        elif flight.state is State.OFFERED and flight.peer == peer and flight.wish.topic == topic:
-            found = events.Available(flight.wish, flight.transfer_limit_s)
+        elif flight.state is State.OFFERED and flight.peer == peer and flight.intent.topic == topic:
+            found = events.Available(flight.intent, flight.transfer_limit_s)
         else:
             return "busy"
-        return refusal(found.wish, offer) or found
+        return refusal(found.intent, offer) or found
 
     def _accept(self, peer: PeerId, offer: wire.Offer, given: events.Available, now: float) -> None:
-        wish = self._wishes.use_up(given.wish)
+        intent = self._intents.use_up(given.intent)
         flight = self._new_flight(
-            peer, offer.xid, Role.RESPONDER, wish, given.transfer_limit_s, now
+            peer, offer.xid, Role.RESPONDER, intent, given.transfer_limit_s, now
         )
         flight.start_transfer(now)
         self._flight = flight
-        self._send(flight, acceptance_of(wish, offer))
+        self._send(flight, acceptance_of(intent, offer))
         self._start(flight, offer)
 
     # --- actions of the transition table -------------------------------------------------
 
     def _on_accept(self, flight: Flight, message: wire.Accept, now: float) -> None:
-        flight.wish = self._wishes.use_up(flight.wish)
+        flight.intent = self._intents.use_up(flight.intent)
         flight.start_transfer(now)
         self._start(flight, message)
 
@@ -298,9 +298,9 @@ class ExchangeCore:
             self._tally.chunks_dropped += 1
 
     def _on_ready(self, flight: Flight, message: wire.Ready, now: float) -> None:
-        if message.n_chunks != flight.wish.n_chunks:
+        if message.n_chunks != flight.intent.n_chunks:
             raise RemoteProtocolError(
-                f"expected READY for {flight.wish.n_chunks} chunks, got {message.n_chunks}",
+                f"expected READY for {flight.intent.n_chunks} chunks, got {message.n_chunks}",
                 peer=str(flight.peer),
             )
         self._note_peer_ready(flight, now)
@@ -351,23 +351,23 @@ class ExchangeCore:
     # --- steps ---------------------------------------------------------------------------
 
     def _offer(
-        self, wish: Wish, candidates: tuple[PeerId, ...], limit_s: float, now: float
+        self, intent: PairIntent, candidates: tuple[PeerId, ...], limit_s: float, now: float
     ) -> None:
         peer, *further = candidates
         xid = self._new_xid(peer)
-        flight = self._new_flight(peer, xid, Role.INITIATOR, wish, limit_s, now)
+        flight = self._new_flight(peer, xid, Role.INITIATOR, intent, limit_s, now)
         flight.further = tuple(further)
         self._flight = flight
-        self._send(flight, offer_of(wish, xid, self._key))
+        self._send(flight, offer_of(intent, xid, self._key))
 
     def _try_next(self, flight: Flight, reason: str, now: float, *, by_peer: bool = False) -> None:
         """End an offer that was not accepted and turn to the next candidate, if any."""
         self._finish(flight, Outcome.DECLINED, reason, now, by_peer=by_peer)
-        current = self._wishes.current(flight.wish)
+        current = self._intents.current(flight.intent)
         if flight.further and current is not None:
             self._offer(current, flight.further, flight.transfer_limit_s, now)
         else:
-            self._effects.append(events.Untaken(flight.wish.number, reason))
+            self._effects.append(events.Untaken(flight.intent.number, reason))
 
     def _start(self, flight: Flight, theirs: wire.Offer | wire.Accept) -> None:
         self._effects.append(
@@ -375,8 +375,8 @@ class ExchangeCore:
                 xid=flight.xid,
                 peer=flight.peer,
                 role=flight.role,
-                number=flight.wish.number,
-                theirs=terms_of(theirs, flight.wish),
+                number=flight.intent.number,
+                theirs=terms_of(theirs, flight.intent),
             )
         )
 
@@ -397,7 +397,7 @@ class ExchangeCore:
     ) -> None:
         reason = reason[:_REASON_CHARACTERS_MAX]
         if flight.state is State.OFFERED:
-            self._effects.append(events.Untaken(flight.wish.number, reason))
+            self._effects.append(events.Untaken(flight.intent.number, reason))
         else:
             self._effects.append(events.Abort(flight.xid, reason))
         self._finish(flight, Outcome.ABORTED, reason, now, by_peer=by_peer, in_doubt=in_doubt)
@@ -440,14 +440,14 @@ class ExchangeCore:
         self._effects.append(Send(flight.peer, message))
 
     def _new_flight(
-        self, peer: PeerId, xid: bytes, role: Role, wish: Wish, limit_s: float, now: float
+        self, peer: PeerId, xid: bytes, role: Role, intent: PairIntent, limit_s: float, now: float
     ) -> Flight:
         return Flight(
             xid=xid,
             peer=peer,
             role=role,
             state=State.OFFERED,
-            wish=wish,
+            intent=intent,
             transfer_limit_s=min(limit_s, limits.EXCHANGE_TRANSFER_S_MAX),
             started=now,
             give_up_at=now + limits.EXCHANGE_OFFER_S,

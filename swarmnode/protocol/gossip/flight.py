@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from swarmnode import limits
 from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
-from swarmnode.protocol.gossip.events import Role, Terms, Wish
+from swarmnode.protocol.gossip.events import PairIntent, Role, Terms
 from swarmnode.wire.exchange.gossip import Accept, Offer
 
 
@@ -28,7 +28,7 @@ class Flight:
     peer: PeerId
     role: Role
     state: State
-    wish: Wish
+    intent: PairIntent
     transfer_limit_s: float
     started: float
     give_up_at: float  # OFFERED, TRANSFER: end of this state; READY: whatever I answers
@@ -41,7 +41,7 @@ class Flight:
 
     @property
     def has_all_chunks(self) -> bool:
-        return len(self.seen) == self.wish.n_chunks
+        return len(self.seen) == self.intent.n_chunks
 
     @property
     def doubt_at(self) -> float:
@@ -68,9 +68,9 @@ class Flight:
 
     def take_chunk(self, index: int) -> bool:
         """Note a chunk; False for a duplicate. Raises RemoteProtocolError if out of range."""
-        if index >= self.wish.n_chunks:
+        if index >= self.intent.n_chunks:
             raise RemoteProtocolError(
-                f"expected a chunk below {self.wish.n_chunks}, got {index}",
+                f"expected a chunk below {self.intent.n_chunks}, got {index}",
                 peer=str(self.peer),
             )
         if index in self.seen:
@@ -79,59 +79,59 @@ class Flight:
         return True
 
 
-def refusal(wish: Wish, offer: Offer) -> str | None:
-    """Return why this offer of the same tag and fragment cannot be accepted with ``wish``, or None.
+def refusal(intent: PairIntent, offer: Offer) -> str | None:
+    """Return why ``intent`` cannot accept this offer of its tag and fragment, or None.
 
-    Every comparison of two wishes is symmetric: of two peers with crossing offers both refuse
+    Every comparison of two intents is symmetric: of two peers with crossing offers both refuse
     or neither. With an answer the offer decides the round and the base version.
     """
-    if offer.n_chunks != wish.n_chunks:
-        return f"incompatible: here it is {wish.n_chunks} chunks"
-    if wish.is_open:
+    if offer.n_chunks != intent.n_chunks:
+        return f"incompatible: here it is {intent.n_chunks} chunks"
+    if intent.is_open:
         return None
-    if offer.base_version != wish.base_version:
-        return f"base: here it is {wish.base_version.hex()[:16] or 'none'}"
-    skew = wish.round_skew_max
-    if skew is not None and abs(offer.round - wish.round) > skew:
-        return f"round: here it is {wish.round}"
+    if offer.base_version != intent.base_version:
+        return f"base: here it is {intent.base_version.hex()[:16] or 'none'}"
+    skew = intent.round_skew_max
+    if skew is not None and abs(offer.round - intent.round) > skew:
+        return f"round: here it is {intent.round}"
     return None
 
 
-def is_as_good(newer: Wish, offered: Wish) -> bool:
-    """Whether ``newer`` may stand for a wish that was offered: the partner would not know."""
+def is_as_good(newer: PairIntent, offered: PairIntent) -> bool:
+    """Whether ``newer`` may stand for an intent that was offered: the partner would not know."""
     return offered.round_skew_max is None and newer == replace(
         offered, number=newer.number, round=newer.round, step=newer.step, tokens=newer.tokens
     )
 
 
-def offer_of(wish: Wish, xid: bytes, key: bytes) -> Offer:
-    """Return the message that offers ``wish``."""
+def offer_of(intent: PairIntent, xid: bytes, key: bytes) -> Offer:
+    """Return the message that offers ``intent``."""
     return Offer(
         xid=xid,
         key=key,
-        tag=wish.tag,
-        fragment=wish.fragment,
-        round=wish.round,
-        n_chunks=wish.n_chunks,
-        step=wish.step,
-        tokens=wish.tokens,
-        weight=wish.weight,
-        base_version=wish.base_version,
+        tag=intent.tag,
+        fragment=intent.fragment,
+        round=intent.round,
+        n_chunks=intent.n_chunks,
+        step=intent.step,
+        tokens=intent.tokens,
+        weight=intent.weight,
+        base_version=intent.base_version,
     )
 
 
-def acceptance_of(wish: Wish, offer: Offer) -> Accept:
-    """Return the message that gives ``wish`` in return for what is offered."""
+def acceptance_of(intent: PairIntent, offer: Offer) -> Accept:
+    """Return the message that gives ``intent`` in return for what is offered."""
     return Accept(
         xid=offer.xid,
-        round=offer.round if wish.is_open else wish.round,
-        step=wish.step,
-        tokens=wish.tokens,
-        weight=wish.weight,
+        round=offer.round if intent.is_open else intent.round,
+        step=intent.step,
+        tokens=intent.tokens,
+        weight=intent.weight,
     )
 
 
-def terms_of(theirs: Offer | Accept, own: Wish) -> Terms:
+def terms_of(theirs: Offer | Accept, own: PairIntent) -> Terms:
     """Return what the partner says; who accepts has the base version of what was offered."""
     base = theirs.base_version if isinstance(theirs, Offer) else own.base_version
     return Terms(theirs.round, theirs.step, theirs.tokens, theirs.weight, base)

@@ -17,7 +17,7 @@ class ExchangeStatistics:
     """Counters since the core was made. Every key is from a closed set."""
 
     is_busy: bool
-    wishes: int  # that wait
+    intents: int  # that wait
     # (role, outcome, reason code) of every exchange that ended here; commits have no reason
     finished_total: Mapping[tuple[str, str, str], int]
     # offers that we declined, by reason code
@@ -53,11 +53,11 @@ class Tally:
         self.finished[finished.role.value, finished.outcome.value, code] += 1
         self.in_doubt += finished.in_doubt
 
-    def statistics(self, *, is_busy: bool, wishes: int, outcomes_kept: int) -> ExchangeStatistics:
+    def statistics(self, *, is_busy: bool, intents: int, outcomes_kept: int) -> ExchangeStatistics:
         """Return the counters together with what the core knows."""
         return ExchangeStatistics(
             is_busy=is_busy,
-            wishes=wishes,
+            intents=intents,
             finished_total=MappingProxyType(dict(self.finished)),
             refused_total=MappingProxyType(dict(self.refused)),
             in_doubt_total=self.in_doubt,

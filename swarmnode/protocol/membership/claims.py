@@ -1,4 +1,4 @@
-"""Signed claims: a member's word on its own version, which nobody else can raise."""
+"""Signed claims: a member's word on its own version, which no other node can raise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from swarmnode.wire.swim import Claim
 _DOMAIN = "swim/1"
 _VERSION = struct.Struct(">QQB")
 
-# (epoch, has left, incarnation): whoever left comes back with a new epoch only.
+# (epoch, has left, incarnation): a member that left comes back with a new epoch only.
 Rank = tuple[int, bool, int]
 
 

@@ -9,7 +9,7 @@ open, and when to try again::
     gone       left or dead: dialled now and then, for a long outage ends
 
 A peer of the link is dialled now and then even if it has left. It is where newcomers arrive,
-and it may come back knowing nobody: without that, two halves of a swarm that each know only
+and it may come back knowing no peer: without that, two halves of a swarm that each know only
 themselves would never meet.
 """
 
@@ -149,7 +149,7 @@ class ContactBook:
     # --- the five methods ---------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> None:
-        # News that somebody lives comes by the hundred, and changes no plan as a rule.
+        # News that a member lives comes by the hundred, and changes no plan as a rule.
         self._is_changed = self._is_changed or not isinstance(event, MemberLives)
         match event:
             case HintsGiven(hints):
@@ -173,7 +173,7 @@ class ContactBook:
         return effects
 
     def next_deadline(self) -> float | None:
-        """Return when somebody is to be dialled. Cost: O(1), and O(n) after a change."""
+        """Return when a peer is to be dialled. Cost: O(1), and O(n) after a change."""
         if self._is_changed:
             self._is_changed = False
             waiting = (e.dial_at for e in self.entries.values() if e.wants_dial())

@@ -2,7 +2,7 @@
 
 Source: Dadgar, Phillips and Currey, "Lifeguard: local health awareness for more
 accurate failure detection", 2018. The lived clock is ours: time that this
-process did not live through counts against nobody.
+process did not live through counts against no peer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SuspicionTimes:
         """Return the times of a swarm with this many live members, ourselves included."""
         scale = max(1.0, math.log10(max(n_live, 1)))
         shortest_s = limits.SWIM_SUSPICION_PERIODS * scale * limits.SWIM_PERIOD_S
-        # With fewer others than could confirm, nobody waits for what cannot come.
+        # With fewer others than could confirm, there is no wait for what cannot come.
         can_confirm = n_live - 2 >= limits.SWIM_CONFIRMATIONS
         return cls(
             shortest_s,

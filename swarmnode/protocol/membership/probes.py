@@ -34,7 +34,7 @@ class Probe:
 
 @dataclass
 class Relay:
-    """A ping that we sent for somebody."""
+    """A ping that we sent for another member."""
 
     requester: PeerId
     seq: int  # the requester's

@@ -10,7 +10,7 @@
     any -- signed goodbye --> LEFT -- signed, higher epoch --> ALIVE
 
 A version is (boot epoch, left, incarnation), signed by the member, so it never falls and
-nobody else can raise it. A doubt is hearsay about exactly one version; the member itself
+no other node can raise it. A doubt is hearsay about exactly one version; the member itself
 refutes it with the next one.
 
 Deviations from the papers. *Dead* from others is a certain suspicion, not a fact: every node
@@ -160,7 +160,7 @@ class SwimCore:
         return tuple(sorted(member.peer for member in self._table if member.is_live))
 
     def members(self) -> tuple[PeerId, ...]:
-        """Return everybody whom we know, also who has gone, without ourselves."""
+        """Return all members that we know, also those gone, without ourselves."""
         return tuple(member.peer for member in self._table)
 
     def state_of(self, peer: PeerId) -> MemberState | None:
@@ -202,7 +202,7 @@ class SwimCore:
 
     def _is_flooded(self, now: float) -> bool:
         """Whether there is more news than pings can carry: they are rare while we are unwell,
-        and while a partition heals everybody has another half of it.
+        and while a partition heals each has another half of it.
         """
         return len(self._rumours) > limits.SWIM_NEWS_MAX or now < self._mending_until
 
@@ -231,7 +231,7 @@ class SwimCore:
             self._effects.append(Send(helper, request))
 
     def _judge(self, now: float) -> None:
-        """The period is over: suspect the member that we probed if nobody reached it."""
+        """The period is over: suspect the member that we probed if no member reached it."""
         probe, self._probe = self._probe, None
         if probe is None:
             return
@@ -332,7 +332,7 @@ class SwimCore:
                 try:
                     self._notary.check(claim)
                 except AuthenticationFailed as error:
-                    # Whoever passes a claim on has checked it: this is the sender's own doing.
+                    # Each member checks what it passes on: this is the sender's own doing.
                     raise AuthenticationFailed(str(error), peer=str(sender)) from error
         for subject, claim in named:
             if subject == self._self_id:
@@ -359,7 +359,7 @@ class SwimCore:
         member = self._table.get(subject)
         if member is None:
             if claim.left is not None or claim.doubt == "dead":
-                return  # nobody needs to learn of the gone
+                return  # no member needs to learn of the gone
             member = self._table.add(subject, _without_hearsay(claim), now)
             if member is None:
                 self._tally.table_full += 1
@@ -406,7 +406,7 @@ class SwimCore:
     def _is_to_warn(self, member: Member) -> bool:
         """Whether we tell it at once, so that it refutes in time; about SWIM_WARNINGS of all do.
 
-        Without it, somebody who slanders again and again, among members that it made up and
+        Without it, a liar that slanders again and again, among members that it made up and
         that are probed in vain, had others taken for dead that answer at once.
         """
         if not member.has_answered:
@@ -416,7 +416,7 @@ class SwimCore:
 
     def _end_suspicions(self, now: float) -> None:
         for member in self._table.overdue(now):
-            if not self._table.has_dead:  # until now there was nobody to call
+            if not self._table.has_dead:  # until now there was no member to call
                 self._recall_at = now + self._jittered(limits.SWIM_RECALL_S)
             self._tally.died += 1
             self._table.set_state(member, MemberState.DEAD, now)
@@ -463,7 +463,7 @@ class SwimCore:
         return _claim_of_member(member)
 
     def _compare(self, peer: PeerId) -> None:
-        """Ask for a page only if we do not hold the same: in calm nobody sends one."""
+        """Ask for a page only if we do not hold the same: in calm none is sent."""
         claims = (self._own, *self._doubt_about(peer))
         digest = self._table.digest_with(self._own)
         self._effects.append(Send(peer, wire.Sync(True, claims, digest)))

@@ -47,7 +47,7 @@ class SendFailed:
 class Leave:
     """We leave: say so, and do nothing any more. ``reason`` is for people.
 
-    There is no time to dial anybody: those whom we can ``reach`` at once are told first.
+    There is no time to dial any member: those whom we can ``reach`` at once are told first.
     """
 
     reason: str
@@ -81,7 +81,7 @@ class Changed:
 
 @dataclass(frozen=True)
 class KeyConflict:
-    """Somebody else signs with our key: a copied key file, or our disk is a restored backup."""
+    """Another node signs with our key: a copied key file, or our disk is a restored backup."""
 
     epoch: int
     incarnation: int

@@ -20,13 +20,13 @@ _ALIVE, _SUSPECT = MemberState.ALIVE, MemberState.SUSPECT  # a look at an enum's
 
 @dataclass(slots=True)
 class Suspicion:
-    """A member that somebody could not reach: it has until the deadline to refute."""
+    """A member that another could not reach: it has until the deadline to refute."""
 
     started: float
     times: SuspicionTimes
     accusers: dict[PeerId, None] = field(default_factory=dict)
-    is_certain: bool = False  # somebody has waited it out already
-    deadline: float = math.inf  # nobody accuses yet
+    is_certain: bool = False  # a member has waited it out already
+    deadline: float = math.inf  # no member accuses yet
 
     def accuse(self, accusers: Iterable[PeerId], now: float, *, is_certain: bool) -> bool:
         """Add to the accusation, which may bring the deadline forward; return if it is news.
@@ -112,7 +112,7 @@ class MemberTable:
 
     @property
     def next_suspicion_end(self) -> float:
-        """When :meth:`overdue` may have something, at the earliest; inf: nobody is suspected."""
+        """When :meth:`overdue` may have something, at the earliest; inf: none is suspected."""
         return self._overdue_from if self.suspects else math.inf
 
     def accuse(
@@ -203,8 +203,8 @@ class MemberTable:
     def dead_to_call(self) -> PeerId | None:
         """Return one that died, as often as the dead are many.
 
-        Half the swarm gone is a partition, and everybody calls; one gone is a crash, and its
-        address must not be called by everybody.
+        Half the swarm gone is a partition, and all members call; one gone is a crash, and its
+        address must not be called by all of them.
         """
         if not self._dead:
             return None

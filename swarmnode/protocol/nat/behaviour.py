@@ -3,7 +3,7 @@
 RFC 5780 needs a server with two addresses. Here several peers take its place, each with one
 address and two ports, and a peer that was never sent anything sends the probe of the filter.
 
-Two sockets, so that the second one's filter has seen nobody yet:
+Two sockets, so that the second one's filter has seen no peer yet:
 
 1. mapping, socket 0: every server is asked where we come from, one of them at both ports;
 2. filtering, socket 1: one server is asked to answer from its other port, another one (over a
@@ -293,7 +293,7 @@ class NatSurvey:
     def _begin_hairpin(self, second: Endpoint, now: float) -> None:
         first = self.statistics().public
         if first is None or first.host != second.host:
-            return  # one of them lied: that may be anybody's address
+            return  # one of them lied: that may be any machine's address
         self._findings.hairpins = False
         self._hairpin = self._token(TRANSACTION_BYTES)
         data = encode_indication(Indication(self._hairpin))

@@ -5,7 +5,7 @@ A request and its answer have 60 bytes here::
     version 2 | opcode 1, +128 in an answer | 0 | result | lifetime | client, or epoch and zeros
     nonce (12) | protocol | zeros (3) | internal port | external port | external address (16)
 
-The nonce belongs to the mapping: whoever does not know it can neither forge an answer nor
+The nonce belongs to the mapping: a machine that does not know it can neither forge an answer nor
 take the mapping away.
 """
 

@@ -2,7 +2,7 @@
 
 Binary messages are the bytes of the stream. Text messages are control: ``credit TOTAL`` and
 ``end``. A binary message costs its length and RTC_MESSAGE_COST_BYTES. What was sent and not
-yet credited never costs more than RTC_WINDOW_BYTES, so whoever reads slowly never holds more
+yet credited never costs more than RTC_WINDOW_BYTES, so a slow reader never holds more
 than that. TOTAL is what all messages cost that were read whole, since the beginning.
 
 The reader grants a quarter of the window at a time. A credit that grants less, or more than

@@ -99,7 +99,7 @@ class Postbox:
         """Check what a neighbour wants brought to ``target``.
 
         Raises:
-            AuthenticationFailed: it is somebody else's, or forged.
+            AuthenticationFailed: it is another author's, or forged.
             MalformedMessage: too long.
             Overloaded: too many.
         """
@@ -124,7 +124,7 @@ class Postbox:
             unix_s: wall clock, to compare with the author's.
 
         Raises:
-            AuthenticationFailed: forged, repeated, too old, or meant for somebody else.
+            AuthenticationFailed: forged, repeated, too old, or meant for another node.
             MalformedMessage: no signal, or too long.
             Overloaded: too many.
         """

@@ -1,6 +1,6 @@
 """SSDP: finding the router's description of itself on the LAN (UPnP Device Architecture 1.1, 1.3).
 
-A search goes to everybody and anybody may answer; only an answer from the default gateway, with
+A search goes to all devices and any may answer; only an answer from the default gateway, with
 a URL at the default gateway, is of interest.
 """
 

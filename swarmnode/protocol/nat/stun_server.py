@@ -37,7 +37,7 @@ class Reply:
 class StunServer:
     """Answers as many questions a second as the limits allow, of one host and in all.
 
-    Silent about the rest: a source may be forged, and then even a refusal hits somebody else.
+    Silent about the rest: a source may be forged, and then even a refusal hits a third party.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """What each peer has used of a relay, and what it may use.
 
-A circuit is charged to the peer that asked for it: else anybody could use up another's share.
+A circuit is charged to the peer that asked for it: else any peer could use up another's share.
 Keys cost nothing, so the shares of single peers keep order among honest ones; what a flood of
 new keys costs is bounded by the sums over all of them.
 """
@@ -15,7 +15,7 @@ from swarmnode.protocol.blobs.bucket import TokenBucket
 
 # A volunteer gives a fifth of a 100 Mbit/s line, and to one peer no more than half of that.
 _RELAY_PEER_BYTES_PER_S = 1_250_000
-# What was saved while nobody asked: the first exchange of a million parameters waits for nothing.
+# What was saved while no peer asked: the first exchange of a million parameters waits for nothing.
 RELAY_BURST_S = 4.0
 # A small server's traffic, of which a month is 1 TB, and a tenth of it for one peer.
 _RELAY_BYTES_PER_DAY = 32 * 1024 * limits.MIB

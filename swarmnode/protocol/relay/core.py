@@ -8,7 +8,7 @@
 
 The relay learns who talks to whom, when and how much; what they say is the ciphertext of their own
 session. It connects only with peers that hold a reservation, which take a session each, so it is no
-open proxy, and it never dials anybody.
+open proxy, and it never dials any node.
 
 Bounds: reservations, circuits, circuits of one peer, bandwidth and volume of one peer and of all
 (``Quota``), questions per second of one peer and of all. An open circuit may outlive the sessions
@@ -86,7 +86,7 @@ class _Circuit:
 
 
 class RelayCore:
-    """All decisions of a relay. ``secret``: 32 bytes that nobody can guess, for its tokens."""
+    """All decisions of a relay. ``secret``: 32 bytes that no peer can guess, for its tokens."""
 
     def __init__(self, secret: bytes, quota: Quota) -> None:
         self._secret = secret
@@ -330,7 +330,7 @@ class RelayCore:
         code: RefusalCode = "setup",
         leg_answer: LegAnswer = LegAnswer.CLOSED,
     ) -> None:
-        """End a circuit and tell whoever waits for it; no-op for one that is over.
+        """End a circuit and tell the side that waits for it; no-op for one that is over.
 
         Args:
             code: what the source is told if it has no answer yet.

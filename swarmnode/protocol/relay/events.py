@@ -1,7 +1,7 @@
 """What the core of a relay is told, and what it wants done.
 
 A *circuit* connects two peers; each has one *leg* of it, a connection to the relay. Side 0 is
-whoever asked, side 1 the target. A leg is named by a number of the shell's.
+the caller, side 1 the target. A leg is named by a number of the shell's.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A piece that fits into the bandwidth of its peer and of the relay passes at once. Otherwise it
 waits, and the waiting circuits take turns, each with the same number of bytes a turn. A circuit
-whose peer has used up its own bandwidth stands aside, so that nobody waits behind it.
+whose peer has used up its own bandwidth stands aside, so that none waits behind it.
 
 Source: Shreedhar and Varghese, Efficient Fair Queuing using Deficit Round Robin (1995). The
 quantum is the largest piece, so each turn passes at least one.
@@ -41,7 +41,7 @@ class Shaper:
         self._aside: list[Flow] = []
 
     def try_pass(self, flow: Flow, n_bytes: int, now: float) -> bool:
-        """Let a piece pass at once if nobody waits for the same bandwidth."""
+        """Let a piece pass at once if none waits for the same bandwidth."""
         if self._ring or flow.waiting or not (_is_free(self._total, now)):
             return False
         if not _is_free(flow.account.rate, now):

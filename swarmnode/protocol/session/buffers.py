@@ -1,9 +1,9 @@
-"""Memory for received data, used again as soon as nobody looks at it any more.
+"""Memory for received data, used again as soon as no task looks at it any more.
 
 Fresh memory costs more than decrypting into it: the allocator gives large
 blocks back to the system, and each new one is faulted in page by page. So a
 few are kept, and one is handed out again once nothing else refers to it.
-Whoever keeps a view of a buffer keeps it out of circulation, so this is as
+A task that keeps a view of a buffer keeps it out of circulation, so this is as
 safe as allocating.
 """
 

@@ -187,7 +187,7 @@ class SessionCore:
             self._stop(stream)
 
     def attend(self, stream: StreamState) -> None:
-        """Note that somebody reads this stream: open its full window, if it is not yet."""
+        """Note that a task reads this stream: open its full window, if it is not yet."""
         window_bytes = limits.STREAM_WINDOW_BYTES
         if stream.priority is Priority.BULK:
             window_bytes = self.bulk_window_bytes

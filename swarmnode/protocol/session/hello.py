@@ -37,7 +37,7 @@ def check_hello(own: Hello, theirs: Hello, *, own_id: PeerId, peer: PeerId) -> i
     """Return the version that both sides speak.
 
     Raises:
-        HelloRefused: another network, no common version, or the peer wants somebody else.
+        HelloRefused: another network, no common version, or the peer wants another node.
     """
     if theirs.network != own.network:
         raise HelloRefused(

@@ -1,8 +1,8 @@
-"""Inbox: bytes that came for one stream and that nobody consumed yet.
+"""Inbox: bytes that came for one stream and were not consumed yet.
 
 Bytes reach a reader in one of two ways::
 
-    nobody waits     record -> piece in the inbox -> reader's buffer    (one copy)
+    no one waits     record -> piece in the inbox -> reader's buffer    (one copy)
     a reader waits   record -> reader's buffer, lent to the inbox       (none)
 
 The first is also taken while pieces lie here, so the order never changes.
@@ -73,7 +73,7 @@ class Inbox:
         self._filled = 0
 
     def take_back(self) -> int:
-        """End the loan; return how many bytes were written."""
+        """End the lease; return how many bytes were written."""
         filled, self._lent, self._filled = self._filled, None, 0
         return filled
 

@@ -200,7 +200,7 @@ class Outgoing:
         self.need_data(stream)
 
     def _take_end(self, stream: StreamState, head: memoryview, used: int) -> int:
-        """Write END, or after it the word that nobody reads any more."""
+        """Write END, or after it the word that no task reads any more."""
         if stream.end_due:
             stream.end_due = False
             stream.send_finished = True

@@ -48,7 +48,7 @@ CLAIM_BYTES = _OFFSET.size + PROOF_BYTES
 
 @dataclass(frozen=True, slots=True)
 class ResumeKeys:
-    """What both sides of a session know, and nobody else."""
+    """What both sides of a session know, and no other node."""
 
     name: bytes
     key: bytes

@@ -42,7 +42,7 @@ class StreamState:
     open_due: bool = False
     end_due: bool = False
     reset_due: Reset | None = None
-    stop_due: bool = False  # after our END: tell the peer that nobody reads any more
+    stop_due: bool = False  # after our END: tell the peer that no task reads any more
     is_stopped: bool = False  # the peer was told
     is_cut: bool = False  # something queued was withdrawn
     send_finished: bool = False
@@ -55,7 +55,7 @@ class StreamState:
     credit_due: int = 0  # consumed, not yet given back
     end_received: bool = False
     receive_finished: bool = False  # by END or by RESET
-    is_discarding: bool = False  # nobody here wants what still comes
+    is_discarding: bool = False  # no task here wants what still comes
 
     reset: Reset | None = None  # the first one, ours or the peer's
 

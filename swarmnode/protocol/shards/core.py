@@ -6,16 +6,16 @@ trains and the next one ahead, so that training never waits. A shard of ours is:
     free --claimed--> waiting --seen in the state for SHARD_SETTLE_S--> assigned --> done
                          |                                                 |
                          +------- a rival with a higher score, ------------+--> free, theirs
-                                  or somebody has trained it
+                                  or a member has trained it
 
 * A free shard is neither done nor claimed by a live member. Those that we are preferred for
   (owners.py) come first, then what else is free, and only then the next epoch.
-* A claim holds while its author lives, whoever comes and goes. The dead claim nothing, so what
+* A claim holds while its author lives, through all churn. The dead claim nothing, so what
   they had begun is free again; what they have done stays done.
 * An epoch is open as long as its register is (words.py). A peer that is so far behind goes on
-  with its shard, and holds nobody up; if it dies, that shard is left out.
+  with its shard, and holds no other up; if it dies, that shard is left out.
 
-Nobody can check that another has trained what it says: a liar can make others skip shards.
+No member can check that another has trained what it says: a liar can make others skip shards.
 
 Invariants: at most SHARD_CLAIMS_MAX claims; what is assigned is claimed, and has been visible
 for SHARD_SETTLE_S without a rival that is preferred to us.

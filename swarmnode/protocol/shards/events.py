@@ -18,7 +18,7 @@ class View:
     Attributes:
         members: who is alive and trains, ourselves included.
         claims: shard to all who claim it; the dead may be among them.
-        done: epoch to the shards that somebody has trained, bit i for shard i.
+        done: epoch to the shards that any member has trained, bit i for shard i.
         mine: the same of our own registers, those of an earlier life included.
     """
 
@@ -87,5 +87,5 @@ class ShardStatistics:
     epoch: int  # the oldest that is open
     claims: int
     finished_total: int
-    # claims lost to a rival, or to somebody who had trained the shard already
+    # claims lost to a rival, or to a member that had trained the shard already
     lost_total: int

@@ -51,7 +51,7 @@ class Owners:
 
     def follow(self, members: frozenset[PeerId]) -> None:
         """Take the membership as it is now. Cost: 20 µs for each that came, 7 µs a member
-        once somebody went.
+        once a member went.
         """
         left = self._members - members
         orphans = [i for i, (_, peer) in enumerate(self._best) if peer in left]

@@ -37,7 +37,7 @@ class Gatherings:
         self.log: list[tuple[Record, ...]] = []
         self._unlogged: dict[int, Record] = {}
         self._late: list[Record] = []
-        self._lineages: dict[int, Lineage] = {}  # as of a node's last wish
+        self._lineages: dict[int, Lineage] = {}  # as of a node's last intent
         self._moved: dict[int, bool] = {}  # since then, and whether by one mean only
         self._read: dict[int, int] = {}  # rounds of the log that a node has seen
 

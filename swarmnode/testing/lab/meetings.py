@@ -1,8 +1,8 @@
 """Pairs in the laboratory: who meets whom, and whether it counts.
 
-MATCHING: a node's wish waits until it meets one with the same tag and fragment, first of all that
+MATCHING: a node's intent waits until it meets one with the same tag and fragment, first of all that
 of the partner whom the round's matching gives, else of the next in that round's order. Its next
-wish replaces it. NEIGHBOUR: whom it calls answers with its state as of now.
+intent replaces it. NEIGHBOUR: whom it calls answers with its state as of now.
 
 The views are taken when two have met, the commit comes a latency later. An exchange counts on
 both sides or on neither, however many messages are lost: the protocol sees to that
@@ -27,23 +27,23 @@ from swarmnode.testing.lab.world import Node, World
 
 _TRIES_MAX = 3  # candidates that a node asks before it goes on training
 
-Wish = tuple[Node, Intent]
+NodeIntent = tuple[Node, Intent]
 
 
 class Meetings:
-    """The wishes that wait, and the exchanges that are under way."""
+    """The intents that wait, and the exchanges that are under way."""
 
     def __init__(self, world: World, gatherings: Gatherings) -> None:
         self._world = world
         self._gatherings = gatherings
-        self._wishes: dict[tuple[str, int], dict[int, Intent]] = {}
+        self._intents: dict[tuple[str, int], dict[int, Intent]] = {}
         self._busy: set[tuple[int, str, int]] = set()
         self._rounds: dict[tuple[bytes, int], dict[int, list[int]]] = {}  # of the graph, the last
         graph = world.graph
         self._neighbours = [graph.neighbours(i) for i in range(graph.n)] if graph else []
 
-    def post(self, intents: list[Wish]) -> None:
-        """Take in the wishes of one moment, and see who can meet now."""
+    def post(self, intents: list[NodeIntent]) -> None:
+        """Take in the intents of one moment, and see who can meet now."""
         waiting = []
         for node, intent in intents:
             if intent.selector is Selector.NEIGHBOUR:
@@ -57,28 +57,28 @@ class Meetings:
             self._meet(node, intent, tries=_TRIES_MAX)
 
     def forget(self, number: int) -> None:
-        """Drop what a crashed node wished."""
-        for wishes in self._wishes.values():
-            wishes.pop(number, None)
+        """Drop what a crashed node has posted."""
+        for intents in self._intents.values():
+            intents.pop(number, None)
         self._busy = {busy for busy in self._busy if busy[0] != number}
 
     # --- who meets whom ------------------------------------------------------------------
 
     def _wait(self, node: Node, intent: Intent) -> None:
-        wishes = self._wishes.setdefault((intent.tag, intent.fragment), {})
-        old = wishes.pop(node.number, None)
+        intents = self._intents.setdefault((intent.tag, intent.fragment), {})
+        old = intents.pop(node.number, None)
         if old is not None:
             self._abort(node, old, "nobody came before the next round")
-        wishes[node.number] = intent
+        intents[node.number] = intent
 
     def _meet(self, node: Node, intent: Intent, *, tries: int) -> None:
-        wishes = self._wishes[intent.tag, intent.fragment]
-        if wishes.get(node.number) is not intent:
+        intents = self._intents[intent.tag, intent.fragment]
+        if intents.get(node.number) is not intent:
             return  # it has met somebody
         for number in self._candidates(node.number, intent)[:tries]:
-            other = wishes.get(number)
+            other = intents.get(number)
             if other is not None and self._is_fit(node, intent, self._world.nodes[number], other):
-                del wishes[node.number], wishes[number]
+                del intents[node.number], intents[number]
                 self._begin((node, intent), (self._world.nodes[number], other))
                 return
 
@@ -114,7 +114,7 @@ class Meetings:
     def _is_fit(self, one: Node, its: Intent, two: Node, other: Intent) -> bool:
         if not self._world.reachable(one.number, two.number):
             return False
-        if self._busy & {_lane(one, its), _lane(two, other)}:
+        if self._busy & {_topic(one, its), _topic(two, other)}:
             return False
         if _shape(its) != _shape(other):
             return False
@@ -129,7 +129,7 @@ class Meetings:
 
     # --- whether it counts ---------------------------------------------------------------
 
-    def _begin(self, initiator: Wish, responder: Wish) -> None:
+    def _begin(self, initiator: NodeIntent, responder: NodeIntent) -> None:
         world = self._world
         lost = self._draw_lost()
         if world.commit is Commit.ATOMIC and lost in (Message.OFFER, Message.ACCEPT):
@@ -148,11 +148,11 @@ class Meetings:
         if not latency:
             self._end(sides, lost)
             return
-        lanes = {_lane(*initiator), _lane(*responder)}
-        self._busy |= lanes
+        topics = {_topic(*initiator), _topic(*responder)}
+        self._busy |= topics
 
         def arrive() -> None:
-            self._busy -= lanes
+            self._busy -= topics
             self._end(sides, lost)
 
         world.at(world.now + latency, arrive)
@@ -227,7 +227,7 @@ def _shape(intent: Intent) -> tuple[object, ...]:
     return intent.kind, intent.views, intent.base_version, intent.round_skew_max
 
 
-def _lane(node: Node, intent: Intent) -> tuple[int, str, int]:
+def _topic(node: Node, intent: Intent) -> tuple[int, str, int]:
     return node.number, intent.tag, intent.fragment
 
 

@@ -23,7 +23,7 @@ class LanSwarm(msgspec.Struct, frozen=True):
 class Beacon(msgspec.Struct, frozen=True):
     """I am here: dial the address that this datagram came from, at this port.
 
-    It carries no address: a beacon can send nobody to a third party.
+    It carries no address: a beacon can send no node to a third party.
     """
 
     network_id: Digest

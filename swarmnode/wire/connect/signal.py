@@ -21,7 +21,7 @@ ObservedAddress = Annotated[str, Meta(max_length=260)]
 class Signal(msgspec.Struct, frozen=True):
     """What the author says to ``target``; the body of a Signed, whose key is the author's.
 
-    ``created_at_ms`` is Unix time. Nobody takes a ``nonce`` of one author twice.
+    ``created_at_ms`` is Unix time. No node takes a ``nonce`` of one author twice.
     """
 
     target: PeerIdBytes

@@ -19,7 +19,7 @@ Attempt = Annotated[int, Meta(ge=0, lt=limits.FINALIZE_ATTEMPTS_MAX)]
 
 
 class FinalizeRequest(msgspec.Struct, frozen=True, tag_field="t"):
-    """Base of every request; ``fid`` was drawn by whoever asks."""
+    """Base of every request; ``fid`` was drawn by the caller."""
 
     fid: FinalizeId
 

@@ -24,7 +24,7 @@ StatusOutcome = Literal["committed", "aborted", "pending", "unknown"]
 REASON_CODES = frozenset(
     {
         "busy",  # in another exchange
-        "no-wish",  # no such wish here now
+        "no-wish",  # no such intent here now
         "incompatible",  # other strategy, version, settings, layout, codec or chunk count
         "base",  # differences to another base version
         "round",  # too many rounds apart
@@ -56,7 +56,7 @@ class Offer(GossipMessage, frozen=True, tag="offer"):
     fragment: Count
     round: Count
     n_chunks: ChunkCount
-    step: Count  # local steps and tokens behind what is offered, when it was wished
+    step: Count  # local steps and tokens behind what is offered, when the intent was posted
     tokens: Count
     weight: Weight = 1.0  # of I in a weighted mean
     base_version: BaseVersion = b""  # what the payload is a difference to; equal on both sides

@@ -21,7 +21,7 @@ KnownDigest = Annotated[bytes, Meta(max_length=32)]  # empty: not known
 
 
 class LogEntry(msgspec.Struct, frozen=True):
-    """What ``author`` published; ``round`` is the one that it wished for."""
+    """What ``author`` published; ``round`` is the one that its intent named."""
 
     author: PeerIdBytes
     round: Count

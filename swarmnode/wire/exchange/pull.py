@@ -1,4 +1,4 @@
-"""Messages of a pull: one node reads what another gives to whoever asks. See ``proto/pull.md``.
+"""Messages of a pull: one node reads what another gives to its callers. See ``proto/pull.md``.
 
 What is given follows the header GIVEN as raw codec bytes; both sides know how long it is.
 """

@@ -3,7 +3,7 @@
 ::
 
     TakeView -> SlotReady   a slot is lent, its first half holds the views
-             -> NoView      why not; a wish is over, an answer is not
+             -> NoView      why not; an intent is over, an answer is not
     Apply    -> Applied     merged, at once or when the intent's steps have been taken
     Release  ->             nothing came of it
 """
@@ -28,12 +28,12 @@ from swarmnode.ipc.control import (
 from swarmnode.ipc.segment import Owner, Segment
 from swarmnode.strategies.base import Exchange, Intent, Kind, Meta, Offer, Received, Strategy, View
 from swarmnode.strategies.ranges import scale_of
-from swarmnode.worker.exchange.wishes import Posted, Wishes
+from swarmnode.worker.exchange.intents import PendingIntents, Posted
 
 _NOT_FINITE = "local: the parameters are not finite"
 _WHY_CHARACTERS_MAX = 256  # of wire.records.ShortText
 
-_Lane = tuple[str, int, bool]
+_Topic = tuple[str, int, bool]
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class _Lent:
     meta: Meta
 
     @property
-    def lane(self) -> _Lane:
-        return _lane(self.posted)
+    def topic(self) -> _Topic:
+        return _topic(self.posted)
 
     @property
     def due_step(self) -> int:
@@ -52,13 +52,13 @@ class _Lent:
 
 
 class Handoff:
-    """Borrows: the segment, which has its size, the strategy and its wishes.
+    """Borrows: the segment, which has its size, the strategy and its intents.
 
     Calls come between two steps. ``now`` is what this node says of itself at that moment.
     """
 
-    def __init__(self, segment: Segment, strategy: Strategy, wishes: Wishes) -> None:
-        self._segment, self._strategy, self._wishes = segment, strategy, wishes
+    def __init__(self, segment: Segment, strategy: Strategy, intents: PendingIntents) -> None:
+        self._segment, self._strategy, self._intents = segment, strategy, intents
         self._own, self._room = [], []
         for slot in range(segment.slots):
             own, room = (torch.frombuffer(h, dtype=torch.float32) for h in segment.halves(slot))
@@ -74,8 +74,8 @@ class Handoff:
         return bool(self._lent)
 
     def lend(self, order: TakeView, now: Meta) -> SlotReady | NoView:
-        """Copy what a wish wants sent into a slot, or say why not; then the wish is over."""
-        posted = self._wishes.find(order.number)
+        """Copy what an intent wants sent into a slot, or say why not; then the intent is over."""
+        posted = self._intents.find(order.number)
         if posted is None:
             return NoView(order.ticket, "no-wish: it is over here")
         refusal = self._refusal(posted, order)
@@ -88,7 +88,7 @@ class Handoff:
             if posted.is_open:
                 self._strategy.on_abort(intent, _NOT_FINITE)
             return self._refuse(posted, order, _NOT_FINITE)
-        self._wishes.take(posted)
+        self._intents.take(posted)
         self._free.pop()
         meta = replace(now, base_version=intent.base_version, weight=intent.weight)
         self._lent[slot] = _Lent(posted, intent, meta)
@@ -130,7 +130,7 @@ class Handoff:
     # --- lending -------------------------------------------------------------------------
 
     def _refusal(self, posted: Posted, order: TakeView) -> str | None:
-        if _lane(posted) in {lent.lane for lent in self._lent.values()}:
+        if _topic(posted) in {lent.topic for lent in self._lent.values()}:
             return "busy: in another exchange of the same"
         if not self._free:
             return "busy: all slots are lent"
@@ -141,7 +141,7 @@ class Handoff:
         return self._strategy.accept(Offer(order.peer, asked, theirs))
 
     def _refuse(self, posted: Posted, order: TakeView, why: str) -> NoView:
-        self._wishes.drop(posted.number, why)
+        self._intents.drop(posted.number, why)
         return NoView(order.ticket, why[:_WHY_CHARACTERS_MAX])
 
     def _write(self, slot: int, intent: Intent) -> bool:
@@ -181,7 +181,7 @@ class Handoff:
         return self._lent.pop(slot)
 
 
-def _lane(posted: Posted) -> _Lane:
+def _topic(posted: Posted) -> _Topic:
     """Return what is lent once at a time. Reading is no hindrance to what this node wants."""
     return posted.intent.tag, posted.intent.fragment, posted.only_gives
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from swarmnode import limits
 from swarmnode.strategies.parts import ClockPart
 
-# Rings of a strategy's clock that are made up for: it rings while a wish waits for a neighbour.
+# Rings of a strategy's clock that are made up for: it rings while an intent waits for a neighbour.
 CLOCK_RINGS_MAX = 8
 
 

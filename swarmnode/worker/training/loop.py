@@ -1,7 +1,7 @@
 """The training loop: what a node does all day.
 
 Nothing in it waits for the network or the daemon. Between two steps it merges what was
-exchanged meanwhile, lends views of the model to exchanges, wishes for others as the strategy
+exchanged meanwhile, lends views of the model to exchanges, posts intents as the strategy
 says, and tells how it is going.
 """
 
@@ -39,8 +39,8 @@ from swarmnode.ipc.segment import Segment
 from swarmnode.strategies.base import Intent, Meta, Record, StepInfo, Strategy
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.exchange.handoff import Handoff
+from swarmnode.worker.exchange.intents import PendingIntents
 from swarmnode.worker.exchange.merges import Merges
-from swarmnode.worker.exchange.wishes import Wishes
 from swarmnode.worker.failures import Diverged
 from swarmnode.worker.model.prepare import Surroundings
 from swarmnode.worker.model.state import TrainState
@@ -75,8 +75,8 @@ class Loop:
     ) -> None:
         self.state, self.strategy, self.surroundings = state, strategy, surroundings
         self.channel, self.saver = channel, saver
-        self.wishes = Wishes(strategy, channel.send)
-        self.handoff = Handoff(segment, strategy, self.wishes)
+        self.intents = PendingIntents(strategy, channel.send)
+        self.handoff = Handoff(segment, strategy, self.intents)
         self.clocks = Clocks(strategy, rng)
         self.reporter = Reporter(channel, strategy.metrics)
         self.share = share_of(state.device)
@@ -94,7 +94,7 @@ class Loop:
         """
         own = self.state.batches(shard_seed)
         with contextlib.suppress(DaemonGone):  # nobody to report to: save and leave
-            self.wishes.offer_answers(self.state)
+            self.intents.offer_answers(self.state)
             while not self.stopping:
                 self.listen()
                 if not self.is_resting:
@@ -143,9 +143,9 @@ class Loop:
         self.merge_due()
         step = self.state.step
         info = StepInfo(step, self.clocks.t, loss, seconds)
-        self.wishes.post(self.strategy.after_step(info), self.state)
+        self.intents.post(self.strategy.after_step(info), self.state)
         if self.finished:
-            self.wishes.post(self.strategy.finalize(), self.state)
+            self.intents.post(self.strategy.finalize(), self.state)
         if step % self.state.task.eval_every_steps == 0 or self.finished:
             self.evaluate()
 
@@ -164,10 +164,10 @@ class Loop:
 
     def ring_clock(self) -> None:
         """Serve a ring of the strategy's clock, once what the last one made due has begun."""
-        if self.clocks.rings and not self.wishes.has_waiting(self.rung):
+        if self.clocks.rings and not self.intents.has_waiting(self.rung):
             self.clocks.rings -= 1
             self.rung = self.strategy.on_clock(self.clocks.t)
-            self.wishes.post(self.rung, self.state)
+            self.intents.post(self.rung, self.state)
 
     def merge_due(self) -> None:
         """Merge the exchanges that have committed, as far as their time has come."""
@@ -197,7 +197,7 @@ class Loop:
                 now = Meta(self.state.step, self.state.tokens, self.clocks.t)
                 self.channel.send(self.handoff.lend(message, now))
             case Drop():
-                self.wishes.drop(message.number, message.why)
+                self.intents.drop(message.number, message.why)
             case Apply():
                 self.handoff.take(message)
                 self.merge_due()
@@ -207,7 +207,7 @@ class Loop:
                 self.take_records(message)
             case Members():
                 self.surroundings.take(message)
-                self.wishes.offer_answers(self.state)
+                self.intents.offer_answers(self.state)
             case Stray():
                 self.strategy.on_stray()
             case RoundSteps():

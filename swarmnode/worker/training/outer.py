@@ -1,7 +1,7 @@
 """The training loop turned inside out: somebody else takes the steps, and says so.
 
 Between two steps it does what the loop of a worker does: merges what was exchanged, lends views,
-wishes, saves, reports. It waits only while the node is paused, or is to rest.
+intents, saves, reports. It waits only while the node is paused, or is to rest.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OuterLoop(Loop):
 
     def begin(self) -> None:
         """The daemon knows that the program is ready; the first step follows. Raises DaemonGone."""
-        self.wishes.offer_answers(self.state)
+        self.intents.offer_answers(self.state)
         self._wait_turn()
 
     def took_step(self, loss: float | None, tokens: int) -> None:
@@ -101,7 +101,7 @@ class OuterLoop(Loop):
     def obey(self, message: ToWorker) -> None:
         """See ``Loop``."""
         if self.is_leaving and isinstance(message, TakeView):
-            self.wishes.drop(message.number, _LEAVING)
+            self.intents.drop(message.number, _LEAVING)
             self.channel.send(NoView(message.ticket, _LEAVING))
         else:
             super().obey(message)

@@ -26,7 +26,7 @@ from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.identity import Identity
-from tests.kits.lender_kit import KEY, SWARM_ID, TAG, FakeLender, wish
+from tests.kits.lessor_kit import KEY, SWARM_ID, TAG, FakeLessor, intent
 from tests.kits.session_kit import NETWORK_ID
 
 CODECS = ("Q8B64", "RAW32", "BF16", "E3M0", "Q4B64", "Q8B64", "RAW32", "BF16")
@@ -56,7 +56,7 @@ class Member:
         self.network.keepers.append(lambda _peer: True)
         self.network.watchers.append(self)
         vector = np.random.default_rng(number).standard_normal(NUMEL).astype(np.float32)
-        self.lender = FakeLender(vector)
+        self.lessor = FakeLessor(vector)
         self.noticed_at = 0.0
         self.all_ids: tuple[PeerId, ...] = ()
         self.groups = Groups(
@@ -66,7 +66,7 @@ class Member:
             codec_name="Q8B64",
             partners=self,
             services=ScopedServices(services, TAG, self._may_use),
-            lender=self.lender,
+            lessor=self.lessor,
             live=self.live,
             env=self.env,
         )
@@ -101,16 +101,16 @@ class Member:
             await trio.sleep(0.01)
 
     async def average(self) -> dict[str, Any]:
-        self.groups.wished(wish(views=VIEWS))
-        while not self.lender.told:  # noqa: ASYNC110
+        self.groups.intent_posted(intent(views=VIEWS))
+        while not self.lessor.told:  # noqa: ASYNC110
             await trio.sleep(0.001)
         ended_at = time.monotonic()
-        means = [hashlib.sha256(mean).hexdigest() for mean in self.lender.means.values()]
+        means = [hashlib.sha256(mean).hexdigest() for mean in self.lessor.means.values()]
         return {
-            "told": self.lender.told[0][0],
-            "why": str(self.lender.told[0][2]),
+            "told": self.lessor.told[0][0],
+            "why": str(self.lessor.told[0][2]),
             "mean": "".join(means),
-            "present": [peer.hex() for peer in self.lender.told[0][3]] if means else [],
+            "present": [peer.hex() for peer in self.lessor.told[0][3]] if means else [],
             "noticed_at": self.noticed_at,
             "ended_at": ended_at,
         }

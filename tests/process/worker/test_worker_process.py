@@ -24,6 +24,7 @@ from swarmnode.ipc.control import (
     NoView,
     Partner,
     Pause,
+    PostedIntent,
     Progress,
     Release,
     Resume,
@@ -32,7 +33,6 @@ from swarmnode.ipc.control import (
     SnapshotFailed,
     SnapshotSaved,
     TakeView,
-    Wish,
     WorkerFailed,
     WorkerReady,
 )
@@ -79,10 +79,12 @@ async def next_of(link, kind, such_that=lambda message: True):
 
 
 async def next_slot(link):
-    """Borrow a slot for the next wish that still holds when it is answered, and return it."""
+    """Borrow a slot for the next intent that still holds when it is answered, and return it."""
     while True:
-        wish = await next_of(link, Wish)
-        await link.send(TakeView(ticket=1, number=wish.number, peer=PARTNER.peer, round=wish.round))
+        intent = await next_of(link, PostedIntent)
+        await link.send(
+            TakeView(ticket=1, number=intent.number, peer=PARTNER.peer, round=intent.round)
+        )
         answer = await next_of(link, SlotReady | NoView)
         if isinstance(answer, SlotReady):
             return answer

@@ -4,7 +4,7 @@ A node's model is two fragments of ``n_chunks`` fractions each; chunk ``i`` carr
 element ``i`` of one. A view is taken when a transfer starts, and an exchange adds half
 of the difference of the two views, so the sum over all nodes is conserved exactly if
 and only if every exchange counts on both sides or on neither. For fragment 0 a node
-has wishes, for fragment 1 an answer beside them. Time is virtual, every run is bounded.
+has intents, for fragment 1 an answer beside them. Time is virtual, every run is bounded.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Node:
     life: int = 0
     number: int = 0
     is_up: bool = True
-    wishes: dict[int, events.Wish] = field(default_factory=dict)  # not used up, by number
+    intents: dict[int, events.PairIntent] = field(default_factory=dict)  # not used up, by number
     flows: dict[bytes, Flow] = field(default_factory=dict)
     begun: int = 0  # Begin that have not ended
 
@@ -105,7 +105,7 @@ class Model:
             self.nodes[peer_id] = Node(peer_id, core, model)
         self.ids = sorted(self.nodes)
         for node in self.nodes.values():
-            self.wish_all(node)
+            self.post_all(node)
 
     # --- time ----------------------------------------------------------------------------
 
@@ -149,14 +149,14 @@ class Model:
         node.is_up = False
         node.life += 1
         node.flows.clear()
-        node.wishes.clear()
+        node.intents.clear()
         node.begun = 0
 
     def restart(self, node: Node) -> None:
         node.is_up = True
         rng = random.Random(f"{self.seed}/{node.peer_id}/{node.life}")
         node.core = self.make_core(node.peer_id, KEY, rng)
-        self.wish_all(node)
+        self.post_all(node)
 
     def lose_session(self, first: PeerId, second: PeerId) -> None:
         """Tell both ends, in either order, that their session is gone."""
@@ -170,16 +170,16 @@ class Model:
 
     # --- a node's shell ------------------------------------------------------------------
 
-    def wish_all(self, node: Node) -> None:
-        """Give a new core a wish for each fragment, and the answer."""
+    def post_all(self, node: Node) -> None:
+        """Give a new core an intent for each fragment, and the answer."""
         for fragment in range(FRAGMENTS):
-            self.wish(node, fragment)
-        self.wish(node, ANSWERED, is_open=True)
+            self.intent(node, fragment)
+        self.intent(node, ANSWERED, is_open=True)
 
-    def wish(self, node: Node, fragment: int, *, is_open: bool = False) -> None:
-        """Give the core a wish, as the worker does when the one before was used up."""
+    def intent(self, node: Node, fragment: int, *, is_open: bool = False) -> None:
+        """Give the core an intent, as the worker does when the one before was used up."""
         node.number += 1
-        wish = events.Wish(
+        intent = events.PairIntent(
             number=node.number,
             tag=TAG,
             fragment=fragment,
@@ -190,13 +190,13 @@ class Model:
             is_open=is_open,
         )
         if not is_open:
-            node.wishes = {
+            node.intents = {
                 number: waiting
-                for number, waiting in node.wishes.items()
+                for number, waiting in node.intents.items()
                 if waiting.is_open or waiting.fragment != fragment
             }
-        node.wishes[wish.number] = wish
-        node.core.handle(events.Available(wish, TRANSFER_LIMIT_S), self.now)
+        node.intents[intent.number] = intent
+        node.core.handle(events.Available(intent, TRANSFER_LIMIT_S), self.now)
 
     def begin(self, node: Node, candidates: tuple[PeerId, ...], fragment: int = 0) -> bool:
         """Start an exchange if the node can."""
@@ -227,7 +227,7 @@ class Model:
                     del node.flows[xid]
                 case events.Untaken(number):
                     self.end_begin(node)
-                    assert number in node.wishes, "a wish that was used up came back"
+                    assert number in node.intents, "an intent that was used up came back"
                 case events.Finished():
                     self.history.append((node.peer_id, node.life, effect))
 
@@ -235,12 +235,12 @@ class Model:
         assert not node.flows, "two exchanges at a time"
         if node.begun:  # accepted, or it yielded
             self.end_begin(node)
-        wish = node.wishes[start.number]  # used up once only
-        flow = Flow(wish.number, wish.fragment, own=list(node.model[wish.fragment]))
+        intent = node.intents[start.number]  # used up once only
+        flow = Flow(intent.number, intent.fragment, own=list(node.model[intent.fragment]))
         node.flows[start.xid] = flow
-        if not wish.is_open:
-            del node.wishes[wish.number]
-            self.wish(node, wish.fragment)
+        if not intent.is_open:
+            del node.intents[intent.number]
+            self.intent(node, intent.fragment)
         for index, part in enumerate(flow.own):
             self.send(node.peer_id, start.peer, wire.Chunk(start.xid, index), part)
         life = node.life

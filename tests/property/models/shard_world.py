@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from swarmnode.daemon.membership.dealer import shard_view
+from swarmnode.daemon.membership.assignment import shard_view
 from swarmnode.ids import PeerId
 from swarmnode.protocol.shards import events
 from swarmnode.protocol.shards.core import ShardCore

@@ -19,10 +19,10 @@ from tests.sim.impostor import Impostor, accept_of, say
 TRAINING = FakeWorker(np.zeros(0), drift=pull)
 
 
-def lanes(node: SimNode, other: Impostor) -> int:
+def streams(node: SimNode, other: Impostor) -> int:
     exchanges = node.running.view.exchanges
     assert exchanges is not None
-    return sum(lane.peer == other.peer for lane in exchanges._lanes.values())
+    return sum(exchange.peer == other.peer for exchange in exchanges._streams.values())
 
 
 def with_peer(node: SimNode, impostor: Impostor) -> list[dict]:
@@ -54,7 +54,7 @@ async def test_a_peer_that_accepts_and_then_reads_nothing(tmp_path, autojump_clo
         passed_s = trio.current_time() - started
         assert abs((victim.worker.step - steps) - passed_s / slow.step_s) <= 2
         await session.aclose()
-        await until(lambda: lanes(victim, impostor) == 0, limits.EXCHANGE_LINGER_S + 5)
+        await until(lambda: streams(victim, impostor) == 0, limits.EXCHANGE_LINGER_S + 5)
         await end(swarm)
 
 
@@ -74,7 +74,7 @@ async def test_a_peer_that_accepts_nothing_and_ends_nothing(tmp_path, autojump_c
             offered_at, done = trio.current_time(), victim.status.exchanges_committed
             # Each offer waits EXCHANGE_OFFER_S, then lingers; others have their turn meanwhile.
             await trio.sleep(limits.EXCHANGE_OFFER_S + limits.EXCHANGE_LINGER_S + 5)
-            assert lanes(victim, impostor) == 0
+            assert streams(victim, impostor) == 0
             assert impostor.offers == asked_before + 1
             assert victim.status.exchanges_committed > done + 10
             await trio.sleep_until(offered_at + limits.EXCHANGE_OFFER_S + limits.PARTNER_SLOW_S)
@@ -183,7 +183,7 @@ async def test_a_stream_that_does_not_begin_with_an_offer(tmp_path, autojump_clo
             await stream.send_end()
             with pytest.raises(SwarmNodeError):
                 await stream.receive_message(0)
-        assert lanes(swarm.nodes[0], impostor) == 0
+        assert streams(swarm.nodes[0], impostor) == 0
         await end(swarm)
 
 
@@ -212,7 +212,7 @@ async def test_an_offer_that_is_refused_is_answered_and_ended(tmp_path, autojump
                 await stream.receive_message(0)
             await stream.send_end()
         await trio.sleep(0.1)
-        assert lanes(swarm.nodes[0], impostor) == 0
+        assert streams(swarm.nodes[0], impostor) == 0
         await end(swarm)
 
 

@@ -90,7 +90,7 @@ def sessions_of(node: SimNode) -> dict[object, Session]:
 def flies_with(node: SimNode, other: SimNode) -> bool:
     exchanges = node.running.view.exchanges
     assert exchanges is not None
-    return any(lane.peer == other.peer for lane in exchanges._lanes.values())
+    return any(exchange.peer == other.peer for exchange in exchanges._streams.values())
 
 
 async def test_a_process_that_is_back_at_once_is_met_anew(tmp_path, autojump_clock) -> None:

@@ -32,7 +32,7 @@ async def test_they_find_each_other_and_agree(tmp_path, autojump_clock) -> None:
         await trio.sleep(50)
         audit = await end(swarm)
         # Of 500 that eight nodes can have in that time: whoever is a little ahead of the
-        # others finds them without wishes, and busy when they have some.
+        # others finds them without intents, and busy when they have some.
         assert audit.committed > 350
         # What is left is the noise of eight bits; a perfect matching would halve it each round.
         assert swarm.variance() < before / 10_000
@@ -112,7 +112,7 @@ def in_flight(node: SimNode) -> set[bytes]:
     assert exchanges is not None
     assert trainer is not None
     flight = exchanges.core._flight
-    return {*trainer.lender.unmerged, *([flight.xid] if flight is not None else [])}
+    return {*trainer.lessor.unmerged, *([flight.xid] if flight is not None else [])}
 
 
 async def test_both_halves_of_a_partition_go_on(tmp_path, autojump_clock) -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from swarmnode.daemon.worker.loans import Loan
+from swarmnode.daemon.worker.leases import BufferLease
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.protocol.gossip.exchange import ExchangeCore
 from swarmnode.protocol.gossip.flight import Flight
@@ -50,16 +50,16 @@ def test_the_same_seed_gives_the_same_run(tmp_path) -> None:
 
 def merge_every_other(trainer: Trainer) -> None:
     """Bug: give half of the results back to the worker unused."""
-    lender = trainer.lender
-    apply, counter = lender.apply, iter(range(10**9))
+    lessor = trainer.lessor
+    apply, counter = lessor.apply, iter(range(10**9))
 
-    def apply_or_drop(loan: Loan, xid: bytes, *others: Any) -> bool:
+    def apply_or_drop(lease: BufferLease, xid: bytes, *others: Any) -> bool:
         if next(counter) % 2:
-            lender.give_back(loan, "a bug")
+            lessor.give_back(lease, "a bug")
             return True
-        return apply(loan, xid, *others)
+        return apply(lease, xid, *others)
 
-    lender.apply = apply_or_drop  # type: ignore[method-assign]
+    lessor.apply = apply_or_drop  # type: ignore[method-assign]
 
 
 async def test_results_that_are_dropped_are_seen(tmp_path, autojump_clock) -> None:

@@ -183,7 +183,7 @@ def test_a_flipped_bit_is_noticed_and_a_copied_link_is_taken(paths: Paths) -> No
 def test_a_link_cut_at_the_ampersand_is_named_and_still_tried(
     paths: Paths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from swarmnode.cli.swarm.seek import resolve
+    from swarmnode.cli.swarm.lookup import resolve
 
     config = load_config({"home": str(paths.home)}, {})
     whole = str(SwarmLink("demo", KEY, (OLD,)))

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.driver import run_together
+from swarmnode.daemon.driver import run_concurrently
 from swarmnode.errors import (
     ChannelBroken,
     ConfigError,
@@ -55,7 +55,7 @@ async def check_session(session: Session, n_bytes: int = 3 * MIB) -> None:
         assert (header, bytes(received)) == (b"h", payload)
 
     async with stream:
-        await run_together(partial(stream.send_message, b"h", payload), receive)
+        await run_concurrently(partial(stream.send_message, b"h", payload), receive)
 
 
 @pytest.mark.parametrize("one_way", ["neither", "a", "b", "both"])

@@ -176,7 +176,7 @@ async def listening() -> AsyncIterator[tuple[Party, str]]:
     party = Party(MemoryNetwork(), "a")
     transport = TcpTransport()
     async with trio.open_nursery() as nursery:
-        address = await nursery.start(transport.serve, "127.0.0.1:0", party.network.door.accept)
+        address = await nursery.start(transport.serve, "127.0.0.1:0", party.network.listener.accept)
         yield party, address
         nursery.cancel_scope.cancel()
 
@@ -191,7 +191,7 @@ async def test_so_many_ask_at_once_and_the_next_gets_no_answer(
             assert await ask_where(channel) == channel.local
         with pytest.raises(ChannelBroken):
             await ask_where(channels[2])
-        assert party.network.door.refused["Overloaded"] == 1
+        assert party.network.listener.refused["Overloaded"] == 1
         await channels[0].aclose()
         with trio.fail_after(5):
             while True:
@@ -211,7 +211,7 @@ async def test_askers_are_no_strangers_that_keep_sessions_out() -> None:
     async with listening() as (party, address):
         channel = await TcpTransport().dial(address)
         await ask_where(channel)
-        assert party.network.door.strangers == 0
+        assert party.network.listener.strangers == 0
         assert channel.remote == parse_address(address)
         await channel.aclose()
 
@@ -221,7 +221,7 @@ async def test_who_has_no_address_is_told_none(autojump_clock: MockClock) -> Non
     party = Party(MemoryNetwork(), "a")
     near, far = link()
     await near.send_all(memoryview(WHERE_MAGIC))
-    await party.network.door.accept(far)
+    await party.network.listener.accept(far)
     await far.aclose()
     with pytest.raises(ChannelBroken):
         await ask_where(near)

@@ -159,7 +159,7 @@ def test_four_methods_train_and_exchange_in_the_worker(rigs: list[Rig]) -> None:
     two.step(2)
     one.step(1)
     one.x[DIM // 2 :] += 1.0
-    sides = [rig.ask(rig.wish()) for rig in rigs]
+    sides = [rig.ask(rig.intent()) for rig in rigs]
     assert all(isinstance(side, SlotReady) for side in sides)
     before = [rig.x.clone() for rig in rigs]
     (own_one, room_one), (own_two, room_two) = (
@@ -175,7 +175,7 @@ def test_four_methods_train_and_exchange_in_the_worker(rigs: list[Rig]) -> None:
         assert torch.equal(rig.x[: DIM // 2], old[: DIM // 2]), "not the part of this round"
         torch.testing.assert_close(rig.x[DIM // 2 :], middle[DIM // 2 :])
         rig.step(2)
-        assert rig.wish().round == 2
+        assert rig.intent().round == 2
 
 
 # --- parts that are worked out --------------------------------------------------------------------

@@ -128,7 +128,7 @@ def test_what_an_exception_says_cannot_forge_a_line(log_format: LogFormat) -> No
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_other_libraries_go_through_the_same_door(
+def test_other_libraries_go_through_the_same_handler(
     log_format: LogFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging, "lastResort", logging.lastResort)

@@ -16,6 +16,7 @@ from swarmnode.ipc.control import (
     NoView,
     Partner,
     Pause,
+    PostedIntent,
     Progress,
     Records,
     Resume,
@@ -23,7 +24,6 @@ from swarmnode.ipc.control import (
     SlotReady,
     Stop,
     TakeView,
-    Wish,
 )
 from swarmnode.ipc.segment import StaleSlot
 from swarmnode.strategies.a2cid2 import A2CiD2
@@ -36,7 +36,7 @@ from tests.kits.worker_kit import DIM, ME, PEER, THIRD, XID, Rig
 
 
 class Noted(Strategy):
-    """Wishes what the test tells it to, and notes what it is told. Payloads move no parameter."""
+    """Intents what the test tells it to, and notes what it is told. Payloads move no parameter."""
 
     name = "noted"
 
@@ -52,7 +52,7 @@ class Noted(Strategy):
         return self.open
 
     def finalize(self):
-        return [wish_of(tag="last")]
+        return [intent_of(tag="last")]
 
     def view(self, intent, name, out):
         out.copy_(self.x)
@@ -77,7 +77,7 @@ class Noted(Strategy):
         return [event[1:] for event in self.events if event[0] == kind]
 
 
-def wish_of(kind=Kind.PAIR, tag="t", number=0, numel=DIM, **more):
+def intent_of(kind=Kind.PAIR, tag="t", number=0, numel=DIM, **more):
     return Intent(kind, number, (View("x", "", 0, numel),), tag=tag, **more)
 
 
@@ -101,30 +101,36 @@ def noted(make_rig):
 
 
 def lend(rig, intent=None, **about):
-    """Have the strategy wish, and borrow for it; return the slot."""
-    rig.strategy.due = [intent or wish_of()]
+    """Have the strategy post an intent, and borrow for it; return the slot."""
+    rig.strategy.due = [intent or intent_of()]
     rig.step()
-    ready = rig.ask(rig.wish(), **about)
+    ready = rig.ask(rig.intent(), **about)
     assert isinstance(ready, SlotReady)
     return ready
 
 
-# --- wishes and views -----------------------------------------------------------------------------
+# --- intents and views
+# -----------------------------------------------------------------------------
 
 
-def test_a_wish_is_posted_and_its_view_taken_only_when_asked_for(make_rig):
+def test_an_intent_is_posted_and_its_view_taken_only_when_asked_for(make_rig):
     rig = make_rig()
     rig.step(2)
-    wish = rig.wish()
-    assert (wish.kind, wish.tag, wish.round, wish.selector) == ("pair", "gossip", 1, "matching")
-    assert (wish.step, wish.tokens, wish.numel, wish.is_open) == (2, 16, DIM, False)
+    intent = rig.intent()
+    assert (intent.kind, intent.tag, intent.round, intent.selector) == (
+        "pair",
+        "gossip",
+        1,
+        "matching",
+    )
+    assert (intent.step, intent.tokens, intent.numel, intent.is_open) == (2, 16, DIM, False)
     rig.step(1)
     assert rig.received(SlotReady) == []
 
-    ready = rig.ask(wish)
+    ready = rig.ask(intent)
     assert (ready.step, ready.tokens) == (3, 24)
     own, _ = rig.halves(ready)
-    assert torch.equal(own, rig.x), "as of now, not of the wish"
+    assert torch.equal(own, rig.x), "as of now, not of the intent"
     rig.step(1)
     assert not torch.equal(own, rig.x), "training goes on beside the copy"
 
@@ -132,7 +138,7 @@ def test_a_wish_is_posted_and_its_view_taken_only_when_asked_for(make_rig):
 def test_apply_adds_half_of_the_difference_to_the_parameters_as_they_are_now(make_rig):
     rig = make_rig()
     rig.step(2)
-    ready = rig.ask(rig.wish())
+    ready = rig.ask(rig.intent())
     rig.step(1)
     before = rig.x.clone()
     own, room = rig.halves(ready)
@@ -144,50 +150,50 @@ def test_apply_adds_half_of_the_difference_to_the_parameters_as_they_are_now(mak
     assert rig.received(Applied) == [Applied(xid=XID, step=3, staleness_steps=1)]
 
 
-def test_the_next_wish_of_the_same_takes_the_place_of_one_that_nobody_came_for(noted):
+def test_the_next_intent_of_the_same_takes_the_place_of_one_that_nobody_came_for(noted):
     for round_number in range(3):
-        noted.strategy.due = [wish_of(number=round_number), wish_of(tag="other")]
+        noted.strategy.due = [intent_of(number=round_number), intent_of(tag="other")]
         noted.step()
-    wishes = noted.received(Wish)
-    assert len({wish.number for wish in wishes}) == 6, "numbers are unique"
+    intents = noted.received(PostedIntent)
+    assert len({intent.number for intent in intents}) == 6, "numbers are unique"
     assert noted.strategy.of("abort") == 2 * [
         ("t", "nobody came before the next round"),
         ("other", "nobody came before the next round"),
     ]
-    assert noted.ask(wishes[0]).why == "no-wish: it is over here"
-    assert isinstance(noted.ask(wishes[4]), SlotReady)
+    assert noted.ask(intents[0]).why == "no-wish: it is over here"
+    assert isinstance(noted.ask(intents[4]), SlotReady)
 
 
-def test_a_dropped_wish_has_come_to_nothing_once(noted):
-    noted.strategy.due = [wish_of()]
+def test_a_dropped_intent_has_come_to_nothing_once(noted):
+    noted.strategy.due = [intent_of()]
     noted.step()
-    wish = noted.wish()
-    noted.tell(Drop(number=wish.number, why="nobody has time"), Drop(number=99, why="never made"))
-    assert isinstance(noted.ask(wish), NoView)
-    noted.tell(Drop(number=wish.number, why="again"))
+    intent = noted.intent()
+    noted.tell(Drop(number=intent.number, why="nobody has time"), Drop(number=99, why="never made"))
+    assert isinstance(noted.ask(intent), NoView)
+    noted.tell(Drop(number=intent.number, why="again"))
     assert noted.strategy.of("abort") == [("t", "nobody has time")]
 
 
-def test_more_wishes_than_a_daemon_holds_lose_the_oldest(noted):
-    n = limits.WISHES_MAX + 2
-    noted.strategy.due = [wish_of(fragment=number) for number in range(n)]
+def test_more_intents_than_a_daemon_holds_lose_the_oldest(noted):
+    n = limits.INTENTS_MAX + 2
+    noted.strategy.due = [intent_of(fragment=number) for number in range(n)]
     noted.step()
-    assert noted.strategy.of("abort") == 2 * [("t", "too many wishes at once")]
-    wishes = noted.received(Wish)
-    assert [isinstance(noted.ask(wish), NoView) for wish in wishes[1:3]] == [True, False]
+    assert noted.strategy.of("abort") == 2 * [("t", "too many intents at once")]
+    intents = noted.received(PostedIntent)
+    assert [isinstance(noted.ask(intent), NoView) for intent in intents[1:3]] == [True, False]
 
 
 def test_a_payload_larger_than_said_is_a_bug(noted):
-    noted.strategy.due = [wish_of(numel=DIM + 1)]
+    noted.strategy.due = [intent_of(numel=DIM + 1)]
     with pytest.raises(InvariantViolation, match="at most payload_numel"):
         noted.step()
 
 
 def test_one_slot_of_the_same_tag_and_fragment_at_a_time(noted):
     ready = lend(noted)
-    noted.strategy.due = [wish_of(number=1), wish_of(fragment=1)]
+    noted.strategy.due = [intent_of(number=1), intent_of(fragment=1)]
     noted.step()
-    same, other = noted.received(Wish)
+    same, other = noted.received(PostedIntent)
     assert noted.ask(same).why == "busy: in another exchange of the same"
     assert isinstance(noted.ask(other), SlotReady)
     assert noted.strategy.of("abort") == [("t", "busy: in another exchange of the same")]
@@ -196,14 +202,14 @@ def test_one_slot_of_the_same_tag_and_fragment_at_a_time(noted):
 
 
 def test_with_all_slots_away_a_view_is_refused(noted):
-    noted.strategy.due = [wish_of(fragment=n) for n in range(limits.SLOTS_PER_WORKER + 1)]
+    noted.strategy.due = [intent_of(fragment=n) for n in range(limits.SLOTS_PER_WORKER + 1)]
     noted.step()
-    *first, last = noted.received(Wish)
-    slots = [noted.ask(wish) for wish in first]
+    *first, last = noted.received(PostedIntent)
+    slots = [noted.ask(intent) for intent in first]
     assert len({ready.slot for ready in slots}) == limits.SLOTS_PER_WORKER
     assert noted.ask(last).why == "busy: all slots are lent"
     noted.release(slots[2])
-    again = lend(noted, wish_of(tag="later"))
+    again = lend(noted, intent_of(tag="later"))
     assert (again.slot, again.generation) == (slots[2].slot, slots[2].generation + 1)
 
 
@@ -213,15 +219,15 @@ def test_a_released_slot_is_an_aborted_exchange(noted):
 
 
 def test_the_strategy_may_refuse_a_partner(noted):
-    noted.strategy.due = [wish_of(number=5)]
-    noted.strategy.open = [wish_of(tag="open")]
+    noted.strategy.due = [intent_of(number=5)]
+    noted.strategy.open = [intent_of(tag="open")]
     noted.step()
-    noted.loop.wishes.offer_answers(noted.state)
-    wish, answer = noted.received(Wish)
+    noted.loop.intents.offer_answers(noted.state)
+    intent, answer = noted.received(PostedIntent)
     noted.strategy.refusal = "round: not with you"
     assert noted.ask(answer).why == "round: not with you"
     noted.strategy.events.clear()
-    assert noted.ask(wish, round=7, step=70, tokens=9, weight=2.0).why == "round: not with you"
+    assert noted.ask(intent, round=7, step=70, tokens=9, weight=2.0).why == "round: not with you"
     ((offer,),) = noted.strategy.of("accept")
     assert (offer.peer, offer.intent.round, offer.intent.tag) == (PEER, 7, "t")
     assert (offer.meta.steps, offer.meta.tokens, offer.meta.weight) == (70, 9, 2.0)
@@ -232,11 +238,11 @@ def test_the_strategy_may_refuse_a_partner(noted):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_what_is_not_finite_is_never_lent(noted, bad):
-    noted.strategy.due = [wish_of()]
+    noted.strategy.due = [intent_of()]
     noted.step()
-    wish = noted.wish()
+    intent = noted.intent()
     noted.x[0] = bad
-    assert noted.ask(wish).why.startswith("local: ")
+    assert noted.ask(intent).why.startswith("local: ")
     assert noted.strategy.of("abort") == [("t", "local: the parameters are not finite")]
     noted.x[0] = 0.0
     assert isinstance(lend(noted), SlotReady), "the slot is free again"
@@ -255,7 +261,7 @@ def test_an_apply_for_a_slot_that_was_not_handed_back_changes_nothing(noted):
     [(Kind.PAIR, {"peer": None}), (Kind.GROUP, {}), (Kind.GROUP, {"peer": None, "present": ()})],
 )
 def test_an_apply_that_names_nobody_is_refused(noted, kind, who):
-    ready = lend(noted, wish_of(kind), peer=None if kind is Kind.GROUP else PEER)
+    ready = lend(noted, intent_of(kind), peer=None if kind is Kind.GROUP else PEER)
     with pytest.raises(LocalProtocolError, match="expected who took part"):
         noted.apply(ready, **who)
 
@@ -264,13 +270,13 @@ def test_an_apply_that_names_nobody_is_refused(noted, kind, who):
 
 
 def test_an_exchange_is_held_back_until_its_steps_are_taken(noted):
-    ready = lend(noted, wish_of(apply_after_steps=3))
+    ready = lend(noted, intent_of(apply_after_steps=3))
     noted.step()
     noted.apply(ready)
-    noted.strategy.due = [wish_of(number=1)]
+    noted.strategy.due = [intent_of(number=1)]
     noted.step()
     assert noted.strategy.of("apply") == []
-    assert noted.ask(noted.wish()).why.startswith("busy: "), "it is still out"
+    assert noted.ask(noted.intent()).why.startswith("busy: "), "it is still out"
     noted.step()
     ((exchange,),) = noted.strategy.of("apply")
     assert exchange.steps_since == 3
@@ -278,14 +284,14 @@ def test_an_exchange_is_held_back_until_its_steps_are_taken(noted):
 
 
 def test_late_enough_it_is_merged_at_once(noted):
-    ready = lend(noted, wish_of(apply_after_steps=3))
+    ready = lend(noted, intent_of(apply_after_steps=3))
     noted.step(4)
     noted.apply(ready)
     assert noted.received(Applied) == [Applied(xid=XID, step=5, staleness_steps=4)]
 
 
 def test_a_pause_merges_what_is_held(noted):
-    ready, other = lend(noted, wish_of(apply_after_steps=9)), lend(noted, wish_of(tag="other"))
+    ready, other = lend(noted, intent_of(apply_after_steps=9)), lend(noted, intent_of(tag="other"))
     noted.apply(ready)
     noted.tell(Pause())
     assert [applied.step for applied in noted.received(Applied)] == [2]
@@ -298,7 +304,7 @@ def test_a_pause_merges_what_is_held(noted):
 def test_the_end_merges_what_is_held_before_it_saves(make_rig, end):
     rig = make_rig(strategy=Streaming, settings={"every": 8, "overlap": 4, "fragments": 1})
     rig.step(8)
-    ready = rig.ask(rig.wish())
+    ready = rig.ask(rig.intent())
     rig.halves(ready)[1].fill_(0.5)
     rig.apply(ready)
     assert rig.received(Applied) == []
@@ -315,14 +321,14 @@ def test_the_end_merges_what_is_held_before_it_saves(make_rig, end):
     assert rig.strategy.m.abs().max() > 0, "the snapshot holds it"
 
 
-def test_the_last_step_merges_what_is_held_and_makes_the_last_wishes(make_rig):
+def test_the_last_step_merges_what_is_held_and_makes_the_last_intents(make_rig):
     rig = make_rig(steps_max=2, strategy=Noted, settings={})
-    ready = lend(rig, wish_of(apply_after_steps=9))
+    ready = lend(rig, intent_of(apply_after_steps=9))
     rig.apply(ready)
     rig.step()
     assert rig.loop.finished
     assert len(rig.strategy.of("apply")) == 1
-    (last,) = rig.received(Wish)
+    (last,) = rig.received(PostedIntent)
     assert last.tag == "last"
     assert isinstance(rig.ask(last), SlotReady)
 
@@ -331,10 +337,10 @@ def test_the_last_step_merges_what_is_held_and_makes_the_last_wishes(make_rig):
 
 
 def test_answers_are_offered_first_and_serve_whoever_asks(noted):
-    noted.strategy.open = [wish_of(selector=Selector.NEIGHBOUR)]
+    noted.strategy.open = [intent_of(selector=Selector.NEIGHBOUR)]
     noted.send(Stop())
     noted.loop.run(shard_seed=1)
-    (answer,) = noted.received(Wish)
+    (answer,) = noted.received(PostedIntent)
     assert answer.is_open
     for number, peer in enumerate((PEER, THIRD)):
         noted.loop.stopping = False
@@ -346,19 +352,25 @@ def test_answers_are_offered_first_and_serve_whoever_asks(noted):
 
 
 def test_an_answer_that_changes_with_the_members_is_offered_again(noted):
-    noted.strategy.open = [wish_of(base_version=b"one"), wish_of(Kind.PULL, base_version=b"one")]
-    noted.loop.wishes.offer_answers(noted.state)
-    noted.strategy.open = [wish_of(base_version=b"two"), wish_of(Kind.PULL, base_version=b"two")]
+    noted.strategy.open = [
+        intent_of(base_version=b"one"),
+        intent_of(Kind.PULL, base_version=b"one"),
+    ]
+    noted.loop.intents.offer_answers(noted.state)
+    noted.strategy.open = [
+        intent_of(base_version=b"two"),
+        intent_of(Kind.PULL, base_version=b"two"),
+    ]
     noted.tell(Members(members=(ME, PEER)))
-    pair, pull, again = noted.received(Wish)
+    pair, pull, again = noted.received(PostedIntent)
     assert (pair.kind, pull.kind, again.kind) == ("pair", "pull", "pair")
     assert again.base_version == b"two"
 
 
 def diloco(make_rig):
     rig = make_rig(strategy=DiLoCo, settings={"every": 4})
-    rig.loop.wishes.offer_answers(rig.state)
-    (answer,) = rig.received(Wish)
+    rig.loop.intents.offer_answers(rig.state)
+    (answer,) = rig.received(PostedIntent)
     return rig, answer
 
 
@@ -369,9 +381,9 @@ def test_who_missed_a_round_pulls_what_a_peer_gives(make_rig):
     ahead.strategy.lineage += torch.tensor([3.0, 77.0])
     ahead.strategy.rounds.catch_up(5)
     behind.step(4)
-    behind.tell(Drop(number=behind.wish().number, why="timeout: nobody came"))
+    behind.tell(Drop(number=behind.intent().number, why="timeout: nobody came"))
     behind.step()
-    pull = behind.wish()
+    pull = behind.intent()
     assert (pull.kind, pull.tag, pull.is_open) == ("pull", "catch-up", False)
     assert answer.numel == pull.numel == 2 * DIM + 3
 
@@ -390,12 +402,12 @@ def test_who_missed_a_round_pulls_what_a_peer_gives(make_rig):
 
 
 def test_giving_is_no_hindrance_and_its_end_no_abort(noted):
-    noted.strategy.open = [wish_of(Kind.PULL)]
-    noted.loop.wishes.offer_answers(noted.state)
-    answer = noted.wish()
+    noted.strategy.open = [intent_of(Kind.PULL)]
+    noted.loop.intents.offer_answers(noted.state)
+    answer = noted.intent()
     gives = noted.ask(answer)
     assert noted.ask(answer, peer=THIRD).why.startswith("busy: "), "one reader at a time"
-    takes = lend(noted, wish_of(Kind.PULL))
+    takes = lend(noted, intent_of(Kind.PULL))
     assert noted.strategy.of("accept") == [noted.strategy.events[0][1:]], "only who gives is asked"
     noted.release(gives, why="")
     noted.apply(takes)
@@ -405,7 +417,7 @@ def test_giving_is_no_hindrance_and_its_end_no_abort(noted):
 
 
 def test_a_group_brings_the_mean_of_those_who_were_present(noted):
-    ready = lend(noted, wish_of(Kind.GROUP, selector=Selector.ALL, weight=3.0), peer=None)
+    ready = lend(noted, intent_of(Kind.GROUP, selector=Selector.ALL, weight=3.0), peer=None)
     own, room = noted.halves(ready)
     own.fill_(1.0)
     room.fill_(2.0)
@@ -423,12 +435,12 @@ def test_several_views_lie_one_after_the_other(make_rig):
     rig = make_rig(strategy=Streaming, settings={"every": 8, "fragments": 2, "overlap": 0})
     rig.strategy.phi += 3.0
     rig.step(8)
-    wish = rig.wish()
-    assert [(view.name, view.codec, view.numel) for view in wish.views] == [
+    intent = rig.intent()
+    assert [(view.name, view.codec, view.numel) for view in intent.views] == [
         ("delta", "E3M0", DIM),
         ("phi", "Q8B64", DIM),
     ]
-    own, _ = rig.halves(rig.ask(wish))
+    own, _ = rig.halves(rig.ask(intent))
     assert torch.equal(own[:DIM], rig.strategy.phi - rig.x)
     assert torch.equal(own[DIM : 2 * DIM], torch.full((DIM,), 3.0))
 
@@ -445,9 +457,14 @@ def test_records_are_applied_in_order_and_once(make_rig):
     rounds = []
     for number in range(3):
         first.step()
-        wish = first.wish()
-        assert (wish.kind, wish.round, len(wish.record), wish.views) == ("log", number, 1, ())
-        records = (LogRecord(author=ME, payload=wish.record, round=wish.round),)
+        intent = first.intent()
+        assert (intent.kind, intent.round, len(intent.record), intent.views) == (
+            "log",
+            number,
+            1,
+            (),
+        )
+        records = (LogRecord(author=ME, payload=intent.record, round=intent.round),)
         rounds.append(Records(round=number, records=records))
         first.tell(rounds[-1])
     second.tell(rounds[1], rounds[0], rounds[0], rounds[2], rounds[1])
@@ -463,7 +480,7 @@ def test_a_round_that_is_open_is_measured_once_and_records_are_no_abort(make_rig
     rig.step(3)
     assert torch.equal(rig.x, before), "no optimizer, no gradient"
     assert all(parameter.grad is None for parameter in rig.state.model.parameters())
-    assert len(rig.received(Wish)) == 1
+    assert len(rig.received(PostedIntent)) == 1
     assert rig.state.step == 3
 
 
@@ -506,9 +523,9 @@ def test_a2cid2_by_its_clock_keeps_the_sum_of_both_vectors(make_rig):
     one, two = (make_rig(strategy=A2CiD2, settings={"rate": 1.0}) for _ in range(2))
     for rig in (one, two):
         rig.tell(Members(members=(ME, PEER)))
-        rig.loop.wishes.offer_answers(rig.state)
+        rig.loop.intents.offer_answers(rig.state)
     two.step(3)  # the nodes differ
-    answer = two.received(Wish)[-1]
+    answer = two.received(PostedIntent)[-1]
     start = sum((r.x + r.strategy.x_tilde).double() for r in (one, two))
     learnt = torch.zeros(DIM, dtype=torch.float64)
     rings = 0
@@ -518,10 +535,10 @@ def test_a2cid2_by_its_clock_keeps_the_sum_of_both_vectors(make_rig):
             rig.step()
             learnt += (rig.x + rig.strategy.x_tilde).double() - before
         one.loop.ring_clock()
-        for wish in one.received(Wish):
-            if not wish.is_open:
+        for intent in one.received(PostedIntent):
+            if not intent.is_open:
                 rings += 1
-                swap(one, one.ask(wish), two, two.ask(answer, peer=ME))
+                swap(one, one.ask(intent), two, two.ask(answer, peer=ME))
     end = sum((r.x + r.strategy.x_tilde).double() for r in (one, two))
     assert (end - start - learnt).abs().max() < 1e-4
     assert 160 < rings < 240, "a clock of half the rate; a partner's gives the other half"
@@ -538,22 +555,22 @@ def swap(one, first, two, second):
     two.apply(second, peer=ME)
 
 
-def test_rings_are_made_up_for_when_the_wish_before_has_begun(make_rig):
+def test_rings_are_made_up_for_when_the_intent_before_has_begun(make_rig):
     rig = make_rig(strategy=A2CiD2, settings={"rate": 64.0})
     rig.step()
     assert rig.loop.clocks.rings == CLOCK_RINGS_MAX
     for _ in range(3):
         rig.loop.ring_clock()
-    wish = rig.wish()
+    intent = rig.intent()
     assert rig.loop.clocks.rings == CLOCK_RINGS_MAX - 1, "one waits at a time"
-    rig.tell(Drop(number=wish.number, why="busy"))
+    rig.tell(Drop(number=intent.number, why="busy"))
     rig.loop.ring_clock()
-    assert rig.wish().number > wish.number
+    assert rig.intent().number > intent.number
 
 
 def test_a_view_is_asked_for_by_a_message_that_survives_the_wire(noted):
-    noted.strategy.due = [wish_of()]
+    noted.strategy.due = [intent_of()]
     noted.step()
-    noted.tell(TakeView(ticket=7, number=noted.wish().number))
+    noted.tell(TakeView(ticket=7, number=noted.intent().number))
     (ready,) = noted.received(SlotReady)
     assert (ready.ticket, noted.strategy.of("accept")) == (7, []), "of a group nobody is asked"

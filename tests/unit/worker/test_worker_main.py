@@ -11,9 +11,9 @@ from swarmnode.errors import MalformedMessage
 from swarmnode.ipc.control import (
     Configure,
     Pause,
+    PostedIntent,
     Progress,
     Stop,
-    Wish,
     WorkerReady,
     decode_from_worker,
     encode_message,
@@ -93,9 +93,11 @@ def test_a_worker_says_what_its_strategy_is_like(
     assert (ready.numel, ready.payload_numel) == (DIM, payload_numel)
     assert (ready.round_steps, ready.log_round) == (round_steps, 0)
     assert (segment.numel, segment.slots) == (2 * payload_numel, limits.SLOTS_PER_WORKER)
-    wishes = [message for message in messages if isinstance(message, Wish)]
-    assert [(wish.kind, wish.is_open) for wish in wishes] == [(kind, True) for kind in answers]
-    assert messages[1 : 1 + len(answers)] == wishes, "answers follow at once"
+    intents = [message for message in messages if isinstance(message, PostedIntent)]
+    assert [(intent.kind, intent.is_open) for intent in intents] == [
+        (kind, True) for kind in answers
+    ]
+    assert messages[1 : 1 + len(answers)] == intents, "answers follow at once"
 
 
 def test_what_comes_right_behind_the_order_is_obeyed(begin):

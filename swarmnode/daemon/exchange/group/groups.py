@@ -1,14 +1,15 @@
-"""Wishes for a group mean: who takes part, how long they are waited for, and what becomes of it.
+"""Intents for a group mean: who takes part, how long they are waited for, and what becomes of it.
 
 ::
 
-    Wish --members, gid--> GroupRuns.begin ... roll closed --> Lender.borrow ... Commit --> apply
-                                                                             Abort --> give_back
+    PostedIntent --members, gid--> GroupRuns.begin ... roll closed --> Lessor.borrow
+                                   ... Commit --> apply
+                                       Abort ---> give_back
 
-Training goes on while a wish waits for others, so waiting costs no step; the payload is taken when
-the roll closes. How long it stays open follows from how often this node wishes the same: see
+Training goes on while an intent waits for others, so waiting costs no step; the payload is taken
+when the roll closes. How long it stays open follows from how often this node wants the same: see
 GROUP_ENLIST_SHARE. Before that is known it is GROUP_ENLIST_S_MAX, for workers that start together
-build their models at different speed; the next wish takes the place of one that still waits.
+build their models at different speed; the next intent takes the place of one that still waits.
 
 A group holds GROUP_MEMBERS_MAX. Where more train, those with the smallest ids have its places, and
 the others train beside it and catch up: two groups of one round would be two lineages for good.
@@ -31,10 +32,10 @@ from swarmnode.daemon.exchange.group.payload import (
     cut_pieces,
 )
 from swarmnode.daemon.exchange.group.runs import GroupRuns
-from swarmnode.daemon.worker.loans import Lender, Loan
+from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Wish
+from swarmnode.ipc.control import PostedIntent
 from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip import groups, matching
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 GROUP_SERVICE = "group"
 _log = get_logger("swarmnode.daemon.exchange")
-_Lane = tuple[str, int]  # tag, fragment
+_Topic = tuple[str, int]  # tag, fragment
 # One round that comes to nothing is a straggler's. From the second in a row on, and after so long
 # that rounds of a second may miss a few, it is no accident.
 _FAILED_MIN = 2
@@ -64,7 +65,7 @@ class Failing:
 
 
 class Groups:
-    """The WishTaker of group means.
+    """The IntentHandler of group means.
 
     Args:
         key: 32 bytes that guard every exchange.
@@ -73,11 +74,11 @@ class Groups:
 
     Attributes:
         on_mean: told of each mean over whom it is.
-        on_wish: told of each round that begins.
+        on_intent: told of each round that begins.
         on_worker_gone: told that the next worker begins anew.
         on_end: told of each round's end, and whether its mean is applied.
-        is_beside: whether all places of the group were taken by others at the last wish.
-        committed_total, refused_total: means applied, and wishes that did not even begin.
+        is_beside: whether all places of the group were taken by others at the last intent.
+        committed_total, refused_total: means applied, and intents that did not even begin.
         payloads_refused_total: shares and sums of others that were implausibly large.
     """
 
@@ -90,7 +91,7 @@ class Groups:
         codec_name: str,
         partners: Partners,
         services: ScopedServices,
-        lender: Lender,
+        lessor: Lessor,
         live: Callable[[], Collection[PeerId]],
         env: Env,
     ) -> None:
@@ -99,13 +100,13 @@ class Groups:
         self._key = key
         self._codec_name = codec_name
         self._partners = partners
-        self._lender = lender
+        self._lessor = lessor
         self._env = env
-        self._running: dict[bytes, _Lane] = {}
-        self._newest: dict[_Lane, bytes] = {}  # bounded as wishes are, like the next
-        self._wished_at: dict[_Lane, float] = {}
-        self._failing: dict[_Lane, Failing] = {}
-        self._is_known = False  # to the worker, or it is dead: nothing came of the wish
+        self._running: dict[bytes, _Topic] = {}
+        self._newest: dict[_Topic, bytes] = {}  # bounded as intents are, like the next
+        self._posted_at: dict[_Topic, float] = {}
+        self._failing: dict[_Topic, Failing] = {}
+        self._is_known = False  # to the worker, or it is dead: nothing came of the intent
         self.runs = GroupRuns(
             GROUP_SERVICE,
             self_id=self_id,
@@ -116,55 +117,57 @@ class Groups:
             called=self._called,
         )
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
-        self.on_wish: Callable[[Wish], None] = lambda _wish: None
+        self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None
         self.is_beside = False
         self.committed_total = self.refused_total = self.payloads_refused_total = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve wishes until cancelled."""
+        """Serve intents until cancelled."""
         await self.runs.run(task_status=task_status)
 
-    # --- as a WishTaker ------------------------------------------------------------------------
+    # --- as an IntentHandler -----------------------------------------------------------------
 
-    def wished(self, wish: Wish) -> None:
-        """Look for others who wish the same; an earlier wish that still waits is given up."""
-        lane = (wish.tag, wish.fragment)
-        self._replace(lane)
-        self.on_wish(wish)
-        members, is_full = self._members(wish)
+    def intent_posted(self, intent: PostedIntent) -> None:
+        """Look for others that want the same; an earlier intent that still waits is given up."""
+        topic = (intent.tag, intent.fragment)
+        self._replace(topic)
+        self.on_intent(intent)
+        members, is_full = self._members(intent)
         self.is_beside = self._self_id not in members
         if self.is_beside:
             self.refused_total += 1
-            self._failing.pop(lane, None)
-            self._lender.drop(wish, f"busy: {len(members)} others have all places of the group")
+            self._failing.pop(topic, None)
+            self._lessor.drop(intent, f"busy: {len(members)} others have all places of the group")
             self.on_end(False)
             return
-        enlist_s = self._enlist_s(lane)
-        gid = events.group_id(self._key, wish.tag, wish.fragment, wish.round, wish.base_version)
-        pieces = cut_pieces(cut_chunks(wish, self._codec_name))
+        enlist_s = self._enlist_s(topic)
+        gid = events.group_id(
+            self._key, intent.tag, intent.fragment, intent.round, intent.base_version
+        )
+        pieces = cut_pieces(cut_chunks(intent, self._codec_name))
         if not pieces or not self.runs.may_begin(gid):
             self.refused_total += 1
             why = "round: it is over here, or too many run at once"
-            self._note_failure(lane, why)
-            self._lender.drop(wish, why)
+            self._note_failure(topic, why)
+            self._lessor.drop(intent, why)
             return
-        self._running[gid] = lane
-        self._newest[lane] = gid
+        self._running[gid] = topic
+        self._newest[topic] = gid
         begin = events.Begin(
             gid,
             members,
             len(pieces),
-            wish.weight,
+            intent.weight,
             enlist_s,
-            transfer_limit_s(wish.numel),
+            transfer_limit_s(intent.numel),
             # There may be more members than are known here, who think that others have the places.
             electorate=members if is_full else (),
         )
-        ended = partial(self._ended, wish, gid)
+        ended = partial(self._ended, intent, gid)
         cargo = GroupPayload(
-            wish, pieces, self._lender, self._self_id, ended, self._note_refused_payload
+            intent, pieces, self._lessor, self._self_id, ended, self._note_refused_payload
         )
         self.runs.begin(begin, cargo)
 
@@ -173,20 +176,20 @@ class Groups:
         for gid in list(self._running):
             self._give_up_quietly(gid, "the worker went away")
         self._newest.clear()
-        self._wished_at.clear()
+        self._posted_at.clear()
         self._failing.clear()
         self.is_beside = False
         self.on_worker_gone()
 
     def partners_changed(self) -> None:
-        """Go on without the dead. Whoever came is in the next round."""
+        """Go on without the dead. A member that came is in the next round."""
         self.runs.members_changed()
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _replace(self, lane: _Lane) -> None:
-        """The worker knows already that nothing came of a wish that it lent nothing for."""
-        gid = self._newest.get(lane, b"")
+    def _replace(self, topic: _Topic) -> None:
+        """The worker knows already that nothing came of an intent that it lent nothing for."""
+        gid = self._newest.get(topic, b"")
         if self.runs.is_enlisting(gid):
             self._give_up_quietly(gid, "nobody came before the next round")
 
@@ -195,10 +198,10 @@ class Groups:
         self.runs.give_up(gid, why)
         self._is_known = False
 
-    def _enlist_s(self, lane: _Lane) -> float:
+    def _enlist_s(self, topic: _Topic) -> float:
         now = self._env.monotonic()
-        before = self._wished_at.get(lane)
-        self._wished_at[lane] = now
+        before = self._posted_at.get(topic)
+        self._posted_at[topic] = now
         if before is None:
             return limits.GROUP_ENLIST_S_MAX
         share = limits.GROUP_ENLIST_SHARE * (now - before)
@@ -215,28 +218,30 @@ class Groups:
         ]
         return min(found, key=lambda each: each.since, default=None)
 
-    def _note_failure(self, lane: _Lane, why: str) -> None:
-        before = self._failing.get(lane)
-        since = self._wished_at.get(lane, self._env.monotonic()) if before is None else before.since
-        self._failing[lane] = Failing(1 if before is None else before.rounds + 1, since, why)
+    def _note_failure(self, topic: _Topic, why: str) -> None:
+        before = self._failing.get(topic)
+        since = (
+            self._posted_at.get(topic, self._env.monotonic()) if before is None else before.since
+        )
+        self._failing[topic] = Failing(1 if before is None else before.rounds + 1, since, why)
 
     def _called(self, peer: PeerId, message: wire.Message) -> None:
         """A member waits for this node, which has no place: let it go on."""
         if self.is_beside and isinstance(message, wire.Enlist):
             self.runs.refuse(peer, message.gid, "others have all places of the group")
 
-    def _members(self, wish: Wish) -> tuple[tuple[PeerId, ...], bool]:
+    def _members(self, intent: PostedIntent) -> tuple[tuple[PeerId, ...], bool]:
         """Return with whom, and whether all places are taken.
 
         All meet. Or it is this node's part of the round's order where the strategy wants groups
         of a size, and has no lineages, which parts of a round would be.
         """
         everybody = {*self._partners.partners(), self._self_id}
-        size = min(wish.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
-        if not wish.group_size_max or wish.lineage is not None:
+        size = min(intent.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
+        if not intent.group_size_max or intent.lineage is not None:
             return groups.seats(everybody, size), len(everybody) >= size
-        salt = self._swarm_id + f"/{wish.tag}/{wish.fragment}".encode()
-        ordered = matching.order(salt, wish.round, everybody)
+        salt = self._swarm_id + f"/{intent.tag}/{intent.fragment}".encode()
+        ordered = matching.order(salt, intent.round, everybody)
         begin = ordered.index(self._self_id) // size * size
         return tuple(ordered[begin : begin + size]), False
 
@@ -244,34 +249,38 @@ class Groups:
         self.payloads_refused_total += 1
 
     def _ended(
-        self, wish: Wish, gid: bytes, loan: Loan | None, how: events.Commit | events.Abort
+        self,
+        intent: PostedIntent,
+        gid: bytes,
+        lease: BufferLease | None,
+        how: events.Commit | events.Abort,
     ) -> None:
-        lane = self._running.pop(gid)
-        if self._newest.get(lane) == gid:
-            del self._newest[lane]
-        if isinstance(how, events.Commit) and loan is not None:
+        topic = self._running.pop(gid)
+        if self._newest.get(topic) == gid:
+            del self._newest[topic]
+        if isinstance(how, events.Commit) and lease is not None:
             present = tuple(bytes(peer) for peer in how.contributors)
-            is_applied = self._lender.apply(loan, gid, present=present)
+            is_applied = self._lessor.apply(lease, gid, present=present)
             self.committed_total += is_applied
-            self._failing.pop(lane, None)
+            self._failing.pop(topic, None)
             self.on_mean(how.contributors)
             self.on_end(is_applied)
             _log.info(
                 "group mean",
-                tag=wish.tag,
-                round=wish.round,
+                tag=intent.tag,
+                round=intent.round,
                 members=len(present),
                 result=how.result.hex()[:16],
                 is_applied=is_applied,
             )
             return
         why = how.why if isinstance(how, events.Abort) else "nothing was lent"
-        _log.info("no group mean", tag=wish.tag, round=wish.round, why=why)
-        if loan is not None:
-            self._lender.give_back(loan, why)
+        _log.info("no group mean", tag=intent.tag, round=intent.round, why=why)
+        if lease is not None:
+            self._lessor.give_back(lease, why)
         elif not self._is_known:
-            self._lender.drop(wish, why)
-        self._note_failure(lane, why)
+            self._lessor.drop(intent, why)
+        self._note_failure(topic, why)
         self.on_end(False)
 
 

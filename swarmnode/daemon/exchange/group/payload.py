@@ -2,7 +2,7 @@
 
 Views lie one after the other, each cut into codec chunks; a piece is a run of chunks over all of
 them. Held in memory: the own payload encoded, the shares of others for the pieces that are made
-here, and the sums of one plan. The mean is put together in the loan's room.
+here, and the sums of one plan. The mean is put together in the lease's room.
 
 Codec calls run inline, a chunk at a time: each takes well under a millisecond.
 """
@@ -18,10 +18,10 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.exchange.group.runs import Payload
 from swarmnode.daemon.exchange.guard import Sizes
-from swarmnode.daemon.worker.loans import Lender, Loan
+from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.errors import MalformedMessage, Refused, WorkerError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Wish
+from swarmnode.ipc.control import PostedIntent
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.tensor.codec import Codec, get_codec
@@ -59,13 +59,13 @@ class Chunk:
 Piece = tuple[Chunk, ...]
 
 
-def cut_chunks(wish: Wish, codec_name: str) -> tuple[Chunk, ...]:
+def cut_chunks(intent: PostedIntent, codec_name: str) -> tuple[Chunk, ...]:
     """Return the chunks of all views in order; ``codec_name`` is the swarm's.
 
     Raises ConfigError: a view names no codec.
     """
     found, offset = [], 0
-    for number, view in enumerate(wish.views):
+    for number, view in enumerate(intent.views):
         codec = get_codec(view.codec or codec_name)
         for begin, end in chunks(view.numel, limits.CODEC_CHUNK_ELEMS):
             found.append(Chunk(codec, offset + begin, offset + end, number, view.is_scaled))
@@ -88,26 +88,26 @@ class GroupPayload:
     """The cargo of one run; see ``daemon/exchange/group/runs.py``.
 
     Args:
-        ended: told of the loan, or that there was none, once all is over.
+        ended: told of the lease, or that there was none, once all is over.
         refused: told of each share or sum that must not count.
     """
 
     def __init__(
         self,
-        wish: Wish,
+        intent: PostedIntent,
         pieces: tuple[Piece, ...],
-        lender: Lender,
+        lessor: Lessor,
         self_id: PeerId,
-        ended: Callable[[Loan | None, events.Commit | events.Abort], None],
+        ended: Callable[[BufferLease | None, events.Commit | events.Abort], None],
         refused: Callable[[], None] = lambda: None,
     ) -> None:
-        self._wish = wish
+        self._intent = intent
         self._pieces = pieces
-        self._lender = lender
+        self._lessor = lessor
         self._self_id = self_id
         self._ended = ended
         self._refused = refused
-        self._loan: Loan | None = None
+        self._lease: BufferLease | None = None
         self._own: list[Payload] = []
         self._own_sizes = Sizes()
         self._loaded = trio.Event()
@@ -117,12 +117,12 @@ class GroupPayload:
 
     async def load(self) -> None:
         """Borrow the views and encode them; what the others decode takes their place."""
-        self._loan = loan = await self._lender.borrow(self._wish)
+        self._lease = lease = await self._lessor.borrow(self._intent)
         for piece in self._pieces:
             encoded = []
             for chunk in piece:
                 payload = bytearray(chunk.codec.payload_bytes(chunk.numel))
-                values = chunk.of(loan.own)
+                values = chunk.of(lease.own)
                 chunk.codec.encode(values, payload)
                 chunk.codec.decode(payload, values)
                 if chunk.is_scaled:
@@ -156,7 +156,7 @@ class GroupPayload:
             received.append(payload)
         if await stream.receive():
             raise MalformedMessage("expected the end of a payload, got more bytes")
-        why = sizes.refusal(self._own_sizes, self._loan.weights if self._loan else UNKNOWN)
+        why = sizes.refusal(self._own_sizes, self._lease.weights if self._lease else UNKNOWN)
         if why:
             self._refused()
             raise Refused(f"refused: {why}")
@@ -199,22 +199,22 @@ class GroupPayload:
         return self._sums[piece]
 
     async def assemble(self) -> bytes:
-        """Decode all sums into the loan's room; return the SHA-256 over them."""
-        if self._loan is None:
+        """Decode all sums into the lease's room; return the SHA-256 over them."""
+        if self._lease is None:
             raise WorkerError("nothing was lent")
         digest = hashlib.sha256()
         sums = dict(self._sums)
         for number, piece in enumerate(self._pieces):
             for chunk, payload in zip(piece, sums[number], strict=True):
-                _RAW.decode(payload, chunk.of(self._loan.room))
+                _RAW.decode(payload, chunk.of(self._lease.room))
                 digest.update(payload)
                 await trio.lowlevel.checkpoint()
         return digest.digest()
 
     def committed(self, commit: events.Commit) -> None:
-        """Hand the loan on: its room holds the mean."""
-        self._ended(self._loan, commit)
+        """Hand the lease on: its room holds the mean."""
+        self._ended(self._lease, commit)
 
     def aborted(self, abort: events.Abort) -> None:
-        """Hand the loan on: its room holds nothing of use."""
-        self._ended(self._loan, abort)
+        """Hand the lease on: its room holds nothing of use."""
+        self._ended(self._lease, abort)

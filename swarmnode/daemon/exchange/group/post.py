@@ -164,7 +164,7 @@ class Post:
             parts = await parcel.load()
             session = self._session()
             if session is None or not parcel.is_wanted():
-                return  # whoever watches the session tells
+                return  # what watches the session tells
             name = self._names.payloads
             async with await session.open_stream(name, priority=Priority.BULK) as stream:
                 await stream.send_message(encode_record(parcel.header))

@@ -234,7 +234,7 @@ class GroupRuns:
                 run.cargo.aborted(effect)
 
     def _end(self, run: _Running) -> None:
-        """Let nobody touch the cargo any more."""
+        """Let no task touch the cargo any more."""
         run.is_over = True
         del self._runs[run.begin.gid]
         for scope in run.scopes:

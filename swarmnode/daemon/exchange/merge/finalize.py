@@ -2,15 +2,15 @@
 
 ::
 
-    whoever asks                            every member that has a worker, the asker too
+the caller                              every member that has a worker, the asker too
       --prepare(rule)-->                    its worker writes its share to a file
       --merge(participants, weights)-->     means by rounds of groups; the worker weighs the result
                         <--merged--         hash of the parameters, losses
       --done-->                             forgets it
 
 Training goes on meanwhile, with each node's own model. A member that dies is left out: the others
-end with the mean over those who are left. One merge at a time: whoever finds a member busy with
-another one gives its own up. The contract for others is ``proto/finalize.md``.
+end with the mean over those that are left. One merge at a time: a caller that finds a member
+busy with another one gives its own up. The contract for others is ``proto/finalize.md``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.exchange.group.runs import GroupRuns
 from swarmnode.daemon.exchange.merge.part import MergePart, Swarm, for_all
-from swarmnode.daemon.worker.loans import MergeDesk
+from swarmnode.daemon.worker.leases import MergeDesk
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
@@ -163,7 +163,7 @@ class Finalizer:
                 await self._tell_done(this)
 
     async def _lead(self, this: _Round, rule: str, members: Sequence[PeerId]) -> Finalized:
-        # Ourselves first: whoever is busy asks nobody.
+        # Ourselves first: a node that is busy asks no other.
         own = await self._part.prepare(self._self_id, _prepare(this, rule))
         this.prepared[self._self_id] = own
         others = [peer for peer in members if peer != self._self_id]

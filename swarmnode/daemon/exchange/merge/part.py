@@ -3,7 +3,7 @@
 The exact mean of one vector of each member, in files, by rounds of groups.
 
 One group if it can be, else a grid of them (``protocol/gossip/groups.py``): after the last round
-all members hold the same bits, by weight over everybody, unless somebody died on the way. In one
+all members hold the same bits, by weight over all members, unless one died on the way. In one
 group that costs nothing, since the others then hold the mean over those who are left. In a grid it
 makes the result a little wrong: :attr:`GlobalMean.is_exact` says so.
 """
@@ -33,11 +33,11 @@ from swarmnode.daemon.exchange.group.payload import (
 )
 from swarmnode.daemon.exchange.group.runs import GroupRuns
 from swarmnode.daemon.exchange.pair.exchanges import Partners
-from swarmnode.daemon.worker.loans import Loan, MergeDesk
+from swarmnode.daemon.worker.leases import BufferLease, MergeDesk
 from swarmnode.env import Env
 from swarmnode.errors import Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import MergeWeighed, Partner, ShareGiven, ViewShape, Wish
+from swarmnode.ipc.control import MergeWeighed, Partner, PostedIntent, ShareGiven, ViewShape
 from swarmnode.net.session import Session
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.groups import Group, grid
@@ -82,7 +82,7 @@ async def global_mean(
     """Average with all of ``weights``, this node among them, who do the same.
 
     Args:
-        weights: what everybody counts, and nobody says otherwise on the way.
+        weights: what each member counts, and none says otherwise on the way.
         own: overwritten where there are several rounds.
         room: another file, for what comes.
         key: 32 bytes that name this mean, the same for all.
@@ -125,10 +125,10 @@ async def _one_round(
     """Average ``own`` into ``room``; return over how many. Raises WorkerError."""
     weight = group.weights[group.members.index(self_id)]
     view = ViewShape(_TAG, _CODEC, own.numel)
-    wish = Wish(0, "group", _TAG, 0, number, "all", (view,), weight=weight)
+    intent = PostedIntent(0, "group", _TAG, 0, number, "all", (view,), weight=weight)
     n_bytes = own.numel * FLOAT32_BYTES
-    lender = _FileLender(_mapped(own.path, n_bytes), _mapped(room, n_bytes))
-    pieces = cut_pieces(cut_chunks(wish, _CODEC))
+    lessor = _FileLessor(_mapped(own.path, n_bytes), _mapped(room, n_bytes))
+    pieces = cut_pieces(cut_chunks(intent, _CODEC))
     gid = events.group_id(key, _TAG, 0, number, b"")
     begin = events.Begin(
         gid,
@@ -139,19 +139,19 @@ async def _one_round(
         transfer_limit_s(own.numel),
         weights=group.weights,
     )
-    runs.begin(begin, GroupPayload(wish, pieces, lender, self_id, lender.ended))
+    runs.begin(begin, GroupPayload(intent, pieces, lessor, self_id, lessor.ended))
     try:
-        await lender.is_over.wait()
+        await lessor.is_over.wait()
     finally:
         runs.give_up(gid, "asked to stop")
-    if not isinstance(lender.outcome, events.Commit):
-        why = lender.outcome.why if lender.outcome is not None else "it was stopped"
+    if not isinstance(lessor.outcome, events.Commit):
+        why = lessor.outcome.why if lessor.outcome is not None else "it was stopped"
         raise WorkerError(f"no mean over all members: {why}")
-    return len(lender.outcome.contributors)
+    return len(lessor.outcome.contributors)
 
 
-class _FileLender:
-    """Lends one file, once. It is a ``Lender`` of which a group's cargo uses ``borrow`` only."""
+class _FileLessor:
+    """Lends one file, once. It is a ``Lessor`` of which a group's cargo uses ``borrow`` only."""
 
     def __init__(self, own: memoryview, room: memoryview) -> None:
         self._own, self._room = own, room
@@ -160,31 +160,31 @@ class _FileLender:
 
     async def borrow(
         self,
-        wish: Wish,
+        intent: PostedIntent,
         partner: Partner | None = None,  # noqa: ARG002
         round_number: int | None = None,  # noqa: ARG002
-    ) -> Loan:
+    ) -> BufferLease:
         await trio.lowlevel.checkpoint()
-        return Loan(wish, 0, 0, self._own, self._room, 0, 0)
+        return BufferLease(intent, 0, 0, self._own, self._room, 0, 0)
 
-    def ended(self, loan: Loan | None, how: events.Commit | events.Abort) -> None:  # noqa: ARG002
+    def ended(self, lease: BufferLease | None, how: events.Commit | events.Abort) -> None:  # noqa: ARG002
         self.outcome = how
         self.is_over.set()
 
     def apply(self, *_: object, **__: object) -> bool:
         return True
 
-    def give_back(self, loan: Loan, why: str) -> None:
+    def give_back(self, lease: BufferLease, why: str) -> None:
         """Nothing is owed."""
 
-    def drop(self, wish: Wish, why: str) -> None:
-        """Nobody waits to hear it."""
+    def drop(self, intent: PostedIntent, why: str) -> None:
+        """No caller waits to hear it."""
 
 
 def _mapped(path: Path, n_bytes: int) -> memoryview:
     """Map a file of that size, made if it is not there; what is written is in the file.
 
-    It is unmapped when nobody holds a part of it any more: cancelled work lets go of it late.
+    It is unmapped when no task holds a part of it any more: cancelled work lets go of it late.
     """
     with path.open("r+b" if path.exists() else "w+b") as file:
         file.truncate(n_bytes)

@@ -7,11 +7,12 @@ the same messages either way.
 
 ::
 
-    Wish --Available, Begin--> core --StartTransfer--> Lender.borrow -> Transfer (codecs, slot)
-    core --Commit--> Lender.apply     core --Abort--> Lender.give_back
+    PostedIntent --Available, Begin--> core
+    core --StartTransfer--> Lessor.borrow -> Transfer (codecs, slot)
+    core --Commit--> Lessor.apply     core --Abort--> Lessor.give_back
 
-Each wish is offered once, as soon as no exchange runs and somebody can be reached. What nobody
-took then waits for others who offer; but a wish for a random neighbour goes back to the worker.
+Each intent is offered once, as soon as no exchange runs and a peer can be reached. What none
+took then waits for others who offer; but an intent for a random neighbour goes back to the worker.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver
-from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals, Lane, Transfer, decode_message
-from swarmnode.daemon.exchange.pair.wishes import PairWishes, PartnerChoice, for_core
-from swarmnode.daemon.worker.loans import Lender, Loan, NoLoan
+from swarmnode.daemon.exchange.pair.intents import PairIntents, PartnerChoice, for_core
+from swarmnode.daemon.exchange.pair.transfer import (
+    ExchangeStream,
+    ExchangeTotals,
+    Transfer,
+    decode_message,
+)
+from swarmnode.daemon.worker.leases import BufferLease, Lessor, NoLease
 from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,
@@ -40,7 +46,7 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Partner, Wish
+from swarmnode.ipc.control import Partner, PostedIntent
 from swarmnode.net.paths import cost_of
 from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
@@ -83,11 +89,11 @@ def costs(partners: Partners) -> dict[PeerId, float]:
 class _Side:
     """Our side of the exchange that runs: what was agreed on, and the slot once it is lent."""
 
-    wish: Wish
+    intent: PostedIntent
     partner: Partner
     round: int  # the partner's
     transfer: Transfer
-    loan: Loan | None = None
+    lease: BufferLease | None = None
     is_over: bool = False
     borrowing: trio.CancelScope = field(default_factory=trio.CancelScope)
 
@@ -99,13 +105,13 @@ class _Side:
 
 
 class Exchanges:
-    """The WishTaker of pairs: offers, answers and carries out exchanges, one at a time.
+    """The IntentHandler of pairs: offers, answers and carries out exchanges, one at a time.
 
     Args:
         key: 32 bytes that guard every exchange.
         topology: the graph of who meets whom that the manifest names.
         codec: of views that name none.
-        lender: lends the worker's slots.
+        lessor: lends the worker's slots.
         record: one line of history.
         lost: this exchange has committed, but the worker that was to merge it is gone.
     """
@@ -121,12 +127,12 @@ class Exchanges:
         services: ScopedServices,
         codec: Codec,
         env: Env,
-        lender: Lender,
+        lessor: Lessor,
         record: Callable[[events.Finished], None],
         lost: Callable[[bytes], None],
     ) -> None:
         self._neighbours = partners
-        self._lender = lender
+        self._lessor = lessor
         self._record = record
         self._lost = lost
         self._choice = PartnerChoice(self_id, swarm_id, topology, env)
@@ -134,10 +140,10 @@ class Exchanges:
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(
             self.core, self._carry_out, now=env.monotonic
         )
-        self._wishes = PairWishes(codec)
-        self._offered: Wish | None = None  # what Begin was about, though it may be out of date
-        self._lanes: dict[bytes, Lane] = {}
-        self._current: Lane | None = None  # that of the exchange in flight
+        self._intents = PairIntents(codec)
+        self._offered: PostedIntent | None = None  # in Begin; another may be in its place by now
+        self._streams: dict[bytes, ExchangeStream] = {}
+        self._current: ExchangeStream | None = None  # that of the exchange in flight
         self._side: _Side | None = None  # from its StartTransfer on
         self._merge_next: int | None = None
         self._transfer_mean_s: float | None = None
@@ -160,33 +166,33 @@ class Exchanges:
             try:
                 await self._driver.run()
             finally:
-                self._nursery = None  # lanes end after this, and nobody is left to be told
+                self._nursery = None  # streams end after this, and no one is left to be told
 
-    # --- as a WishTaker -------------------------------------------------------------------
+    # --- as an IntentHandler -----------------------------------------------------------------
 
-    def wished(self, wish: Wish) -> None:
-        """Offer a wish when nothing else runs, keep an answer for whoever asks."""
-        why = "local: leaving" if self._draining else self._wishes.refusal(wish)
+    def intent_posted(self, intent: PostedIntent) -> None:
+        """Offer an intent when nothing else runs, keep an answer for peers that ask."""
+        why = "local: leaving" if self._draining else self._intents.refusal(intent)
         if why:
             log = _log.debug if self._draining else _log.error
-            log("a wish that no pair serves", tag=wish.tag, why=why)
-            if not wish.is_open:
-                self._lender.drop(wish, why)
+            log("an intent that no pair serves", tag=intent.tag, why=why)
+            if not intent.is_open:
+                self._lessor.drop(intent, why)
             return
-        self._wishes.add(wish)
-        self._driver.feed(events.Available(for_core(wish), self._transfer_limit_s(wish)))
+        self._intents.add(intent)
+        self._driver.feed(events.Available(for_core(intent), self._transfer_limit_s(intent)))
         self._may_begin.set()
 
     def worker_gone(self) -> None:
-        """The worker died with its wishes and slots: whatever runs is over."""
-        self._wishes.take_all()
+        """The worker died with its intents and slots: whatever runs is over."""
+        self._intents.take_all()
         self._driver.feed(events.Unavailable())
         if self._side is not None:
             self._side.transfer.end()
         self.give_up("the worker went away")
 
     def partners_changed(self) -> None:
-        """There may be somebody to offer to: a wish may have waited for that."""
+        """There may be a peer to offer to: an intent may have waited for that."""
         self._may_begin.set()
 
     # --- offering -------------------------------------------------------------------------
@@ -199,21 +205,21 @@ class Exchanges:
             self._begin()
 
     def _begin(self) -> None:
-        """Offer the oldest wish that was not tried yet and that somebody may want."""
-        for wish in self._wishes.untried():
+        """Offer the oldest intent that was not tried yet and that a peer may want."""
+        for intent in self._intents.untried():
             if not self.core.is_idle:
                 return
             members = self._neighbours.partners()
-            candidates = self._choice.candidates(wish, members, costs(self._neighbours))
+            candidates = self._choice.candidates(intent, members, costs(self._neighbours))
             if candidates:
-                self._wishes.note_tried(wish)
-                self._offered = wish
-                limit_s = self._transfer_limit_s(wish)
-                self._driver.feed(events.Begin(wish.tag, wish.fragment, candidates, limit_s))
-            elif wish.selector == "neighbour":
-                self._take_back(wish, "unreachable: no neighbour is connected")
+                self._intents.note_tried(intent)
+                self._offered = intent
+                limit_s = self._transfer_limit_s(intent)
+                self._driver.feed(events.Begin(intent.tag, intent.fragment, candidates, limit_s))
+            elif intent.selector == "neighbour":
+                self._take_back(intent, "unreachable: no neighbour is connected")
 
-    def _transfer_limit_s(self, wish: Wish) -> float:
+    def _transfer_limit_s(self, intent: PostedIntent) -> float:
         """Two steps' time for the views, and five times what an exchange usually takes.
 
         Before the first one, a slow home uplink's time.
@@ -221,25 +227,25 @@ class Exchanges:
         limit_s = limits.EXCHANGE_VIEW_S + limits.EXCHANGE_TRANSFER_S_MIN
         if self._transfer_mean_s is not None:
             return limit_s + 5 * self._transfer_mean_s
-        payload_bytes = self._wishes.payload_bytes(wish)
+        payload_bytes = self._intents.payload_bytes(intent)
         return limit_s + payload_bytes / limits.EXCHANGE_RATE_BYTES_PER_S_MIN
 
-    def _take_back(self, wish: Wish, why: str) -> None:
-        """Give up a wish that was promised to nobody."""
-        self._wishes.remove(wish.number)
-        self._driver.feed(events.Unavailable(wish.number))
-        self._lender.drop(wish, why)
+    def _take_back(self, intent: PostedIntent, why: str) -> None:
+        """Give up an intent that was promised to no peer."""
+        self._intents.remove(intent.number)
+        self._driver.feed(events.Unavailable(intent.number))
+        self._lessor.drop(intent, why)
 
     # --- the end of it --------------------------------------------------------------------
 
     async def drain(self) -> None:
         """Offer and accept nothing more; return when no exchange runs."""
         self._draining = True
-        for wish in self._wishes.take_all():
-            self._lender.drop(wish, "local: leaving")
+        for intent in self._intents.take_all():
+            self._lessor.drop(intent, "local: leaving")
         self._driver.feed(events.Unavailable())
         if self._current is not None and self._side is None:
-            self.give_up("leaving")  # nobody has accepted yet
+            self.give_up("leaving")  # no peer has accepted yet
         while self._current is not None:
             self._ended = trio.Event()
             await self._ended.wait()
@@ -256,7 +262,7 @@ class Exchanges:
             case events.Send(peer, message):
                 self._send(peer, message)
             case events.StartTransfer():
-                self._start_transfer(self._lanes[effect.xid], effect)
+                self._start_transfer(self._streams[effect.xid], effect)
             case events.MergeChunk(index=index):
                 self._merge_next = index
             case events.Commit(xid):
@@ -272,49 +278,50 @@ class Exchanges:
         if self._nursery is None:
             return
         if isinstance(message, wire.Offer):
-            lane = self._lanes[message.xid] = self._current = Lane(peer, message.xid)
-            lane.post(message)
-            self._nursery.start_soon(self._open_stream, lane)
+            exchange = ExchangeStream(peer, message.xid)
+            self._streams[message.xid] = self._current = exchange
+            exchange.post(message)
+            self._nursery.start_soon(self._open_stream, exchange)
             return
-        known = self._lanes.get(message.xid)
+        known = self._streams.get(message.xid)
         if known is not None and known.peer == peer and known.takes_messages:
             known.post(message)
         else:
             self._nursery.start_soon(self._send_alone, peer, message)
 
-    def _start_transfer(self, lane: Lane, start: events.StartTransfer) -> None:
-        wish = self._wishes.get(start.number)
-        if wish is None:
-            wish = self._offered  # another has taken its place: the worker will not lend
-            assert wish is not None
-        elif not wish.is_open:
-            self._wishes.remove(start.number)
+    def _start_transfer(self, exchange: ExchangeStream, start: events.StartTransfer) -> None:
+        intent = self._intents.get(start.number)
+        if intent is None:
+            intent = self._offered  # another has taken its place: the worker will not lend
+            assert intent is not None
+        elif not intent.is_open:
+            self._intents.remove(start.number)
         theirs = start.theirs
         partner = Partner(
             start.peer, theirs.step, theirs.tokens, theirs.weight, theirs.base_version
         )
-        transfer = Transfer(self._wishes.pieces(wish))
-        self._side = side = _Side(wish, partner, theirs.round, transfer)
-        self._current = lane
-        lane.start(transfer)
+        transfer = Transfer(self._intents.pieces(intent))
+        self._side = side = _Side(intent, partner, theirs.round, transfer)
+        self._current = exchange
+        exchange.start(transfer)
         if self._nursery is not None:
-            self._nursery.start_soon(self._borrow, lane, side)
+            self._nursery.start_soon(self._borrow, exchange, side)
 
-    async def _borrow(self, lane: Lane, side: _Side) -> None:
+    async def _borrow(self, exchange: ExchangeStream, side: _Side) -> None:
         """Get the slot at the worker's next step boundary, and begin to send."""
         with side.borrowing:
             try:
-                loan = await self._lender.borrow(side.wish, side.partner, side.round)
-            except NoLoan as error:
+                lease = await self._lessor.borrow(side.intent, side.partner, side.round)
+            except NoLease as error:
                 if not side.is_over:
-                    self._driver.feed(events.LocalFailed(lane.xid, str(error)))
+                    self._driver.feed(events.LocalFailed(exchange.xid, str(error)))
                 return
             if side.is_over:
-                self._lender.give_back(loan, "the exchange is over")
+                self._lessor.give_back(lease, "the exchange is over")
                 return
-            side.loan = loan
-            side.transfer.lend(loan.own, loan.room, loan.weights)
-            lane.wake()
+            side.lease = lease
+            side.transfer.lend(lease.own, lease.room, lease.weights)
+            exchange.wake()
 
     def _end_side(self) -> _Side:
         side, self._side = self._side, None
@@ -326,20 +333,20 @@ class Exchanges:
         assert self._side is not None
         self._side.transfer.measure()
         side = self._end_side()
-        assert side.loan is not None
+        assert side.lease is not None
         self.totals.add(side.transfer)
-        if not self._lender.apply(side.loan, xid, side.partner):
-            self._lost(xid)  # the worker died after READY: nobody is left to merge it
+        if not self._lessor.apply(side.lease, xid, side.partner):
+            self._lost(xid)  # the worker died after READY: none is left to merge it
 
     def _aborted(self, why: str) -> None:
         side = self._end_side()
-        if side.loan is not None:
-            self._lender.give_back(side.loan, why)
+        if side.lease is not None:
+            self._lessor.give_back(side.lease, why)
 
     def _untaken(self, number: int, why: str) -> None:
-        wish = self._wishes.get(number)
-        if wish is not None and wish.selector == "neighbour":
-            self._take_back(wish, why)
+        intent = self._intents.get(number)
+        if intent is not None and intent.selector == "neighbour":
+            self._take_back(intent, why)
 
     def _finished(self, effect: events.Finished) -> None:
         if self._current is not None:
@@ -360,66 +367,70 @@ class Exchanges:
 
     # --- streams --------------------------------------------------------------------------
 
-    async def _open_stream(self, lane: Lane) -> None:
-        session = self._neighbours.sessions.get(lane.peer)
-        with self._keeping(lane, session):
+    async def _open_stream(self, exchange: ExchangeStream) -> None:
+        session = self._neighbours.sessions.get(exchange.peer)
+        with self._keeping(exchange, session):
             if session is None:
-                raise ChannelBroken(f"no session with {lane.peer.short}")
+                raise ChannelBroken(f"no session with {exchange.peer.short}")
             stream = await session.open_stream(self._exchange_name, priority=Priority.BULK)
-            await lane.run(stream, self)
+            await exchange.run(stream, self)
 
     async def _serve_stream(self, session: Session, stream: Stream) -> None:
         """A peer opened a stream: its first message must be an OFFER."""
         offer = await _receive_offer(stream)
-        if offer.xid in self._lanes:
+        if offer.xid in self._streams:
             raise MalformedMessage("expected a new OFFER", peer=str(session.peer))
-        lane = self._lanes[offer.xid] = Lane(session.peer, offer.xid)
-        with self._keeping(lane, session):
+        exchange = self._streams[offer.xid] = ExchangeStream(session.peer, offer.xid)
+        with self._keeping(exchange, session):
             self._driver.feed(events.Received(session.peer, offer))
-            if lane is not self._current:
-                lane.finish()  # refused: the answer is in the outbox
-            await lane.run(stream, self)
+            if exchange is not self._current:
+                exchange.finish()  # refused: the answer is in the outbox
+            await exchange.run(stream, self)
 
     @contextlib.contextmanager
-    def _keeping(self, lane: Lane, session: Session | None) -> Iterator[None]:
-        """Keep a lane in the books while its block runs, and tell the core if it broke early.
+    def _keeping(self, exchange: ExchangeStream, session: Session | None) -> Iterator[None]:
+        """Keep a stream in the books while its block runs, and tell the core if it broke early.
 
         For the core a broken stream is the same as a lost peer; that of an exchange which is
         over, or never was, is nothing.
         """
         try:
-            with lane.scope:
+            with exchange.scope:
                 yield
         except SwarmNodeError as error:
-            self._note_broken(lane, session, error)
+            self._note_broken(exchange, session, error)
         finally:
             # First out of the books: what the core says now cannot go over this stream.
-            del self._lanes[lane.xid]
-            if lane is self._current:
-                self._driver.feed(events.PeerLost(lane.peer))
+            del self._streams[exchange.xid]
+            if exchange is self._current:
+                self._driver.feed(events.PeerLost(exchange.peer))
 
-    def _note_broken(self, lane: Lane, session: Session | None, error: SwarmNodeError) -> None:
+    def _note_broken(
+        self, exchange: ExchangeStream, session: Session | None, error: SwarmNodeError
+    ) -> None:
         log = _log.error if isinstance(error, LocalProtocolError) else _log.info
         if isinstance(error, Refused | Overloaded):
             log = _log.debug  # a peer that is still coming up, or busy: nothing is wrong
-        log("exchange broke", peer=lane.peer.short, why=str(error))
+        log("exchange broke", peer=exchange.peer.short, why=str(error))
         if isinstance(error, RemoteProtocolError) and session is not None and self._nursery:
             self._nursery.start_soon(session.aclose, str(error))
 
-    # --- as the owner of lanes ------------------------------------------------------------
+    # --- as the owner of streams ---------------------------------------------------------
 
-    async def heard(self, lane: Lane, message: wire.Message, payload: memoryview) -> None:
+    async def heard(
+        self, exchange: ExchangeStream, message: wire.Message, payload: memoryview
+    ) -> None:
         """Take a message of the partner; decode the chunk if that is what it is."""
-        wanted = self._receive(lane.peer, message)
+        wanted = self._receive(exchange.peer, message)
         if wanted is None:
             return
-        assert lane.transfer is not None
+        assert exchange.transfer is not None
         try:
-            await lane.transfer.take(wanted, payload)
+            await exchange.transfer.take(wanted, payload)
         except MalformedMessage as error:
-            self._driver.feed(events.LocalFailed(lane.xid, f"local: {error}"))
+            self._driver.feed(events.LocalFailed(exchange.xid, f"local: {error}"))
             raise
-        self._check_complete(lane)
+        self._check_complete(exchange)
 
     def _receive(self, peer: PeerId, message: wire.Message) -> int | None:
         """Give the core a message; return the index of the chunk that it wants now."""
@@ -427,29 +438,30 @@ class Exchanges:
         self._driver.feed(events.Received(peer, message))
         return self._merge_next
 
-    def chunk_sent(self, lane: Lane) -> None:
+    def chunk_sent(self, exchange: ExchangeStream) -> None:
         """Note that one more of our chunks has left."""
-        self._check_complete(lane)
+        self._check_complete(exchange)
 
-    def cannot_encode(self, lane: Lane, why: str) -> None:
+    def cannot_encode(self, exchange: ExchangeStream, why: str) -> None:
         """Abort: the worker's values are not finite."""
-        self._driver.feed(events.LocalFailed(lane.xid, f"local: {why}"))
+        self._driver.feed(events.LocalFailed(exchange.xid, f"local: {why}"))
 
-    def _check_complete(self, lane: Lane) -> None:
-        if lane is not self._current or lane.transfer is None or not lane.transfer.is_complete:
+    def _check_complete(self, exchange: ExchangeStream) -> None:
+        transfer = exchange.transfer
+        if exchange is not self._current or transfer is None or not transfer.is_complete:
             return
-        why = lane.transfer.refusal()
+        why = transfer.refusal()
         if why:
-            self._refuse(lane, why)
+            self._refuse(exchange, why)
         else:
-            self._driver.feed(events.LocalDone(lane.xid))
+            self._driver.feed(events.LocalDone(exchange.xid))
 
-    def _refuse(self, lane: Lane, why: str) -> None:
+    def _refuse(self, exchange: ExchangeStream, why: str) -> None:
         """Abort before this side is done: what was sent counts on neither side."""
         self.totals.refused += 1
-        self._choice.note_timeout(lane.peer)  # others are asked first for a while
-        _log.warning("a payload is refused", peer=lane.peer.short, why=why)
-        self._driver.feed(events.LocalFailed(lane.xid, f"local: refused: {why}"))
+        self._choice.note_timeout(exchange.peer)  # others are asked first for a while
+        _log.warning("a payload is refused", peer=exchange.peer.short, why=why)
+        self._driver.feed(events.LocalFailed(exchange.xid, f"local: refused: {why}"))
 
     # --- messages without a stream --------------------------------------------------------
 

@@ -12,11 +12,11 @@ released meanwhile, so a thread would only add a hop.
 
 The stream of one exchange: messages of the core in order, our chunks between them.
 
-A lane begins with the offer and ends when both sides have ended their half of
+A stream begins with the offer and ends when both sides have ended their half of
 the stream. Its exchange may be over long before: the last word of the core
 (COMMIT, ABORT, BUSY) still has to leave, behind a chunk that is being sent. A
 partner that then neither reads nor ends its half is left after
-EXCHANGE_LINGER_S, so that no lane outlives its exchange by more than that.
+EXCHANGE_LINGER_S, so that no stream outlives its exchange by more than that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.exchange.guard import Sizes
-from swarmnode.daemon.exchange.pair.wishes import Piece
+from swarmnode.daemon.exchange.pair.intents import Piece
 from swarmnode.errors import ChannelBroken, MalformedMessage, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.net.stream import Stream
@@ -165,7 +165,7 @@ class Transfer:
         self.distance_ratio = _ratio(math.dist(own, theirs), math.hypot(*total))
 
     def end(self) -> None:
-        """The exchange is over: touch the slot no more, wake whoever waits."""
+        """The exchange is over: touch the slot no more, wake what waits."""
         self._is_over = True
         self._own = self._room = memoryview(b"")
         self._settled.set()
@@ -220,27 +220,29 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 and math.isfinite(part) else None
 
 
-class LaneOwner(Protocol):
-    """Who hears what happens on a lane."""
+class ExchangeStreamOwner(Protocol):
+    """Is told what happens on a stream."""
 
-    async def heard(self, lane: Lane, message: wire.Message, payload: memoryview) -> None:
+    async def heard(
+        self, exchange: ExchangeStream, message: wire.Message, payload: memoryview
+    ) -> None:
         """Take a message of the partner; whatever is raised resets the stream."""
 
-    def chunk_sent(self, lane: Lane) -> None:
+    def chunk_sent(self, exchange: ExchangeStream) -> None:
         """Note that one more of our chunks has left."""
 
-    def cannot_encode(self, lane: Lane, why: str) -> None:
+    def cannot_encode(self, exchange: ExchangeStream, why: str) -> None:
         """Abort the exchange: our own values are no valid payload."""
 
 
-class Lane:
+class ExchangeStream:
     """One stream with one partner; its messages all carry ``xid``."""
 
     def __init__(self, peer: PeerId, xid: bytes) -> None:
         self.peer = peer
         self.xid = xid
         self.transfer: Transfer | None = None
-        self.scope = trio.CancelScope()  # around whatever is done for this lane
+        self.scope = trio.CancelScope()  # around whatever is done for this stream
         self.takes_messages = True
         self._is_over = False
         self._outbox: deque[bytes] = deque()  # bounded: the core says a handful per exchange
@@ -266,7 +268,7 @@ class Lane:
         self.scope.deadline = trio.current_time() + limits.EXCHANGE_LINGER_S
         self._changed.set()
 
-    async def run(self, stream: Stream, owner: LaneOwner) -> None:
+    async def run(self, stream: Stream, owner: ExchangeStreamOwner) -> None:
         """Write and read until both halves have ended.
 
         Raises:
@@ -275,7 +277,7 @@ class Lane:
         failures: list[SwarmNodeError] = []
         async with stream, trio.open_nursery() as nursery:
 
-            async def guard(work: Callable[[Stream, LaneOwner], Awaitable[None]]) -> None:
+            async def guard(work: Callable[[Stream, ExchangeStreamOwner], Awaitable[None]]) -> None:
                 try:
                     await work(stream, owner)
                 except SwarmNodeError as error:
@@ -288,7 +290,7 @@ class Lane:
         if failures:
             raise failures[0]
 
-    async def _write(self, stream: Stream, owner: LaneOwner) -> None:
+    async def _write(self, stream: Stream, owner: ExchangeStreamOwner) -> None:
         try:
             while True:
                 while self._outbox:
@@ -303,7 +305,7 @@ class Lane:
         finally:
             self.takes_messages = False
 
-    async def _send_chunk(self, stream: Stream, owner: LaneOwner) -> bool:
+    async def _send_chunk(self, stream: Stream, owner: ExchangeStreamOwner) -> bool:
         """Encode and send the next chunk; False if nothing came of it and nothing is posted."""
         transfer = self.transfer
         try:
@@ -319,7 +321,7 @@ class Lane:
         owner.chunk_sent(self)
         return True
 
-    async def _read(self, stream: Stream, owner: LaneOwner) -> None:
+    async def _read(self, stream: Stream, owner: ExchangeStreamOwner) -> None:
         while True:
             try:
                 header, payload = await stream.receive_message(limits.EXCHANGE_MESSAGE_BYTES_MAX)

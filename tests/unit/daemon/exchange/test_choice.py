@@ -1,4 +1,4 @@
-"""Whom a wish is offered to, by the matching, by chance, and on a graph."""
+"""Whom an intent is offered to, by the matching, by chance, and on a graph."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.pair.wishes import PartnerChoice
+from swarmnode.daemon.exchange.pair.intents import PartnerChoice
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Wish
+from swarmnode.ipc.control import PostedIntent
 from swarmnode.net.paths import cost_of
 from swarmnode.protocol.gossip import matching
 
@@ -37,38 +37,40 @@ def at_cost(peers: Collection[PeerId], cost: float = 1.0) -> dict[PeerId, float]
     return dict.fromkeys(peers, cost)
 
 
-def wish_of(selector: Any, fragment: int = 0, round_number: int = 7) -> Wish:
-    return Wish(1, "pair", "outer", fragment, round_number, selector)
+def intent_of(selector: Any, fragment: int = 0, round_number: int = 7) -> PostedIntent:
+    return PostedIntent(1, "pair", "outer", fragment, round_number, selector)
 
 
 def test_the_matching_is_that_of_the_fragment_over_all_members_then_who_is_reachable() -> None:
     for fragment in range(3):
         salt = matching.salt(SWARM, "outer", fragment)
         ranked = matching.candidates(SELF, salt, 7, MEMBERS, limit=5)
-        wish = wish_of("matching", fragment)
-        assert choice_of().candidates(wish, MEMBERS, at_cost(MEMBERS)) == ranked[:3]
-        assert choice_of().candidates(wish, MEMBERS, at_cost(ranked[3:])) == ranked[3:]
-        assert choice_of().candidates(wish, MEMBERS, at_cost(())) == ()
+        intent = intent_of("matching", fragment)
+        assert choice_of().candidates(intent, MEMBERS, at_cost(MEMBERS)) == ranked[:3]
+        assert choice_of().candidates(intent, MEMBERS, at_cost(ranked[3:])) == ranked[3:]
+        assert choice_of().candidates(intent, MEMBERS, at_cost(())) == ()
 
 
 def test_a_slow_partner_is_asked_only_when_there_is_nobody_else() -> None:
     clock = Clock()
-    choice, wish = choice_of(clock=clock), wish_of("matching")
-    first, second, third = choice.candidates(wish, MEMBERS, at_cost(MEMBERS))
+    choice, intent = choice_of(clock=clock), intent_of("matching")
+    first, second, third = choice.candidates(intent, MEMBERS, at_cost(MEMBERS))
     choice.note_timeout(first)
-    assert choice.candidates(wish, MEMBERS, at_cost(MEMBERS))[:2] == (second, third)
-    assert choice.candidates(wish, MEMBERS, at_cost([first])) == (first,)
+    assert choice.candidates(intent, MEMBERS, at_cost(MEMBERS))[:2] == (second, third)
+    assert choice.candidates(intent, MEMBERS, at_cost([first])) == (first,)
     choice.note_commit(first)
-    assert choice.candidates(wish, MEMBERS, at_cost(MEMBERS))[0] == first
+    assert choice.candidates(intent, MEMBERS, at_cost(MEMBERS))[0] == first
     choice.note_timeout(first)
     clock.now += limits.PARTNER_SLOW_S
-    assert choice.candidates(wish, MEMBERS, at_cost(MEMBERS))[0] == first
+    assert choice.candidates(intent, MEMBERS, at_cost(MEMBERS))[0] == first
 
 
 @pytest.mark.parametrize("topology", ["", "complete", "matching"])
 def test_any_neighbour_is_anybody_at_random(topology: str) -> None:
     choice = choice_of(topology)
-    drawn = [choice.candidates(wish_of("neighbour"), MEMBERS, at_cost(MEMBERS)) for _ in range(400)]
+    drawn = [
+        choice.candidates(intent_of("neighbour"), MEMBERS, at_cost(MEMBERS)) for _ in range(400)
+    ]
     assert all(len(set(peers)) == len(peers) == 3 for peers in drawn)
     firsts = Counter(peers[0] for peers in drawn)
     assert firsts.keys() == set(MEMBERS) - {SELF}
@@ -81,22 +83,24 @@ def test_on_a_graph_only_neighbours_are_asked() -> None:
         choice = choice_of("ring")
         firsts = set()
         for round_number in range(20):
-            wish = wish_of(selector, round_number=round_number)
-            found = choice.candidates(wish, MEMBERS, at_cost(MEMBERS))
+            intent = intent_of(selector, round_number=round_number)
+            found = choice.candidates(intent, MEMBERS, at_cost(MEMBERS))
             assert set(found) == neighbours
             firsts.add(found[0])
         assert firsts == neighbours
-        assert choice.candidates(wish, MEMBERS, at_cost([MEMBERS[3], MEMBERS[5]])) == (MEMBERS[3],)
+        assert choice.candidates(intent, MEMBERS, at_cost([MEMBERS[3], MEMBERS[5]])) == (
+            MEMBERS[3],
+        )
 
 
 def test_a_graph_follows_its_members() -> None:
-    choice, wish = choice_of("0-1 1-2 2-3 2-5"), wish_of("neighbour")
-    assert set(choice.candidates(wish, MEMBERS, at_cost(MEMBERS))) == {
+    choice, intent = choice_of("0-1 1-2 2-3 2-5"), intent_of("neighbour")
+    assert set(choice.candidates(intent, MEMBERS, at_cost(MEMBERS))) == {
         MEMBERS[n] for n in (1, 3, 5)
     }
     fewer = MEMBERS[1:4]  # we are number 1 of them
-    assert set(choice.candidates(wish, fewer, at_cost(MEMBERS))) == {MEMBERS[1], MEMBERS[3]}
-    assert choice.candidates(wish, (SELF,), at_cost(MEMBERS)) == ()
+    assert set(choice.candidates(intent, fewer, at_cost(MEMBERS))) == {MEMBERS[1], MEMBERS[3]}
+    assert choice.candidates(intent, (SELF,), at_cost(MEMBERS)) == ()
 
 
 def test_who_is_reached_through_a_relay_is_met_more_rarely_but_met() -> None:
@@ -104,14 +108,14 @@ def test_who_is_reached_through_a_relay_is_met_more_rarely_but_met() -> None:
     dear = others[0]
     costs = at_cost(others) | at_cost([dear], cost_of("relay:sn1abc@192.0.2.1:443"))
     choice = choice_of()
-    draws = [choice.candidates(wish_of("neighbour"), MEMBERS, costs)[0] for _ in range(1000)]
+    draws = [choice.candidates(intent_of("neighbour"), MEMBERS, costs)[0] for _ in range(1000)]
     expected = 1000 * 0.25 / (0.25 + len(others) - 1)
     assert 0.5 * expected < draws.count(dear) < 1.5 * expected
     for round_number in range(20):
-        wish = wish_of("matching", round_number=round_number)
+        intent = intent_of("matching", round_number=round_number)
         salt = matching.salt(SWARM, "outer", 0)
         ranked = matching.candidates(SELF, salt, round_number, MEMBERS, limit=len(MEMBERS))
-        found = choice.candidates(wish, MEMBERS, costs)
+        found = choice.candidates(intent, MEMBERS, costs)
         assert found[0] == ranked[0]  # the round's own partner, whatever it costs
         assert dear not in found[1:]  # there are cheaper ones to fall back to
 

@@ -1,4 +1,4 @@
-"""The shell of exchanges against a partner made by hand: streams that break, and loans."""
+"""The shell of exchanges against a partner made by hand: streams that break, and leases."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.exchange.pair.exchanges import EXCHANGE_SERVICE, MESSAGE_SERVICE, Exchanges
-from swarmnode.daemon.exchange.pair.transfer import Lane, decode_message
-from swarmnode.daemon.worker.loans import Loan, NoLoan
+from swarmnode.daemon.exchange.pair.transfer import ExchangeStream, decode_message
+from swarmnode.daemon.worker.leases import BufferLease, NoLease
 from swarmnode.env import Env
 from swarmnode.errors import Refused
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Partner, ViewShape, Wish
+from swarmnode.ipc.control import Partner, PostedIntent, ViewShape
 from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
@@ -39,15 +39,17 @@ EXCHANGE_NAME = f"{EXCHANGE_SERVICE}@{TAG}"
 MESSAGE_NAME = f"{MESSAGE_SERVICE}@{TAG}"
 
 
-def wish_of(
+def intent_of(
     number: int, fragment: int = 0, *, selector: Any = "matching", codec: str = "", **others: Any
-) -> Wish:
+) -> PostedIntent:
     views = (ViewShape("v", codec, NUMEL),)
-    return Wish(number, "pair", "x", fragment, 1, selector, views, step=1, tokens=1, **others)
+    return PostedIntent(
+        number, "pair", "x", fragment, 1, selector, views, step=1, tokens=1, **others
+    )
 
 
-class FakeLender:
-    """Lends a vector of its own for each wish, when ``may_lend`` says so."""
+class FakeLessor:
+    """Lends a vector of its own for each intent, when ``may_lend`` says so."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Any]] = []
@@ -60,23 +62,23 @@ class FakeLender:
         self.is_gone = False
 
     async def borrow(
-        self, wish: Wish, partner: Partner | None = None, round_number: int | None = None
-    ) -> Loan:
-        self.asked.append((wish.number, partner, round_number))
+        self, intent: PostedIntent, partner: Partner | None = None, round_number: int | None = None
+    ) -> BufferLease:
+        self.asked.append((intent.number, partner, round_number))
         try:
             await self.may_lend.wait()
         except trio.Cancelled:
-            self.told.append(("cancelled", wish.number))
+            self.told.append(("cancelled", intent.number))
             raise
         if self.refusal:
-            raise NoLoan(self.refusal)
-        room = self.rooms[wish.number] = np.full(NUMEL, np.nan, np.float32)
+            raise NoLease(self.refusal)
+        room = self.rooms[intent.number] = np.full(NUMEL, np.nan, np.float32)
         own = self.own.copy()
-        return Loan(wish, 0, wish.number, own.data.cast("B"), room.data.cast("B"), 7, 70)
+        return BufferLease(intent, 0, intent.number, own.data.cast("B"), room.data.cast("B"), 7, 70)
 
     def apply(
         self,
-        loan: Loan,
+        lease: BufferLease,
         xid: bytes,
         partner: Partner | None = None,
         present: tuple[bytes, ...] = (),
@@ -85,22 +87,22 @@ class FakeLender:
         assert not present
         if self.is_gone:
             return False
-        self.told.append(("apply", loan.wish.number))
+        self.told.append(("apply", lease.intent.number))
         return True
 
-    def give_back(self, loan: Loan, why: str) -> None:
-        self.told.append(("give back", loan.wish.number))
+    def give_back(self, lease: BufferLease, why: str) -> None:
+        self.told.append(("give back", lease.intent.number))
 
-    def drop(self, wish: Wish, why: str) -> None:
-        self.told.append(("drop", wish.number))
+    def drop(self, intent: PostedIntent, why: str) -> None:
+        self.told.append(("drop", intent.number))
 
 
 class Rig:
     """Alice's exchanges, what they told her worker, and Bob's bare side of the session."""
 
     def __init__(self) -> None:
-        self.lender = FakeLender()
-        self.told = self.lender.told
+        self.lessor = FakeLessor()
+        self.told = self.lessor.told
         self.finished: list[Finished] = []
         self.sessions: dict[Any, Session] = {}
         self.streams: list[Stream] = []  # that Alice opened to Bob
@@ -117,7 +119,7 @@ class Rig:
             services=ScopedServices(self.services, TAG, self._is_member),
             codec=CODEC,
             env=Env(trio.current_time, lambda: 0.0, random.Random(1)),
-            lender=self.lender,
+            lessor=self.lessor,
             record=self.finished.append,
             lost=lambda xid: self.told.append(("lost", xid)),
         )
@@ -132,9 +134,9 @@ class Rig:
         self.streams.append(stream)
         await trio.sleep_forever()
 
-    def wish(self, number: int = 1, fragment: int = 0, **others: Any) -> None:
-        """The worker wishes something."""
-        self.exchanges.wished(wish_of(number, fragment, **others))
+    def intent(self, number: int = 1, fragment: int = 0, **others: Any) -> None:
+        """The worker posts an intent."""
+        self.exchanges.intent_posted(intent_of(number, fragment, **others))
 
     async def first_offer(self) -> tuple[Stream, wire.Offer]:
         """Wait until Alice has opened her last stream; return it and what she offers."""
@@ -198,8 +200,8 @@ def zeros(value: float = 0.0) -> bytes:
 
 async def test_a_whole_exchange_as_initiator(autojump_clock) -> None:
     async with rig() as alice:
-        alice.lender.own[:] = 3.0
-        alice.wish(weight=2.0, base_version=b"b")
+        alice.lessor.own[:] = 3.0
+        alice.intent(weight=2.0, base_version=b"b")
         stream, offer = await alice.first_offer()
         assert (offer.weight, offer.base_version, offer.n_chunks) == (2.0, b"b", 1)
         await say(stream, wire.Accept(offer.xid, 4, 40, 400, 5.0))
@@ -210,19 +212,19 @@ async def test_a_whole_exchange_as_initiator(autojump_clock) -> None:
         with pytest.raises(trio.EndOfChannel):
             await hear(stream)
         await stream.send_end()
-        await alice.until(lambda: not alice.exchanges._lanes)
+        await alice.until(lambda: not alice.exchanges._streams)
         assert alice.told == [("apply", 1)]
         bob = Partner(BOB.peer_id, 40, 400, 5.0, b"b")
-        assert alice.lender.asked == [(1, bob, 4)]
-        assert np.allclose(alice.lender.rooms[1], 5.0, atol=0.02)
+        assert alice.lessor.asked == [(1, bob, 4)]
+        assert np.allclose(alice.lessor.rooms[1], 5.0, atol=0.02)
         assert alice.outcomes == [("initiator", "committed", "")]
         assert alice.exchanges.totals.payload_sent_bytes == CODEC.payload_bytes(NUMEL)
 
 
 async def test_nothing_is_sent_before_the_worker_lends_and_what_comes_waits(autojump_clock) -> None:
     async with rig() as alice:
-        alice.lender.may_lend = trio.Event()
-        alice.wish()
+        alice.lessor.may_lend = trio.Event()
+        alice.intent()
         stream, offer = await alice.first_offer()
         await say(stream, wire.Accept(offer.xid, 1, 1, 1))
         await say(stream, wire.Chunk(offer.xid, 0), zeros())
@@ -230,15 +232,15 @@ async def test_nothing_is_sent_before_the_worker_lends_and_what_comes_waits(auto
             await hear(stream)
         assert waiting.cancelled_caught
         await say(stream, wire.Ready(offer.xid, 1))
-        alice.lender.may_lend.set()
+        alice.lessor.may_lend.set()
         await alice.until(lambda: alice.finished)
         assert alice.outcomes == [("initiator", "committed", "")]
 
 
 async def test_a_worker_that_never_lends_costs_one_exchange(autojump_clock) -> None:
     async with rig() as alice:
-        alice.lender.may_lend = trio.Event()
-        alice.wish()
+        alice.lessor.may_lend = trio.Event()
+        alice.intent()
         stream, offer = await alice.first_offer()
         await say(stream, wire.Accept(offer.xid, 1, 1, 1))
         started = trio.current_time()
@@ -248,24 +250,24 @@ async def test_a_worker_that_never_lends_costs_one_exchange(autojump_clock) -> N
         await alice.until(lambda: alice.told == [("cancelled", 1)])
 
 
-async def test_a_loan_that_is_refused_ends_the_exchange_with_its_reason(autojump_clock) -> None:
+async def test_a_lease_that_is_refused_ends_the_exchange_with_its_reason(autojump_clock) -> None:
     async with rig() as alice:
-        alice.lender.refusal = "busy: the worker holds it back"
+        alice.lessor.refusal = "busy: the worker holds it back"
         alice.sessions.clear()
-        alice.wish()
+        alice.intent()
         stream = await alice.bob_offers()
         abort = await hear(stream)
-        assert abort == wire.Abort(b"x" * 16, alice.lender.refusal)
-        assert alice.outcomes == [("responder", "aborted", alice.lender.refusal)]
+        assert abort == wire.Abort(b"x" * 16, alice.lessor.refusal)
+        assert alice.outcomes == [("responder", "aborted", alice.lessor.refusal)]
         assert alice.told == []
         _, answer = await alice.bob_asks(b"y" * 16)
         assert answer == wire.Busy(b"y" * 16, "no-wish")  # it was used up
 
 
-async def test_every_wish_is_offered_once_one_after_the_other(autojump_clock) -> None:
+async def test_every_intent_is_offered_once_one_after_the_other(autojump_clock) -> None:
     async with rig() as alice:
         for fragment in range(3):
-            alice.wish(fragment + 1, fragment)
+            alice.intent(fragment + 1, fragment)
         for fragment in range(3):
             await alice.until(lambda n=fragment: len(alice.streams) == n + 1)
             stream, offer = await alice.first_offer()
@@ -279,38 +281,38 @@ async def test_every_wish_is_offered_once_one_after_the_other(autojump_clock) ->
         assert len(alice.streams) == 3
         assert alice.told == []
         stream = await alice.bob_offers(fragment=2)
-        assert alice.lender.asked[-1][0] == 3
+        assert alice.lessor.asked[-1][0] == 3
 
 
-async def test_a_wish_waits_for_somebody_to_be_there(autojump_clock) -> None:
+async def test_an_intent_waits_for_somebody_to_be_there(autojump_clock) -> None:
     async with rig() as alice:
         sessions = dict(alice.sessions)
         alice.sessions.clear()
-        alice.wish()
+        alice.intent()
         await trio.sleep(1)
         alice.sessions.update(sessions)
         alice.exchanges.partners_changed()
         await alice.first_offer()
 
 
-async def test_the_next_wish_takes_the_place_of_one_that_waits(autojump_clock) -> None:
+async def test_the_next_intent_takes_the_place_of_one_that_waits(autojump_clock) -> None:
     async with rig() as alice:
         alice.sessions.clear()
-        alice.wish(1)
-        alice.wish(2)
+        alice.intent(1)
+        alice.intent(2)
         assert alice.told == []  # the worker knows: it made the next
         await alice.bob_offers()
-        assert [number for number, _, _ in alice.lender.asked] == [2]
+        assert [number for number, _, _ in alice.lessor.asked] == [2]
 
 
-async def test_a_wish_for_any_neighbour_that_nobody_takes_goes_back(autojump_clock) -> None:
+async def test_an_intent_for_any_neighbour_that_nobody_takes_goes_back(autojump_clock) -> None:
     async with rig() as alice:
-        alice.wish(1, selector="neighbour")
+        alice.intent(1, selector="neighbour")
         stream, offer = await alice.first_offer()
         await say(stream, wire.Busy(offer.xid, "busy"))
         await alice.until(lambda: alice.told == [("drop", 1)])
         alice.sessions.clear()
-        alice.wish(2, selector="neighbour")
+        alice.intent(2, selector="neighbour")
         await alice.until(lambda: alice.told[1:] == [("drop", 2)])
         _, answer = await alice.bob_asks(b"y" * 16)
         assert answer == wire.Busy(b"y" * 16, "no-wish")
@@ -318,7 +320,7 @@ async def test_a_wish_for_any_neighbour_that_nobody_takes_goes_back(autojump_clo
 
 async def test_an_answer_is_had_by_whoever_asks_and_offered_to_nobody(autojump_clock) -> None:
     async with rig() as alice:
-        alice.wish(9, selector="neighbour", is_open=True)
+        alice.intent(9, selector="neighbour", is_open=True)
         await trio.sleep(1)
         assert alice.streams == []
         for number, xid in enumerate((b"1" * 16, b"2" * 16)):
@@ -330,31 +332,31 @@ async def test_an_answer_is_had_by_whoever_asks_and_offered_to_nobody(autojump_c
             await alice.until(lambda n=number: len(alice.told) == n + 1)
         assert alice.told == [("apply", 9)] * 2
         bob = Partner(BOB.peer_id, 1, 1, 1.0, b"theirs")
-        assert alice.lender.asked == [(9, bob, 50), (9, bob, 51)]
+        assert alice.lessor.asked == [(9, bob, 50), (9, bob, 51)]
 
 
-async def test_wishes_that_no_pair_can_serve_go_back(autojump_clock) -> None:
+async def test_intents_that_no_pair_can_serve_go_back(autojump_clock) -> None:
     async with rig() as alice:
         alice.sessions.clear()
-        alice.wish(1, codec="TK4")
-        alice.wish(2, codec="Q9")
-        alice.exchanges.wished(Wish(3, "pair", "x", 0, 1, "matching"))
+        alice.intent(1, codec="TK4")
+        alice.intent(2, codec="Q9")
+        alice.exchanges.intent_posted(PostedIntent(3, "pair", "x", 0, 1, "matching"))
         assert alice.told == [("drop", 1), ("drop", 2), ("drop", 3)]
-        for number in range(limits.WISHES_MAX + 1):
-            alice.wish(100 + number, fragment=number)
-        assert alice.told[3:] == [("drop", 100 + limits.WISHES_MAX)]
+        for number in range(limits.INTENTS_MAX + 1):
+            alice.intent(100 + number, fragment=number)
+        assert alice.told[3:] == [("drop", 100 + limits.INTENTS_MAX)]
 
 
 async def test_a_stream_that_is_reset_ends_the_exchange_at_once(autojump_clock) -> None:
-    """Whichever of the two tasks of a lane sees it first."""
+    """Whichever of the two tasks of a stream sees it first."""
     for resets_while in ("chunks come", "nothing comes"):
         async with rig() as alice:
             if resets_while == "chunks come":
                 alice.sessions.clear()
-                alice.wish()
+                alice.intent()
                 stream = await alice.bob_offers()
             else:
-                alice.wish()
+                alice.intent()
                 stream, offer = await alice.first_offer()
                 await say(stream, wire.Accept(offer.xid, 1, 1, 1))
                 assert isinstance(await hear(stream), wire.Chunk)
@@ -362,14 +364,14 @@ async def test_a_stream_that_is_reset_ends_the_exchange_at_once(autojump_clock) 
             await alice.until(lambda made=alice: made.told)
             assert alice.told == [("give back", 1)]
             assert alice.finished[-1].outcome == "aborted"
-            assert not alice.exchanges._lanes
+            assert not alice.exchanges._streams
 
 
 async def test_a_session_that_ends_under_a_responder_ends_the_exchange(autojump_clock) -> None:
     """Even when nobody tells: its place was taken by a newer session with the same peer."""
     async with rig() as alice:
         alice.sessions.clear()  # nobody to offer to
-        alice.wish()
+        alice.intent()
         await alice.bob_offers()
         async with trio.open_nursery() as nursery:
             ends = alice.network.link("alice", "bob")
@@ -384,15 +386,15 @@ async def test_a_session_that_ends_under_a_responder_ends_the_exchange(autojump_
 async def test_what_breaks_after_its_exchange_hurts_no_later_one(autojump_clock) -> None:
     async with rig() as alice:
         alice.sessions.clear()
-        alice.wish()
+        alice.intent()
         first = await alice.bob_offers(b"1" * 16)
         await say(first, wire.Abort(b"1" * 16, "other"))
         await alice.until(lambda: alice.finished)
-        alice.wish(2)
+        alice.intent(2)
         second = await alice.bob_offers(b"2" * 16)
-        assert len(alice.exchanges._lanes) == 2
+        assert len(alice.exchanges._streams) == 2
         await first.reset()
-        await alice.until(lambda: len(alice.exchanges._lanes) == 1)
+        await alice.until(lambda: len(alice.exchanges._streams) == 1)
         await say(second, wire.Chunk(b"2" * 16, 0), zeros())
         assert isinstance(await hear(second), wire.Chunk)
         assert isinstance(await hear(second), wire.Ready)
@@ -400,15 +402,15 @@ async def test_what_breaks_after_its_exchange_hurts_no_later_one(autojump_clock)
         await alice.until(lambda: ("apply", 2) in alice.told)
 
 
-async def test_a_lane_does_not_outlive_its_exchange_by_long(autojump_clock) -> None:
+async def test_an_exchange_does_not_outlive_its_exchange_by_long(autojump_clock) -> None:
     async with rig() as alice:
-        alice.wish()
+        alice.intent()
         await alice.until(lambda: alice.streams)
         await trio.sleep(limits.EXCHANGE_OFFER_S + limits.EXCHANGE_LINGER_S / 2)
         assert alice.outcomes == [("initiator", "declined", "timeout")]
-        assert len(alice.exchanges._lanes) == 1
+        assert len(alice.exchanges._streams) == 1
         await trio.sleep(limits.EXCHANGE_LINGER_S)
-        assert not alice.exchanges._lanes
+        assert not alice.exchanges._streams
 
 
 async def test_an_answer_to_who_comes_late_takes_another_way(autojump_clock) -> None:
@@ -421,7 +423,7 @@ async def test_an_answer_to_who_comes_late_takes_another_way(autojump_clock) -> 
             return b""
 
         alice.bobs.add_request(MESSAGE_NAME, take)
-        alice.wish()
+        alice.intent()
         stream, offer = await alice.first_offer()
         await alice.until(lambda: alice.finished, limits.EXCHANGE_OFFER_S + 1)
         await trio.sleep(1)
@@ -432,7 +434,7 @@ async def test_an_answer_to_who_comes_late_takes_another_way(autojump_clock) -> 
 
 async def test_who_is_no_member_exchanges_nothing(autojump_clock) -> None:
     async with rig() as alice:
-        alice.wish()
+        alice.intent()
         await alice.until(lambda: alice.finished, limits.EXCHANGE_OFFER_S + 1)
         alice.strangers.add(BOB.peer_id)
         with pytest.raises(Refused, match="members of the swarm only"):
@@ -446,7 +448,7 @@ async def test_who_is_no_member_exchanges_nothing(autojump_clock) -> None:
 async def test_no_session_is_no_partner(autojump_clock) -> None:
     """It may go between the choice and the offer."""
     async with rig() as alice:
-        alice.wish()
+        alice.intent()
         await alice.until(lambda: not alice.exchanges.core.is_idle)
         await alice.alice.aclose("gone")
         await alice.until(lambda: alice.finished)
@@ -456,28 +458,28 @@ async def test_no_session_is_no_partner(autojump_clock) -> None:
 
 async def test_the_worker_dies_under_an_open_offer(autojump_clock) -> None:
     async with rig() as alice:
-        alice.wish()
+        alice.intent()
         stream, offer = await alice.first_offer()
         alice.exchanges.worker_gone()
         await say(stream, wire.Accept(offer.xid, 1, 1, 1))
         await trio.sleep(0.1)
         assert alice.outcomes == [("initiator", "aborted", "local: the worker went away")]
         assert alice.told == []
-        alice.wish(1)  # of the next worker
+        alice.intent(1)  # of the next worker
         await alice.until(lambda: len(alice.streams) == 2)
 
 
 async def test_the_worker_dies_after_ready(autojump_clock) -> None:
     async with rig() as alice:
         alice.sessions.clear()
-        alice.wish()
+        alice.intent()
         stream = await alice.bob_offers()
         await say(stream, wire.Chunk(b"x" * 16, 0), zeros())
         assert isinstance(await hear(stream), wire.Chunk)
         assert isinstance(await hear(stream), wire.Ready)
-        alice.lender.is_gone = True
+        alice.lessor.is_gone = True
         alice.exchanges.worker_gone()
-        alice.wish(1)  # of the next worker, before the decision is known
+        alice.intent(1)  # of the next worker, before the decision is known
         assert alice.outcomes == []
         await say(stream, wire.Commit(b"x" * 16))
         await alice.until(lambda: alice.finished)
@@ -487,8 +489,8 @@ async def test_the_worker_dies_after_ready(autojump_clock) -> None:
 async def test_values_that_are_not_finite_abort_and_the_slot_goes_back(autojump_clock) -> None:
     async with rig() as alice:
         alice.sessions.clear()
-        alice.lender.own[7] = np.nan
-        alice.wish()
+        alice.lessor.own[7] = np.nan
+        alice.intent()
         stream = await alice.bob_offers()
         abort = await hear(stream)
         assert isinstance(abort, wire.Abort)
@@ -500,9 +502,9 @@ async def test_values_that_are_not_finite_abort_and_the_slot_goes_back(autojump_
 async def test_drain_waits_for_what_runs_and_gives_the_rest_back(autojump_clock) -> None:
     async with rig() as alice:
         alice.sessions.clear()
-        alice.wish(1)
+        alice.intent(1)
         stream = await alice.bob_offers()
-        alice.wish(2)
+        alice.intent(2)
         with trio.move_on_after(2) as waiting:
             await alice.exchanges.drain()
         assert waiting.cancelled_caught
@@ -513,12 +515,12 @@ async def test_drain_waits_for_what_runs_and_gives_the_rest_back(autojump_clock)
         abort = await hear(stream)
         assert isinstance(abort, wire.Abort)
         assert abort.reason == "local: leaving"
-        alice.wish(3)
+        alice.intent(3)
         assert alice.told[1:] == [("give back", 1), ("drop", 3)]
 
 
 async def test_messages_leave_before_chunks_that_are_encoded_later(autojump_clock) -> None:
-    lane = Lane(BOB.peer_id, b"x" * 16)
+    exchange = ExchangeStream(BOB.peer_id, b"x" * 16)
     chunks = iter([(0, memoryview(b"zero")), (1, memoryview(b"one"))])
     transfer = SimpleNamespace(encode_next=lambda: next(chunks, None), note_sent=lambda: None)
     sent: list[str] = []
@@ -528,22 +530,22 @@ async def test_messages_leave_before_chunks_that_are_encoded_later(autojump_cloc
             await trio.lowlevel.checkpoint()
             sent.append(type(decode_record(header, wire.Message)).__name__)  # type: ignore[arg-type]
             if sent == ["Accept", "Chunk"]:
-                lane.post(wire.Ready(lane.xid, 1))
+                exchange.post(wire.Ready(exchange.xid, 1))
 
         async def send_end(self) -> None:
             sent.append("END")
 
-    owner = SimpleNamespace(chunk_sent=lambda _lane: None)
-    lane.post(wire.Accept(lane.xid, 1, 1, 1))
-    lane.start(transfer)  # type: ignore[arg-type]
+    owner = SimpleNamespace(chunk_sent=lambda _exchange: None)
+    exchange.post(wire.Accept(exchange.xid, 1, 1, 1))
+    exchange.start(transfer)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lane._write, Recorder(), owner)
+        nursery.start_soon(exchange._write, Recorder(), owner)
         await trio.sleep(1)
         assert sent == ["Accept", "Chunk", "Ready", "Chunk"]
-        lane.finish()
-        lane.post(wire.Commit(lane.xid))  # the core says it in the same batch of effects
+        exchange.finish()
+        exchange.post(wire.Commit(exchange.xid))  # the core says it in the same batch of effects
     assert sent[4:] == ["Commit", "END"]
-    assert not lane.takes_messages
+    assert not exchange.takes_messages
 
 
 @pytest.mark.parametrize("value", [2.9e38, 1e30, 301.0])
@@ -551,8 +553,8 @@ async def test_a_payload_that_is_implausibly_large_counts_on_neither_side(
     autojump_clock, value
 ) -> None:
     async with rig() as alice:
-        alice.lender.own[:] = 3.0
-        alice.wish()
+        alice.lessor.own[:] = 3.0
+        alice.intent()
         stream, offer = await alice.first_offer()
         await say(stream, wire.Accept(offer.xid, 1, 1, 1))
         assert isinstance(await hear(stream), wire.Chunk)
@@ -568,7 +570,7 @@ async def test_a_payload_that_is_implausibly_large_counts_on_neither_side(
 
 async def test_beside_a_difference_of_zero_an_honest_one_counts(autojump_clock) -> None:
     async with rig() as alice:
-        alice.wish()
+        alice.intent()
         stream, offer = await alice.first_offer()
         await say(stream, wire.Accept(offer.xid, 1, 1, 1))
         await say(stream, wire.Chunk(offer.xid, 0), zeros(5.0))

@@ -18,7 +18,7 @@ from trio.testing import MockClock
 from swarmnode import limits
 from swarmnode.daemon.exchange.merge.finalize import FINALIZE_SERVICE, Finalized, Finalizer
 from swarmnode.daemon.exchange.merge.part import groups_of
-from swarmnode.daemon.worker.loans import MergeDesk
+from swarmnode.daemon.worker.leases import MergeDesk
 from swarmnode.errors import ConfigError, DeadlineExceeded, Overloaded, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import (
@@ -35,7 +35,7 @@ from swarmnode.strategies import merge
 from swarmnode.tensor.layout import Layout
 from swarmnode.wire.exchange import finalize as wire
 from swarmnode.wire.packing import encode_record
-from tests.kits.lender_kit import KEY, Party, PartyNode, party
+from tests.kits.lessor_kit import KEY, Party, PartyNode, party
 
 LAYOUT = Layout.of([("w", (64, 64), "float32"), ("b", (64,), "float32"), ("s", (), "float32")])
 SERVICE = f"{FINALIZE_SERVICE}@tag"

@@ -21,7 +21,7 @@ from swarmnode.tensor.codec import get_codec
 from swarmnode.wire.exchange import group as wire
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.session import Priority
-from tests.kits.lender_kit import KEY, SWARM_ID, FakeLender, Party, PartyNode, party, wish
+from tests.kits.lessor_kit import KEY, SWARM_ID, FakeLessor, Party, PartyNode, intent, party
 
 WORDS, PAYLOADS = "group/1@tag", "group-payload/1@tag"
 
@@ -33,7 +33,7 @@ class Member:
         self.node = node
         seed = int.from_bytes(node.peer[:4], "big")
         vector = np.random.default_rng(seed).standard_normal(numel).astype(np.float32)
-        self.lender = FakeLender(vector)
+        self.lessor = FakeLessor(vector)
         self.groups = Groups(
             self_id=node.peer,
             swarm_id=SWARM_ID,
@@ -41,7 +41,7 @@ class Member:
             codec_name=codec_name,
             partners=node,
             services=node.services,
-            lender=self.lender,
+            lessor=self.lessor,
             live=node.live,
             env=node.env,
         )
@@ -49,7 +49,7 @@ class Member:
 
     @property
     def mean(self) -> np.ndarray:
-        (mean,) = self.lender.means.values()
+        (mean,) = self.lessor.means.values()
         return mean
 
     def sees_the_death(self) -> None:
@@ -83,13 +83,13 @@ async def test_all_have_the_same_weighted_mean_and_know_whose(autojump_clock) ->
     async with members(4, codec_name="Q8B64") as (made, all_of_them):
         weights = [1.0, 2.0, 5.0, 0.5]
         for member, weight in zip(all_of_them, weights, strict=True):
-            member.groups.wished(wish(weight=weight))
-        await made.until(lambda: all(member.lender.told for member in all_of_them))
+            member.groups.intent_posted(intent(weight=weight))
+        await made.until(lambda: all(member.lessor.told for member in all_of_them))
         ids = tuple(sorted(bytes(member.node.peer) for member in all_of_them))
         for member in all_of_them:
-            assert member.lender.told == [("apply", 1, None, ids)]
+            assert member.lessor.told == [("apply", 1, None, ids)]
             assert np.array_equal(member.mean, all_of_them[0].mean)
-        sent = [through("Q8B64", member.lender.vector) for member in all_of_them]
+        sent = [through("Q8B64", member.lessor.vector) for member in all_of_them]
         exact = sum(
             (w * s.astype(np.float64) for w, s in zip(weights, sent, strict=True)),
             np.zeros(640),
@@ -108,12 +108,12 @@ async def test_views_with_codecs_of_their_own_and_chunks(autojump_clock, monkeyp
     )
     async with members(3, numel=15_003, codec_name="BF16") as (made, all_of_them):
         for member in all_of_them:
-            member.groups.wished(wish(views=views))
-        await made.until(lambda: all(member.lender.told for member in all_of_them))
-        assert {tuple(member.lender.kinds) for member in all_of_them} == {("apply",)}
+            member.groups.intent_posted(intent(views=views))
+        await made.until(lambda: all(member.lessor.told for member in all_of_them))
+        assert {tuple(member.lessor.kinds) for member in all_of_them} == {("apply",)}
         mean = all_of_them[0].mean
         for codec, begin, end in (("E3M0", 0, 10_000), ("BF16", 10_000, 15_000)):
-            parts = [through(codec, m.lender.vector[begin:end].copy()) for m in all_of_them]
+            parts = [through(codec, m.lessor.vector[begin:end].copy()) for m in all_of_them]
             exact = np.mean([part.astype(np.float64) for part in parts], axis=0)
             assert np.allclose(mean[begin:end], exact, rtol=1e-6, atol=1e-7)
         assert all(np.array_equal(member.mean, mean) for member in all_of_them)
@@ -124,7 +124,7 @@ async def test_views_with_codecs_of_their_own_and_chunks(autojump_clock, monkeyp
 
 def test_pieces_are_runs_of_chunks_as_nearly_equal_as_can_be() -> None:
     views = (ViewShape("a", "", 507_904 * 20 + 1), ViewShape("b", "RAW32", 5))
-    parts = cut_chunks(wish(views=views), "Q8B64")
+    parts = cut_chunks(intent(views=views), "Q8B64")
     assert [part.numel for part in parts] == [507_904] * 20 + [1, 5]
     pieces = cut_pieces(parts)
     assert [len(piece) for piece in pieces] == [2] * 6 + [1] * 10
@@ -138,115 +138,115 @@ async def test_what_the_node_sent_counts_as_it_was_sent(autojump_clock) -> None:
     async with members(2, codec_name="Q4B64") as (made, all_of_them):
         own = {}
         for member in all_of_them:
-            apply = member.lender.apply
+            apply = member.lessor.apply
 
-            def note(loan, xid, partner=None, present=(), *, apply=apply, member=member):
-                own[member.node.peer] = np.frombuffer(loan.own, np.float32).copy()
-                return apply(loan, xid, partner, present)
+            def note(lease, xid, partner=None, present=(), *, apply=apply, member=member):
+                own[member.node.peer] = np.frombuffer(lease.own, np.float32).copy()
+                return apply(lease, xid, partner, present)
 
-            member.lender.apply = note  # type: ignore[method-assign]
-            member.groups.wished(wish())
-        await made.until(lambda: all(member.lender.told for member in all_of_them))
+            member.lessor.apply = note  # type: ignore[method-assign]
+            member.groups.intent_posted(intent())
+        await made.until(lambda: all(member.lessor.told for member in all_of_them))
         for member in all_of_them:
-            expected = through("Q4B64", member.lender.vector)
+            expected = through("Q4B64", member.lessor.vector)
             assert np.array_equal(own[member.node.peer], expected)
 
 
 async def test_a_late_member_is_waited_for_and_nothing_is_lent_meanwhile(autojump_clock) -> None:
     async with members(3) as (made, all_of_them):
         for member in all_of_them[:2]:
-            member.groups.wished(wish())
+            member.groups.intent_posted(intent())
         await trio.sleep(30)
-        assert not any(member.lender.lent for member in all_of_them)
-        all_of_them[2].groups.wished(wish())
-        await made.until(lambda: all(member.lender.told for member in all_of_them), 2.0)
-        assert len(all_of_them[0].lender.told[0][3]) == 3
+        assert not any(member.lessor.lent for member in all_of_them)
+        all_of_them[2].groups.intent_posted(intent())
+        await made.until(lambda: all(member.lessor.told for member in all_of_them), 2.0)
+        assert len(all_of_them[0].lessor.told[0][3]) == 3
 
 
 async def test_the_second_round_waits_for_half_the_time_between_rounds(autojump_clock) -> None:
     async with members(3) as (made, all_of_them):
         for round_number in (1, 2):
             for member in all_of_them[:2] if round_number == 2 else all_of_them:
-                member.groups.wished(wish(round_number, round=round_number))
-            wished_at = trio.current_time()
-            await made.until(lambda n=round_number: len(all_of_them[0].lender.told) == n)
+                member.groups.intent_posted(intent(round_number, round=round_number))
+            posted_at = trio.current_time()
+            await made.until(lambda n=round_number: len(all_of_them[0].lessor.told) == n)
             if round_number == 1:
-                await trio.sleep(20 - (trio.current_time() - wished_at))
-        assert 9.9 < trio.current_time() - wished_at < 11
-        assert len(all_of_them[0].lender.told[1][3]) == 2
+                await trio.sleep(20 - (trio.current_time() - posted_at))
+        assert 9.9 < trio.current_time() - posted_at < 11
+        assert len(all_of_them[0].lessor.told[1][3]) == 2
 
 
-async def test_the_next_wish_takes_the_place_of_one_that_waits_in_silence(autojump_clock) -> None:
+async def test_the_next_intent_takes_the_place_of_one_that_waits_in_silence(autojump_clock) -> None:
     async with members(2) as (made, (one, two)):
-        one.groups.wished(wish(1, round=1))
+        one.groups.intent_posted(intent(1, round=1))
         await trio.sleep(1)
-        one.groups.wished(wish(2, round=2))
-        two.groups.wished(wish(1, round=2))
-        await made.until(lambda: one.lender.told and two.lender.told)
-        assert [told[:2] for told in one.lender.told] == [("apply", 2)]
+        one.groups.intent_posted(intent(2, round=2))
+        two.groups.intent_posted(intent(1, round=2))
+        await made.until(lambda: one.lessor.told and two.lessor.told)
+        assert [told[:2] for told in one.lessor.told] == [("apply", 2)]
 
 
 async def test_whoever_is_alone_is_told_at_once(autojump_clock) -> None:
     async with members(1) as (_, (one,)):
-        one.groups.wished(wish())
-        assert one.lender.told == [("drop", 1, "nobody else is there")]
+        one.groups.intent_posted(intent())
+        assert one.lessor.told == [("drop", 1, "nobody else is there")]
 
 
 async def test_a_round_that_is_over_cannot_be_had_again(autojump_clock) -> None:
     async with members(2) as (made, (one, two)):
         for member in (one, two):
-            member.groups.wished(wish())
-        await made.until(lambda: one.lender.told and two.lender.told)
-        one.groups.wished(wish(2))
-        assert one.lender.told[-1][:2] == ("drop", 2)
+            member.groups.intent_posted(intent())
+        await made.until(lambda: one.lessor.told and two.lessor.told)
+        one.groups.intent_posted(intent(2))
+        assert one.lessor.told[-1][:2] == ("drop", 2)
         assert one.groups.refused_total == 1
-        one.groups.wished(wish(3, views=(), round=9))
-        assert one.lender.told[-1][:2] == ("drop", 3)
+        one.groups.intent_posted(intent(3, views=(), round=9))
+        assert one.lessor.told[-1][:2] == ("drop", 3)
 
 
 async def test_a_worker_that_lends_nothing_leaves_the_others_to_it(autojump_clock) -> None:
     async with members(3) as (made, all_of_them):
-        all_of_them[0].lender.refuses = "busy: its slots are lent"
+        all_of_them[0].lessor.refuses = "busy: its slots are lent"
         for member in all_of_them:
-            member.groups.wished(wish())
-        await made.until(lambda: all(member.lender.told for member in all_of_them))
-        assert all_of_them[0].lender.told == [("drop", 1, "local: busy: its slots are lent")]
-        assert all(len(member.lender.told[0][3]) == 2 for member in all_of_them[1:])
+            member.groups.intent_posted(intent())
+        await made.until(lambda: all(member.lessor.told for member in all_of_them))
+        assert all_of_them[0].lessor.told == [("drop", 1, "local: busy: its slots are lent")]
+        assert all(len(member.lessor.told[0][3]) == 2 for member in all_of_them[1:])
 
 
 async def test_values_that_are_not_finite_are_given_back(autojump_clock) -> None:
     async with members(3) as (made, all_of_them):
-        all_of_them[0].lender.vector[5] = np.nan
+        all_of_them[0].lessor.vector[5] = np.nan
         for member in all_of_them:
-            member.groups.wished(wish())
-        await made.until(lambda: all(member.lender.told for member in all_of_them))
-        (told,) = all_of_them[0].lender.told
+            member.groups.intent_posted(intent())
+        await made.until(lambda: all(member.lessor.told for member in all_of_them))
+        (told,) = all_of_them[0].lessor.told
         assert told[0] == "give_back"
         assert "expected finite values" in told[2]
-        assert all(member.lender.kinds == ["apply"] for member in all_of_them[1:])
+        assert all(member.lessor.kinds == ["apply"] for member in all_of_them[1:])
 
 
 async def test_a_slow_step_delays_and_does_not_break(autojump_clock) -> None:
     async with members(3) as (made, all_of_them):
-        all_of_them[1].lender.step_s = 45.0
+        all_of_them[1].lessor.step_s = 45.0
         for member in all_of_them:
-            member.groups.wished(wish())
-        await made.until(lambda: all(member.lender.told for member in all_of_them))
-        assert all(len(member.lender.told[0][3]) == 3 for member in all_of_them)
+            member.groups.intent_posted(intent())
+        await made.until(lambda: all(member.lessor.told for member in all_of_them))
+        assert all(len(member.lessor.told[0][3]) == 3 for member in all_of_them)
 
 
 async def test_a_worker_that_dies_ends_its_runs_and_is_told_nothing(autojump_clock) -> None:
     async with members(3) as (made, all_of_them):
         one = all_of_them[0]
-        one.lender.step_s = 5.0
+        one.lessor.step_s = 5.0
         for member in all_of_them:
-            member.groups.wished(wish())
+            member.groups.intent_posted(intent())
         await trio.sleep(1)
         one.groups.worker_gone()
-        await made.until(lambda: all(member.lender.told for member in all_of_them[1:]))
+        await made.until(lambda: all(member.lessor.told for member in all_of_them[1:]))
         await trio.sleep(10)
-        assert one.lender.told == []
-        assert all(len(member.lender.told[0][3]) == 2 for member in all_of_them[1:])
+        assert one.lessor.told == []
+        assert all(len(member.lessor.told[0][3]) == 2 for member in all_of_them[1:])
 
 
 async def test_above_sixteen_the_same_sixteen_meet_and_the_others_train_beside(
@@ -255,18 +255,18 @@ async def test_above_sixteen_the_same_sixteen_meet_and_the_others_train_beside(
     async with members(18) as (made, all_of_them):
         for number in (1, 2):
             for member in all_of_them:
-                member.groups.wished(wish(number, round=number, lineage=number))
+                member.groups.intent_posted(intent(number, round=number, lineage=number))
             await made.until(
-                lambda number=number: all(len(m.lender.told) == number for m in all_of_them)
+                lambda number=number: all(len(m.lessor.told) == number for m in all_of_them)
             )
         ordered = sorted(all_of_them, key=lambda member: member.node.peer)
         present = tuple(bytes(member.node.peer) for member in ordered[:16])
         for member in ordered[:16]:
-            assert member.lender.told == [("apply", n, None, present) for n in (1, 2)]
+            assert member.lessor.told == [("apply", n, None, present) for n in (1, 2)]
             assert not member.groups.is_beside
         for member in ordered[16:]:
-            assert member.lender.kinds == ["drop", "drop"]
-            assert "all places of the group" in member.lender.told[0][2]
+            assert member.lessor.kinds == ["drop", "drop"]
+            assert "all places of the group" in member.lessor.told[0][2]
             assert member.groups.is_beside
 
 
@@ -277,9 +277,9 @@ async def test_who_knows_few_of_the_members_forms_no_second_group(autojump_clock
         ordered[17].node.partners = lambda: known  # type: ignore[method-assign]
         ordered[16].node.partners = lambda: known  # type: ignore[method-assign]
         for member in ordered:
-            member.groups.wished(wish(lineage=1))
-        await made.until(lambda: all(member.lender.told for member in ordered), 300)
-        means = {told[3] for member in ordered for told in member.lender.told if told[0] == "apply"}
+            member.groups.intent_posted(intent(lineage=1))
+        await made.until(lambda: all(member.lessor.told for member in ordered), 300)
+        means = {told[3] for member in ordered for told in member.lessor.told if told[0] == "apply"}
         assert len(means) == 1
 
 
@@ -290,7 +290,9 @@ async def test_a_strategy_with_lineages_is_never_cut(autojump_clock, size) -> No
         many = tuple(PeerId(bytes([number]) * 32) for number in range(1, 40))
         one.node.partners = lambda: (*many, one.node.peer)  # type: ignore[method-assign]
         for number in range(1, 4):
-            found, is_full = one.groups._members(wish(round=number, lineage=3, group_size_max=size))
+            found, is_full = one.groups._members(
+                intent(round=number, lineage=3, group_size_max=size)
+            )
             assert found == many[:16]
             assert is_full
 
@@ -298,12 +300,12 @@ async def test_a_strategy_with_lineages_is_never_cut(autojump_clock, size) -> No
 async def test_groups_of_a_size_are_slices_of_the_rounds_order(autojump_clock) -> None:
     async with members(5) as (made, all_of_them):
         for member in all_of_them:
-            member.groups.wished(wish(group_size_max=2))
-        await made.until(lambda: all(member.lender.told for member in all_of_them))
-        groups = {told[3] for member in all_of_them for told in member.lender.told if told[3:]}
+            member.groups.intent_posted(intent(group_size_max=2))
+        await made.until(lambda: all(member.lessor.told for member in all_of_them))
+        groups = {told[3] for member in all_of_them for told in member.lessor.told if told[3:]}
         assert sorted(len(group) for group in groups) == [2, 2]
         assert len({peer for group in groups for peer in group}) == 4
-        assert sorted(kind for m in all_of_them for kind in m.lender.kinds)[-1] == "drop"
+        assert sorted(kind for m in all_of_them for kind in m.lessor.kinds)[-1] == "drop"
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -312,8 +314,8 @@ async def test_whoever_dies_the_others_agree(autojump_clock, seed: int) -> None:
     n = rng.randrange(3, 6)
     async with members(n, codec_name="Q8B64", delay_s=0.02) as (made, all_of_them):
         for member in all_of_them:
-            member.lender.step_s = rng.uniform(0, 0.2)
-            member.groups.wished(wish())
+            member.lessor.step_s = rng.uniform(0, 0.2)
+            member.groups.intent_posted(intent())
         victims = rng.sample(all_of_them, rng.randrange(1, n - 1))
         for victim in victims:
             await trio.sleep(rng.uniform(0, 0.3))
@@ -322,11 +324,11 @@ async def test_whoever_dies_the_others_agree(autojump_clock, seed: int) -> None:
                 for member in all_of_them:
                     member.sees_the_death()
         survivors = [member for member in all_of_them if member not in victims]
-        await made.until(lambda: all(member.lender.told for member in survivors), 20)
-        assert {tuple(member.lender.kinds) for member in survivors} == {("apply",)}
+        await made.until(lambda: all(member.lessor.told for member in survivors), 20)
+        assert {tuple(member.lessor.kinds) for member in survivors} == {("apply",)}
         assert len({member.mean.tobytes() for member in survivors}) == 1
-        assert len({member.lender.told[0][3] for member in survivors}) == 1
-        assert not any(member.lender.lent for member in survivors)
+        assert len({member.lessor.told[0][3] for member in survivors}) == 1
+        assert not any(member.lessor.lent for member in survivors)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -334,22 +336,22 @@ async def test_a_partition_ends_with_one_mean_in_each_part(autojump_clock, seed:
     rng = random.Random(seed)
     async with members(5, delay_s=0.02) as (made, all_of_them):
         for member in all_of_them:
-            member.groups.wished(wish())
+            member.groups.intent_posted(intent())
         await trio.sleep(rng.uniform(0, 0.4))
         parts = (["m0", "m1"], ["m2", "m3", "m4"])
         for one in parts[0]:
             for two in parts[1]:
                 made.network.cut(one, two)
         made.network.partition(*parts)
-        await made.until(lambda: all(member.lender.told for member in all_of_them), 60)
+        await made.until(lambda: all(member.lessor.told for member in all_of_them), 60)
         means: dict[tuple[bytes, ...], set[bytes]] = {}
         for member in all_of_them:
-            if member.lender.kinds == ["apply"]:
-                present = member.lender.told[0][3]
+            if member.lessor.kinds == ["apply"]:
+                present = member.lessor.told[0][3]
                 means.setdefault(present, set()).add(member.mean.tobytes())
         assert all(len(each) == 1 for each in means.values())
         # A mean of all may have been finished in one part only if it was prepared in both.
-        applied = [m for m in all_of_them if m.lender.kinds == ["apply"]]
+        applied = [m for m in all_of_them if m.lessor.kinds == ["apply"]]
         assert {m.node.name for m in applied} in ({*parts[0], *parts[1]}, {*parts[1]}, {*parts[0]})
 
 
@@ -357,10 +359,10 @@ async def test_a_partition_ends_with_one_mean_in_each_part(autojump_clock, seed:
 
 
 async def begin_with_a_stranger(one: Member) -> bytes:
-    """Let ``one`` wish; whoever else is there speaks by hand. Return the name of the run."""
-    request = wish()
+    """Let ``one`` post an intent; the others speak by hand. Return the run's name."""
+    request = intent()
     gid = events.group_id(KEY, request.tag, 0, request.round, b"")
-    one.groups.wished(request)
+    one.groups.intent_posted(request)
     await trio.sleep(0.1)
     return gid
 
@@ -409,8 +411,8 @@ async def test_a_member_that_breaks_a_rule_is_lost_and_disconnected(
                 await say(two, one, share)
             case "piece":
                 await say(two, one, wire.Want(gid, bytes(16), (7,), ()))
-        await made.until(lambda: one.lender.told, 20)
-        assert one.lender.told == [("give_back", 1, "nobody else is left")]
+        await made.until(lambda: one.lessor.told, 20)
+        assert one.lessor.told == [("give_back", 1, "nobody else is left")]
         if fault != "short":  # a stream that ends early may be an accident
             await made.until(lambda: session.is_closed)
 
@@ -429,14 +431,14 @@ async def test_payloads_that_nobody_asked_for_are_not_read(autojump_clock) -> No
 @pytest.mark.parametrize("value", [3e38, 1e30])
 async def test_a_share_that_is_implausibly_large_is_in_nobodys_mean(autojump_clock, value) -> None:
     async with members(4) as (made, (liar, *honest)):
-        liar.lender.vector[:] = value
+        liar.lessor.vector[:] = value
         for member in (liar, *honest):
-            member.groups.wished(wish())
-        await made.until(lambda: all(member.lender.told for member in honest))
+            member.groups.intent_posted(intent())
+        await made.until(lambda: all(member.lessor.told for member in honest))
         ids = tuple(sorted(bytes(member.node.peer) for member in honest))
         for member in honest:
-            assert member.lender.told == [("apply", 1, None, ids)]
+            assert member.lessor.told == [("apply", 1, None, ids)]
             assert np.abs(member.mean).max() < 10
-        await made.until(lambda: liar.lender.told)
-        assert liar.lender.told[0][0] == "give_back"
+        await made.until(lambda: liar.lessor.told)
+        assert liar.lessor.told[0][0] == "give_back"
         assert sum(member.groups.payloads_refused_total for member in honest) >= 1

@@ -17,13 +17,13 @@ from swarmnode.tensor.codec import get_codec
 from swarmnode.wire.exchange import pull as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
-from tests.kits.lender_kit import KEY, FakeLender, Party, PartyNode, party, wish
+from tests.kits.lessor_kit import KEY, FakeLessor, Party, PartyNode, intent, party
 
 VIEWS = (ViewShape("phi", "RAW32", 600), ViewShape("b", "", 40))
 
 
 def ask(number: int = 1, **fields: object) -> object:
-    return wish(
+    return intent(
         number, "pull", **{"tag": "catch-up", "views": VIEWS, "selector": "neighbour"} | fields
     )
 
@@ -38,14 +38,14 @@ class Member:
     def __init__(self, node: PartyNode, key: bytes = KEY) -> None:
         self.node = node
         seed = int.from_bytes(node.peer[:4], "big")
-        self.lender = FakeLender(np.random.default_rng(seed).standard_normal(640).astype("f4"))
+        self.lessor = FakeLessor(np.random.default_rng(seed).standard_normal(640).astype("f4"))
         self.pulls = Pulls(
             key=key,
             codec_name="Q8B64",
             self_id=node.peer,
             partners=node,
             services=node.services,
-            lender=self.lender,
+            lessor=self.lessor,
             env=node.env,
         )
         self.run = self.pulls.run
@@ -65,30 +65,30 @@ async def members(n: int, key: bytes = KEY) -> AsyncIterator[tuple[Party, list[M
 
 async def test_what_a_member_gives_is_applied_and_its_slot_goes_back(autojump_clock) -> None:
     async with members(2) as (made, (one, two)):
-        two.pulls.wished(answer(9, base_version=b"new", weight=3.0))
-        one.pulls.wished(ask(1, base_version=b"old", round=4, step=5, tokens=6))
-        await made.until(lambda: one.lender.told)
+        two.pulls.intent_posted(answer(9, base_version=b"new", weight=3.0))
+        one.pulls.intent_posted(ask(1, base_version=b"old", round=4, step=5, tokens=6))
+        await made.until(lambda: one.lessor.told)
         came = Partner(two.node.peer, 11, 22, 3.0, b"new")
-        assert one.lender.told == [("apply", 1, came, ())]
-        (got,) = one.lender.means.values()
-        assert np.array_equal(got[:600], two.lender.vector[:600])
+        assert one.lessor.told == [("apply", 1, came, ())]
+        (got,) = one.lessor.means.values()
+        assert np.array_equal(got[:600], two.lessor.vector[:600])
         payload = bytearray(get_codec("Q8B64").payload_bytes(40))
-        get_codec("Q8B64").encode(two.lender.vector[600:].copy().data, payload)
+        get_codec("Q8B64").encode(two.lessor.vector[600:].copy().data, payload)
         there = np.empty(40, np.float32)
         get_codec("Q8B64").decode(payload, there.data)
         assert np.array_equal(got[600:], there)
-        assert two.lender.told == [("give_back", 9, "")]
-        assert two.lender.partners == [Partner(one.node.peer, 5, 6, 1.0, b"old")]
+        assert two.lessor.told == [("give_back", 9, "")]
+        assert two.lessor.partners == [Partner(one.node.peer, 5, 6, 1.0, b"old")]
         assert (one.pulls.pulled_total, two.pulls.given_total) == (1, 1)
 
 
 async def test_who_gives_nothing_is_passed_over(autojump_clock) -> None:
     async with members(4) as (made, all_of_them):
         giver = all_of_them[2]
-        giver.pulls.wished(answer())
-        all_of_them[0].pulls.wished(ask())
-        await made.until(lambda: all_of_them[0].lender.told)
-        told = all_of_them[0].lender.told[0]
+        giver.pulls.intent_posted(answer())
+        all_of_them[0].pulls.intent_posted(ask())
+        await made.until(lambda: all_of_them[0].lessor.told)
+        told = all_of_them[0].lessor.told[0]
         assert told[:2] == ("apply", 1)
         assert told[2].peer == giver.node.peer
 
@@ -106,67 +106,69 @@ async def test_who_gives_nothing_is_passed_over(autojump_clock) -> None:
 async def test_a_refusal_says_why(autojump_clock, case: str, why: str) -> None:
     async with members(2, key=b"x" * 32 if case == "key" else KEY) as (made, (one, two)):
         if case == "size":
-            two.pulls.wished(answer(views=(*VIEWS, ViewShape("n", "", 1))))
+            two.pulls.intent_posted(answer(views=(*VIEWS, ViewShape("n", "", 1))))
         elif case != "nothing":
-            two.pulls.wished(answer())
+            two.pulls.intent_posted(answer())
         if case == "worker":
-            two.lender.refuses = "round: it is no further than this"
+            two.lessor.refuses = "round: it is no further than this"
         if case == "not finite":
-            two.lender.vector[3] = np.inf
-        one.pulls.wished(ask())
-        await made.until(lambda: one.lender.told)
-        assert one.lender.told[0][:2] == ("drop", 1)
-        assert why in one.lender.told[0][2]
+            two.lessor.vector[3] = np.inf
+        one.pulls.intent_posted(ask())
+        await made.until(lambda: one.lessor.told)
+        assert one.lessor.told[0][:2] == ("drop", 1)
+        assert why in one.lessor.told[0][2]
         assert two.pulls.declined_total == 1
-        assert not one.lender.lent
-        assert not two.lender.lent
+        assert not one.lessor.lent
+        assert not two.lessor.lent
 
 
 async def test_nobody_there_is_said_at_once(autojump_clock) -> None:
     async with members(1) as (made, (one,)):
-        one.pulls.wished(ask())
-        await made.until(lambda: one.lender.told)
-        assert one.lender.told == [("drop", 1, "unreachable: nobody to ask")]
+        one.pulls.intent_posted(ask())
+        await made.until(lambda: one.lessor.told)
+        assert one.lessor.told == [("drop", 1, "unreachable: nobody to ask")]
 
 
 async def test_an_own_worker_that_lends_nothing_ends_it(autojump_clock) -> None:
     async with members(3) as (made, (one, two, three)):
         for giver in (two, three):
-            giver.pulls.wished(answer())
-        one.lender.refuses = "busy: its slots are lent"
-        one.pulls.wished(ask())
-        await made.until(lambda: one.lender.told)
-        assert one.lender.told == [("drop", 1, "busy: its slots are lent")]
+            giver.pulls.intent_posted(answer())
+        one.lessor.refuses = "busy: its slots are lent"
+        one.pulls.intent_posted(ask())
+        await made.until(lambda: one.lessor.told)
+        assert one.lessor.told == [("drop", 1, "busy: its slots are lent")]
         assert two.pulls.given_total + three.pulls.given_total <= 1
 
 
-async def test_the_next_wish_and_the_death_of_the_worker_end_what_is_asked(autojump_clock) -> None:
+async def test_the_next_intent_and_the_death_of_the_worker_end_what_is_asked(
+    autojump_clock,
+) -> None:
     async with members(2) as (made, (one, two)):
-        two.pulls.wished(answer())
-        two.lender.step_s = 5.0
-        one.pulls.wished(ask(1))
+        two.pulls.intent_posted(answer())
+        two.lessor.step_s = 5.0
+        one.pulls.intent_posted(ask(1))
         await trio.sleep(1)
-        one.pulls.wished(ask(2))
-        await made.until(lambda: one.lender.told)
-        assert [told[:2] for told in one.lender.told] == [("apply", 2)]
-        one.pulls.wished(ask(3))
+        one.pulls.intent_posted(ask(2))
+        await made.until(lambda: one.lessor.told)
+        assert [told[:2] for told in one.lessor.told] == [("apply", 2)]
+        one.pulls.intent_posted(ask(3))
         two.pulls.worker_gone()
         one.pulls.worker_gone()
         await trio.sleep(20)
-        assert len(one.lender.told) == 1
-        one.pulls.wished(ask(4))
-        await made.until(lambda: len(one.lender.told) == 2)
-        assert one.lender.told[1][2].endswith("no-wish: nothing to give of catch-up 0")
+        assert len(one.lessor.told) == 1
+        one.pulls.intent_posted(ask(4))
+        await made.until(lambda: len(one.lessor.told) == 2)
+        assert one.lessor.told[1][2].endswith("no-wish: nothing to give of catch-up 0")
 
 
 async def test_only_so_many_are_answered_at_once(autojump_clock) -> None:
     async with members(2 + limits.PULL_ANSWERS_MAX) as (made, (giver, *askers)):
-        giver.pulls.wished(answer())
-        giver.lender.step_s = 5.0
+        giver.pulls.intent_posted(answer())
+        giver.lessor.step_s = 5.0
         for asker in askers:
-            asker.pulls.wished(ask())
-        await made.until(lambda: all(asker.lender.told for asker in askers))
-        kinds = sorted(asker.lender.kinds[0] for asker in askers)
+            asker.pulls.intent_posted(ask())
+        await made.until(lambda: all(asker.lessor.told for asker in askers))
+        kinds = sorted(asker.lessor.kinds[0] for asker in askers)
         assert kinds == ["apply"] * limits.PULL_ANSWERS_MAX + ["drop"]
 
 
@@ -189,7 +191,7 @@ async def hand_made(one: Member, two: Member, kind: str) -> None:
             await stream.send(b"x")
 
     two.node.registry._streams[two.node.services.name(PULL_SERVICE)] = serve
-    one.pulls.wished(ask())
+    one.pulls.intent_posted(ask())
 
 
 @pytest.mark.parametrize(
@@ -209,18 +211,18 @@ async def test_a_giver_that_breaks_a_rule_or_is_silent(
     async with members(2) as (made, (one, two)):
         session = one.node.sessions[two.node.peer]
         await hand_made(one, two, kind)
-        # A loan that was taken is given back: then the worker hears of it that way.
+        # A lease that was taken is given back: then the worker hears of it that way.
         await made.until(lambda: one.pulls.failed_total, 200)
-        assert one.lender.kinds == [("drop" if kind in ("silent", "pull") else "give_back")]
+        assert one.lessor.kinds == [("drop" if kind in ("silent", "pull") else "give_back")]
         assert session.is_closed == is_offence
-        if one.lender.kinds == ["drop"]:
-            assert why in one.lender.told[0][2]
-        assert not one.lender.lent
+        if one.lessor.kinds == ["drop"]:
+            assert why in one.lessor.told[0][2]
+        assert not one.lessor.lent
 
 
 async def test_an_asker_that_says_nothing_or_nonsense(autojump_clock) -> None:
     async with members(2) as (_, (one, two)):
-        one.pulls.wished(answer())
+        one.pulls.intent_posted(answer())
         session = two.node.sessions[one.node.peer]
         name = one.node.services.name(PULL_SERVICE)
         for message in (None, wire.Given(1, 1)):
@@ -234,7 +236,7 @@ async def test_an_asker_that_says_nothing_or_nonsense(autojump_clock) -> None:
         data, _ = await stream.receive_message(0)
         declined = decode_record(data, wire.Declined)
         assert declined.reason == "no-wish: nothing to give of x 0"
-        assert not one.lender.lent
+        assert not one.lessor.lent
 
 
 @pytest.mark.parametrize("factor", [3e37, 1000.0])
@@ -242,15 +244,15 @@ async def test_an_answer_that_is_implausibly_large_is_not_applied_and_another_pe
     autojump_clock, factor
 ) -> None:
     async with members(3) as (made, (one, liar, honest)):
-        liar.lender.vector *= np.float32(factor)
-        liar.pulls.wished(answer(9))
-        one.pulls.wished(ask(1))
-        await made.until(lambda: one.lender.told)
-        assert one.lender.told[0][0] in ("drop", "give_back")
+        liar.lessor.vector *= np.float32(factor)
+        liar.pulls.intent_posted(answer(9))
+        one.pulls.intent_posted(ask(1))
+        await made.until(lambda: one.lessor.told)
+        assert one.lessor.told[0][0] in ("drop", "give_back")
         assert one.pulls.refused_total == 1
 
-        honest.pulls.wished(answer(9))
-        one.pulls.wished(ask(2))
+        honest.pulls.intent_posted(answer(9))
+        one.pulls.intent_posted(ask(2))
         await made.until(lambda: one.pulls.pulled_total)
-        (got,) = one.lender.means.values()
-        assert np.array_equal(got[:600], honest.lender.vector[:600])
+        (got,) = one.lessor.means.values()
+        assert np.array_equal(got[:600], honest.lessor.vector[:600])

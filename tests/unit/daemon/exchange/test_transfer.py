@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pytest
 import trio
 
+from swarmnode.daemon.exchange.pair.intents import count_pieces, cut, pair_codecs
 from swarmnode.daemon.exchange.pair.transfer import Transfer
-from swarmnode.daemon.exchange.pair.wishes import count_pieces, cut, pair_codecs
 from swarmnode.errors import ConfigError, MalformedMessage, WorkerError
-from swarmnode.ipc.control import ViewShape, Wish
+from swarmnode.ipc.control import PostedIntent, ViewShape
 from swarmnode.limits import CODEC_CHUNK_ELEMS
 from swarmnode.tensor.codec import CODEC_NAMES, get_codec
 
@@ -35,8 +35,8 @@ def values(numel: int, seed: int) -> Floats:
     return np.random.default_rng(seed).standard_normal(numel).astype(np.float32)
 
 
-def wish_of(*views: ViewShape) -> Wish:
-    return Wish(1, "pair", "x", 0, 1, "matching", views)
+def intent_of(*views: ViewShape) -> PostedIntent:
+    return PostedIntent(1, "pair", "x", 0, 1, "matching", views)
 
 
 class Side:
@@ -46,8 +46,8 @@ class Side:
         sizes = numel or (given.size,)
         views = [ViewShape(f"v{n}", "", size) for n, size in enumerate(sizes)]
         self.own, self.room = given.copy(), np.full_like(given, np.nan)
-        pieces = cut(wish_of(*views), [get_codec(name) for name in codecs])
-        assert len(pieces) == count_pieces(wish_of(*views))
+        pieces = cut(intent_of(*views), [get_codec(name) for name in codecs])
+        assert len(pieces) == count_pieces(intent_of(*views))
         self.transfer = Transfer(pieces)
 
     def lend(self) -> Transfer:
@@ -103,10 +103,10 @@ async def test_each_view_is_cut_and_encoded_on_its_own() -> None:
 
 def test_the_codecs_of_a_pair_are_known_and_stand_alone() -> None:
     views = ViewShape("x", "", 5), ViewShape("y", "E3M0", 5)
-    assert [codec.name for codec in pair_codecs(wish_of(*views), USUAL)] == ["Q8B64", "E3M0"]
+    assert [codec.name for codec in pair_codecs(intent_of(*views), USUAL)] == ["Q8B64", "E3M0"]
     for name, expected in (("Q9", "no codec 'Q9'"), ("TK4", "TK4 does not stand alone")):
         with pytest.raises(ConfigError, match=expected):
-            pair_codecs(wish_of(ViewShape("x", name, 5)), USUAL)
+            pair_codecs(intent_of(ViewShape("x", name, 5)), USUAL)
 
 
 async def test_nothing_is_sent_and_what_comes_waits_until_the_slot_is_there(autojump_clock) -> None:

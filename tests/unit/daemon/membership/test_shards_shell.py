@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.membership.dealer import Shards, shard_view
+from swarmnode.daemon.membership.assignment import Shards, shard_view
 from swarmnode.env import Env
 from swarmnode.ipc.control import Configure, DropShard, ShardDone, TakeShard
 from swarmnode.protocol.crdt.events import Update

@@ -55,17 +55,17 @@ class PostOffice:
     sent: list[tuple[PeerId, PeerId, str, bytes]] = field(default_factory=list)
     observed: dict[PeerId, str] = field(default_factory=dict)
     is_lost: Callable[[PeerId, bytes], bool] = lambda _target, _payload: False
-    takers: dict[tuple[PeerId, str], OnSignal] = field(default_factory=dict)
+    handlers: dict[tuple[PeerId, str], OnSignal] = field(default_factory=dict)
 
     def signals_of(self, author: PeerId) -> Signals:
         return cast("Signals", Customer(self, author))
 
     def deliver(self, author: PeerId, target: PeerId, kind: str, payload: bytes) -> None:
         """Bring a signal that was checked, whoever made it."""
-        taker = self.takers.get((target, kind))
-        if taker is None:
+        handler = self.handlers.get((target, kind))
+        if handler is None:
             raise Refused("nobody takes it")
-        taker(Received(author, payload, RELAY, self.observed.get(author, "")))
+        handler(Received(author, payload, RELAY, self.observed.get(author, "")))
 
 
 @dataclass
@@ -76,7 +76,7 @@ class Customer:
     own: PeerId
 
     def register(self, kind: str, on_signal: OnSignal) -> None:
-        self.office.takers[self.own, kind] = on_signal
+        self.office.handlers[self.own, kind] = on_signal
 
     async def send(self, target: PeerId, kind: str, payload: bytes, *, via: PeerId) -> str:
         assert via == RELAY

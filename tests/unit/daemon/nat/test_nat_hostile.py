@@ -191,7 +191,7 @@ async def test_hostile_a_carrier_in_league_with_the_author_gets_one_host_dialled
         assert limits.PUNCH_ATTEMPTS_MAX <= 12
 
 
-async def test_hostile_a_flood_of_signed_offers_is_stopped_at_the_door(
+async def test_hostile_a_flood_of_signed_offers_is_stopped_by_the_listener(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(monkeypatch) as w:

@@ -23,7 +23,7 @@ from swarmnode.net.session import Session
 from tests.kits.party_kit import Party, parties
 
 RELAY = PeerId(b"r" * 32)
-DOOR = "-relayed"  # of a node's second listener, to which its relay leads
+SECOND_LISTENER = "-relayed"  # of a node's second listener, to which its relay leads
 
 
 class Way:
@@ -80,7 +80,7 @@ class Pair:
         return (self.a, self.b) if peer == self.b.peer else (self.b, self.a)
 
     def may_be_at(self, own: Party, other: Party, *, is_direct: bool) -> None:
-        known = [str(RelayAddress(RELAY, f"mem:{other.name}{DOOR}", other.peer))]
+        known = [str(RelayAddress(RELAY, f"mem:{other.name}{SECOND_LISTENER}", other.peer))]
         known += [other.address] if is_direct else []
         own.network.addresses_of = lambda _peer: tuple(known)
 
@@ -94,16 +94,18 @@ class Pair:
     async def open_doors(self) -> None:
         """Let both be reached through the relay too."""
         for party in (self.a, self.b):
-            transport = party.links.transport(party.name + DOOR)
-            accept = party.network.door.accept
+            transport = party.links.transport(party.name + SECOND_LISTENER)
+            accept = party.network.listener.accept
 
             async def accept_relayed(channel: Channel, accept: object = accept) -> None:
                 await accept(RelayedChannel(channel, "relay:sn1r@mem:r", RELAY))  # type: ignore[operator]
 
-            await self.nursery.start(transport.serve, f"mem:{party.name}{DOOR}", accept_relayed)
+            await self.nursery.start(
+                transport.serve, f"mem:{party.name}{SECOND_LISTENER}", accept_relayed
+            )
 
     async def meet(self) -> Session:
-        relayed = str(RelayAddress(RELAY, f"mem:{self.b.name}{DOOR}", self.b.peer))
+        relayed = str(RelayAddress(RELAY, f"mem:{self.b.name}{SECOND_LISTENER}", self.b.peer))
         return await self.a.network.connect(self.b.peer, (relayed,))
 
     @property
@@ -260,8 +262,8 @@ async def test_another_relay_is_another_chance(autojump_clock: MockClock) -> Non
         await trio.sleep(10 * limits.UPGRADE_PAUSE_S_MIN)
         tries = len(p.first.began_at)
         for name in (p.a.name, p.b.name):
-            p.a.links.cut(p.a.name, name + DOOR)
-        p.a.links.cut(p.b.name, p.a.name + DOOR)
+            p.a.links.cut(p.a.name, name + SECOND_LISTENER)
+        p.a.links.cut(p.b.name, p.a.name + SECOND_LISTENER)
         await trio.sleep(10)
         assert p.paths() == {"relay"}
         assert session.resumed == 1

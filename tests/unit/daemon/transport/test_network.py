@@ -256,9 +256,9 @@ async def test_strangers_who_say_nothing_are_bounded_and_do_not_stay(
         await trio.sleep(0.1)
         with pytest.raises(SwarmNodeError):
             await b.connect(a)
-        assert a.network.door.refused == {"TooManyStrangers": 1}
+        assert a.network.listener.refused == {"TooManyStrangers": 1}
         await trio.sleep(limits.HANDSHAKE_S)
-        assert a.network.door.refused["DeadlineExceeded"] == 4
+        assert a.network.listener.refused["DeadlineExceeded"] == 4
         await b.connect(a)
         for channel in crowd:
             await aclose_forcefully(channel)
@@ -337,7 +337,7 @@ async def test_no_room_is_made_for_newcomers_where_all_are_wanted(
         await trio.sleep(1)
         with pytest.raises(SwarmNodeError):
             await d.connect(a)
-        assert a.network.door.refused == {"TooManyPeers": 1}
+        assert a.network.listener.refused == {"TooManyPeers": 1}
         assert a.network.sessions.keys() == {b.peer, c.peer}
 
 

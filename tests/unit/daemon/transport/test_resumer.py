@@ -126,7 +126,7 @@ async def test_a_peer_that_has_moved_asks(autojump_clock: MockClock) -> None:
     """Where it was, somebody says that nobody is there."""
     async with connected() as (a, b, session), trio.open_nursery() as nursery:
         a.links.refusing.add(b.name)
-        await nursery.start(b.transport.serve, "mem:elsewhere", b.network.door.accept)
+        await nursery.start(b.transport.serve, "mem:elsewhere", b.network.listener.accept)
         a.links.cut("a", "b")
         await trio.sleep(2)
         assert (session.resumed, theirs(a, b).resumed) == (1, 1)
@@ -164,7 +164,7 @@ async def test_a_better_way_is_taken_while_the_old_one_works(autojump_clock: Moc
         for dialler, listener, its in ((a, b, session), (b, a, theirs(a, b))) * 3:
             before = its.resumed
             near, far = a.links.link(dialler.name, listener.name)
-            nursery.start_soon(listener.network.door.accept, far)
+            nursery.start_soon(listener.network.listener.accept, far)
             await dialler.network.migrate(its, near)
             await stream.send_message(b"x", bytes(500_000))
             assert (await stream.receive_message(limits.MIB))[0] == b"x"
@@ -192,7 +192,7 @@ async def test_a_better_way_that_breaks_half_way_is_looked_for_again(
     """The session has left the old channel when the new one breaks."""
     async with connected(delay_s=0.1) as (a, b, session), trio.open_nursery() as nursery:
         near, far = a.links.link("a", "b")
-        nursery.start_soon(b.network.door.accept, far)
+        nursery.start_soon(b.network.listener.accept, far)
         failed: list[SwarmNodeError] = []
 
         async def migrate() -> None:
@@ -215,7 +215,7 @@ async def test_two_ways_at_once_are_one_too_many(autojump_clock: MockClock) -> N
     async with connected() as (a, b, session), trio.open_nursery() as nursery:
         first, far = a.links.link("a", "b")
         second, _ = a.links.link("a", "b")
-        nursery.start_soon(b.network.door.accept, far)
+        nursery.start_soon(b.network.listener.accept, far)
         nursery.start_soon(a.network.migrate, session, first)
         await trio.sleep(0.001)
         with pytest.raises(Overloaded, match="already"):
@@ -343,7 +343,7 @@ async def test_who_wants_a_peer_waits_for_its_session(autojump_clock: MockClock)
 
 async def test_who_wants_a_peer_may_know_better_where_it_is(autojump_clock: MockClock) -> None:
     async with connected() as (a, b, session), trio.open_nursery() as nursery:
-        await nursery.start(b.transport.serve, "mem:elsewhere", b.network.door.accept)
+        await nursery.start(b.transport.serve, "mem:elsewhere", b.network.listener.accept)
         a.links.refusing.add(b.name)
         for party in (a, b):
             party.network.addresses_of = lambda _peer: ()
@@ -397,10 +397,10 @@ async def test_strangers_who_ask_and_stall_are_bounded(
         await trio.sleep(0.1)
         with pytest.raises(SwarmNodeError):
             await b.network._dialler.shake_hands_only(a.peer, a.address)
-        assert a.network.door.refused["TooManyStrangers"] > 0
+        assert a.network.listener.refused["TooManyStrangers"] > 0
         await trio.sleep(limits.HANDSHAKE_S)
-        assert a.network.door.strangers == 0
-        assert a.network.door.refused["DeadlineExceeded"] == 4
+        assert a.network.listener.strangers == 0
+        assert a.network.listener.refused["DeadlineExceeded"] == 4
         for each in crowd:
             await aclose_forcefully(each)
         assert not session.is_closed
@@ -415,7 +415,7 @@ async def test_who_is_full_still_takes_back_its_own(
         a.links.cut("a", "b")
         await trio.sleep(1)
         assert session.resumed == 1
-        assert b.network.door.refused == {}
+        assert b.network.listener.refused == {}
 
 
 async def test_a_probe_ends_with_its_channel(autojump_clock: MockClock) -> None:

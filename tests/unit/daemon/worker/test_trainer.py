@@ -14,7 +14,7 @@ import trio.testing
 
 from swarmnode import limits
 from swarmnode.daemon.worker.briefing import Briefing
-from swarmnode.daemon.worker.loans import Loan, NoLoan
+from swarmnode.daemon.worker.leases import BufferLease, NoLease
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -38,6 +38,7 @@ from swarmnode.ipc.control import (
     NoView,
     Partner,
     Pause,
+    PostedIntent,
     Progress,
     Release,
     RoundSteps,
@@ -48,7 +49,6 @@ from swarmnode.ipc.control import (
     TakeView,
     ToWorker,
     ViewShape,
-    Wish,
     WorkerFailed,
     WorkerReady,
 )
@@ -59,7 +59,9 @@ NUMEL, HALF = 100, 640
 READY = WorkerReady(
     bytes(32), 640, HALF, 2, step=0, tokens=0, device="fake", torch_version="", threads=1
 )
-WISH = Wish(5, "pair", "x", 2, 3, "matching", (ViewShape("x", "", NUMEL),), base_version=b"b")
+INTENT = PostedIntent(
+    5, "pair", "x", 2, 3, "matching", (ViewShape("x", "", NUMEL),), base_version=b"b"
+)
 PARTNER = Partner(bytes(32), step=4, tokens=40, weight=2.0, base_version=b"theirs")
 SELF, OTHER, THIRD = (PeerId(bytes([n]) * 32) for n in (2, 1, 3))
 
@@ -96,15 +98,15 @@ class ScriptedLink:
         return self.memory[slot].data.cast("B")
 
 
-class Taker:
+class Handler:
     """Stands in for the exchanges of one kind: keeps what it is told."""
 
     def __init__(self) -> None:
-        self.wishes: list[Wish] = []
+        self.intents: list[PostedIntent] = []
         self.losses = self.changes = 0
 
-    def wished(self, wish: Wish) -> None:
-        self.wishes.append(wish)
+    def intent_posted(self, intent: PostedIntent) -> None:
+        self.intents.append(intent)
 
     def worker_gone(self) -> None:
         self.losses += 1
@@ -116,8 +118,8 @@ class Taker:
 class Rig:
     def __init__(self) -> None:
         self.links: list[ScriptedLink] = []
-        self.taker = Taker()
-        self.loans: list[Loan | str] = []
+        self.handler = Handler()
+        self.leases: list[BufferLease | str] = []
         self.lost: list[bytes] = []
         self.applied: list[Applied] = []
         self.failure: SwarmNodeError | None = None
@@ -128,8 +130,8 @@ class Rig:
             on_applied=self.applied.append,
             on_lost=self.lost.append,
         )
-        self.trainer.takers = {"pair": self.taker}
-        self.lender = self.trainer.lender
+        self.trainer.handlers = {"pair": self.handler}
+        self.lessor = self.trainer.lessor
         self.members: tuple[PeerId, ...] = (SELF,)
         self.speeds: dict[PeerId, float] = {}
         self.trainer.briefing = Briefing(
@@ -162,21 +164,21 @@ class Rig:
         """What the worker that runs was sent, but who the members are."""
         return [m for m in self.links[-1].sent if not isinstance(m, Members)]
 
-    async def borrow(self, wish: Wish = WISH, **options: Any) -> None:
-        """Keep the loan, or why there is none."""
+    async def borrow(self, intent: PostedIntent = INTENT, **options: Any) -> None:
+        """Keep the lease, or why there is none."""
         try:
-            self.loans.append(await self.lender.borrow(wish, **options))
-        except NoLoan as error:
-            self.loans.append(str(error))
+            self.leases.append(await self.lessor.borrow(intent, **options))
+        except NoLease as error:
+            self.leases.append(str(error))
 
-    async def lend(self, ticket: int, slot: int = 0) -> Loan:
+    async def lend(self, ticket: int, slot: int = 0) -> BufferLease:
         """Borrow and be lent a slot."""
         self.nursery.start_soon(self.borrow)
         await trio.testing.wait_all_tasks_blocked()
         await self.hears(SlotReady(ticket, slot, ticket, step=24, tokens=99))
-        loan = self.loans[-1]
-        assert isinstance(loan, Loan)
-        return loan
+        lease = self.leases[-1]
+        assert isinstance(lease, BufferLease)
+        return lease
 
     nursery: trio.Nursery
 
@@ -196,12 +198,12 @@ def crash(why: str = "killed") -> WorkerCrashed:
     return WorkerCrashed(why)
 
 
-async def test_wishes_go_to_who_serves_their_kind(autojump_clock) -> None:
+async def test_intents_go_to_who_serves_their_kind(autojump_clock) -> None:
     async with rig() as it:
-        group = Wish(6, "group", "x", 0, 3, "all")
-        log = Wish(7, "log", "x", 0, 3, "all", is_open=True)
-        await it.hears(READY, WISH, group, log)
-        assert it.taker.wishes == [WISH]
+        group = PostedIntent(6, "group", "x", 0, 3, "all")
+        log = PostedIntent(7, "log", "x", 0, 3, "all", is_open=True)
+        await it.hears(READY, INTENT, group, log)
+        assert it.handler.intents == [INTENT]
         assert it.sent == [Drop(6, "other: this node does nothing of the kind group")]
 
 
@@ -217,27 +219,27 @@ async def test_a_slot_is_lent_to_whoever_asked_for_the_view(autojump_clock) -> N
             TakeView(2, 5, PARTNER.peer, 9, b"theirs", 4, 40, 2.0),
         ]
         await it.hears(SlotReady(2, 1, 7, step=24, tokens=99), NoView(1, "busy: not now"))
-        loan, why = it.loans
+        lease, why = it.leases
         assert why == "busy: not now"
-        assert isinstance(loan, Loan)
-        assert (loan.wish, loan.slot, loan.generation, loan.step) == (WISH, 1, 7, 24)
-        loan.own[-4:] = loan.room[:4] = b"\0\0\x80\x3f"
-        assert len(loan.own) == len(loan.room) == 4 * NUMEL
+        assert isinstance(lease, BufferLease)
+        assert (lease.intent, lease.slot, lease.generation, lease.step) == (INTENT, 1, 7, 24)
+        lease.own[-4:] = lease.room[:4] = b"\0\0\x80\x3f"
+        assert len(lease.own) == len(lease.room) == 4 * NUMEL
         assert list(np.flatnonzero(it.links[0].memory[1])) == [NUMEL - 1, HALF]
 
 
-async def test_a_loan_ends_once(autojump_clock) -> None:
+async def test_a_lease_ends_once(autojump_clock) -> None:
     async with rig() as it:
         await it.hears(READY)
         first, second = await it.lend(1), await it.lend(2, slot=1)
-        assert it.lender.apply(first, b"x" * 16, PARTNER)
-        assert not it.lender.apply(first, b"y" * 16, PARTNER)
-        it.lender.give_back(first, "twice")
-        it.lender.give_back(second, "w" * 1000)
+        assert it.lessor.apply(first, b"x" * 16, PARTNER)
+        assert not it.lessor.apply(first, b"y" * 16, PARTNER)
+        it.lessor.give_back(first, "twice")
+        it.lessor.give_back(second, "w" * 1000)
         await trio.testing.wait_all_tasks_blocked()
         assert it.sent[2:] == [Apply(0, 1, b"x" * 16, PARTNER), Release(1, 2, "w" * 256)]
         third = await it.lend(3)
-        assert it.lender.apply(third, b"z" * 16, present=(bytes(32), SELF))
+        assert it.lessor.apply(third, b"z" * 16, present=(bytes(32), SELF))
 
 
 async def test_a_view_that_nobody_waits_for_any_more_goes_back(autojump_clock) -> None:
@@ -249,7 +251,7 @@ async def test_a_view_that_nobody_waits_for_any_more_goes_back(autojump_clock) -
             await it.borrow()
         await it.hears(SlotReady(1, 0, 7, step=24, tokens=99), NoView(2, "busy"))
         assert it.sent[2:] == [Release(0, 7, "nobody waits for it any more")]
-        assert it.loans == []
+        assert it.leases == []
 
 
 async def test_a_slot_that_comes_in_the_moment_of_giving_up_goes_back(autojump_clock) -> None:
@@ -260,7 +262,7 @@ async def test_a_slot_that_comes_in_the_moment_of_giving_up_goes_back(autojump_c
                 nursery.start_soon(it.borrow)
                 await trio.testing.wait_all_tasks_blocked()
                 scope.cancel()
-                it.lender.slot_ready(SlotReady(1, 0, 7, step=24, tokens=99))
+                it.lessor.slot_ready(SlotReady(1, 0, 7, step=24, tokens=99))
         await trio.testing.wait_all_tasks_blocked()
         assert [isinstance(message, Release) for message in it.sent] == [False, True]
 
@@ -271,7 +273,7 @@ async def test_a_worker_that_owes_many_views_is_asked_for_no_more(autojump_clock
         for _ in range(limits.TICKETS_MAX + 1):
             it.nursery.start_soon(it.borrow)
         await trio.testing.wait_all_tasks_blocked()
-        assert it.loans == [f"busy: the worker owes {limits.TICKETS_MAX} views already"]
+        assert it.leases == [f"busy: the worker owes {limits.TICKETS_MAX} views already"]
 
 
 async def test_a_view_that_nobody_asked_for_is_a_broken_contract(autojump_clock) -> None:
@@ -287,29 +289,29 @@ async def test_a_slot_that_went_with_its_worker_is_neither_lent_nor_given_back(
 ) -> None:
     async with rig() as it:
         await it.hears(READY)
-        loan = await it.lend(1)
+        lease = await it.lend(1)
         it.links[0].stale.add(0)
         it.nursery.start_soon(it.borrow)
         await trio.testing.wait_all_tasks_blocked()
         await it.hears(SlotReady(2, 0, 8, step=24, tokens=99))
-        assert it.loans[1] == "local: gone"
-        it.lender.give_back(loan, "why not")  # StaleSlot: receive() is about to say that it died
+        assert it.leases[1] == "local: gone"
+        it.lessor.give_back(lease, "why not")  # StaleSlot: receive() is about to say that it died
         await trio.testing.wait_all_tasks_blocked()
         assert it.failure is None
 
 
-async def test_a_death_ends_what_was_wished_and_lent(autojump_clock) -> None:
+async def test_a_death_ends_what_was_posted_and_lent(autojump_clock) -> None:
     async with rig() as it:
         await it.borrow()
-        assert it.loans == ["local: the worker went away"]  # there is none yet
+        assert it.leases == ["local: the worker went away"]  # there is none yet
         await it.hears(READY)
-        loan = await it.lend(1)
+        lease = await it.lend(1)
         it.nursery.start_soon(it.borrow)
         await it.hears(crash())
-        assert it.loans[2:] == ["local: the worker went away"]
-        assert it.taker.losses == 1
-        assert not it.lender.apply(loan, b"x" * 16, PARTNER)
-        it.lender.give_back(loan, "why not")
+        assert it.leases[2:] == ["local: the worker went away"]
+        assert it.handler.losses == 1
+        assert not it.lessor.apply(lease, b"x" * 16, PARTNER)
+        it.lessor.give_back(lease, "why not")
         assert it.lost == []
 
 
@@ -317,15 +319,15 @@ async def test_what_was_not_merged_is_lost_with_the_worker(autojump_clock) -> No
     async with rig() as it:
         await it.hears(READY)
         for number in (1, 2):
-            loan = await it.lend(number, slot=number - 1)
-            assert it.lender.apply(loan, b"%d" % number * 16, PARTNER)
+            lease = await it.lend(number, slot=number - 1)
+            assert it.lessor.apply(lease, b"%d" % number * 16, PARTNER)
         await it.hears(Applied(b"1" * 16, 25, 1))
         with trio.move_on_after(1) as waiting:
-            await it.lender.drain()
+            await it.lessor.drain()
         assert waiting.cancelled_caught
-        assert it.lender.unmerged == {b"2" * 16}
+        assert it.lessor.unmerged == {b"2" * 16}
         await it.hears(crash())
-        await it.lender.drain()
+        await it.lessor.drain()
         assert it.lost == [b"2" * 16]
         assert it.trainer.applications.applied == 1
 
@@ -344,7 +346,7 @@ async def test_the_worker_is_told_who_trains_but_not_all_the_time(autojump_clock
             it.trainer.partners_changed()
             await trio.sleep(limits.MEMBERS_TOLD_S / 100)
         assert it.links[0].sent == [*told, Members((SELF, THIRD))]
-        assert it.taker.changes == 101
+        assert it.handler.changes == 101
         await it.hears(crash())
         await trio.sleep(limits.WORKER_BACKOFF_S_MIN)
         await it.hears(READY)
@@ -443,7 +445,7 @@ async def test_a_pause_outlives_the_worker(autojump_clock) -> None:
 async def test_requests_of_people_leave_room_for_slots(autojump_clock) -> None:
     async with rig() as it:
         await it.hears(READY)
-        loans = await it.lend(1), await it.lend(2, slot=1)
+        leases = await it.lend(1), await it.lend(2, slot=1)
         it.links[0].is_deaf = True
 
         def ask_for_ever() -> None:
@@ -452,8 +454,8 @@ async def test_requests_of_people_leave_room_for_slots(autojump_clock) -> None:
 
         with pytest.raises(Overloaded, match="has not read"):
             ask_for_ever()
-        it.lender.apply(loans[0], b"x" * 16, PARTNER)
-        it.lender.give_back(loans[1], "why not")
+        it.lessor.apply(leases[0], b"x" * 16, PARTNER)
+        it.lessor.give_back(leases[1], "why not")
 
 
 async def test_a_snapshot_on_request(autojump_clock) -> None:
@@ -495,13 +497,13 @@ async def test_a_snapshot_that_takes_too_long(autojump_clock) -> None:
 async def test_a_worker_gives_its_memory_back_and_comes_again(autojump_clock) -> None:
     async with rig() as it:
         await it.hears(READY)
-        loan = await it.lend(1)
+        lease = await it.lend(1)
         it.trainer.pause("others use the GPU")
         it.trainer.unload()
         await it.hears(Progress(1, 1, 0.5, 0.5, 0.1, paused=True))
         assert len(it.links) == 1
         assert it.trainer.worker_pid is not None  # what is lent is not lost
-        it.lender.give_back(loan, "over")
+        it.lessor.give_back(lease, "over")
         await trio.sleep(1)
         assert it.trainer.worker_pid is None
         assert (it.trainer.state, it.trainer.reason) == ("paused", "others use the GPU")

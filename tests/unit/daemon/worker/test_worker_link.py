@@ -18,13 +18,13 @@ from swarmnode.ipc.control import (
     Configure,
     NoView,
     Pause,
+    PostedIntent,
     Progress,
     Release,
     SaveSnapshot,
     SlotReady,
     SnapshotSaved,
     TakeView,
-    Wish,
     WorkerReady,
 )
 from swarmnode.ipc.segment import StaleSlot
@@ -102,7 +102,7 @@ def pull(step, x):
 
 
 async def ask(link, number, ticket=1):
-    """Ask for the view of a wish; return the answer."""
+    """Ask for the view of an intent; return the answer."""
     await link.send(TakeView(ticket=ticket, number=number))
     return await next_of(link, SlotReady | NoView)
 
@@ -120,9 +120,9 @@ async def test_a_fake_worker_is_a_worker_on_virtual_time(autojump_clock):
     async with start(CONFIGURE) as link:
         ready = await next_of(link, WorkerReady)
         assert (ready.numel, ready.payload_numel, ready.step) == (3, 3, 0)
-        wish = await next_of(link, Wish)
+        intent = await next_of(link, PostedIntent)
         assert trio.current_time() == pytest.approx(2.0)
-        assert (wish.step, wish.round, wish.numel) == (4, 1, 3)
+        assert (intent.step, intent.round, intent.numel) == (4, 1, 3)
         progress = await next_of(link, Progress)
         assert progress.step_time_s == 0.5
 
@@ -133,9 +133,10 @@ async def test_exchanges_between_fake_workers_keep_the_sum(autojump_clock):
     workers = [FakeWorker(x, drift=pull, every=3) for x in first]
     async with workers[0].start(CONFIGURE) as one, workers[1].start(CONFIGURE) as two:
         for round_number in range(20):
-            wishes = [await next_of(link, Wish) for link in (one, two)]
+            intents = [await next_of(link, PostedIntent) for link in (one, two)]
             slots = [
-                await ask(link, wish.number) for link, wish in zip((one, two), wishes, strict=True)
+                await ask(link, intent.number)
+                for link, intent in zip((one, two), intents, strict=True)
             ]
             halves = [
                 np.frombuffer(link.slot_view(slot.slot, slot.generation), np.float32).reshape(2, 6)
@@ -156,35 +157,35 @@ async def test_exchanges_between_fake_workers_keep_the_sum(autojump_clock):
 async def test_slots_of_a_fake_worker_change_hands(autojump_clock):
     worker = FakeWorker(np.zeros(2), every=1)
     async with worker.start(CONFIGURE) as link:
-        old = await next_of(link, Wish)
-        wish = await next_of(link, Wish)
+        old = await next_of(link, PostedIntent)
+        intent = await next_of(link, PostedIntent)
         assert await ask(link, old.number, 7) == NoView(7, "no-wish: it is over here")
-        wish = await next_of(link, Wish)
-        first = await ask(link, wish.number)
-        again = await next_of(link, Wish)
+        intent = await next_of(link, PostedIntent)
+        first = await ask(link, intent.number)
+        again = await next_of(link, PostedIntent)
         assert (await ask(link, again.number)).why == "busy: in another exchange of the same"
         await link.send(Release(slot=first.slot, generation=first.generation))
         with pytest.raises(StaleSlot):
             link.slot_view(first.slot, first.generation)
         with pytest.raises(StaleSlot):
             await link.send(Release(slot=first.slot, generation=first.generation))
-        wish = await next_of(link, Wish)
-        second = await ask(link, wish.number)
+        intent = await next_of(link, PostedIntent)
+        second = await ask(link, intent.number)
         assert second.generation > first.generation
         worker.x[1] = np.nan
         await link.send(Release(slot=second.slot, generation=second.generation))
-        wish = await next_of(link, Wish)
-        assert "finite" in (await ask(link, wish.number)).why
+        intent = await next_of(link, PostedIntent)
+        assert "finite" in (await ask(link, intent.number)).why
 
 
 async def test_a_fake_worker_pauses_saves_crashes_and_comes_back(autojump_clock):
     worker = FakeWorker(np.zeros(2), drift=pull, every=5)
     async with worker.start(CONFIGURE) as link:
-        await next_of(link, Wish)
+        await next_of(link, PostedIntent)
         await link.send(SaveSnapshot(request=7))
         saved = await next_of(link, SnapshotSaved)
         assert (saved.request, saved.step) == (7, 5)
-        await next_of(link, Wish)
+        await next_of(link, PostedIntent)
         worker.crash()
         with pytest.raises(WorkerCrashed, match="SIGKILL"):
             await link.receive()

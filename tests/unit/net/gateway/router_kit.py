@@ -14,7 +14,7 @@ import trio
 
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError, TransportError
-from swarmnode.net.gateway.methods import Granted, Method, MethodFactory, MethodName, Wish
+from swarmnode.net.gateway.methods import Granted, MapRequest, Method, MethodFactory, MethodName
 from swarmnode.net.gateway.portmap import PortMapper
 from swarmnode.net.gateway.routes import Place
 from swarmnode.protocol.identity import Identity
@@ -31,8 +31,8 @@ def fresh_address() -> str:
     return f"127.{os.getpid() >> 8 & 127}.{os.getpid() & 255}.{next(_numbers)}"
 
 
-def wish_of(gateway: str) -> Wish:
-    return Wish(Place(gateway, "127.0.0.1"), PORT, bytes(12), Random(1))
+def map_request_of(gateway: str) -> MapRequest:
+    return MapRequest(Place(gateway, "127.0.0.1"), PORT, bytes(12), Random(1))
 
 
 def mapper_of(*methods: MethodFactory, find_place: Callable[[], Place] | None = None) -> PortMapper:
@@ -65,8 +65,8 @@ class Script:
     answers: list[Granted | SwarmNodeError] = field(default_factory=list)
     asked: list[tuple[float, str]] = field(default_factory=list)
 
-    def __call__(self, wish: Wish) -> Method:
-        self.asked.append((trio.current_time(), f"new for {wish.place.own}"))
+    def __call__(self, wanted: MapRequest) -> Method:
+        self.asked.append((trio.current_time(), f"new for {wanted.place.own}"))
         return ScriptedMethod(self)
 
 

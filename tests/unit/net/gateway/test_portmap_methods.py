@@ -23,10 +23,10 @@ from tests.unit.net.gateway.router_kit import (
     SSDP_PORT,
     answer_datagrams,
     fresh_address,
+    map_request_of,
     pcp_answer,
     search_answer,
     serve_http,
-    wish_of,
 )
 
 SERVICE = "urn:schemas-upnp-org:service:WANIPConnection:1"
@@ -49,7 +49,7 @@ async def test_pcp_asks_and_takes_back(nursery: trio.Nursery) -> None:
         return pcp_answer(request)
 
     await nursery.start(answer_datagrams, gateway, PCP_PORT, answer)
-    method = PcpMethod(wish_of(gateway))
+    method = PcpMethod(map_request_of(gateway))
     assert await method.map(PORT) == Granted(EXTERNAL, PORT, 3600)
     await method.release(Granted(EXTERNAL, PORT, 3600))
     assert [int.from_bytes(request[4:8], "big") for request in seen] == [3600, 0]
@@ -59,7 +59,7 @@ async def test_pcp_asks_and_takes_back(nursery: trio.Nursery) -> None:
 async def test_nat_pmp_asks_and_takes_back(nursery: trio.Nursery) -> None:
     gateway = fresh_address()
     await nursery.start(answer_datagrams, gateway, PCP_PORT, natpmp_answer)
-    method = NatPmpMethod(wish_of(gateway))
+    method = NatPmpMethod(map_request_of(gateway))
     assert await method.map(40_000) == Granted(EXTERNAL, 40_000, 3600)
     await method.release(Granted(EXTERNAL, 40_000, 3600))
     nursery.cancel_scope.cancel()
@@ -74,7 +74,7 @@ async def test_a_lost_question_is_asked_again(nursery: trio.Nursery) -> None:
         return pcp_answer(request) if len(seen) == 2 else None
 
     await nursery.start(answer_datagrams, gateway, PCP_PORT, answer)
-    assert await PcpMethod(wish_of(gateway)).map(PORT) == Granted(EXTERNAL, PORT, 3600)
+    assert await PcpMethod(map_request_of(gateway)).map(PORT) == Granted(EXTERNAL, PORT, 3600)
     nursery.cancel_scope.cancel()
 
 
@@ -82,7 +82,7 @@ async def test_a_router_that_says_nothing(nursery: trio.Nursery, autojump_clock:
     gateway = fresh_address()
     await nursery.start(answer_datagrams, gateway, PCP_PORT, lambda _: None)
     with pytest.raises(DeadlineExceeded, match=rf"an answer of the router {gateway}: .* 1.75 s"):
-        await PcpMethod(wish_of(gateway)).map(PORT)
+        await PcpMethod(map_request_of(gateway)).map(PORT)
     nursery.cancel_scope.cancel()
 
 
@@ -90,9 +90,9 @@ async def test_a_router_that_does_not_speak_it() -> None:
     gateway = fresh_address()  # nobody is there: the kernel says so at once
     with trio.fail_after(PORTMAP_ASK_S_MIN):
         with pytest.raises(TransportError, match="does not speak it"):
-            await PcpMethod(wish_of(gateway)).map(PORT)
+            await PcpMethod(map_request_of(gateway)).map(PORT)
         with pytest.raises(TransportError, match="does not speak it"):
-            await NatPmpMethod(wish_of(gateway)).map(PORT)
+            await NatPmpMethod(map_request_of(gateway)).map(PORT)
 
 
 @pytest.mark.parametrize("same_port", [True, False])
@@ -108,7 +108,7 @@ async def test_an_answer_from_another_host_is_not_heard(
         await nursery.start(
             partial(answer_datagrams, gateway, PCP_PORT, pcp_answer, forger=forger, forged=lie)
         )
-        assert (await PcpMethod(wish_of(gateway)).map(PORT)).external == EXTERNAL
+        assert (await PcpMethod(map_request_of(gateway)).map(PORT)).external == EXTERNAL
     nursery.cancel_scope.cancel()
 
 
@@ -124,7 +124,7 @@ async def test_a_flood_of_nonsense_ends(nursery: trio.Nursery) -> None:
 
         nursery.start_soon(flood)
         with pytest.raises(LimitExceeded, match="datagrams"):
-            await PcpMethod(wish_of(gateway)).map(PORT)
+            await PcpMethod(map_request_of(gateway)).map(PORT)
 
 
 # --- UPnP -----------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def ok(body: str, *, status: str = "200 OK") -> bytes:
 async def test_upnp_finds_asks_and_takes_back(nursery: trio.Nursery) -> None:
     router = Igd(fresh_address())
     await nursery.start(router.run)
-    method = UpnpMethod(wish_of(router.address))
+    method = UpnpMethod(map_request_of(router.address))
     granted = await method.map(PORT)
     assert granted == Granted(EXTERNAL, PORT, limits.PORTMAP_LEASE_S)
     assert router.mapped == {"7337": "3600"}
@@ -206,12 +206,12 @@ async def test_upnp_finds_asks_and_takes_back(nursery: trio.Nursery) -> None:
 async def test_upnp_takes_another_port_where_this_one_is_taken(nursery: trio.Nursery) -> None:
     router = Igd(fresh_address(), errors=[igd.CONFLICT, igd.CONFLICT])
     await nursery.start(router.run)
-    granted = await UpnpMethod(wish_of(router.address)).map(PORT)
+    granted = await UpnpMethod(map_request_of(router.address)).map(PORT)
     assert granted.port != PORT
     assert router.mapped == {str(granted.port): "3600"}
     router.errors = [igd.CONFLICT] * PORTMAP_PORTS_TRIED_MAX
     with pytest.raises(Refused, match="gave this port to another machine"):
-        await UpnpMethod(wish_of(router.address)).map(PORT)
+        await UpnpMethod(map_request_of(router.address)).map(PORT)
     nursery.cancel_scope.cancel()
 
 
@@ -220,7 +220,7 @@ async def test_upnp_takes_a_permanent_mapping_where_there_is_no_other(
 ) -> None:
     router = Igd(fresh_address(), errors=[igd.ONLY_PERMANENT])
     await nursery.start(router.run)
-    granted = await UpnpMethod(wish_of(router.address)).map(PORT)
+    granted = await UpnpMethod(map_request_of(router.address)).map(PORT)
     assert router.mapped == {"7337": "0"}
     assert granted.lease_s == limits.PORTMAP_LEASE_S  # it is renewed all the same
     nursery.cancel_scope.cancel()
@@ -234,7 +234,7 @@ async def test_a_router_leads_nobody_elsewhere(
     url = await nursery.start(other.run)
     await nursery.start(answer_datagrams, router, SSDP_PORT, lambda _: search_answer(url))
     with pytest.raises((DeadlineExceeded, LimitExceeded)):
-        await UpnpMethod(wish_of(router)).map(PORT)
+        await UpnpMethod(map_request_of(router)).map(PORT)
     assert other.asked == []
     nursery.cancel_scope.cancel()
 
@@ -256,11 +256,11 @@ async def test_a_router_that_hangs_is_not_waited_for(
     url = f"http://{gateway}:{port}/root.xml"
     await nursery.start(answer_datagrams, gateway, SSDP_PORT, lambda _: search_answer(url))
     with pytest.raises(DeadlineExceeded, match=rf"UPnP: an answer of {gateway}:{port}: .* 5 s"):
-        await UpnpMethod(wish_of(gateway)).map(PORT)
+        await UpnpMethod(map_request_of(gateway)).map(PORT)
     nursery.cancel_scope.cancel()
 
 
 async def test_a_router_without_upnp(autojump_clock: MockClock) -> None:
     gateway = fresh_address()
     with pytest.raises(DeadlineExceeded, match=rf"the router {gateway} to a search: .* 2 s"):
-        await UpnpMethod(wish_of(gateway)).map(PORT)
+        await UpnpMethod(map_request_of(gateway)).map(PORT)

@@ -22,6 +22,7 @@ from swarmnode.protocol.gossip.events import (
     LocalDone,
     LocalFailed,
     MergeChunk,
+    PairIntent,
     PeerLost,
     Received,
     Role,
@@ -30,7 +31,6 @@ from swarmnode.protocol.gossip.events import (
     Terms,
     Unavailable,
     Untaken,
-    Wish,
 )
 from swarmnode.protocol.gossip.exchange import TRANSITIONS, ExchangeCore
 from swarmnode.protocol.gossip.flight import State
@@ -44,7 +44,7 @@ OTHER = PeerId(b"\xee" * 32)
 XID = b"x" * 16
 LIMIT_S = 30.0
 KEY = hashlib.sha256(b"key").digest()
-WISH = Wish(
+INTENT = PairIntent(
     number=3,
     tag="model",
     fragment=1,
@@ -64,18 +64,18 @@ OFFER = wire.Offer(
     tokens=9000,
     weight=2.0,
 )
-ANSWER = replace(WISH, number=8, round=0, step=1, tokens=10, is_open=True)
-NEXT = replace(WISH, number=4, round=8, step=80, tokens=8000)
+ANSWER = replace(INTENT, number=8, round=0, step=1, tokens=10, is_open=True)
+NEXT = replace(INTENT, number=4, round=8, step=80, tokens=8000)
 
 
 class Bench:
     """A core and a clock; every call returns the effects."""
 
-    def __init__(self, *wishes: Wish) -> None:
+    def __init__(self, *intents: PairIntent) -> None:
         self.core = ExchangeCore(ME, KEY, random.Random(1))
         self.now = 100.0
-        for wish in wishes or (WISH,):
-            self.feed(Available(wish, LIMIT_S))
+        for intent in intents or (INTENT,):
+            self.feed(Available(intent, LIMIT_S))
 
     def feed(self, event: Event) -> list[Effect]:
         self.core.handle(event, self.now)
@@ -109,7 +109,7 @@ class Bench:
         return XID
 
     def chunks(self, xid: bytes) -> None:
-        for index in range(WISH.n_chunks):
+        for index in range(INTENT.n_chunks):
             assert self.hear(wire.Chunk(xid, index)) == [MergeChunk(xid, index)]
 
     def to_ready(self) -> bytes:
@@ -165,7 +165,7 @@ def test_responder_commits_on_commit_only() -> None:
     assert bench.core.next_deadline() is None
 
 
-# --- wishes ------------------------------------------------------------------------------
+# --- intents ------------------------------------------------------------------------------
 
 
 def offer_like(**changes: object) -> wire.Offer:
@@ -180,20 +180,20 @@ def busy_in(effects: list[Effect]) -> str:
     return effect.message.reason
 
 
-def test_each_wish_is_used_up_by_its_own_exchange_only() -> None:
-    other = replace(WISH, number=5, fragment=2)
-    bench = Bench(WISH, other)
+def test_each_intent_is_used_up_by_its_own_exchange_only() -> None:
+    other = replace(INTENT, number=5, fragment=2)
+    bench = Bench(INTENT, other)
     bench.to_ready()
     bench.hear(wire.Commit(XID))
-    assert bench.core.statistics().wishes == 1
+    assert bench.core.statistics().intents == 1
     assert busy_in(bench.hear(offer_like(xid=b"y" * 16))) == "no-wish"
     _, start = bench.hear(offer_like(xid=b"z" * 16, fragment=2))
     assert isinstance(start, StartTransfer)
     assert start.number == 5
-    assert bench.core.statistics().wishes == 0
+    assert bench.core.statistics().intents == 0
 
 
-def test_a_wish_is_used_up_when_its_offer_is_accepted_though_it_comes_to_nothing() -> None:
+def test_an_intent_is_used_up_when_its_offer_is_accepted_though_it_comes_to_nothing() -> None:
     bench = Bench()
     xid = bench.to_transfer(Role.INITIATOR)
     bench.feed(LocalFailed(xid, "busy: the worker holds it back"))
@@ -208,15 +208,15 @@ def test_what_nobody_took_may_be_had_by_whoever_offers() -> None:
     assert start.number == 3
 
 
-def test_the_next_wish_takes_the_place_of_one_that_waits() -> None:
-    bench = Bench(WISH, NEXT)
+def test_the_next_intent_takes_the_place_of_one_that_waits() -> None:
+    bench = Bench(INTENT, NEXT)
     _, start = bench.hear(OFFER)
     assert isinstance(start, StartTransfer)
     assert start.number == 4
-    assert bench.core.statistics().wishes == 0
+    assert bench.core.statistics().intents == 0
 
 
-def test_a_wish_that_was_offered_gives_way_to_the_next_where_the_partner_cannot_tell() -> None:
+def test_an_intent_that_was_offered_gives_way_to_the_next_where_the_partner_cannot_tell() -> None:
     for newer, expected in (
         (NEXT, 4),
         (replace(NEXT, weight=3.0), 3),
@@ -228,7 +228,7 @@ def test_a_wish_that_was_offered_gives_way_to_the_next_where_the_partner_cannot_
         (start,) = bench.hear(wire.Accept(xid, round=7, step=1, tokens=2))
         assert isinstance(start, StartTransfer)
         assert start.number == expected
-        assert bench.core.statistics().wishes == (expected == 3)
+        assert bench.core.statistics().intents == (expected == 3)
 
 
 def test_what_has_been_replaced_or_taken_back_is_offered_to_nobody_else() -> None:
@@ -249,7 +249,7 @@ def test_what_has_been_replaced_or_taken_back_is_offered_to_nobody_else() -> Non
 
 
 def test_an_answer_is_given_at_any_round_and_to_any_base_and_again() -> None:
-    bench = Bench(ANSWER, replace(WISH, round_skew_max=0))
+    bench = Bench(ANSWER, replace(INTENT, round_skew_max=0))
     for number in range(3):
         xid = bytes([number]) * 16
         offer = offer_like(xid=xid, round=1000 + number, base_version=b"b")
@@ -258,14 +258,14 @@ def test_an_answer_is_given_at_any_round_and_to_any_base_and_again() -> None:
         assert isinstance(start, StartTransfer)
         assert (start.number, start.theirs.base_version) == (8, b"b")
         bench.hear(wire.Abort(xid, "other"))
-    assert bench.core.statistics().wishes == 1  # the wish beside it is still to be offered
+    assert bench.core.statistics().intents == 1  # the intent beside it is still to be offered
     assert busy_in(bench.hear(offer_like(n_chunks=3))).startswith("incompatible")
 
 
 # --- offers ------------------------------------------------------------------------------
 
 
-def test_candidates_are_tried_in_order_and_the_wish_is_untaken_after_the_last() -> None:
+def test_candidates_are_tried_in_order_and_the_intent_is_untaken_after_the_last() -> None:
     bench = Bench()
     first = bench.begin(LARGER, OTHER, SMALLER, PeerId(b"\xff" * 32))
     finished, send = bench.hear(wire.Busy(first, "busy"))
@@ -311,19 +311,19 @@ def test_a_late_answer_to_a_withdrawn_offer_is_told_so() -> None:
 def test_an_offer_that_does_not_fit_is_refused_with_its_reason(
     offer: dict[str, object], code: str
 ) -> None:
-    bench = Bench(replace(WISH, round_skew_max=2))
+    bench = Bench(replace(INTENT, round_skew_max=2))
     assert wire.reason_code(busy_in(bench.hear(offer_like(**offer)))) == code
     assert bench.core.statistics().refused_total == {code: 1}
     assert bench.core.is_idle
-    assert bench.core.statistics().wishes == 1
+    assert bench.core.statistics().intents == 1
 
 
-def test_without_a_wish_an_offer_is_refused() -> None:
+def test_without_an_intent_an_offer_is_refused() -> None:
     bench = Bench()
     bench.feed(Unavailable())
     assert bench.hear(OFFER) == [Send(LARGER, wire.Busy(XID, "no-wish"))]
-    # the same offer again, though by now there is a wish: it was refused
-    bench.feed(Available(WISH, LIMIT_S))
+    # the same offer again, though by now there is an intent: it was refused
+    bench.feed(Available(INTENT, LIMIT_S))
     assert bench.hear(OFFER) == []
 
 
@@ -348,7 +348,7 @@ def test_crossing_offer_of_a_larger_id_is_left_unanswered() -> None:
     assert bench.core.statistics().crossed_offers_total == 1
 
 
-def test_crossing_offer_of_a_smaller_id_is_accepted_with_the_same_wish() -> None:
+def test_crossing_offer_of_a_smaller_id_is_accepted_with_the_same_intent() -> None:
     bench = Bench()
     mine = bench.begin(SMALLER, OTHER)
     finished, accept, start = bench.hear(OFFER, peer=SMALLER)
@@ -357,7 +357,7 @@ def test_crossing_offer_of_a_smaller_id_is_accepted_with_the_same_wish() -> None
     assert accept == Send(SMALLER, wire.Accept(XID, round=7, step=70, tokens=7000))
     assert isinstance(start, StartTransfer)
     assert (start.xid, start.number, start.role) == (XID, 3, Role.RESPONDER)
-    assert bench.core.statistics().wishes == 0
+    assert bench.core.statistics().intents == 0
     # had it accepted ours meanwhile, it learns that it is off
     assert bench.hear(wire.Accept(mine, round=9, step=1, tokens=1), peer=SMALLER) == [
         Send(SMALLER, wire.StatusReply(mine, "aborted"))
@@ -375,9 +375,9 @@ def test_crossing_offers_that_do_not_fit_are_refused_at_once_whoever_is_smaller(
 
 
 def test_offers_of_other_fragments_do_not_cross() -> None:
-    """Neither side could tell whether the other has a wish for it."""
+    """Neither side could tell whether the other has an intent for it."""
     for peer in (SMALLER, LARGER):
-        bench = Bench(WISH, replace(WISH, number=5, fragment=2))
+        bench = Bench(INTENT, replace(INTENT, number=5, fragment=2))
         bench.begin(peer)
         assert busy_in(bench.hear(offer_like(fragment=2), peer=peer)) == "busy"
         assert not bench.core.is_idle
@@ -427,7 +427,7 @@ def test_an_abort_that_overtakes_its_offer_kills_it() -> None:
     assert bench.core.is_idle
 
 
-def test_an_open_offer_that_we_give_up_leaves_the_wish_untaken() -> None:
+def test_an_open_offer_that_we_give_up_leaves_the_intent_untaken() -> None:
     bench = Bench()
     xid = bench.begin()
     effects = bench.feed(LocalFailed(xid, "local: leaving"))
@@ -437,7 +437,7 @@ def test_an_open_offer_that_we_give_up_leaves_the_wish_untaken() -> None:
 
 def test_transfer_limit_is_capped() -> None:
     bench = Bench()
-    bench.feed(Available(WISH, 1e9))
+    bench.feed(Available(INTENT, 1e9))
     bench.hear(OFFER)
     assert bench.core.next_deadline() == bench.now + limits.EXCHANGE_TRANSFER_S_MAX
 
@@ -586,13 +586,13 @@ def test_every_message_in_every_state_is_in_the_table_or_refused(
 
 def test_misuse_by_the_shell_is_a_local_error() -> None:
     bench = Bench()
-    for lane in (("model", 2), ("outer", 1)):
-        with pytest.raises(LocalProtocolError, match="with this wish"):
-            bench.feed(Begin(*lane, (LARGER,), LIMIT_S))
+    for topic in (("model", 2), ("outer", 1)):
+        with pytest.raises(LocalProtocolError, match="with this intent"):
+            bench.feed(Begin(*topic, (LARGER,), LIMIT_S))
     with pytest.raises(LocalProtocolError, match="transfer limit"):
-        bench.feed(Available(WISH, 0.0))
+        bench.feed(Available(INTENT, 0.0))
     with pytest.raises(LocalProtocolError, match="chunk count"):
-        bench.feed(Available(replace(WISH, n_chunks=0), 1.0))
+        bench.feed(Available(replace(INTENT, n_chunks=0), 1.0))
     for candidates in ((), (ME,)):
         with pytest.raises(LocalProtocolError, match="candidates"):
             bench.feed(Begin("model", 1, candidates, LIMIT_S))
@@ -607,7 +607,7 @@ def test_equal_seeds_on_two_nodes_give_different_exchange_ids() -> None:
     first, second = (ExchangeCore(node, KEY, random.Random(1)) for node in (ME, OTHER))
     ids = []
     for core, peer in ((first, OTHER), (second, ME)):
-        core.handle(Available(WISH, LIMIT_S), 0.0)
+        core.handle(Available(INTENT, LIMIT_S), 0.0)
         core.handle(Begin("model", 1, (peer,), LIMIT_S), 0.0)
         (effect,) = core.poll_effects()
         ids.append(offer_in(effect, peer))

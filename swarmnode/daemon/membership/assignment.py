@@ -1,4 +1,4 @@
-"""Deals data shards to our worker: between the trainer, the shared state and the members.
+"""Assigns data shards to our worker: between the trainer, the shared state and the members.
 
 Shards are agreed on among those who train on the same data. A node with other data than the
 swarm's creator takes none, and trains on its own stream of batches.
@@ -139,7 +139,7 @@ class Shards:
                 self._withdraw(shard)
 
 
-class Dealer:
+class ShardAssigner:
     """Part of a trainer: hears what the worker does, and tells it which shards to take.
 
     Args:

@@ -1,4 +1,4 @@
-"""Who serves the wishes of a worker, by their kind; all but pairs are put together here."""
+"""What serves the intents of a worker, by their kind; all but pairs are put together here."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from swarmnode.daemon.exchange.log import Log
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.exchange.pull import Pulls
 from swarmnode.daemon.membership.swarm import SwarmPart
-from swarmnode.daemon.worker.loans import WishTaker
+from swarmnode.daemon.worker.leases import IntentHandler
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
@@ -21,7 +21,7 @@ from swarmnode.protocol.swarm import compatibility_key
 from swarmnode.wire.swarm import Manifest
 
 
-class Takers:
+class IntentHandlers:
     """Pairs, group means, pulls and the log of one swarm that is trained here."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Takers:
             codec_name=manifest.codec,
             partners=part,
             services=services,
-            lender=trainer.lender,
+            lessor=trainer.lessor,
             live=part.members.live,
             env=env,
         )
@@ -55,11 +55,11 @@ class Takers:
             self_id=self_id,
             partners=part,
             services=services,
-            lender=trainer.lender,
+            lessor=trainer.lessor,
             env=env,
         )
         self.lineages = Lineages(partial(_said_lineages, part, self_id), trainer.post)
-        self.groups.on_wish = self.lineages.wished
+        self.groups.on_intent = self.lineages.intent_posted
         self.groups.on_end = self.lineages.round_ended
         self.groups.on_worker_gone = self.lineages.worker_gone
         self.pulls.prefers, self.pulls.on_pulled = self.lineages.preferred, self.lineages.pulled
@@ -68,14 +68,14 @@ class Takers:
             key=key,
             partners=part,
             services=services,
-            lender=trainer.lender,
+            lessor=trainer.lessor,
             tell=trainer.tell,
             live=part.members.live,
             env=env,
         )
 
-    def by_kind(self) -> dict[str, WishTaker]:
-        """Return who serves which kind of wish."""
+    def by_kind(self) -> dict[str, IntentHandler]:
+        """Return the handler of each kind of intent."""
         return {
             "pair": self.exchanges,
             "group": self.groups,
@@ -86,8 +86,8 @@ class Takers:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
-            for taker in (self.exchanges, self.groups, self.pulls, self.log):
-                await nursery.start(taker.run)
+            for handler in (self.exchanges, self.groups, self.pulls, self.log):
+                await nursery.start(handler.run)
             task_status.started()
 
 

@@ -38,7 +38,7 @@ Use = Callable[[Channel, bytes], Awaitable[None]]
 """Takes an accepted channel, and what it began with."""
 
 
-class Door:
+class Listener:
     """See the module.
 
     Attributes:
@@ -60,18 +60,18 @@ class Door:
 
     @property
     def strangers(self) -> int:
-        """How many are being talked to who have proven nothing yet."""
+        """How many peers are being talked to that have proven nothing yet."""
         return self._strangers
 
     def admit(self) -> bool:
-        """Bound what strangers cost who have proven nothing yet."""
+        """Bound what strangers cost that have proven nothing yet."""
         if self._strangers >= limits.STRANGERS_MAX:
             self.note_refusal("TooManyStrangers", "", "too many handshakes at once")
             return False
         return True
 
     async def accept(self, channel: Channel) -> None:
-        """Take in a channel that somebody else has opened; return when it is of no use any more.
+        """Take in a channel that a peer has opened; return when it is of no use any more.
 
         It brings a new session, or is another way for one that there is.
         """
@@ -114,7 +114,7 @@ class Door:
         return self.serve_leg if LEG_MAGIC.startswith(first_bytes) else None
 
     async def _tell_where(self, channel: Channel, first_bytes: bytes) -> None:
-        """Tell whoever asks where its bytes come from. Raises SwarmNodeError."""
+        """Tell a caller where its bytes come from. Raises SwarmNodeError."""
         if isinstance(channel, TcpChannel) and channel.remote is not None:
             if self._askers >= limits.WHERE_ASKERS_MAX:
                 raise Overloaded("too many ask at once where they are")

@@ -1,14 +1,15 @@
-"""A wish to meet in a pair: how it waits, how it is cut, and whom it is offered to.
+"""An intent to meet in a pair: how it waits, how it is cut, and whom it is offered to.
 
-Of the worker's wishes that wait, and of its answers, there is one for a tag and fragment. How their
-views are cut into chunks both sides of an exchange know without a word. Whom a wish is offered to:
+Of the worker's intents that wait, and of its answers, there is one for a tag and fragment. How
+their views are cut into chunks both sides of an exchange know without a word. Whom an intent is
+offered to:
 
 MATCHING: the partner whom the round's matching gives, then the next in its order. NEIGHBOUR:
-anybody, at random. On a graph only neighbours, at random by the rates of their edges.
+any member, at random. On a graph only neighbours, at random by the rates of their edges.
 
 Partners on expensive ways, through a relay or WebRTC, are drawn as much more rarely, and come last
 where the matching's own partner has no time. Both sides know the way, so the graph of all meetings
-stays symmetric; and who has no other way still meets everybody.
+stays symmetric; and a node that has no other way still meets all.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from swarmnode import limits
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import ViewShape, Wish
+from swarmnode.ipc.control import PostedIntent, ViewShape
 from swarmnode.limits import CODEC_CHUNK_ELEMS
 from swarmnode.protocol.gossip import events, matching
 from swarmnode.tensor.codec import Codec, get_codec
@@ -56,14 +57,14 @@ def view_codec(view: ViewShape, usual: Codec) -> Codec:
     return get_codec(view.codec) if view.codec else usual
 
 
-def pair_codecs(wish: Wish, usual: Codec) -> tuple[Codec, ...]:
+def pair_codecs(intent: PostedIntent, usual: Codec) -> tuple[Codec, ...]:
     """Return the codec of each view that two partners send each other.
 
     Raises:
         ConfigError: there is none of this name, or it needs error feedback: what its payload
             leaves out would have to reach the same partner with the next one.
     """
-    codecs = tuple(view_codec(view, usual) for view in wish.views)
+    codecs = tuple(view_codec(view, usual) for view in intent.views)
     for codec in codecs:
         if codec.needs_error_feedback:
             raise ConfigError(
@@ -73,27 +74,27 @@ def pair_codecs(wish: Wish, usual: Codec) -> tuple[Codec, ...]:
     return codecs
 
 
-def cut(wish: Wish, codecs: Iterable[Codec]) -> tuple[Piece, ...]:
+def cut(intent: PostedIntent, codecs: Iterable[Codec]) -> tuple[Piece, ...]:
     """Return the chunks of all views, each view cut on its own.
 
     Args:
         codecs: one for each view.
     """
     pieces, start = [], 0
-    for number, (view, codec) in enumerate(zip(wish.views, codecs, strict=True)):
+    for number, (view, codec) in enumerate(zip(intent.views, codecs, strict=True)):
         for begin, end in chunks(view.numel):
             pieces.append(Piece(start + begin, start + end, codec, number, view.is_scaled))
         start += view.numel
     return tuple(pieces)
 
 
-def count_pieces(wish: Wish) -> int:
+def count_pieces(intent: PostedIntent) -> int:
     """Return how many chunks :func:`cut` would make."""
-    return sum(-(-view.numel // CODEC_CHUNK_ELEMS) for view in wish.views)
+    return sum(-(-view.numel // CODEC_CHUNK_ELEMS) for view in intent.views)
 
 
-class PairWishes:
-    """See the module. Each wish is to be tried once.
+class PairIntents:
+    """See the module. Each intent is to be tried once.
 
     Args:
         codec: of views that name none.
@@ -101,86 +102,86 @@ class PairWishes:
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self._all: dict[int, Wish] = {}
-        self._untried: dict[int, None] = {}  # of the wishes, oldest first
+        self._all: dict[int, PostedIntent] = {}
+        self._untried: dict[int, None] = {}  # of the intents, oldest first
 
-    def refusal(self, wish: Wish) -> str:
-        """Return why no pair can serve a wish, or nothing."""
-        others = sum(_place(other) != _place(wish) for other in self._all.values())
-        if others >= limits.WISHES_MAX:
-            return f"local: {others} wishes wait already"
-        if not 0 < count_pieces(wish) <= limits.EXCHANGE_CHUNKS_MAX:
-            return f"local: expected 1 to {limits.EXCHANGE_CHUNKS_MAX} chunks, got {wish.numel:,}"
+    def refusal(self, intent: PostedIntent) -> str:
+        """Return why no pair can serve an intent, or nothing."""
+        others = sum(_place(other) != _place(intent) for other in self._all.values())
+        if others >= limits.INTENTS_MAX:
+            return f"local: {others} intents wait already"
+        if not 0 < count_pieces(intent) <= limits.EXCHANGE_CHUNKS_MAX:
+            return f"local: expected 1 to {limits.EXCHANGE_CHUNKS_MAX} chunks, got {intent.numel:,}"
         try:
-            pair_codecs(wish, self._codec)
+            pair_codecs(intent, self._codec)
         except ConfigError as error:
             return f"local: {error}"
         return ""
 
-    def add(self, wish: Wish) -> None:
-        """Keep a wish in place of the one before."""
+    def add(self, intent: PostedIntent) -> None:
+        """Keep an intent in place of the one before."""
         for number, other in list(self._all.items()):
-            if _place(other) == _place(wish):
+            if _place(other) == _place(intent):
                 self.remove(number)
-        self._all[wish.number] = wish
-        if not wish.is_open:
-            self._untried[wish.number] = None
+        self._all[intent.number] = intent
+        if not intent.is_open:
+            self._untried[intent.number] = None
 
-    def get(self, number: int) -> Wish | None:
+    def get(self, number: int) -> PostedIntent | None:
         """Return what has this number and is still there."""
         return self._all.get(number)
 
     def remove(self, number: int) -> None:
-        """Forget a wish: it is used up, or given up."""
+        """Forget an intent: it is used up, or given up."""
         del self._all[number]
         self._untried.pop(number, None)
 
-    def take_all(self) -> list[Wish]:
-        """Forget everything; return the wishes among it."""
-        wishes = [wish for wish in self._all.values() if not wish.is_open]
+    def take_all(self) -> list[PostedIntent]:
+        """Forget everything; return the intents among it."""
+        intents = [intent for intent in self._all.values() if not intent.is_open]
         self._all.clear()
         self._untried.clear()
-        return wishes
+        return intents
 
-    def untried(self) -> Iterator[Wish]:
-        """Give the wishes that were not offered yet, oldest first; each may go meanwhile."""
+    def untried(self) -> Iterator[PostedIntent]:
+        """Give the intents that were not offered yet, oldest first; each may go meanwhile."""
         for number in list(self._untried):
             yield self._all[number]
 
-    def note_tried(self, wish: Wish) -> None:
+    def note_tried(self, intent: PostedIntent) -> None:
         """It is offered now."""
-        del self._untried[wish.number]
+        del self._untried[intent.number]
 
-    def pieces(self, wish: Wish) -> tuple[Piece, ...]:
-        """Return the chunks of what is sent for a wish that was not refused."""
-        return cut(wish, pair_codecs(wish, self._codec))
+    def pieces(self, intent: PostedIntent) -> tuple[Piece, ...]:
+        """Return the chunks of what is sent for an intent that was not refused."""
+        return cut(intent, pair_codecs(intent, self._codec))
 
-    def payload_bytes(self, wish: Wish) -> int:
+    def payload_bytes(self, intent: PostedIntent) -> int:
         """Return how much that is on the wire."""
-        codecs = pair_codecs(wish, self._codec)
-        sizes = zip(wish.views, codecs, strict=True)
+        codecs = pair_codecs(intent, self._codec)
+        sizes = zip(intent.views, codecs, strict=True)
         return sum(codec.payload_bytes(view.numel) for view, codec in sizes)
 
 
-def _place(wish: Wish) -> tuple[str, int, bool]:
-    """What a wish has in common with the one that it takes the place of."""
-    return wish.tag, wish.fragment, wish.is_open
+def _place(intent: PostedIntent) -> tuple[str, int, bool]:
+    """What an intent has in common with the one that it takes the place of."""
+    return intent.tag, intent.fragment, intent.is_open
 
 
-def for_core(wish: Wish) -> events.Wish:
-    """Return what the core is to know of a wish."""
-    return events.Wish(
-        number=wish.number,
-        tag=wish.tag,
-        fragment=wish.fragment,
-        round=wish.round,
-        n_chunks=count_pieces(wish),
-        step=wish.step,
-        tokens=wish.tokens,
-        weight=wish.weight,
-        base_version=wish.base_version,
-        round_skew_max=wish.round_skew_max,
-        is_open=wish.is_open,
+def for_core(intent: PostedIntent) -> events.PairIntent:
+    """Return what the core is to know of an intent."""
+    return events.PairIntent(
+        number=intent.number,
+        tag=intent.tag,
+        fragment=intent.fragment,
+        round=intent.round,
+        n_chunks=count_pieces(intent),
+        step=intent.step,
+        tokens=intent.tokens,
+        weight=intent.weight,
+        base_version=intent.base_version,
+        round_skew_max=intent.round_skew_max,
+        is_open=intent.is_open,
     )
 
 
@@ -191,7 +192,7 @@ class PartnerChoice:
     """Chooses among those whom a session leads to, the quick ones first.
 
     Args:
-        topology: the graph over the members that the manifest names; empty: everybody.
+        topology: the graph over the members that the manifest names; empty: all pairs meet.
     """
 
     def __init__(self, self_id: PeerId, swarm_id: bytes, topology: str, env: Env) -> None:
@@ -204,7 +205,7 @@ class PartnerChoice:
         self._graph_of = 0  # how many members it was made for
 
     def candidates(
-        self, wish: Wish, members: Sequence[PeerId], reachable: Mapping[PeerId, float]
+        self, intent: PostedIntent, members: Sequence[PeerId], reachable: Mapping[PeerId, float]
     ) -> tuple[PeerId, ...]:
         """Return whom to offer to, the best first.
 
@@ -213,10 +214,10 @@ class PartnerChoice:
             reachable: with whom there is a session, and what its way costs.
         """
         graph = self._graph_over(len(members))
-        if wish.selector == "neighbour":
+        if intent.selector == "neighbour":
             found = self._by_rate(graph, members, reachable)
         else:
-            found = [peer for peer in self._by_round(wish, graph, members) if peer in reachable]
+            found = [peer for peer in self._by_round(intent, graph, members) if peer in reachable]
             found[1:] = sorted(found[1:], key=lambda peer: reachable[peer])
         # While a slow one is asked, for seconds, others that offer find us busy.
         quick = [peer for peer in found if not self._is_slow(peer)]
@@ -237,20 +238,22 @@ class PartnerChoice:
 
     def _graph_over(self, n_members: int) -> Graph | None:
         if self._topology and self._graph_of != n_members:
-            # numpy comes with it, which no node needs that meets everybody.
+            # numpy comes with it, which no node needs that meets all others.
             from swarmnode.strategies.topology import graph_over
 
             self._graph, self._graph_of = graph_over(self._topology, n_members), n_members
         return self._graph
 
     def _by_round(
-        self, wish: Wish, graph: Graph | None, members: Sequence[PeerId]
+        self, intent: PostedIntent, graph: Graph | None, members: Sequence[PeerId]
     ) -> tuple[PeerId, ...]:
-        salt = matching.salt(self._swarm_id, wish.tag, wish.fragment)
+        salt = matching.salt(self._swarm_id, intent.tag, intent.fragment)
         if graph is None:
-            return matching.candidates(self._self_id, salt, wish.round, members, limit=len(members))
+            return matching.candidates(
+                self._self_id, salt, intent.round, members, limit=len(members)
+            )
         edges = ((members[i], members[j]) for i, j in graph.edges)
-        return matching.candidates_on_graph(self._self_id, salt, wish.round, edges)
+        return matching.candidates_on_graph(self._self_id, salt, intent.round, edges)
 
     def _by_rate(
         self, graph: Graph | None, members: Sequence[PeerId], reachable: Mapping[PeerId, float]

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import trio
 
-from swarmnode.daemon.worker.loans import Loan, NoLoan
+from swarmnode.daemon.worker.leases import BufferLease, NoLease
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Partner, ViewShape, Wish
+from swarmnode.ipc.control import Partner, PostedIntent, ViewShape
 from swarmnode.net.channel import Channel, Transport
 from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.peering import run_session
@@ -30,8 +30,8 @@ SWARM_ID = b"s" * 32
 TAG = "tag"
 
 
-def wish(number: int = 1, kind: Any = "group", **fields: Any) -> Wish:
-    """Return a wish of 640 elements, unless told otherwise."""
+def intent(number: int = 1, kind: Any = "group", **fields: Any) -> PostedIntent:
+    """Return an intent of 640 elements, unless told otherwise."""
     given: dict[str, Any] = {
         "tag": "outer",
         "fragment": 0,
@@ -39,54 +39,56 @@ def wish(number: int = 1, kind: Any = "group", **fields: Any) -> Wish:
         "selector": "all",
         "views": (ViewShape("delta", "", 640),),
     }
-    return Wish(number, kind, **(given | fields))
+    return PostedIntent(number, kind, **(given | fields))
 
 
 @dataclass
-class FakeLender:
+class FakeLessor:
     """A worker: lends ``vector``, and keeps what becomes of it."""
 
     vector: np.ndarray
     step_s: float = 0.0
     refuses: str = ""
     told: list[tuple[Any, ...]] = field(default_factory=list)
-    lent: list[Loan] = field(default_factory=list)
+    lent: list[BufferLease] = field(default_factory=list)
     partners: list[Partner | None] = field(default_factory=list)
     means: dict[bytes, np.ndarray] = field(default_factory=dict)
 
     async def borrow(
-        self, wish: Wish, partner: Partner | None = None, round_number: int | None = None
-    ) -> Loan:
+        self, intent: PostedIntent, partner: Partner | None = None, round_number: int | None = None
+    ) -> BufferLease:
         await trio.sleep(self.step_s)
         if self.refuses:
-            raise NoLoan(self.refuses)
-        slot = np.zeros(2 * wish.numel, np.float32)
-        slot[: wish.numel] = self.vector[: wish.numel]
+            raise NoLease(self.refuses)
+        slot = np.zeros(2 * intent.numel, np.float32)
+        slot[: intent.numel] = self.vector[: intent.numel]
         whole = slot.data.cast("B")
-        half = 4 * wish.numel
-        loan = Loan(wish, len(self.lent), 7, whole[:half], whole[half:], step=11, tokens=22)
-        self.lent.append(loan)
+        half = 4 * intent.numel
+        lease = BufferLease(
+            intent, len(self.lent), 7, whole[:half], whole[half:], step=11, tokens=22
+        )
+        self.lent.append(lease)
         self.partners.append(partner)
-        return loan
+        return lease
 
     def apply(
         self,
-        loan: Loan,
+        lease: BufferLease,
         xid: bytes,
         partner: Partner | None = None,
         present: tuple[bytes, ...] = (),
     ) -> bool:
-        self.lent.remove(loan)
-        self.means[xid] = np.frombuffer(loan.room, np.float32).copy()
-        self.told.append(("apply", loan.wish.number, partner, present))
+        self.lent.remove(lease)
+        self.means[xid] = np.frombuffer(lease.room, np.float32).copy()
+        self.told.append(("apply", lease.intent.number, partner, present))
         return True
 
-    def give_back(self, loan: Loan, why: str) -> None:
-        self.lent.remove(loan)
-        self.told.append(("give_back", loan.wish.number, why))
+    def give_back(self, lease: BufferLease, why: str) -> None:
+        self.lent.remove(lease)
+        self.told.append(("give_back", lease.intent.number, why))
 
-    def drop(self, wish: Wish, why: str) -> None:
-        self.told.append(("drop", wish.number, why))
+    def drop(self, intent: PostedIntent, why: str) -> None:
+        self.told.append(("drop", intent.number, why))
 
     @property
     def kinds(self) -> list[str]:

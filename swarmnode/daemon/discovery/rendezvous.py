@@ -1,6 +1,6 @@
-"""Finds peers of our swarm, and lets ours be found: by the link, the LAN and the DHT.
+"""Where members of one swarm find each other: in the link, on the LAN and in the DHT.
 
-Whoever is found is a hint: that it is of our swarm it says itself, on a session that proves
+A peer that is found is a hint: that it is of our swarm it says itself, on a session that proves
 who it is.
 """
 
@@ -23,7 +23,7 @@ from swarmnode.wire import dht as wire
 _log = get_logger("swarmnode.daemon.discovery")
 
 
-class SwarmFinder:
+class SwarmRendezvous:
     """Looks for peers of one swarm for as long as the node runs.
 
     Args:
@@ -45,7 +45,7 @@ class SwarmFinder:
     ) -> None:
         self.candidates: dict[PeerId, tuple[str, ...]] = {}
         self.on_found: Callable[[PeerId, tuple[str, ...]], None] = lambda _peer, _addresses: None
-        self.searches = 0
+        self.lookups = 0
         self._link = link
         self._discovery = discovery
         self._self_id = self_id
@@ -59,23 +59,23 @@ class SwarmFinder:
             discovery.discovered(peer, addresses)
 
     async def run(self) -> None:
-        """Ask the DHT now and then, soon while nobody is there."""
-        pause_s = limits.SWARM_SEARCH_S_MIN
+        """Ask the DHT now and then, soon while no peer is there."""
+        pause_s = limits.SWARM_LOOKUP_S_MIN
         while True:
-            await self._search()
+            await self._look_up()
             await self._pause(pause_s * self._env.rng.uniform(0.75, 1.25))
-            pause_s = min(2 * pause_s, limits.SWARM_SEARCH_S)
+            pause_s = min(2 * pause_s, limits.SWARM_LOOKUP_S)
 
     async def _pause(self, longest_s: float) -> None:
         """Wait; not so long for a node that is lonely, or becomes so meanwhile."""
         until = trio.current_time() + longest_s
         while True:
-            await trio.sleep(min(limits.SWARM_SEARCH_S_LONELY, until - trio.current_time()))
+            await trio.sleep(min(limits.SWARM_LOOKUP_S_LONELY, until - trio.current_time()))
             if trio.current_time() >= until or self._is_lonely():
                 return
 
     def found(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
-        """Somebody says that this peer is of our swarm."""
+        """A node says that this peer is of our swarm."""
         if peer == self._self_id or not addresses:
             return
         self.candidates.pop(peer, None)
@@ -120,12 +120,12 @@ class SwarmFinder:
         self._discovery.withdraw(swarm_key_key(self._link.swarm_key))
         self._discovery.withdraw(name_key(self._link.name))
 
-    async def _search(self) -> None:
+    async def _look_up(self) -> None:
         try:
             answer = await self._discovery.get(swarm_key_key(self._link.swarm_key))
         except SwarmNodeError as error:
             _log.debug("the DHT does not answer", why=str(error))
             return
-        self.searches += 1
+        self.lookups += 1
         for opened in answer.records:
             self.found(opened.author, opened.record.addresses)

@@ -12,8 +12,8 @@ import click
 import pytest
 import trio
 
-from swarmnode.cli.swarm import seek
-from swarmnode.cli.swarm.seek import age, check_key, choose, describe, look_until_found, resolve
+from swarmnode.cli.swarm import lookup
+from swarmnode.cli.swarm.lookup import age, check_key, choose, describe, look_until_found, resolve
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.discovery.lookup import Findings, FoundSwarm, Searched
 from swarmnode.errors import ConfigError, Refused
@@ -111,9 +111,9 @@ def test_only_a_terminal_has_somebody_to_ask(monkeypatch: pytest.MonkeyPatch) ->
     with os.fdopen(ours, "rb"), os.fdopen(theirs, "r") as terminal, Path(os.devnull).open() as null:
         monkeypatch.setattr("sys.stdin", terminal)
         monkeypatch.setattr("sys.stdout", terminal)
-        assert seek.somebody_sits_there()
+        assert lookup.somebody_sits_there()
         monkeypatch.setattr("sys.stdin", null)
-        assert not seek.somebody_sits_there()
+        assert not lookup.somebody_sits_there()
 
 
 # --- words ----------------------------------------------------------------------------------
@@ -154,9 +154,9 @@ def look_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let a lookup give these swarms; without it none may happen."""
 
     def give(*swarms: FoundSwarm) -> None:
-        monkeypatch.setattr(seek, "find", lambda *_, **__: found(*swarms))
+        monkeypatch.setattr(lookup, "find", lambda *_, **__: found(*swarms))
 
-    monkeypatch.setattr(seek, "find", None)
+    monkeypatch.setattr(lookup, "find", None)
     return give
 
 

@@ -1,6 +1,6 @@
-"""What the strategy wants of others, and what it gives to whoever asks: numbered intents.
+"""What the strategy wants of others, and what it gives to peers that ask: numbered intents.
 
-A wish waits here until a slot is lent for it, the daemon drops it, or the next of the same kind,
+An intent waits here until a slot is lent for it, the daemon drops it, or the next of the same kind,
 tag and fragment takes its place. Answers stay.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from swarmnode import limits
 from swarmnode.errors import InvariantViolation
-from swarmnode.ipc.control import ViewShape, Wish
+from swarmnode.ipc.control import PostedIntent, ViewShape
 from swarmnode.strategies.base import Intent, Kind, Strategy
 from swarmnode.worker.model.state import TrainState
 
@@ -37,10 +37,10 @@ class Posted:
         return not self.is_open and self.intent.kind is Kind.PULL
 
 
-class Wishes:
+class PendingIntents:
     """Borrows: the strategy, and ``send`` to the daemon, which may raise DaemonGone."""
 
-    def __init__(self, strategy: Strategy, send: Callable[[Wish], None]) -> None:
+    def __init__(self, strategy: Strategy, send: Callable[[PostedIntent], None]) -> None:
         self._strategy = strategy
         self._send = send
         self._payload_numel = strategy.payload_numel()
@@ -48,7 +48,7 @@ class Wishes:
         self._posted: dict[_Place, Posted] = {}
 
     def post(self, intents: Sequence[Intent], state: TrainState) -> None:
-        """Wish; what a wish replaces has come to nothing."""
+        """Post intents; what one replaces has come to nothing."""
         for intent in intents:
             old = self._put(intent, state, is_open=False)
             if old is not None and intent.kind is not Kind.LOG:  # records are under way at once
@@ -70,7 +70,7 @@ class Wishes:
         return next((p for p in self._posted.values() if p.number == number), None)
 
     def has_waiting(self, intents: Sequence[Intent]) -> bool:
-        """Return whether a wish of the kind, tag and fragment of one of these is waiting."""
+        """Return whether an intent of the kind, tag and fragment of one of these is waiting."""
         return any(_place(intent, is_open=False) in self._posted for intent in intents)
 
     def take(self, posted: Posted) -> None:
@@ -79,7 +79,7 @@ class Wishes:
             del self._posted[_place(posted.intent, is_open=False)]
 
     def drop(self, number: int, why: str) -> None:
-        """Nothing came of a wish, unless it has been taken or replaced meanwhile."""
+        """Nothing came of an intent, unless it has been taken or replaced meanwhile."""
         posted = self.find(number)
         if posted is not None and not posted.is_open:
             self.take(posted)
@@ -101,16 +101,16 @@ class Wishes:
 
     def _forget_oldest(self) -> None:
         waiting = [posted for posted in self._posted.values() if not posted.is_open]
-        for posted in waiting[: -limits.WISHES_MAX]:
-            self.drop(posted.number, "too many wishes at once")
+        for posted in waiting[: -limits.INTENTS_MAX]:
+            self.drop(posted.number, "too many intents at once")
 
 
 def _place(intent: Intent, *, is_open: bool) -> _Place:
     return intent.kind, intent.tag, intent.fragment, is_open
 
 
-def _message(number: int, intent: Intent, state: TrainState, *, is_open: bool) -> Wish:
-    return Wish(
+def _message(number: int, intent: Intent, state: TrainState, *, is_open: bool) -> PostedIntent:
+    return PostedIntent(
         number=number,
         kind=intent.kind.value,
         tag=intent.tag,

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.discovery.finder import SwarmFinder
+from swarmnode.daemon.discovery.rendezvous import SwarmRendezvous
 from swarmnode.env import Env
 from swarmnode.errors import DeadlineExceeded, Overloaded
 from swarmnode.ids import PeerId
@@ -70,19 +70,19 @@ class Rig:
         self.discovery = FakeDiscovery()
         self.is_lonely = False
         self.told: list[tuple[PeerId, tuple[str, ...]]] = []
-        self.finder = SwarmFinder(
+        self.rendezvous = SwarmRendezvous(
             SwarmLink("demo", SWARM_KEY, hints),
             discovery=self.discovery,  # type: ignore[arg-type]
             self_id=SELF,
             env=Env(trio.current_time, lambda: 0.0, random.Random(1)),
             is_lonely=lambda: self.is_lonely,
         )
-        self.finder.on_found = lambda who, addresses: self.told.append((who, addresses))
+        self.rendezvous.on_found = lambda who, addresses: self.told.append((who, addresses))
 
 
 def test_peers_of_the_link_are_candidates_and_contacts_of_the_dht_but_we_are_not() -> None:
     rig = Rig(Hint(peer(1), "mem:1"), Hint(peer(1), "mem:one"), Hint(SELF, "mem:me"))
-    assert rig.finder.candidates == {peer(1): ("mem:1", "mem:one")}
+    assert rig.rendezvous.candidates == {peer(1): ("mem:1", "mem:one")}
     assert rig.discovery.met == [(peer(1), ("mem:1", "mem:one"))]
 
 
@@ -90,32 +90,32 @@ def test_who_was_found_is_passed_on_each_time_and_the_oldest_is_forgotten(monkey
     monkeypatch.setattr(limits, "SWARM_CANDIDATES_MAX", 2)
     rig = Rig()
     for number in (1, 2, 1, 3):
-        rig.finder.found(peer(number), (f"mem:{number}",))
-    rig.finder.found(SELF, ("mem:me",))
-    rig.finder.found(peer(4), ())
+        rig.rendezvous.found(peer(number), (f"mem:{number}",))
+    rig.rendezvous.found(SELF, ("mem:me",))
+    rig.rendezvous.found(peer(4), ())
     assert [who for who, _ in rig.told] == [peer(1), peer(2), peer(1), peer(3)]
-    assert rig.finder.candidates == {peer(1): ("mem:1",), peer(3): ("mem:3",)}
+    assert rig.rendezvous.candidates == {peer(1): ("mem:1",), peer(3): ("mem:3",)}
 
 
 async def test_what_the_dht_names_is_found(autojump_clock) -> None:
     rig = Rig()
     rig.discovery.found = {peer(1): ("mem:1",), SELF: ("mem:me",), peer(2): ()}
     with trio.move_on_after(0.1):
-        await rig.finder.run()
+        await rig.rendezvous.run()
     assert rig.told == [(peer(1), ("mem:1",))]
-    assert rig.finder.searches == 1
+    assert rig.rendezvous.lookups == 1
 
 
 async def pauses(rig: Rig, seconds: float) -> list[float]:
     with trio.move_on_after(seconds):
-        await rig.finder.run()
+        await rig.rendezvous.run()
     return [later - earlier for earlier, later in itertools.pairwise(rig.discovery.asked_at)]
 
 
 async def test_a_node_among_others_asks_less_and_less(autojump_clock) -> None:
     found = await pauses(Rig(), 4 * 3600)
     for index, pause_s in enumerate(found):
-        usual_s = min(limits.SWARM_SEARCH_S_MIN * 2**index, limits.SWARM_SEARCH_S)
+        usual_s = min(limits.SWARM_LOOKUP_S_MIN * 2**index, limits.SWARM_LOOKUP_S)
         assert pause_s == pytest.approx(usual_s, rel=0.251)
     assert len(set(found)) == len(found), "jitter"
 
@@ -123,7 +123,7 @@ async def test_a_node_among_others_asks_less_and_less(autojump_clock) -> None:
 async def test_a_lonely_node_goes_on_asking(autojump_clock) -> None:
     rig = Rig()
     rig.is_lonely = True
-    assert max(await pauses(rig, 3600)) <= limits.SWARM_SEARCH_S_LONELY * 1.25
+    assert max(await pauses(rig, 3600)) <= limits.SWARM_LOOKUP_S_LONELY * 1.25
 
 
 async def test_a_node_that_becomes_lonely_asks_soon(autojump_clock) -> None:
@@ -138,8 +138,8 @@ async def test_a_node_that_becomes_lonely_asks_soon(autojump_clock) -> None:
         await pauses(rig, 3600)
     times = rig.discovery.asked_at
     late = [time for time in times if time > 1800]
-    assert late[0] - 1800 <= limits.SWARM_SEARCH_S_LONELY
-    assert len(late) > 1800 / limits.SWARM_SEARCH_S_LONELY / 1.25
+    assert late[0] - 1800 <= limits.SWARM_LOOKUP_S_LONELY
+    assert len(late) > 1800 / limits.SWARM_LOOKUP_S_LONELY / 1.25
 
 
 @pytest.mark.parametrize("failure", [DeadlineExceeded("DHT", 60.0), Overloaded("busy")])
@@ -147,9 +147,9 @@ async def test_a_dht_that_does_not_answer_is_asked_again(autojump_clock, failure
     rig = Rig()
     rig.discovery.failure = failure
     assert len(await pauses(rig, 30)) >= 3
-    assert rig.finder.searches == 0
+    assert rig.rendezvous.lookups == 0
     with pytest.raises(type(failure)):
-        await rig.finder.publish(("mem:me",), 1, 1)
+        await rig.rendezvous.publish(("mem:me",), 1, 1)
 
 
 async def test_we_are_published_under_the_key_and_under_the_name_until_we_leave(
@@ -157,7 +157,7 @@ async def test_we_are_published_under_the_key_and_under_the_name_until_we_leave(
 ) -> None:
     rig = Rig()
     many = tuple(f"mem:{number}" for number in range(9))
-    await rig.finder.publish(many, members=3, created_at=17)
+    await rig.rendezvous.publish(many, members=3, created_at=17)
     keys = [swarm_key_key(SWARM_KEY), name_key("demo")]
     assert {key for key, _ in rig.discovery.published} == {*keys}  # both at once
     record = rig.discovery.published[0][1]
@@ -165,5 +165,5 @@ async def test_we_are_published_under_the_key_and_under_the_name_until_we_leave(
     assert record.addresses == many[: limits.DHT_ADDRESSES_MAX]
     assert (record.swarm_key, record.name, record.members) == (SWARM_KEY, "demo", 3)
     assert record.created_at == 17
-    rig.finder.withdraw()
+    rig.rendezvous.withdraw()
     assert rig.discovery.withdrawn == keys

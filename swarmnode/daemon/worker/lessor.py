@@ -1,11 +1,12 @@
-"""Slots of the worker that runs now, lent one at a time; implements ``loans.Lender``.
+"""Slots of the worker that runs now, lent one at a time; implements ``leases.Lessor``.
 
 ::
 
-    borrow --TakeView--> worker --SlotReady--> Loan --apply, give_back--> Apply, Release --> worker
-                                --NoView-----> NoLoan
+    borrow --TakeView--> worker --SlotReady--> BufferLease
+                                --NoView-----> NoLease
+    BufferLease --apply, give_back--> Apply, Release --> worker
 
-All of it is over when the worker dies: who waits gets NoLoan, and loans count no more.
+All of it is over when the worker dies: callers that wait get NoLease, and leases count no more.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from dataclasses import dataclass, field
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.worker.leases import BufferLease, NoLease
 from swarmnode.daemon.worker.link import WorkerLink
-from swarmnode.daemon.worker.loans import Loan, NoLoan
 from swarmnode.errors import WorkerCrashed
 from swarmnode.ipc.control import (
     Applied,
@@ -26,11 +27,11 @@ from swarmnode.ipc.control import (
     Drop,
     NoView,
     Partner,
+    PostedIntent,
     Release,
     SlotReady,
     TakeView,
     ToWorker,
-    Wish,
 )
 from swarmnode.ipc.segment import StaleSlot
 from swarmnode.tensor.magnitude import Scale
@@ -41,20 +42,20 @@ _WHY_CHARACTERS_MAX = 256  # of wire.records.ShortText
 
 @dataclass(eq=False)
 class _Ticket:
-    """A slot that somebody waits for, or waited."""
+    """A slot that a caller waits for, or waited."""
 
-    wish: Wish
+    intent: PostedIntent
     settled: trio.Event = field(default_factory=trio.Event)
-    loan: Loan | None = None
+    lease: BufferLease | None = None
     why: str = ""  # there is none
     is_abandoned: bool = False
 
-    def settle(self, loan: Loan | None, why: str = "") -> None:
-        self.loan, self.why = loan, why
+    def settle(self, lease: BufferLease | None, why: str = "") -> None:
+        self.lease, self.why = lease, why
         self.settled.set()
 
 
-class SlotLender:
+class SlotLessor:
     """See the module.
 
     Args:
@@ -69,56 +70,56 @@ class SlotLender:
         self._payload_numel = 0
         self._numbers = itertools.count(1)
         self._tickets: dict[int, _Ticket] = {}
-        self._loans: dict[tuple[int, int], Loan] = {}  # by slot and generation
+        self._leases: dict[tuple[int, int], BufferLease] = {}  # by slot and generation
         self._unmerged: dict[bytes, None] = {}  # exchanges that the worker is to apply
         self._changed = trio.Event()
 
-    # --- for who exchanges ----------------------------------------------------------------
+    # --- for exchanges --------------------------------------------------------------------
 
     async def borrow(
-        self, wish: Wish, partner: Partner | None = None, round_number: int | None = None
-    ) -> Loan:
-        """Return a slot with the views of ``wish``; see ``Lender``. Raises NoLoan."""
+        self, intent: PostedIntent, partner: Partner | None = None, round_number: int | None = None
+    ) -> BufferLease:
+        """Return a slot with the views of ``intent``; see ``Lessor``. Raises NoLease."""
         if self._link is None:
-            raise NoLoan("local: the worker went away")
+            raise NoLease("local: the worker went away")
         if len(self._tickets) >= limits.TICKETS_MAX:
-            raise NoLoan(f"busy: the worker owes {len(self._tickets)} views already")
-        number, ticket = next(self._numbers), _Ticket(wish)
+            raise NoLease(f"busy: the worker owes {len(self._tickets)} views already")
+        number, ticket = next(self._numbers), _Ticket(intent)
         self._tickets[number] = ticket
-        self._post(_take_view(number, wish, partner, round_number))
+        self._post(_take_view(number, intent, partner, round_number))
         try:
             await ticket.settled.wait()
         except trio.Cancelled:
             ticket.is_abandoned = True
-            if ticket.loan is not None:  # it came in this very moment
-                self.give_back(ticket.loan, "nobody waits for it any more")
+            if ticket.lease is not None:  # it came in this very moment
+                self.give_back(ticket.lease, "nobody waits for it any more")
             raise
-        if ticket.loan is None:
-            raise NoLoan(ticket.why)
-        return ticket.loan
+        if ticket.lease is None:
+            raise NoLease(ticket.why)
+        return ticket.lease
 
     def apply(
         self,
-        loan: Loan,
+        lease: BufferLease,
         xid: bytes,
         partner: Partner | None = None,
         present: tuple[bytes, ...] = (),
     ) -> bool:
-        """Let the worker merge a committed exchange; False if the worker of the loan is gone."""
-        if not self._end(loan):
+        """Let the worker merge a committed exchange; False if the worker of the lease is gone."""
+        if not self._end(lease):
             return False
         self._unmerged[xid] = None
-        self._post(Apply(loan.slot, loan.generation, xid, partner, present))
+        self._post(Apply(lease.slot, lease.generation, xid, partner, present))
         return True
 
-    def give_back(self, loan: Loan, why: str) -> None:
-        """End a loan of which nothing came."""
-        if self._end(loan):
-            self._post(Release(loan.slot, loan.generation, why[:_WHY_CHARACTERS_MAX]))
+    def give_back(self, lease: BufferLease, why: str) -> None:
+        """End a lease of which nothing came."""
+        if self._end(lease):
+            self._post(Release(lease.slot, lease.generation, why[:_WHY_CHARACTERS_MAX]))
 
-    def drop(self, wish: Wish, why: str) -> None:
-        """Tell the worker that nothing came of a wish that no slot was lent for."""
-        self._post(Drop(wish.number, why[:_WHY_CHARACTERS_MAX]))
+    def drop(self, intent: PostedIntent, why: str) -> None:
+        """Tell the worker that nothing came of an intent that no slot was lent for."""
+        self._post(Drop(intent.number, why[:_WHY_CHARACTERS_MAX]))
 
     async def drain(self) -> None:
         """Return when the worker has merged all that it was to apply, or is gone."""
@@ -127,7 +128,7 @@ class SlotLender:
 
     async def wait_idle(self) -> None:
         """Return when nothing is lent and all is merged, or the worker is gone."""
-        while self._unmerged or self._loans:
+        while self._unmerged or self._leases:
             await self._changed.wait()
 
     @property
@@ -135,12 +136,12 @@ class SlotLender:
         """Exchanges that have committed, and that the worker has not merged yet."""
         return frozenset(self._unmerged)
 
-    def _end(self, loan: Loan) -> bool:
-        """Take a loan out of the books; False if it went with its worker."""
-        place = loan.slot, loan.generation
-        if self._loans.get(place) is not loan:
+    def _end(self, lease: BufferLease) -> bool:
+        """Take a lease out of the books; False if it went with its worker."""
+        place = lease.slot, lease.generation
+        if self._leases.get(place) is not lease:
             return False
-        del self._loans[place]
+        del self._leases[place]
         self._note_change()
         return True
 
@@ -153,7 +154,7 @@ class SlotLender:
     def worker_gone(self) -> None:
         """It died with everything that it has lent or was to apply."""
         self._link = None
-        self._loans.clear()
+        self._leases.clear()
         tickets, self._tickets = self._tickets, {}
         for ticket in tickets.values():
             ticket.settle(None, "local: the worker went away")
@@ -163,7 +164,7 @@ class SlotLender:
         self._note_change()
 
     def slot_ready(self, message: SlotReady) -> None:
-        """Lend a slot to whoever waits for it. Raises WorkerCrashed: nobody asked for it."""
+        """Lend a slot to its caller. Raises WorkerCrashed: none asked for it."""
         ticket = self._take_ticket(message.ticket)
         assert self._link is not None
         try:
@@ -171,9 +172,9 @@ class SlotLender:
         except StaleSlot as error:
             ticket.settle(None, f"local: {error}")  # the worker has died since it sent this
             return
-        size, half = (n * _FLOAT32_BYTES for n in (ticket.wish.numel, self._payload_numel))
-        loan = Loan(
-            wish=ticket.wish,
+        size, half = (n * _FLOAT32_BYTES for n in (ticket.intent.numel, self._payload_numel))
+        lease = BufferLease(
+            intent=ticket.intent,
             slot=message.slot,
             generation=message.generation,
             own=slot[:size],
@@ -182,14 +183,14 @@ class SlotLender:
             tokens=message.tokens,
             weights=Scale(message.weights_rms, message.weights_largest),
         )
-        self._loans[loan.slot, loan.generation] = loan
+        self._leases[lease.slot, lease.generation] = lease
         if ticket.is_abandoned:
-            self.give_back(loan, "nobody waits for it any more")
+            self.give_back(lease, "nobody waits for it any more")
         else:
-            ticket.settle(loan)
+            ticket.settle(lease)
 
     def no_view(self, message: NoView) -> None:
-        """Tell whoever waits that there is nothing. Raises WorkerCrashed: nobody asked for it."""
+        """Tell the caller that there is nothing. Raises WorkerCrashed: none asked for it."""
         self._take_ticket(message.ticket).settle(None, message.why)
 
     def applied(self, message: Applied) -> None:
@@ -209,14 +210,14 @@ class SlotLender:
 
 
 def _take_view(
-    number: int, wish: Wish, partner: Partner | None, round_number: int | None
+    number: int, intent: PostedIntent, partner: Partner | None, round_number: int | None
 ) -> TakeView:
-    round_number = wish.round if round_number is None else round_number
+    round_number = intent.round if round_number is None else round_number
     if partner is None:
-        return TakeView(number, wish.number, round=round_number, base_version=wish.base_version)
+        return TakeView(number, intent.number, round=round_number, base_version=intent.base_version)
     return TakeView(
         number,
-        wish.number,
+        intent.number,
         peer=partner.peer,
         round=round_number,
         base_version=partner.base_version,

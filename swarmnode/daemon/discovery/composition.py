@@ -21,7 +21,7 @@ from swarmnode.protocol.swarm import network_id
 
 
 @dataclass(frozen=True)
-class Grounds:
+class Composition:
     """The parts that serve every swarm alike."""
 
     identity: Identity
@@ -29,13 +29,13 @@ class Grounds:
     network: Network
     services: Services
     discovery: Discovery
-    nat: Nat | None  # None: nobody on another machine can reach us, nor we them
+    nat: Nat | None  # None: no other machine can reach us, nor we it
     env: Env
 
 
-def make_grounds(
+def compose(
     config: NodeConfig, identity: Identity, boot_epoch: int, transport: Transport, env: Env
-) -> Grounds:
+) -> Composition:
     """Put them together; nothing runs yet."""
     services = Services()
     network = Network(
@@ -65,42 +65,42 @@ def make_grounds(
             transport=transport,
             env=env,
         )
-    return Grounds(identity, boot_epoch, network, services, discovery, nat, env)
+    return Composition(identity, boot_epoch, network, services, discovery, nat, env)
 
 
 def make_beacon(
     config: NodeConfig,
-    grounds: Grounds,
+    composition: Composition,
     *,
     swarms: Callable[[], tuple[LanSwarm, ...]],
     on_peer: Callable[[LanPeer], None],
     net: DatagramNet | None,
 ) -> LanBeacon:
-    """Return what finds nodes on the LAN; whoever it finds may know others in the DHT.
+    """Return what finds nodes on the LAN; a node that it finds may know others in the DHT.
 
     Args:
         swarms: what to say that we are in.
-        on_peer: told of everybody who was found.
+        on_peer: told of each peer that was found.
         net: what beacons are sent on, if not the real LAN.
     """
 
     def port() -> int:
         """0 where others on the LAN could not dial us anyway: then we only ask who is there."""
-        if is_loopback(config.listen_address.host) or not grounds.network.address:
+        if is_loopback(config.listen_address.host) or not composition.network.address:
             return 0
-        return parse_host_port(grounds.network.address, setting="listen").port
+        return parse_host_port(composition.network.address, setting="listen").port
 
     def met(peer: LanPeer) -> None:
         if "%" not in peer.address:  # a link-local address is of use on this machine only
-            grounds.discovery.discovered(peer.peer, (peer.address,))
+            composition.discovery.discovered(peer.peer, (peer.address,))
         on_peer(peer)
 
     return LanBeacon(
-        identity=grounds.identity,
+        identity=composition.identity,
         network_id=network_id(config.network),
         port=port,
         swarms=swarms,
         on_peer=met,
-        env=grounds.env,
+        env=composition.env,
         net=net,
     )
