@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -30,7 +29,7 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
 from swarmnode.store.blobs import BlobStore
 from swarmnode.wire.blobs import BlobManifest
-from tests.kits.session_kit import NETWORK_ID
+from tests.kits.session_kit import NETWORK_ID, start
 
 T = TypeVar("T")
 CHUNK = limits.BLOB_CHUNK_BYTES
@@ -85,33 +84,26 @@ class BlobNode:
             if address is None:
                 raise DialFailed(f"nobody knows where {peer.short} is")
             channel = await self.world.transport(self.name).dial(address)
-            session = await self.nursery.start(self.run_session, channel, Role.CLIENT, peer)
+            session = await start(
+                self.nursery, channel, self.identity, Role.CLIENT, self.services, peer
+            )
             self.sessions[peer] = session
         return session
 
-    async def run_session(
-        self,
-        channel: Channel,
-        role: Role,
-        expected: PeerId | None,
-        task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
+    async def accept(self, channel: Channel) -> None:
         await run_session(
             channel,
             identity=self.identity,
             network_id=NETWORK_ID,
             services=self.services,
-            role=role,
-            expected=expected,
-            task_status=task_status,
+            role=Role.SERVER,
         )
 
     async def live(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with self.scope:
             async with trio.open_nursery() as self.nursery:
-                accept = functools.partial(self.run_session, role=Role.SERVER, expected=None)
                 self.address = await self.nursery.start(
-                    self.world.transport(self.name).serve, self.world.listen(self.name), accept
+                    self.world.transport(self.name).serve, self.world.listen(self.name), self.accept
                 )
                 self.world.addresses[self.peer] = self.address
                 task_status.started()

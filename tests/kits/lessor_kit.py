@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,12 +17,11 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Partner, PostedIntent, ViewShape
 from swarmnode.net.channel import Channel, Transport
 from swarmnode.net.memory import MemoryNetwork
-from swarmnode.net.peering import run_session
 from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
-from tests.kits.session_kit import NETWORK_ID
+from tests.kits.session_kit import start
 
 KEY = b"k" * 32
 SWARM_ID = b"s" * 32
@@ -146,16 +144,7 @@ class PartyNode:
         task_status: trio.TaskStatus[Session] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         async with trio.open_nursery() as nursery:
-            run = functools.partial(
-                run_session,
-                channel,
-                identity=self.identity,
-                network_id=NETWORK_ID,
-                services=self.registry,
-                role=role,
-                expected=expected,
-            )
-            session = await nursery.start(run)
+            session = await start(nursery, channel, self.identity, role, self.registry, expected)
             self.sessions[session.peer] = session
             task_status.started(session)
 

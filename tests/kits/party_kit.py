@@ -16,8 +16,8 @@ from swarmnode.net.memory import MemoryChannel, MemoryNetwork, MemoryTransport
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
+from tests.kits.session_kit import NETWORK_ID
 
-NETWORK_ID = b"n" * 32
 UNIX_START_S = 1_000_000_000.0
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +14,6 @@ from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, Transport, receive_exactly
 from swarmnode.net.memory import MemoryNetwork
-from swarmnode.net.peering import run_session
 from swarmnode.net.relays.address import RelayAddress, is_relayed
 from swarmnode.net.relays.relay import Relays
 from swarmnode.net.services import Services
@@ -24,8 +22,8 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.session.records import Role
 from swarmnode.wire.connect.relay import LEG_MAGIC
+from tests.kits.session_kit import start
 
-NETWORK_ID = b"n" * 32
 FIRST_BYTES = 5
 UNIX_START_S = 1_000_000_000.0
 GENEROUS = Quota(
@@ -138,17 +136,8 @@ class Node:
         self, channel: Channel, role: Role, expected: PeerId | None, first_bytes: bytes = b""
     ) -> Session:
         assert self._nursery is not None
-        session: Session = await self._nursery.start(
-            functools.partial(
-                run_session,
-                channel,
-                identity=self.identity,
-                network_id=NETWORK_ID,
-                services=self.services,
-                role=role,
-                expected=expected,
-                first_bytes=first_bytes,
-            )
+        session = await start(
+            self._nursery, channel, self.identity, role, self.services, expected, first_bytes
         )
         self.sessions[session.peer] = session
         self._nursery.start_soon(self._watch, session)

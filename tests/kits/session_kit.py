@@ -15,6 +15,7 @@ from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
+from swarmnode.net.stream import Stream
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.core import SessionCore
 from swarmnode.protocol.session.effects import Effect
@@ -32,6 +33,7 @@ async def start(
     role: Role,
     services: Services | None = None,
     expected: PeerId | None = None,
+    first_bytes: bytes = b"",
 ) -> Session:
     """Start one side of a session."""
     session: Session = await nursery.start(
@@ -43,9 +45,20 @@ async def start(
             services=services or Services(),
             role=role,
             expected=expected,
+            first_bytes=first_bytes,
         )
     )
     return session
+
+
+async def echo_messages(_session: Session, stream: Stream) -> None:
+    """Handle a stream: send back each message until the other side ends."""
+    while True:
+        try:
+            header, payload = await stream.receive_message(16 * limits.MIB)
+        except trio.EndOfChannel:
+            return
+        await stream.send_message(header, bytes(payload))
 
 
 async def start_both(

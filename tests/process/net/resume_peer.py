@@ -12,15 +12,13 @@ import time
 
 import trio
 
-from swarmnode import limits
 from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
-from swarmnode.net.session import Session
-from swarmnode.net.stream import Stream
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.identity import Identity
+from tests.kits.session_kit import echo_messages
 
 ECHO = "echo/1"
 
@@ -32,7 +30,7 @@ def identity_of(letter: str) -> Identity:
 def make_network(letter: str) -> Network:
     """Return a network that echoes."""
     services = Services()
-    services.add_stream(ECHO, _echo)
+    services.add_stream(ECHO, echo_messages)
     return Network(
         identity=identity_of(letter),
         network_id=b"n" * 32,
@@ -40,15 +38,6 @@ def make_network(letter: str) -> Network:
         services=services,
         env=Env(trio.current_time, time.time, random.Random()),
     )
-
-
-async def _echo(_session: Session, stream: Stream) -> None:
-    while True:
-        try:
-            header, payload = await stream.receive_message(limits.MIB)
-        except trio.EndOfChannel:
-            return
-        await stream.send_message(header, bytes(payload))
 
 
 async def main(*arguments: str) -> None:

@@ -22,11 +22,10 @@ from swarmnode.net.records import RecordWriter
 from swarmnode.net.resume import resume_over, serve_resume
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
-from swarmnode.net.stream import Stream
 from swarmnode.protocol.session.core import SessionCore
 from swarmnode.protocol.session.records import CipherName, Role, Sealer
 from swarmnode.protocol.session.resume import ResumeKeys, Unacknowledged
-from tests.kits.session_kit import session_pair
+from tests.kits.session_kit import echo_messages, session_pair
 
 _NONCE = bytes(16)
 _TURN = 200_000
@@ -123,16 +122,7 @@ def test_a_claim_is_of_one_side_one_offset_and_two_nonces() -> None:
 
 def echo() -> Services:
     services = Services()
-
-    async def messages(_session: Session, stream: Stream) -> None:
-        while True:
-            try:
-                header, payload = await stream.receive_message(limits.MIB)
-            except trio.EndOfChannel:
-                return
-            await stream.send_message(header, bytes(payload))
-
-    services.add_stream("messages", messages)
+    services.add_stream("messages", echo_messages)
     return services
 
 

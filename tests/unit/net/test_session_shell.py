@@ -36,22 +36,21 @@ from swarmnode.protocol.session.keepalive import PONG_WAIT_S
 from swarmnode.protocol.session.records import Role
 from swarmnode.wire.frames import FrameKind, FrameParser, encode_credit, encode_frame
 from swarmnode.wire.session import GoodbyeCode, Priority, ResetCode, decode_reason
-from tests.kits.session_kit import ALICE, BOB, NETWORK_ID, session_pair, start, start_both
+from tests.kits.session_kit import (
+    ALICE,
+    BOB,
+    NETWORK_ID,
+    echo_messages,
+    session_pair,
+    start,
+    start_both,
+)
 
 MIB = limits.MIB
 
 
 async def echo(_peer: PeerId, request: bytes) -> bytes:
     return request
-
-
-async def echo_messages(_session: Session, stream: Stream) -> None:
-    try:
-        while True:
-            header, payload = await stream.receive_message(16 * MIB)
-            await stream.send_message(header, payload)
-    except trio.EndOfChannel:
-        return
 
 
 def echo_services() -> Services:

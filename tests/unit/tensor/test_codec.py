@@ -9,6 +9,7 @@ import pytest
 
 from swarmnode.errors import ConfigError, LocalProtocolError, MalformedMessage, WorkerError
 from swarmnode.tensor.codec import CODEC_NAMES, Codec, available_isas, get_codec
+from tests.unit.tensor.codec_kit import decoded, encoded, gaussian
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
 NMSE_BOUNDS = {
@@ -46,22 +47,6 @@ HOSTILE_BYTES = {
 def codec(request: pytest.FixtureRequest) -> Codec:
     name, isa = request.param
     return get_codec(name, isa)
-
-
-def gaussian(n_elems: int, seed: int = 1) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(n_elems, dtype=np.float32)
-
-
-def encoded(codec: Codec, values: np.ndarray) -> bytearray:
-    payload = bytearray(codec.payload_bytes(values.size))
-    codec.encode(values.data, payload)
-    return payload
-
-
-def decoded(codec: Codec, payload: bytes | bytearray, n_elems: int) -> np.ndarray:
-    out = np.full(n_elems, np.nan, dtype=np.float32)
-    codec.decode(payload, out.data)
-    return out
 
 
 @pytest.mark.parametrize(

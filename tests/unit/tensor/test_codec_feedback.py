@@ -8,13 +8,10 @@ import pytest
 from swarmnode.errors import WorkerError
 from swarmnode.tensor.codec import CODEC_NAMES, available_isas, get_codec
 from swarmnode.tensor.feedback import encode_with_feedback
+from tests.unit.tensor.codec_kit import gaussian
 
 NAMES = [name for name in CODEC_NAMES if get_codec(name).needs_error_feedback]
 FLOAT_MAX = np.finfo(np.float32).max
-
-
-def gaussian(n_elems: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(n_elems, dtype=np.float32)
 
 
 def test_who_needs_it() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from swarmnode.errors import MalformedMessage
 from swarmnode.tensor.codec import Codec, available_isas, get_codec
+from tests.unit.tensor.codec_kit import decoded, encoded
 
 FLOAT_MAX = np.finfo(np.float32).max
 BLOCK_NAMES = ("Q8B64", "Q4B64", "E3M0", "SIGN64", "TK4")
@@ -15,18 +16,6 @@ BLOCK_NAMES = ("Q8B64", "Q4B64", "E3M0", "SIGN64", "TK4")
 @pytest.fixture(params=available_isas())
 def isa(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def encoded(codec: Codec, values: np.ndarray) -> bytearray:
-    payload = bytearray(codec.payload_bytes(values.size))
-    codec.encode(values.data, payload)
-    return payload
-
-
-def decoded(codec: Codec, payload: bytes | bytearray, n_elems: int) -> np.ndarray:
-    out = np.full(n_elems, np.nan, dtype=np.float32)
-    codec.decode(payload, out.data)
-    return out
 
 
 def roundtrip(codec: Codec, values: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import pytest
 
 from swarmnode.errors import LocalProtocolError, WorkerError
 from swarmnode.tensor.codec import CODEC_NAMES, Codec, available_isas, get_codec
+from tests.unit.tensor.codec_kit import gaussian
 
 FLOAT_MAX = np.finfo(np.float32).max
 NAMES = [name for name in CODEC_NAMES if get_codec(name).takes_reference]
@@ -16,10 +17,6 @@ NAMES = [name for name in CODEC_NAMES if get_codec(name).takes_reference]
 def codec(request: pytest.FixtureRequest) -> Codec:
     name, isa = request.param
     return get_codec(name, isa)
-
-
-def gaussian(n_elems: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(n_elems, dtype=np.float32)
 
 
 def encoded(codec: Codec, values: np.ndarray, reference: np.ndarray | None) -> bytearray:

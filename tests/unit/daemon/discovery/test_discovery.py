@@ -19,7 +19,8 @@ from swarmnode.protocol.dht.keys import name_key, swarm_key_key
 from swarmnode.store.contacts import load_contacts
 from swarmnode.wire import dht as wire
 from swarmnode.wire.packing import decode_record, encode_record
-from tests.kits.party_kit import NETWORK_ID, Party
+from tests.kits.party_kit import Party
+from tests.kits.session_kit import NETWORK_ID
 
 KEY = name_key("demo")
 SWARM_KEY = b"k" * 32

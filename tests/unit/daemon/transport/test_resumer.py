@@ -20,19 +20,10 @@ from swarmnode.errors import (
 from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.memory import MemoryChannel
 from swarmnode.net.session import Session
-from swarmnode.net.stream import Stream
 from swarmnode.protocol.session.resume import MAGIC
 from swarmnode.wire.session import Priority
 from tests.kits.party_kit import Party, parties
-
-
-async def echo(_session: Session, stream: Stream) -> None:
-    while True:
-        try:
-            header, payload = await stream.receive_message(limits.MIB)
-        except trio.EndOfChannel:
-            return
-        await stream.send_message(header, bytes(payload))
+from tests.kits.session_kit import echo_messages
 
 
 @asynccontextmanager
@@ -40,7 +31,7 @@ async def connected(*, delay_s: float = 0.01) -> AsyncIterator[tuple[Party, Part
     """Give two nodes that know where the other is, and the session that the first has dialled."""
     async with parties("a", "b", delay_s=delay_s) as (a, b):
         for one, other in ((a, b), (b, a)):
-            one.services.add_stream("echo/1", echo)
+            one.services.add_stream("echo/1", echo_messages)
             one.network.addresses_of = {other.peer: (other.address,)}.get  # type: ignore[assignment]
         session = await a.connect(b)
         await trio.sleep(0.1)
