@@ -54,7 +54,7 @@ def main() -> None:
         try:
             stopping.run_async(_run_nodes, folder)
         finally:
-            stopping.end_children()
+            stopping.end_started()
         seen = dict(_read(folder))
     for kind, files in sorted(seen.items()):
         print(f"{kind:24} {len(files):4} modules {_lines(files):7,} lines")

@@ -38,7 +38,7 @@ from swarmnode.daemon.discovery.lookup import (
 )
 from swarmnode.daemon.nat.nat import Nat
 from swarmnode.daemon.status.dashboard import Shown, dashboard_routes
-from swarmnode.daemon.status.fresh_link import fresh_link
+from swarmnode.daemon.status.fresh_link import link_routes
 from swarmnode.daemon.status.netcheck import find
 from swarmnode.daemon.status.netlook import look
 from swarmnode.daemon.status.owner import volunteer_routes
@@ -80,9 +80,6 @@ def control_routes(node: Controlled) -> list[Route]:
         names = [name for name in request.query().get("names", "").split(",") if name]
         return json_response(await ask_node(node.view, node.beacon, names, node.env))
 
-    async def link(request: Request) -> Response:  # noqa: ARG001
-        return json_response(fresh_link(node.view))
-
     async def snapshot(request: Request) -> Response:  # noqa: ARG001
         saved = await _trainer(node).save_snapshot(limits.SNAPSHOT_REQUEST_DEADLINE_S)
         return json_response({"step": saved.step, "path": saved.path})
@@ -102,10 +99,10 @@ def control_routes(node: Controlled) -> list[Route]:
         Route("GET", "/peers", peers),
         Route("GET", "/netcheck", netcheck, limits.NETCHECK_S + 1),
         Route("GET", "/swarms", swarms, limits.LOOKUP_DHT_S + 1),
-        Route("GET", "/link", link),
         Route("POST", "/snapshot", snapshot, limits.SNAPSHOT_REQUEST_DEADLINE_S + 1),
         Route("POST", "/finalize", finalize, limits.FINALIZE_DEADLINE_S),
         Route("POST", "/leave", leave),
+        *link_routes(node),
         *dashboard_routes(node),
         *volunteer_routes(node),
         *metrics_routes(node),

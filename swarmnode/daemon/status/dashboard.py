@@ -46,6 +46,7 @@ import trio
 from swarmnode import limits
 from swarmnode.config import HostPort
 from swarmnode.daemon.exchange.mixing import letters_of
+from swarmnode.daemon.status.fresh_link import link_routes
 from swarmnode.daemon.status.overview import Overview, overview_of
 from swarmnode.daemon.status.owner import Owned, volunteer_routes
 from swarmnode.dashboard import PAGE, load_assets
@@ -292,7 +293,7 @@ class Dashboard:
             *(route._replace(handler=_own_page_only(route.handler)) for route in read),
             *(
                 route._replace(handler=self._with_key(route.handler))
-                for route in volunteer_routes(self._node)
+                for route in (*volunteer_routes(self._node), *link_routes(self._node))
                 if route[:2] in _FOR_OWNER
             ),
         ]

@@ -10,10 +10,12 @@ import msgspec
 
 from swarmnode import limits
 from swarmnode.daemon.discovery.lookup import can_be_told
+from swarmnode.daemon.status.owner import Owned
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.errors import NotRunning
 from swarmnode.ids import PeerId
 from swarmnode.net.relays.address import PREFIX
+from swarmnode.net.web.http import Request, Response, Route, json_response
 from swarmnode.protocol.swarm import Hint, SwarmLink
 
 
@@ -24,6 +26,15 @@ class FreshLink(msgspec.Struct, frozen=True):
     swarm: str
     closed: bool  # who has no invite is not let in
     hints: tuple[str, ...]
+
+
+def link_routes(node: Owned) -> list[Route]:
+    """Return the route to it."""
+
+    async def link(request: Request) -> Response:  # noqa: ARG001
+        return json_response(fresh_link(node.view))
+
+    return [Route("GET", "/link", link)]
 
 
 def fresh_link(view: NodeView) -> FreshLink:

@@ -68,8 +68,9 @@ async def check_unharmed(swarm: SimSwarm, attacker: Impostor) -> None:
 @pytest.fixture
 def small_caps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a few hundred strangers too many."""
-    for name in ("STATE_AUTHORS_MAX", "SWIM_MEMBERS_MAX", "DHT_RECORDS_MAX", "CONTACTS_MAX"):
+    for name in ("STATE_AUTHORS_MAX", "SWIM_MEMBERS_MAX", "DHT_RECORDS_MAX"):
         monkeypatch.setattr(limits, name, CAP)
+    monkeypatch.setattr("swarmnode.protocol.membership.contacts.CONTACTS_MAX", CAP)
 
 
 async def test_forged_shared_state(tmp_path, autojump_clock, small_caps) -> None:
