@@ -302,7 +302,8 @@ async def test_many_channels_leave_no_file_thread_or_task(rounds: int) -> None:
         before = await settle()
         for _ in range(rounds):
             await once()
-        assert await settle() == before
+        # Fewer is fine: a thread of Trio's pool ends when it has been idle.
+        assert all(now <= then for now, then in zip(await settle(), before, strict=True))
         assert one.statistics().opened_total == rounds + 1
         assert one.statistics().failed_total == other.statistics().failed_total == 0
 

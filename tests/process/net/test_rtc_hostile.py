@@ -130,7 +130,7 @@ ATTACKS: dict[str, tuple[Callable[[Link], Coroutine[Any, Any, object]], str]] = 
         "more was sent than credit was given for",
     ),
     "tiny messages": (
-        lambda link: send_messages(link, b"x", 6000),
+        lambda link: send_messages(link, b"x", 4200),
         "more was sent than credit was given for",
     ),
     "a message of 60 KiB": (
