@@ -32,9 +32,13 @@ from swarmnode.errors import AuthenticationFailed, LocalProtocolError, RemotePro
 from swarmnode.ids import PeerId
 from swarmnode.protocol.membership import swim_events as events
 from swarmnode.protocol.membership.claims import Notary, rank_of
-from swarmnode.protocol.membership.health import LivedClock, LocalHealth, SuspicionTimes
-from swarmnode.protocol.membership.probes import Probe, Relay
-from swarmnode.protocol.membership.rumours import Rumours
+from swarmnode.protocol.membership.health import (
+    LivedClock,
+    LocalHealth,
+    Probe,
+    Relay,
+    SuspicionTimes,
+)
 from swarmnode.protocol.membership.swim_events import (
     Changed,
     Effect,
@@ -42,9 +46,10 @@ from swarmnode.protocol.membership.swim_events import (
     KeyConflict,
     MemberState,
     Send,
+    SwimStatistics,
+    Tally,
 )
-from swarmnode.protocol.membership.swim_tally import SwimStatistics, Tally
-from swarmnode.protocol.membership.table import Member, MemberTable, Suspicion
+from swarmnode.protocol.membership.table import Member, MemberTable, Rumours, Suspicion
 from swarmnode.wire import swim as wire
 
 
