@@ -15,7 +15,7 @@ from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, LimitExceeded, MalformedMessage, TransportError
 from swarmnode.net.gateway.methods import Granted, MapRequest, MethodName
 from swarmnode.net.gateway.routes import Place
-from swarmnode.protocol.nat import natpmp, pcp
+from swarmnode.protocol.nat import pcp
 
 # A router answers in milliseconds; three questions, each with twice the patience: 1.75 s in all.
 PORTMAP_ASK_S_MIN = 0.25
@@ -65,8 +65,8 @@ class NatPmpMethod:
 
     async def map(self, external_port: int) -> Granted:
         """Ask for the external address, then for the port."""
-        request = natpmp.encode_natpmp_address()
-        external = await _ask_router(self._wanted.place, request, natpmp.decode_natpmp_address)
+        request = pcp.encode_natpmp_address()
+        external = await _ask_router(self._wanted.place, request, pcp.decode_natpmp_address)
         port, lease_s = await self._ask(external_port, limits.PORTMAP_LEASE_S)
         return Granted(external, port, lease_s)
 
@@ -76,9 +76,9 @@ class NatPmpMethod:
 
     async def _ask(self, external_port: int, lease_s: int) -> tuple[int, int]:
         port = self._wanted.port
-        request = natpmp.encode_natpmp_map(port, external_port=external_port, lease_s=lease_s)
+        request = pcp.encode_natpmp_map(port, external_port=external_port, lease_s=lease_s)
         return await _ask_router(
-            self._wanted.place, request, lambda data: natpmp.decode_natpmp_map(data, port)
+            self._wanted.place, request, lambda data: pcp.decode_natpmp_map(data, port)
         )
 
 

@@ -14,7 +14,7 @@ from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, LimitExceeded, MalformedMessage, TransportError
 from swarmnode.net.gateway.methods import Granted, MapRequest, MethodName
 from swarmnode.net.gateway.routes import Place
-from swarmnode.protocol.nat import igd, ssdp
+from swarmnode.protocol.nat import igd
 from swarmnode.protocol.nat.http_answer import AnswerReader, HttpAnswer, encode_http_request
 from swarmnode.protocol.nat.tree import Node
 
@@ -106,10 +106,10 @@ async def _search(place: Place) -> igd.RouterUrl:
             await sock.bind((place.own, 0))
             first_s = _PORTMAP_SEARCH_AGAIN_S
             for wait_s in (first_s, _PORTMAP_SEARCH_S - first_s):
-                for datagram in ssdp.encode_searches():
-                    await sock.sendto(datagram, (ssdp.GROUP, ssdp.SSDP_PORT))
+                for datagram in igd.encode_searches():
+                    await sock.sendto(datagram, (igd.SSDP_GROUP, igd.SSDP_PORT))
                     # Some do not join groups on every interface, or are behind a bad switch.
-                    await sock.sendto(datagram, (place.gateway, ssdp.SSDP_PORT))
+                    await sock.sendto(datagram, (place.gateway, igd.SSDP_PORT))
                 with trio.move_on_after(wait_s):
                     return await _receive(sock, place.gateway)
     except OSError as error:
@@ -125,7 +125,7 @@ async def _receive(sock: trio.socket.SocketType, gateway: str) -> igd.RouterUrl:
         if source[0] != gateway:
             continue  # another device of the LAN, or one that poses as the router
         try:
-            return ssdp.decode_found(data, gateway)
+            return igd.decode_found(data, gateway)
         except (MalformedMessage, LimitExceeded):
             continue
     raise LimitExceeded(f"{limits.PORTMAP_DATAGRAMS_MAX} datagrams and no answer of the router")
