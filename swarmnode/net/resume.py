@@ -1,4 +1,4 @@
-"""The messages that take a session to another channel; see ``protocol/session/resume.py``."""
+"""The messages that take a session to another channel; see ``protocol/session/opening.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from swarmnode import limits
 from swarmnode.errors import ChannelBroken, DeadlineExceeded, Overloaded, Refused
 from swarmnode.net.channel import Channel, receive_exactly
 from swarmnode.net.session import Session
-from swarmnode.protocol.session.resume import (
+from swarmnode.protocol.session.opening import (
     ASK_BYTES,
     BUSY_NONCE,
     CLAIM_BYTES,

@@ -23,8 +23,8 @@ from swarmnode.net.resume import resume_over, serve_resume
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.session.core import SessionCore
+from swarmnode.protocol.session.opening import ResumeKeys, Unacknowledged
 from swarmnode.protocol.session.records import CipherName, Role, Sealer
-from swarmnode.protocol.session.resume import ResumeKeys, Unacknowledged
 from tests.kits.session_kit import echo_messages, session_pair
 
 _NONCE = bytes(16)

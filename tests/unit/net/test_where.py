@@ -22,7 +22,7 @@ from swarmnode.net.memory import MemoryChannel, MemoryNetwork
 from swarmnode.net.tcp import TcpTransport, parse_address
 from swarmnode.net.tls import TLS_HEADER_BYTES
 from swarmnode.net.where import answer_where, ask_where
-from swarmnode.protocol.session.resume import MAGIC
+from swarmnode.protocol.session.opening import MAGIC
 from swarmnode.wire.connect.reach import WHERE_ANSWER_BYTES_MAX, WHERE_MAGIC
 from swarmnode.wire.connect.relay import LEG_MAGIC
 from tests.kits.party_kit import Party
