@@ -43,24 +43,25 @@ from swarmnode.protocol.gossip import events
 from swarmnode.protocol.gossip.events import (
     Effect,
     Event,
+    ExchangeStatistics,
     Finished,
     MergeChunk,
     PairIntent,
     Role,
     Send,
     StartTransfer,
+    Tally,
 )
 from swarmnode.protocol.gossip.flight import (
     Flight,
+    IntentTable,
     State,
     acceptance_of,
     offer_of,
     refusal,
     terms_of,
 )
-from swarmnode.protocol.gossip.intents import IntentTable
 from swarmnode.protocol.gossip.outcomes import Outcome, OutcomeTable, status_of
-from swarmnode.protocol.gossip.tally import ExchangeStatistics, Tally
 from swarmnode.wire.exchange import gossip as wire
 
 _REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
