@@ -40,7 +40,7 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, aclose_forcefully
-from swarmnode.net.resume import resume_over, serve_resume
+from swarmnode.net.peering import resume_over, serve_resume
 from swarmnode.net.session import Session
 from swarmnode.protocol.session.opening import NONCE_BYTES
 from swarmnode.protocol.session.records import Role
@@ -168,7 +168,7 @@ class _Round:
 
     def __init__(self, scope: trio.CancelScope) -> None:
         self.scope = scope
-        self.asking = trio.Lock()  # one at a time: see ``net/resume.py``
+        self.asking = trio.Lock()  # one at a time: see ``net/peering.py``
         self.dialling: list[trio.CancelScope] = []
         self.n_refused = 0
         self.is_home_refused = False

@@ -18,8 +18,8 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.net.memory import MemoryChannel, MemoryNetwork
+from swarmnode.net.peering import resume_over, serve_resume
 from swarmnode.net.records import RecordWriter
-from swarmnode.net.resume import resume_over, serve_resume
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.session.core import SessionCore

@@ -25,10 +25,9 @@ from swarmnode.errors import (
     RemoteProtocolError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.handlers import HANDLERS_PER_SESSION_MAX
 from swarmnode.net.handshake import Link, establish
 from swarmnode.net.memory import MemoryNetwork
-from swarmnode.net.peering import run_session
+from swarmnode.net.peering import HANDLERS_PER_SESSION_MAX, run_session
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream

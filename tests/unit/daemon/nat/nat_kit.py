@@ -19,7 +19,7 @@ from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
 from swarmnode.net.memory import MemoryChannel, MemoryNetwork
 from swarmnode.net.punch import Puncher
-from swarmnode.net.rtc import RtcEngine
+from swarmnode.net.rtc.engine import RtcEngine
 from swarmnode.protocol.nat.punch import PunchPlan, Start, make_address
 from swarmnode.wire.connect.nat import RtcAnswer, RtcCandidate, RtcOffer
 from swarmnode.wire.connect.punch import PunchAddress
