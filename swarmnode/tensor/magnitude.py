@@ -67,7 +67,7 @@ def measure(values: Buffer) -> Magnitude:
 @cache
 def _measurer() -> Callable[[Buffer], tuple[float, float]]:
     try:
-        from swarmnode.tensor._native import measure as found
+        from swarmnode.tensor.native import measure as found
     except ImportError:  # tensor/codec.py says so
         return _measure_in_numpy
     return found
