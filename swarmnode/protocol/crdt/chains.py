@@ -10,7 +10,8 @@ from swarmnode.protocol.crdt.actors import Actor
 from swarmnode.protocol.crdt.clock import HybridClock
 from swarmnode.protocol.crdt.document import RegisterContent, SetKey
 from swarmnode.protocol.crdt.events import Update
-from swarmnode.protocol.crdt.records import NO_HASH, Opened, Signer, seal
+from swarmnode.protocol.crdt.records import NO_HASH, Opened, seal
+from swarmnode.protocol.identity import Signer
 from swarmnode.wire.crdt import Head, Lease, SnapshotClaim, StateRecord
 from swarmnode.wire.packing import decode_record, encode_record
 

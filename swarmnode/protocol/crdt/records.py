@@ -17,6 +17,7 @@ from swarmnode.errors import AuthenticationFailed, LimitExceeded, VersionMismatc
 from swarmnode.ids import PeerId
 from swarmnode.protocol.crdt.actors import Actor
 from swarmnode.protocol.crdt.clock import Stamp
+from swarmnode.protocol.identity import Signer, Verify
 from swarmnode.wire.crdt import Head, Proof, StateRecord
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed
@@ -26,35 +27,11 @@ _DOMAIN = "state/1"
 _FRAMING_BYTES = 128  # key, signature and msgpack around a body
 
 
-class Signer(Protocol):
-    """The part of ``identity.Identity`` that signs; the simulator has a cheaper one."""
-
-    @property
-    def public_key(self) -> bytes:
-        """The raw 32 bytes."""
-
-    @property
-    def peer_id(self) -> PeerId:
-        """Who signs."""
-
-    def sign(self, domain: str, body: bytes) -> bytes:
-        """Return 64 bytes."""
-
-
 class Read(Protocol):
     """:func:`open_record`, or what reads each record once for many replicas."""
 
     def __call__(self, signed: Signed, swarm_id: bytes) -> Opened:
         """Return the record; raises what :func:`open_record` does."""
-
-
-class Verify(Protocol):
-    """``identity.verify``, or what belongs to another signer."""
-
-    def __call__(
-        self, public_key: bytes, domain: str, body: bytes, signature: bytes, *, what: str
-    ) -> None:
-        """Raise AuthenticationFailed unless the signature matches."""
 
 
 @dataclass(frozen=True)

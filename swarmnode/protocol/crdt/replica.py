@@ -37,16 +37,9 @@ from swarmnode.protocol.crdt.clock import HybridClock
 from swarmnode.protocol.crdt.courier import Courier
 from swarmnode.protocol.crdt.events import Effect, Event, StateStatistics
 from swarmnode.protocol.crdt.ledger import SENDER_AT_FAULT, Judgement, Ledger, Verdict
-from swarmnode.protocol.crdt.records import (
-    Opened,
-    Read,
-    Signer,
-    Verify,
-    check,
-    check_proof,
-    open_record,
-)
+from swarmnode.protocol.crdt.records import Opened, Read, check, check_proof, open_record
 from swarmnode.protocol.crdt.views import View
+from swarmnode.protocol.identity import Signer, Verify
 from swarmnode.protocol.identity import verify as verify_ed25519
 from swarmnode.wire import crdt as wire
 from swarmnode.wire.crdt import Head, Proof

@@ -8,7 +8,7 @@ nothing: everything is checked on every node that takes it in.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from swarmnode import limits
 from swarmnode.errors import (
@@ -20,33 +20,10 @@ from swarmnode.errors import (
 from swarmnode.ids import PeerId
 from swarmnode.protocol import identity
 from swarmnode.protocol.dht.keys import blob_key, name_key, swarm_key_key
+from swarmnode.protocol.identity import Signer, Verify
 from swarmnode.wire import dht as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed
-
-
-class Signer(Protocol):
-    """What a record is signed with; :class:`swarmnode.protocol.identity.Identity` is one."""
-
-    @property
-    def public_key(self) -> bytes:
-        """32 bytes whose SHA-256 is the peer id."""
-
-    @property
-    def peer_id(self) -> PeerId:
-        """The author."""
-
-    def sign(self, domain: str, body: bytes) -> bytes:
-        """Return 64 bytes."""
-
-
-class Verify(Protocol):
-    """What a signature is checked with; :func:`swarmnode.protocol.identity.verify` is one."""
-
-    def __call__(
-        self, public_key: bytes, domain: str, body: bytes, signature: bytes, *, what: str
-    ) -> None:
-        """Raise AuthenticationFailed unless the signature is that of the key."""
 
 
 class RecordExpired(RemoteProtocolError):

@@ -14,7 +14,8 @@ from swarmnode.env import Rng
 from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.dht.keys import number_of
-from swarmnode.protocol.dht.records import OpenRecord, RecordRules, Signer, keys_of, subject_of
+from swarmnode.protocol.dht.records import OpenRecord, RecordRules, keys_of, subject_of
+from swarmnode.protocol.identity import Signer
 from swarmnode.wire.dht import Record, StoreOutcome
 from swarmnode.wire.swarm import Signed
 

@@ -43,14 +43,12 @@ from swarmnode.protocol.gossip import events
 from swarmnode.protocol.gossip.events import (
     Effect,
     Event,
-    ExchangeStatistics,
     Finished,
     MergeChunk,
     PairIntent,
     Role,
     Send,
     StartTransfer,
-    Tally,
 )
 from swarmnode.protocol.gossip.flight import (
     Flight,
@@ -81,7 +79,7 @@ class ExchangeCore:
         self._intents = IntentTable()
         self._outcomes = OutcomeTable()
         self._effects: list[Effect] = []
-        self._tally = Tally()
+        self._tally = events.Tally()
 
     # --- the five methods ----------------------------------------------------------------
 
@@ -135,7 +133,7 @@ class ExchangeCore:
             self._send(flight, wire.StatusQuery(xid=flight.xid))
             flight.ask_at = now + self._jitter_s()
 
-    def statistics(self) -> ExchangeStatistics:
+    def statistics(self) -> events.ExchangeStatistics:
         """Return a frozen record of counters."""
         return self._tally.statistics(
             is_busy=self._flight is not None,
