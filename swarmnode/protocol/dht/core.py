@@ -37,8 +37,7 @@ from swarmnode.protocol.dht.operations import (
     Request,
     Requests,
 )
-from swarmnode.protocol.dht.records import RecordRules, rejection
-from swarmnode.protocol.dht.store import Publications, RecordStore
+from swarmnode.protocol.dht.records import Publications, RecordRules, RecordStore, rejection
 from swarmnode.protocol.dht.table import Added, RoutingTable
 from swarmnode.protocol.dht.upkeep import Check, LookUp, Meet, Sweep, Task, Upkeep
 from swarmnode.protocol.identity import Signer
