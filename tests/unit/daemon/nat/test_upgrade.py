@@ -17,7 +17,7 @@ from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
 from swarmnode.net.paths import path_of
 from swarmnode.net.relays.address import RelayAddress
-from swarmnode.net.relays.relay import RelayedChannel
+from swarmnode.net.relays.legs import RelayedChannel
 from swarmnode.net.session import Session
 from swarmnode.testing.memory_network import MemoryChannel
 from tests.kits.party_kit import Party, parties
