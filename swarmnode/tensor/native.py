@@ -50,7 +50,7 @@ class NativeKernels:
         )
 
 
-def measure(values: Buffer) -> tuple[float, float]:
+def largest_and_square_sum(values: Buffer) -> tuple[float, float]:
     """Return the largest absolute value and the sum of squares of contiguous float32."""
     return _native.measure(values)
 
