@@ -46,7 +46,6 @@ from swarmnode.net.web.routes import (
     Router,
     StreamingResponse,
     error_response,
-    json_response,
     run_stream,
 )
 
@@ -60,17 +59,6 @@ HTTP_IDLE_S = 75.0
 # After a refusal, read this long and this much so that the refusal is not lost in a reset.
 _HTTP_LINGER_S = 1.0
 _HTTP_RECEIVE_CHUNK_BYTES = 16 * limits.KIB
-
-__all__ = [
-    "HttpError",
-    "HttpServer",
-    "Request",
-    "Response",
-    "Route",
-    "StreamingResponse",
-    "json_response",
-    "serve_http",
-]
 
 _METHODS = {"GET": "GET", "HEAD": "GET", "POST": "POST"}
 _log = logging.getLogger(__name__)
