@@ -27,12 +27,12 @@ from msgspec import Meta
 from swarmnode import limits
 from swarmnode.closest import closest
 from swarmnode.errors import ConfigError
-from swarmnode.hostport import ANY_INTERFACE as ANY_INTERFACE
-from swarmnode.hostport import HostPort as HostPort
-from swarmnode.hostport import is_loopback as is_loopback
-from swarmnode.hostport import parse_host_port as parse_host_port
 from swarmnode.names import check_node_name
+from swarmnode.quantities import ANY_INTERFACE as ANY_INTERFACE
 from swarmnode.quantities import RATE_EXPECTED, RATE_PATTERN, SIZE_EXPECTED, SIZE_PATTERN
+from swarmnode.quantities import HostPort as HostPort
+from swarmnode.quantities import is_loopback as is_loopback
+from swarmnode.quantities import parse_host_port as parse_host_port
 
 # A settings file is a page of text, a key file is four lines.
 CONFIG_FILE_BYTES_MAX = 64 * limits.KIB

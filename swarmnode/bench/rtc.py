@@ -28,7 +28,8 @@ from swarmnode.bench.link import (
 from swarmnode.ids import PeerId
 from swarmnode.ipc.spawn import worker_command
 from swarmnode.net.peering import run_session
-from swarmnode.net.rtc import RtcChannel, open_rtc
+from swarmnode.net.rtc.channel import RtcChannel
+from swarmnode.net.rtc.engine import open_rtc
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.processes.children import child

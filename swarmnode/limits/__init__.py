@@ -2,16 +2,12 @@
 
 Here is what two or more modules share, what bounds bytes from the network, and what `proto/` or
 `docs/` name in capitals. A bound that one module alone keeps stands beside its code.
-Units are the suffix of the name. One module for each subject; all are read as ``limits.NAME``.
+Units are the suffix of the name. Three modules, and all are read as ``limits.NAME``.
 """
 
 from __future__ import annotations
 
-from swarmnode.limits.discovery import *
-from swarmnode.limits.exchange import *
-from swarmnode.limits.members import *
+from swarmnode.limits.network import *
 from swarmnode.limits.node import *
-from swarmnode.limits.reach import *
-from swarmnode.limits.sessions import *
-from swarmnode.limits.state import *
+from swarmnode.limits.swarm import *
 from swarmnode.limits.units import *

@@ -13,14 +13,14 @@ from swarmnode.net.channel import Channel
 from swarmnode.net.records import RecordReader, RecordWriter
 from swarmnode.net.tls import TlsResult, shake_hands
 from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.session.hello import (
+from swarmnode.protocol.session.opening import (
     HelloRefused,
+    ResumeKeys,
     check_hello,
     check_identity,
     error_from_goodbye,
 )
 from swarmnode.protocol.session.records import Opener, Role, Sealer
-from swarmnode.protocol.session.resume import ResumeKeys
 from swarmnode.wire.frames import FrameKind, FrameParser
 from swarmnode.wire.session import (
     PROTOCOL_VERSION_MAX,

@@ -1,7 +1,7 @@
 """Records on a channel: buffers between the channel's bytes and the session's frames.
 
 The channel may be replaced: what was sealed is kept until the peer has it
-(``protocol/session/resume.py``). Both directions use one buffer for the whole life of the
+(``protocol/session/opening.py``). Both directions use one buffer for the whole life of the
 session: fresh memory costs more than encrypting does. A buffer takes memory as far as it was
 ever filled: of dozens of sessions most never carry a tensor.
 """
@@ -19,6 +19,7 @@ from swarmnode.errors import AuthenticationFailed, ChannelBroken, ChannelClosed
 from swarmnode.net.channel import Channel
 from swarmnode.net.tls import is_tls_alert
 from swarmnode.protocol.session.core import SessionCore
+from swarmnode.protocol.session.opening import Unacknowledged
 from swarmnode.protocol.session.records import (
     LENGTH_BYTES,
     RECORD_BYTES_MAX,
@@ -27,7 +28,6 @@ from swarmnode.protocol.session.records import (
     Sealer,
     plaintext_bytes,
 )
-from swarmnode.protocol.session.resume import Unacknowledged
 
 # A turn that takes longer is made smaller: what is being sent is what a request waits behind.
 SEND_TURN_S = 0.05

@@ -23,8 +23,7 @@ from swarmnode.net.carrier import Carrier
 from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.handshake import Link
 from swarmnode.net.pump import Pump
-from swarmnode.net.slots import StreamSlots
-from swarmnode.net.stream import Stream
+from swarmnode.net.stream import Stream, StreamSlots
 from swarmnode.net.traffic import Traffic
 from swarmnode.protocol.session.core import CoreStatistics, SessionCore
 from swarmnode.protocol.session.effects import Changed, Opened, Removed
@@ -50,7 +49,7 @@ class SessionStatistics:
 
 
 class Acceptor(Protocol):
-    """What takes the streams that the peer opens; see ``net/handlers.py``.
+    """What takes the streams that the peer opens; see ``net/peering.py``.
 
     Attributes:
         running: handlers that have a task just now.

@@ -1,4 +1,4 @@
-"""One stream of a session, as a task sees it.
+"""One stream of a session, as a task sees it, and how many of them may be open.
 
 One task may send while another receives; two that do the same thing at once
 are a bug (``trio.BusyResourceError``). A cancelled send or receive never
@@ -24,7 +24,7 @@ from swarmnode.errors import (
 )
 from swarmnode.net.pump import Pump
 from swarmnode.protocol.session.stream import Reset, StreamState
-from swarmnode.wire.session import ResetCode
+from swarmnode.wire.session import Priority, ResetCode
 
 Buffer = bytes | bytearray | memoryview
 _MESSAGE = struct.Struct(">II")  # header bytes, payload bytes
@@ -331,3 +331,32 @@ def error_from_reset(name: str, reset: Reset, deadline_s: float) -> SwarmNodeErr
             return ChannelBroken(f"{name}: failed at the peer: {reset.reason}")
         case _:
             return ChannelBroken(message)
+
+
+class StreamSlots:
+    """How many streams one side of a session has open that it opened itself.
+
+    ``changed`` is woken when there may be room for more.
+    """
+
+    def __init__(self) -> None:
+        self.changed = trio.lowlevel.ParkingLot()
+        self._streams = 0
+        self._bulk_streams = 0
+
+    def has_room(self, priority: Priority) -> bool:
+        """Whether one more may be opened."""
+        return self._streams < limits.STREAMS_PER_SIDE_MAX and (
+            priority is not Priority.BULK or self._bulk_streams < limits.BULK_STREAMS_PER_SIDE_MAX
+        )
+
+    def take(self, priority: Priority) -> None:
+        """Count one that is opened."""
+        self._streams += 1
+        self._bulk_streams += priority is Priority.BULK
+
+    def give_back(self, priority: Priority) -> None:
+        """Count one that is over."""
+        self._streams -= 1
+        self._bulk_streams -= priority is Priority.BULK
+        self.changed.unpark_all()

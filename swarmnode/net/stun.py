@@ -31,9 +31,10 @@ from swarmnode.protocol.nat.behaviour import AskForProbe, NatBehaviour, NatSurve
 from swarmnode.protocol.nat.stun import (
     Endpoint,
     Indication,
+    StunServer,
+    StunStatistics,
     encode_indication,
 )
-from swarmnode.protocol.nat.stun_server import StunServer, StunStatistics
 from swarmnode.wire.connect.nat import ProbeRequest
 from swarmnode.wire.packing import decode_record, encode_record
 

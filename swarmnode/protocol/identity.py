@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -12,6 +13,30 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 
 from swarmnode.errors import AuthenticationFailed
 from swarmnode.ids import PeerId
+
+
+class Signer(Protocol):
+    """What signs; :class:`Identity` is one, and the simulator has a cheaper one."""
+
+    @property
+    def public_key(self) -> bytes:
+        """32 bytes whose SHA-256 is the peer id."""
+
+    @property
+    def peer_id(self) -> PeerId:
+        """Who signs."""
+
+    def sign(self, domain: str, body: bytes) -> bytes:
+        """Return 64 bytes."""
+
+
+class Verify(Protocol):
+    """What a signature is checked with: :func:`verify`, or what belongs to another signer."""
+
+    def __call__(
+        self, public_key: bytes, domain: str, body: bytes, signature: bytes, *, what: str
+    ) -> None:
+        """Raise AuthenticationFailed unless the signature is that of the key."""
 
 
 @dataclass(frozen=True)

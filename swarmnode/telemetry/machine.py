@@ -79,7 +79,7 @@ def _own_use(proc: Path) -> ProcessUse:
 
 def read_gpus() -> dict[str, GpuUse]:
     """Return NVIDIA's GPUs by their number; needs the package ``nvidia-ml-py``."""
-    nvml = _nvml()
+    nvml = nvml_library()
     if nvml is None:
         return {}
     found = {}
@@ -90,7 +90,7 @@ def read_gpus() -> dict[str, GpuUse]:
 
 
 @cache
-def _nvml() -> Any:
+def nvml_library() -> Any:
     """Return NVIDIA's library, opened for as long as the process lives; None without one."""
     try:
         import pynvml

@@ -67,10 +67,10 @@ def measure(values: Buffer) -> Magnitude:
 @cache
 def _measurer() -> Callable[[Buffer], tuple[float, float]]:
     try:
-        from swarmnode.tensor._native import measure as found
+        from swarmnode.tensor.native import largest_and_square_sum
     except ImportError:  # tensor/codec.py says so
         return _measure_in_numpy
-    return found
+    return largest_and_square_sum
 
 
 def _measure_in_numpy(values: Buffer) -> tuple[float, float]:

@@ -50,6 +50,11 @@ class NativeKernels:
         )
 
 
+def largest_and_square_sum(values: Buffer) -> tuple[float, float]:
+    """Return the largest absolute value and the sum of squares of contiguous float32."""
+    return _native.measure(values)
+
+
 def kernels_by_isa() -> dict[str, NativeKernels]:
     """Return what processor and operating system support here, best first."""
     return {name: NativeKernels(index) for index, name in enumerate(_native.isas())}

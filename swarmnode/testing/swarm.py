@@ -36,12 +36,12 @@ from swarmnode.daemon.volunteer.rules import Machine
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
 from swarmnode.store.files import make_private_dir, read_history, write_atomic
 from swarmnode.testing.fake_snapshot import Vector
 from swarmnode.testing.fake_worker import FakeWorker
+from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.swarm import Manifest
 

@@ -23,7 +23,7 @@ from typing import Any
 from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.core import Core
-from swarmnode.protocol.dht.records import Signer
+from swarmnode.protocol.identity import Signer
 from swarmnode.testing.net_model import NetworkModel, Place, Weather
 from swarmnode.wire.packing import decode_record, encode_record
 

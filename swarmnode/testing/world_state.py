@@ -10,8 +10,9 @@ from weakref import WeakValueDictionary
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.crdt import events
-from swarmnode.protocol.crdt.records import Opened, Verify, open_record
+from swarmnode.protocol.crdt.records import Opened, open_record
 from swarmnode.protocol.crdt.replica import SharedState
+from swarmnode.protocol.identity import Verify
 from swarmnode.testing.world import Node, Part
 from swarmnode.testing.world_dht import WORLD_UNIX_START_S
 from swarmnode.wire import crdt as wire

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from swarmnode.ids import PeerId
-from swarmnode.protocol.dht.records import Verify
+from swarmnode.protocol.identity import Verify
 from swarmnode.testing.world import Node, Part, World
 from swarmnode.testing.world_mesh import Mesh
 from swarmnode.testing.world_state import StatePart, StateWatch, have_same_state

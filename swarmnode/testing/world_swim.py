@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarmnode.ids import PeerId
-from swarmnode.protocol.dht.records import Signer, Verify
+from swarmnode.protocol.identity import Signer, Verify
 from swarmnode.protocol.membership import swim_events as events
 from swarmnode.protocol.membership.claims import claim_body
 from swarmnode.protocol.membership.swim import SwimCore

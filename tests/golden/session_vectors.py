@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from swarmnode.protocol.session.opening import ResumeKeys
 from swarmnode.protocol.session.records import CipherName, Role, Sealer, traffic_key
-from swarmnode.protocol.session.resume import ResumeKeys
 from swarmnode.wire.frames import FrameKind, encode_ack, encode_credit, encode_frame
 from swarmnode.wire.session import (
     GoodbyeCode,

@@ -18,7 +18,6 @@ from swarmnode.env import real_env
 from swarmnode.errors import DialFailed
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, Transport
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
@@ -28,6 +27,7 @@ from swarmnode.protocol.blobs.merkle import MerkleTree, blob_name, leaf_hash
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
 from swarmnode.store.blobs import BlobStore
+from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire.blobs import BlobManifest
 from tests.kits.session_kit import NETWORK_ID, start
 

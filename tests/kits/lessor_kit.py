@@ -16,11 +16,11 @@ from swarmnode.env import Env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Partner, PostedIntent, ViewShape
 from swarmnode.net.channel import Channel, Transport
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
+from swarmnode.testing.memory_network import MemoryNetwork
 from tests.kits.session_kit import start
 
 KEY = b"k" * 32

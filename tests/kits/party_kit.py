@@ -12,10 +12,10 @@ from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
 from swarmnode.errors import KeyInUse
 from swarmnode.ids import PeerId
-from swarmnode.net.memory import MemoryChannel, MemoryNetwork, MemoryTransport
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
+from swarmnode.testing.memory_network import MemoryChannel, MemoryNetwork, MemoryTransport
 from tests.kits.session_kit import NETWORK_ID
 
 UNIX_START_S = 1_000_000_000.0

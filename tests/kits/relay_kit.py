@@ -13,7 +13,6 @@ from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, Transport, receive_exactly
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.relays.address import RelayAddress, is_relayed
 from swarmnode.net.relays.relay import Relays
 from swarmnode.net.services import Services
@@ -21,6 +20,7 @@ from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.protocol.session.records import Role
+from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire.connect.relay import LEG_MAGIC
 from tests.kits.session_kit import start
 

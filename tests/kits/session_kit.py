@@ -11,7 +11,6 @@ import trio
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
@@ -20,6 +19,7 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.core import SessionCore
 from swarmnode.protocol.session.effects import Effect
 from swarmnode.protocol.session.records import Role
+from swarmnode.testing.memory_network import MemoryNetwork
 
 ALICE = Identity.from_seed(b"a" * 32)
 BOB = Identity.from_seed(b"b" * 32)

@@ -32,7 +32,7 @@ from swarmnode.net.gateway.portmap import METHODS, PortMapper
 from swarmnode.net.punch import Appointment, Puncher, dial_from
 from swarmnode.net.tcp import TcpChannel, TcpTransport, format_address
 from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.nat import ssdp
+from swarmnode.protocol.nat import igd
 from swarmnode.protocol.nat.punch import PunchPlan, Start
 
 WELCOME = b"welcome"
@@ -173,8 +173,8 @@ class Agent:
         """Answer before the router does, once with our address and once with the router's."""
         with trio.socket.socket(trio.socket.AF_INET, trio.socket.SOCK_DGRAM) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            await sock.bind(("", ssdp.SSDP_PORT))
-            request = socket.inet_aton(ssdp.GROUP) + socket.inet_aton("0.0.0.0")
+            await sock.bind(("", igd.SSDP_PORT))
+            request = socket.inet_aton(igd.SSDP_GROUP) + socket.inet_aton("0.0.0.0")
             sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
             task_status.started()
             while True:

@@ -19,7 +19,8 @@ import trio
 from swarmnode import limits
 from swarmnode.errors import DialFailed
 from swarmnode.net.channel import receive_exactly
-from swarmnode.net.rtc import PendingAnswer, PendingOffer, RtcChannel, RtcEngine, open_rtc
+from swarmnode.net.rtc.channel import RtcChannel
+from swarmnode.net.rtc.engine import PendingAnswer, PendingOffer, RtcEngine, open_rtc
 from swarmnode.net.stun import StunResponder, survey_nat
 from swarmnode.net.tcp import parse_address
 

@@ -26,11 +26,7 @@ from swarmnode.errors import MalformedMessage
 from swarmnode.ids import PeerId
 from swarmnode.protocol.crdt.actors import Actor, Dot
 from swarmnode.protocol.crdt.cells import Cells
-from swarmnode.protocol.crdt.counters import Counters
-from swarmnode.protocol.crdt.leases import LeaseSet
-from swarmnode.protocol.crdt.maxima import Maxima
-from swarmnode.protocol.crdt.registers import Registers
-from swarmnode.protocol.crdt.snapshots import SnapshotIndex
+from swarmnode.protocol.crdt.document import Counters, LeaseSet, Maxima, Registers, SnapshotIndex
 from swarmnode.wire.crdt import SnapshotClaim
 
 N_REPLICAS = 3

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from swarmnode import limits
 from swarmnode.errors import LimitExceeded, MalformedMessage, Refused, RemoteProtocolError
-from swarmnode.protocol.nat import igd, natpmp, pcp, ssdp
+from swarmnode.protocol.nat import igd, pcp
 from swarmnode.protocol.nat.http_answer import AnswerReader, HttpAnswer, parse_head
 from swarmnode.protocol.nat.tree import (
     PORTMAP_XML_DEPTH_MAX,
@@ -68,9 +68,9 @@ def soap(inner: str) -> bytes:
 
 DECODERS: dict[str, Callable[[bytes], Any]] = {
     "pcp": lambda data: pcp.decode_pcp_map(data, NONCE, 7337),
-    "nat-pmp-address": natpmp.decode_natpmp_address,
-    "nat-pmp-map": lambda data: natpmp.decode_natpmp_map(data, 7337),
-    "ssdp": lambda data: ssdp.decode_found(data, GATEWAY),
+    "nat-pmp-address": pcp.decode_natpmp_address,
+    "nat-pmp-map": lambda data: pcp.decode_natpmp_map(data, 7337),
+    "ssdp": lambda data: igd.decode_found(data, GATEWAY),
     "head": parse_head,
     "http": lambda data: AnswerReader().feed(data),
     "xml": parse_xml,
@@ -167,7 +167,7 @@ def test_a_router_that_only_knows_nat_pmp_says_so() -> None:
 
 @given(ports, leases)
 def test_nat_pmp_answers_are_read(port: int, lease_s: int) -> None:
-    read = natpmp.decode_natpmp_map(natpmp_answer(port, lease_s), 7337)
+    read = pcp.decode_natpmp_map(natpmp_answer(port, lease_s), 7337)
     assert read == (port, min(lease_s, limits.PORTMAP_LEASE_S))
 
 
@@ -175,12 +175,12 @@ def test_nat_pmp_answers_are_read(port: int, lease_s: int) -> None:
 def test_every_refusal_of_nat_pmp_has_words(result: int) -> None:
     for refusal in (natpmp_answer(0, 0, result=result), natpmp_answer(0, 0, result=result)[:8]):
         with pytest.raises(Refused, match=r"^the router "):
-            natpmp.decode_natpmp_map(refusal, 7337)
+            pcp.decode_natpmp_map(refusal, 7337)
 
 
 def test_nat_pmp_answers_to_another_port_are_refused() -> None:
     with pytest.raises(MalformedMessage, match="7337, got 7338"):
-        natpmp.decode_natpmp_map(natpmp_answer(7337, 3600, internal=7338), 7337)
+        pcp.decode_natpmp_map(natpmp_answer(7337, 3600, internal=7338), 7337)
 
 
 # --- HTTP ----------------------------------------------------------------------------------------
@@ -330,7 +330,7 @@ def test_a_description_leads_nowhere_but_to_the_router(url: str) -> None:
             igd.parse_description(description((SERVICE, "/ctl"), base=url), AT)
         found = SAMPLES["ssdp"].replace(b"http://192.168.1.1:5000/root.xml", url.encode())
         with pytest.raises(MalformedMessage):
-            ssdp.decode_found(found, GATEWAY)
+            igd.decode_found(found, GATEWAY)
 
 
 @given(st.text(max_size=60))
@@ -365,7 +365,7 @@ def test_the_best_service_is_taken() -> None:
 def test_only_routers_are_found() -> None:
     found = SAMPLES["ssdp"].replace(b"InternetGatewayDevice", b"MediaServer")
     with pytest.raises(MalformedMessage, match="expected an internet gateway"):
-        ssdp.decode_found(found, GATEWAY)
+        igd.decode_found(found, GATEWAY)
 
 
 @given(st.integers(100, 9999))

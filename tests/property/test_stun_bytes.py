@@ -15,12 +15,12 @@ from swarmnode.protocol.nat.stun import (
     Indication,
     Message,
     Question,
+    StunServer,
     decode_stun,
     encode_answer,
     encode_indication,
     encode_question,
 )
-from swarmnode.protocol.nat.stun_server import StunServer
 
 transactions = st.binary(min_size=TRANSACTION_BYTES, max_size=TRANSACTION_BYTES)
 ports = st.integers(0, 65_535)

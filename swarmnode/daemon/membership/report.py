@@ -24,9 +24,8 @@ from swarmnode.daemon.membership.shared_state import ADDRESS, StateKeeper
 from swarmnode.errors import LocalProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.names import is_name
+from swarmnode.protocol.crdt.document import RegisterContent, SetKey
 from swarmnode.protocol.crdt.events import Update
-from swarmnode.protocol.crdt.leases import SetKey
-from swarmnode.protocol.crdt.registers import RegisterContent
 from swarmnode.protocol.crdt.views import MEMBER
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.admission import Role

@@ -34,9 +34,8 @@ from swarmnode.net.channel import Channel, Transport
 from swarmnode.net.gateway.portmap import Mapping, PortMapper
 from swarmnode.net.paths import path_of
 from swarmnode.net.punch import Puncher
-from swarmnode.net.relays.holder import RelayHolder
-from swarmnode.net.relays.relay import Relays
-from swarmnode.net.rtc import RtcEngine, open_rtc
+from swarmnode.net.relays.relay import RelayHolder, Relays
+from swarmnode.net.rtc.engine import RtcEngine, open_rtc
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stun import StunResponder, add_probe_service, request_probe, survey_nat

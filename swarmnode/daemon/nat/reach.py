@@ -29,9 +29,8 @@ from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import format_address, parse_address
-from swarmnode.protocol.blobs.bucket import TokenBucket
+from swarmnode.protocol.blobs.bucket import Rates, TokenBucket
 from swarmnode.protocol.nat import reach
-from swarmnode.protocol.nat.rates import Rates
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.connect.reach import Answer, DialBack, DialledBack, Question, SeenAt, WhereAmI
 from swarmnode.wire.packing import decode_record, encode_record

@@ -13,7 +13,7 @@ from swarmnode.daemon.nat.signals import Received, Signals
 from swarmnode.errors import DeadlineExceeded, Overloaded, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
-from swarmnode.net.rtc import RtcEngine
+from swarmnode.net.rtc.engine import RtcEngine
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.connect.nat import RtcAnswer, RtcOffer
 from swarmnode.wire.packing import decode_record

@@ -26,7 +26,7 @@ from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.paths import path_of
 from swarmnode.net.relays.address import is_relayed
-from swarmnode.net.relays.relay import RelayedChannel
+from swarmnode.net.relays.legs import RelayedChannel
 from swarmnode.net.session import Session
 from swarmnode.telemetry.logs import get_logger
 

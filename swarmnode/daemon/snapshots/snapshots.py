@@ -30,8 +30,8 @@ from swarmnode.env import Env
 from swarmnode.errors import CorruptRecord, Overloaded, Refused, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import SnapshotSaved, WorkerFailed
+from swarmnode.protocol.crdt.document import SnapshotEntry
 from swarmnode.protocol.crdt.events import Update
-from swarmnode.protocol.crdt.snapshots import SnapshotEntry
 from swarmnode.protocol.dht.keys import blob_key
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.store.checkpoints import newest, verify_checkpoint

@@ -49,7 +49,7 @@ from swarmnode.env import Env
 from swarmnode.errors import NotRunning
 from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.net.lan.beacon import LanBeacon
-from swarmnode.net.web.http import Request, Response, Route, json_response
+from swarmnode.net.web.routes import Request, Response, Route, json_response
 
 
 class Controlled(Scraped, Shown, Protocol):

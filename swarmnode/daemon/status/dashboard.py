@@ -52,16 +52,17 @@ from swarmnode.daemon.status.owner import Owned, volunteer_routes
 from swarmnode.dashboard import PAGE, load_assets
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Overloaded, Refused
-from swarmnode.net.web.http import (
+from swarmnode.net.web.http import serve_http
+from swarmnode.net.web.routes import (
+    Handler,
     HttpError,
     Request,
     Response,
     Route,
+    SendChunk,
     StreamingResponse,
     json_response,
-    serve_http,
 )
-from swarmnode.net.web.routes import Handler, SendChunk
 
 
 class Sample(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from swarmnode.daemon.status.view import NodeView
 from swarmnode.errors import NotRunning
 from swarmnode.ids import PeerId
 from swarmnode.net.relays.address import PREFIX
-from swarmnode.net.web.http import Request, Response, Route, json_response
+from swarmnode.net.web.routes import Request, Response, Route, json_response
 from swarmnode.protocol.swarm import Hint, SwarmLink
 
 

@@ -12,7 +12,7 @@ import msgspec
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.daemon.volunteer.rules import Volunteer
 from swarmnode.errors import ConfigError
-from swarmnode.net.web.http import Request, Response, Route, json_response
+from swarmnode.net.web.routes import Request, Response, Route, json_response
 from swarmnode.quantities import parse_duration_s, show_bytes, show_duration
 
 

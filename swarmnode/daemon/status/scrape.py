@@ -45,8 +45,7 @@ from swarmnode.daemon.status.view import NodeView
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Refused, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.net.web.http import Request, Response, Route, json_response
-from swarmnode.net.web.routes import HttpError
+from swarmnode.net.web.routes import HttpError, Request, Response, Route, json_response
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.store.files import write_atomic
 from swarmnode.telemetry.logs import get_logger

@@ -35,7 +35,7 @@ from swarmnode.names import default_name
 from swarmnode.net.paths import path_of
 from swarmnode.net.session import Session
 from swarmnode.protocol.membership.swim_events import MemberState
-from swarmnode.store.totals import Mark
+from swarmnode.store.volunteer import Mark
 from swarmnode.telemetry.metrics import Histogram, LimitsSnapshot
 from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.tensor.codec import active_isa

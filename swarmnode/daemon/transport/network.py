@@ -40,8 +40,8 @@ from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
+from swarmnode.protocol.session.opening import MAGIC
 from swarmnode.protocol.session.records import Role
-from swarmnode.protocol.session.resume import MAGIC
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.session import GoodbyeCode
 

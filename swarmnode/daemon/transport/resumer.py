@@ -1,7 +1,7 @@
 """Lets sessions outlive their channel: answers peers that ask for one, and asks them.
 
 Both sides of a session look for another channel (:class:`Search`), the one that dialled first; what
-one asks while the other asks as well is settled by ``protocol/session/resume.py``. Somebody else
+one asks while the other asks as well is settled by ``protocol/session/opening.py``. Somebody else
 may have found a better channel while the old one works: :meth:`Resumer.take`.
 
 The search for another channel of one session, whose own has broken or fallen silent.
@@ -40,10 +40,10 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, aclose_forcefully
-from swarmnode.net.resume import resume_over, serve_resume
+from swarmnode.net.peering import resume_over, serve_resume
 from swarmnode.net.session import Session
+from swarmnode.protocol.session.opening import NONCE_BYTES
 from swarmnode.protocol.session.records import Role
-from swarmnode.protocol.session.resume import NONCE_BYTES
 from swarmnode.telemetry.logs import get_logger
 
 _log = get_logger("swarmnode.daemon.transport")
@@ -168,7 +168,7 @@ class _Round:
 
     def __init__(self, scope: trio.CancelScope) -> None:
         self.scope = scope
-        self.asking = trio.Lock()  # one at a time: see ``net/resume.py``
+        self.asking = trio.Lock()  # one at a time: see ``net/peering.py``
         self.dialling: list[trio.CancelScope] = []
         self.n_refused = 0
         self.is_home_refused = False

@@ -18,7 +18,7 @@ import trio
 from swarmnode import limits
 from swarmnode.env import Env
 from swarmnode.errors import StorageError
-from swarmnode.store.totals import Book, Mark, SwarmTotals, Totals, load_totals, save_totals
+from swarmnode.store.volunteer import Book, Mark, SwarmTotals, Totals, load_totals, save_totals
 from swarmnode.telemetry.logs import get_logger
 
 _log = get_logger("swarmnode.daemon.volunteer")

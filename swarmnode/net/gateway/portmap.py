@@ -22,10 +22,17 @@ import trio
 
 from swarmnode.env import Env
 from swarmnode.errors import MalformedMessage, Refused, SwarmNodeError, TransportError
-from swarmnode.net.gateway.methods import Granted, MapRequest, Method, MethodFactory, MethodName
+from swarmnode.net.gateway.methods import (
+    Granted,
+    MapRequest,
+    Method,
+    MethodFactory,
+    MethodName,
+    NatPmpMethod,
+    PcpMethod,
+    UpnpMethod,
+)
 from swarmnode.net.gateway.routes import Place, find_place
-from swarmnode.net.gateway.udp import NatPmpMethod, PcpMethod
-from swarmnode.net.gateway.upnp import UpnpMethod
 from swarmnode.net.tcp import format_address
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.nat.pcp import NONCE_BYTES

@@ -9,7 +9,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.errors import ChannelBroken, ChannelClosed
-from swarmnode.net.rtc.letters import Close, Command, Grant, Send
+from swarmnode.net.rtc.bridge import Close, Command, Grant, Send
 from swarmnode.protocol.nat.rtc_flow import ReadLedger, SendWindow
 
 

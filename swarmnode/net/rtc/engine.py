@@ -32,9 +32,7 @@ from swarmnode.errors import (
     Overloaded,
 )
 from swarmnode.net.lan.interfaces import list_interfaces
-from swarmnode.net.rtc.bridge import LoopThread, Server
-from swarmnode.net.rtc.channel import RtcChannel
-from swarmnode.net.rtc.letters import (
+from swarmnode.net.rtc.bridge import (
     Close,
     Command,
     Connect,
@@ -46,10 +44,13 @@ from swarmnode.net.rtc.letters import (
     Gather,
     Gathered,
     Gone,
+    LoopThread,
     Opened,
     Received,
+    Server,
     Stopped,
 )
+from swarmnode.net.rtc.channel import RtcChannel
 from swarmnode.net.tcp import format_address, parse_address
 from swarmnode.protocol.nat.candidates import is_worth_offering, usable_candidates
 from swarmnode.wire.connect.nat import RtcAnswer, RtcDescription, RtcOffer
@@ -383,7 +384,7 @@ def _default_sources() -> list[str]:
 
 
 def _make_hub(emit: Callable[[Event], None]) -> Server:
-    from swarmnode.net.rtc.hub import Hub  # it imports aiortc: 0.3 s and 40 MB, in its own thread
+    from swarmnode.net.rtc.link import Hub  # it imports aiortc: 0.3 s and 40 MB, in its own thread
 
     return Hub(emit)
 

@@ -1,6 +1,8 @@
-"""One WebRTC connection on the asyncio side: gather, connect, move messages, close.
+"""The asyncio side of WebRTC: all connections of a node, in one loop.
 
-::
+Beside the guards, nothing else imports aiortc.
+
+One connection gathers, connects, moves messages, closes::
 
     Gather -> Gathered -> Connect -> Opened -> Send, Grant ... Received, Credited, Drained
     anything -> Failed or Ended -> Close -> Gone
@@ -16,6 +18,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from aioice.candidate import candidate_priority
 from aiortc import (
@@ -34,8 +37,10 @@ from aiortc import (
 
 from swarmnode import limits
 from swarmnode.errors import LimitExceeded, MalformedMessage
-from swarmnode.net.rtc.guards import GuardedConnection, GuardedSctp
-from swarmnode.net.rtc.letters import (
+from swarmnode.net.rtc.bridge import (
+    Close,
+    Command,
+    Connect,
     Credited,
     Drained,
     Ended,
@@ -44,9 +49,13 @@ from swarmnode.net.rtc.letters import (
     Gather,
     Gathered,
     Gone,
+    Grant,
     Opened,
     Received,
+    Send,
+    Stop,
 )
+from swarmnode.net.rtc.guards import GuardedConnection, GuardedSctp
 from swarmnode.protocol.nat.candidates import candidate_host, make_candidate
 from swarmnode.protocol.nat.rtc_flow import (
     END,
@@ -329,3 +338,63 @@ def _ice_candidate(candidate: RtcCandidate) -> RTCIceCandidate:
         protocol="udp",
         type=candidate.kind,
     )
+
+
+class Hub:
+    """Carries out commands; a command for a connection that is gone does nothing."""
+
+    def __init__(self, emit: Callable[[Event], None]) -> None:
+        self._emit = emit
+        self._links: dict[int, Link] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopping = asyncio.Event()
+        # They speak of every check and every lost race, as loudly as strangers like.
+        for name in ("aioice", "aiortc"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+
+    def handle(self, command: Command) -> None:
+        """Carry out a command."""
+        if isinstance(command, Stop):
+            self._is_stopping.set()
+            return
+        if isinstance(command, Gather):
+            self._start(command)
+            return
+        link = self._links.get(command.link)
+        if link is None:
+            return
+        match command:
+            case Send(data=data):
+                link.send(data)
+            case Grant(total=total):
+                link.grant(total)
+            case Connect(remote=remote):
+                link.connect(remote)
+            case Close():
+                link.close()
+
+    async def serve(self) -> None:
+        """Run until told to stop, then close every connection."""
+        asyncio.get_running_loop().set_exception_handler(_note_exception)
+        await self._is_stopping.wait()
+        for link in self._links.values():
+            link.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=limits.RTC_STOP_S)
+
+    def _start(self, order: Gather) -> None:
+        link = self._links[order.link] = Link(order, self._emit)
+        task = asyncio.create_task(self._run(order.link, link))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, number: int, link: Link) -> None:
+        try:
+            await link.run()
+        finally:
+            del self._links[number]
+
+
+def _note_exception(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A background task of aiortc lost a race, such as sending after the end: no harm done."""
+    _log.debug("asyncio: %s: %r", context["message"], context.get("exception"))

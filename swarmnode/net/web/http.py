@@ -11,7 +11,7 @@ One connection::
       v closed; 408 if it began   |             v closed             v 408, closed
                                   +- the route's deadline, then HTTP_SEND_DEADLINE_S a write
 
-How many there are at once, and who makes way for whom, is in ``net/web/slots.py``.
+How many there are at once, and who makes way for whom, is in ``net/web/listen.py``.
 Pipelined requests wait in h11's buffer, which is bounded, and are answered in order. No
 upgrade is ever accepted. On TCP a request must name this machine as its host, so that a web
 page whose name suddenly resolves to 127.0.0.1 reads nothing here.
@@ -30,7 +30,14 @@ import trio.abc
 
 from swarmnode import limits
 from swarmnode.config import HostPort, is_loopback
-from swarmnode.net.web.listen import open_tcp_listeners, unix_listener
+from swarmnode.net.web.listen import (
+    Busy,
+    ConnectionSlot,
+    Cut,
+    Slots,
+    open_tcp_listeners,
+    unix_listener,
+)
 from swarmnode.net.web.routes import (
     HttpError,
     Request,
@@ -39,10 +46,8 @@ from swarmnode.net.web.routes import (
     Router,
     StreamingResponse,
     error_response,
-    json_response,
     run_stream,
 )
-from swarmnode.net.web.slots import Busy, ConnectionSlot, Cut, Slots
 
 # From connecting, and later from the first byte of a request, to its last: clients connect when
 # they have something to ask. A silent one is gone within 5 s, also where the machine is busy.
@@ -54,17 +59,6 @@ HTTP_IDLE_S = 75.0
 # After a refusal, read this long and this much so that the refusal is not lost in a reset.
 _HTTP_LINGER_S = 1.0
 _HTTP_RECEIVE_CHUNK_BYTES = 16 * limits.KIB
-
-__all__ = [
-    "HttpError",
-    "HttpServer",
-    "Request",
-    "Response",
-    "Route",
-    "StreamingResponse",
-    "json_response",
-    "serve_http",
-]
 
 _METHODS = {"GET": "GET", "HEAD": "GET", "POST": "POST"}
 _log = logging.getLogger(__name__)

@@ -10,8 +10,7 @@ state is a table ::
 
 A cell belongs to its actor, which alone writes it, so a join takes the further of two cells
 of one writer and never has to choose between two people. What a type adds is what *further*
-means and what its ``value`` is: see leases.py, counters.py, registers.py, maxima.py and
-snapshots.py.
+means and what its ``value`` is: see document.py.
 
 The presence question. A cell that is here and not there was either not seen there yet, or
 seen and removed there. The floor answers it, as the version vector does in an ORSWOT

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swarmnode.ids import PeerId
-from swarmnode.protocol.crdt.leases import SetKey
-from swarmnode.protocol.crdt.registers import RegisterContent
+from swarmnode.protocol.crdt.cells import CellStatistics
+from swarmnode.protocol.crdt.document import RegisterContent, SetKey
 from swarmnode.wire.crdt import Message, Proof, SnapshotClaim
 from swarmnode.wire.swarm import Signed
 
@@ -126,3 +126,22 @@ class KeyElsewhere:
 
 
 Effect = Send | Persist | Changed | Ban | Penalise | KeyElsewhere
+
+
+@dataclass(frozen=True)
+class StateStatistics:
+    """Sizes now, and counts since the core was made. Every key is from a closed set."""
+
+    authors: int
+    bans: int
+    held_bytes: int
+    neighbours: int
+    types: Mapping[str, CellStatistics]
+    # what became of the records received, by verdict
+    records_total: Mapping[str, int]
+    own_sequence: int
+    # messages sent, by their tag
+    messages_total: Mapping[str, int]
+    records_sent_total: int
+    # the median of the neighbours' wall clocks minus ours; None: none has said
+    clock_skew_s: float | None

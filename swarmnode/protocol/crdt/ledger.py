@@ -40,15 +40,8 @@ from swarmnode.protocol.crdt.actors import Actor
 from swarmnode.protocol.crdt.chains import Chain
 from swarmnode.protocol.crdt.clock import HybridClock
 from swarmnode.protocol.crdt.document import Document
-from swarmnode.protocol.crdt.ranges import RangeIndex
-from swarmnode.protocol.crdt.records import (
-    NO_HASH,
-    Opened,
-    Read,
-    Verify,
-    check,
-    check_proof,
-)
+from swarmnode.protocol.crdt.records import NO_HASH, Opened, RangeIndex, Read, check, check_proof
+from swarmnode.protocol.identity import Verify
 from swarmnode.wire.crdt import Head, Proof
 from swarmnode.wire.swarm import Signed
 

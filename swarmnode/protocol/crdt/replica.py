@@ -1,6 +1,6 @@
 """The shared state of a swarm as one node holds it: what it says, hears, passes on and keeps.
 
-Every member signs what it says of itself into a chain of records (records.py, own.py); a
+Every member signs what it says of itself into a chain of records (records.py, chains.py); a
 ledger decides which records get in and adds them up (ledger.py, document.py). This core
 moves them between neighbours (courier.py)::
 
@@ -32,22 +32,14 @@ from swarmnode.env import Rng
 from swarmnode.errors import LocalProtocolError, RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.crdt import events
+from swarmnode.protocol.crdt.chains import OwnChain
 from swarmnode.protocol.crdt.clock import HybridClock
 from swarmnode.protocol.crdt.courier import Courier
-from swarmnode.protocol.crdt.events import Effect, Event
+from swarmnode.protocol.crdt.events import Effect, Event, StateStatistics
 from swarmnode.protocol.crdt.ledger import SENDER_AT_FAULT, Judgement, Ledger, Verdict
-from swarmnode.protocol.crdt.own import OwnChain
-from swarmnode.protocol.crdt.records import (
-    Opened,
-    Read,
-    Signer,
-    Verify,
-    check,
-    check_proof,
-    open_record,
-)
-from swarmnode.protocol.crdt.tally import StateStatistics
+from swarmnode.protocol.crdt.records import Opened, Read, check, check_proof, open_record
 from swarmnode.protocol.crdt.views import View
+from swarmnode.protocol.identity import Signer, Verify
 from swarmnode.protocol.identity import verify as verify_ed25519
 from swarmnode.wire import crdt as wire
 from swarmnode.wire.crdt import Head, Proof

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarmnode.ids import PeerId
+from swarmnode.protocol.crdt.document import RegisterContent, SnapshotEntry
 from swarmnode.protocol.crdt.ledger import Ledger
-from swarmnode.protocol.crdt.registers import RegisterContent
-from swarmnode.protocol.crdt.snapshots import SnapshotEntry
 
 MEMBER = "member"  # the set of those who are here: each author adds its own id, as text
 

@@ -29,17 +29,18 @@ from swarmnode.protocol.dht.events import Send
 from swarmnode.protocol.dht.keys import LOOPBACK, AddressGroups, Network, key_bytes, number_of
 from swarmnode.protocol.dht.lookup import Lookup
 from swarmnode.protocol.dht.operations import (
+    CHECK,
     FindOperation,
     GetOperation,
     Operation,
     PublishOperation,
+    Request,
+    Requests,
 )
-from swarmnode.protocol.dht.publications import Publications
-from swarmnode.protocol.dht.records import RecordRules, Signer, rejection
-from swarmnode.protocol.dht.requests import CHECK, Request, Requests
-from swarmnode.protocol.dht.store import RecordStore
+from swarmnode.protocol.dht.records import Publications, RecordRules, RecordStore, rejection
 from swarmnode.protocol.dht.table import Added, RoutingTable
 from swarmnode.protocol.dht.upkeep import Check, LookUp, Meet, Sweep, Task, Upkeep
+from swarmnode.protocol.identity import Signer
 from swarmnode.wire import dht as wire
 from swarmnode.wire.swarm import Signed
 

@@ -52,15 +52,14 @@ from swarmnode.protocol.gossip.events import (
 )
 from swarmnode.protocol.gossip.flight import (
     Flight,
+    IntentTable,
     State,
     acceptance_of,
     offer_of,
     refusal,
     terms_of,
 )
-from swarmnode.protocol.gossip.intents import IntentTable
 from swarmnode.protocol.gossip.outcomes import Outcome, OutcomeTable, status_of
-from swarmnode.protocol.gossip.tally import ExchangeStatistics, Tally
 from swarmnode.wire.exchange import gossip as wire
 
 _REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
@@ -80,7 +79,7 @@ class ExchangeCore:
         self._intents = IntentTable()
         self._outcomes = OutcomeTable()
         self._effects: list[Effect] = []
-        self._tally = Tally()
+        self._tally = events.Tally()
 
     # --- the five methods ----------------------------------------------------------------
 
@@ -134,7 +133,7 @@ class ExchangeCore:
             self._send(flight, wire.StatusQuery(xid=flight.xid))
             flight.ask_at = now + self._jitter_s()
 
-    def statistics(self) -> ExchangeStatistics:
+    def statistics(self) -> events.ExchangeStatistics:
         """Return a frozen record of counters."""
         return self._tally.statistics(
             is_busy=self._flight is not None,

@@ -1,5 +1,7 @@
 """How much a node trusts its own view: Lifeguard's local health, suspicion times, lost time.
 
+With the probes that say so: of ours, and for others.
+
 Source: Dadgar, Phillips and Currey, "Lifeguard: local health awareness for more
 accurate failure detection", 2018. The lived clock is ours: time that this
 process did not live through counts against no peer.
@@ -8,9 +10,10 @@ process did not live through counts against no peer.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarmnode import limits
+from swarmnode.ids import PeerId
 
 
 @dataclass
@@ -91,3 +94,38 @@ class LivedClock:
     def monotonic(self, lived: float) -> float:
         """Return the shell's time of a lived time to come."""
         return lived + self.lost_s
+
+
+@dataclass
+class Probe:
+    """One member that we wait for. It is judged when the period ends."""
+
+    seq: int
+    target: PeerId
+    helpers_at: float  # when to ask helpers
+    helpers_asked: bool = False
+    helpers: set[PeerId] = field(default_factory=set)
+    nacks: set[PeerId] = field(default_factory=set)
+
+    @property
+    def n_silent_helpers(self) -> int:
+        return len(self.helpers) - len(self.nacks)
+
+    def may_ack(self, peer: PeerId) -> bool:
+        """Whether an ack from this peer counts: the word of others does not."""
+        return peer == self.target or peer in self.helpers
+
+    def take_nack(self, peer: PeerId) -> None:
+        """Note that a helper is there though it does not reach the target."""
+        if peer in self.helpers:
+            self.nacks.add(peer)
+
+
+@dataclass
+class Relay:
+    """A ping that we sent for another member."""
+
+    requester: PeerId
+    seq: int  # the requester's
+    target: PeerId
+    give_up_at: float

@@ -32,19 +32,15 @@ from swarmnode.errors import AuthenticationFailed, LocalProtocolError, RemotePro
 from swarmnode.ids import PeerId
 from swarmnode.protocol.membership import swim_events as events
 from swarmnode.protocol.membership.claims import Notary, rank_of
-from swarmnode.protocol.membership.health import LivedClock, LocalHealth, SuspicionTimes
-from swarmnode.protocol.membership.probes import Probe, Relay
-from swarmnode.protocol.membership.rumours import Rumours
-from swarmnode.protocol.membership.swim_events import (
-    Changed,
-    Effect,
-    Event,
-    KeyConflict,
-    MemberState,
-    Send,
+from swarmnode.protocol.membership.health import (
+    LivedClock,
+    LocalHealth,
+    Probe,
+    Relay,
+    SuspicionTimes,
 )
-from swarmnode.protocol.membership.swim_tally import SwimStatistics, Tally
-from swarmnode.protocol.membership.table import Member, MemberTable, Suspicion
+from swarmnode.protocol.membership.swim_events import Changed, MemberState, Send
+from swarmnode.protocol.membership.table import Member, MemberTable, Rumours, Suspicion
 from swarmnode.wire import swim as wire
 
 
@@ -61,8 +57,8 @@ class SwimCore:
         self._health = LocalHealth()
         self._clock = LivedClock()
         self._own = self._sign(epoch, 0, None)
-        self._effects: list[Effect] = []
-        self._tally = Tally()
+        self._effects: list[events.Effect] = []
+        self._tally = events.Tally()
         self._seq = 0
         self._probe: Probe | None = None
         self._relays: dict[int, Relay] = {}
@@ -72,7 +68,7 @@ class SwimCore:
 
     # --- the five methods ----------------------------------------------------------------
 
-    def handle(self, event: Event, now: float) -> None:
+    def handle(self, event: events.Event, now: float) -> None:
         """Take in one event.
 
         Raises:
@@ -96,7 +92,7 @@ class SwimCore:
             case events.Leave(reason, reach):
                 self._leave(reason, reach)
 
-    def poll_effects(self) -> list[Effect]:
+    def poll_effects(self) -> list[events.Effect]:
         """Return what is to be done, in order, and forget it."""
         effects, self._effects = self._effects, []
         return effects
@@ -132,11 +128,11 @@ class SwimCore:
             if (dead := self._table.dead_to_call()) is not None:
                 self._compare(dead)
 
-    def statistics(self) -> SwimStatistics:
+    def statistics(self) -> events.SwimStatistics:
         """Return a frozen record of counters. Cost: O(members)."""
         states = [member.state for member in self._table]
         tally = self._tally
-        return SwimStatistics(
+        return events.SwimStatistics(
             alive=states.count(MemberState.ALIVE),
             suspect=states.count(MemberState.SUSPECT),
             dead=states.count(MemberState.DEAD),
@@ -348,7 +344,7 @@ class SwimCore:
 
     def _hear_of_ourselves(self, claim: wire.Claim) -> None:
         if rank_of(claim) > rank_of(self._own):
-            self._effects.append(KeyConflict(claim.epoch, claim.incarnation))
+            self._effects.append(events.KeyConflict(claim.epoch, claim.incarnation))
         elif claim.doubt != "none" and rank_of(claim) == rank_of(self._own):
             self._tally.refuted += 1
             self._health.worsen()

@@ -1,10 +1,10 @@
-"""What a node holds of every member, and the order in which it probes them."""
+"""What a node holds of every member, in which order it probes them, and what it spreads next."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from swarmnode import limits
@@ -260,3 +260,59 @@ def _summand(claim: Claim) -> int:
     """Return what a live member adds to the digest: a sum does not depend on an order."""
     version = b"%d %d" % (claim.epoch, claim.incarnation)
     return int.from_bytes(hashlib.sha256(claim.key + version).digest()[:16], "big")
+
+
+class Rumours:
+    """Subjects of news by how often each was sent: the least sent first.
+
+    Cost: O(taken) for each message.
+    """
+
+    def __init__(self) -> None:
+        # Index: times sent. Insertion order within a level, so equal news take turns.
+        self._levels: list[dict[PeerId, None]] = [{}]
+        self._sent: dict[PeerId, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def push(self, subject: PeerId) -> None:
+        """There is something new about this member: begin to count again."""
+        self.drop(subject)
+        self._sent[subject] = 0
+        self._levels[0][subject] = None
+
+    def drop(self, subject: PeerId) -> None:
+        """Spread no more about this member."""
+        sent = self._sent.pop(subject, None)
+        if sent is not None:
+            del self._levels[sent][subject]
+
+    def take(self, n_max: int, n_live: int, besides: Container[PeerId] = ()) -> list[PeerId]:
+        """Return up to ``n_max`` subjects and count them as sent, but none of ``besides``."""
+        taken: list[PeerId] = []
+        for level in self._levels:
+            for subject in level:
+                if len(taken) == n_max:
+                    break
+                if subject not in besides:
+                    taken.append(subject)
+        sends_max = retransmissions_max(n_live)
+        for subject in taken:
+            self._count(subject, sends_max)
+        return taken
+
+    def _count(self, subject: PeerId, sends_max: int) -> None:
+        sent = self._sent[subject]
+        self.drop(subject)
+        if sent + 1 >= sends_max:
+            return
+        self._sent[subject] = sent + 1
+        if len(self._levels) == sent + 1:
+            self._levels.append({})
+        self._levels[sent + 1][subject] = None
+
+
+def retransmissions_max(n_live: int) -> int:
+    """Return how often one piece of news is sent by each node that has it."""
+    return limits.SWIM_RETRANSMIT * math.ceil(math.log2(n_live + 1))

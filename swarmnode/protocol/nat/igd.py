@@ -1,7 +1,8 @@
-"""A UPnP router (Internet Gateway Device, versions 1 and 2): its description, and SOAP.
+"""A UPnP router (Internet Gateway Device, versions 1 and 2): finding it, its description, and SOAP.
 
 Every URL must lead to the default gateway itself: a description cannot make us talk to
-anybody else.
+anybody else. It is found by SSDP (UPnP Device Architecture 1.1, 1.3): a search goes to all
+devices and any may answer; only an answer from the default gateway is of interest.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from xml.sax.saxutils import escape
 
 from swarmnode import limits
 from swarmnode.errors import MalformedMessage, Refused
-from swarmnode.protocol.nat.http_answer import HttpAnswer
+from swarmnode.protocol.nat.http_answer import HttpAnswer, parse_head
 from swarmnode.protocol.nat.tree import Node, parse_xml
 
 _TARGET = re.compile(r"/[!#-;=?-Z_a-z~]*")  # no spaces, quotes, brackets or backslashes
@@ -171,3 +172,35 @@ def decode_external_address(result: Node) -> IPv4Address:
         return IPv4Address(text)
     except AddressValueError as error:
         raise MalformedMessage(f"UPnP: expected an IPv4 address, got {text[:40]!r}") from error
+
+
+SSDP_GROUP = "239.255.255.250"
+SSDP_PORT = 1900
+_DEVICES = (
+    "urn:schemas-upnp-org:device:InternetGatewayDevice:1",
+    "urn:schemas-upnp-org:device:InternetGatewayDevice:2",
+)
+
+
+def encode_searches() -> tuple[bytes, ...]:
+    """Return a search for each kind of router; answers come within a second."""
+    return tuple(
+        f"M-SEARCH * HTTP/1.1\r\nHOST: {SSDP_GROUP}:{SSDP_PORT}\r\n"
+        f'MAN: "ssdp:discover"\r\nMX: 1\r\nST: {device}\r\n\r\n'.encode("ascii")
+        for device in _DEVICES
+    )
+
+
+def decode_found(data: bytes, gateway: str) -> RouterUrl:
+    """Return where the description is that a datagram from ``gateway`` announces.
+
+    Raises:
+        MalformedMessage: it is no answer to a search for a router, or leads elsewhere.
+    """
+    answer = parse_head(data.partition(b"\r\n\r\n")[0].removesuffix(b"\r\n"))
+    if answer.status != 200:
+        raise MalformedMessage(f"SSDP: expected status 200, got {answer.status}")
+    found = answer.headers.get("st", "")
+    if found not in _DEVICES:
+        raise MalformedMessage(f"SSDP: expected an internet gateway, got {found[:80]!r}")
+    return RouterUrl.parse(answer.headers.get("location", ""), gateway)

@@ -1,12 +1,21 @@
-"""PCP (RFC 6887): asking a router for a port. The MAP opcode for one IPv4 port, nothing else.
+"""Asking a router for a port: PCP (RFC 6887), and NAT-PMP (RFC 6886), its older and smaller sister.
 
-A request and its answer have 60 bytes here::
+Of PCP the MAP opcode for one IPv4 port, nothing else. A request and its answer have 60 bytes
+here::
 
     version 2 | opcode 1, +128 in an answer | 0 | result | lifetime | client, or epoch and zeros
     nonce (12) | protocol | zeros (3) | internal port | external port | external address (16)
 
 The nonce belongs to the mapping: a machine that does not know it can neither forge an answer nor
 take the mapping away.
+
+NAT-PMP, on the same port of the router::
+
+    external address   request: 0 0                            answer: 0 128 result epoch address
+    map a TCP port     request: 0 2 zeros internal external    answer: 0 130 result epoch
+                                lifetime                               internal external lifetime
+
+Nothing in its answer is secret: what speaks for it is only that it comes from the router.
 """
 
 from __future__ import annotations
@@ -104,3 +113,69 @@ def decode_pcp_map(data: bytes, nonce: bytes, port: int) -> PcpMapping:
 def _mapped(address: IPv4Address) -> bytes:
     """Return an IPv4 address in the form that PCP has for it."""
     return bytes(10) + b"\xff\xff" + address.packed
+
+
+_NATPMP_VERSION = 0
+_NATPMP_ADDRESS = 0
+_NATPMP_MAP_TCP = 2
+_NATPMP_ANSWER = 0x80
+_NATPMP_HEAD = struct.Struct("!BBHI")
+_NATPMP_REQUEST = struct.Struct("!BBHHHI")
+_NATPMP_MAP_ANSWER = struct.Struct("!HHI")
+
+_NATPMP_RESULTS = {
+    1: "does not speak this version of it",
+    2: "does not allow it: it is switched off in its settings",
+    3: "has no connection itself, or no public address",
+    4: "has no room for one more mapping",
+    5: "cannot map ports",
+}
+
+
+def encode_natpmp_address() -> bytes:
+    """Return the question for the router's external address."""
+    return bytes((_NATPMP_VERSION, _NATPMP_ADDRESS))
+
+
+def decode_natpmp_address(data: bytes) -> IPv4Address:
+    """Read its answer. Raises MalformedMessage, Refused."""
+    return IPv4Address(_body(data, _NATPMP_ADDRESS, 4))
+
+
+def encode_natpmp_map(port: int, *, external_port: int, lease_s: int) -> bytes:
+    """Return the request to forward a TCP port to us; a lease of 0 takes it back."""
+    return _NATPMP_REQUEST.pack(_NATPMP_VERSION, _NATPMP_MAP_TCP, 0, port, external_port, lease_s)
+
+
+def decode_natpmp_map(data: bytes, port: int) -> tuple[int, int]:
+    """Read its answer for this internal port: the external port, the lease in seconds.
+
+    Raises:
+        MalformedMessage: it is no such answer.
+        Refused: the router says no; the message says why.
+    """
+    internal, external_port, lease_s = _NATPMP_MAP_ANSWER.unpack(
+        _body(data, _NATPMP_MAP_TCP, _NATPMP_MAP_ANSWER.size)
+    )
+    if internal != port:
+        raise MalformedMessage(f"NAT-PMP: expected an answer for port {port}, got {internal}")
+    return external_port, min(lease_s, limits.PORTMAP_LEASE_S)
+
+
+def _body(data: bytes, operation: int, body_bytes: int) -> bytes:
+    """Return what follows the head of an answer; a refusal may have nothing there."""
+    if len(data) < _NATPMP_HEAD.size:
+        raise MalformedMessage(
+            f"NAT-PMP: expected {_NATPMP_HEAD.size} bytes or more, got {len(data)}"
+        )
+    version, answered, result, _ = _NATPMP_HEAD.unpack_from(data)
+    if (version, answered) != (_NATPMP_VERSION, _NATPMP_ANSWER | operation):
+        raise MalformedMessage(f"NAT-PMP: expected an answer to {operation}, got {data[:4].hex()}")
+    if result:
+        raise Refused(
+            f"the router {_NATPMP_RESULTS.get(result, f'gives the unknown reason {result}')}"
+        )
+    body = data[_NATPMP_HEAD.size :]
+    if len(body) != body_bytes:
+        raise MalformedMessage(f"NAT-PMP: expected {body_bytes} bytes of answer, got {len(body)}")
+    return body

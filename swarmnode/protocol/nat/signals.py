@@ -22,9 +22,8 @@ from dataclasses import dataclass
 from swarmnode import limits
 from swarmnode.errors import AuthenticationFailed, MalformedMessage, Overloaded
 from swarmnode.ids import PeerId
-from swarmnode.protocol.blobs.bucket import TokenBucket
+from swarmnode.protocol.blobs.bucket import Rates, TokenBucket
 from swarmnode.protocol.identity import Identity, verify
-from swarmnode.protocol.nat.rates import Rates
 from swarmnode.wire.connect.signal import NONCE_BYTES, Signal
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed

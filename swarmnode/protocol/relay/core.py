@@ -29,8 +29,15 @@ from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.protocol.relay import events
-from swarmnode.protocol.relay.accounts import Account, Accounts, Allowance, Quota, rate_bucket
-from swarmnode.protocol.relay.shaper import Flow, Shaper
+from swarmnode.protocol.relay.accounts import (
+    Account,
+    Accounts,
+    Allowance,
+    Flow,
+    Quota,
+    Shaper,
+    rate_bucket,
+)
 from swarmnode.wire.connect.relay import (
     TOKEN_BYTES,
     Granted,

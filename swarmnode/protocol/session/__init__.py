@@ -2,7 +2,7 @@
 
 =============  =====================================================================
 records.py     key schedule; sealing and opening of records
-hello.py       the checks of version, network and identity
+opening.py     the checks of version, network and identity; going on over another channel
 stream.py      one stream: which direction is over, and what is due
 inbox.py       unread bytes of one stream
 table.py       which streams there are, which ids may come

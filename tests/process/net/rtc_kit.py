@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from swarmnode.net.rtc import RtcChannel, RtcEngine, open_rtc
+from swarmnode.net.rtc.channel import RtcChannel
+from swarmnode.net.rtc.engine import RtcEngine, open_rtc
 
 
 def loopback() -> tuple[str, ...]:

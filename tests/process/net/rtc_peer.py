@@ -6,7 +6,7 @@ import sys
 
 import trio
 
-from swarmnode.net.rtc import open_rtc
+from swarmnode.net.rtc.engine import open_rtc
 from tests.process.net.rtc_kit import loopback
 
 

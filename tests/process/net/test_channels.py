@@ -12,10 +12,10 @@ import trio
 from swarmnode import limits
 from swarmnode.errors import ChannelBroken, ChannelClosed, TransportError
 from swarmnode.net.channel import Channel, aclose_forcefully, receive_exactly
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.services import Services
 from swarmnode.net.stream import Stream
 from swarmnode.net.tcp import TcpTransport
+from swarmnode.testing.memory_network import MemoryNetwork
 from tests.kits.session_kit import start_both
 from tests.process.net.rtc_kit import rtc_pair
 

@@ -26,8 +26,14 @@ from swarmnode.errors import (
     Overloaded,
 )
 from swarmnode.net.channel import receive_exactly
-from swarmnode.net.rtc import RtcChannel, RtcEngine, local_hosts, open_rtc
-from swarmnode.net.rtc.engine import RTC_HOSTS_MAX, RTC_PENDING_MAX
+from swarmnode.net.rtc.channel import RtcChannel
+from swarmnode.net.rtc.engine import (
+    RTC_HOSTS_MAX,
+    RTC_PENDING_MAX,
+    RtcEngine,
+    local_hosts,
+    open_rtc,
+)
 from swarmnode.net.rtc.guards import RTC_GATHER_S
 from swarmnode.protocol.nat.stun import Answer, Endpoint, Question, decode_stun, encode_answer
 from swarmnode.wire.connect.nat import RtcAnswer, RtcCandidate, RtcOffer
@@ -365,7 +371,7 @@ async def test_a_cancelled_connect_does_not_keep_the_channel() -> None:
 def test_aiortc_is_imported_with_the_first_offer_only() -> None:
     program = """
 import sys, trio
-from swarmnode.net.rtc import open_rtc
+from swarmnode.net.rtc.engine import open_rtc
 async def main():
     async with open_rtc(lambda: ("127.0.0.1",)) as engine:
         assert "aiortc" not in sys.modules and "asyncio" in sys.modules
@@ -377,7 +383,6 @@ trio.run(main)
 
 
 async def test_without_aiortc_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "swarmnode.net.rtc.hub", raising=False)
     monkeypatch.delitem(sys.modules, "swarmnode.net.rtc.link", raising=False)
     monkeypatch.delitem(sys.modules, "swarmnode.net.rtc.guards", raising=False)
     monkeypatch.setitem(sys.modules, "aiortc", None)

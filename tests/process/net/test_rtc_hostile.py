@@ -28,7 +28,8 @@ from aiortc.rtcsctptransport import (
 from swarmnode import limits
 from swarmnode.errors import ChannelBroken
 from swarmnode.net.channel import receive_exactly
-from swarmnode.net.rtc import RtcChannel, RtcEngine, open_rtc
+from swarmnode.net.rtc.channel import RtcChannel
+from swarmnode.net.rtc.engine import RtcEngine, open_rtc
 from swarmnode.net.rtc.guards import RTC_DATAGRAMS_WAITING_MAX, GuardedConnection
 from swarmnode.net.rtc.link import Link
 from swarmnode.protocol.nat.rtc_flow import encode_credit

@@ -23,8 +23,8 @@ from swarmnode.daemon.status.overview import (
     SnapshotView,
 )
 from swarmnode.dashboard import PAGE, load_assets
-from swarmnode.net.web.http import Request, Response, Route, StreamingResponse, serve_http
-from swarmnode.net.web.routes import SendChunk
+from swarmnode.net.web.http import serve_http
+from swarmnode.net.web.routes import Request, Response, Route, SendChunk, StreamingResponse
 
 UNIX_S = 1_800_000_000.0
 _PATHS = ("direct", "punched-tcp", "direct", "rtc", "relay", "direct", "rtc", "")

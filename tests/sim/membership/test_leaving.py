@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import trio
 
-from swarmnode.net.memory import MemoryChannel
 from swarmnode.protocol.gossip.events import Role
 from swarmnode.protocol.gossip.flight import State
 from swarmnode.testing.fake_worker import FakeWorker
+from swarmnode.testing.memory_network import MemoryChannel
 from swarmnode.testing.swarm import SimSwarm, sim_swarm
 from tests.sim.checks import (
     are_one_swarm,

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from swarmnode import limits
+from swarmnode.protocol.crdt.document import SnapshotEntry
 from swarmnode.protocol.crdt.events import Update
-from swarmnode.protocol.crdt.snapshots import SnapshotEntry
 from swarmnode.tensor.snapshot_format import About, encode_header, lay_out
 from swarmnode.testing.fake_snapshot import write_snapshot
 from swarmnode.testing.fake_worker import FakeWorker

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from swarmnode.protocol.crdt.counters import Counters
+from swarmnode.protocol.crdt.chains import OwnChain
 from swarmnode.protocol.crdt.courier import Courier
+from swarmnode.protocol.crdt.document import Counters
 from swarmnode.protocol.crdt.ledger import Judgement, Ledger, Verdict
-from swarmnode.protocol.crdt.own import OwnChain
 from swarmnode.protocol.dht.lookup import Lookup
 from swarmnode.protocol.membership.health import SuspicionTimes
 from swarmnode.protocol.membership.swim import SwimCore

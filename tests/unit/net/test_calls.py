@@ -21,11 +21,11 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.net.tcp import TcpChannel
+from swarmnode.testing.memory_network import MemoryNetwork
 from tests.kits.session_kit import ALICE, session_pair
 
 

@@ -22,13 +22,12 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
-from swarmnode.net.memory import MEMORY_LINK_BUFFER_BYTES
 from swarmnode.net.relays.address import RelayAddress
-from swarmnode.net.relays.holder import RelayHolder
-from swarmnode.net.relays.relay import INCOMING_SERVICE
+from swarmnode.net.relays.relay import INCOMING_SERVICE, RelayHolder
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.relay.accounts import RELAY_BURST_S, Quota
+from swarmnode.testing.memory_network import MEMORY_LINK_BUFFER_BYTES
 from swarmnode.wire.connect.relay import Incoming, LegAnswer, encode_leg
 from swarmnode.wire.packing import encode_record
 from tests.kits.relay_kit import Node, nodes

@@ -29,9 +29,9 @@ from swarmnode.ids import PeerId
 from swarmnode.net import handshake, tls
 from swarmnode.net.channel import Channel
 from swarmnode.net.handshake import Link, establish
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import CipherName, Role
+from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire.session import Hello
 from tests.kits.session_kit import ALICE, BOB, NETWORK_ID, session_pair
 

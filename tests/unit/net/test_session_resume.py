@@ -17,14 +17,14 @@ from swarmnode.errors import (
     RemoteProtocolError,
     SwarmNodeError,
 )
-from swarmnode.net.memory import MemoryChannel, MemoryNetwork
+from swarmnode.net.peering import resume_over, serve_resume
 from swarmnode.net.records import RecordWriter
-from swarmnode.net.resume import resume_over, serve_resume
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.session.core import SessionCore
+from swarmnode.protocol.session.opening import ResumeKeys, Unacknowledged
 from swarmnode.protocol.session.records import CipherName, Role, Sealer
-from swarmnode.protocol.session.resume import ResumeKeys, Unacknowledged
+from swarmnode.testing.memory_network import MemoryChannel, MemoryNetwork
 from tests.kits.session_kit import echo_messages, session_pair
 
 _NONCE = bytes(16)

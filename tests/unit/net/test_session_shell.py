@@ -25,15 +25,14 @@ from swarmnode.errors import (
     RemoteProtocolError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.handlers import HANDLERS_PER_SESSION_MAX
 from swarmnode.net.handshake import Link, establish
-from swarmnode.net.memory import MemoryNetwork
-from swarmnode.net.peering import run_session
+from swarmnode.net.peering import HANDLERS_PER_SESSION_MAX, run_session
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.session.keepalive import PONG_WAIT_S
 from swarmnode.protocol.session.records import Role
+from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire.frames import FrameKind, FrameParser, encode_credit, encode_frame
 from swarmnode.wire.session import GoodbyeCode, Priority, ResetCode, decode_reason
 from tests.kits.session_kit import (

@@ -18,11 +18,11 @@ from trio.testing import MockClock
 from swarmnode import limits
 from swarmnode.errors import ChannelBroken, DeadlineExceeded, MalformedMessage
 from swarmnode.net.channel import Channel, aclose_forcefully
-from swarmnode.net.memory import MemoryChannel, MemoryNetwork
 from swarmnode.net.tcp import TcpTransport, parse_address
 from swarmnode.net.tls import TLS_HEADER_BYTES
 from swarmnode.net.where import answer_where, ask_where
-from swarmnode.protocol.session.resume import MAGIC
+from swarmnode.protocol.session.opening import MAGIC
+from swarmnode.testing.memory_network import MemoryChannel, MemoryNetwork
 from swarmnode.wire.connect.reach import WHERE_ANSWER_BYTES_MAX, WHERE_MAGIC
 from swarmnode.wire.connect.relay import LEG_MAGIC
 from tests.kits.party_kit import Party

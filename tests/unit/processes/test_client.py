@@ -26,14 +26,8 @@ from swarmnode.errors import (
     SwarmNodeError,
     TransportError,
 )
-from swarmnode.net.web.http import (
-    HttpServer,
-    Request,
-    Response,
-    Route,
-    json_response,
-    serve_http,
-)
+from swarmnode.net.web.http import HttpServer, serve_http
+from swarmnode.net.web.routes import Request, Response, Route, json_response
 from swarmnode.processes import client as client_module
 from swarmnode.processes.client import ControlClient
 

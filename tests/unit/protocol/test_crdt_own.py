@@ -11,7 +11,7 @@ from swarmnode.errors import LocalProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.crdt import events
 from swarmnode.protocol.crdt.clock import HybridClock, Stamp
-from swarmnode.protocol.crdt.ranges import RangeIndex
+from swarmnode.protocol.crdt.records import RangeIndex
 from swarmnode.protocol.crdt.replica import SharedState
 from swarmnode.wire.crdt import Head, Listing, StateRecord
 from swarmnode.wire.packing import decode_record

@@ -11,8 +11,7 @@ from swarmnode import limits
 from swarmnode.errors import LocalProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.shards import events
-from swarmnode.protocol.shards.core import ShardCore
-from swarmnode.protocol.shards.owners import Owners, scores
+from swarmnode.protocol.shards.core import Owners, ShardCore, scores
 from swarmnode.protocol.shards.words import (
     REGISTERS,
     Shard,

@@ -14,9 +14,9 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.membership import swim_events as events
 from swarmnode.protocol.membership.claims import Ed25519Notary, Notary
 from swarmnode.protocol.membership.health import LivedClock, LocalHealth, SuspicionTimes
-from swarmnode.protocol.membership.rumours import Rumours, retransmissions_max
 from swarmnode.protocol.membership.swim import SwimCore
 from swarmnode.protocol.membership.swim_events import Changed, MemberState, Send
+from swarmnode.protocol.membership.table import Rumours, retransmissions_max
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swim import Ack, Claim, Message, Nack, Ping, PingRequest, Sync
 

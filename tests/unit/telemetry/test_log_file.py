@@ -19,8 +19,13 @@ from swarmnode.cli.swarm.told import errors_told, teller
 from swarmnode.config import NodeConfig, load_config
 from swarmnode.daemon.worker.process import WorkerLog
 from swarmnode.errors import ConfigError, Refused
-from swarmnode.telemetry.log_file import LogFile
-from swarmnode.telemetry.logs import configure_logging, get_logger, log_everything, relay_line
+from swarmnode.telemetry.logs import (
+    LogFile,
+    configure_logging,
+    get_logger,
+    log_everything,
+    relay_line,
+)
 from swarmnode.worker.log import Printed
 
 PRIVATE = 0o600

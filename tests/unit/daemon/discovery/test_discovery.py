@@ -14,9 +14,9 @@ from swarmnode import limits
 from swarmnode.daemon.discovery.dht import DHT_SERVICE, Discovery
 from swarmnode.errors import DeadlineExceeded, Overloaded, Refused, StorageError
 from swarmnode.ids import PeerId
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.protocol.dht.keys import name_key, swarm_key_key
 from swarmnode.store.contacts import load_contacts
+from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire import dht as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from tests.kits.party_kit import Party

@@ -20,12 +20,12 @@ from swarmnode.env import Env
 from swarmnode.errors import Refused
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Partner, PostedIntent, ViewShape
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.tensor.codec import get_codec
+from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire.exchange import gossip as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority

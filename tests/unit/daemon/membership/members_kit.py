@@ -10,10 +10,10 @@ import trio
 from swarmnode.daemon.membership.members import Members
 from swarmnode.errors import Refused
 from swarmnode.ids import PeerId
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.session import Session
 from swarmnode.protocol.membership.swim_events import Changed
 from swarmnode.protocol.swarm import Hint, SwarmLink
+from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire.admission import Credentials
 from swarmnode.wire.membership import SwarmHello
 from tests.kits.party_kit import Party

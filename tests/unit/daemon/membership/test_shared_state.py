@@ -16,11 +16,11 @@ from swarmnode.daemon.membership import shared_state
 from swarmnode.daemon.membership.shared_state import ADDRESS, STATE_SERVICE, StateKeeper
 from swarmnode.errors import ChannelBroken, Refused, StorageFull
 from swarmnode.ids import PeerId
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.store.journal import Journal
+from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire import crdt as wire
 from swarmnode.wire.compression import decode_message
 from swarmnode.wire.packing import decode_record, encode_record

@@ -17,10 +17,10 @@ from swarmnode.env import Env
 from swarmnode.errors import DialFailed, MalformedMessage, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
-from swarmnode.net.memory import MemoryChannel, MemoryNetwork
 from swarmnode.net.punch import Puncher
-from swarmnode.net.rtc import RtcEngine
+from swarmnode.net.rtc.engine import RtcEngine
 from swarmnode.protocol.nat.punch import PunchPlan, Start, make_address
+from swarmnode.testing.memory_network import MemoryChannel, MemoryNetwork
 from swarmnode.wire.connect.nat import RtcAnswer, RtcCandidate, RtcOffer
 from swarmnode.wire.connect.punch import PunchAddress
 from swarmnode.wire.packing import encode_record

@@ -12,11 +12,11 @@ from trio.testing import MockClock
 from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.nat.nat import Nat, nat_kind, relay_quota, wants_nat
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability
 from swarmnode.protocol.nat.stun import Endpoint
 from swarmnode.protocol.relay.accounts import Quota
+from swarmnode.testing.memory_network import MemoryNetwork
 from tests.kits.party_kit import Party, parties
 
 

@@ -15,11 +15,11 @@ from swarmnode.daemon.nat.upgrade import Upgrader
 from swarmnode.errors import DeadlineExceeded, DialFailed, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
-from swarmnode.net.memory import MemoryChannel
 from swarmnode.net.paths import path_of
 from swarmnode.net.relays.address import RelayAddress
-from swarmnode.net.relays.relay import RelayedChannel
+from swarmnode.net.relays.legs import RelayedChannel
 from swarmnode.net.session import Session
+from swarmnode.testing.memory_network import MemoryChannel
 from tests.kits.party_kit import Party, parties
 
 RELAY = PeerId(b"r" * 32)

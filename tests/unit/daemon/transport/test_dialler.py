@@ -12,8 +12,8 @@ from trio.testing import MockClock
 from swarmnode import limits
 from swarmnode.errors import AuthenticationFailed, DialFailed, SwarmNodeError
 from swarmnode.net.channel import Channel
-from swarmnode.net.memory import MemoryChannel
 from swarmnode.net.relays.address import RelayAddress
+from swarmnode.testing.memory_network import MemoryChannel
 from tests.kits.party_kit import Party, parties
 
 Act = Callable[[], Awaitable[MemoryChannel]]

@@ -17,9 +17,9 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.net.channel import Channel, aclose_forcefully
-from swarmnode.net.memory import MemoryNetwork
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
+from swarmnode.testing.memory_network import MemoryNetwork
 from tests.kits.party_kit import Party, parties
 
 

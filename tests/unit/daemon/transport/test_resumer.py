@@ -18,9 +18,9 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.net.channel import Channel, aclose_forcefully
-from swarmnode.net.memory import MemoryChannel
 from swarmnode.net.session import Session
-from swarmnode.protocol.session.resume import MAGIC
+from swarmnode.protocol.session.opening import MAGIC
+from swarmnode.testing.memory_network import MemoryChannel
 from swarmnode.wire.session import Priority
 from tests.kits.party_kit import Party, parties
 from tests.kits.session_kit import echo_messages

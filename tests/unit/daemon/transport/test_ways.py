@@ -14,7 +14,7 @@ from swarmnode.daemon.transport.dialler import Ways
 from swarmnode.env import Env
 from swarmnode.errors import DeadlineExceeded, DialFailed, SwarmNodeError
 from swarmnode.net.channel import Channel, Transport
-from swarmnode.net.memory import MemoryChannel, MemoryNetwork
+from swarmnode.testing.memory_network import MemoryChannel, MemoryNetwork
 
 RELAYED = "relay:sn1r@mem:r/sn1t"
 

@@ -86,7 +86,7 @@ def test_strategies_keep_what_is_said_of_them(name: str) -> None:
 
 
 def test_without_nvidias_library_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_nvml", lambda: None)
+    monkeypatch.setattr(machine, "nvml_library", lambda: None)
     assert machine.gpu_memory(()) is None
 
 
@@ -108,6 +108,6 @@ def test_the_first_gpu_that_may_be_used_is_looked_at(monkeypatch: pytest.MonkeyP
             assert device == 1
             return Info()
 
-    monkeypatch.setattr(machine, "_nvml", Nvml)
+    monkeypatch.setattr(machine, "nvml_library", Nvml)
     assert machine.gpu_memory((2, 1)) == GpuMemory(3, 4)
     assert machine.gpu_memory((2,)) is None

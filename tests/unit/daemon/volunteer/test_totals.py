@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from swarmnode import limits
 from swarmnode.daemon.volunteer.totals import Given, TotalsKeeper, TotalsView
 from swarmnode.env import Env
-from swarmnode.store.totals import (
+from swarmnode.store.volunteer import (
     TOTALS_FILE_BYTES_MAX,
     TOTALS_SWARMS_MAX,
     Book,

@@ -18,7 +18,7 @@ from swarmnode.net.gateway.methods import Granted, MapRequest, Method, MethodFac
 from swarmnode.net.gateway.portmap import PortMapper
 from swarmnode.net.gateway.routes import Place
 from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.nat import pcp, ssdp
+from swarmnode.protocol.nat import igd, pcp
 
 EXTERNAL = IPv4Address("11.11.11.100")
 IDENTITY = Identity.from_seed(bytes(32))
@@ -156,4 +156,4 @@ def search_answer(url: str) -> bytes:
 
 
 PCP_PORT = pcp.PCP_PORT
-SSDP_PORT = ssdp.SSDP_PORT
+SSDP_PORT = igd.SSDP_PORT

@@ -12,9 +12,14 @@ from trio.testing import MockClock
 
 from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, LimitExceeded, Refused, TransportError
-from swarmnode.net.gateway.methods import Granted
-from swarmnode.net.gateway.udp import PORTMAP_ASK_S_MIN, NatPmpMethod, PcpMethod
-from swarmnode.net.gateway.upnp import PORTMAP_PORTS_TRIED_MAX, UpnpMethod
+from swarmnode.net.gateway.methods import (
+    PORTMAP_ASK_S_MIN,
+    PORTMAP_PORTS_TRIED_MAX,
+    Granted,
+    NatPmpMethod,
+    PcpMethod,
+    UpnpMethod,
+)
 from swarmnode.protocol.nat import igd
 from tests.unit.net.gateway.router_kit import (
     EXTERNAL,

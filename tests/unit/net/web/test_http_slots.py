@@ -12,8 +12,8 @@ from trio.testing import MockClock
 
 from swarmnode import limits
 from swarmnode.net.web.http import HTTP_RECEIVE_DEADLINE_S, HttpServer
+from swarmnode.net.web.listen import HTTP_SLOT_WAIT_S, HTTP_WAITING_MAX
 from swarmnode.net.web.routes import Request, Response, Route, json_response
-from swarmnode.net.web.slots import HTTP_SLOT_WAIT_S, HTTP_WAITING_MAX
 from tests.kits.http_kit import get, parse_answers
 
 ALL = limits.HTTP_CONNECTIONS_MAX

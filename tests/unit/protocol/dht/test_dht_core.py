@@ -17,7 +17,7 @@ from swarmnode.protocol.dht.core import (
     DhtCore,
 )
 from swarmnode.protocol.dht.keys import blob_key, number_of
-from swarmnode.protocol.dht.requests import DHT_SLOW_S_INITIAL, RoundTrips
+from swarmnode.protocol.dht.operations import DHT_SLOW_S_INITIAL, RoundTrips
 from swarmnode.wire import dht as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed

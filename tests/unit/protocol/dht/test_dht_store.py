@@ -15,8 +15,7 @@ from swarmnode.errors import (
     RemoteProtocolError,
 )
 from swarmnode.protocol.dht.keys import blob_key, name_key, number_of, swarm_key_key
-from swarmnode.protocol.dht.records import RecordExpired, RecordRules, rejection
-from swarmnode.protocol.dht.store import RecordStore
+from swarmnode.protocol.dht.records import RecordExpired, RecordRules, RecordStore, rejection
 from swarmnode.protocol.identity import Identity, verify
 from swarmnode.testing.toy_keys import toy_verify
 from swarmnode.wire import dht as wire

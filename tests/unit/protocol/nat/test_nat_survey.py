@@ -20,10 +20,10 @@ from swarmnode.protocol.nat.stun import (
     Answer,
     Endpoint,
     Indication,
+    StunServer,
     encode_answer,
     encode_indication,
 )
-from swarmnode.protocol.nat.stun_server import StunServer
 
 LOCAL = (Endpoint("192.168.1.2", 40_001), Endpoint("192.168.1.2", 40_002))
 PUBLIC = "11.0.0.1"

@@ -12,12 +12,13 @@ from swarmnode.protocol.nat.stun import (
     Endpoint,
     Indication,
     Question,
+    Reply,
+    StunServer,
     decode_stun,
     encode_answer,
     encode_indication,
     encode_question,
 )
-from swarmnode.protocol.nat.stun_server import Reply, StunServer
 
 SOURCE = Endpoint("192.0.2.1", 4001)
 TRANSACTION = bytes(range(12))

@@ -1,7 +1,8 @@
-"""A stream of one session as a channel, on which another session may run.
+"""Channels of a relay's legs: a connection of its own once the relay says GO, or a stream.
 
-The two do not wait for each other: the inner session's send task waits for the outer stream's
-credit, and nothing of the outer session ever waits for the inner one.
+On a stream of one session another session may run. The two do not wait for each other: the inner
+session's send task waits for the outer stream's credit, and nothing of the outer session ever
+waits for the inner one.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 import trio
 
 from swarmnode.errors import ChannelBroken, ChannelClosed, SwarmNodeError, TransportError
+from swarmnode.ids import PeerId
+from swarmnode.net.channel import Channel
 from swarmnode.net.stream import Stream
 
 
@@ -77,3 +80,33 @@ class StreamChannel:
             raise type(error)(f"{self._description}: {error}") from error
         except SwarmNodeError as error:
             raise ChannelBroken(f"{self._description}: {error}") from error
+
+
+class RelayedChannel:
+    """A leg whose relay has said GO: whatever comes now, the other side has sent."""
+
+    def __init__(self, leg: Channel, description: str, relay: PeerId) -> None:
+        self.relay = relay
+        self._leg = leg
+        self._description = description
+
+    @property
+    def description(self) -> str:
+        """``relay:PEER@HOST:PORT``."""
+        return self._description
+
+    async def send_all(self, data: memoryview) -> None:
+        """Send every byte."""
+        await self._leg.send_all(data)
+
+    def send_nowait(self, data: memoryview) -> int:
+        """Send what goes out without waiting."""
+        return self._leg.send_nowait(data)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Receive at most ``len(buffer)`` bytes."""
+        return await self._leg.receive_into(buffer)
+
+    async def aclose(self) -> None:
+        """Close the leg."""
+        await self._leg.aclose()

@@ -1,6 +1,7 @@
-"""Taking a session to another channel: who may, and from which byte on.
+"""How a session begins, and how it goes on over another channel: HELLO, and resumption.
 
-The records of one direction are one stream of sealed bytes, whatever channel carries them. Each
+Resumption: who may take a session over, and from which byte on. The records of one direction are
+one stream of sealed bytes, whatever channel carries them. Each
 side keeps what it has sealed until the other has it (ACK), so that a session whose channel broke,
 or whose better path has been found, goes on where it was. Nothing is sealed twice, so no nonce is
 used twice. One side, the asker, has opened a fresh channel::
@@ -29,8 +30,84 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from swarmnode import limits
-from swarmnode.errors import AuthenticationFailed, RemoteProtocolError
+from swarmnode.errors import AuthenticationFailed, RemoteProtocolError, VersionMismatch
+from swarmnode.ids import PeerId
 from swarmnode.protocol.session.records import Role
+from swarmnode.wire.session import GoodbyeCode, Hello, printable
+
+
+class HelloRefused(Exception):
+    """We refuse the peer: send GOODBYE ``code`` with the error's text, then raise the error."""
+
+    def __init__(self, code: GoodbyeCode, error: RemoteProtocolError) -> None:
+        super().__init__(str(error))
+        self.code = code
+        self.error = error
+
+
+def check_identity(expected: PeerId | None, actual: PeerId) -> None:
+    """Refuse a peer that proved another identity than the one that was dialled.
+
+    Raises:
+        HelloRefused: with an AuthenticationFailed that names both.
+    """
+    if expected is not None and actual != expected:
+        raise HelloRefused(
+            GoodbyeCode.WRONG_PEER,
+            AuthenticationFailed(
+                f"expected peer {expected}, but {actual} answered: the address may belong to "
+                "another node now",
+                peer=str(actual),
+            ),
+        )
+
+
+def check_hello(own: Hello, theirs: Hello, *, own_id: PeerId, peer: PeerId) -> int:
+    """Return the version that both sides speak.
+
+    Raises:
+        HelloRefused: another network, no common version, or the peer wants another node.
+    """
+    if theirs.network != own.network:
+        raise HelloRefused(
+            GoodbyeCode.WRONG_NETWORK,
+            VersionMismatch(
+                f"expected network {own.network.hex()[:16]}…, the peer belongs to "
+                f"{theirs.network.hex()[:16]}…",
+                peer=str(peer),
+            ),
+        )
+    version = min(own.version_max, theirs.version_max)
+    if version < max(own.version_min, theirs.version_min):
+        raise HelloRefused(
+            GoodbyeCode.WRONG_VERSION,
+            VersionMismatch(
+                f"expected protocol version {own.version_min} to {own.version_max}, "
+                f"{printable(theirs.software)} speaks {theirs.version_min} to "
+                f"{theirs.version_max}: update the older one",
+                peer=str(peer),
+            ),
+        )
+    if theirs.expected and theirs.expected != own_id:
+        raise HelloRefused(
+            GoodbyeCode.WRONG_PEER,
+            AuthenticationFailed(
+                f"the peer expected {PeerId(theirs.expected)}, but this node is {own_id}",
+                peer=str(peer),
+            ),
+        )
+    return version
+
+
+def error_from_goodbye(code: int, reason: str, peer: PeerId) -> RemoteProtocolError:
+    """Return what a GOODBYE in place of a HELLO means for us."""
+    message = f"{peer.short} refused this node: {reason or 'no reason given'}"
+    if code in (GoodbyeCode.WRONG_NETWORK, GoodbyeCode.WRONG_VERSION):
+        return VersionMismatch(message, peer=str(peer))
+    if code == GoodbyeCode.WRONG_PEER:
+        return AuthenticationFailed(message, peer=str(peer))
+    return RemoteProtocolError(message, peer=str(peer))
+
 
 MAGIC: Final = b"swarmrs1"
 NAME_BYTES = 16
