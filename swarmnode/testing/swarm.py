@@ -40,7 +40,7 @@ from swarmnode.net.memory import MemoryNetwork
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
 from swarmnode.store.files import make_private_dir, read_history, write_atomic
-from swarmnode.testing.fake_snapshot import Vector
+from swarmnode.testing.fake_files import Vector
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.swarm import Manifest

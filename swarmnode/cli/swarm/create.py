@@ -236,7 +236,7 @@ def _describe(
     **chosen: str | int,
 ) -> dict[str, Any]:
     """Have torch build the model once, and check whether all that was chosen fits together."""
-    from swarmnode.tasks.presets import resolve_preset
+    from swarmnode.tasks.installed import resolve_preset
 
     named = task
     task_config, strategy_settings = _parse_settings(settings)

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 from click.exceptions import Exit
 
-from swarmnode.cli.swarm.told import errors_told, teller
+from swarmnode.cli.swarm.join import errors_told, teller
 from swarmnode.config import NodeConfig, load_config
 from swarmnode.daemon.worker.process import WorkerLog
 from swarmnode.errors import ConfigError, Refused
 from swarmnode.telemetry.log_file import LogFile
 from swarmnode.telemetry.logs import configure_logging, get_logger, log_everything, relay_line
-from swarmnode.worker.log import Printed
+from swarmnode.worker.main import Printed
 
 PRIVATE = 0o600
 
