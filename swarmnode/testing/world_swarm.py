@@ -77,10 +77,6 @@ class Mesh:
                 if node is link.one and node.place.side != peer.place.side:
                     self._break(link)
 
-    def sessions_of(self, node: Node) -> int:
-        """Return how many sessions a node has."""
-        return len(self._links[node])
-
     # --- inside -------------------------------------------------------------------------
 
     def _dial_after(self, node: Node, delay_s: float) -> None:
@@ -163,7 +159,6 @@ class Swarms:
     ) -> None:
         self.swim_watch = SwimWatch()
         self.state_watch = StateWatch()
-        self._world = world
         self._verify = verify
         self._as_bytes = as_bytes
         self._rng = random.Random(f"swarms/{world.seed}")
