@@ -41,7 +41,7 @@ LAST_WORDS_S = 1.0
 
 _log = logging.getLogger(__name__ if __name__ != "__main__" else "swarmnode.worker.main")
 
-_FIRST_FD = 3
+_FIRST_FD = 3  # of those that systemd passes
 
 # What a program prints without ever ending a line is cut into lines of this length.
 _LINE_CHARACTERS_MAX = 4096
