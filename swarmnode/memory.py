@@ -16,10 +16,14 @@ _CGROUP_V1 = "memory"
 
 
 class MainMemory(NamedTuple):
-    """What may still be taken, and what there is in all."""
+    """What may still be taken, and what there is in all.
+
+    ``is_of_group``: a control group leaves less than the machine has.
+    """
 
     available_bytes: int
     total_bytes: int
+    is_of_group: bool = False
 
 
 def main_memory(proc: Path = _PROC, cgroup: Path = _CGROUP) -> MainMemory | None:
@@ -27,18 +31,21 @@ def main_memory(proc: Path = _PROC, cgroup: Path = _CGROUP) -> MainMemory | None
     facts = _fields(proc / "meminfo")
     if "MemAvailable" not in facts or "MemTotal" not in facts:
         return None
-    available, total = 1024 * facts["MemAvailable"], 1024 * facts["MemTotal"]
+    available, machine = 1024 * facts["MemAvailable"], 1024 * facts["MemTotal"]
+    total, is_of_group = machine, False
     for folder in _groups(proc, cgroup):
         for names in (("memory.max", "memory.current"), _V1_NAMES):
             limit, used = (_number(folder / name) for name in names)
-            if limit is None or used is None or limit >= total:
+            if limit is None or used is None or limit >= machine:
                 continue
             stat = _fields(folder / "memory.stat")
             # What was read from files is given up before anything is killed.
             files = stat.get("total_inactive_file", stat.get("inactive_file", 0))
-            available = min(available, max(0, limit - used + files))
-            total = limit
-    return MainMemory(available, total)
+            left = max(0, limit - used + files)
+            if left < available:
+                available, is_of_group = left, True
+            total = min(total, limit)
+    return MainMemory(available, total, is_of_group)
 
 
 _V1_NAMES = ("memory.limit_in_bytes", "memory.usage_in_bytes")

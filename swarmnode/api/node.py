@@ -24,8 +24,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from swarmnode import limits
-from swarmnode.api.loops import in_thread, in_thread_to_the_end, sleep
-from swarmnode.api.process import NodeProcess, ask, ask_if_up
+from swarmnode.api.process import (
+    NodeProcess,
+    ask,
+    ask_if_up,
+    in_thread,
+    in_thread_to_the_end,
+    sleep,
+)
 from swarmnode.config import NodeConfig, load_config
 from swarmnode.errors import ConfigError, DeadlineExceeded
 

@@ -3,19 +3,23 @@
 A process and not a thread: torch in the same interpreter makes the daemon's timers tens of
 milliseconds late, a daemon owns signals, logging and file locks of its process, and a crash of
 either would take the other with it. The node is asked over its control socket, as the command
-line asks it, so that nothing of it runs in the program.
+line asks it, so that nothing of it runs in the program. Those calls block, so Trio or asyncio,
+whichever runs, makes them in a thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import sniffio
 
 from swarmnode import limits
 from swarmnode.config import ENVIRONMENT_PREFIX, HOME_VARIABLE, NodeConfig
@@ -33,6 +37,8 @@ _ERRORS: dict[int, type[SwarmNodeError]] = {
 }
 _LINE_BEGIN = "swarmnode: "
 _LOG_TAIL_BYTES = 8 * limits.KIB
+
+T = TypeVar("T")
 
 
 class NodeProcess:
@@ -154,3 +160,48 @@ def _as_text(value: Any, name: str) -> str:
     if isinstance(value, tuple | list):
         return (";" if name == "schedule" else ",").join(map(str, value))
     return str(value)
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Run ``call`` in a thread; a cancellation leaves it behind. Checkpoint: yes."""
+    if _is_trio():
+        import trio
+
+        return await trio.to_thread.run_sync(call, abandon_on_cancel=True)
+    return await asyncio.to_thread(call)
+
+
+async def in_thread_to_the_end(call: Callable[[], None]) -> None:
+    """Run ``call`` in a thread, and wait for its end also when cancelled meanwhile."""
+    if _is_trio():
+        import trio
+
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(call)
+        return
+    running = asyncio.ensure_future(asyncio.to_thread(call))
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.shield(running)
+        except asyncio.CancelledError as error:
+            if running.cancelled():  # the loop itself ends
+                raise
+            cancelled = error
+    running.result()
+    if cancelled is not None:
+        raise cancelled
+
+
+async def sleep(seconds: float) -> None:
+    """Sleep. Checkpoint: yes."""
+    if _is_trio():
+        import trio
+
+        await trio.sleep(seconds)
+    else:
+        await asyncio.sleep(seconds)
+
+
+def _is_trio() -> bool:
+    return sniffio.current_async_library() == "trio"

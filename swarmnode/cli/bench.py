@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,13 +28,7 @@ def bench() -> None:
 @json_option
 def codec(size: str, as_json: bool) -> None:
     """Encode, decode and merge on one thread, against memcpy of the same array."""
-    from swarmnode.bench.codec import format_codec_bench, run_codec_bench
-
-    result = run_codec_bench(_bytes(size))
-    if as_json:
-        print_json(result)
-    else:
-        click.echo(format_codec_bench(result))
+    _report("codec", _bytes(size), as_json=as_json)
 
 
 @bench.command()
@@ -44,25 +40,7 @@ def link(path: str, as_json: bool) -> None:
     """A secure session between two processes: over TCP against plain TCP and trio.SSLStream,
     through a relay against the session over TCP, over WebRTC against bare aiortc.
     """
-    if path == "relay":
-        from swarmnode.bench.relay import format_relay_bench, run_relay_bench
-
-        result = run_relay_bench()
-        text = format_relay_bench(result)
-    elif path == "rtc":
-        from swarmnode.bench.rtc import format_rtc_bench, run_rtc_bench
-
-        result = run_rtc_bench()
-        text = format_rtc_bench(result)
-    else:
-        from swarmnode.bench.link import format_link_bench, run_link_bench
-
-        result = run_link_bench()
-        text = format_link_bench(result)
-    if as_json:
-        print_json(result)
-    else:
-        click.echo(text)
+    _report("link" if path == "tcp" else path, as_json=as_json)
 
 
 @bench.command()
@@ -70,13 +48,7 @@ def link(path: str, as_json: bool) -> None:
 @json_option
 def metrics(peers: int, as_json: bool) -> None:
     """One page for Prometheus, of a node that knows so many peers."""
-    from swarmnode.bench.metrics import format_metrics_bench, run_metrics_bench
-
-    result = run_metrics_bench(peers)
-    if as_json:
-        print_json(result)
-    else:
-        click.echo(format_metrics_bench(result))
+    _report("metrics", peers, as_json=as_json)
 
 
 @bench.command()
@@ -86,13 +58,7 @@ def metrics(peers: int, as_json: bool) -> None:
 @json_option
 def exchange(params: int, codec: str, repeats: int, as_json: bool) -> None:
     """One whole exchange between two daemons, and where its time goes."""
-    from swarmnode.bench.exchange import format_exchange_bench, run_exchange_bench
-
-    result = run_exchange_bench(params, codec, repeats)
-    if as_json:
-        print_json(result)
-    else:
-        click.echo(format_exchange_bench(result))
+    _report("exchange", params, codec, repeats, as_json=as_json)
 
 
 @bench.command()
@@ -101,13 +67,7 @@ def exchange(params: int, codec: str, repeats: int, as_json: bool) -> None:
 @json_option
 def blob(size: str, rounds: int, as_json: bool) -> None:
     """A snapshot from three holders, against a plain copy of the same file."""
-    from swarmnode.bench.blob import format_blob_bench, run_blob_bench
-
-    result = run_blob_bench(size_bytes=_bytes(size), rounds=rounds)
-    if as_json:
-        print_json(result)
-    else:
-        click.echo(format_blob_bench(result))
+    _report("blob", size_bytes=_bytes(size), rounds=rounds, as_json=as_json)
 
 
 @bench.command()
@@ -123,13 +83,7 @@ def blob(size: str, rounds: int, as_json: bool) -> None:
 @json_option
 def snapshot(params: int, rounds: int, period: float, as_json: bool) -> None:
     """Steps while snapshots are written, against the same steps without."""
-    from swarmnode.bench.snapshot import format_snapshot_bench, run_snapshot_bench
-
-    result = run_snapshot_bench(params, rounds, period)
-    if as_json:
-        print_json(result)
-    else:
-        click.echo(format_snapshot_bench(result))
+    _report("snapshot", params, rounds, period, as_json=as_json)
 
 
 @bench.command()
@@ -139,13 +93,7 @@ def snapshot(params: int, rounds: int, period: float, as_json: bool) -> None:
 @json_option
 def step(seconds: float, rounds: int, every: int, as_json: bool) -> None:
     """Steps of two training nodes with exchanges, against the same two without."""
-    from swarmnode.bench.step import format_step_bench, run_step_bench
-
-    result = run_step_bench(seconds, rounds, every)
-    if as_json:
-        print_json(result)
-    else:
-        click.echo(format_step_bench(result))
+    _report("step", seconds, rounds, every, as_json=as_json)
 
 
 @bench.command()
@@ -153,13 +101,7 @@ def step(seconds: float, rounds: int, every: int, as_json: bool) -> None:
 @json_option
 def swarm(nodes: int, as_json: bool) -> None:
     """Real daemons that find each other: DHT times, memory, CPU, and how soon one joins."""
-    from swarmnode.bench.swarm import format_swarm_bench, run_swarm_bench
-
-    result = run_swarm_bench(n_nodes=nodes)
-    if as_json:
-        print_json(result)
-    else:
-        click.echo(format_swarm_bench(result))
+    _report("swarm", n_nodes=nodes, as_json=as_json)
 
 
 @bench.command()
@@ -167,13 +109,7 @@ def swarm(nodes: int, as_json: bool) -> None:
 @json_option
 def state(members: int, as_json: bool) -> None:
     """What a newcomer fetches of the shared state: compressed, against the plain encoding."""
-    from swarmnode.bench.state import format_state_bench, run_state_bench
-
-    result = run_state_bench(members)
-    if as_json:
-        print_json(result)
-    else:
-        click.echo(format_state_bench(result))
+    _report("state", members, as_json=as_json)
 
 
 @bench.command()
@@ -203,6 +139,20 @@ def fidelity(only: tuple[str, ...], page: Path | None, quick: bool, as_json: boo
     if as_json:
         print_json(bench_fidelity.as_json(findings))
     return 0 if quick or all(finding.holds for finding in findings) else 1
+
+
+def _report(name: str, *settings: Any, as_json: bool, **named: Any) -> None:
+    """Run ``swarmnode.bench.NAME`` and print its figures.
+
+    Each has ``run_NAME_bench(...)``, which returns them, and ``format_NAME_bench(figures)``. None
+    is imported before it is wanted: some load what others do without.
+    """
+    bench = import_module(f"swarmnode.bench.{name}")
+    figures = getattr(bench, f"run_{name}_bench")(*settings, **named)
+    if as_json:
+        print_json(figures)
+    else:
+        click.echo(getattr(bench, f"format_{name}_bench")(figures))
 
 
 def _bytes(text: str) -> int:

@@ -27,7 +27,7 @@ from swarmnode.processes import stopping
 # verb -> (module, one line of help); nothing below is imported until its verb is used.
 _VERBS = {
     "bench": ("bench", "Measure the codecs, a link or an exchange on this machine."),
-    "config": ("node.config_show", "Look at the settings of a node."),
+    "config": ("node.control", "Look at the settings of a node."),
     "create": ("swarm.create", "Create a swarm and print its link."),
     "dashboard": ("node.dashboard", "Print where the page about the running node is, or open it."),
     "demo": (
@@ -36,7 +36,7 @@ _VERBS = {
     ),
     "doctor": ("doctor.command", "Check whether this machine is fit for a node."),
     "export": ("model.export", "Write the trained model as safetensors with a model card."),
-    "finalize": ("model.finalize", "Merge the models of all members into one."),
+    "finalize": ("model.export", "Merge the models of all members into one."),
     "generate": ("model.generate", "Generate text from an exported model."),
     "invite": ("swarm.invite", "Let people into a closed swarm, and take that back."),
     "join": ("swarm.join", "Join a swarm by its link or name and train until Ctrl-C."),
@@ -83,7 +83,7 @@ class _LazyVerbs(click.Group):
         module = import_module(f"swarmnode.cli.{_VERBS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         if _COMPLETES in os.environ:  # the shell asks: nobody else pays for it
-            from swarmnode.cli.completion import offer_names
+            from swarmnode.cli.options import offer_names
 
             return offer_names(command, cmd_name)
         return command

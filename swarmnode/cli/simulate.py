@@ -1,24 +1,102 @@
-"""``swarmnode simulate``: real protocol cores, thousands of nodes, a modelled network."""
+"""``swarmnode simulate``: real protocol cores, thousands of nodes, a modelled network.
+
+With ``--strategy`` a training algorithm instead, in virtual time, in a process that has torch.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 import swarmnode
 from swarmnode.cli.main import print_json
-from swarmnode.cli.options import json_option
-from swarmnode.cli.simulate_strategy import simulate_strategy, strategy_options
+from swarmnode.cli.options import codec_option, json_option
+from swarmnode.errors import ConfigError
 from swarmnode.processes import stopping
+from swarmnode.processes.worker_tools import run_offline
+
+_NODES = 16  # unless --nodes says otherwise: its own default is of the other simulation
+_TOPOLOGIES = ("ring", "torus", "complete", "star", "exponential", "matching", "path", "grid")
+_OPTIONS = (
+    click.option(
+        "--strategy",
+        help="Try a training algorithm instead, in virtual time; the options below are for it.",
+    ),
+    click.option("--task", type=click.Choice(("lsq", "digits")), default="lsq", show_default=True),
+    click.option(
+        "--topology", type=click.Choice(_TOPOLOGIES), default="matching", show_default=True
+    ),
+    click.option("--steps", type=click.IntRange(1, 1_000_000), default=500, show_default=True),
+    click.option("--loss", type=click.FloatRange(0, 1), default=0.0, help="Share of exchanges."),
+    click.option("--latency", type=click.FloatRange(0), default=0.0, help="In local steps."),
+    click.option(
+        "--crashes", type=click.IntRange(0), default=0, help="Nodes that are gone for a while."
+    ),
+    click.option("--partition", is_flag=True, help="Cut the network in two for a while."),
+    click.option("--spread", type=click.FloatRange(1), default=1.0, help="Fastest over slowest."),
+    click.option("--dirichlet", type=click.FloatRange(0), default=0.0, help="Uneven labels."),
+    click.option("--optimizer", type=click.Choice(("sgd", "adam")), help="Of task digits."),
+    click.option("--lr", type=click.FloatRange(0), default=0.0, help="Of the local optimizer."),
+    click.option("--set", "settings", multiple=True, help="KEY=VALUE of the strategy."),
+    codec_option("How payloads travel [default: every number as it is].", default=None),
+    click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="A picture."),
+)
 
 _PROFILES = ("calm", "churn", "partition", "lossy", "grey")
 # Memory: half a gigabyte per thousand nodes; time: minutes per thousand.
 _NODES_MAX = 20_000
 _MEMBERS_MAX = 4096  # as many as any node keeps track of
 _LINES_MAX = 20  # the first ones tell most
+
+
+def strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what a run of an algorithm can be told."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def simulate_strategy(nodes: int, seed: int, as_json: bool, options: dict[str, Any]) -> int:
+    """Run one algorithm and print its figures; return the exit status.
+
+    Raises:
+        ConfigError: no such strategy or setting, or it is not for this task.
+    """
+    source = click.get_current_context().get_parameter_source("nodes")
+    plot = options.pop("plot")
+    run = {name: value for name, value in options.items() if value not in (None, "")}
+    run["settings"] = _parse_settings(run.pop("settings"))
+    run["nodes"] = _NODES if source is ParameterSource.DEFAULT else nodes
+    run["seed"] = seed
+    arguments = [json.dumps(run)]
+    if plot is not None:
+        arguments += ["--plot", str(plot.absolute())]
+    figures = run_offline(*arguments, module="swarmnode.testing.lab")
+    if as_json:
+        print_json(figures)
+    else:
+        for name, value in figures.items():
+            click.echo(f"{name:24}{'-' if value is None else value}")
+    return 0
+
+
+def _parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
+    parsed: dict[str, Any] = {}
+    for setting in settings:
+        key, is_set, value = setting.partition("=")
+        if not (key and is_set):
+            raise ConfigError(f"--set: expected KEY=VALUE, got {setting!r}")
+        try:
+            parsed[key] = json.loads(value)
+        except ValueError:
+            parsed[key] = value  # a word
+    return parsed
 
 
 @click.command()

@@ -18,8 +18,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from swarmnode.api.node import Node
 from swarmnode.integrations.agent import SwarmAgent
-from swarmnode.integrations.losses import LossTap
-from swarmnode.integrations.tokens import TokenTap
+from swarmnode.integrations.taps import LossTap, TokenTap
 
 
 class SwarmCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]  # without the package it is Any

@@ -20,7 +20,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from swarmnode.api.node import Node
 from swarmnode.errors import ConfigError
 from swarmnode.integrations.agent import SwarmAgent
-from swarmnode.integrations.tokens import tokens_in
+from swarmnode.integrations.taps import tokens_in
 
 
 class SwarmCallback(Callback):  # type: ignore[misc, unused-ignore]  # without the package it is Any

@@ -42,7 +42,7 @@ from swarmnode.strategies.base import (
     Sent,
     Strategy,
 )
-from swarmnode.strategies.random_pairs import RandomPairs
+from swarmnode.strategies.kinds import RandomPairs
 from swarmnode.strategies.topology import complete_mixing
 
 

@@ -1,21 +1,109 @@
-"""A DiLoCo node that is behind, or on another lineage than most: when it asks, whom it believes."""
+"""Where a node of DiLoCo is, as it says itself; when one that is behind asks, whom it believes.
+
+Its place is its lineage and the number of its round. Three float32 travel as a view, and a peer may
+put anything there. So they are whole numbers in their range or refused, no lineage has more outer
+steps than there were rounds, and no node is moved far ahead on one peer's word: beyond
+ROUNDS_AHEAD_MAX a second peer must have said about the same. That does not stop peers who lie
+together.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from swarmnode.strategies.exchanges import Exchange, Intent
-from swarmnode.strategies.place import Place, Words, read_place
-from swarmnode.strategies.ranges import not_finite, too_large
+from swarmnode.strategies.ranges import not_finite, outside, too_large
 
+# How far one peer's word may move a node on at once: who was away for longer than
+# SNAPSHOT_STALE_S begins with a snapshot, and a round takes half a second at the least.
+ROUNDS_AHEAD_MAX = 1024
+# Peers whose words about a swarm that is further ahead are kept, to compare them.
+_ROUNDS_SAID_MAX = 16
+
+PLACE_NUMEL = 3
+HASH_BITS = 24  # so that a lineage is two exact float32 numbers, and can be sent as a view
+COUNT_MAX = 2**24
 ANY_LINEAGE = b""  # asked for by who is on the wrong one: also what is less far than its own
 
 _ASKS_MAX = 3  # peers for each round that came to nothing: the answers are whole models
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Place:
+    """``count`` outer steps, ``hashed`` over who took part in them, in round ``round``."""
+
+    count: int
+    hashed: int
+    round: int
+
+    @property
+    def version(self) -> bytes:
+        """What orders lineages: the longer one is further, then the larger hash."""
+        return self.count.to_bytes(8, "big") + self.hashed.to_bytes(8, "big")
+
+
+def lineage_version(lineage: torch.Tensor) -> bytes:
+    """Return the version of a lineage: [2], its outer steps and its hash."""
+    count, hashed = (int(part) for part in lineage.tolist())
+    return Place(count, hashed, 0).version
+
+
+def extend_lineage(lineage: torch.Tensor, present: Iterable[bytes]) -> None:
+    """Count an outer step, and hash over who took part in it."""
+    material = lineage_version(lineage) + b"".join(present)
+    hashed = int.from_bytes(hashlib.sha256(material).digest()[: HASH_BITS // 8], "big")
+    lineage.copy_(torch.tensor([(int(lineage[0]) + 1) % COUNT_MAX, hashed]))
+
+
+def lineage_refusal(lineage: torch.Tensor) -> str | None:
+    """Return why these two numbers are no lineage, or None."""
+    count, hashed = lineage.tolist()
+    return outside("the outer steps of a lineage", count, 0, COUNT_MAX - 1) or outside(
+        "the hash of a lineage", hashed, 0, 2**HASH_BITS - 1
+    )
+
+
+def read_place(numbers: torch.Tensor) -> Place | str:
+    """Return what ``numbers`` [3] of a peer say, or why they are refused."""
+    count, hashed, round_number = numbers.tolist()
+    why = lineage_refusal(numbers[:2]) or outside("the round", round_number, 0, COUNT_MAX)
+    if why:
+        return why
+    if count > round_number + ROUNDS_AHEAD_MAX:
+        return f"expected as many outer steps as rounds at the most, got {count:g} in round " + (
+            f"{round_number:g}"
+        )
+    return Place(int(count), int(hashed), int(round_number))
+
+
+@dataclass
+class Words:
+    """What peers have said of a swarm that is far ahead of this node."""
+
+    _said: dict[bytes, int] = field(default_factory=dict)
+
+    def refusal(self, peer: bytes, place: Place, own_round: int) -> str | None:
+        """Return why this node does not follow a peer to ``place``, or None."""
+        ahead = max(place.round, place.count)
+        if ahead <= own_round + ROUNDS_AHEAD_MAX:
+            return None
+        others = [said for other, said in self._said.items() if other != peer]
+        self._said.pop(peer, None)
+        self._said[peer] = ahead
+        while len(self._said) > _ROUNDS_SAID_MAX:
+            del self._said[next(iter(self._said))]
+        if any(abs(said - ahead) <= ROUNDS_AHEAD_MAX for said in others):
+            return None
+        return (
+            f"expected a place up to {ROUNDS_AHEAD_MAX} rounds ahead of round {own_round}, "
+            f"got {ahead}, which no other peer has said"
+        )
 
 
 @dataclass

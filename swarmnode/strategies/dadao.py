@@ -61,9 +61,8 @@ from swarmnode.strategies.base import (
     Strategy,
     TaskFacts,
 )
-from swarmnode.strategies.exponential import Matrix, exponential
-from swarmnode.strategies.random_pairs import RandomPairs
-from swarmnode.strategies.topology import Graph, build_graph
+from swarmnode.strategies.kinds import RandomPairs
+from swarmnode.strategies.topology import Graph, Matrix, build_graph, exponential
 
 _NAMES = ("x", "x_tilde", "y", "y_tilde", "z", "z_tilde")
 _X, _XT, _Y, _YT, _Z, _ZT = range(6)

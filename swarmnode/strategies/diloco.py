@@ -50,14 +50,15 @@ from swarmnode.strategies.base import (
     Strategy,
     View,
 )
-from swarmnode.strategies.catch_up import ANY_LINEAGE, CatchUps
-from swarmnode.strategies.outer import Momentum, momentum_step
-from swarmnode.strategies.place import (
+from swarmnode.strategies.catch_up import (
+    ANY_LINEAGE,
     PLACE_NUMEL,
+    CatchUps,
     extend_lineage,
     lineage_refusal,
     lineage_version,
 )
+from swarmnode.strategies.outer import Momentum, momentum_step
 from swarmnode.strategies.rounds import InRounds, Rounds
 
 _CATCH_UP = "catch-up"

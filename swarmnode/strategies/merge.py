@@ -8,7 +8,7 @@
 
 The vectors are those of :class:`Layout`: trained parameters. Running statistics of BatchNorm are
 buffers of the model and never in them: they are recomputed after a merge
-(worker/exchange/finalize.py), never averaged. All sums are in float64, in the order given, so that
+(worker/exchange/merges.py), never averaged. All sums are in float64, in the order given, so that
 equal inputs in equal order give equal bits.
 
 Nodes that are apart come to the same by exact means: each gives a :func:`share` of its model, and

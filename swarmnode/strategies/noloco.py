@@ -15,7 +15,7 @@ walk vary by 1.3125 lr² H σ² (tests/algorithms/test_noloco.py).
 Deviations. Paper and code block while they exchange; here training goes on, and θ ← φ is added as
 φ − θ_sent, so that steps taken meanwhile survive. Who finds no partner keeps training, θ and φ as
 they are, and Δ grows: of all that can be done without a partner that is best, and repeating the
-momentum alone explodes. **The stable region** on pairs is 0 < γ < 2 (1 − μ²) (stability.py); the
+momentum alone explodes. **The stable region** on pairs is 0 < γ < 2 (1 − μ²) (outer.py); the
 paper's bound grows with μ instead, and admits settings that diverge.
 """
 

@@ -47,7 +47,7 @@ from swarmnode.strategies.base import (
     StepInfo,
     Strategy,
 )
-from swarmnode.strategies.log_only import LogOnly
+from swarmnode.strategies.kinds import LogOnly
 from swarmnode.strategies.ranges import outside
 
 _LOG_MIN, _LOG_STEP, _Q_MAX = -9.0, 0.125, 127

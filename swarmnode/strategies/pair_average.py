@@ -29,7 +29,7 @@ from swarmnode.strategies.base import (
     StepInfo,
     Strategy,
 )
-from swarmnode.strategies.random_pairs import RandomPairs
+from swarmnode.strategies.kinds import RandomPairs
 
 
 class PairAverage(RandomPairs, Strategy):

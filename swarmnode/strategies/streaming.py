@@ -51,7 +51,6 @@ from swarmnode.strategies.base import (
     TaskFacts,
     View,
 )
-from swarmnode.strategies.fragments import Fragment, cut
 from swarmnode.strategies.outer import (
     PAIR,
     Momentum,
@@ -60,7 +59,7 @@ from swarmnode.strategies.outer import (
     pull,
     refuse_unstable,
 )
-from swarmnode.strategies.rounds import InRounds, Rounds
+from swarmnode.strategies.rounds import Fragment, InRounds, Rounds, cut
 from swarmnode.tensor.formats import find_format
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]

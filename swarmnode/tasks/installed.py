@@ -1,18 +1,19 @@
-"""Which tasks this machine has, without importing any: names, packages, versions.
+"""Which tasks this machine has, without importing any: names, packages, versions, presets.
 
 The built-in ones, and entry points of the group ``swarmnode.tasks`` of installed packages.
 Importing a task imports torch, which takes seconds and may not be installed; and whoever only
-looks at a swarm need not run anything.
+looks at a swarm need not run anything. A preset is a name for a task with settings.
 """
 
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from swarmnode import __version__
 from swarmnode.ipc.control import PROGRAM_TASK
@@ -95,3 +96,46 @@ def _literal(owner: ast.ClassDef, name: str) -> int | None:
         if found == name and isinstance(value, int):
             return value
     return None
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings of a task; ``about`` is for people."""
+
+    task: str
+    about: str
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+PRESETS = {
+    "gpt-tiny": Preset("bytes-lm", "0.12 M parameters over bytes: for tests, on any CPU"),
+    "gpt-15m": Preset(
+        "bytes-lm",
+        "15 M parameters over bytes: short stories, on a laptop's GPU",
+        {"dim": 320, "layers": 12, "heads": 5, "context": 256, "batch": 16, "lr": 1e-3},
+    ),
+    # The size, depth and width of the 150 M model in A. Douillard et al., "DiLoCo", 2023 (12
+    # layers of 896, 16 heads of 64, 32,000 tokens, context 1,024, AdamW at 4e-4), with the
+    # blocks of Llama. 512 sequences a step there are 32 nodes here.
+    "llama-150m": Preset(
+        "llama-lm",
+        "150 M parameters over 32,000 tokens: as in the tables of DiLoCo, on a GPU of 24 GB",
+        {
+            "vocabulary": 32_000,
+            "dim": 896,
+            "layers": 12,
+            "heads": 16,
+            "head_dim": 64,
+            "hidden": 2400,
+            "context": 1024,
+            "batch": 16,
+            "lr": 4e-4,
+        },
+    ),
+}
+
+
+def resolve_preset(name: str, config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return (task, settings) for the name of a task or a preset; ``config`` comes on top."""
+    preset = PRESETS.get(name)
+    return (name, config) if preset is None else (preset.task, preset.config | config)

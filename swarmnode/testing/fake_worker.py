@@ -60,8 +60,7 @@ from swarmnode.ipc.control import (
 )
 from swarmnode.ipc.segment import StaleSlot
 from swarmnode.tensor.snapshot_format import FETCHED_NAME
-from swarmnode.testing.fake_merge import answer_merge
-from swarmnode.testing.fake_snapshot import Vector, read_fetched, write_snapshot
+from swarmnode.testing.fake_files import Vector, answer_merge, read_fetched, write_snapshot
 
 
 def no_drift(step: int, x: Vector) -> Vector:

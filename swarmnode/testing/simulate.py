@@ -46,10 +46,9 @@ from swarmnode.errors import ConfigError
 from swarmnode.protocol.dht.keys import blob_key
 from swarmnode.protocol.dht.records import RecordRules
 from swarmnode.protocol.identity import Identity, verify
-from swarmnode.testing.toy_keys import ToyIdentity, toy_verify
-from swarmnode.testing.world import Node, Part, World
+from swarmnode.testing.net_model import PROFILES
+from swarmnode.testing.world import Node, Part, ToyIdentity, World, toy_verify
 from swarmnode.testing.world_dht import Answer, DhtPart, DhtWatch, blob_number, holder_of
-from swarmnode.testing.world_profiles import PROFILES
 from swarmnode.testing.world_swarm import LAST_WORDS_S, Stopwatch, Swarms
 from swarmnode.wire import dht as wire
 

@@ -39,7 +39,7 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
 from swarmnode.store.files import make_private_dir, read_history, write_atomic
-from swarmnode.testing.fake_snapshot import Vector
+from swarmnode.testing.fake_files import Vector
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire.packing import encode_record

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from swarmnode.errors import RemoteProtocolError
+from swarmnode.errors import AuthenticationFailed, RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.core import Core
 from swarmnode.protocol.identity import Signer
@@ -234,3 +234,31 @@ class World:
     def _keep_house(self) -> None:
         self.network.close_idle(self.now)
         self.at(self.now + _HOUSEKEEPING_S, self._keep_house)
+
+
+@dataclass(frozen=True)
+class ToyIdentity:
+    """Stands in for :class:`swarmnode.protocol.identity.Identity`."""
+
+    public_key: bytes
+    peer_id: PeerId
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> ToyIdentity:
+        """Return the same identity for the same 32 bytes."""
+        public_key = hashlib.sha256(b"toy\0" + seed).digest()
+        return cls(public_key, PeerId.from_public_key(public_key))
+
+    def sign(self, domain: str, body: bytes) -> bytes:
+        """Return 64 bytes that follow from the public key, the domain and the body."""
+        return _signature(self.public_key, domain, body)
+
+
+def toy_verify(public_key: bytes, domain: str, body: bytes, signature: bytes, *, what: str) -> None:
+    """Check a toy signature. Raises AuthenticationFailed that names ``what`` was forged."""
+    if _signature(public_key, domain, body) != signature:
+        raise AuthenticationFailed(f"{what}: the signature does not match its key")
+
+
+def _signature(public_key: bytes, domain: str, body: bytes) -> bytes:
+    return hashlib.blake2b(domain.encode() + b"\0" + body, key=public_key).digest()

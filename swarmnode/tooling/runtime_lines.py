@@ -47,15 +47,7 @@ _POLL_S = 0.5
 
 def main() -> None:
     """Run the nodes and print a line for each kind of process, and the sum."""
-    with tempfile.TemporaryDirectory(prefix="swarmnode-lines-") as name:
-        folder = Path(name)
-        (folder / "sitecustomize.py").write_text(_RECORDER.format(folder=name))
-        os.environ["PYTHONPATH"] = name
-        try:
-            stopping.run_async(_run_nodes, folder)
-        finally:
-            stopping.end_started()
-        seen = dict(_read(folder))
+    seen = _files_by_process()
     for kind, files in sorted(seen.items()):
         print(f"{kind:24} {len(files):4} modules {_lines(files):7,} lines")
     python = set().union(*seen.values())
@@ -65,6 +57,23 @@ def main() -> None:
     print(f"{'native code':24} {len(native):4} files   {_lines(native):7,} lines")
     whole = set(_PACKAGE.rglob("*.py"))
     print(f"{'the whole package':24} {len(whole):4} modules {_lines(whole):7,} lines")
+
+
+def count_node_lines() -> int:
+    """Return the lines of all modules that a node imports, whatever its role. Runs nodes."""
+    return _lines(set().union(*_files_by_process().values()))
+
+
+def _files_by_process() -> dict[str, set[Path]]:
+    with tempfile.TemporaryDirectory(prefix="swarmnode-lines-") as name:
+        folder = Path(name)
+        (folder / "sitecustomize.py").write_text(_RECORDER.format(folder=name))
+        os.environ["PYTHONPATH"] = name
+        try:
+            stopping.run_async(_run_nodes, folder)
+        finally:
+            stopping.end_started()
+        return dict(_read(folder))
 
 
 async def _run_nodes(folder: Path) -> None:

@@ -1,37 +1,50 @@
 """Entry point of the worker process: ``python -m swarmnode.worker.main``.
 
-The daemon that starts it names two descriptors; a service manager that does (``--activated``)
-gives it a connection to the daemon, over which they come.
+The daemon that starts it names two descriptors; a service manager that does (``--activated``,
+``Accept=yes`` of a socket unit of systemd) gives it a connection to the daemon, over which they
+come. Source: sd_listen_fds(3): descriptors begin at 3, LISTEN_FDS counts them, LISTEN_PID says
+whose.
 
 Torch is imported only once the control socket works, so that its absence is one message
 to the daemon and not a traceback. Every failure becomes one WorkerFailed message and an
 exit status of its own (``failures.py``).
+
+Standard output and error lead to ``worker.log``, whoever writes to them, line by line in the format
+that the owner asked for. In JSON that goes for what a task or a library prints, too; only what
+native code prints stays as it is.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import signal
 import socket
 import sys
 import time
+from collections.abc import MutableMapping
 
 from swarmnode import limits
-from swarmnode.errors import MalformedMessage
+from swarmnode.errors import ConfigError, MalformedMessage
 from swarmnode.ipc.control import Configure, WorkerFailed
+from swarmnode.ipc.handover import receive_descriptors
 from swarmnode.ipc.segment import Segment
-from swarmnode.worker.activated import take_over
+from swarmnode.log_format import LogFormat, LogLevel, formatter_of
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.failures import EXIT_STATUS, classify
-from swarmnode.worker.log import begin_log
 from swarmnode.worker.runtime import end_with_parent, hide_other_gpus, thread_count
 
 _NICE = 10  # beside a busy torch the daemon's timers are 0.15 ms late instead of 4 ms
 LAST_WORDS_S = 1.0
 
 _log = logging.getLogger(__name__ if __name__ != "__main__" else "swarmnode.worker.main")
+
+_FIRST_FD = 3  # of those that systemd passes
+
+# What a program prints without ever ending a line is cut into lines of this length.
+_LINE_CHARACTERS_MAX = 4096
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -123,6 +136,78 @@ def _report_failure(channel: Channel, error: Exception) -> int:
     except DaemonGone:
         pass  # then the exit status has to do
     return EXIT_STATUS[kind]
+
+
+def take_over() -> tuple[int, int] | None:
+    """Return the descriptors of the control socket and the segment; None if nobody is there.
+
+    From here on standard output and error are the daemon's log of its worker.
+
+    Raises:
+        ConfigError: no service manager gave us a connection.
+        MalformedMessage: what is connected is no daemon of this version.
+    """
+    control = socket.socket(fileno=_inherited_fd(os.environ))
+    control.settimeout(limits.WORKER_START_S)
+    try:
+        handed = receive_descriptors(control)
+    except (ConnectionError, TimeoutError):
+        handed = None
+    if handed is None:
+        control.close()
+        return None
+    control.settimeout(None)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for standard in (1, 2):
+        os.dup2(handed.log_fd, standard)
+    os.close(handed.log_fd)
+    return control.detach(), handed.segment_fd
+
+
+def _inherited_fd(environ: MutableMapping[str, str]) -> int:
+    """Return the one descriptor that was passed, and let nobody take it for theirs."""
+    pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    if (pid, count) != (str(os.getpid()), "1"):
+        raise ConfigError(
+            "an activated worker: expected one connection from systemd (LISTEN_FDS=1 for this"
+            f" process), got LISTEN_FDS={count!r} for process {pid!r}: a unit with Accept=yes"
+            " starts this"
+        )
+    return _FIRST_FD
+
+
+def begin_log(log_format: LogFormat = "text", level: LogLevel = "info") -> None:
+    """Write events and warnings to standard error, those of libraries too; the last call counts."""
+    handler = logging.StreamHandler(sys.__stderr__)
+    handler.setFormatter(formatter_of(log_format))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
+    if log_format == "json":
+        sys.stdout = sys.stderr = Printed()
+
+
+class Printed(io.TextIOBase):
+    """Takes what is printed, and logs each line."""
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("swarmnode.worker")
+        self._begun = ""
+
+    def writable(self) -> bool:
+        """It is only written to."""
+        return True
+
+    def write(self, text: str) -> int:
+        """Log the lines that are whole."""
+        *lines, self._begun = (self._begun + text).split("\n")
+        if len(self._begun) > _LINE_CHARACTERS_MAX:
+            lines, self._begun = [*lines, self._begun], ""
+        for line in lines:
+            if line.strip():
+                self._log.info("printed", extra={"fields": {"line": line}})
+        return len(text)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.tasks import Sgd
-from swarmnode.worker.exchange.finalize import evaluate_merge, recalibrate_batch_norm
+from swarmnode.worker.exchange.merges import evaluate_merge, recalibrate_batch_norm
 from swarmnode.worker.model.state import build_state
 from tests.algorithms.outer_kit import SEEDS
 

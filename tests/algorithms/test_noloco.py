@@ -7,8 +7,8 @@ import torch
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.base import TaskFacts
 from swarmnode.strategies.noloco import NoLoCo
+from swarmnode.strategies.outer import gamma_bound, moment_map
 from swarmnode.strategies.registry import check_strategy
-from swarmnode.strategies.stability import gamma_bound, moment_map
 from swarmnode.testing.lab.faults import Faults
 from swarmnode.testing.lab.setups import slow_variance, walk
 from tests.algorithms.outer_kit import SEEDS, digits, stationary

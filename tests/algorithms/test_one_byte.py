@@ -12,8 +12,7 @@ from swarmnode.strategies.one_byte import OneByte, decode_slope, draw_direction,
 from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.faults import Faults, Outage
-from swarmnode.testing.lab.logistic import DIM, Logistic
-from swarmnode.testing.lab.tasks import Quadratic
+from swarmnode.testing.lab.tasks import DIM, Logistic, Quadratic
 
 
 def arena_of(strategy, n=4, lr=0.1, **kwargs):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from swarmnode.strategies.base import Context, Exchange, Meta, Received, StepInfo, TaskFacts
-from swarmnode.strategies.place import ROUNDS_AHEAD_MAX
+from swarmnode.strategies.catch_up import ROUNDS_AHEAD_MAX
 from swarmnode.strategies.registry import build_strategy
 from swarmnode.tensor.layout import Layout
 

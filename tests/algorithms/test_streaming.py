@@ -6,10 +6,10 @@ import torch
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.base import Exchange, Meta, Received, StepInfo, TaskFacts
 from swarmnode.strategies.diloco import DiLoCo
-from swarmnode.strategies.fragments import cut
 from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.registry import check_strategy
+from swarmnode.strategies.rounds import cut
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.tensor.codec import get_codec
 from swarmnode.tensor.layout import Layout

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from swarmnode.cli.demo.audit import audit_histories
+from swarmnode.cli.demo.report import audit_histories
 from swarmnode.config import Paths
 from tests.kits.daemon_kit import free_port
 

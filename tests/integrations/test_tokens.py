@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from swarmnode.integrations.tokens import TokenTap, tokens_in
+from swarmnode.integrations.taps import TokenTap, tokens_in
 from tests.integrations.programs import CONTEXT, VOCABULARY, hf_model, lightning_module, tokens
 
 STEPS, BATCH = 10, 8

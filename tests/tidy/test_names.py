@@ -153,8 +153,13 @@ def names_of(statement: ast.stmt) -> Iterator[tuple[str, Definition]]:
 
 
 def is_registered(node: Definition) -> bool:
-    """Whether it is a verb, which its decorator makes known, or a strategy, which its base does."""
+    """Whether it makes itself known: a verb by its decorator, a strategy by its base, a bench
+
+    (``cli/bench.py``) by its name.
+    """
     match node:
+        case ast.FunctionDef(name=name) if re.fullmatch(r"(run|format)_\w+_bench", name):
+            return True
         case ast.FunctionDef(decorator_list=decorators):
             return any(re.search(r"\b(command|group)\(", ast.unparse(each)) for each in decorators)
         case ast.ClassDef(bases=bases):

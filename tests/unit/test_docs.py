@@ -389,7 +389,7 @@ def test_tables_of_settings_are_those_of_the_code(owner: str, settings: str) -> 
 
 
 def test_presets_are_listed() -> None:
-    from swarmnode.tasks.presets import PRESETS
+    from swarmnode.tasks.installed import PRESETS
 
     table = table_after(text_of(ROOT / "docs" / "researcher.md"), "Presets are tasks")
     assert {name: cells[0].strip("`") for name, cells in table.items()} == {

@@ -32,7 +32,7 @@ def killed(root: Path) -> int:
 
 
 def test_a_machine_without_groups(root: Path) -> None:
-    assert looked(root) == (6 * GIB, 8 * GIB)
+    assert looked(root) == (6 * GIB, 8 * GIB, False)
     assert killed(root) == 5
 
 
@@ -44,8 +44,17 @@ def test_the_narrowest_group_counts(root: Path) -> None:
     write(root / "cgroup/box/inner/memory.max", "max\n")
     write(root / "cgroup/box/inner/memory.current", str(GIB))
     write(root / "cgroup/box/inner/memory.events", "max 3\noom_kill 2\n")
-    assert looked(root) == (2 * GIB, 4 * GIB), "what files take is given back"
+    assert looked(root) == (2 * GIB, 4 * GIB, True), "what files take is given back"
     assert killed(root) == 2
+
+
+def test_a_larger_group_that_others_have_filled_counts(root: Path) -> None:
+    write(root / "proc/self/cgroup", "0::/box/inner\n")
+    write(root / "cgroup/box/memory.max", str(4 * GIB))
+    write(root / "cgroup/box/memory.current", str(3 * GIB))
+    write(root / "cgroup/box/inner/memory.max", str(2 * GIB))
+    write(root / "cgroup/box/inner/memory.current", "0")
+    assert looked(root) == (GIB, 2 * GIB, True)
 
 
 def test_groups_of_the_older_kind(root: Path) -> None:
@@ -53,7 +62,7 @@ def test_groups_of_the_older_kind(root: Path) -> None:
     write(root / "cgroup/memory/memory.limit_in_bytes", str(2 * GIB))
     write(root / "cgroup/memory/memory.usage_in_bytes", str(GIB))
     write(root / "cgroup/memory/memory.oom_control", "under_oom 0\noom_kill 1\n")
-    assert looked(root) == (GIB, 2 * GIB), "in a container the path is the host's"
+    assert looked(root) == (GIB, 2 * GIB, True), "in a container the path is the host's"
     assert killed(root) == 1
 
 

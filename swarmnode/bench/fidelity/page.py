@@ -1,18 +1,21 @@
 """``docs/fidelity.md`` and its pictures, from what the experiments have found.
 
 The findings lie beside the page as JSON, one a line: a part of them can be measured anew without
-the others, and a test renders the page again and compares.
+the others, and a test renders the page again and compares. Pictures are SVG, readable on light and
+on dark pages, and the same every time: each names the digest of the figures that it was drawn from.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
-from swarmnode.bench.fidelity.finding import Check, Finding, Table
-from swarmnode.bench.fidelity.svg import draw
+from swarmnode.bench.fidelity.finding import Check, Finding, Plot, Table
 from swarmnode.errors import ConfigError
 from swarmnode.store.files import write_atomic
 
@@ -36,12 +39,41 @@ what is not run again is taken from `docs/fidelity/findings.json`. In virtual ti
 versions give equal figures; real daemons are never twice the same.
 """
 
+_SIZE_IN = (6.4, 3.4)
+_STYLES = {"line": "-", "dashes": "--", "dots": "o"}
+# In the middle between black and white: the background is the page's own.
+_INK = "#767e88"
+_COLOURS = ("#2f7fd1", "#cc5f22", "#2f9150", "#9560cf", "#d0416d")
+# Text stays text, so that it can be searched and is no larger than its letters; the salt makes the
+# names of clip paths follow from the picture alone.
+_LOOK: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "swarmnode",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "legend.frameon": False,
+    "grid.color": _INK,
+    "grid.alpha": 0.3,
+    **dict.fromkeys(
+        ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK
+    ),
+}
+
+
+class Rendered(NamedTuple):
+    """The text of the page, and the plot of each picture by its name, relative to the page."""
+
+    page: str
+    plots: dict[str, Plot]
+
 
 def write_page(path: Path, found: Sequence[Finding]) -> None:
     """Put ``found`` in place of what the page has of the same names, and write it anew.
 
     Raises:
-        ConfigError: the data beside the page is not what an earlier run wrote.
+        ConfigError: the data beside the page is not what an earlier run wrote, or matplotlib,
+            which draws the pictures, is missing.
         OSError: the files cannot be written.
     """
     folder = path.with_suffix("")
@@ -51,8 +83,10 @@ def write_page(path: Path, found: Sequence[Finding]) -> None:
     ordered = list(findings.values())
     lines = ",\n".join(msgspec.json.encode(finding).decode() for finding in ordered)
     write_atomic(data, f"[\n{lines}\n]\n".encode(), mode=_MODE)
-    for name, text in render(path.name, ordered).items():
-        write_atomic(path.parent / name, text.encode(), mode=_MODE)
+    rendered = render(path.name, ordered)
+    write_atomic(path, rendered.page.encode(), mode=_MODE)
+    for name, plot in rendered.plots.items():
+        write_atomic(path.parent / name, draw(plot).encode(), mode=_MODE)
 
 
 def read_findings(data: Path) -> list[Finding]:
@@ -65,18 +99,16 @@ def read_findings(data: Path) -> list[Finding]:
         raise ConfigError(f"{data}: expected findings of an earlier run: {error}") from error
 
 
-def render(page_name: str, findings: Sequence[Finding]) -> dict[str, str]:
-    """Return the page and its pictures: text by name, relative to the page's folder."""
+def render(page_name: str, findings: Sequence[Finding]) -> Rendered:
+    """Return the page, and the plots that it shows."""
     folder = page_name.removesuffix(".md")
     parts = [_HEAD, _summary(findings)]
-    files: dict[str, str] = {}
+    plots: dict[str, Plot] = {}
     for finding in findings:
-        pictures = {
-            plot.title: f"{folder}/{finding.name}-{plot.name}.svg" for plot in finding.plots
-        }
-        parts.append(_section(finding, pictures))
-        files |= {pictures[plot.title]: draw(plot) for plot in finding.plots}
-    return {page_name: "\n".join(parts), **files}
+        own = {f"{folder}/{finding.name}-{plot.name}.svg": plot for plot in finding.plots}
+        parts.append(_section(finding, {plot.title: name for name, plot in own.items()}))
+        plots |= own
+    return Rendered("\n".join(parts), plots)
 
 
 def verdict(finding: Finding) -> str:
@@ -155,3 +187,51 @@ def _circumstances(finding: Finding) -> str:
 def taken(finding: Finding) -> str:
     """Return how long it took."""
     return f"{finding.wall_s:g} s" if finding.wall_s else f"{finding.cpu_s:g} s of one core"
+
+
+def draw(plot: Plot) -> str:
+    """Return the plot as a file of SVG, which names what it was drawn from.
+
+    Raises:
+        ConfigError: matplotlib is missing.
+    """
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            "--write needs matplotlib: pip install '.[plot]' in the clone of swarmnode"
+        ) from error
+    with rc_context(_LOOK):
+        figure = Figure(figsize=_SIZE_IN, layout="constrained")
+        axes = figure.add_subplot()
+        for number, series in enumerate(plot.series):
+            # A logarithmic axis has no place for 0.
+            points = [
+                (x, y)
+                for x, y in series.points
+                if (x > 0 or not plot.log_x) and (y > 0 or not plot.log_y)
+            ]
+            axes.plot(
+                [x for x, _ in points],
+                [y for _, y in points],
+                _STYLES[series.style],
+                color=_COLOURS[number % len(_COLOURS)],
+                label=series.name,
+            )
+        axes.set_xscale("log" if plot.log_x else "linear")
+        axes.set_yscale("log" if plot.log_y else "linear")
+        axes.set_title(plot.title, loc="left")
+        axes.set_xlabel(plot.x)
+        axes.set_ylabel(plot.y)
+        axes.grid(visible=True)
+        axes.legend()
+        written = io.StringIO()
+        about = {"Title": plot.title, "Identifier": digest_of(plot), "Date": None, "Creator": None}
+        figure.savefig(written, format="svg", transparent=True, metadata=about)
+    return written.getvalue()
+
+
+def digest_of(plot: Plot) -> str:
+    """Return what a picture says it was drawn from: the same figures, the same digest."""
+    return hashlib.sha256(msgspec.json.encode(plot)).hexdigest()

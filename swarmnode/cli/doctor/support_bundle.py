@@ -20,7 +20,7 @@ from swarmnode.cli.doctor.checks import versions
 from swarmnode.cli.doctor.command import examine
 from swarmnode.cli.doctor.redact import redactor_for
 from swarmnode.cli.main import plain, print_json
-from swarmnode.cli.node.config_show import as_records
+from swarmnode.cli.node.control import as_records
 from swarmnode.cli.options import given, home_option, json_option
 from swarmnode.config import Paths, explain_config, parse_host_port, resolve_home
 from swarmnode.errors import ConfigError, SwarmNodeError

@@ -25,13 +25,16 @@ from swarmnode.cli.options import (
     node_options,
 )
 from swarmnode.cli.progress import Progress
-from swarmnode.cli.swarm.room import check_room
 from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.errors import ConfigError, Refused
+from swarmnode.memory import MainMemory, main_memory
 from swarmnode.processes.worker_tools import stream_offline
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
 
 _SECONDS_PER_DAY = 86_400
+# The parameters as they are built, and their copy in one vector; measured: 2.0 times at most.
+_BYTES_PER_PARAMETER = 2 * 4
+_GB = 1e9
 _LARGE_NUMEL = 10_000_000  # building so many takes seconds, on a busy machine a minute
 _SHOWN = (
     "task",
@@ -236,7 +239,7 @@ def _describe(
     **chosen: str | int,
 ) -> dict[str, Any]:
     """Have torch build the model once, and check whether all that was chosen fits together."""
-    from swarmnode.tasks.presets import resolve_preset
+    from swarmnode.tasks.installed import resolve_preset
 
     named = task
     task_config, strategy_settings = _parse_settings(settings)
@@ -250,9 +253,25 @@ def _describe(
         for described in stream_offline("describe", "--progress", *arguments):
             if "progress" in described:
                 numel = described.get("numel", 0)
-                check_room(named, numel)
+                check_memory_for(named, numel, main_memory())
                 progress.show(described["progress"], is_long=numel >= _LARGE_NUMEL)
     return described
+
+
+def check_memory_for(task: str, numel: int, memory: MainMemory | None) -> None:
+    """Refuse to build a model for which the memory will not do; 0 is a size that nobody knows.
+
+    Raises:
+        Refused: with what is needed and what is there.
+    """
+    needed_bytes = numel * _BYTES_PER_PARAMETER
+    if memory is not None and needed_bytes > memory.available_bytes:
+        whose = "this control group (container)" if memory.is_of_group else "this machine"
+        raise Refused(
+            f"task {task}: building its {numel:,} parameters takes {needed_bytes / _GB:.1f} GB of"
+            f" memory, {whose} has {memory.available_bytes / _GB:.1f} GB free: end something else,"
+            " choose a smaller model, or create the swarm on a larger machine"
+        )
 
 
 def _words(described: dict[str, Any]) -> str:

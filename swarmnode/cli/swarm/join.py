@@ -1,14 +1,29 @@
-"""``swarmnode join``: a node in the foreground."""
+"""``swarmnode join``: a node in the foreground, what it trains on, and what its owner is told.
+
+A node that runs here tells its owner each step and the error that ends it:
+
+================  ===========================================================================
+usually           ``swarmnode: TEXT`` on standard output, the error on standard error
+``--json``        ``{"event": TEXT}`` on standard output, the error as ``main.py`` has it
+``log_format``    with ``json`` events as the log has them, in the same places
+``log_file``      there, as events of the log; on standard output only if that is a terminal
+================  ===========================================================================
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from swarmnode.cli.main import plain, say
 from swarmnode.cli.options import (
     check_data,
     given,
@@ -18,17 +33,65 @@ from swarmnode.cli.options import (
     network_options,
     node_options,
 )
-from swarmnode.cli.swarm.training_data import choose_data, data_options
 from swarmnode.config import NodeConfig, NodeRole, load_config
-from swarmnode.errors import ConfigError
+from swarmnode.errors import ConfigError, SwarmNodeError
+from swarmnode.log_format import event_line
+from swarmnode.store.training_data import TrainingData, load_training_data
 
 if TYPE_CHECKING:
     from swarmnode.protocol.swarm import SwarmLink
-    from swarmnode.store.training_data import TrainingData
 
 # `join NAME` waits for somebody who was just restarted: a service manager takes up to ten seconds,
 # a node some more, and a person who sees what is waited for stays so long.
 _LOOKUP_WAIT_S = 30.0
+
+_LOGGER = "swarmnode.cli.swarm.join"
+
+
+def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What `join` asks about data."""
+    for option in (
+        click.option(
+            "--own-data",
+            is_flag=True,
+            help="Other data than the creator's is meant: no ALARM about it. Remembered.",
+        ),
+        click.option(
+            "--no-data",
+            is_flag=True,
+            help="Train on the task's own data again, and forget the folder of --data.",
+        ),
+        click.option(
+            "--data",
+            type=click.Path(path_type=Path),
+            help="Folder of text to train on [default: the one of last time].",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def choose_data(
+    name: str, config: NodeConfig, data: Path | None, *, no_data: bool, own_data: bool
+) -> TrainingData:
+    """Return what a node trains on: what is said now, else what its home remembers.
+
+    Raises:
+        ConfigError: flags contradict each other, or a folder is not there.
+    """
+    if data is not None and no_data:
+        raise ConfigError("--data and --no-data: expected one of them, got both")
+    if data is not None:
+        return TrainingData(check_data(data), own_data)
+    if no_data:
+        return TrainingData("", own_data)
+    known = load_training_data(name, config.paths)
+    if config.role == "trainer" and known.folder and not Path(known.folder).is_dir():
+        raise ConfigError(
+            f"this home trains swarm {name!r} on the folder {known.folder}, which is not there:"
+            " name the right one with --data FOLDER, or take the task's own data with --no-data"
+        )
+    return TrainingData(known.folder, own_data or known.is_own)
 
 
 @click.command()
@@ -102,7 +165,7 @@ def join(
         ),
         os.environ,
     )
-    from swarmnode.cli.swarm.told import errors_told, teller
+    from swarmnode.cli.swarm.join import errors_told, teller
     from swarmnode.telemetry.logs import configure_logging
 
     configure_logging(config.log_format, config.log_level, log_file=config.log_file)
@@ -162,3 +225,38 @@ def _check_somebody_to_ask(config: NodeConfig, *, has_peers: bool, name: str) ->
             " so put the link in single quotes, or name a"
             " node of its network with --bootstrap PEER@HOST:PORT"
         )
+
+
+def teller(config: NodeConfig, *, as_json: bool) -> Callable[[str], None]:
+    """Return what takes each step."""
+    logger = logging.getLogger(_LOGGER)
+    logger.setLevel(logging.INFO)  # the owner is told, whatever the level of the log
+    is_shown = as_json or not config.log_file or sys.stdout.isatty()
+
+    def tell(text: str) -> None:
+        if config.log_file:
+            logger.info(text)
+        # Whether anybody reads it or not: a closed terminal must not end the training.
+        if is_shown and as_json:
+            say(json.dumps({"event": text}))
+        elif is_shown and config.log_format == "json":
+            say(event_line("json", _LOGGER, logging.INFO, text))
+        elif is_shown:
+            say(f"swarmnode: {plain(text)}")
+
+    return tell
+
+
+@contextmanager
+def errors_told(config: NodeConfig, *, as_json: bool) -> Iterator[None]:
+    """Let the error that ends a node reach its log, in the log's format."""
+    try:
+        yield
+    except SwarmNodeError as error:
+        if config.log_file:
+            fields = {"exit_code": error.exit_code}
+            logging.getLogger(_LOGGER).error(str(error), extra={"fields": fields})
+        if as_json or config.log_format == "text":
+            raise
+        click.echo(event_line("json", _LOGGER, logging.ERROR, str(error)), err=True)
+        raise click.exceptions.Exit(error.exit_code) from error

@@ -60,7 +60,7 @@ def trust(
     flags = given(home=home and str(home), network=network, bootstrap=bootstrap, lan=lan)
     config = load_config(flags, os.environ)
     from swarmnode.cli.swarm.lookup import look_around, own_node, resolve, somebody_sits_there
-    from swarmnode.cli.trust.measure import measure
+    from swarmnode.cli.trust.costs import measure
     from swarmnode.cli.trust.report import make_report
     from swarmnode.daemon.volunteer.footprint import computed
 

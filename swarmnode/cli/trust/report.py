@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from swarmnode import __version__
-from swarmnode.cli.trust.traffic import habits
+from swarmnode.cli.trust.costs import habits
 from swarmnode.config import NodeConfig, Paths
 from swarmnode.daemon.discovery.manifests import parse_version
 from swarmnode.daemon.snapshots.snapshots import snapshot_bytes_max

@@ -17,7 +17,7 @@ from swarmnode.testing.fidelity.kit import Point, check, line, mean, number
 from swarmnode.testing.group_world import GroupWorld
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.faults import Faults, Outage
-from swarmnode.testing.lab.logistic import DIM, Logistic
+from swarmnode.testing.lab.tasks import DIM, Logistic
 
 _LR = 0.1
 _PROBE = 1e-3  # how far a slope is measured from where the model is

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
+from importlib import import_module
 
 import msgspec
 import numpy
@@ -14,27 +15,22 @@ from swarmnode import __version__
 from swarmnode.bench.fidelity.finding import Finding
 from swarmnode.errors import ConfigError
 from swarmnode.tensor.codec import active_isa
-from swarmnode.testing.fidelity.convex import dadao
-from swarmnode.testing.fidelity.exact import group_mean, one_byte
-from swarmnode.testing.fidelity.gossip import a2cid2_digits, a2cid2_rings
-from swarmnode.testing.fidelity.merging import final_merge, vanishing_variance
-from swarmnode.testing.fidelity.outer import noloco_boundary, noloco_digits, noloco_variance
-from swarmnode.testing.fidelity.overlap import codecs, diloco, streaming
 
-EXPERIMENTS: dict[str, Callable[[bool], Finding]] = {
-    "dadao": dadao,
-    "a2cid2-rings": a2cid2_rings,
-    "a2cid2-digits": a2cid2_digits,
-    "vanishing-variance": vanishing_variance,
-    "final-merge": final_merge,
-    "noloco-variance": noloco_variance,
-    "noloco-boundary": noloco_boundary,
-    "noloco-digits": noloco_digits,
-    "streaming": streaming,
-    "codecs": codecs,
-    "diloco": diloco,
-    "one-byte": one_byte,
-    "group-mean": group_mean,
+# Name to where it is, so that one that is run alone loads no other; each takes ``is_quick``.
+EXPERIMENTS = {
+    "dadao": "swarmnode.testing.fidelity.convex:dadao",
+    "a2cid2-rings": "swarmnode.testing.fidelity.gossip:a2cid2_rings",
+    "a2cid2-digits": "swarmnode.testing.fidelity.gossip:a2cid2_digits",
+    "vanishing-variance": "swarmnode.testing.fidelity.merging:vanishing_variance",
+    "final-merge": "swarmnode.testing.fidelity.merging:final_merge",
+    "noloco-variance": "swarmnode.testing.fidelity.outer:noloco_variance",
+    "noloco-boundary": "swarmnode.testing.fidelity.outer:noloco_boundary",
+    "noloco-digits": "swarmnode.testing.fidelity.outer:noloco_digits",
+    "streaming": "swarmnode.testing.fidelity.overlap:streaming",
+    "codecs": "swarmnode.testing.fidelity.overlap:codecs",
+    "diloco": "swarmnode.testing.fidelity.overlap:diloco",
+    "one-byte": "swarmnode.testing.fidelity.exact:one_byte",
+    "group-mean": "swarmnode.testing.fidelity.exact:group_mean",
 }
 
 
@@ -48,7 +44,9 @@ def run_experiment(name: str, *, is_quick: bool) -> Finding:
         known = ", ".join(EXPERIMENTS)
         raise ConfigError(f"expected an experiment among {known}, or daemons, got {name!r}")
     began_s = time.process_time()
-    found = EXPERIMENTS[name](is_quick)
+    module, _, function = EXPERIMENTS[name].partition(":")
+    experiment: Callable[[bool], Finding] = getattr(import_module(module), function)
+    found = experiment(is_quick)
     assert found.name == name, "the page finds a finding by its name"
     taken_s = round(time.process_time() - began_s, 1)
     return msgspec.structs.replace(found, cpu_s=taken_s, made_with=made_with(), is_quick=is_quick)

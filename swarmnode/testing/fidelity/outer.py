@@ -8,7 +8,7 @@ import numpy as np
 
 from swarmnode.bench.fidelity.finding import Finding, Plot, Series, Table
 from swarmnode.strategies.noloco import NoLoCo
-from swarmnode.strategies.stability import gamma_bound, moment_map
+from swarmnode.strategies.outer import gamma_bound, moment_map
 from swarmnode.testing.fidelity.kit import (
     Point,
     check,

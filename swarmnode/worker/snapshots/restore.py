@@ -20,8 +20,7 @@ from swarmnode.errors import ConfigError, CorruptRecord, SpecMismatch
 from swarmnode.strategies.parts import StatePart
 from swarmnode.tensor.snapshot_format import FETCHED_NAME, About, find_snapshots
 from swarmnode.worker.model.state import TrainState
-from swarmnode.worker.snapshots.atoms import MODEL, OPTIMIZER, STRATEGY, weights
-from swarmnode.worker.snapshots.judge import Found, refusal
+from swarmnode.worker.snapshots.atoms import MODEL, OPTIMIZER, STRATEGY, Found, refusal, weights
 from swarmnode.worker.snapshots.tensorfile import Tensors, read_tensors, write_tensors
 
 _log = logging.getLogger(__name__)

@@ -46,10 +46,9 @@ from swarmnode.worker.model.prepare import Surroundings
 from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.report import Reporter
 from swarmnode.worker.snapshots.saver import Saver
-from swarmnode.worker.training.clocks import Clocks
+from swarmnode.worker.training.clocks import Clocks, share_of
 from swarmnode.worker.training.feed import Feed
 from swarmnode.worker.training.learn import local_step
-from swarmnode.worker.training.share import share_of
 
 # One bad batch may overflow; this many in a row mean that the model is lost.
 DIVERGED_STEPS = 5

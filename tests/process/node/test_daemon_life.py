@@ -20,7 +20,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.cli.demo.audit import audit_histories
+from swarmnode.cli.demo.report import audit_histories
 from swarmnode.config import Paths
 from swarmnode.daemon.discovery.dht import DHT_SERVICE
 from swarmnode.daemon.membership.members import HELLO_SERVICE

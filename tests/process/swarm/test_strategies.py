@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from swarmnode.cli.demo.audit import Audit, audit_histories
+from swarmnode.cli.demo.report import Audit, audit_histories
 from swarmnode.config import Paths
 from tests.kits.daemon_kit import Daemon, swarmnode, wait_until
 from tests.process.life_kit import Party, peer_of

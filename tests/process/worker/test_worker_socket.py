@@ -27,7 +27,7 @@ from swarmnode.ipc.control import (
 )
 from swarmnode.ipc.handover import GREETING, receive_descriptors, sender
 from swarmnode.ipc.spawn import worker_command, worker_environment
-from swarmnode.worker.activated import take_over
+from swarmnode.worker.main import take_over
 from tests.process.worker.test_worker_process import (  # noqa: F401
     PARTNER,
     configure,

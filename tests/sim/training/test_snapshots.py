@@ -13,7 +13,7 @@ from swarmnode import limits
 from swarmnode.protocol.crdt.document import SnapshotEntry
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.tensor.snapshot_format import About, encode_header, lay_out
-from swarmnode.testing.fake_snapshot import write_snapshot
+from swarmnode.testing.fake_files import write_snapshot
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, SimSwarm, sim_swarm
 from swarmnode.wire.crdt import SnapshotClaim

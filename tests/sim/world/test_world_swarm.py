@@ -5,14 +5,17 @@ from __future__ import annotations
 import pytest
 
 from swarmnode.errors import ConfigError
-from swarmnode.testing.net_model import Weather
+from swarmnode.testing.net_model import PROFILES, Weather
 from swarmnode.testing.simulate import Simulation, dht_of, run_simulation
-from swarmnode.testing.toy_keys import ToyIdentity
-from swarmnode.testing.world import World
-from swarmnode.testing.world_mesh import SESSIONS_MAX, SESSIONS_WANTED
-from swarmnode.testing.world_profiles import PROFILES
+from swarmnode.testing.world import ToyIdentity, World
 from swarmnode.testing.world_state import Reader
-from swarmnode.testing.world_swarm import Stopwatch, state_of, swim_of
+from swarmnode.testing.world_swarm import (
+    SESSIONS_MAX,
+    SESSIONS_WANTED,
+    Stopwatch,
+    state_of,
+    swim_of,
+)
 from tests.kits.crdt_world import NETWORK, ToySigner, signed_record
 
 

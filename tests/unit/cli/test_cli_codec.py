@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from swarmnode.bench import exchange as bench_exchange
-from swarmnode.cli import simulate_strategy
+from swarmnode.cli import simulate
 from swarmnode.cli.main import cli
 from swarmnode.config import Paths
 from swarmnode.store.swarms import read_manifest
@@ -53,7 +53,7 @@ def test_simulate_takes_small_letters(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(json.loads(text))
         return {}
 
-    monkeypatch.setattr(simulate_strategy, "run_offline", run)
+    monkeypatch.setattr(simulate, "run_offline", run)
     arguments = ["simulate", "--strategy", "streaming", "--codec", "bf16", "--json"]
     done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
     assert done.exit_code == 0

@@ -9,8 +9,8 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 
-from swarmnode.cli.completion import SwarmName
 from swarmnode.cli.main import cli
+from swarmnode.cli.options import SwarmName
 from swarmnode.config import Paths
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import SwarmLink

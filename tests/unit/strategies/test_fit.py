@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from swarmnode.cli.trust.traffic import habits
+from swarmnode.cli.trust.costs import habits
 from swarmnode.errors import ConfigError, SpecMismatch
 from swarmnode.strategies.base import Kind, Strategy
 from swarmnode.strategies.fit import check_fit, read_topology

@@ -26,9 +26,8 @@ from swarmnode.strategies.base import (
     StepInfo,
     Strategy,
 )
-from swarmnode.strategies.log_only import LogOnly
+from swarmnode.strategies.kinds import LogOnly, RandomPairs
 from swarmnode.strategies.pair_average import PairAverage
-from swarmnode.strategies.random_pairs import RandomPairs
 from swarmnode.strategies.rounds import InRounds, Rounds
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.tasks import Sgd, Walk

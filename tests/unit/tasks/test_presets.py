@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from swarmnode.tasks.presets import PRESETS, resolve_preset
+from swarmnode.tasks.installed import PRESETS, resolve_preset
 from swarmnode.tasks.registry import load_task
 from swarmnode.worker.model.device import Device
 from swarmnode.worker.model.state import TrainState, build_state

@@ -26,7 +26,7 @@ from swarmnode.telemetry.logs import (
     log_everything,
     relay_line,
 )
-from swarmnode.worker.log import Printed
+from swarmnode.worker.main import Printed
 
 PRIVATE = 0o600
 

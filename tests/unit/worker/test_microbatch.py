@@ -10,10 +10,9 @@ import torch
 
 from swarmnode.ipc.control import BatchFit
 from swarmnode.strategies.pair_average import PairAverage
-from swarmnode.tasks.base import Task, TaskConfig
+from swarmnode.tasks.base import Task, TaskConfig, split_batch
 from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.tasks.digits import Digits
-from swarmnode.tasks.split import split_batch
 from swarmnode.worker.failures import TooLittleMemory, classify
 from swarmnode.worker.model.needs import needs_words, state_bytes
 from swarmnode.worker.model.state import TrainState, build_state

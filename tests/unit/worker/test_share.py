@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from swarmnode.worker.model.device import Device
-from swarmnode.worker.training.share import MachineShare, share_of
+from swarmnode.worker.training.clocks import MachineShare, share_of
 
 STEP_S = 0.03
 

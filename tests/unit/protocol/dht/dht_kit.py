@@ -11,7 +11,7 @@ from swarmnode.protocol.dht import events
 from swarmnode.protocol.dht.core import DhtConfig, DhtCore
 from swarmnode.protocol.dht.keys import LOOPBACK, Network, key_bytes, number_of
 from swarmnode.protocol.dht.records import OpenRecord, RecordRules
-from swarmnode.testing.toy_keys import ToyIdentity, toy_verify
+from swarmnode.testing.world import ToyIdentity, toy_verify
 from swarmnode.wire import dht as wire
 from swarmnode.wire.swarm import Signed
 

@@ -17,7 +17,7 @@ from swarmnode.errors import (
 from swarmnode.protocol.dht.keys import blob_key, name_key, number_of, swarm_key_key
 from swarmnode.protocol.dht.records import RecordExpired, RecordRules, RecordStore, rejection
 from swarmnode.protocol.identity import Identity, verify
-from swarmnode.testing.toy_keys import toy_verify
+from swarmnode.testing.world import toy_verify
 from swarmnode.wire import dht as wire
 from swarmnode.wire.swarm import Signed
 from tests.unit.protocol.dht.dht_kit import (

@@ -1,4 +1,8 @@
-"""Snapshots of a fake worker: real files of one vector, so that joiners fetch what they would."""
+"""What a fake worker leaves in files and takes from them: snapshots, and its share of a merge.
+
+Snapshots are real files of one vector, so that joiners fetch what they would. In a merge by
+``mean``, shares and means are its parameters.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from swarmnode import limits
+from swarmnode.ipc.control import GiveShare, MergeWeighed, ShareGiven, WeighMerge
 from swarmnode.store.files import make_private_dir, write_atomic
 from swarmnode.tensor.snapshot_format import (
     FETCHED_NAME,
@@ -57,3 +62,17 @@ def read_fetched(folder: Path) -> Vector | None:
         x: Vector = np.empty(entry.shape, np.float64)
         read_entry(file, entry, header, x.data.cast("B"), path)
     return x
+
+
+def answer_merge(order: GiveShare | WeighMerge, x: Vector, step: int) -> ShareGiven | MergeWeighed:
+    """Do what the daemon asks for; the loss is the distance from (1, 1, ...)."""
+    if isinstance(order, GiveShare):
+        x.astype(np.float32).tofile(order.path)
+        return ShareGiven(order.request, len(x), step, step)
+    merged = np.fromfile(order.path, np.float32)
+    digest = hashlib.sha256(merged.tobytes()).digest()
+    return MergeWeighed(order.request, digest, _loss(merged.astype(np.float64)), _loss(x))
+
+
+def _loss(x: Vector) -> float:
+    return float(np.linalg.norm(1.0 - x))

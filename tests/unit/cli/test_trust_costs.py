@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from swarmnode.cli.trust import measure as trust_measure
-from swarmnode.cli.trust.measure import StepTime, measure, step_of_members
+from swarmnode.cli.trust import costs as trust_costs
+from swarmnode.cli.trust.costs import StepTime, measure, step_of_members
 from swarmnode.config import NodeConfig, Paths
 from swarmnode.errors import NotRunning
 from swarmnode.protocol.swarm import sign_manifest
@@ -54,7 +54,7 @@ def test_members_that_the_node_of_this_home_knows(
     class Keeper(FakeNode):
         peers = tuple({"step_time_s": s} for s in (0.040, 0.041, 0.5, None, 1e-300))
 
-    monkeypatch.setattr(trust_measure, "ControlClient", Keeper)
+    monkeypatch.setattr(trust_costs, "ControlClient", Keeper)
     found = measure(manifest(task="nosuch"), config)
     assert found.step == StepTime(0.041, "measured at 3 members: 41 ms a step")
     assert (found.footprint, found.why_not) == (None, "the task is not installed here")
@@ -66,7 +66,7 @@ def test_a_node_that_trains_it_has_measured_it(
     class Trainer(FakeNode):
         step_time_s = 0.25
 
-    monkeypatch.setattr(trust_measure, "ControlClient", Trainer)
+    monkeypatch.setattr(trust_costs, "ControlClient", Trainer)
     found = measure(manifest(), config)
     assert found.step is not None
     assert found.step.seconds == 0.25
@@ -81,7 +81,7 @@ def test_a_short_trial_measures_step_and_memory(
     def none_runs(_paths: Paths) -> None:
         raise NotRunning("none")
 
-    monkeypatch.setattr(trust_measure, "ControlClient", none_runs)
+    monkeypatch.setattr(trust_costs, "ControlClient", none_runs)
     before = "torch" in sys.modules
     found = measure(manifest(task_config=SMALL_LM, numel=8_000), config)
     assert ("torch" in sys.modules) == before
@@ -118,12 +118,12 @@ def test_why_there_is_no_trial(config: NodeConfig, changes: dict[str, Any], why:
     ],
 )
 def test_what_a_trial_may_say(config: NodeConfig, said: bytes, why: str) -> None:
-    assert trust_measure._read(said, config).why_not.startswith(why)
+    assert trust_costs._read(said, config).why_not.startswith(why)
 
 
 def test_batches_that_had_to_be_cut_are_named(config: NodeConfig) -> None:
     answer = {"steps": 12, "seconds": 0.6, "main_bytes": 5, "gpu_bytes": 0, "parts": 4}
-    found = trust_measure._read(b"printed by a task\n" + json.dumps(answer).encode(), config)
+    found = trust_costs._read(b"printed by a task\n" + json.dumps(answer).encode(), config)
     assert found.step is not None
     assert found.step.seconds == pytest.approx(0.05)
     assert found.step.how == "measured here: 12 steps in 0.6 s"

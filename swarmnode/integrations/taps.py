@@ -1,7 +1,7 @@
-"""How many tokens a step trained on, counted from the batches themselves.
+"""What a model in training is given and what comes out, where a loop does not tell: tokens, loss.
 
-A batch size says nothing of it: sequences are padded to the longest of their batch, or several are
-packed into one row, so that two steps of one run rarely count the same.
+A batch size says nothing of tokens: sequences are padded to the longest of their batch, or several
+are packed into one row, so that two steps of one run rarely count the same.
 """
 
 from __future__ import annotations
@@ -60,3 +60,30 @@ class TokenTap:
     def _take(self, model: torch.nn.Module, inputs: Any, named: dict[str, Any]) -> None:
         if model.training:  # evaluation trains nothing
             self._tokens += tokens_in(named) or tokens_in(inputs)
+
+
+class LossTap:
+    """Keeps the last ``output.loss`` of a model in training mode."""
+
+    def __init__(self) -> None:
+        self._loss: torch.Tensor | None = None
+
+    @contextmanager
+    def of(self, model: torch.nn.Module) -> Iterator[None]:
+        """Listen to ``model`` while the block is open."""
+        handle = model.register_forward_hook(self._take)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def take(self) -> float | None:
+        """Return the loss since the last call, None if there was none. Waits for a GPU."""
+        loss, self._loss = self._loss, None
+        return None if loss is None else float(loss)
+
+    def _take(self, model: torch.nn.Module, inputs: Any, output: Any) -> None:
+        del inputs
+        loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+        if model.training and isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            self._loss = loss.detach()

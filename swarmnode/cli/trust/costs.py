@@ -1,8 +1,11 @@
-"""What ``swarmnode trust`` measures: what a step takes, and what memory.
+"""What training costs a machine, for ``swarmnode trust``: time of a step, memory, and traffic.
 
-Members know it, and the node of this home has it from them; what they say is bounded, and the
-median counts. Else the task, if it is installed here, is tried for a moment in a process of its
-own (``worker/tools/trial.py``).
+Members know what a step takes and what memory, and the node of this home has it from them; what
+they say is bounded, and the median counts. Else the task, if it is installed here, is tried for a
+moment in a process of its own (``worker/tools/trial.py``).
+
+What a strategy sends follows from the manifest alone: torch may not be here, and nothing is to run.
+The strategies say the same of themselves (``meeting`` in strategies/base.py); a test compares.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import json
 import math
 import statistics
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -28,6 +31,7 @@ from swarmnode.ipc.spawn import worker_command, worker_environment
 from swarmnode.memory import main_memory
 from swarmnode.processes.client import ControlClient
 from swarmnode.tasks.installed import look_at_task
+from swarmnode.tensor.formats import Format, find_format
 from swarmnode.wire.swarm import Manifest
 
 # A step of less is none that a worker could take, one of more than a day none to plan with: a
@@ -42,6 +46,11 @@ _STEPS_S = 1.5
 # The machine has other things to do while a task that nobody knows is tried.
 _MEMORY_SHARE = 0.8
 _ANSWER_BYTES_MAX = 64 * 1024
+
+_SWARM_CODEC = ""
+_RAW = "RAW32"
+_EVERY_MAX = 10**9
+_RATE_MAX = 64
 
 
 @dataclass(frozen=True)
@@ -179,3 +188,83 @@ def _json(settings: dict[str, Any]) -> str:
 
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
+
+
+@dataclass(frozen=True)
+class Habits:
+    """``sent``: for each vector of the model's length, its codec; ``every_steps`` 0: not known."""
+
+    sent: tuple[Format, ...]
+    every_steps: float
+
+
+def habits(manifest: Manifest) -> Habits | None:
+    """Return what a node sends, None if strategy, settings or codec are not known here."""
+    known = _KNOWN.get(manifest.strategy)
+    if known is None:
+        return None
+    try:
+        codecs, every = known(manifest.strategy_settings)
+        found = [find_format(codec or manifest.codec) for codec in codecs]
+    except KeyError:  # settings of another version
+        return None
+    sent = tuple(each for each in found if each is not None)
+    return Habits(sent, every) if len(sent) == len(found) else None
+
+
+Said = tuple[tuple[str, ...], float]
+
+
+def _every(settings: dict[str, Any]) -> float:
+    """Return the local steps of a round; 0 for what is no number of steps."""
+    stated = settings.get("every")
+    return float(stated) if type(stated) is int and 0 < stated <= _EVERY_MAX else 0.0
+
+
+def _steps_by_rate(settings: dict[str, Any]) -> float:
+    """Return the local steps between two exchanges at random times; 0 if there are none."""
+    stated = settings.get("rate")
+    if not isinstance(stated, int | float) or isinstance(stated, bool):
+        return 0.0
+    return 1 / stated if 1 / _EVERY_MAX <= stated <= _RATE_MAX else 0.0
+
+
+def _pair_average(settings: dict[str, Any]) -> Said:
+    return (_SWARM_CODEC,), _steps_by_rate(settings) or _every(settings)
+
+
+def _a2cid2(settings: dict[str, Any]) -> Said:
+    return (_SWARM_CODEC,), _steps_by_rate(settings)
+
+
+def _dadao(settings: dict[str, Any]) -> Said:
+    del settings
+    return (_SWARM_CODEC,), 0.0
+
+
+def _noloco(settings: dict[str, Any]) -> Said:
+    return (_SWARM_CODEC, _SWARM_CODEC), _every(settings)
+
+
+def _diloco(settings: dict[str, Any]) -> Said:
+    # Shares by codec to those who sum, and sums as they are: each about one model.
+    return (_SWARM_CODEC, _RAW), _every(settings)
+
+
+def _streaming(settings: dict[str, Any]) -> Said:
+    delta, phi = str(settings["delta_codec"]), str(settings["weights_codec"])
+    codecs: tuple[str, ...] = (delta, phi) if settings["gamma"] else (delta,)
+    if settings["meet"] == "group":
+        codecs = (*codecs, *(_RAW for _ in codecs))
+    return codecs, _every(settings)
+
+
+_KNOWN: dict[str, Callable[[dict[str, Any]], Said]] = {
+    "a2cid2": _a2cid2,
+    "dadao": _dadao,
+    "diloco": _diloco,
+    "noloco": _noloco,
+    "one-byte": lambda _settings: ((), 1.0),
+    "pair-average": _pair_average,
+    "streaming": _streaming,
+}
