@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.exceptions import Exit
 
-from swarmnode.cli.swarm.join import (errors_told, teller)
+from swarmnode.cli.swarm.join import errors_told, teller
 from swarmnode.config import NodeConfig, load_config
 from swarmnode.daemon.worker.process import WorkerLog
 from swarmnode.errors import ConfigError, Refused
