@@ -34,7 +34,7 @@ from swarmnode.daemon.membership.admission import AdmissionGate
 from swarmnode.daemon.membership.assignment import ShardAssigner
 from swarmnode.daemon.membership.report import SelfReport
 from swarmnode.daemon.membership.swarm import SwarmPart
-from swarmnode.daemon.nat.addresses import reachable_addresses
+from swarmnode.daemon.nat.reach import reachable_addresses
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.daemon.snapshots.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status.control import control_routes
