@@ -125,8 +125,8 @@ class Blobs:
             Refused: it is larger than allowed.
             StorageFull, StorageError: as the disk says.
         """
-        while (running := self._fetches.get(name)) is not None:
-            await running.ended.wait()  # it may fail; then it is this one's turn
+        while name in self._fetches:
+            await self._fetches[name].ended.wait()  # it may fail; then it is this one's turn
         order = Order(name, holders, on_progress, size_bytes_max)
         fetch = self._fetches[name] = Fetch(
             order,
@@ -159,7 +159,6 @@ class Blobs:
             StorageFull, StorageError: as the disk says; an existing file is replaced or kept.
         """
         async with self._shelf.open(name) as blob:
-            assert blob is not None
             await self._shelf.run(partial(blob.link_to, path))
 
     async def remove(self, name: bytes) -> None:
