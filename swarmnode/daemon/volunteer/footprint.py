@@ -50,21 +50,18 @@ class Footprint(msgspec.Struct, frozen=True):
     @property
     def fits(self) -> bool:
         """Whether what is needed is there, as far as this machine says."""
-        return not (
-            (self.main_free_bytes is not None and self.main_bytes > self.main_free_bytes)
-            or (self.gpu_free_bytes is not None and self.gpu_bytes > self.gpu_free_bytes)
+        return _fits(self.main_bytes, self.main_free_bytes) and _fits(
+            self.gpu_bytes, self.gpu_free_bytes
         )
 
     def sentence(self) -> str:
         """Say what is needed and what is there, in one line."""
         least = "" if self.is_measured else "at least "
         text = f"needs {least}{show_bytes(self.main_bytes)} of main memory"
-        if self.main_free_bytes is not None and self.main_total_bytes is not None:
-            text += f" ({_of(self.main_free_bytes, self.main_total_bytes)} are free)"
+        text += _free_in_words(self.main_free_bytes, self.main_total_bytes)
         if self.gpu_bytes:
             text += f" and {least}{show_bytes(self.gpu_bytes)} of the GPU's"
-            if self.gpu_free_bytes is not None and self.gpu_total_bytes is not None:
-                text += f" ({_of(self.gpu_free_bytes, self.gpu_total_bytes)} are free)"
+            text += _free_in_words(self.gpu_free_bytes, self.gpu_total_bytes)
         too_much = "" if self.fits else "; that is more than there is"
         return f"{text}; {self.how}{too_much}"
 
@@ -117,5 +114,11 @@ def _allowed(free_bytes: int | None, limit: str) -> int | None:
     return min(free_bytes, parse_bytes(limit))
 
 
-def _of(free_bytes: int, total_bytes: int) -> str:
-    return f"{show_bytes(free_bytes)} of {show_bytes(total_bytes)}"
+def _fits(needed_bytes: int, free_bytes: int | None) -> bool:
+    return free_bytes is None or needed_bytes <= free_bytes
+
+
+def _free_in_words(free_bytes: int | None, total_bytes: int | None) -> str:
+    if free_bytes is None or total_bytes is None:
+        return ""
+    return f" ({show_bytes(free_bytes)} of {show_bytes(total_bytes)} are free)"

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Collection, Iterable
-from functools import cache
 from pathlib import Path
 from shutil import which
 from typing import Any, NamedTuple
 
 from swarmnode import limits
+from swarmnode.telemetry.machine import nvidia
 
 _POWER_SUPPLY = Path("/sys/class/power_supply")
 _PROC = Path("/proc")
@@ -137,9 +137,7 @@ class GpuUse(NamedTuple):
 
 def gpu_use(gpus: Collection[int], own_pids: Collection[int]) -> GpuUse:
     """Ask NVIDIA's library about some GPUs, or all if none is named."""
-    nvml = _nvml()
-    if nvml is None:
-        return GpuUse(None, None)
+    nvml = nvidia()
     celsius, shares = [], []
     for index in gpus or range(nvml.nvmlDeviceGetCount()):
         try:
@@ -163,9 +161,7 @@ def gpu_memory(gpus: Collection[int]) -> GpuMemory | None:
 
     The first is where a worker trains, unless it is told otherwise.
     """
-    nvml = _nvml()
-    if nvml is None:
-        return None
+    nvml = nvidia()
     try:
         device = nvml.nvmlDeviceGetHandleByIndex(min(gpus, default=0))
         found = nvml.nvmlDeviceGetMemoryInfo(device)
@@ -183,20 +179,6 @@ def _others_share(nvml: Any, device: Any, own_pids: Collection[int]) -> float:
         sample.pid: float(sample.smUtil) for sample in sorted(samples, key=lambda s: s.timeStamp)
     }
     return sum(share for pid, share in newest.items() if pid not in own_pids) / 100
-
-
-@cache
-def _nvml() -> Any:
-    """Return NVIDIA's library, ready for use, or None."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return pynvml
 
 
 # --- how ----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from swarmnode.daemon.volunteer.machine import GpuMemory
 from swarmnode.memory import MainMemory
 from swarmnode.strategies.installed import installed_strategies
 from swarmnode.strategies.registry import build_strategy
+from swarmnode.telemetry.machine import NoNvidia
 from tests.unit.cli.test_trust import manifest
 
 GB = 10**9
@@ -86,7 +87,7 @@ def test_strategies_keep_what_is_said_of_them(name: str) -> None:
 
 
 def test_without_nvidias_library_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_nvml", lambda: None)
+    monkeypatch.setattr(machine, "nvidia", NoNvidia)
     assert machine.gpu_memory(()) is None
 
 
@@ -108,6 +109,6 @@ def test_the_first_gpu_that_may_be_used_is_looked_at(monkeypatch: pytest.MonkeyP
             assert device == 1
             return Info()
 
-    monkeypatch.setattr(machine, "_nvml", Nvml)
+    monkeypatch.setattr(machine, "nvidia", Nvml)
     assert machine.gpu_memory((2, 1)) == GpuMemory(3, 4)
     assert machine.gpu_memory((2,)) is None
