@@ -44,7 +44,7 @@ from swarmnode.daemon.status.readings import ReadingsDesk
 from swarmnode.daemon.status.scrape import keep_metrics_files, metrics_routes, target_address
 from swarmnode.daemon.status.view import NodeView, in_one_line
 from swarmnode.daemon.transport.key_guard import KeyGuard
-from swarmnode.daemon.volunteer.footprint import before_joining
+from swarmnode.daemon.volunteer.machine import before_joining
 from swarmnode.daemon.volunteer.rules import Machine, Volunteer
 from swarmnode.daemon.volunteer.totals import TotalsKeeper
 from swarmnode.daemon.worker.briefing import Briefing, configure_of

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from swarmnode.daemon.snapshots.fetch import Fetch, FetchTally, Order
 from swarmnode.daemon.snapshots.link import OpenSession
-from swarmnode.daemon.snapshots.shelf import Runner, Shelf, Threads
 from swarmnode.daemon.snapshots.upload import Uploads
 from swarmnode.env import Env
 from swarmnode.errors import Refused
@@ -21,6 +20,7 @@ from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
 from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.store.blobs import BlobStore
+from swarmnode.store.shelf import Runner, Shelf, Threads
 
 
 @dataclass(frozen=True)

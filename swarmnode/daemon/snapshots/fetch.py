@@ -26,7 +26,6 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver, Tasks
 from swarmnode.daemon.snapshots.link import Link, OpenSession
-from swarmnode.daemon.snapshots.shelf import NotHere, Shelf
 from swarmnode.env import Env
 from swarmnode.errors import (
     CorruptRecord,
@@ -43,6 +42,7 @@ from swarmnode.protocol.blobs.fetch import FetchCore
 from swarmnode.protocol.blobs.holders import bitmap_of
 from swarmnode.protocol.blobs.merkle import check_manifest, chunk_size, leaf_hash, n_chunks_of
 from swarmnode.store.blobs import Blob
+from swarmnode.store.shelf import NotHere, Shelf
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import blobs as wire
 

@@ -27,7 +27,6 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import run_concurrently
-from swarmnode.daemon.snapshots.shelf import NotHere, Shelf
 from swarmnode.env import Env
 from swarmnode.errors import (
     CorruptRecord,
@@ -45,6 +44,7 @@ from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.protocol.blobs.merkle import chunk_size
 from swarmnode.protocol.session.buffers import BufferPool
 from swarmnode.store.blobs import Blob
+from swarmnode.store.shelf import NotHere, Shelf
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import blobs as wire
 from swarmnode.wire.packing import decode_record, encode_record

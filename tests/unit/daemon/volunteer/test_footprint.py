@@ -8,9 +8,14 @@ import pytest
 import torch
 
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.volunteer import footprint, machine
-from swarmnode.daemon.volunteer.footprint import Footprint, before_joining, computed, measured
-from swarmnode.daemon.volunteer.machine import GpuMemory
+from swarmnode.daemon.volunteer import machine
+from swarmnode.daemon.volunteer.machine import (
+    Footprint,
+    GpuMemory,
+    before_joining,
+    computed,
+    measured,
+)
 from swarmnode.memory import MainMemory
 from swarmnode.strategies.installed import installed_strategies
 from swarmnode.strategies.registry import build_strategy
@@ -22,13 +27,13 @@ GB = 10**9
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeConfig:
-    monkeypatch.setattr(footprint, "main_memory", lambda: MainMemory(8 * GB, 16 * GB))
-    monkeypatch.setattr(footprint, "gpu_memory", lambda _gpus: None)
+    monkeypatch.setattr(machine, "main_memory", lambda: MainMemory(8 * GB, 16 * GB))
+    monkeypatch.setattr(machine, "gpu_memory", lambda _gpus: None)
     return NodeConfig(home=tmp_path)
 
 
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(footprint, "gpu_memory", lambda _gpus: GpuMemory(6 * GB, 8 * GB))
+    monkeypatch.setattr(machine, "gpu_memory", lambda _gpus: GpuMemory(6 * GB, 8 * GB))
 
 
 def test_on_a_cpu_all_is_main_memory(config: NodeConfig) -> None:
@@ -81,7 +86,7 @@ def test_strategies_keep_what_is_said_of_them(name: str) -> None:
     numel = 128 * 64
     x = torch.zeros(numel, dtype=torch.float64 if name == "dadao" else torch.float32)
     built = build_strategy(name, {}, x)
-    buffers, _ = footprint._KEPT[name]
+    buffers, _ = machine._KEPT[name]
     kept = sum(tensor.numel() for tensor in built.buffers().values() if tensor.numel() >= numel)
     assert kept / numel == buffers
 
