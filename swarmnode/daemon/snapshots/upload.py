@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -169,7 +169,9 @@ class Uploads:
         self._shelf = shelf
         self._env = env
         self._may_serve = may_serve
-        self.pay = _let_through if rate_bytes_per_s is None else Throttle(rate_bytes_per_s, env).pay
+        self.pay: Callable[[int], Awaitable[None]] = _let_through
+        if rate_bytes_per_s is not None:
+            self.pay = Throttle(rate_bytes_per_s, env).pay
         self._found_rotten = found_rotten
         self._pool = BufferPool()
         self._streams: Counter[PeerId] = Counter()
