@@ -112,7 +112,11 @@ class Tasks:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[trio.Nursery]:
-        """Let tasks be started while the block is open; it ends when they have, as a nursery."""
+        """Let tasks be started until the end of the block, which waits for them as a nursery does.
+
+        So the body of the block lasts as long as the part runs. After it, tasks that go on may
+        start others, and nothing else should.
+        """
         async with trio.open_nursery() as nursery:
             self._nurseries = [nursery]
             self.are_open = True
