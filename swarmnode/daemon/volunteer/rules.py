@@ -319,7 +319,7 @@ class Volunteer:
 
     async def _see_worker(self, machine: Machine) -> dict[str, Any]:
         pid = self._held.worker_pid
-        use = machine.process_use(pid) if pid else None
+        use = machine.process_use(pid) if pid is not None else None
         self.cpu_cores_used = None
         if use is None:
             self._cpu_seen.clear()
