@@ -214,9 +214,11 @@ class Agreement(ABC, Generic[LetterT]):
             Refused, Overloaded: there is one with this peer, or there are too many.
         """
         if peer in self._letters:
-            raise Refused(f"{self._kind}: one with {peer.short} is under way already")
+            raise Refused(f"{self._kind}: an agreement with {peer.short} is under way already")
         if len(self._letters) >= self._concurrent_max:
-            raise Overloaded(f"{self._kind}: {self._concurrent_max} are under way")
+            raise Overloaded(
+                f"{self._kind}: {self._concurrent_max} agreements are under way, no more at once"
+            )
         send, receive = trio.open_memory_channel[tuple[LetterT, Received]](_LETTERS_MAX)
         self._letters[peer] = send
         try:
