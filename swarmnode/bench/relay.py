@@ -150,7 +150,7 @@ class _Node:
             self.services,
             real_env(trio.current_time),
             quota=_UNLIMITED,
-            find_session=self._sessions.get,
+            sessions=self._sessions,
             host_of=lambda _peer: "",
         )
 

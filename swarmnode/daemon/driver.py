@@ -1,9 +1,12 @@
-"""What runs on Trio for every room: sans-IO cores, and several jobs on one stream.
+"""What runs on Trio for every room: sans-IO cores, tasks of a part, several jobs on one stream.
 
 A core is fed with :meth:`CoreDriver.feed` from any task; its effects are
 handed to ``carry_out`` in order before ``feed`` returns. ``carry_out`` must
 not wait: what takes time is started in a nursery by the one who passed it.
 It may feed the core: such an event is handled after the effects before it.
+
+A part that hears of sessions hears of them before it runs and after it has ended, too. Its
+:class:`Tasks` are there from the beginning, and say whether it runs; a nursery would not be.
 
 Several jobs on one stream: the first that fails ends all, and its error comes out as it is.
 """
@@ -12,12 +15,13 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 import trio
 
-from swarmnode.errors import SwarmNodeError
+from swarmnode.errors import InvariantViolation, SwarmNodeError
 from swarmnode.protocol.core import Core
 
 EventT = TypeVar("EventT")
@@ -93,6 +97,49 @@ class CoreDriver(Generic[EventT, EffectT]):
     def _carry_out_all(self) -> None:
         for effect in self._core.poll_effects():
             self._carry_out(effect)
+
+
+class Tasks:
+    """The tasks of one part of the node.
+
+    Attributes:
+        are_open: whether the part runs, and wants new tasks.
+    """
+
+    def __init__(self) -> None:
+        self.are_open = False
+        self._nurseries: list[trio.Nursery] = []  # the newest last; a part runs once at a time
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[trio.Nursery]:
+        """Let tasks be started until the end of the block, which waits for them as a nursery does.
+
+        So the body of the block lasts as long as the part runs. After it, tasks that go on may
+        start others, and nothing else should.
+        """
+        async with trio.open_nursery() as nursery:
+            self._nurseries = [nursery]
+            self.are_open = True
+            try:
+                yield nursery
+            finally:
+                self.are_open = False
+
+    def start_soon(self, job: Callable[..., Awaitable[Any]], *args: object) -> None:
+        """Start a task. Raises InvariantViolation if the part has never run."""
+        self._newest().start_soon(job, *args)
+
+    async def start(self, job: Callable[..., Awaitable[Any]], *args: object) -> Any:
+        """Start a task and return what it reports when it is up, as ``trio.Nursery.start``.
+
+        Raises InvariantViolation if the part has never run. Checkpoint: yes.
+        """
+        return await self._newest().start(job, *args)
+
+    def _newest(self) -> trio.Nursery:
+        if not self._nurseries:
+            raise InvariantViolation("expected a part of the node to run before it starts tasks")
+        return self._nurseries[-1]
 
 
 async def run_concurrently(*jobs: Callable[[], Awaitable[None]]) -> None:

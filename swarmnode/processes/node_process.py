@@ -14,7 +14,7 @@ from typing import Any
 import trio
 
 from swarmnode.config import Paths
-from swarmnode.daemon.worker.hold import ChildProcess
+from swarmnode.daemon.worker.process import ChildProcess
 from swarmnode.errors import SwarmNodeError, WorkerError
 from swarmnode.ipc.spawn import worker_command
 from swarmnode.processes.children import child, start_child

@@ -79,9 +79,7 @@ def _own_use(proc: Path) -> ProcessUse:
 
 def read_gpus() -> dict[str, GpuUse]:
     """Return NVIDIA's GPUs by their number; needs the package ``nvidia-ml-py``."""
-    nvml = nvml_library()
-    if nvml is None:
-        return {}
+    nvml = nvidia()
     found = {}
     for number in range(min(nvml.nvmlDeviceGetCount(), limits.METRICS_GPUS_MAX)):
         with contextlib.suppress(nvml.NVMLError):
@@ -89,17 +87,32 @@ def read_gpus() -> dict[str, GpuUse]:
     return found
 
 
+class NoNvidia:
+    """In place of NVIDIA's library where there is none, or no driver for it: it has no GPU."""
+
+    class NVMLError(Exception):
+        """There is no GPU of this number."""
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802 -- as that of the library
+        """Return how many GPUs there are."""
+        return 0
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:  # noqa: N802
+        """Return a GPU. Raises NVMLError."""
+        raise self.NVMLError(index)
+
+
 @cache
-def nvml_library() -> Any:
-    """Return NVIDIA's library, opened for as long as the process lives; None without one."""
+def nvidia() -> Any:
+    """Return NVIDIA's library, opened for as long as the process lives."""
     try:
         import pynvml
     except ImportError:
-        return None
+        return NoNvidia()
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return None
+        return NoNvidia()
     return pynvml
 
 

@@ -13,7 +13,6 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.snapshots.blobs import Blobs
-from swarmnode.daemon.snapshots.shelf import Runner
 from swarmnode.env import real_env
 from swarmnode.errors import DialFailed
 from swarmnode.ids import PeerId
@@ -28,6 +27,7 @@ from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
 from swarmnode.store.blobs import BlobStore
 from swarmnode.testing.memory_network import MemoryNetwork
+from swarmnode.store.shelf import Runner
 from swarmnode.wire.blobs import BlobManifest
 from tests.kits.session_kit import NETWORK_ID, start
 

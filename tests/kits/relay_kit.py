@@ -57,7 +57,7 @@ class Node:
             self.services,
             self.env,
             quota=quota,
-            find_session=self.sessions.get,
+            sessions=self.sessions,
             host_of=lambda _peer: "",
         )
         self.services.add_request("echo", self._echo)

@@ -29,7 +29,7 @@ TWICE: dict[str, frozenset[str]] = {
     ),
     # Each framework's callback; what users import.
     "swarmnode.integrations": frozenset({"SwarmCallback"}),
-    "swarmnode.daemon": frozenset({"FLOAT32_BYTES", "Piece", "TakeChannel", "check_names"}),
+    "swarmnode.daemon": frozenset({"FLOAT32_BYTES", "Piece", "check_names"}),
     "swarmnode.cli": frozenset({"Curve", "Finding", "Plan"}),
 }
 # Public, and without a caller in the product.

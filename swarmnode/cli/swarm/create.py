@@ -298,7 +298,7 @@ def write_swarm(
     has_own_data: bool = False,
 ) -> tuple[str, str]:
     """Sign and write a manifest of what was ``described``; return the link and this node's id."""
-    from swarmnode.daemon.nat.addresses import reachable_addresses
+    from swarmnode.daemon.nat.reach import reachable_addresses
     from swarmnode.limits import BOOTSTRAP_HINTS_MAX
     from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
     from swarmnode.store.files import write_atomic

@@ -62,7 +62,7 @@ def trust(
     from swarmnode.cli.swarm.lookup import look_around, own_node, resolve, somebody_sits_there
     from swarmnode.cli.trust.costs import measure
     from swarmnode.cli.trust.report import make_report
-    from swarmnode.daemon.volunteer.footprint import computed
+    from swarmnode.daemon.volunteer.machine import computed
 
     def tell(text: str) -> None:
         if not as_json:

@@ -23,8 +23,7 @@ from typing import Any
 import msgspec
 
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.volunteer import footprint
-from swarmnode.daemon.volunteer.footprint import Footprint
+from swarmnode.daemon.volunteer.machine import Footprint, computed, measured
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ipc.control import PROGRAM_TASK
 from swarmnode.ipc.spawn import worker_command, worker_environment
@@ -158,7 +157,7 @@ def _why_no_trial(manifest: Manifest, config: NodeConfig) -> str:
         return "another version of the task is installed here"
     if find_spec("torch") is None:
         return "torch is not installed here"
-    if not footprint.computed(manifest, config, config.device).fits:
+    if not computed(manifest, config, config.device).fits:
         return "memory would not do"
     return ""
 
@@ -174,7 +173,7 @@ def _read(said: bytes, config: NodeConfig) -> Measured:
             how = f"measured here: {steps} steps in {took_s:.2g} s"
             parts = int(answer["parts"])
             cut = f", with batches in {parts} parts as memory is short" if parts > 1 else ""
-            memory = footprint.measured(
+            memory = measured(
                 int(answer["main_bytes"]), int(answer["gpu_bytes"]), how + cut, config
             )
             seconds = max(STEP_S_MIN, took_s / max(1, steps))

@@ -22,8 +22,8 @@ from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.app.node import Node, TrainingChoice
 from swarmnode.daemon.volunteer import machine
+from swarmnode.daemon.worker.foreign import programs_or
 from swarmnode.daemon.worker.process import start_worker_process
-from swarmnode.daemon.worker.program import programs_or
 from swarmnode.env import real_env
 from swarmnode.errors import one_error
 from swarmnode.net.tcp import TcpTransport

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.driver import CoreDriver
+from swarmnode.daemon.driver import CoreDriver, Tasks
 from swarmnode.daemon.transport.network import Network, remote_address
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -81,7 +81,7 @@ class Discovery:
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(
             self.core, self._carry_out, now=env.monotonic
         )
-        self._nursery: trio.Nursery | None = None
+        self._tasks = Tasks()
         self._answers: dict[tuple[PeerId, int], wire.Answer] = {}
         self._waiting: dict[int, tuple[trio.Event, list[_Answer]]] = {}
         self._last_command = 0
@@ -89,15 +89,11 @@ class Discovery:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take part until cancelled."""
-        try:
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                self._driver.feed(events.Discovered(self._recall()))
-                nursery.start_soon(self._driver.run)
-                nursery.start_soon(self._remember_now_and_then)
-                task_status.started()
-        finally:
-            self._nursery = None  # sessions that end later still say what became of requests
+        async with self._tasks.open() as nursery:
+            self._driver.feed(events.Discovered(self._recall()))
+            nursery.start_soon(self._driver.run)
+            task_status.started()
+            await self._remember_now_and_then()
 
     # --- for the rest of the node ---------------------------------------------------------
 
@@ -189,8 +185,9 @@ class Discovery:
     def _request(self, send: events.Send) -> None:
         """Ask over the session that there is; dial only if there is none."""
         session = self._network.connected(send.peer, dial_anew=send.anew)
-        if self._nursery is not None and not (session and self._ask(session, send)):
-            self._nursery.start_soon(self._dial_and_ask, send)
+        # Sessions that end after us still say what became of their requests, and the core asks on.
+        if self._tasks.are_open and not (session and self._ask(session, send)):
+            self._tasks.start_soon(self._dial_and_ask, send)
 
     async def _dial_and_ask(self, send: events.Send) -> None:
         try:
@@ -233,8 +230,7 @@ class Discovery:
         message: wire.Message = decode_record(payload, _MESSAGE)
         if not isinstance(message, wire.Request):
             raise MalformedMessage(f"expected a request of the DHT, got a {type(message).__name__}")
-        session = self._network.sessions.get(peer)
-        observed = remote_address(session) if session is not None else ""
+        observed = self._network.remote_address_of(peer)
         self._driver.feed(events.Received(peer, message, observed))
         return encode_record(self._answers.pop((peer, message.id)))
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from operator import itemgetter
 from statistics import median_low
 from typing import Literal
 
@@ -178,8 +178,10 @@ def _peers(claims: Sequence[Claim]) -> tuple[str, ...]:
         for claim in claims
         if claim.author is not None
     ]
-    ranked = [hint for row in zip_longest(*columns) for hint in row if hint is not None]
-    return tuple(dict.fromkeys(ranked))[: limits.BOOTSTRAP_HINTS_MAX]
+    ranked = sorted(
+        ((rank, hint) for column in columns for rank, hint in enumerate(column)), key=itemgetter(0)
+    )
+    return tuple(dict.fromkeys(hint for _, hint in ranked))[: limits.BOOTSTRAP_HINTS_MAX]
 
 
 def can_be_told(address: str) -> bool:
@@ -205,7 +207,7 @@ async def find_swarms(
     names: Iterable[str], discovery: Discovery, lan: LanBeacon | None, env: Env
 ) -> list[Claim]:
     """Return what nodes on the LAN say, and what the DHT has under these names."""
-    claims = claims_of_lan(lan.peers(env.monotonic())) if lan is not None else []
+    claims = claims_of_lan(_on_lan(lan, env))
 
     async def look_up(name: str) -> None:
         try:
@@ -227,8 +229,12 @@ def searched(discovery: Discovery, lan: LanBeacon | None, env: Env) -> Searched:
     return Searched(
         dht_contacts=discovery.core.statistics().contacts,
         lan_interfaces=lan.interfaces if lan is not None else None,
-        lan_peers=len(lan.peers(env.monotonic())) if lan is not None else 0,
+        lan_peers=len(_on_lan(lan, env)),
     )
+
+
+def _on_lan(lan: LanBeacon | None, env: Env) -> tuple[LanPeer, ...]:
+    return () if lan is None else tuple(lan.peers(env.monotonic()))
 
 
 def in_words(searched: Searched) -> str:

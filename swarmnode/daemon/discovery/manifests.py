@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -91,9 +91,9 @@ class ManifestKeeper:
                 found: list[Manifest] = []
                 with trio.move_on_after(limits.MANIFEST_ROUND_S):
                     async with trio.open_nursery() as nursery:
+                        take = functools.partial(_take_first, found, nursery.cancel_scope)
                         for peer, addresses in list(candidates().items()):
-                            ask = functools.partial(self._ask, network, peer, addresses, errors)
-                            nursery.start_soon(_first, ask, found, nursery.cancel_scope)
+                            nursery.start_soon(self._ask, network, peer, addresses, errors, take)
                 if found:
                     return found[0]
                 self._give_up_if_all_refuse(errors)
@@ -106,19 +106,18 @@ class ManifestKeeper:
         peer: PeerId,
         addresses: tuple[str, ...],
         errors: dict[PeerId, SwarmNodeError],
-    ) -> Manifest | None:
-        """Return the manifest if this peer has a good one; else note why not."""
+        take: Callable[[Manifest], None],
+    ) -> None:
+        """Take the manifest if this peer has a good one; else note why not."""
         try:
             session = await network.connect(peer, addresses)
-            manifest = await self._request(session)
+            take(await self._request(session))
         except SwarmNodeError as error:
             if str(error) != str(errors.get(peer, "")):  # said once: it is asked again and again
                 is_wrong = isinstance(error, ProtocolError | Refused)
                 level = _log.warning if is_wrong else _log.info
                 level("no manifest", peer=peer.short, why=str(error))
             errors[peer] = error
-            return None
-        return manifest
 
     async def _request(self, session: Session) -> Manifest:
         manifest = self._take(await request_manifest(session, self.link.swarm_key))
@@ -127,9 +126,10 @@ class ManifestKeeper:
 
     def _give_up_if_all_refuse(self, errors: dict[PeerId, SwarmNodeError]) -> None:
         """A peer of the link that is reached but proves to be wrong will not get better."""
-        wrong = [errors.get(hint.peer) for hint in self.link.hints]
-        if wrong and all(isinstance(error, ProtocolError | Refused) for error in wrong):
-            assert wrong[0] is not None
+        named = [hint.peer for hint in self.link.hints]
+        wrong = [errors[peer] for peer in named if peer in errors]
+        wrong = [error for error in wrong if isinstance(error, ProtocolError | Refused)]
+        if wrong and len(wrong) == len(named):
             raise wrong[0]
 
     def save(self) -> None:
@@ -194,13 +194,10 @@ def check_names(link: SwarmLink, manifest: Manifest) -> None:
         )
 
 
-async def _first(
-    ask: Callable[[], Awaitable[Manifest | None]], found: list[Manifest], scope: trio.CancelScope
-) -> None:
-    manifest = await ask()
-    if manifest is not None:
-        found.append(manifest)
-        scope.cancel()
+def _take_first(found: list[Manifest], scope: trio.CancelScope, manifest: Manifest) -> None:
+    """Note a manifest, and ask no more peers for it."""
+    found.append(manifest)
+    scope.cancel()
 
 
 def parse_version(text: str) -> tuple[int, ...]:

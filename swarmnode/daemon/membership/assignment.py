@@ -139,6 +139,28 @@ class Shards:
                 self._withdraw(shard)
 
 
+class NoShards:
+    """In place of ``Shards`` until a worker says what its data makes: nothing comes of anything.
+
+    It stays so where the worker trains on other data than the swarm's creator.
+    """
+
+    def refresh(self, view: events.View) -> None:
+        """See ``Shards``."""
+
+    def worker_up(self) -> None:
+        """See ``Shards``."""
+
+    def worker_gone(self) -> None:
+        """See ``Shards``."""
+
+    def rest(self) -> None:
+        """See ``Shards``."""
+
+    def finished(self, shard: Shard) -> None:
+        """See ``Shards``."""
+
+
 class ShardAssigner:
     """Part of a trainer: hears what the worker does, and tells it which shards to take.
 
@@ -155,21 +177,20 @@ class ShardAssigner:
         post: Callable[[TakeShard | DropShard], None],
         env: Env,
     ) -> None:
-        self.shards: Shards | None = None
+        self.shards: Shards | NoShards = NoShards()
         self._part = part
         self._manifest = manifest
         self._self_id = self_id
         self._post = post
         self._env = env
         self._n_shards = 0
-        self._made = trio.Event()
+        self._made, self._to_run = trio.open_memory_channel[Shards](1)
 
     async def run(self) -> None:
         """Keep the view of shards fresh until cancelled."""
-        await self._made.wait()
-        assert self.shards is not None
+        shards = await self._to_run.receive()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.shards.run)
+            nursery.start_soon(shards.run)
             while True:
                 await self._part.changed.wait()
                 self._refresh()
@@ -182,46 +203,44 @@ class ShardAssigner:
         creators = self._manifest.data_hash.hex()
         if ready.n_shards == 0 or (creators and ready.data_hash != creators):
             return
-        if self.shards is None:
-            self._n_shards = ready.n_shards
-            core = ShardCore(self._self_id, self._manifest.seed, ready.n_shards)
-            self.shards = Shards(
-                core,
-                say=self._part.state.say,
-                assign=self._assign,
-                withdraw=self._withdraw,
-                env=self._env,
-            )
-            self._made.set()
+        if not self._n_shards:
+            self._begin(ready.n_shards)
         self._refresh()
         self.shards.worker_up()
 
+    def _begin(self, n_shards: int) -> None:
+        """The first worker has said how many shards there are; the next ones say the same."""
+        self._n_shards = n_shards
+        self.shards = shards = Shards(
+            ShardCore(self._self_id, self._manifest.seed, n_shards),
+            say=self._part.state.say,
+            assign=self._assign,
+            withdraw=self._withdraw,
+            env=self._env,
+        )
+        self._made.send_nowait(shards)
+
     def worker_gone(self) -> None:
         """It died; what it had begun begins anew."""
-        if self.shards is not None:
-            self.shards.worker_gone()
+        self.shards.worker_gone()
 
     def rests(self) -> None:
         """It is paused, or has done all that was asked: others may have its shards."""
-        if self.shards is not None:
-            self.shards.rest()
+        self.shards.rest()
 
     def goes_on(self) -> None:
         """It trains again."""
-        if self.shards is not None:
-            self._refresh()
-            self.shards.worker_up()
+        self._refresh()
+        self.shards.worker_up()
 
     def finished(self, epoch: int, index: int) -> None:
         """It has trained a shard to the end."""
         _log.debug("shard done", epoch=epoch, shard=index)
-        if self.shards is not None:
-            self.shards.finished(Shard(epoch, index))
+        self.shards.finished(Shard(epoch, index))
 
     # --- inside -----------------------------------------------------------------------------
 
     def _refresh(self) -> None:
-        assert self.shards is not None
         now = self._env.monotonic()
         live = self._part.partners()
         view = shard_view(self._part.state.view, live, now, self_id=self._self_id)

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.driver import CoreDriver
+from swarmnode.daemon.driver import CoreDriver, Tasks
 from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -125,7 +125,7 @@ class Members:
         self._network = network
         self._gate = gate
         self._resolve = resolve
-        self._nursery: trio.Nursery | None = None
+        self._tasks = Tasks()
         self._greetings: dict[PeerId, trio.Event] = {}
         self._is_leaving = False
         self._farewells: list[swim_events.Send] = []
@@ -144,12 +144,12 @@ class Members:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep neighbours until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+        async with self._tasks.open() as nursery:
             nursery.start_soon(self._contacts.run)
             nursery.start_soon(self._swim.run)
-            nursery.start_soon(self._stay_admitted)
             task_status.started()
+            await self._stay_admitted()
+            await trio.sleep_forever()
 
     def add_hints(self, hints: tuple[Hint, ...]) -> None:
         """Remember addresses from a link; they are dialled soon."""
@@ -167,11 +167,11 @@ class Members:
 
     async def connect(self, peer: PeerId) -> Session:
         """Return a session with a member, dialled if need be. Raises SwarmNodeError."""
-        session = self.sessions.get(peer)
-        if session is None:
-            addresses = self.book.addresses_of(peer) or await self._resolve(peer)
-            session = await self._network.connect(peer, addresses)
-            await self._greet(session)
+        if peer in self.sessions:
+            return self.sessions[peer]
+        addresses = self.book.addresses_of(peer) or await self._resolve(peer)
+        session = await self._network.connect(peer, addresses)
+        await self._greet(session)
         return session
 
     def keeps(self, peer: PeerId) -> bool:
@@ -198,9 +198,9 @@ class Members:
 
     def session_opened(self, session: Session) -> None:
         """Part of ``SessionWatcher``: a new session takes the place of the old one."""
-        if session.peer in self.sessions and self._nursery is not None:
+        if session.peer in self.sessions and self._tasks.are_open:
             self._lost(session.peer)
-            self._nursery.start_soon(self._greet_quietly, session)
+            self._tasks.start_soon(self._greet_quietly, session)
 
     def session_closed(self, session: Session) -> None:
         """Part of ``SessionWatcher``."""
@@ -236,8 +236,7 @@ class Members:
             await self._greet_quietly(self._rng.choice(list(self.sessions.values())))
 
     def _dial(self, effect: contacts.Dial) -> None:
-        assert self._nursery is not None
-        self._nursery.start_soon(self._meet, effect.peer, effect.addresses)
+        self._tasks.start_soon(self._meet, effect.peer, effect.addresses)
 
     async def _meet(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         try:
@@ -275,12 +274,11 @@ class Members:
         return self._gate.is_member(peer)
 
     async def _answer_hello(self, peer: PeerId, payload: bytes) -> bytes:
-        if self._nursery is None:
+        if not self._tasks.are_open:
             raise Overloaded("this node is still starting: say hello again in a moment")
-        session = self._network.sessions.get(peer)
-        if session is None:  # it is being replaced, or is only a probe
+        if peer not in self._network.sessions:  # it is being replaced, or is only a probe
             raise Refused("say hello on the session that stays")
-        self._admit(session, decode_record(payload, SwarmHello))
+        self._admit(self._network.sessions[peer], decode_record(payload, SwarmHello))
         return encode_record(self._gate.hello())
 
     def _admit(self, session: Session, hello: SwarmHello) -> None:
@@ -312,8 +310,8 @@ class Members:
             case swim_events.Send(peer, message):
                 if self._is_leaving:
                     self._farewells.append(effect)
-                elif self._nursery is not None:
-                    self._nursery.start_soon(self._send, peer, encode_record(message))
+                elif self._tasks.are_open:
+                    self._tasks.start_soon(self._send, peer, encode_record(message))
             case swim_events.Changed():
                 self._changed(effect)
             case swim_events.KeyConflict(epoch=epoch):

@@ -104,7 +104,7 @@ class Reporter:
         """Say what is new since last time."""
         whole, now = self.make().update(self.peer, self._earlier), trio.current_time()
         news = _difference(self._said, whole)
-        if news is None or (_is_only_time(news) and now < self._said_at + limits.REPORT_TIME_S):
+        if _is_empty(news) or (_is_only_time(news) and now < self._said_at + limits.REPORT_TIME_S):
             return
         try:
             self.state.say(news)
@@ -166,17 +166,20 @@ def _text(content: RegisterContent | None) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _difference(said: Update, whole: Update) -> Update | None:
-    """Return what of ``whole`` was not said yet, and what is no longer so; None if nothing."""
+def _difference(said: Update, whole: Update) -> Update:
+    """Return what of ``whole`` was not said yet, and what is no longer so."""
     leases = {key: ttl for key, ttl in whole.leases.items() if key not in said.leases}
     leases |= {key: 0 for key in said.leases if key not in whole.leases}
-    news = Update(
+    return Update(
         leases,
         {k: v for k, v in whole.counters.items() if said.counters.get(k) != v},
         {k: v for k, v in whole.registers.items() if said.registers.get(k) != v},
         {k: v for k, v in whole.maxima.items() if said.maxima.get(k) != v},
     )
-    return news if (news.leases or news.counters or news.registers or news.maxima) else None
+
+
+def _is_empty(news: Update) -> bool:
+    return not (news.leases or news.counters or news.registers or news.maxima)
 
 
 def _is_only_time(news: Update) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.driver import CoreDriver
+from swarmnode.daemon.driver import CoreDriver, Tasks
 from swarmnode.env import Env
 from swarmnode.errors import MalformedMessage, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
@@ -47,6 +47,8 @@ class StateKeeper:
     Attributes:
         core: to be read.
         disk_failure: why our own words do not get out, "" if they do.
+        journal_bytes: size of the journal on disk.
+        is_open: whether the journal has been read: before that nothing may be said.
         on_changed: told of every author whose part has changed, and in what.
         on_key_elsewhere: another node signs with our key, in this boot epoch.
     """
@@ -62,13 +64,14 @@ class StateKeeper:
         env: Env,
     ) -> None:
         self.disk_failure = ""
+        self.journal_bytes = 0
+        self.is_open = False
         self.on_changed: Callable[[PeerId, frozenset[str]], None] = lambda _author, _names: None
         self.on_key_elsewhere: Callable[[int], None] = lambda _epoch: None
         self._self_id = identity.peer_id
         self._path = journal
         self._env = env
-        self._journal: Journal | None = None
-        self._nursery: trio.Nursery | None = None
+        self._tasks = Tasks()
         self._outboxes: dict[PeerId, trio.MemorySendChannel[bytes]] = {}
         self._to_write: list[events.Persist] = []
         self._write_wanted = trio.Event()
@@ -97,31 +100,22 @@ class StateKeeper:
         Raises:
             StorageError: the journal cannot be opened.
         """
-        self._journal = await self._env.in_thread(Journal, self._path)
+        journal = await self._env.in_thread(Journal, self._path)
         try:
-            self._restore(self._journal)
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
+            self._restore(journal)
+            self.is_open = True
+            async with self._tasks.open() as nursery:
                 nursery.start_soon(self._driver.run)
-                nursery.start_soon(self._write)
+                nursery.start_soon(self._write, journal)
                 nursery.start_soon(self._follow_clock)
                 task_status.started()
+                await trio.sleep_forever()
         finally:
-            self._journal.close()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the journal has been read: before that nothing may be said."""
-        return self._nursery is not None
+            journal.close()
 
     def say(self, update: events.Update) -> None:
         """Say something about this node; see ``events.Update``."""
         self._driver.feed(update)
-
-    @property
-    def journal_bytes(self) -> int:
-        """Size of the journal on disk."""
-        return self._journal.statistics().size_bytes if self._journal is not None else 0
 
     def fingerprint(self) -> str:
         """Return hexadecimal digits that are equal on nodes that hold the same records."""
@@ -129,9 +123,10 @@ class StateKeeper:
 
     def own_claims(self) -> dict[bytes, SnapshotClaim]:
         """Return which snapshots this node said it held, in its earlier life too."""
-        chain = self.view.ledger.chains.get(self._self_id)
-        document = self.view.ledger.document
-        return {} if chain is None else document.snapshots.of(chain.actor)
+        ledger = self.view.ledger
+        if self._self_id not in ledger.chains:
+            return {}
+        return ledger.document.snapshots.of(ledger.chains[self._self_id].actor)
 
     def stored_addresses(self) -> dict[PeerId, tuple[str, ...]]:
         """Return where others said that they were, also those who were not heard of lately."""
@@ -157,17 +152,15 @@ class StateKeeper:
 
     def neighbour_up(self, session: Session) -> None:
         """Part of ``NeighbourWatcher``."""
-        assert self._nursery is not None
         send, receive = trio.open_memory_channel[bytes](limits.STATE_OUTBOX_MAX)
         self._outboxes[session.peer] = send
-        self._nursery.start_soon(self._send_all, session, receive)
+        self._tasks.start_soon(self._send_all, session, receive)
         self._driver.feed(events.NeighbourUp(session.peer))
 
     def neighbour_down(self, peer: PeerId) -> None:
         """Part of ``NeighbourWatcher``."""
-        outbox = self._outboxes.pop(peer, None)
-        if outbox is not None:
-            outbox.close()
+        if peer in self._outboxes:
+            self._outboxes.pop(peer).close()
         self._driver.feed(events.NeighbourDown(peer))
 
     async def _send_all(self, session: Session, outbox: trio.MemoryReceiveChannel[bytes]) -> None:
@@ -206,11 +199,10 @@ class StateKeeper:
                 self.on_key_elsewhere(epoch)
 
     def _post(self, peer: PeerId, message: wire.Message) -> None:
-        outbox = self._outboxes.get(peer)
-        if outbox is None:
+        if peer not in self._outboxes:
             return
         try:
-            outbox.send_nowait(encode_message(message))
+            self._outboxes[peer].send_nowait(encode_message(message))
         except trio.WouldBlock:
             _log.debug("a slow neighbour misses some state", peer=peer.short)
         except trio.BrokenResourceError:
@@ -219,6 +211,7 @@ class StateKeeper:
     # --- journal --------------------------------------------------------------------------
 
     def _restore(self, journal: Journal) -> None:
+        self.journal_bytes = journal.statistics().size_bytes
         found = journal.recovered
         if found.cut_bytes:
             _log.warning(
@@ -241,22 +234,22 @@ class StateKeeper:
             self._to_write.append(effect)
             self._write_wanted.set()
 
-    async def _write(self) -> None:
+    async def _write(self, journal: Journal) -> None:
         """Write what waits, a batch at a time; our own words go out once they are on disk."""
         while True:
             await self._write_wanted.wait()
             self._write_wanted = trio.Event()
             batch, self._to_write = self._to_write, []
-            while batch and not await self._write_batch(batch):
+            while batch and not await self._write_batch(journal, batch):
                 # What others say comes again with the next comparison; our own word waits.
                 batch = [each for each in batch if each.sequence is not None]
                 await trio.sleep(limits.STATE_DISK_RETRY_S)
 
-    async def _write_batch(self, batch: list[events.Persist]) -> bool:
+    async def _write_batch(self, journal: Journal, batch: list[events.Persist]) -> bool:
         """Return whether it is on disk."""
         own = [each.sequence for each in batch if each.sequence is not None]
         try:
-            await self._env.in_thread(_append, self._journal, batch, bool(own))
+            await self._env.in_thread(_append, journal, batch, bool(own))
         except StorageError as error:
             self._note_failure(error)
             return False
@@ -264,11 +257,12 @@ class StateKeeper:
         for sequence in own:
             self._driver.feed(events.Persisted(sequence))
         try:
-            await self._rotate_if_long()
+            await self._rotate_if_long(journal)
         except StorageError as error:
             self._note_failure(error)  # the old generation goes on
         else:
             self.disk_failure = ""
+        self.journal_bytes = journal.statistics().size_bytes
         return True
 
     def _note_failure(self, error: StorageError) -> None:
@@ -276,11 +270,10 @@ class StateKeeper:
             _log.error("the shared state is not written down; training goes on", why=str(error))
         self.disk_failure = str(error)
 
-    async def _rotate_if_long(self) -> None:
-        assert self._journal is not None
-        if self._journal.needs_rotation(self.core.statistics().held_bytes):
+    async def _rotate_if_long(self, journal: Journal) -> None:
+        if journal.needs_rotation(self.core.statistics().held_bytes):
             payloads = [encode_record(signed) for signed in self.core.journal_records()]
-            await self._env.in_thread(self._journal.rotate, payloads)
+            await self._env.in_thread(journal.rotate, payloads)
 
 
 def _append(journal: Journal, batch: Iterable[events.Persist], must_sync: bool) -> None:

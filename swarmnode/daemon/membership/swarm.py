@@ -40,7 +40,7 @@ from swarmnode.wire import dht as wire_dht
 from swarmnode.wire.swarm import Manifest
 
 _log = get_logger("swarmnode.daemon.membership")
-_IDLE = ("left", "failed", "stopped")
+_AT_WORK = ("starting", "syncing", "training", "serving", "paused")
 _WITH_MODEL = ("training", "paused", "stopped")
 
 
@@ -151,8 +151,11 @@ class SwarmPart:
     def step_times_s(self) -> dict[PeerId, float]:
         """Return how long a local step takes, as each other one says who trains now."""
         others = (self.peer_report(peer) for peer in self.partners() if peer != self._self_id)
-        said = {report.peer: report.numbers.get(STEP_TIME_S) for report in others}
-        return {peer: seconds for peer, seconds in said.items() if seconds is not None}
+        return {
+            report.peer: report.numbers[STEP_TIME_S]
+            for report in others
+            if STEP_TIME_S in report.numbers
+        }
 
     def addresses_changed(self) -> None:
         """Others reach us somewhere else: those who want to come should know at once."""
@@ -204,7 +207,7 @@ class SwarmPart:
 
     async def _publish(self) -> None:
         """Be found in the DHT; say so again when it is no longer what we said."""
-        said: tuple[tuple[str, ...], int, int] | None = None
+        said: tuple[tuple[str, ...], int, int] = (), 0, 0  # nothing: we are a member, at least
         # At once: a peer that asks us has found us then, even while all that we knew are gone. As
         # soon as others are met, the core says everything again.
         while True:
@@ -213,7 +216,7 @@ class SwarmPart:
             contacts = min(
                 limits.DHT_BUCKET_CONTACTS, self._composition.discovery.core.statistics().contacts
             )
-            if said is None or _is_out_of_date(said, (addresses, members, contacts)):
+            if _is_out_of_date(said, (addresses, members, contacts)):
                 try:
                     await self._publish_once(addresses, members)
                     said = (addresses, members, contacts)
@@ -230,7 +233,7 @@ class SwarmPart:
 
 
 def _may_train(report: PeerReport) -> bool:
-    return report.role == "trainer" and report.state is not None and report.state not in _IDLE
+    return report.role == "trainer" and report.state in _AT_WORK
 
 
 def _is_out_of_date(

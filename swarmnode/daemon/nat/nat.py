@@ -20,10 +20,9 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig, is_loopback, parse_host_port
-from swarmnode.daemon.nat.punching import Punching
+from swarmnode.daemon.nat.punching import Punching, RtcWays
 from swarmnode.daemon.nat.reach import Reach, ReachAnswers
 from swarmnode.daemon.nat.relay import RelayService
-from swarmnode.daemon.nat.rtc_ways import RtcWays
 from swarmnode.daemon.nat.signals import Signals
 from swarmnode.daemon.nat.upgrade import Inviting, Upgrader
 from swarmnode.daemon.transport.network import Network, remote_address
@@ -46,6 +45,7 @@ from swarmnode.protocol.nat.reach import Reachability, network_of
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.nat import Mapper, NatKind, NatSnapshot, Reachable
+from swarmnode.wire.connect.relay import LEG_MAGIC
 
 _log = get_logger("swarmnode.daemon.nat")
 _MAPPERS: dict[str, Mapper] = {"PCP": "pcp", "NAT-PMP": "nat-pmp", "UPnP": "upnp"}
@@ -83,23 +83,23 @@ class Nat:
         self._env = env
         self._ways: tuple[tuple[str, Inviting], ...] = ()
         self._resumed = 0
-        find_session = network.sessions.get
+        sessions = network.sessions
         self.signals = Signals(
-            services, identity, env, find_session=find_session, address_of=remote_address
+            services, identity, env, sessions=sessions, address_of=remote_address
         )
         ReachAnswers(
             services,
             env,
-            find_session=find_session,
+            sessions=sessions,
             address_of=remote_address,
             probe=network.shake_hands_only,
         )
-        self.reach = Reach(env, find_session=find_session, on_change=self._reach_changed)
+        self.reach = Reach(env, sessions=sessions, on_change=self._reach_changed)
         self.relay = RelayService(
             services,
             env,
             quota=relay_quota(config),
-            find_session=find_session,
+            sessions=sessions,
             host_of=self._host_of,
         )
         self.relays = Relays(services, network.connect, transport.dial)
@@ -118,7 +118,7 @@ class Nat:
         network.watchers += [self.reach, self.relay, self]
         network.keepers += [lambda peer: peer in self.relays.held, self.relay.serves]
         network.ways.dial_relayed = self.relays.dial
-        network.listener.serve_leg = self.relay.serve_leg
+        network.listener.uses[LEG_MAGIC] = self.relay.serve_leg
         network.also_listen = self._also_listen
 
     # --- running ----------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Nat:
             self.signals,
             engine,
             stun_servers=self.stun_servers,
-            may_offer=self._is_relayed,
+            may_invite=self._is_relayed,
             take=self._take,
         )
 
@@ -231,9 +231,9 @@ class Nat:
             return None
 
         async def ask_probe(index: int, port: int, transaction: bytes) -> None:
-            session = self._network.sessions.get(servers[index][0])
-            if session is not None:
-                await request_probe(session, port, transaction)
+            peer, _ = servers[index]
+            if peer in self._network.sessions:
+                await request_probe(self._network.sessions[peer], port, transaction)
 
         self.behaviour = await survey_nat([address for _, address in servers], ask_probe)
         return self.behaviour
@@ -268,19 +268,22 @@ class Nat:
 
     def _dialled_address(self, peer: PeerId) -> str:
         """Return where we have reached a peer directly, "" if we have not."""
-        session = self._network.sessions.get(peer)
-        if session is None or not self._network.was_dialled(session):
+        if self._path_to(peer) != "direct":
             return ""
-        return remote_address(session) if path_of(session.channel_description) == "direct" else ""
+        session = self._network.sessions[peer]
+        return remote_address(session) if self._network.was_dialled(session) else ""
 
     def _host_of(self, peer: PeerId) -> str:
-        session = self._network.sessions.get(peer)
-        address = "" if session is None else remote_address(session)
+        address = self._network.remote_address_of(peer)
         return parse_address(address)[0] if address else ""
 
     def _is_relayed(self, peer: PeerId) -> bool:
-        session = self._network.sessions.get(peer)
-        return session is not None and path_of(session.channel_description) == "relay"
+        return self._path_to(peer) == "relay"
+
+    def _path_to(self, peer: PeerId) -> str:
+        """Return the kind of way that the session with a peer takes, "" without a session."""
+        sessions = self._network.sessions
+        return path_of(sessions[peer].channel_description) if peer in sessions else ""
 
     async def _take(self, peer: PeerId, channel: Channel) -> None:
         """Move the session to a channel that the peer has begun; if not, it stays as it was."""

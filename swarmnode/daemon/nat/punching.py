@@ -1,13 +1,16 @@
-"""TCP hole punches between two nodes that talk to each other through a relay.
+"""Hole punches between two nodes that talk to each other through a relay: TCP, and UDP by WebRTC.
 
-The plan is ``protocol/nat/punch.py``, the connections ``net/punch.py``; here they are brought
-together, with signals that the relay carries. While it takes place each side holds a connection
-from its listening port to the relay: it tells what the NAT makes of that port, and keeps it so.
+Of TCP punches the plan is ``protocol/nat/punch.py``, the connections ``net/punch.py``; here they
+are brought together, with signals that the relay carries. While it takes place each side holds a
+connection from its listening port to the relay: it tells what the NAT makes of that port, and keeps
+it so.
+
+WebRTC, ``net/rtc``, is for where UDP can be punched and TCP cannot.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -15,36 +18,34 @@ from typing import Any, TypeVar
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.nat.signals import Received, Signals
+from swarmnode.daemon.nat.signals import Agreement, Received, Signals, TakeChannel
 from swarmnode.env import Env
-from swarmnode.errors import DeadlineExceeded, Overloaded, Refused, SwarmNodeError
+from swarmnode.errors import DeadlineExceeded, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.punch import Puncher, dial_from
+from swarmnode.net.rtc import RtcEngine
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.where import ask_where
 from swarmnode.protocol.nat.punch import SIGNAL_KIND, Invited, Inviter, Sides, make_address
-from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.connect import punch as wire
+from swarmnode.wire.connect.nat import RtcAnswer, RtcOffer
 from swarmnode.wire.connect.punch import PunchAddress, PunchAnswer, PunchGo, PunchOffer
 from swarmnode.wire.packing import decode_record, encode_record
 
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
-_log = get_logger("swarmnode.daemon.nat")
-
-TakeChannel = Callable[[PeerId, Channel], Awaitable[None]]
+RTC_SIGNAL_KIND = "rtc"
 _MessageT = TypeVar("_MessageT", PunchAnswer, PunchGo)
-_Letters = trio.MemorySendChannel[tuple[wire.Message, Received]]
+_Letters = trio.MemoryReceiveChannel[tuple[wire.Message, Received]]
 
 
-class Punching:
-    """Invites to punches, and accepts invitations.
+class Punching(Agreement[wire.Message]):
+    """Invites to TCP punches, and accepts invitations.
 
     Args:
         puncher: dials from the port that we listen on, which is ``port``.
         address_of: gives the HOST:PORT where we have reached a relay, or "".
-        may_invite: whether a peer's invitation is taken.
-        take: takes over the channel of a punch that the peer began.
+        may_invite, take: see ``Agreement``.
     """
 
     def __init__(
@@ -59,28 +60,19 @@ class Punching:
         take: TakeChannel,
         env: Env,
     ) -> None:
-        self._signals = signals
+        super().__init__(
+            signals,
+            SIGNAL_KIND,
+            concurrent_max=limits.PUNCHES_CONCURRENT_MAX,
+            may_invite=may_invite,
+            take=take,
+        )
         self._puncher = puncher
         self._own_id = own_id
         self._port = port
         self._address_of = address_of
-        self._may_invite = may_invite
-        self._take = take
         self._env = env
-        self._letters: dict[PeerId, _Letters] = {}
         self._lookouts: dict[str, _Lookout] = {}
-        self._nursery: trio.Nursery | None = None
-        signals.register(SIGNAL_KIND, self._on_signal)
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Accept invitations until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                task_status.started()
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
 
     async def invite(self, peer: PeerId, via: PeerId) -> Channel:
         """Return a TCP connection with a peer, punched with the help of ``via``.
@@ -94,70 +86,32 @@ class Punching:
             inviter = Inviter(
                 sides, nonce=self._env.token(wire.PUNCH_NONCE_BYTES), now=trio.current_time()
             )
-            await self._send(peer, inviter.offer, via)
+            await self._send(peer, encode_record(inviter.offer), via)
             answer, received = await _next(letters, PunchAnswer)
             go, start = inviter.handle_answer(
                 answer, observed=received.observed, now=trio.current_time()
             )
             with self._puncher.appoint(start.plan) as appointment:
-                await self._send(peer, go, via)
+                await self._send(peer, encode_record(go), via)
                 return await appointment.keep(start)
 
-    # --- being invited ----------------------------------------------------------------------
+    def _read(self, payload: bytes) -> wire.Message:
+        letter: wire.Message = decode_record(payload, _MESSAGE)
+        return letter
 
-    def _on_signal(self, received: Received) -> None:
-        """Neither waits nor raises: what makes no sense is dropped, and its author told nothing."""
-        try:
-            message: wire.Message = decode_record(received.payload, _MESSAGE)
-        except SwarmNodeError as error:
-            _log.debug("no letter about a punch", author=received.author.short, why=str(error))
-            return
-        letters = self._letters.get(received.author)
-        if not isinstance(message, PunchOffer):
-            if letters is not None:
-                _post(letters, message, received)
-        elif self._nursery is not None and letters is None and self._may_invite(received.author):
-            self._nursery.start_soon(self._accept, message, received)
+    def _is_offer(self, letter: wire.Message) -> bool:
+        return isinstance(letter, PunchOffer)
 
-    async def _accept(self, offer: PunchOffer, received: Received) -> None:
-        peer = received.author
-        try:
-            channel = await self._punch_back(offer, received)
-        except SwarmNodeError as error:
-            _log.debug("invited to a punch in vain", peer=peer.short, why=str(error))
-            return
-        await self._take(peer, channel)
-
-    async def _punch_back(self, offer: PunchOffer, received: Received) -> Channel:
+    async def _answer(self, offer: wire.Message, received: Received) -> Channel:
+        assert isinstance(offer, PunchOffer)
         peer, via = received.author, received.via
         async with self._correspond(peer) as letters, self._whereabouts(via) as addresses:
             sides = Sides(self._own_id, peer, addresses)
             invited = Invited(sides, offer, observed=received.observed, now=trio.current_time())
             with self._puncher.appoint(invited.plan) as appointment:
-                await self._send(peer, invited.answer, via)
+                await self._send(peer, encode_record(invited.answer), via)
                 go, _ = await _next(letters, PunchGo)
                 return await appointment.keep(invited.handle_go(go, now=trio.current_time()))
-
-    # --- letters ----------------------------------------------------------------------------
-
-    @asynccontextmanager
-    async def _correspond(
-        self, peer: PeerId
-    ) -> AsyncIterator[trio.MemoryReceiveChannel[tuple[wire.Message, Received]]]:
-        """Take what this peer writes from now on; one punch with a peer at a time."""
-        if peer in self._letters:
-            raise Refused(f"a punch with {peer.short} is under way already")
-        if len(self._letters) >= limits.PUNCHES_CONCURRENT_MAX:
-            raise Overloaded(f"{limits.PUNCHES_CONCURRENT_MAX} TCP punches are under way")
-        send, receive = trio.open_memory_channel[tuple[wire.Message, Received]](2)
-        self._letters[peer] = send
-        try:
-            yield receive
-        finally:
-            del self._letters[peer]
-
-    async def _send(self, peer: PeerId, message: wire.Message, via: PeerId) -> None:
-        await self._signals.send(peer, SIGNAL_KIND, encode_record(message), via=via)
 
     # --- where our port is --------------------------------------------------------------------
 
@@ -171,24 +125,25 @@ class Punching:
         lookout.users += 1
         try:
             async with lookout.lock:
-                if lookout.channel is None:
-                    lookout.channel, lookout.addresses = await self._look(relay)
+                if not lookout.channels:
+                    await self._look(relay, lookout)
             yield lookout.addresses
         finally:
             lookout.users -= 1
             if not lookout.users:
                 del self._lookouts[relay]
-                if lookout.channel is not None:
-                    await aclose_forcefully(lookout.channel)
+                for channel in lookout.channels:
+                    await aclose_forcefully(channel)
 
-    async def _look(self, relay: str) -> tuple[TcpChannel, tuple[PunchAddress, ...]]:
+    async def _look(self, relay: str, lookout: _Lookout) -> None:
         channel = await self._dial(relay)
         try:
             every = dict.fromkeys((await ask_where(channel), channel.local))
-            return channel, tuple(make_address(host, port) for host, port in every)
+            lookout.addresses = tuple(make_address(host, port) for host, port in every)
         except BaseException:  # cancelled too: nothing stays open, and it goes on up
             await aclose_forcefully(channel)
             raise
+        lookout.channels.append(channel)
 
     async def _dial(self, relay: str) -> TcpChannel:
         with trio.move_on_after(limits.DIAL_DEADLINE_S):
@@ -204,24 +159,83 @@ class _Lookout:
     """
 
     users: int = 0
-    channel: TcpChannel | None = None
+    channels: list[TcpChannel] = field(default_factory=list)  # none before it has been dialled
     addresses: tuple[PunchAddress, ...] = ()
     lock: trio.Lock = field(default_factory=trio.Lock)
 
 
-def _post(letters: _Letters, message: wire.Message, received: Received) -> None:
-    try:
-        letters.send_nowait((message, received))
-    except (trio.WouldBlock, trio.BrokenResourceError):
-        _log.debug("a letter too many about a punch", author=received.author.short)
-
-
-async def _next(
-    letters: trio.MemoryReceiveChannel[tuple[wire.Message, Received]], kind: type[_MessageT]
-) -> tuple[_MessageT, Received]:
+async def _next(letters: _Letters, kind: type[_MessageT]) -> tuple[_MessageT, Received]:
     """Return the next letter of a kind. Raises DeadlineExceeded."""
     with trio.move_on_after(limits.PUNCH_OFFER_S):
         async for message, received in letters:
             if isinstance(message, kind):
                 return message, received
     raise DeadlineExceeded(f"{kind.__name__} of the other side", limits.PUNCH_OFFER_S)
+
+
+class RtcWays(Agreement[RtcOffer | RtcAnswer]):
+    """Offers WebRTC channels, and answers offers.
+
+    Args:
+        engine: makes them.
+        stun_servers: gives HOST:PORT of peers that tell us what our NAT does.
+        may_invite, take: see ``Agreement``.
+    """
+
+    def __init__(
+        self,
+        signals: Signals,
+        engine: RtcEngine,
+        *,
+        stun_servers: Callable[[], Sequence[str]],
+        may_invite: Callable[[PeerId], bool],
+        take: TakeChannel,
+    ) -> None:
+        super().__init__(
+            signals,
+            RTC_SIGNAL_KIND,
+            concurrent_max=limits.UPGRADES_CONCURRENT_MAX,
+            may_invite=may_invite,
+            take=take,
+        )
+        self._engine = engine
+        self._stun_servers = stun_servers
+
+    async def invite(self, peer: PeerId, via: PeerId) -> Channel:
+        """Return a channel with a peer, agreed on with the help of ``via``.
+
+        Raises:
+            DialFailed: no UDP gets through, or WebRTC does not work here.
+            Refused, Overloaded, DeadlineExceeded, TransportError: it could not be agreed on.
+            MalformedMessage: the answer is none.
+        """
+        async with (
+            self._correspond(peer) as letters,
+            await self._engine.offer(self._stun_servers()) as offer,
+        ):
+            await self._send(peer, offer.description, via)
+            return await offer.connect(await _next_answer(letters))
+
+    def _read(self, payload: bytes) -> RtcOffer | RtcAnswer:
+        try:
+            return decode_record(payload, RtcAnswer)
+        except SwarmNodeError:  # then it is an offer, or nothing
+            return decode_record(payload, RtcOffer)
+
+    def _is_offer(self, letter: RtcOffer | RtcAnswer) -> bool:
+        return isinstance(letter, RtcOffer)
+
+    async def _answer(self, offer: RtcOffer | RtcAnswer, received: Received) -> Channel:  # noqa: ARG002
+        peer, via = received.author, received.via
+        async with await self._engine.answer(received.payload, self._stun_servers()) as answer:
+            await self._send(peer, answer.description, via)
+            return await answer.connect()
+
+
+async def _next_answer(
+    letters: trio.MemoryReceiveChannel[tuple[RtcOffer | RtcAnswer, Received]],
+) -> bytes:
+    with trio.move_on_after(limits.RTC_ANSWER_S):
+        _, received = await letters.receive()
+        return received.payload
+    raise DeadlineExceeded("the answer to a WebRTC offer", limits.RTC_ANSWER_S)

@@ -1,18 +1,23 @@
-"""How others see and reach us: asking them, and answering when they ask.
+"""Where others reach us: what we tell them at first, what they say, and answers to their questions.
 
 ``reach/1`` answers two questions. *Where am I?*: the address that a session's bytes come from.
 *Dial me back*: one connection to that address and a port of the asker's choice, with a handshake
 that proves who answers. It never dials another address, and of ports below DIALBACK_PORT_MIN only
 those that a node may listen on. What it tells is who answered, not what else is there.
+
+Before any peer has told us, :func:`reachable_addresses` is what there is to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from ipaddress import IPv4Network, IPv6Network
 
 import trio
 
 from swarmnode import limits
+from swarmnode.config import parse_host_port
 from swarmnode.daemon.driver import CoreDriver
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -26,6 +31,7 @@ from swarmnode.errors import (
     TransportError,
 )
 from swarmnode.ids import PeerId
+from swarmnode.net.lan.interfaces import list_interfaces
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import format_address, parse_address
@@ -46,8 +52,8 @@ class ReachAnswers:
     """Answers peers that want to know how they are reached.
 
     Args:
-        find_session: gives the open session with a peer.
-        address_of: gives the HOST:PORT that its bytes come from, "" if its way has no such thing.
+        sessions: those that are open.
+        address_of: gives the HOST:PORT that the bytes of one come from, "" if its way has none.
         probe: connects to an address and returns if exactly this peer proves to be there.
     """
 
@@ -56,12 +62,12 @@ class ReachAnswers:
         services: Services,
         env: Env,
         *,
-        find_session: Callable[[PeerId], Session | None],
+        sessions: Mapping[PeerId, Session],
         address_of: Callable[[Session], str],
         probe: Probe,
     ) -> None:
         self._env = env
-        self._find_session = find_session
+        self._sessions = sessions
         self._address_of = address_of
         self._probe = probe
         self._rate = TokenBucket(limits.DIALBACKS_PER_S, limits.DIALBACKS_BURST)
@@ -75,8 +81,7 @@ class ReachAnswers:
 
     async def _answer(self, peer: PeerId, payload: bytes) -> bytes:
         question: Question = decode_record(payload, Question)  # type: ignore[arg-type]
-        session = self._find_session(peer)
-        address = "" if session is None else self._address_of(session)
+        address = self._address_of(self._sessions[peer]) if peer in self._sessions else ""
         if isinstance(question, WhereAmI):
             return encode_record(SeenAt(address))
         return encode_record(await self._dial_back(peer, address, question.port))
@@ -120,10 +125,10 @@ class Reach:
         self,
         env: Env,
         *,
-        find_session: Callable[[PeerId], Session | None],
+        sessions: Mapping[PeerId, Session],
         on_change: Callable[[reach.Reachability], None],
     ) -> None:
-        self._find_session = find_session
+        self._sessions = sessions
         self._on_change = on_change
         self._core = reach.ReachCore()
         self._driver = CoreDriver(self._core, self._carry_out, now=env.monotonic)
@@ -178,11 +183,10 @@ class Reach:
         self._driver.feed(event)
 
     async def _answer_of(self, ask: reach.AskWhere | reach.AskDialBack) -> reach.Event:
-        session = self._find_session(ask.peer)
-        if session is None:
+        if ask.peer not in self._sessions:
             return _no_answer(ask)
         question = WhereAmI() if isinstance(ask, reach.AskWhere) else DialBack(ask.port)
-        payload = await session.request(
+        payload = await self._sessions[ask.peer].request(
             REACH_SERVICE, encode_record(question), deadline_s=limits.DIALBACK_DEADLINE_S
         )
         answer: Answer = decode_record(payload, Answer)  # type: ignore[arg-type]
@@ -218,3 +222,69 @@ def _why_not(error: SwarmNodeError) -> str:
         case TransportError():
             return "no connection"
     return "no node answers there"
+
+
+# --- before any peer has told us ----------------------------------------------------------
+
+# Hosts that stand for every interface; None is both families.
+_FAMILIES = {
+    None: (socket.AF_INET, socket.AF_INET6),
+    "0.0.0.0": (socket.AF_INET,),  # noqa: S104 -- compared with, never bound
+    "::": (socket.AF_INET6,),
+}
+_LOOPBACK = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
+# Documentation addresses: connecting a UDP socket to them sends nothing, it only asks
+# the routing table which of our own addresses would be used.
+_ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+
+
+def reachable_addresses(bound: str) -> tuple[str, ...]:
+    """Return what to tell others for a listener that is bound to ``bound``.
+
+    A listener on one address is reached there. One on every interface is reached at the
+    addresses of the default routes; without any, on a network that leads nowhere else, at those
+    of its interfaces; and without these only on this machine.
+    """
+    host, port = parse_host_port(bound, setting="listen")
+    families = _FAMILIES.get(host, ())
+    if host is not None and not families:
+        return (format_address(host, port),)
+    own = [_own_address(family) for family in families]
+    found = [address for address in own if address] or _interface_addresses(families)
+    found = found or [_LOOPBACK[families[0]]]
+    return tuple(format_address(address, port) for address in found)
+
+
+def _own_address(family: socket.AddressFamily) -> str | None:
+    try:
+        probe = socket.socket(family, socket.SOCK_DGRAM)
+    except OSError:  # switched off in the kernel
+        return None
+    with probe:
+        try:
+            probe.connect((_ELSEWHERE[family], 9))
+        except OSError:  # no route: this machine does not speak that family
+            return None
+        return str(probe.getsockname()[0])
+
+
+def _interface_addresses(families: tuple[socket.AddressFamily, ...]) -> list[str]:
+    versions = [4 if family == socket.AF_INET else 6 for family in families]
+    found = [
+        str(address.ip)
+        for interface in list_interfaces()
+        if interface.is_shared and not interface.is_loopback
+        for address in interface.addresses
+        if address.version in versions and not address.is_link_local
+    ]
+    return found[: limits.DHT_ADDRESSES_MAX]
+
+
+def own_networks() -> tuple[IPv4Network | IPv6Network, ...]:
+    """Return the private networks that this machine is in, where peers may share a range."""
+    return tuple(
+        address.network
+        for interface in list_interfaces()
+        for address in interface.addresses
+        if address.is_private
+    )

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import functools
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.driver import CoreDriver
+from swarmnode.daemon.driver import CoreDriver, Tasks
 from swarmnode.env import Env
 from swarmnode.errors import DeadlineExceeded, Refused, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId
@@ -54,7 +54,7 @@ class _Command:
     """A request that waits for its answer."""
 
     done: trio.Event = field(default_factory=trio.Event)
-    answer: Answer | None = None
+    answers: list[Answer] = field(default_factory=list)  # one, once it is done
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +68,7 @@ class _Leg:
 class RelayService:
     """Relays for every caller, within its quota.
 
-    ``find_session`` gives the open session with a peer; ``host_of`` where its bytes come from.
+    ``sessions`` are those that are open; ``host_of`` gives where a peer's bytes come from.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class RelayService:
         env: Env,
         *,
         quota: Quota,
-        find_session: Callable[[PeerId], Session | None],
+        sessions: Mapping[PeerId, Session],
         host_of: Callable[[PeerId], str],
     ) -> None:
         self._env = env
-        self._find_session = find_session
+        self._sessions = sessions
         self._host_of = host_of
         self._core = RelayCore(env.token(_SECRET_BYTES), quota)
         self._driver = CoreDriver(self._core, self._carry_out, now=env.monotonic)
@@ -90,20 +90,16 @@ class RelayService:
         self._legs: dict[int, _Leg] = {}
         self._scopes: dict[int, trio.CancelScope] = {}
         self._passed: dict[tuple[int, int], trio.Event] = {}
-        self._nursery: trio.Nursery | None = None
+        self._tasks = Tasks()
         self._n_unsorted = 0
         services.add_request(RELAY_SERVICE, self._answer)
         services.add_stream(LEG_SERVICE, self._serve_stream)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Relay until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                task_status.started()
-                await self._driver.run()
-            finally:
-                self._nursery = None
+        async with self._tasks.open():
+            task_status.started()
+            await self._driver.run()
 
     def statistics(self) -> RelayStatistics:
         """Return counters."""
@@ -116,7 +112,7 @@ class RelayService:
     # --- what peers ask -------------------------------------------------------------------
 
     async def _answer(self, peer: PeerId, payload: bytes) -> bytes:
-        if self._nursery is None:
+        if not self._tasks.are_open:
             raise Refused("this node relays nothing now")
         question: Question = decode_record(payload, Question)  # type: ignore[arg-type]
         number, command = next(self._numbers), _Command()
@@ -132,8 +128,7 @@ class RelayService:
             await command.done.wait()
         finally:
             del self._commands[number]
-        assert command.answer is not None
-        return encode_record(command.answer)
+        return encode_record(command.answers[0])
 
     def session_opened(self, session: Session) -> None:
         """Nothing: a peer that wants something asks."""
@@ -191,21 +186,18 @@ class RelayService:
                 self._passed.pop((circuit, side)).set()
             case events.CircuitClosed(circuit=circuit, why=why):
                 _log.debug("circuit closed", circuit=circuit, why=why)
-                scope = self._scopes.get(circuit)
-                if scope is not None:
-                    scope.cancel()
+                if circuit in self._scopes:
+                    self._scopes[circuit].cancel()
 
     def _answered(self, number: int, answer: Answer) -> None:
-        command = self._commands.get(number)  # none: the caller has not waited
-        if command is not None:
-            command.answer = answer
-            command.done.set()
+        if number in self._commands:  # else the caller has not waited
+            self._commands[number].answers.append(answer)
+            self._commands[number].done.set()
 
     def _offer(self, offer: events.Offer) -> None:
-        session = self._find_session(offer.target)
         on_answer = functools.partial(self._on_offer_answer, offer.circuit)
         payload = encode_record(Incoming(offer.token, offer.source))
-        is_asked = session is not None and session.ask(
+        is_asked = offer.target in self._sessions and self._sessions[offer.target].ask(
             INCOMING_SERVICE, payload, deadline_s=limits.RELAY_SETUP_S, on_answer=on_answer
         )
         if not is_asked:
@@ -222,8 +214,8 @@ class RelayService:
         self._driver.feed(events.OfferAnswered(circuit, why))
 
     def _refuse_leg(self, number: int, word: LegAnswer) -> None:
-        leg = self._legs.get(number)
-        if leg is not None:
+        if number in self._legs:
+            leg = self._legs[number]
             try:
                 leg.channel.send_nowait(memoryview(bytes([word])))
             except TransportError as error:
@@ -231,10 +223,9 @@ class RelayService:
             leg.done.set()
 
     def _join(self, circuit: int, numbers: tuple[int, int]) -> None:
-        assert self._nursery is not None
         one, other = self._legs[numbers[0]], self._legs[numbers[1]]
         self._scopes[circuit] = trio.CancelScope()
-        self._nursery.start_soon(self._run_circuit, circuit, one, other)
+        self._tasks.start_soon(self._run_circuit, circuit, one, other)
 
     # --- circuits -------------------------------------------------------------------------
 

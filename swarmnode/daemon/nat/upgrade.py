@@ -19,6 +19,7 @@ from typing import Protocol
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.driver import Tasks
 from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
 from swarmnode.errors import DeadlineExceeded, SwarmNodeError
@@ -65,30 +66,26 @@ class Upgrader:
         self._env = env
         self._trying: dict[PeerId, trio.Event] = {}  # set when the session is elsewhere, or over
         self._limit = trio.CapacityLimiter(limits.UPGRADES_CONCURRENT_MAX)
-        self._nursery: trio.Nursery | None = None
+        self._tasks = Tasks()
         network.watchers.append(self)
         network.on_moved = self.session_opened
         network.on_whereabouts = self.look_again
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Look for better ways until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                task_status.started()
-                for session in self._network.sessions.values():
-                    self.session_opened(session)
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
+        async with self._tasks.open():
+            task_status.started()
+            for session in self._network.sessions.values():
+                self.session_opened(session)
+            await trio.sleep_forever()
 
     def session_opened(self, session: Session) -> None:
         """Part of ``SessionWatcher``; also of sessions that go on over another channel."""
         if session.peer in self._trying:
             self._trying[session.peer].set()
-        elif self._nursery is not None and _is_relayed(session):
+        elif self._tasks.are_open and _is_relayed(session):
             self._trying[session.peer] = trio.Event()
-            self._nursery.start_soon(self._go_on_trying, session)
+            self._tasks.start_soon(self._go_on_trying, session)
 
     def look_again(self, peer: PeerId) -> None:
         """This peer is said to be somewhere else: perhaps it can be dialled there."""
@@ -106,15 +103,14 @@ class Upgrader:
         Both sides have the channel at about the same moment; the greater id asks for the session
         on it, as it is the one that chooses among several.
         """
-        session = self._network.sessions.get(peer)
-        if session is None or not _is_relayed(session):
+        sessions = self._network.sessions
+        if peer not in sessions or not _is_relayed(sessions[peer]):
             await aclose_forcefully(channel)
         elif self._own_id > peer:
-            await self._network.migrate(session, channel)
+            await self._network.migrate(sessions[peer], channel)
         else:
-            assert self._nursery is not None
-            self._nursery.start_soon(self._let_in, channel)
-            await self._wait_moved(session, channel)
+            self._tasks.start_soon(self._let_in, channel)
+            await self._wait_moved(sessions[peer], channel)
 
     async def _let_in(self, channel: Channel) -> None:
         try:
@@ -149,9 +145,8 @@ class Upgrader:
         finally:
             del self._trying[peer]
             self.whys.pop(peer, None)
-        newest = self._network.sessions.get(peer)
-        if newest is not None:  # it was lost meanwhile and made anew, or is relayed once more
-            self.session_opened(newest)
+        if peer in self._network.sessions:  # anew, as it was lost meanwhile, or relayed once more
+            self.session_opened(self._network.sessions[peer])
 
     async def _try_all(self, session: Session) -> tuple[str, ...]:
         """Try every kind of way once; return why each did not work, nothing if one did."""

@@ -1,8 +1,8 @@
 """Large files between nodes: the blob service, and the swarm's snapshots in it.
 
-Owns the shelf of blobs that are in use, fetches from several holders at once, the turns and limits
-of uploads, and which snapshots are offered, copied and fetched. Who holds what is said in the
-shared state and the DHT; a worker only ever sees paths.
+Owns fetches from several holders at once, the turns and limits of uploads, and which snapshots are
+offered, copied and fetched; blobs that are in use stand on the store's shelf. Who holds what is
+said in the shared state and the DHT; a worker only ever sees paths.
 
 For others: ``snapshots`` (:class:`~swarmnode.daemon.snapshots.snapshots.Snapshots`) and ``blobs``
 (:class:`~swarmnode.daemon.snapshots.blobs.Blobs`).

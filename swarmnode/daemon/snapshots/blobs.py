@@ -13,7 +13,6 @@ from pathlib import Path
 
 from swarmnode.daemon.snapshots.fetch import Fetch, FetchTally, Order
 from swarmnode.daemon.snapshots.link import OpenSession
-from swarmnode.daemon.snapshots.shelf import Runner, Shelf, Threads
 from swarmnode.daemon.snapshots.upload import Uploads
 from swarmnode.env import Env
 from swarmnode.errors import Refused
@@ -21,6 +20,7 @@ from swarmnode.ids import PeerId
 from swarmnode.net.services import Services
 from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.store.blobs import BlobStore
+from swarmnode.store.shelf import Runner, Shelf, Threads
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class Blobs:
             Refused: it is larger than allowed.
             StorageFull, StorageError: as the disk says.
         """
-        while (running := self._fetches.get(name)) is not None:
-            await running.ended.wait()  # it may fail; then it is this one's turn
+        while name in self._fetches:
+            await self._fetches[name].ended.wait()  # it may fail; then it is this one's turn
         order = Order(name, holders, on_progress, size_bytes_max)
         fetch = self._fetches[name] = Fetch(
             order,
@@ -159,7 +159,6 @@ class Blobs:
             StorageFull, StorageError: as the disk says; an existing file is replaced or kept.
         """
         async with self._shelf.open(name) as blob:
-            assert blob is not None
             await self._shelf.run(partial(blob.link_to, path))
 
     async def remove(self, name: bytes) -> None:

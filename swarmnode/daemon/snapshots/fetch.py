@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,9 +24,8 @@ from pathlib import Path
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.driver import CoreDriver
+from swarmnode.daemon.driver import CoreDriver, Tasks
 from swarmnode.daemon.snapshots.link import Link, OpenSession
-from swarmnode.daemon.snapshots.shelf import Shelf
 from swarmnode.env import Env
 from swarmnode.errors import (
     CorruptRecord,
@@ -43,6 +42,7 @@ from swarmnode.protocol.blobs.fetch import FetchCore
 from swarmnode.protocol.blobs.holders import bitmap_of
 from swarmnode.protocol.blobs.merkle import check_manifest, chunk_size, leaf_hash, n_chunks_of
 from swarmnode.store.blobs import Blob
+from swarmnode.store.shelf import NotHere, Shelf
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import blobs as wire
 
@@ -143,14 +143,15 @@ class Fetch:
         self._links: dict[PeerId, Link] = {}
         self._known = _Known()
         self._liveness = _Liveness(env.monotonic())
-        self._manifest: wire.BlobManifest | None = None
         self._everything = b""  # the bitmap of a holder that has all
-        self._manifest_found = trio.Event()
-        self._round: _Round | None = None
+        self._is_known = False  # what the blob is
+        self._known_now, self._to_know = trio.open_memory_channel[wire.BlobManifest](1)
+        self._rounds: list[_Round] = []  # the one that goes on, if one does
         self._is_wanted = False  # the chunk that the core has just been told of
         self._done_bytes = 0
-        self._failure: SwarmNodeError | None = None
-        self._nursery: trio.Nursery | None = None
+        self._failures: list[SwarmNodeError] = []  # the first one counts
+        self._scope = trio.CancelScope()  # around holders
+        self._tasks = Tasks()  # one for each holder
 
     async def run(self) -> tuple[Path, int]:
         """Return the path of the whole blob and its size in bytes.
@@ -162,12 +163,15 @@ class Fetch:
             StorageFull, StorageError: as the disk says.
         """
         async with AsyncExitStack() as stack:
-            blob = await stack.enter_async_context(self._shelf.open(self._order.name))
-            if blob is not None:
+            try:
+                blob = await stack.enter_async_context(self._shelf.open(self._order.name))
+            except NotHere:
+                blob = await self._download(partial(self._begin, stack))
+            else:
                 self._learn(blob.manifest)
                 await self._check_complete(blob)
-            if blob is None or not blob.is_complete:
-                blob = await self._download(stack, blob)
+                if not blob.is_complete:
+                    await self._download(partial(_as_it_is, blob))
             size_bytes = blob.manifest.size_bytes
             self._order.on_progress(size_bytes, size_bytes)
             return blob.path, size_bytes
@@ -182,24 +186,25 @@ class Fetch:
             except CorruptRecord as error:
                 _log.warning("chunk has rotted", blob=self._short, index=index, why=str(error))
 
-    async def _download(self, stack: AsyncExitStack, blob: Blob | None) -> Blob:
-        async with trio.open_nursery() as self._nursery:
-            try:
-                self._nursery.start_soon(self._look)
-                if blob is None:
-                    await self._manifest_found.wait()
-                    assert self._manifest is not None
-                    begun = self._shelf.begin(self._order.name, self._manifest)
-                    blob = await stack.enter_async_context(begun)
-                while len(blob.stored) < blob.n_chunks:  # again, if one rots meanwhile
-                    await self._fill(blob)
-                await self._shelf.run(blob.complete)
-            except SwarmNodeError as error:
-                self._failure = error
-            self._nursery.cancel_scope.cancel()
-        if self._failure is not None:
-            raise self._failure
-        assert blob is not None
+    async def _begin(self, stack: AsyncExitStack) -> Blob:
+        """Return an empty blob, once a holder has said what it is."""
+        manifest = await self._to_know.receive()
+        return await stack.enter_async_context(self._shelf.begin(self._order.name, manifest))
+
+    async def _download(self, begin: Callable[[], Awaitable[Blob]]) -> Blob:
+        with self._scope:
+            async with self._tasks.open() as nursery:
+                nursery.start_soon(self._look)
+                try:
+                    blob = await begin()
+                    while len(blob.stored) < blob.n_chunks:  # again, if one rots meanwhile
+                        await self._fill(blob)
+                    await self._shelf.run(blob.complete)
+                except SwarmNodeError as error:
+                    self._failures.append(error)
+                self._scope.cancel()
+        if self._failures:
+            raise self._failures[0]
         return blob
 
     async def _fill(self, blob: Blob) -> None:
@@ -207,8 +212,10 @@ class Fetch:
         core = FetchCore(blob.manifest, self._env.rng, stored=stored, bucket=self._bucket)
         self._done_bytes = sum(chunk_size(blob.manifest, index) for index in stored)
         async with trio.open_nursery() as nursery:
-            self._round = current = _Round(blob, core, nursery)
-            current.driver = CoreDriver(core, self._carry_out, now=self._env.monotonic)
+            current = _Round(blob, core, nursery)
+            carry_out = partial(self._carry_out, current)
+            current.driver = CoreDriver(core, carry_out, now=self._env.monotonic)
+            self._rounds.append(current)
             try:
                 nursery.start_soon(current.driver.run)
                 nursery.start_soon(self._keep_flushing, current)
@@ -217,7 +224,7 @@ class Fetch:
                     self._offer(link)
                 await current.completed.wait()
             finally:
-                self._round = None
+                self._rounds.remove(current)
                 statistics = core.statistics()
                 self._tally.bytes_wasted += statistics.bytes_wasted_total
             nursery.cancel_scope.cancel()
@@ -232,9 +239,8 @@ class Fetch:
             self._fail(error)
 
     def _fail(self, error: SwarmNodeError) -> None:
-        assert self._nursery is not None
-        self._failure = self._failure or error
-        self._nursery.cancel_scope.cancel()
+        self._failures.append(error)
+        self._scope.cancel()
 
     # --- holders --------------------------------------------------------------------------
 
@@ -248,7 +254,6 @@ class Fetch:
             await trio.sleep(limits.BLOB_LOOK_S)
 
     def _start_links(self, now: float) -> None:
-        assert self._nursery is not None
         known, named = self._known, set(self._order.holders())
         known.tried_at = {peer: at for peer, at in known.tried_at.items() if peer in named}
         due = [
@@ -261,7 +266,7 @@ class Fetch:
         for peer in due[: limits.BLOB_HOLDERS_MAX - len(self._links)]:
             known.tried_at[peer] = now
             self._links[peer] = Link(peer, self._order.name, self, self._env)
-            self._nursery.start_soon(self._keep_link, self._links[peer])
+            self._tasks.start_soon(self._keep_link, self._links[peer])
 
     async def _keep_link(self, link: Link) -> None:
         try:
@@ -291,13 +296,12 @@ class Fetch:
     def _refresh(self, now: float) -> None:
         """Ask those who had not all of it what they have now."""
         for link in self._links.values():
-            is_partial = link.have is not None and link.have != self._everything
+            is_partial = link.has_answered and link.have != self._everything
             if is_partial and now - link.asked_at >= limits.BLOB_REFRESH_S:
                 link.query()
 
     def _check_progress(self, now: float) -> None:
-        current = self._round
-        if current is not None and current.core.is_held_back:
+        if any(current.core.is_held_back for current in self._rounds):
             self._liveness.moved_at = now
         for link in self._links.values():
             if link.is_at_work():
@@ -309,8 +313,8 @@ class Fetch:
 
     def _what_is_missing(self) -> str:
         missing = "its manifest"
-        if self._round is not None:
-            statistics = self._round.core.statistics()
+        for current in self._rounds:
+            statistics = current.core.statistics()
             missing = f"{statistics.n_chunks - statistics.stored} of {statistics.n_chunks} chunks"
         n_named = len(set(self._order.holders()))
         return (
@@ -331,9 +335,10 @@ class Fetch:
                 if have != link.have:
                     link.have = have
                     self._offer(link)
-            case wire.ChunkHeader() if self._round is not None:
-                link.chunk_came()
-                self._round.nursery.start_soon(self._take, self._round, link, answer, payload)
+            case wire.ChunkHeader():
+                for current in self._rounds:
+                    link.chunk_came()
+                    current.nursery.start_soon(self._take, current, link, answer, payload)
             case wire.ChunkRefusal(index=index, reason=reason):
                 if reason == "busy":
                     self._liveness.busy_at = self._env.monotonic()
@@ -348,10 +353,10 @@ class Fetch:
                 f"blob {self._short} has {size_bytes} bytes, at most {allowed_bytes} are allowed: "
                 "it is not the one that was expected"
             )
-        if self._manifest is None:
-            self._manifest = manifest
+        if not self._is_known:
+            self._is_known = True
             self._everything = bitmap_of(range(n_chunks_of(manifest)), n_chunks_of(manifest))
-            self._manifest_found.set()
+            self._known_now.send_nowait(manifest)
 
     def _offer(self, link: Link) -> None:
         if link.have:
@@ -372,20 +377,19 @@ class Fetch:
             self._feed(events.ChunkArrived(link.peer, index, leaf, len(chunk), proof))
             if self._is_wanted:
                 current.count_unflushed(len(chunk))
-                self._stored(index, len(chunk))
+                self._stored(current.blob.manifest, index, len(chunk))
         except StorageError as error:
             self._fail(error)
         finally:
             link.chunk_taken_in()
 
-    def _stored(self, index: int, size_bytes: int) -> None:
+    def _stored(self, manifest: wire.BlobManifest, index: int, size_bytes: int) -> None:
         self._liveness.moved_at = self._env.monotonic()
         self._done_bytes += size_bytes
         self._tally.chunks_received += 1
         self._tally.bytes_received += size_bytes
         self._feed(events.ChunkStored(index))
-        assert self._manifest is not None
-        self._report(self._manifest)
+        self._report(manifest)
 
     def _report(self, manifest: wire.BlobManifest) -> None:
         self._order.on_progress(self._done_bytes, manifest.size_bytes)
@@ -394,10 +398,10 @@ class Fetch:
 
     def _feed(self, event: events.Event) -> None:
         """Tell the core; when there is none, the blob has no room for news."""
-        if self._round is not None:
-            self._round.driver.feed(event)
+        for current in self._rounds:
+            current.driver.feed(event)
 
-    def _carry_out(self, effect: events.Effect) -> None:
+    def _carry_out(self, current: _Round, effect: events.Effect) -> None:
         match effect:
             case events.Request(peer, index):
                 self._links[peer].request(index)
@@ -407,12 +411,16 @@ class Fetch:
                 self._is_wanted = True
             case events.Drop(peer, lied, why):
                 self._ban(self._links[peer], why, lied=lied)
-            case events.Completed() if self._round is not None:
-                self._round.completed.set()
+            case events.Completed():
+                current.completed.set()
 
     @property
     def _short(self) -> str:
         return self._order.name.hex()[:16]
+
+
+async def _as_it_is(blob: Blob) -> Blob:
+    return blob
 
 
 def _check_in(blob: Blob, index: int, chunk: memoryview, proof: tuple[bytes, ...]) -> bytes:

@@ -28,6 +28,10 @@ from swarmnode.wire.session import Priority
 OpenSession = Callable[[PeerId], Awaitable[Session]]
 
 
+def _bulk_bytes(session: Session) -> int:
+    return session.statistics().core.received_bytes[Priority.BULK]
+
+
 class LinkOwner(Protocol):
     """Who hears what a holder says."""
 
@@ -41,12 +45,13 @@ class Link:
     def __init__(self, peer: PeerId, name: bytes, owner: LinkOwner, env: Env) -> None:
         self.peer = peer
         self.scope = trio.CancelScope()
-        self.have: bytes | None = None  # its bitmap, once it has answered
+        self.has_answered = False
+        self.have = b""  # its bitmap, once it has answered; empty: nothing
         self.asked_at = 0.0  # when it was last asked what it has
         self._name = name
         self._owner = owner
         self._env = env
-        self._session: Session | None = None
+        self._received_bytes: Callable[[], int] = lambda: 0  # in bulk, over its session
         self._seen_bytes = 0
         self._n_in_hand = 0  # chunks that came and wait for our hash or disk
         self._all_taken_in = trio.Event()
@@ -63,12 +68,13 @@ class Link:
         """
         with self.scope:
             self.scope.deadline = trio.current_time() + limits.BLOB_ANSWER_S
-            self._session = await open_session(self.peer)
-            stream = await self._session.open_stream(BLOB_SERVICE, priority=Priority.BULK)
+            session = await open_session(self.peer)
+            self._received_bytes = partial(_bulk_bytes, session)
+            stream = await session.open_stream(BLOB_SERVICE, priority=Priority.BULK)
             async with stream:
                 self.query()
                 await run_concurrently(partial(self._send, stream), partial(self._receive, stream))
-        if self.scope.cancelled_caught and self.have is None:
+        if self.scope.cancelled_caught and not self.has_answered:
             raise DeadlineExceeded(f"what {self.peer.short} has of a blob", limits.BLOB_ANSWER_S)
 
     def query(self) -> None:
@@ -103,9 +109,7 @@ class Link:
         Counted are all bulk bytes of its session: a holder whose line is full of other things
         that it sends us is not idle.
         """
-        if self._session is None:
-            return False
-        seen_bytes = self._session.statistics().core.received_bytes[Priority.BULK]
+        seen_bytes = self._received_bytes()
         came_bytes, self._seen_bytes = seen_bytes - self._seen_bytes, seen_bytes
         has_sent = bool(self._owed) and came_bytes >= limits.BLOB_LIFE_SIGN_BYTES
         return has_sent or self._n_in_hand > 0
@@ -130,8 +134,7 @@ class Link:
                 raise ChannelBroken(f"{self.peer.short} serves this blob no more") from None
             answer: wire.Answer = decode_record(header, wire.Answer)  # type: ignore[arg-type]
             self._check_order(answer)
-            if self.have is None:
-                self.scope.deadline = float("inf")
+            self.has_answered, self.scope.deadline = True, float("inf")
             self._owner.heard(self, answer, payload)
 
     def _check_order(self, answer: wire.Answer) -> None:

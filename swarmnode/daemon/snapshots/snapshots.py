@@ -13,6 +13,8 @@ begins anew when it joins, so that it alone cannot tell which of two snapshots i
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
@@ -86,11 +88,11 @@ class Snapshots:
         self._tried: set[bytes] = set()
         self._bad: dict[bytes, None] = {}  # roots that no worker could begin with, oldest first
         self._parts: set[bytes] = set()  # fetches that were begun, in an earlier life too
-        self._saved: SnapshotSaved | None = None
+        self._saved: deque[SnapshotSaved] = deque(maxlen=1)  # the newest that is to be offered
         self._saved_wanted = trio.Event()
         self._to_provide: dict[bytes, None] = {}  # of claims
         self._provide_wanted = trio.Event()
-        self._replicated_at: float | None = None
+        self._replicated_at = -math.inf
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Offer, copy and tidy up until cancelled."""
@@ -103,7 +105,7 @@ class Snapshots:
 
     def saved(self, saved: SnapshotSaved) -> None:
         """The worker has written a snapshot."""
-        self._saved = saved
+        self._saved.append(saved)
         self._saved_wanted.set()
 
     # --- joining --------------------------------------------------------------------------
@@ -123,7 +125,7 @@ class Snapshots:
             return False
         return await self._begin_with_any()
 
-    async def mend(self, failed: WorkerFailed | None) -> bool:
+    async def mend(self, failed: WorkerFailed) -> bool:
         """Fetch another snapshot if the worker has ended because the one it had is unfit.
 
         The unfit one is neither fetched nor served again. After SNAPSHOT_TRIES_MAX the worker
@@ -132,7 +134,7 @@ class Snapshots:
         Raises:
             StorageError: what a full or failing disk says.
         """
-        if failed is None or failed.kind != "snapshot":
+        if failed.kind != "snapshot":
             return False
         self._on_event(f"the model that was fetched is unfit, another is tried: {failed.message}")
         if self._began_with:
@@ -148,14 +150,14 @@ class Snapshots:
         """Try one after the other, so many in all. Raises StorageError."""
         tried = self._tried
         while len(tried) < limits.SNAPSHOT_TRIES_MAX:
-            entry = await self._wait_for_entry(tried)
+            entries = await self._wait_for_entries(tried)
             if not tried:
                 others, connected = len(self._part.members.live()) - 1, len(self._part.sessions)
                 self._on_event(f"in the swarm: {others} others, {connected} connected")
-            if entry is None:
+            if not entries:
                 return False
-            tried.add(entry.root)
-            if await self._begin_with(entry):
+            tried.add(entries[0].root)
+            if await self._begin_with(entries[0]):
                 return True
         self._on_event("no model of the swarm could be fetched: training begins from its seed")
         return False
@@ -181,17 +183,17 @@ class Snapshots:
         age_s = now_unix_s - max(path.stat().st_mtime for _, path in found)
         return age_s < limits.SNAPSHOT_STALE_S
 
-    async def _wait_for_entry(self, tried: Collection[bytes]) -> SnapshotEntry | None:
-        """Return the newest snapshot that others hold; None if it seems that there is none."""
+    async def _wait_for_entries(self, tried: Collection[bytes]) -> list[SnapshotEntry]:
+        """Return the snapshots that others hold, best first; none if there seem to be none."""
         started_at = trio.current_time()
         while True:
             waited_s = trio.current_time() - started_at
-            entry = self._best(tried)
-            if entry is not None or waited_s > limits.SNAPSHOT_WAIT_S:
-                return entry
+            entries = self._ranked(tried)
+            if entries or waited_s > limits.SNAPSHOT_WAIT_S:
+                return entries
             is_informed = self._knows_its_neighbours() or waited_s > limits.NEWCOMER_WAIT_S
             if is_informed and not self._others_have_trained():
-                return None
+                return []
             await trio.sleep(limits.SNAPSHOT_LOOK_S)
 
     def _knows_its_neighbours(self) -> bool:
@@ -204,16 +206,14 @@ class Snapshots:
         progress = self._part.state.view.maxima().get("step", 0)
         return progress > 0 and len(self._part.members.live()) > 1
 
-    def _best(self, tried: Collection[bytes] = ()) -> SnapshotEntry | None:
-        """Return the furthest that others hold, but first one of which a part is here already.
+    def _ranked(self, tried: Collection[bytes] = ()) -> list[SnapshotEntry]:
+        """Return what others hold, furthest first, but before it that of which a part is here.
 
         What was tried in vain comes last.
         """
         entries = [entry for entry in self._entries() if set(entry.holders) - {self._self_id}]
-        return min(
-            entries,
-            key=lambda entry: (entry.root in tried, entry.root not in self._parts),
-            default=None,
+        return sorted(
+            entries, key=lambda entry: (entry.root in tried, entry.root not in self._parts)
         )
 
     def _entries(self) -> list[SnapshotEntry]:
@@ -334,10 +334,9 @@ class Snapshots:
         while True:
             await self._saved_wanted.wait()
             self._saved_wanted = trio.Event()
-            saved, self._saved = self._saved, None
-            if saved is not None:
+            if self._saved:
                 try:
-                    await self._offer(saved)
+                    await self._offer(self._saved.pop())
                 except (SwarmNodeError, OSError) as error:
                     _log.warning("a snapshot is not offered", why=str(error))
             await trio.sleep(limits.SNAPSHOT_OFFER_S)
@@ -394,9 +393,9 @@ class Snapshots:
 
     async def _forget(self, name: bytes) -> None:
         """Hold it no more, and say so."""
-        claim = self.claims.pop(name, None)
         self._to_provide.pop(name, None)
-        if claim is not None:
+        if name in self.claims:
+            claim = self.claims.pop(name)
             gone = SnapshotClaim(name, claim.step, claim.size_bytes, 0)
             self._part.state.say(Update(snapshots={name: gone}))
         self._discovery.withdraw(blob_key(name))
@@ -408,23 +407,24 @@ class Snapshots:
         """Copy the newest snapshot if it is our turn: it must outlive its writer."""
         while True:
             await trio.sleep(limits.SNAPSHOT_REPLICATE_LOOK_S)
-            entry = self._best()
-            if entry is None or entry.root in self.claims or not self._is_our_turn(entry):
-                continue
-            try:
-                await self._fetch(entry, say=lambda text: _log.info("replica", what=text))
-                self._claim(entry.root, entry.step, entry.size_bytes, entry.loss)
-                self._replicated_at = self._env.monotonic()
-                await self._tidy()
-            except SwarmNodeError as error:
-                _log.info("no replica", why=str(error))
+            for entry in self._ranked()[:1]:
+                if entry.root not in self.claims and self._is_our_turn(entry):
+                    await self._copy(entry)
+
+    async def _copy(self, entry: SnapshotEntry) -> None:
+        try:
+            await self._fetch(entry, say=lambda text: _log.info("replica", what=text))
+            self._claim(entry.root, entry.step, entry.size_bytes, entry.loss)
+            self._replicated_at = self._env.monotonic()
+            await self._tidy()
+        except SwarmNodeError as error:
+            _log.info("no replica", why=str(error))
 
     def _is_our_turn(self, entry: SnapshotEntry) -> bool:
         is_keeper = self._part.peer_report(self._self_id).role == "keeper"
         rate = limits.SNAPSHOT_REPLICATE_BYTES_PER_S * (10 if is_keeper else 1)
         pause_s = max(limits.SNAPSHOT_REPLICATE_S, entry.size_bytes / rate)
-        last = self._replicated_at
-        if last is not None and self._env.monotonic() - last < pause_s:
+        if self._env.monotonic() - self._replicated_at < pause_s:
             return False
         missing = limits.SNAPSHOT_REPLICAS - len(entry.holders)
         return is_keeper or self._self_id in self._next_holders(entry, missing)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,7 +27,6 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import run_concurrently
-from swarmnode.daemon.snapshots.shelf import Shelf
 from swarmnode.env import Env
 from swarmnode.errors import (
     CorruptRecord,
@@ -45,6 +44,7 @@ from swarmnode.protocol.blobs.bucket import TokenBucket
 from swarmnode.protocol.blobs.merkle import chunk_size
 from swarmnode.protocol.session.buffers import BufferPool
 from swarmnode.store.blobs import Blob
+from swarmnode.store.shelf import NotHere, Shelf
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import blobs as wire
 from swarmnode.wire.packing import decode_record, encode_record
@@ -95,10 +95,10 @@ class Turns:
 
     def admit(self, peer: PeerId, now: float) -> bool:
         """Whether a request of this peer is served; then :meth:`done` follows."""
-        turn = self._turns.get(peer) or self._begin(peer, now)
-        if turn is None:
+        if peer not in self._turns and not self._begin(peer, now):
             self._refused_at = now
             return False
+        turn = self._turns[peer]
         is_crowded = now - self._refused_at < limits.BLOB_TURN_S
         if turn.is_over or (is_crowded and now - turn.since > limits.BLOB_TURN_S):
             self._end(peer, turn)
@@ -113,19 +113,24 @@ class Turns:
         if turn.is_over:
             self._end(peer, turn)
 
-    def _begin(self, peer: PeerId, now: float) -> _Turn | None:
+    def _begin(self, peer: PeerId, now: float) -> bool:
+        """Whether there is room for a turn of this peer, perhaps that of an idle one."""
         if len(self._turns) >= self._n_max:
-            idle = next((who for who, turn in self._turns.items() if not turn.n_owed), None)
-            if idle is None:
-                return None
-            del self._turns[idle]
-        turn = self._turns[peer] = _Turn(since=now)
-        return turn
+            idle = [each for each, turn in self._turns.items() if not turn.n_owed]
+            if not idle:
+                return False
+            del self._turns[idle[0]]
+        self._turns[peer] = _Turn(since=now)
+        return True
 
     def _end(self, peer: PeerId, turn: _Turn) -> None:
         turn.is_over = True
         if not turn.n_owed:
             del self._turns[peer]
+
+
+async def _let_through(_n_bytes: int) -> None:
+    """There is no bandwidth limit."""
 
 
 BLOB_SERVICE = "blob/1"
@@ -154,13 +159,19 @@ class Uploads:
         rate_bytes_per_s: float | None,
         found_rotten: Callable[[bytes], None],
     ) -> None:
-        """``found_rotten``: this blob has a chunk that is not what was written."""
+        """Serve from now on; :attr:`pay` waits until the bandwidth limit lets bytes through.
+
+        Args:
+            found_rotten: this blob has a chunk that is not what was written.
+        """
         self.tally = UploadTally()
         self.turns = Turns(rate_bytes_per_s)
         self._shelf = shelf
         self._env = env
         self._may_serve = may_serve
-        self._throttle = None if rate_bytes_per_s is None else Throttle(rate_bytes_per_s, env)
+        self.pay: Callable[[int], Awaitable[None]] = _let_through
+        if rate_bytes_per_s is not None:
+            self.pay = Throttle(rate_bytes_per_s, env).pay
         self._found_rotten = found_rotten
         self._pool = BufferPool()
         self._streams: Counter[PeerId] = Counter()
@@ -186,10 +197,9 @@ class Uploads:
             raise MalformedMessage("expected a holding-query first", peer=str(peer))
         try:
             async with self._shelf.open(query.blob) as blob:
-                if blob is None:
-                    await stream.send_message(encode_record(wire.Holding(query.blob, None)))
-                else:
-                    await _Upload(self, peer, stream, blob).run(query)
+                await _Upload(self, peer, stream, blob).run(query)
+        except NotHere:
+            await stream.send_message(encode_record(wire.Holding(query.blob, None)))
         except StorageError as error:
             # The words name a path of this machine: they are for our log only.
             _log.error("blob cannot be served", blob=query.blob.hex()[:16], why=str(error))
@@ -203,25 +213,18 @@ class Uploads:
         self.tally.busy_refusals += not is_admitted
         return is_admitted
 
-    async def read(self, blob: Blob, index: int) -> tuple[bytearray, tuple[bytes, ...]] | None:
-        """Return a chunk and its proof, or None if it is not here or not right any more."""
+    async def read(self, blob: Blob, index: int) -> tuple[bytearray, tuple[bytes, ...]]:
+        """Return a chunk and its proof. Raises KeyError: it is not here, or not right any more."""
         if not blob.has(index):
-            return None
+            raise KeyError(index)
         buffer = self._pool.get(chunk_size(blob.manifest, index))
         try:
             return buffer, await self._shelf.run(partial(blob.read_into, index, buffer))
-        except KeyError:  # another reader has just found it rotten
-            return None
         except CorruptRecord as error:
             self.tally.chunks_rotten += 1
             _log.warning("chunk has rotted", blob=blob.name.hex()[:16], index=index, why=str(error))
             self._found_rotten(blob.name)
-            return None
-
-    async def pay(self, n_bytes: int) -> None:
-        """Wait until the bandwidth limit lets this through."""
-        if self._throttle is not None:
-            await self._throttle.pay(n_bytes)
+            raise KeyError(index) from error
 
     def count_sent(self, n_bytes: int) -> None:
         """Note that a chunk has left."""
@@ -277,11 +280,11 @@ class _Upload:
         if not self._uploads.admit(self._peer):
             return encode_record(wire.ChunkRefusal(name, index, "busy")), b""
         self._n_admitted += 1
-        found = await self._uploads.read(self._blob, index)
-        if found is None:
+        try:
+            chunk, proof = await self._uploads.read(self._blob, index)
+        except KeyError:  # it was never here, or a reader has found it rotten
             self._release()
             return encode_record(wire.ChunkRefusal(name, index, "absent")), b""
-        chunk, proof = found
         return encode_record(wire.ChunkHeader(name, index, proof)), chunk
 
     async def _send(self) -> None:

@@ -17,6 +17,7 @@ import trio
 
 from swarmnode import __version__, limits
 from swarmnode.daemon.exchange.mixing import InThread
+from swarmnode.daemon.membership.assignment import Shards
 from swarmnode.daemon.membership.report import PeerReport
 from swarmnode.net.paths import path_of
 from swarmnode.telemetry.catalogue import FIGURE, NAME, VERSION, WORD
@@ -247,7 +248,7 @@ def _training(readings: Readings, view: NodeView) -> None:
     if view.part is not None and trainer.ready is not None:
         furthest = view.part.state.view.maxima().get("step", 0)
         readings.set("behind_steps", max(0, furthest - view.swarm_step(step)))
-    if view.assigner is not None and view.assigner.shards is not None:
+    if view.assigner is not None and isinstance(view.assigner.shards, Shards):
         readings.set("shards_trained_total", view.assigner.shards.statistics().finished_total)
 
 

@@ -49,12 +49,12 @@ class Ways:
     """See the module.
 
     Attributes:
-        dial_relayed: dials through relays; None where this node does not use any.
+        dial_relayed: dials through relays; refuses where this node does not use any.
         tried: (path, "ok" or "failed"), counted also by those who find ways of other kinds.
     """
 
     def __init__(self, transport: Transport, env: Env) -> None:
-        self.dial_relayed: DialRelayed | None = None
+        self.dial_relayed: DialRelayed = _use_no_relays
         self.tried: Counter[tuple[str, str]] = Counter()
         self._transport = transport
         self._env = env
@@ -73,7 +73,7 @@ class Ways:
         path = "relay" if is_relayed(address) else "direct"
         try:
             if path == "relay":
-                channel = await self._open_relayed(address)
+                channel = await self.dial_relayed(address)
             else:
                 channel = await self._open_direct(address, limiter)
         except SwarmNodeError:
@@ -82,11 +82,6 @@ class Ways:
         self.tried[path, "ok"] += 1
         return channel
 
-    async def _open_relayed(self, address: str) -> Channel:
-        if self.dial_relayed is None:
-            raise DialFailed(f"{address}: this node uses no relays", address=address)
-        return await self.dial_relayed(address)
-
     async def _open_direct(self, address: str, limiter: trio.CapacityLimiter) -> Channel:
         async with limiter:
             if limiter.borrowed_tokens > 1:
@@ -94,6 +89,10 @@ class Ways:
             with trio.move_on_after(limits.DIAL_DEADLINE_S):
                 return await self._transport.dial(address)
         raise DeadlineExceeded(f"connecting to {address}", limits.DIAL_DEADLINE_S)
+
+
+async def _use_no_relays(address: str) -> Channel:
+    raise DialFailed(f"{address}: this node uses no relays", address=address)
 
 
 class StartSession(Protocol):
@@ -107,9 +106,10 @@ class Dialler:
     """See the module.
 
     Args:
+        start_soon: starts a dial as a task: it goes on if who wanted the peer loses patience.
         start: makes a session of a channel.
         register: takes in a new session, dialled at the first of these addresses.
-        open_session: returns the session with a peer, if there is one.
+        has_session: whether there is one with a peer by now.
 
     Attributes:
         errors: why the last attempt to reach a peer failed, of peers without a session.
@@ -119,44 +119,38 @@ class Dialler:
         self,
         ways: Ways,
         *,
+        start_soon: Callable[..., None],
         start: StartSession,
         register: Callable[[Session, tuple[str, ...]], Awaitable[None]],
-        open_session: Callable[[PeerId], Session | None],
+        has_session: Callable[[PeerId], bool],
     ) -> None:
         self.errors: dict[PeerId, SwarmNodeError] = {}
         self._ways = ways
+        self._start_soon = start_soon
         self._start = start
         self._register = register
-        self._open_session = open_session
+        self._has_session = has_session
         self._dials: dict[PeerId, trio.Event] = {}
         self._races: dict[PeerId, _Race] = {}
 
-    def dial_shared(
-        self, nursery: trio.Nursery, peer: PeerId, addresses: tuple[str, ...]
-    ) -> trio.Event:
-        """Return what is set when the dial is over that all who want this peer wait for.
-
-        It goes on in ``nursery`` if one of them loses patience.
-        """
-        done = self._dials.get(peer)
-        if done is None:
+    def dial_shared(self, peer: PeerId, addresses: tuple[str, ...]) -> trio.Event:
+        """Return what is set when the dial is over that all who want this peer wait for."""
+        if peer not in self._dials:
             done = self._dials[peer] = trio.Event()
-            nursery.start_soon(self._dial_once, peer, addresses, done)
-        return done
+            self._start_soon(self._dial_once, peer, addresses, done)
+        return self._dials[peer]
 
     def may_be_at(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         """If this peer is being dialled, dial it there as well."""
-        race = self._races.get(peer)
-        if race is not None:
+        if peer in self._races:
             for address, at_s in _in_order(addresses):
-                self._enter(race, address, at_s, None)
+                self._enter(self._races[peer], address, at_s, _at_once())
 
     def found(self, peer: PeerId) -> None:
         """There is a session: callers that wait for a slow dial need not any more."""
         self.errors.pop(peer, None)
-        dial = self._dials.pop(peer, None)
-        if dial is not None:
-            dial.set()
+        if peer in self._dials:
+            self._dials.pop(peer).set()
 
     async def probe(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         """Return if the peer itself can be dialled at one of the addresses.
@@ -189,9 +183,9 @@ class Dialler:
 
     def error_again(self, peer: PeerId) -> SwarmNodeError:
         """Return why a dial failed: an error of its own for each who waited for it."""
-        error = self.errors.get(peer)
-        if error is None:
+        if peer not in self.errors:
             return ChannelBroken(f"the session with {peer.short} ended at once")
+        error = self.errors[peer]
         return (
             type(error)(error.operation, error.limit_s)
             if isinstance(error, DeadlineExceeded)
@@ -211,13 +205,11 @@ class Dialler:
             self.note_error(peer, DialFailed(f"no address of {peer.short} is known"))
         async with trio.open_nursery() as nursery:
             race = _Race(peer, nursery)
-            before = None
+            before = _at_once()
             for address, at_s in _in_order(addresses):
                 before = self._enter(race, address, at_s, before)
 
-    def _enter(
-        self, race: _Race, address: str, at_s: float, before: trio.Event | None
-    ) -> trio.Event | None:
+    def _enter(self, race: _Race, address: str, at_s: float, before: trio.Event) -> trio.Event:
         """Let an address take part, if it does not yet; return what is set when it has failed."""
         if address in race.addresses or len(race.addresses) >= limits.CONTACT_ADDRESSES_MAX:
             return before
@@ -232,21 +224,19 @@ class Dialler:
         race: _Race,
         address: str,
         at_s: float,
-        before: trio.Event | None,
+        before: trio.Event,
         failed: trio.Event,
     ) -> None:
         """Dial one address ``at_s`` after the first, or when all ``before`` have failed."""
         try:
-            if before is not None:
-                with trio.move_on_after(at_s):
-                    await before.wait()
+            with trio.move_on_after(at_s):
+                await before.wait()
             await self._try(race, await self._ways.open(address), address)
         except SwarmNodeError as error:
             self.note_error(race.peer, error)
             level = _log.warning if isinstance(error, ProtocolError) else _log.debug
             level("dial failed", peer=race.peer.short, address=address, why=str(error))
-            if before is not None:
-                await before.wait()
+            await before.wait()
             failed.set()
         finally:
             race.n_over += 1
@@ -259,7 +249,7 @@ class Dialler:
         race.hurry()
         try:
             async with race.greeting:
-                if self._open_session(race.peer) is None:  # else it got through to us first
+                if not self._has_session(race.peer):  # else it got through to us first
                     is_taken = True
                     with trio.CancelScope() as race.turn:
                         session = await self._start(channel, race.peer, is_probe=False)
@@ -282,12 +272,19 @@ class _Race:
     addresses: list[str] = field(default_factory=list)
     n_over: int = 0
     greeting: trio.Lock = field(default_factory=trio.Lock)  # a peer has one session with us
-    turn: trio.CancelScope | None = None  # of whoever greets
+    turn: trio.CancelScope = field(default_factory=trio.CancelScope)  # of the one that greets
 
     def hurry(self) -> None:
         """Another node is there: one silent at an old address must not block it."""
-        if self.turn is not None and self.greeting.locked():
+        if self.greeting.locked():
             self.turn.deadline = min(self.turn.deadline, trio.current_time() + limits.RACE_TURN_S)
+
+
+def _at_once() -> trio.Event:
+    """Return what the first address of a race waits for: nothing."""
+    event = trio.Event()
+    event.set()
+    return event
 
 
 def _in_order(addresses: tuple[str, ...]) -> list[tuple[str, float]]:

@@ -2,10 +2,10 @@
 
 ::
 
-    TLS         a new session                            -> ``greet``
-    swarmrs1    another way for a session that there is  -> ``greet``
-    relay/1     a leg of a relayed connection            -> ``serve_leg``
     where/1     where do I seem to come from?            -> answered here
+    relay/1     a leg of a relayed connection            -> ``uses``, where this node relays
+    swarmrs1    another way for a session that there is  -> ``greet``
+    TLS         a new session                            -> ``greet``
     (nothing)   the other end of a hole punch            -> ``claim``, before anything is read
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 
@@ -21,21 +22,22 @@ from swarmnode import limits
 from swarmnode.env import Env
 from swarmnode.errors import ChannelBroken, DeadlineExceeded, Overloaded, SwarmNodeError
 from swarmnode.net.channel import Channel, receive_exactly
-from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.tls import TLS_HEADER_BYTES
 from swarmnode.net.where import answer_where
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.connect.reach import WHERE_MAGIC
-from swarmnode.wire.connect.relay import LEG_MAGIC
 
 _log = get_logger("swarmnode.daemon.transport")
 
-Greet = Callable[[Channel, bytes], Awaitable[Session | None]]
-"""Returns the session that uses a channel, of which these bytes were read, now."""
+WaitLeft = Callable[[], Awaitable[None]]
+"""Returns when an accepted channel is of no use any more."""
+
+Greet = Callable[[Channel, bytes], Awaitable[WaitLeft]]
+"""Finds the session that uses a channel, of which these bytes were read, from now on."""
 
 Use = Callable[[Channel, bytes], Awaitable[None]]
-"""Takes an accepted channel, and what it began with."""
+"""Takes an accepted channel, and what it began with, until it is of no use any more."""
 
 
 class Listener:
@@ -44,13 +46,13 @@ class Listener:
     Attributes:
         refused: connections of strangers that came to nothing, by the kind of error.
         claim: takes an accepted channel that belongs to a hole punch.
-        serve_leg: takes a leg of a relayed connection; None where nothing is relayed.
+        uses: what takes channels that are for no session of ours, by what they begin with.
     """
 
     def __init__(self, greet: Greet, env: Env) -> None:
         self.refused: Counter[str] = Counter()
         self.claim: Callable[[TcpChannel], bool] = lambda _channel: False
-        self.serve_leg: Use | None = None
+        self.uses: dict[bytes, Use] = {WHERE_MAGIC: self._tell_where}
         self._greet = greet
         self._env = env
         self._strangers = 0
@@ -79,18 +81,11 @@ class Listener:
             return
         self._strangers += 1
         try:
-            session, other = None, None
             try:
-                first_bytes = await _receive_first(channel)
-                other = self._other_use(first_bytes)
-                if other is None:
-                    session = await self._greet(channel, first_bytes)
+                wait_left = await self._sort(channel, await _receive_first(channel))
             finally:
                 self._strangers -= 1
-            if other is not None:
-                await other(channel, first_bytes)
-            elif session is not None:
-                await session.wait_left(channel)
+            await wait_left()
         except ChannelBroken as error:  # it went away: often we were there first
             self.refused["ChannelBroken"] += 1
             _log.debug("gone before it was known", channel=channel.description, why=str(error))
@@ -107,11 +102,12 @@ class Listener:
             _log.info("refused a connection", channel=channel, why=why, refusals=count)
             self._refusals_unsaid, self._refusal_said_at = 0, now
 
-    def _other_use(self, first_bytes: bytes) -> Use | None:
-        """Return what takes a channel that begins so, if it is for no session of ours."""
-        if WHERE_MAGIC.startswith(first_bytes):
-            return self._tell_where
-        return self.serve_leg if LEG_MAGIC.startswith(first_bytes) else None
+    async def _sort(self, channel: Channel, first_bytes: bytes) -> WaitLeft:
+        """Return what is left to do with a channel that begins so. Raises SwarmNodeError."""
+        for magic, use in self.uses.items():
+            if magic.startswith(first_bytes):
+                return partial(use, channel, first_bytes)
+        return await self._greet(channel, first_bytes)
 
     async def _tell_where(self, channel: Channel, first_bytes: bytes) -> None:
         """Tell a caller where its bytes come from. Raises SwarmNodeError."""

@@ -22,8 +22,9 @@ from typing import Protocol
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.driver import Tasks
 from swarmnode.daemon.transport.dialler import Dialler, Ways
-from swarmnode.daemon.transport.listener import Listener
+from swarmnode.daemon.transport.listener import Listener, WaitLeft
 from swarmnode.daemon.transport.resumer import Resumer
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -105,18 +106,25 @@ class Network:
         self._network_id = network_id
         self._transport = transport
         self._services = services
+        self._tasks = Tasks()
         self._dialler = Dialler(
             self.ways,
+            start_soon=self._tasks.start_soon,
             start=self._start,
             register=self._register,
-            open_session=self._open_session,
+            has_session=self._has_open,
         )
         self.dial_errors = self._dialler.errors
         self._env = env
         self._instance = env.token(_INSTANCE_BYTES)
-        self._nursery: trio.Nursery | None = None
         self._used_at: dict[PeerId, float] = {}
-        self._resumer: Resumer | None = None
+        self._resumer = Resumer(
+            start_soon=self._tasks.start_soon,
+            open_channel=self.ways.open_again,
+            addresses_of=lambda peer: self.addresses_of(peer),
+            on_moved=self._moved,
+            env=env,
+        )
         services.add_request(ALIVE_SERVICE, self._answer_alive)
 
     async def run(
@@ -126,15 +134,7 @@ class Network:
 
         With an empty ``listen`` no peer can dial us, and we can still dial others.
         """
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self._resumer = Resumer(
-                nursery=nursery,
-                open_channel=self.ways.open_again,
-                addresses_of=lambda peer: self.addresses_of(peer),
-                on_moved=self._moved,
-                env=self._env,
-            )
+        async with self._tasks.open() as nursery:
             if listen:
                 serve = functools.partial(self._transport.serve, admit=self.listener.admit)
                 self.address = await nursery.start(serve, listen, self.listener.accept)
@@ -157,35 +157,36 @@ class Network:
         Raises:
             DialFailed, DeadlineExceeded, ProtocolError: the last attempt's reason.
         """
-        session = self.connected(peer, dial_anew=dial_anew)
-        if session is not None:
-            return session
+        if self._is_usable(peer, dial_anew=dial_anew):
+            return self._use(peer)
         await self._wait_for_channel(peer, addresses)
-        if self._open_session(peer) is None:
-            assert self._nursery is not None
-            await self._dialler.dial_shared(self._nursery, peer, addresses).wait()
+        if not self._has_open(peer):
+            await self._dialler.dial_shared(peer, addresses).wait()
         elif dial_anew:
             await self._dialler.probe(peer, addresses)
-        session = self._open_session(peer)
-        if session is None:
+        if not self._has_open(peer):
             raise self._dialler.error_again(peer)
-        self._used_at[peer] = self._env.monotonic()
-        return session
+        return self._use(peer)
 
     def connected(self, peer: PeerId, *, dial_anew: bool = False) -> Session | None:
         """Return the session that :meth:`connect` would return at once, if there is one."""
-        session = self._open_session(peer)
-        if session is None or session.is_suspended or (dial_anew and not session.outbound):
-            return None
+        return self._use(peer) if self._is_usable(peer, dial_anew=dial_anew) else None
+
+    def _is_usable(self, peer: PeerId, *, dial_anew: bool) -> bool:
+        if not self._has_open(peer):
+            return False
+        session = self.sessions[peer]
+        return not session.is_suspended and (session.outbound or not dial_anew)
+
+    def _use(self, peer: PeerId) -> Session:
         self._used_at[peer] = self._env.monotonic()
-        return session
+        return self.sessions[peer]
 
     async def _wait_for_channel(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         """If the session with a peer has lost its channel, wait until it has one or is over."""
-        session = self._open_session(peer)
-        if session is None or not session.is_suspended:
+        if not self._has_open(peer) or not self.sessions[peer].is_suspended:
             return
-        assert self._resumer is not None
+        session = self.sessions[peer]
         self._resumer.may_be_at(session, addresses)
         with trio.move_on_after(limits.DIAL_DEADLINE_S):
             await session.wait_for_channel()
@@ -210,13 +211,16 @@ class Network:
     def may_be_at(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         """A peer is said to be there: whoever dials it, or searches for it, looks there as well."""
         self._dialler.may_be_at(peer, addresses)
-        session = self.sessions.get(peer)
-        if session is not None and self._resumer is not None:
-            self._resumer.may_be_at(session, addresses)
+        if peer in self.sessions:
+            self._resumer.may_be_at(self.sessions[peer], addresses)
+
+    def remote_address_of(self, peer: PeerId) -> str:
+        """Return where a peer's bytes come from, "" without a session or where its way has none."""
+        return remote_address(self.sessions[peer]) if peer in self.sessions else ""
 
     def was_dialled(self, session: Session) -> bool:
         """Whether we have opened the channel that a session has: its remote address listens."""
-        return self._resumer is not None and self._resumer.is_where_dialled(session)
+        return self._resumer.is_where_dialled(session)
 
     async def migrate(self, session: Session, channel: Channel, address: str = "") -> None:
         """Take a session to a better channel that has been opened to its peer.
@@ -230,14 +234,12 @@ class Network:
             Overloaded: one of the two sides is taking it to another channel just now.
             SwarmNodeError: no peer answers as it should.
         """
-        assert self._resumer is not None
         await self._resumer.take(session, channel, address)
 
     def give_up(self, peer: PeerId, why: str) -> None:
         """Wait no longer for a peer that has lost its channel: others know that it is gone."""
-        session = self.sessions.get(peer)
-        if session is not None and session.is_suspended:
-            session.give_up(ChannelBroken(why))
+        if peer in self.sessions and self.sessions[peer].is_suspended:
+            self.sessions[peer].give_up(ChannelBroken(why))
 
     async def close(self, reason: str) -> None:
         """Close every session, all at once."""
@@ -255,18 +257,17 @@ class Network:
         except ConfigError as error:
             _log.warning("not listening there", address=address, why=str(error))
 
-    async def _greet(self, channel: Channel, first_bytes: bytes) -> Session | None:
-        """Return the session that uses this channel now. Raises SwarmNodeError."""
-        assert self._resumer is not None
+    async def _greet(self, channel: Channel, first_bytes: bytes) -> WaitLeft:
+        """Find the session that uses this channel now; see ``Greet``. Raises SwarmNodeError."""
         if MAGIC.startswith(first_bytes):
             return await self._resumer.serve(channel, first_bytes)
-        if self._is_full() and self._least_used() is None:
+        if self._is_full() and not self._spare():
             self.listener.note_refusal("TooManyPeers", "", "connected to enough peers")
-            return None
+            return trio.lowlevel.checkpoint
         session = await self._start(channel, None, first_bytes=first_bytes)
         if not session.is_probe:
             await self._register(session)
-        return session
+        return functools.partial(session.wait_left, channel)
 
     def _moved(self, session: Session) -> None:
         self.resumed_total += 1
@@ -286,7 +287,6 @@ class Network:
 
         A refused handshake is raised here as it is.
         """
-        assert self._nursery is not None
         start = functools.partial(
             run_session,
             channel,
@@ -299,42 +299,53 @@ class Network:
             is_probe=is_probe,
             first_bytes=first_bytes,
         )
-        session: Session = await self._nursery.start(start)
+        session: Session = await self._tasks.start(start)
         return session
 
-    def _open_session(self, peer: PeerId) -> Session | None:
-        """Return the session with a peer, but not one that is just ending."""
-        session = self.sessions.get(peer)
-        return None if session is None or session.is_closed else session
+    def _has_open(self, peer: PeerId) -> bool:
+        """Whether there is a session with a peer that is not just ending."""
+        return peer in self.sessions and not self.sessions[peer].is_closed
 
     async def _register(self, session: Session, dialled: tuple[str, ...] = ()) -> None:
         """Make it the session with its peer, unless another one has the better right."""
-        assert self._nursery is not None
         if session.peer == self._identity.peer_id:
             await session.aclose("this is your own key")
             return
-        old = self._open_session(session.peer)
-        if old is not None and old.instance != session.instance and await self._is_alive(old):
+        if await self._is_of_second_node(session):
             why = f"another node with the key of {session.peer.short} is running and answers"
-            _log.error("one key on two nodes", peer=session.peer.short, way=old.channel_description)
             await session.aclose(why, GoodbyeCode.KEY_IN_USE)
+        elif self._has_open(session.peer):
+            self._register_again(session, self.sessions[session.peer], dialled)
+        elif session.is_closed:
             return
-        old = self._open_session(session.peer)
-        have_crossed = old is not None and _have_crossed(session, old)
-        if old is not None and have_crossed and self._loses(session):
-            why = "a second connection between the same two peers"
-            self._nursery.start_soon(self._retire, session, why)
-            return
-        if session.is_closed:
-            return
-        if old is not None and have_crossed:
-            self._nursery.start_soon(self._retire, old, "replaced by a newer connection")
-        elif old is not None:  # the peer has lost it
-            old.close_nowait("replaced by a newer connection")
-        elif not self._make_room() and not session.outbound:
+        elif self._make_room() or session.outbound:
+            self._keep(session, dialled)
+        else:
             await session.aclose("connected to enough peers")
-            return
-        self._keep(session, dialled)
+
+    async def _is_of_second_node(self, session: Session) -> bool:
+        """Whether another node with this peer's key has a session with us, and answers on it."""
+        if not self._has_open(session.peer):
+            return False
+        old = self.sessions[session.peer]
+        if old.instance == session.instance or not await self._is_alive(old):
+            return False
+        _log.error("one key on two nodes", peer=session.peer.short, way=old.channel_description)
+        return True
+
+    def _register_again(self, session: Session, old: Session, dialled: tuple[str, ...]) -> None:
+        """Decide between two sessions with one peer."""
+        have_crossed = _have_crossed(session, old)
+        if have_crossed and self._loses(session):
+            why = "a second connection between the same two peers"
+            self._tasks.start_soon(self._retire, session, why)
+        elif not session.is_closed:
+            why = "replaced by a newer connection"
+            if have_crossed:
+                self._tasks.start_soon(self._retire, old, why)
+            else:  # the peer has lost it
+                old.close_nowait(why)
+            self._keep(session, dialled)
 
     async def _retire(self, session: Session, why: str) -> None:
         """Close the one of two crossing sessions that does not stay, when its requests are over.
@@ -347,11 +358,9 @@ class Network:
         await session.aclose(why)
 
     def _keep(self, session: Session, dialled: tuple[str, ...]) -> None:
-        assert self._nursery is not None
-        assert self._resumer is not None
         self.sessions[session.peer] = session
         self._used_at[session.peer] = self._env.monotonic()
-        self._nursery.start_soon(self._watch, session)
+        self._tasks.start_soon(self._watch, session)
         self._resumer.watch(session, dialled)
         self._dialler.found(session.peer)
         for watcher in self.watchers:
@@ -378,8 +387,7 @@ class Network:
         try:
             await session.wait_closed()
         finally:
-            if self._resumer is not None:
-                self._resumer.forget(session)
+            self._resumer.forget(session)
             self.on_session_end(session)
             if isinstance(session.close_cause, KeyInUse):
                 self._dialler.note_error(session.peer, session.close_cause)
@@ -416,19 +424,19 @@ class Network:
         """
         if not self._is_full():
             return True
-        spare = self._least_used()
-        if spare is not None:
-            spare.close_nowait("room is needed for others")
-        return spare is not None
+        # Open streams do not protect a session: else a peer that opens some keeps others out.
+        spare = sorted(self._spare(), key=lambda each: (each.is_busy, self._used_at[each.peer]))
+        for least_used in spare[:1]:
+            least_used.close_nowait("room is needed for others")
+        return bool(spare)
 
-    def _least_used(self) -> Session | None:
-        spare = [
+    def _spare(self) -> list[Session]:
+        """Return the sessions that make room for others."""
+        return [
             session
             for peer, session in self.sessions.items()
             if not (session.is_closed or self._is_kept(peer))
         ]
-        # Open streams do not protect a session: else a peer that opens some keeps others out.
-        return min(spare, key=lambda each: (each.is_busy, self._used_at[each.peer]), default=None)
 
 
 def _have_crossed(session: Session, old: Session) -> bool:

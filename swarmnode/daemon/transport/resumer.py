@@ -25,10 +25,12 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.transport.listener import WaitLeft
 from swarmnode.env import Env, Rng
 from swarmnode.errors import (
     ChannelBroken,
@@ -196,21 +198,17 @@ class _Watched:
     Attributes:
         addresses: where its peer may be; where it was found last comes first.
         dialled: where we have found it ourselves, "" if it has found us.
-        search: for another channel.
-        asking: around the messages over one that was found.
     """
 
     addresses: tuple[str, ...]
     dialled: str
-    search: Search | None = None
-    asking: trio.CancelScope | None = None
 
 
 class Resumer:
     """See the module.
 
     Args:
-        nursery: where searches run.
+        start_soon: starts a search as a task.
         open_channel: dials an address.
         addresses_of: where a peer may be, wherever it was found before.
         on_moved: told of sessions that go on over another channel.
@@ -219,18 +217,20 @@ class Resumer:
     def __init__(
         self,
         *,
-        nursery: trio.Nursery,
+        start_soon: Callable[..., None],
         open_channel: Callable[[str], Awaitable[Channel]],
         addresses_of: Callable[[PeerId], tuple[str, ...]],
         on_moved: Callable[[Session], None],
         env: Env,
     ) -> None:
-        self._nursery = nursery
+        self._start_soon = start_soon
         self._open_channel = open_channel
         self._addresses_of = addresses_of
         self._on_moved = on_moved
         self._env = env
         self._watched: dict[Session, _Watched] = {}
+        self._searches: dict[Session, Search] = {}
+        self._asking: dict[Session, trio.CancelScope] = {}  # around what is said over a new channel
 
     def watch(self, session: Session, addresses: tuple[str, ...]) -> None:
         """Look after this session until :meth:`forget`.
@@ -244,26 +244,25 @@ class Resumer:
 
     def may_be_at(self, session: Session, addresses: tuple[str, ...]) -> None:
         """A caller that wants this peer knows where to look for it."""
-        watched = self._watched.get(session)
-        if watched is None:
+        if session not in self._watched:
             return
+        watched = self._watched[session]
         known, watched.addresses = watched.addresses, _merged(watched.addresses, addresses)
-        if watched.addresses != known and watched.search is not None:
-            watched.search.look_again()
+        if watched.addresses != known and session in self._searches:
+            self._searches[session].look_again()
 
     def is_where_dialled(self, session: Session) -> bool:
         """Whether the session runs on a channel that we have dialled, and not the peer."""
-        watched = self._watched.get(session)
-        return watched is not None and bool(watched.dialled)
+        return session in self._watched and bool(self._watched[session].dialled)
 
     def forget(self, session: Session) -> None:
         """The session is over."""
-        watched = self._watched.pop(session, None)
-        if watched is not None and watched.search is not None:
-            watched.search.scope.cancel()
+        self._watched.pop(session, None)
+        if session in self._searches:
+            self._searches[session].scope.cancel()
 
-    async def serve(self, channel: Channel, first_bytes: bytes) -> Session | None:
-        """Answer a peer that asks for a session; return it if it goes on over ``channel``.
+    async def serve(self, channel: Channel, first_bytes: bytes) -> WaitLeft:
+        """Answer a peer that asks for a session; see ``Greet``.
 
         Raises:
             SwarmNodeError: it is not the peer, or went away.
@@ -273,9 +272,10 @@ class Resumer:
             session = await serve_resume(channel, first_bytes, self._find, nonce)
         finally:
             self._search_for_suspended()
-        if session is not None:
-            self._note_found(session, "")
-        return session
+        if session is None:
+            return trio.lowlevel.checkpoint
+        self._note_found(session, "")
+        return partial(session.wait_left, channel)
 
     async def take(self, session: Session, channel: Channel, address: str = "") -> None:
         """Ask the peer to go on over ``channel``, which is closed if nothing comes of that.
@@ -294,34 +294,33 @@ class Resumer:
         self._note_found(session, address)
 
     async def _ask(self, session: Session, channel: Channel) -> None:
-        watched = self._watched.get(session)
-        if watched is None:
+        if session not in self._watched:
             raise Refused(f"the session with {session.peer.short} is over")
-        if watched.asking is not None:
+        if session in self._asking:
             raise Overloaded(f"the session with {session.peer.short} is being taken over already")
-        with trio.CancelScope() as watched.asking:
+        with trio.CancelScope() as self._asking[session]:
             try:
                 await resume_over(channel, session, self._env.token(NONCE_BYTES))
                 return
             finally:
-                watched.asking = None
+                del self._asking[session]
         raise Overloaded(f"{session.peer.short} has asked for the session meanwhile")
 
     def _find(self, name: bytes, is_proven: bool) -> Session | None:
         """Return the session of this name. If both sides ask, what its client asks counts."""
-        for session, watched in self._watched.items():
+        for session in self._watched:
             if session.resume_keys.name == name and not session.is_closed:
-                if watched.asking is not None and session.role is Role.CLIENT:
+                if session in self._asking and session.role is Role.CLIENT:
                     raise Overloaded(f"{session.peer.short} asks for what we ask for")
-                if watched.asking is not None and is_proven:
-                    watched.asking.cancel()
+                if session in self._asking and is_proven:
+                    self._asking[session].cancel()
                 return session
         return None
 
     def _note_found(self, session: Session, address: str) -> None:
         _log.info("session goes on", peer=session.peer.short, way=session.channel_description)
-        watched = self._watched.get(session)
-        if watched is not None:
+        if session in self._watched:
+            watched = self._watched[session]
             watched.dialled = address
             if address:
                 watched.addresses = _merged((address,), watched.addresses)
@@ -334,9 +333,9 @@ class Resumer:
         self._search_soon(session, has_broken=isinstance(error, TransportError))
 
     def _search_soon(self, session: Session, *, has_broken: bool = False) -> None:
-        watched = self._watched[session]
-        if watched.search is None:
-            watched.search = Search(
+        if session not in self._searches:
+            watched = self._watched[session]
+            search = self._searches[session] = Search(
                 session,
                 has_broken=has_broken,
                 addresses=lambda: _merged(watched.addresses, self._addresses_of(session.peer)),
@@ -345,8 +344,8 @@ class Resumer:
                 take=self.take,
                 rng=self._env.rng,
             )
-            self._nursery.start_soon(self._run_search, watched, watched.search)
-        watched.search.has_broken |= has_broken
+            self._start_soon(self._run_search, session, search)
+        self._searches[session].has_broken |= has_broken
 
     def _search_for_suspended(self) -> None:
         """A session that has left its channel for one that broke at once has no other."""
@@ -354,11 +353,11 @@ class Resumer:
             if session.is_suspended:
                 self._search_soon(session)
 
-    async def _run_search(self, watched: _Watched, search: Search) -> None:
+    async def _run_search(self, session: Session, search: Search) -> None:
         try:
             await search.run()
         finally:
-            watched.search = None
+            del self._searches[session]
 
 
 def _merged(first: tuple[str, ...], then: tuple[str, ...]) -> tuple[str, ...]:

@@ -4,6 +4,6 @@ Owns what is looked at on the machine, the verdict that follows, the pauses that
 the files that keep them. What rests is told by an interface: it knows
 neither worker nor session. The core is ``protocol/volunteer.py``.
 
-For others: ``rules`` (:class:`~swarmnode.daemon.volunteer.rules.Volunteer`), ``machine``,
-``footprint`` (the memory that training takes) and ``totals`` (what this node gave).
+For others: ``rules`` (:class:`~swarmnode.daemon.volunteer.rules.Volunteer`), ``machine`` (with the
+memory that training takes) and ``totals`` (what this node gave).
 """

@@ -1,5 +1,10 @@
 """Looks at this machine: battery, people, connection, GPUs, disk, and what the worker uses.
 
+Here is also what memory training a swarm takes, from its manifest alone, against what there is.
+What the examples of a batch take on top depends on the task, and only a step of it tells:
+``swarmnode trust`` tries one. The numbers of whole models that a strategy keeps are those of its
+``buffers()``; a test compares.
+
 Each look returns None for what this system cannot tell; that is never a reason to pause. Files
 of Linux are read at once, programs of the system and NVIDIA's library are asked in between.
 """
@@ -13,8 +18,14 @@ from pathlib import Path
 from shutil import which
 from typing import Any, NamedTuple
 
+import msgspec
+
 from swarmnode import limits
-from swarmnode.telemetry.machine import nvml_library
+from swarmnode.config import NodeConfig
+from swarmnode.memory import main_memory
+from swarmnode.quantities import parse_bytes, show_bytes
+from swarmnode.telemetry.machine import nvidia
+from swarmnode.wire.swarm import Manifest
 
 _POWER_SUPPLY = Path("/sys/class/power_supply")
 _PROC = Path("/proc")
@@ -137,9 +148,7 @@ class GpuUse(NamedTuple):
 
 def gpu_use(gpus: Collection[int], own_pids: Collection[int]) -> GpuUse:
     """Ask NVIDIA's library about some GPUs, or all if none is named."""
-    nvml = nvml_library()
-    if nvml is None:
-        return GpuUse(None, None)
+    nvml = nvidia()
     celsius, shares = [], []
     for index in gpus or range(nvml.nvmlDeviceGetCount()):
         try:
@@ -163,9 +172,7 @@ def gpu_memory(gpus: Collection[int]) -> GpuMemory | None:
 
     The first is where a worker trains, unless it is told otherwise.
     """
-    nvml = nvml_library()
-    if nvml is None:
-        return None
+    nvml = nvidia()
     try:
         device = nvml.nvmlDeviceGetHandleByIndex(min(gpus, default=0))
         found = nvml.nvmlDeviceGetMemoryInfo(device)
@@ -183,6 +190,116 @@ def _others_share(nvml: Any, device: Any, own_pids: Collection[int]) -> float:
         sample.pid: float(sample.smUtil) for sample in sorted(samples, key=lambda s: s.timeStamp)
     }
     return sum(share for pid, share in newest.items() if pid not in own_pids) / 100
+
+
+# --- what training takes -------------------------------------------------------------------
+
+_NUMBER_BYTES = 4  # float32, as every number that is trained
+_STATE_COPIES = 4  # weights, gradients, and the two moments of Adam: most optimizers keep fewer
+_COPIED = 3  # of those: a snapshot is written from a copy, which has no gradients
+_SLOTS = 2  # of SLOTS_PER_WORKER in use at a time; untouched ones cost nothing
+_PROCESS_BYTES = 300_000_000  # Python and torch before any model: 240 to 290 MB measured
+# (buffers, elements of half a slot) in whole models; what is not known here counts as the most.
+_KEPT = {
+    "a2cid2": (1.0, 1.0),
+    "dadao": (5.0, 1.0),
+    "diloco": (2.0, 2.0),
+    "noloco": (2.0, 2.0),
+    "one-byte": (0.0, 0.0),
+    "pair-average": (0.0, 1.0),
+    "streaming": (3.0, 1.0),
+}
+_KEPT_UNKNOWN = (5.0, 2.0)
+ASSUMPTION = "an optimizer with two moments such as Adam, and no examples"
+
+
+class Footprint(msgspec.Struct, frozen=True):
+    """Bytes; those of a GPU are 0 where none is used."""
+
+    main_bytes: int
+    gpu_bytes: int
+    how: str  # measured or computed, in words
+    is_measured: bool
+    main_free_bytes: int | None  # None: this system does not say
+    main_total_bytes: int | None
+    gpu_free_bytes: int | None = None  # None: there is no GPU, or none that says
+    gpu_total_bytes: int | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether what is needed is there, as far as this machine says."""
+        return _fits(self.main_bytes, self.main_free_bytes) and _fits(
+            self.gpu_bytes, self.gpu_free_bytes
+        )
+
+    def sentence(self) -> str:
+        """Say what is needed and what is there, in one line."""
+        least = "" if self.is_measured else "at least "
+        text = f"needs {least}{show_bytes(self.main_bytes)} of main memory"
+        text += _free_in_words(self.main_free_bytes, self.main_total_bytes)
+        if self.gpu_bytes:
+            text += f" and {least}{show_bytes(self.gpu_bytes)} of the GPU's"
+            text += _free_in_words(self.gpu_free_bytes, self.gpu_total_bytes)
+        too_much = "" if self.fits else "; that is more than there is"
+        return f"{text}; {self.how}{too_much}"
+
+
+def computed(manifest: Manifest, config: NodeConfig, device: str = "auto") -> Footprint:
+    """Return what a worker of this swarm needs at least, without its examples."""
+    gpu = gpu_memory(config.gpus) if device == "auto" or device.startswith("cuda") else None
+    model = _NUMBER_BYTES * manifest.numel
+    buffers, payload = _KEPT.get(manifest.strategy, _KEPT_UNKNOWN)
+    trained = round((_STATE_COPIES + buffers) * model)
+    apart = round((_COPIED + buffers + 2 * _SLOTS * payload) * model) + _PROCESS_BYTES
+    on_gpu = gpu is not None
+    return Footprint(
+        main_bytes=apart + (0 if on_gpu else trained),
+        gpu_bytes=trained + limits.GPU_CONTEXT_BYTES if on_gpu else 0,
+        how=f"computed for {manifest.numel:,} parameters, {ASSUMPTION}",
+        is_measured=False,
+        **_present(config, on_gpu=on_gpu),
+    )
+
+
+def before_joining(manifest: Manifest, config: NodeConfig, device: str) -> str:
+    """Return the line that `join` prints before it begins."""
+    found = computed(manifest, config, device)
+    advice = "" if found.fits else ": expect it to end for want of memory, or use another machine"
+    return f"training here {found.sentence()}{advice}"
+
+
+def measured(main_bytes: int, gpu_bytes: int, how: str, config: NodeConfig) -> Footprint:
+    """Return what a worker took that was tried here."""
+    present = _present(config, on_gpu=gpu_bytes > 0)
+    return Footprint(main_bytes, gpu_bytes, how, is_measured=True, **present)
+
+
+def _present(config: NodeConfig, *, on_gpu: bool) -> dict[str, int | None]:
+    """Return what there is, and what the owner of this node allows of it."""
+    main = main_memory()
+    gpu = gpu_memory(config.gpus) if on_gpu else None
+    return {
+        "main_free_bytes": _allowed(main.available_bytes if main else None, config.ram),
+        "main_total_bytes": main.total_bytes if main else None,
+        "gpu_free_bytes": _allowed(gpu.free_bytes if gpu else None, config.gpu_memory),
+        "gpu_total_bytes": gpu.total_bytes if gpu else None,
+    }
+
+
+def _allowed(free_bytes: int | None, limit: str) -> int | None:
+    if free_bytes is None or not limit:
+        return free_bytes
+    return min(free_bytes, parse_bytes(limit))
+
+
+def _fits(needed_bytes: int, free_bytes: int | None) -> bool:
+    return free_bytes is None or needed_bytes <= free_bytes
+
+
+def _free_in_words(free_bytes: int | None, total_bytes: int | None) -> str:
+    if free_bytes is None or total_bytes is None:
+        return ""
+    return f" ({show_bytes(free_bytes)} of {show_bytes(total_bytes)} are free)"
 
 
 # --- how ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ Only what a rule asks about is looked at, and nothing wakes up where nothing can
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -58,6 +58,20 @@ class Held(Protocol):
     """What rests; see ``daemon/worker/trainer.py``."""
 
     worker_pid: int | None
+
+    def pause(self, why: str) -> None: ...
+
+    def resume(self) -> None: ...
+
+    def unload(self) -> None: ...
+
+    def load(self) -> None: ...
+
+
+class _NoTrainer:
+    """In place of what rests, in a node that trains nothing, or not yet."""
+
+    worker_pid: int | None = None
 
     def pause(self, why: str) -> None: ...
 
@@ -127,11 +141,12 @@ class Volunteer:
         self._on_event = on_event
         self._policy = Policy(self.rules, load_pause(config.paths.manual_pause))
         self._has_pause_file = self._policy.manual is not None
-        self._cpu_seen: tuple[float, float] | None = None  # when, and seconds so far
+        # When, and seconds so far, of the last two looks at one worker.
+        self._cpu_seen: deque[tuple[float, float]] = deque(maxlen=2)
         self._ledger = TrafficLedger(config.paths.traffic)
         self._ledger_saved_s = -math.inf
         self._counted_bytes = 0
-        self._held: Held | None = None
+        self._held: Held = _NoTrainer()
         self._is_told = True
         self._held_s: dict[str, float] = defaultdict(float)
         self._decided_s = env.monotonic()
@@ -222,8 +237,6 @@ class Volunteer:
         self._changed = trio.Event()
         no_tensors = "" if verdict.may_carry_tensors else f"paused: {verdict.reason}"
         self.traffic.why_no_tensors = no_tensors
-        if held is None:
-            return
         if verdict.frees_memory:
             held.unload()
         else:
@@ -266,13 +279,13 @@ class Volunteer:
         if rules.on_metered:
             looks.append(_Look(slow, partial(self._aside, "metered", machine.is_metered)))
         if rules.user_quiet_s:
-            looks.append(_Look(quick, self._see_user))
+            looks.append(_Look(quick, partial(self._see_user, machine)))
         if rules.when_gpu_busy or rules.gpu_celsius_max:
-            looks.append(_Look(quick, self._see_gpus))
+            looks.append(_Look(quick, partial(self._see_gpus, machine)))
         if rules.disk_bytes:
-            looks.append(_Look(slow, self._see_disk))
+            looks.append(_Look(slow, partial(self._see_disk, machine)))
         if rules.ram_bytes or self.config.cpu_percent < 100:
-            looks.append(_Look(limits.MEMORY_LOOK_S, self._see_worker))
+            looks.append(_Look(limits.MEMORY_LOOK_S, partial(self._see_worker, machine)))
         return looks
 
     async def _look_around(self) -> None:
@@ -288,38 +301,34 @@ class Volunteer:
     async def _aside(self, name: str, see: Callable[[], Any]) -> dict[str, Any]:
         return {name: await self._env.in_thread(see)}
 
-    async def _see_user(self) -> dict[str, Any]:
-        assert self._machine is not None
-        see = partial(self._machine.user_quiet_s, self._env.wall())
+    async def _see_user(self, machine: Machine) -> dict[str, Any]:
+        see = partial(machine.user_quiet_s, self._env.wall())
         return {"user_quiet_s": await self._env.in_thread(see)}
 
-    async def _see_gpus(self) -> dict[str, Any]:
-        assert self._machine is not None
-        own = [self._held.worker_pid] if self._held is not None and self._held.worker_pid else []
-        use = await self._env.in_thread(partial(self._machine.gpu_use, self.config.gpus, own))
+    async def _see_gpus(self, machine: Machine) -> dict[str, Any]:
+        own = [self._held.worker_pid] if self._held.worker_pid else []
+        use = await self._env.in_thread(partial(machine.gpu_use, self.config.gpus, own))
         return {"gpu_celsius": use.celsius, "gpu_others_share": use.others_share}
 
-    async def _see_disk(self) -> dict[str, Any]:
-        assert self._machine is not None
-        see = partial(self._machine.directory_bytes, self._paths.home)
+    async def _see_disk(self, machine: Machine) -> dict[str, Any]:
+        see = partial(machine.directory_bytes, self._paths.home)
         return {
             "disk_bytes": await self._env.in_thread(see),
             "snapshot_bytes": self.snapshot_bytes,
         }
 
-    async def _see_worker(self) -> dict[str, Any]:
-        assert self._machine is not None
-        pid = self._held.worker_pid if self._held is not None else None
-        use = self._machine.process_use(pid) if pid is not None else None
-        self._note_cpu(use)
-        return {"worker_bytes": use.memory_bytes if use is not None else None}
-
-    def _note_cpu(self, use: ProcessUse | None) -> None:
-        seen = (self._env.monotonic(), use.cpu_s) if use is not None else None
-        before, self._cpu_seen = self._cpu_seen, seen
+    async def _see_worker(self, machine: Machine) -> dict[str, Any]:
+        pid = self._held.worker_pid
+        use = machine.process_use(pid) if pid is not None else None
         self.cpu_cores_used = None
-        if before is not None and seen is not None and seen[0] > before[0]:
-            self.cpu_cores_used = max(0.0, (seen[1] - before[1]) / (seen[0] - before[0]))
+        if use is None:
+            self._cpu_seen.clear()
+            return {"worker_bytes": None}
+        self._cpu_seen.append((self._env.monotonic(), use.cpu_s))
+        (began_s, cpu_s), (ended_s, cpu_then_s) = self._cpu_seen[0], self._cpu_seen[-1]
+        if ended_s > began_s:
+            self.cpu_cores_used = max(0.0, (cpu_then_s - cpu_s) / (ended_s - began_s))
+        return {"worker_bytes": use.memory_bytes}
 
     # --- the month ------------------------------------------------------------------------
 

@@ -5,6 +5,6 @@ and the segment to it, and the slots that it lends. It knows no peer: intents go
 are registered by kind, and what comes of them is a lease that is applied or given back.
 
 For others: ``trainer`` (:class:`~swarmnode.daemon.worker.trainer.Trainer`), ``leases`` (what an
-exchange sees of a worker), ``briefing`` (what a worker is told); and for the composition root what
-a worker is started by: ``link``, ``process``, ``hold`` and ``program``.
+exchange sees of a worker), ``link`` (messages, and questions about merges), ``briefing`` (what a
+worker is told); and for the composition root what a worker is started by: ``process``, ``foreign``.
 """

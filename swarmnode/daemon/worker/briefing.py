@@ -7,12 +7,15 @@ both are told seldom, however often that changes.
 Here is also whether a node trains on other data than its swarm's creator, and what to say of it.
 Other data is allowed, but not in silence: who forgot `--data` trains on the task's own text, and
 everybody else on that too once models are averaged.
+
+And who hears in return what a worker does with the shards that it is given.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
@@ -108,6 +111,68 @@ def data_in_words(configure: Configure, ready: WorkerReady | None) -> str:
         words += "; this node trains on other data than its creator"
         words += ", as is meant" if configure.own_data else ""
     return words
+
+
+class Assigner(Protocol):
+    """Hears what the worker does with its shards; see ``daemon/membership/assignment.py``."""
+
+    def worker_ready(self, ready: WorkerReady) -> None:
+        """It trains."""
+
+    def worker_gone(self) -> None:
+        """It died."""
+
+    def rests(self) -> None:
+        """It is paused, or has done all that was asked."""
+
+    def goes_on(self) -> None:
+        """It trains again."""
+
+    def finished(self, epoch: int, index: int) -> None:
+        """It has trained a shard to the end."""
+
+
+class NoAssigner:
+    """The worker trains on its own stream of batches; nobody asks what it does."""
+
+    def worker_ready(self, ready: WorkerReady) -> None:
+        """See ``Assigner``."""
+
+    def worker_gone(self) -> None:
+        """See ``Assigner``."""
+
+    def rests(self) -> None:
+        """See ``Assigner``."""
+
+    def goes_on(self) -> None:
+        """See ``Assigner``."""
+
+    def finished(self, epoch: int, index: int) -> None:
+        """See ``Assigner``."""
+
+
+class NoBriefing:
+    """In place of ``Briefing``: the worker knows of no member."""
+
+    async def run(self) -> None:
+        """See ``Briefing``."""
+        await trio.sleep_forever()
+
+    async def pace(self) -> None:
+        """See ``Briefing``."""
+        await trio.sleep_forever()
+
+    def worker_ready(self, ready: WorkerReady) -> None:
+        """See ``Briefing``."""
+
+    def worker_gone(self) -> None:
+        """See ``Briefing``."""
+
+    def progress(self, progress: Progress) -> None:
+        """See ``Briefing``."""
+
+    def members_changed(self) -> None:
+        """See ``Briefing``."""
 
 
 class Briefing:

@@ -40,6 +40,9 @@ _UNSEEN_DEATHS_MAX = 3
 _PARTS_MAX = 2**20
 
 
+_UNSEEN = BatchFit(size=0, examples=0)  # no batch was seen yet
+
+
 class Fitting:
     """See the module.
 
@@ -55,7 +58,7 @@ class Fitting:
     ) -> None:
         self._look, self._kills = look, kills
         self._parts = 1
-        self._fit: BatchFit | None = None  # None: no batch was seen yet
+        self._fit = _UNSEEN
         self._kills_before = 0
         self._least: MainMemory | None = None  # the least that was available in this life
         self._unseen_deaths = 0
@@ -67,7 +70,7 @@ class Fitting:
 
     def take(self, fit: BatchFit) -> None:
         """The worker has said how it cuts batches."""
-        is_news = fit.parts > 1 and (self._fit is None or fit.size != self._fit.size)
+        is_news = fit.parts > 1 and fit.size != self._fit.size
         self._fit, self._parts = fit, fit.parts
         self._unseen_deaths = 0
         if is_news:
@@ -75,20 +78,21 @@ class Fitting:
 
     def watch(self) -> None:
         """Note how much memory there is while the worker trains."""
-        now = self._look()
-        if now is not None and (self._least is None or now < self._least):
-            self._least = now
+        known = [each for each in (self._least, self._look()) if each is not None]
+        self._least = min(known, default=None)
 
     def words(self) -> str:
         """Return what the status says of it, "" while batches are whole."""
         fit = self._fit
-        if fit is None or fit.size >= fit.examples:
+        if fit.size >= fit.examples:
             return ""
         n_parts = -(-fit.examples // fit.size)
         return f"; micro-batch {fit.size} of {fit.examples} (out of memory), accumulating {n_parts}"
 
-    def died(self, error: WorkerError, failed: WorkerFailed | None) -> bool:
+    def died(self, error: WorkerError, failed: WorkerFailed) -> bool:
         """A worker is gone: return whether another one with smaller parts can mend it.
+
+        ``failed`` is what it said last, or SAID_NOTHING.
 
         Raises:
             WorkerError: it died for want of memory, and there is nothing left to cut.
@@ -96,8 +100,8 @@ class Fitting:
         if not self._is_of_memory(error, failed):
             return False
         fit = self._fit
-        if fit is None:
-            if failed is None:  # it was killed: perhaps over its very first batch
+        if fit == _UNSEEN:
+            if not failed.kind:  # it was killed: perhaps over its very first batch
                 self._parts = min(2 * self._parts, _PARTS_MAX)
                 return False
             self._unseen_deaths += 1
@@ -120,8 +124,8 @@ class Fitting:
         )
         return True
 
-    def _is_of_memory(self, error: WorkerError, failed: WorkerFailed | None) -> bool:
-        if failed is not None:
+    def _is_of_memory(self, error: WorkerError, failed: WorkerFailed) -> bool:
+        if failed.kind:
             return failed.kind == "out-of-memory"
         if not isinstance(error, WorkerCrashed):
             return False
@@ -143,9 +147,9 @@ class Fitting:
         )
 
 
-def death_kind(error: WorkerError, failed: WorkerFailed | None) -> str:
-    """Return one of WORKER_FAILURES; ``failed`` is what the worker said last, if it could."""
-    if failed is not None and failed.kind in FAILURE_KINDS:
+def death_kind(error: WorkerError, failed: WorkerFailed) -> str:
+    """Return one of WORKER_FAILURES; ``failed`` is what the worker said last, or SAID_NOTHING."""
+    if failed.kind in FAILURE_KINDS:
         return failed.kind
     if isinstance(error, WorkerHung):
         return "hung"
@@ -154,14 +158,14 @@ def death_kind(error: WorkerError, failed: WorkerFailed | None) -> str:
     return "crash"
 
 
-def raise_if_fatal(error: WorkerError, failed: WorkerFailed | None) -> None:
+def raise_if_fatal(error: WorkerError, failed: WorkerFailed) -> None:
     """Raise what ends the node if the worker has said that a restart mends nothing.
 
     Raises:
         ConfigError, SpecMismatch: something is missing here, or does not fit the swarm.
         WorkerError: there is too little memory.
     """
-    if failed is None or failed.kind not in FATAL_KINDS:
+    if failed.kind not in FATAL_KINDS:
         return
     if failed.kind == "layout":
         raise SpecMismatch(failed.message) from error

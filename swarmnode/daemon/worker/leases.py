@@ -5,32 +5,42 @@
     intent -> IntentHandler.intent_posted
     borrow -> BufferLease -> apply | give_back     or   NoLease -> drop
 
-The trainer is the lessor. Kinds of exchange know no worker, and the trainer knows no network.
+    borrow --TakeView--> worker --SlotReady--> BufferLease
+                                --NoView-----> NoLease
+    BufferLease --apply, give_back--> Apply, Release --> worker
 
-Questions to the worker about merges, and its answers; see ``worker/exchange/merges.py``.
+Kinds of exchange know no worker, and the lessor, which is a part of the trainer, knows no network.
+All of it is over when the worker dies: callers that wait get NoLease, and leases count no more.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 
-from swarmnode.errors import DeadlineExceeded, WorkerError
+from swarmnode import limits
+from swarmnode.errors import WorkerCrashed, WorkerError
 from swarmnode.ipc.control import (
-    GiveShare,
-    MergeFailed,
-    MergeWeighed,
+    Applied,
+    Apply,
+    Drop,
+    NoView,
     Partner,
     PostedIntent,
-    ShareGiven,
+    Release,
+    SlotReady,
+    TakeView,
     ToWorker,
-    WeighMerge,
 )
+from swarmnode.ipc.segment import StaleSlot
 from swarmnode.tensor.magnitude import UNKNOWN, Scale
+
+_FLOAT32_BYTES = 4
+_WHY_CHARACTERS_MAX = 256  # of wire.records.ShortText
 
 
 class NoLease(WorkerError):
@@ -105,68 +115,199 @@ class IntentHandler(Protocol):
         """There may be a peer to exchange with."""
 
 
-Answer = ShareGiven | MergeWeighed | MergeFailed
+@dataclass(eq=False)
+class _Ticket:
+    """A slot that a caller waits for, or waited."""
+
+    intent: PostedIntent
+    settled: trio.Event = field(default_factory=trio.Event)
+    leases: list[BufferLease] = field(default_factory=list)  # one, unless it was refused
+    why: str = ""  # there is none
+    is_abandoned: bool = False
+
+    def settle(self, lease: BufferLease) -> None:
+        self.leases.append(lease)
+        self.settled.set()
+
+    def refuse(self, why: str) -> None:
+        self.why = why
+        self.settled.set()
 
 
-class MergeDesk:
-    """Asks one thing at a time.
+def _no_slot(slot: int, generation: int) -> memoryview:
+    raise StaleSlot(f"slot {slot}, generation {generation}: its worker has gone")
+
+
+class SlotLessor:
+    """Lends the slots of the worker that runs now, one at a time; implements ``Lessor``.
 
     Args:
-        post: sends to the worker. It may raise WorkerError and Overloaded.
+        post: sends a message to the worker.
+        on_lost: this exchange was to be applied, and the worker died before it said so.
     """
 
-    def __init__(self, post: Callable[[ToWorker], None]) -> None:
+    def __init__(self, post: Callable[[ToWorker], None], on_lost: Callable[[bytes], None]) -> None:
         self._post = post
-        self._requests = 0
-        self._waiting: trio.MemorySendChannel[Answer] | None = None
+        self._on_lost = on_lost
+        self._is_lending = False
+        self._slot_view: Callable[[int, int], memoryview] = _no_slot
+        self._payload_numel = 0
+        self._numbers = itertools.count(1)
+        self._tickets: dict[int, _Ticket] = {}
+        self._leases: dict[tuple[int, int], BufferLease] = {}  # by slot and generation
+        self._unmerged: dict[bytes, None] = {}  # exchanges that the worker is to apply
+        self._changed = trio.Event()
 
-    async def give_share(self, rule: str, path: Path, deadline_s: float) -> ShareGiven:
-        """Have the worker write its share of a merge.
+    # --- for exchanges --------------------------------------------------------------------
 
-        Raises:
-            WorkerError: there is no worker, it could not, or it died over it.
-            DeadlineExceeded: it took longer than ``deadline_s``.
+    async def borrow(
+        self, intent: PostedIntent, partner: Partner | None = None, round_number: int | None = None
+    ) -> BufferLease:
+        """Return a slot with the views of ``intent``; see ``Lessor``. Raises NoLease."""
+        if not self._is_lending:
+            raise NoLease("local: the worker went away")
+        if len(self._tickets) >= limits.TICKETS_MAX:
+            raise NoLease(f"busy: the worker owes {len(self._tickets)} views already")
+        number, ticket = next(self._numbers), _Ticket(intent)
+        self._tickets[number] = ticket
+        self._post(_take_view(number, intent, partner, round_number))
+        try:
+            await ticket.settled.wait()
+        except trio.Cancelled:
+            ticket.is_abandoned = True
+            for lease in ticket.leases:  # it came in this very moment
+                self.give_back(lease, "nobody waits for it any more")
+            raise
+        if not ticket.leases:
+            raise NoLease(ticket.why)
+        return ticket.leases[0]
+
+    def apply(
+        self,
+        lease: BufferLease,
+        xid: bytes,
+        partner: Partner | None = None,
+        present: tuple[bytes, ...] = (),
+    ) -> bool:
+        """Let the worker merge a committed exchange; False if the worker of the lease is gone."""
+        if not self._end(lease):
+            return False
+        self._unmerged[xid] = None
+        self._post(Apply(lease.slot, lease.generation, xid, partner, present))
+        return True
+
+    def give_back(self, lease: BufferLease, why: str) -> None:
+        """End a lease of which nothing came."""
+        if self._end(lease):
+            self._post(Release(lease.slot, lease.generation, why[:_WHY_CHARACTERS_MAX]))
+
+    def drop(self, intent: PostedIntent, why: str) -> None:
+        """Tell the worker that nothing came of an intent that no slot was lent for."""
+        self._post(Drop(intent.number, why[:_WHY_CHARACTERS_MAX]))
+
+    async def drain(self) -> None:
+        """Return when the worker has merged all that it was to apply, or is gone."""
+        while self._unmerged:
+            await self._changed.wait()
+
+    async def wait_idle(self) -> None:
+        """Return when nothing is lent and all is merged, or the worker is gone."""
+        while self._unmerged or self._leases:
+            await self._changed.wait()
+
+    @property
+    def unmerged(self) -> frozenset[bytes]:
+        """Exchanges that have committed, and that the worker has not merged yet."""
+        return frozenset(self._unmerged)
+
+    def _end(self, lease: BufferLease) -> bool:
+        """Take a lease out of the books; False if it went with its worker."""
+        place = lease.slot, lease.generation
+        if self._leases.get(place) is not lease:
+            return False
+        del self._leases[place]
+        self._note_change()
+        return True
+
+    # --- what the worker says -------------------------------------------------------------
+
+    def worker_ready(self, slot_view: Callable[[int, int], memoryview], payload_numel: int) -> None:
+        """A worker can lend; half of a slot has ``payload_numel`` numbers.
+
+        ``slot_view`` gives the bytes of a slot, as that of ``WorkerLink``.
         """
-        answer = await self._ask(GiveShare(self._next(), rule, str(path)), deadline_s)
-        assert isinstance(answer, ShareGiven), answer
-        return answer
-
-    async def weigh(
-        self, rule: str, path: Path, n: int, folder: Path | None, deadline_s: float
-    ) -> MergeWeighed:
-        """Have the worker make the merged model; ``path`` is the mean over ``n`` shares.
-
-        Raises:
-            WorkerError, DeadlineExceeded: as above.
-        """
-        where = str(folder) if folder is not None else ""
-        message = WeighMerge(self._next(), rule, str(path), n, where)
-        answer = await self._ask(message, deadline_s)
-        assert isinstance(answer, MergeWeighed), answer
-        return answer
-
-    def take(self, answer: Answer) -> None:
-        """The worker answers."""
-        if answer.request == self._requests and self._waiting is not None:
-            waiting, self._waiting = self._waiting, None
-            waiting.send_nowait(answer)
+        self._slot_view, self._payload_numel = slot_view, payload_numel
+        self._is_lending = True
 
     def worker_gone(self) -> None:
-        """It died: no answer comes."""
-        self.take(MergeFailed(self._requests, "the worker died over it"))
+        """It died with everything that it has lent or was to apply."""
+        self._is_lending, self._slot_view = False, _no_slot
+        self._leases.clear()
+        tickets, self._tickets = self._tickets, {}
+        for ticket in tickets.values():
+            ticket.refuse("local: the worker went away")
+        lost, self._unmerged = self._unmerged, {}
+        for xid in lost:
+            self._on_lost(xid)
+        self._note_change()
 
-    def _next(self) -> int:
-        self._requests += 1
-        return self._requests
+    def slot_ready(self, message: SlotReady) -> None:
+        """Lend a slot to its caller. Raises WorkerCrashed: none asked for it."""
+        ticket = self._take_ticket(message.ticket)
+        try:
+            slot = self._slot_view(message.slot, message.generation)
+        except StaleSlot as error:
+            ticket.refuse(f"local: {error}")  # the worker has died since it sent this
+            return
+        size, half = (n * _FLOAT32_BYTES for n in (ticket.intent.numel, self._payload_numel))
+        lease = BufferLease(
+            intent=ticket.intent,
+            slot=message.slot,
+            generation=message.generation,
+            own=slot[:size],
+            room=slot[half : half + size],
+            step=message.step,
+            tokens=message.tokens,
+            weights=Scale(message.weights_rms, message.weights_largest),
+        )
+        self._leases[lease.slot, lease.generation] = lease
+        if ticket.is_abandoned:
+            self.give_back(lease, "nobody waits for it any more")
+        else:
+            ticket.settle(lease)
 
-    async def _ask(self, message: GiveShare | WeighMerge, deadline_s: float) -> Answer:
-        send, receive = trio.open_memory_channel[Answer](1)
-        self._waiting = send
-        self._post(message)
-        with trio.move_on_after(deadline_s):
-            answer = await receive.receive()
-            if isinstance(answer, MergeFailed):
-                raise WorkerError(f"no merge: {answer.message}")
-            return answer
-        self._waiting = None
-        raise DeadlineExceeded("waiting for the worker to merge models", deadline_s)
+    def no_view(self, message: NoView) -> None:
+        """Tell the caller that there is nothing. Raises WorkerCrashed: none asked for it."""
+        self._take_ticket(message.ticket).refuse(message.why)
+
+    def applied(self, message: Applied) -> None:
+        """The worker has merged an exchange."""
+        self._unmerged.pop(message.xid, None)
+        self._note_change()
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _take_ticket(self, number: int) -> _Ticket:
+        if number not in self._tickets:
+            raise WorkerCrashed(f"the worker broke the contract: nobody has ticket {number}")
+        return self._tickets.pop(number)
+
+
+def _take_view(
+    number: int, intent: PostedIntent, partner: Partner | None, round_number: int | None
+) -> TakeView:
+    round_number = intent.round if round_number is None else round_number
+    if partner is None:
+        return TakeView(number, intent.number, round=round_number, base_version=intent.base_version)
+    return TakeView(
+        number,
+        intent.number,
+        peer=partner.peer,
+        round=round_number,
+        base_version=partner.base_version,
+        step=partner.step,
+        tokens=partner.tokens,
+        weight=partner.weight,
+    )

@@ -11,31 +11,51 @@ halves are what the worker gives, and room for what comes.
 Messages and slots of one worker, whichever process runs it: a socket, a segment, and their rules.
 
 A worker that breaks the contract has crashed, as far as the daemon is concerned.
+
+Questions to a worker that it answers, which are those about merges, are here as well.
 """
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Protocol
 
 import trio
 
 from swarmnode import limits
-from swarmnode.errors import MalformedMessage, SpecMismatch, WorkerCrashed
+from swarmnode.errors import (
+    DeadlineExceeded,
+    MalformedMessage,
+    SpecMismatch,
+    WorkerCrashed,
+    WorkerError,
+)
 from swarmnode.ipc.control import (
     Apply,
     Configure,
     FromWorker,
+    GiveShare,
+    MergeFailed,
+    MergeWeighed,
     PostedIntent,
     Release,
+    ShareGiven,
     SlotReady,
     ToWorker,
+    WeighMerge,
+    WorkerFailed,
     WorkerReady,
     decode_from_worker,
     encode_message,
 )
 from swarmnode.ipc.segment import Owner, Segment, StaleSlot
+
+# Of a worker that has not said why it ends; its kind is none of FAILURE_KINDS.
+SAID_NOTHING = WorkerFailed(kind="", message="")
 
 
 class WorkerLink(Protocol):
@@ -89,13 +109,13 @@ class RestartBudget:
         self._rng = rng
         self._restarts: list[float] = []
 
-    def next_pause_s(self, now: float) -> float | None:
-        """Take a restart from the budget: the seconds to wait, or None if it is spent."""
+    def next_pause_s(self, now: float) -> float:
+        """Take a restart from the budget: the seconds to wait, infinite if it is spent."""
         window_begin = now - limits.WORKER_RESTARTS_WINDOW_S
         self._restarts = [when for when in self._restarts if when > window_begin]
         recent = len(self._restarts)
         if recent >= limits.WORKER_RESTARTS_MAX:
-            return None
+            return math.inf
         self._restarts.append(now)
         ceiling_s = min(limits.WORKER_BACKOFF_S_MAX, limits.WORKER_BACKOFF_S_MIN * 2**recent)
         return self._rng.uniform(0, ceiling_s)
@@ -126,19 +146,20 @@ class WorkerWire:
             return  # it has died: receive() says so, with the reason
         self.is_sending = False
 
-    async def receive(self) -> FromWorker | None:
-        """Return the next message, or None when there will be no more.
+    async def receive(self) -> FromWorker:
+        """Return the next message.
 
         Raises:
+            trio.EndOfChannel: there will be no more.
             WorkerCrashed: it broke the contract.
         """
         while len(self._inbox) < (end := self._next_end()):
             try:
                 data = await self._stream.receive_some(_READ_BYTES)
             except trio.BrokenResourceError:
-                return None
+                data = b""  # it has died, which is no other end than hanging up
             if not data:
-                return None
+                raise trio.EndOfChannel
             self._inbox += data
         body = bytes(self._inbox[_LENGTH_BYTES:end])
         del self._inbox[:end]
@@ -184,3 +205,70 @@ class WorkerWire:
                 )
         elif isinstance(message, SlotReady):
             self._segment.check(message.slot, message.generation, Owner.DAEMON)
+
+
+Answer = ShareGiven | MergeWeighed | MergeFailed
+
+
+class MergeDesk:
+    """Asks the worker about merges, one thing at a time; see ``worker/exchange/merges.py``.
+
+    Args:
+        post: sends to the worker. It may raise WorkerError and Overloaded.
+    """
+
+    def __init__(self, post: Callable[[ToWorker], None]) -> None:
+        self._post = post
+        self._requests = 0
+        self._waiting: dict[int, trio.MemorySendChannel[Answer]] = {}  # by request
+
+    async def give_share(self, rule: str, path: Path, deadline_s: float) -> ShareGiven:
+        """Have the worker write its share of a merge.
+
+        Raises:
+            WorkerError: there is no worker, it could not, or it died over it.
+            DeadlineExceeded: it took longer than ``deadline_s``.
+        """
+        answer = await self._ask(GiveShare(self._next(), rule, str(path)), deadline_s)
+        assert isinstance(answer, ShareGiven), answer
+        return answer
+
+    async def weigh(
+        self, rule: str, path: Path, n: int, folder: Path | None, deadline_s: float
+    ) -> MergeWeighed:
+        """Have the worker make the merged model; ``path`` is the mean over ``n`` shares.
+
+        Raises:
+            WorkerError, DeadlineExceeded: as above.
+        """
+        where = str(folder) if folder is not None else ""
+        message = WeighMerge(self._next(), rule, str(path), n, where)
+        answer = await self._ask(message, deadline_s)
+        assert isinstance(answer, MergeWeighed), answer
+        return answer
+
+    def take(self, answer: Answer) -> None:
+        """The worker answers."""
+        if answer.request in self._waiting:
+            self._waiting.pop(answer.request).send_nowait(answer)
+
+    def worker_gone(self) -> None:
+        """It died: no answer comes."""
+        for request in list(self._waiting):
+            self.take(MergeFailed(request, "the worker died over it"))
+
+    def _next(self) -> int:
+        self._requests += 1
+        return self._requests
+
+    async def _ask(self, message: GiveShare | WeighMerge, deadline_s: float) -> Answer:
+        send, receive = trio.open_memory_channel[Answer](1)
+        self._waiting = {message.request: send}
+        self._post(message)
+        with trio.move_on_after(deadline_s):
+            answer = await receive.receive()
+            if isinstance(answer, MergeFailed):
+                raise WorkerError(f"no merge: {answer.message}")
+            return answer
+        self._waiting.clear()
+        raise DeadlineExceeded("waiting for the worker to merge models", deadline_s)

@@ -1,6 +1,6 @@
 """The worker as a process: have it started, talk to it, notice its death, leave none behind.
 
-It is a child of the daemon, or was started by a service manager (``hold.py``).
+It is a child of the daemon, or was started by a service manager (``foreign.py``).
 
 The file that takes a worker's output: bounded, and read for the last line of a crash.
 
@@ -20,12 +20,13 @@ import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, closing
 from pathlib import Path
+from typing import Protocol
 
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.worker.hold import ChildProcess, ProcessHold, connect_worker
-from swarmnode.daemon.worker.link import StartWorker, WorkerWire
+from swarmnode.daemon.worker.foreign import connect_worker
+from swarmnode.daemon.worker.link import SAID_NOTHING, StartWorker, WorkerWire
 from swarmnode.errors import WorkerCrashed, WorkerHung
 from swarmnode.ipc.control import Configure, FromWorker, Progress, Stop, ToWorker, WorkerFailed
 from swarmnode.ipc.segment import Segment
@@ -33,6 +34,69 @@ from swarmnode.ipc.spawn import worker_command, worker_environment
 
 _LAST_LINE_BYTES = 4 * limits.KIB
 _LINE_CHARACTERS_MAX = 300
+
+
+class ProcessHold(Protocol):
+    """Power over one process."""
+
+    @property
+    def pid(self) -> int | None:
+        """The process, if this machine has a number for it."""
+
+    @property
+    def status(self) -> int | None:
+        """As of ``subprocess``; None while it runs, and for ever if it is not our child."""
+
+    async def wait_exit(self) -> None:
+        """Wait until it has ended, without reaping it where the system allows that."""
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM)."""
+
+    async def reap(self) -> None:
+        """Kill what is left of it, and wait for its end. May be called again."""
+
+
+class ChildProcess:
+    """A process that the daemon started itself, the leader of a process group."""
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self._popen = popen
+
+    @property
+    def pid(self) -> int | None:
+        """The process, which is also the number of its group."""
+        return self._popen.pid
+
+    @property
+    def status(self) -> int | None:
+        """How it ended; None before it was reaped."""
+        return self._popen.returncode
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._popen.terminate()
+
+    async def wait_exit(self) -> None:
+        """See ``ProcessHold``."""
+        if not hasattr(os, "pidfd_open"):
+            await trio.to_thread.run_sync(self._popen.wait, abandon_on_cancel=True)
+            return
+        if self._popen.returncode is not None:
+            return
+        descriptor = os.pidfd_open(self._popen.pid)
+        try:
+            await trio.lowlevel.wait_readable(descriptor)
+        finally:
+            os.close(descriptor)
+
+    async def reap(self) -> None:
+        """Kill what is left of the process group, and take the status."""
+        if self._popen.returncode is None:
+            # Not reaped yet, so the group's number cannot have been given to another.
+            os.killpg(self._popen.pid, signal.SIGKILL)
+            await self.wait_exit()
+            self._popen.wait()
 
 
 class WorkerLog:
@@ -197,7 +261,7 @@ class WorkerProcess:
         self._hold = hold
         self._wire = wire
         self._log = log
-        self._failed: WorkerFailed | None = None
+        self._failed = SAID_NOTHING
         self._silence_s = limits.WORKER_START_S
 
     @property
@@ -212,9 +276,10 @@ class WorkerProcess:
     async def receive(self) -> FromWorker:
         """Return the next message; see ``WorkerLink``."""
         with trio.move_on_after(self._silence_s):
-            message = await self._wire.receive()
-            if message is None:
-                raise await self._bury()
+            try:
+                message = await self._wire.receive()
+            except trio.EndOfChannel:
+                raise await self._bury() from None
             self._take_note(message)
             return message
         await self._end_hung()
@@ -256,18 +321,18 @@ class WorkerProcess:
             await self._hold.wait_exit()
         await self._reap()
         status = self._hold.status
-        if self._failed is not None:
+        if self._failed.kind:
             return WorkerCrashed(f"the worker failed ({self._failed.kind}): {self._failed.message}")
-        if status is not None and status < 0:
-            name = signal.Signals(-status).name
-            hint = "; out of memory?" if -status == signal.SIGKILL else ""
-            return WorkerCrashed(f"the worker was killed by {name}{hint}", signal_number=-status)
         last_line = self._log.last_line()
         if status is None:  # whoever started it knows, and we do not
             return WorkerCrashed(
                 f"the worker (process {self.pid}) has ended; out of memory? the journal of its unit"
                 f" says why; its log ends with: {last_line}"
             )
+        if status < 0:
+            name = signal.Signals(-status).name
+            hint = "; out of memory?" if -status == signal.SIGKILL else ""
+            return WorkerCrashed(f"the worker was killed by {name}{hint}", signal_number=-status)
         return WorkerCrashed(f"the worker exited with status {status}: {last_line}")
 
     async def _end_hung(self) -> None:

@@ -12,16 +12,26 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.worker.briefing import Briefing, data_alarm
+from swarmnode.daemon.worker.briefing import (
+    Assigner,
+    Briefing,
+    NoAssigner,
+    NoBriefing,
+    data_alarm,
+)
 from swarmnode.daemon.worker.fitting import Fitting, death_kind, raise_if_fatal
-from swarmnode.daemon.worker.leases import IntentHandler, MergeDesk
-from swarmnode.daemon.worker.lessor import SlotLessor
-from swarmnode.daemon.worker.link import RestartBudget, StartWorker, WorkerLink
+from swarmnode.daemon.worker.leases import IntentHandler, SlotLessor
+from swarmnode.daemon.worker.link import (
+    SAID_NOTHING,
+    MergeDesk,
+    RestartBudget,
+    StartWorker,
+    WorkerLink,
+)
 from swarmnode.env import Env
 from swarmnode.errors import (
     DeadlineExceeded,
@@ -73,23 +83,11 @@ class Applications:
     staleness_steps: int = 0  # summed
 
 
-class Assigner(Protocol):
-    """Hears what the worker does with its shards; see ``daemon/membership/assignment.py``."""
+_NO_SHARDS = NoAssigner()
 
-    def worker_ready(self, ready: WorkerReady) -> None:
-        """It trains."""
 
-    def worker_gone(self) -> None:
-        """It died."""
-
-    def rests(self) -> None:
-        """It is paused, or has done all that was asked."""
-
-    def goes_on(self) -> None:
-        """It trains again."""
-
-    def finished(self, epoch: int, index: int) -> None:
-        """It has trained a shard to the end."""
+async def _mend_nothing(_failed: WorkerFailed) -> bool:
+    return False
 
 
 class Trainer:
@@ -105,7 +103,8 @@ class Trainer:
         on_event: told that training begins, for the terminal.
         share: of the time of its threads, or of its GPU, that the worker may take.
         fitting: remembers over all workers how batches are cut to fit into memory.
-        mend: makes good what ended the worker, if it can: no death that the budget is for.
+        mend: makes good what ended the worker, if it can: no death that the budget is for. It is
+            given what the worker said last, or SAID_NOTHING.
 
     Attributes:
         lessor: lends the slots of the worker that runs.
@@ -124,10 +123,10 @@ class Trainer:
         on_lost: Callable[[bytes], None],
         on_saved: Callable[[SnapshotSaved], None] = lambda _saved: None,
         on_event: Callable[[str], None] = lambda _text: None,
-        assigner: Assigner | None = None,
+        assigner: Assigner = _NO_SHARDS,
         share: float = 1.0,
         fitting: Fitting | None = None,
-        mend: Callable[[WorkerFailed | None], Awaitable[bool]] | None = None,
+        mend: Callable[[WorkerFailed], Awaitable[bool]] = _mend_nothing,
     ) -> None:
         self.configure = configure
         self.state: PeerState = "starting"
@@ -146,7 +145,7 @@ class Trainer:
         self.lessor = SlotLessor(self._post, on_lost)
         self.handlers: Mapping[str, IntentHandler] = {}
         self.on_log_round: Callable[[int], None] = lambda _round: None
-        self.briefing: Briefing | None = None
+        self.briefing: Briefing | NoBriefing = NoBriefing()
         self.merges = MergeDesk(self._ask_of_worker)
         self._share = share
         self._fitting = fitting or Fitting()
@@ -157,10 +156,10 @@ class Trainer:
         self._on_saved = on_saved
         self._on_event = on_event
         self.assigner = assigner
-        self._link: WorkerLink | None = None
-        self._outgoing: trio.MemorySendChannel[ToWorker] | None = None
+        self._is_running = False
+        self._outgoing = _closed_channel()
         self._read = trio.Event()
-        self._failure: WorkerFailed | None = None
+        self._failure = SAID_NOTHING
         self._why_paused = ""
         self._may_live = trio.Event()  # whether a worker may have memory at all
         self._may_live.set()
@@ -193,12 +192,12 @@ class Trainer:
                 self._worker_gone()
                 self._count_failure(error)
                 raise_if_fatal(error, self._failure)
-                if self._mend is not None and await self._mend(self._failure):
+                if await self._mend(self._failure):
                     continue
-                pause_s: float | None = 0.0
+                pause_s = 0.0
                 if not self._fitting.died(error, self._failure):
                     pause_s = budget.next_pause_s(self._env.monotonic())
-                if pause_s is None:
+                if math.isinf(pause_s):
                     raise WorkerError(
                         f"the worker died {limits.WORKER_RESTARTS_MAX + 1} times in"
                         f" {limits.WORKER_RESTARTS_WINDOW_S / 60:.0f} minutes, last: {error}"
@@ -211,27 +210,26 @@ class Trainer:
 
     async def _one_life(self) -> None:
         send, receive = trio.open_memory_channel[ToWorker](limits.TRAINER_OUTBOX_MAX)
-        self._failure = None
+        self._failure = SAID_NOTHING
         try:
             async with self._start_worker(self._fitting.begin(self.configure)) as link:
-                self._link, self._outgoing = link, send
+                self._is_running, self._outgoing = True, send
                 self.worker_pid = link.pid
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, link, receive)
-                    if self.briefing is not None:
-                        nursery.start_soon(self.briefing.run)
-                        nursery.start_soon(self.briefing.pace)
+                    nursery.start_soon(self.briefing.run)
+                    nursery.start_soon(self.briefing.pace)
                     nursery.start_soon(self._end_when_unwanted, nursery.cancel_scope)
                     if self._share < 1:
                         self._post(Share(fraction=self._share))
                     if self._why_paused:
                         self._post(Pause())
                     while True:
-                        self._take(await link.receive())
+                        self._take(link, await link.receive())
         except* (WorkerCrashed, WorkerHung, WorkerLeft) as group:
             raise _first(group) from None
         finally:
-            self._link = self._outgoing = None
+            self._is_running, self._outgoing = False, _closed_channel()
 
     async def _write(self, link: WorkerLink, receive: trio.MemoryReceiveChannel[ToWorker]) -> None:
         async for message in receive:
@@ -247,10 +245,8 @@ class Trainer:
         self._read.set()
         self._wake_savers()
         self._is_resting = False
-        if self.assigner is not None:
-            self.assigner.worker_gone()
-        if self.briefing is not None:
-            self.briefing.worker_gone()
+        self.assigner.worker_gone()
+        self.briefing.worker_gone()
         for handler in self.handlers.values():
             handler.worker_gone()
 
@@ -262,23 +258,10 @@ class Trainer:
 
     # --- messages of the worker -----------------------------------------------------------
 
-    def _take(self, message: FromWorker) -> None:
+    def _take(self, link: WorkerLink, message: FromWorker) -> None:
         match message:
             case WorkerReady():
-                self.ready = message
-                assert self._link is not None
-                self.lessor.worker_ready(self._link, message.payload_numel)
-                self._set_training(f"on {message.device}, {message.threads} threads")
-                _log.info(
-                    "worker ready", device=message.device, step=message.step, numel=message.numel
-                )
-                self._on_event(f"training on {message.device}, from step {message.step:,} on")
-                self._compare_data()
-                if self.assigner is not None:
-                    self.assigner.worker_ready(message)
-                if self.briefing is not None:
-                    self.briefing.worker_ready(message)
-                self.on_log_round(message.log_round)
+                self._take_ready(link, message)
             case PostedIntent():
                 self._take_intent(message)
             case SlotReady():
@@ -297,8 +280,7 @@ class Trainer:
             case BatchFit():
                 self._fitting.take(message)
             case ShardDone(epoch=epoch, index=index):
-                if self.assigner is not None:
-                    self.assigner.finished(epoch, index)
+                self.assigner.finished(epoch, index)
             case SnapshotSaved():
                 self.last_snapshot, self.snapshot_failure = message, None
                 self.saved_total += 1
@@ -316,18 +298,24 @@ class Trainer:
                 self._failure = message
                 _log.warning("worker reports a failure", kind=message.kind, why=message.message)
 
-    def _compare_data(self) -> None:
-        if said := data_alarm(self.configure, self.ready):
-            assert self.ready is not None
-            own, creator = self.ready.data_hash[:12], self.configure.data_hash[:12]
+    def _take_ready(self, link: WorkerLink, ready: WorkerReady) -> None:
+        self.ready = ready
+        self.lessor.worker_ready(link.slot_view, ready.payload_numel)
+        self._set_training(f"on {ready.device}, {ready.threads} threads")
+        _log.info("worker ready", device=ready.device, step=ready.step, numel=ready.numel)
+        self._on_event(f"training on {ready.device}, from step {ready.step:,} on")
+        if said := data_alarm(self.configure, ready):
+            own, creator = ready.data_hash[:12], self.configure.data_hash[:12]
             _log.warning("other data than the creator's", own=own, creator=creator, why=said)
+        self.assigner.worker_ready(ready)
+        self.briefing.worker_ready(ready)
+        self.on_log_round(ready.log_round)
 
     def _take_progress(self, message: Progress) -> None:
         self.progress = message
         self._fitting.watch()
         self._note_loss(message)
-        if self.briefing is not None:
-            self.briefing.progress(message)
+        self.briefing.progress(message)
         self._tell_assigner(is_resting=message.paused or message.finished)
         if message.finished:
             self._set_state("stopped", f"reached the {self.configure.steps_max} steps asked for")
@@ -344,7 +332,7 @@ class Trainer:
             self.is_loss_finite = True
 
     def _tell_assigner(self, *, is_resting: bool) -> None:
-        if self.assigner is None or is_resting == self._is_resting:
+        if is_resting == self._is_resting:
             return
         self._is_resting = is_resting
         if is_resting:
@@ -353,9 +341,8 @@ class Trainer:
             self.assigner.goes_on()
 
     def _take_intent(self, intent: PostedIntent) -> None:
-        handler = self.handlers.get(intent.kind)
-        if handler is not None:
-            handler.intent_posted(intent)
+        if intent.kind in self.handlers:
+            self.handlers[intent.kind].intent_posted(intent)
         elif not intent.is_open:
             self.lessor.drop(intent, f"other: this node does nothing of the kind {intent.kind}")
 
@@ -375,8 +362,7 @@ class Trainer:
 
     def partners_changed(self) -> None:
         """A member came or went: there may be one to exchange with."""
-        if self.briefing is not None:
-            self.briefing.members_changed()
+        self.briefing.members_changed()
         for handler in self.handlers.values():
             handler.partners_changed()
 
@@ -419,7 +405,7 @@ class Trainer:
             StorageError: it could not write.
             DeadlineExceeded: it took longer than ``deadline_s``.
         """
-        if self._link is None or self.ready is None:
+        if not self._can_answer:
             raise WorkerError(f"no worker to write a snapshot: {self.reason}")
         self._requests += 1
         request, life = self._requests, self.restarts
@@ -431,13 +417,17 @@ class Trainer:
                     return saved
                 if failed is not None and failed.request >= request:
                     raise StorageError(failed.message)
-                if self._link is None or self.restarts != life:
+                if not self._is_running or self.restarts != life:
                     raise WorkerError("the worker died before it wrote the snapshot: try again")
                 await self._saved.wait()
         raise DeadlineExceeded("waiting for the worker to write a snapshot", deadline_s)
 
+    @property
+    def _can_answer(self) -> bool:
+        return self._is_running and self.ready is not None
+
     def _ask_of_worker(self, message: ToWorker) -> None:
-        if self._link is None or self.ready is None:
+        if not self._can_answer:
             raise WorkerError(f"no worker runs here: {self.reason}")
         self._ask(message)
 
@@ -457,7 +447,7 @@ class Trainer:
         Nothing happens if no worker runs. Checkpoint: yes.
         """
         await trio.lowlevel.checkpoint()
-        while self._outgoing is not None and self._is_half_full:
+        while self._is_half_full:
             self._read = trio.Event()
             await self._read.wait()
         self._post(message)
@@ -465,14 +455,19 @@ class Trainer:
     @property
     def _is_half_full(self) -> bool:
         """Whether only what exchanges have to say may still be posted."""
-        channel = self._outgoing
-        if channel is None:
-            return False
-        return 2 * channel.statistics().current_buffer_used >= limits.TRAINER_OUTBOX_MAX
+        used = self._outgoing.statistics().current_buffer_used
+        return 2 * used >= limits.TRAINER_OUTBOX_MAX
 
     def _post(self, message: ToWorker) -> None:
-        if self._outgoing is not None:
+        with contextlib.suppress(trio.ClosedResourceError):  # there is no worker
             self._outgoing.send_nowait(message)
+
+
+def _closed_channel() -> trio.MemorySendChannel[ToWorker]:
+    """Return what takes messages while no worker runs: they go nowhere."""
+    send, _ = trio.open_memory_channel[ToWorker](0)
+    send.close()
+    return send
 
 
 def finite_or_none(value: float | None) -> float | None:

@@ -1,4 +1,7 @@
-"""The driver of cores: order of effects, events fed by effects, deadlines on virtual time."""
+"""The driver of cores: order of effects, events fed by effects, deadlines on virtual time.
+
+And the tasks of a part, before it runs and after.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from swarmnode.daemon.driver import CoreDriver
-from swarmnode.errors import RemoteProtocolError
+from swarmnode.daemon.driver import CoreDriver, Tasks
+from swarmnode.errors import InvariantViolation, RemoteProtocolError
 
 
 @dataclass
@@ -141,3 +144,50 @@ async def test_a_deadline_in_the_past_is_handled_at_once(autojump_clock) -> None
     with trio.move_on_after(1):
         await driver.run()
     assert done == ["deadline 1 at 7"]
+
+
+# --- tasks ------------------------------------------------------------------------------------
+
+
+async def test_tasks_of_a_part_are_started_while_it_runs() -> None:
+    tasks, done = Tasks(), list[str]()
+
+    async def job(word: str) -> None:
+        await trio.lowlevel.checkpoint()
+        done.append(word)
+
+    assert not tasks.are_open
+    with pytest.raises(InvariantViolation, match="to run before"):
+        tasks.start_soon(job, "early")
+    async with tasks.open():
+        assert tasks.are_open
+        tasks.start_soon(job, "one")
+    assert done == ["one"], "the end of the block waits for its tasks"
+    assert not tasks.are_open
+
+
+async def test_what_goes_on_at_the_end_of_a_part_may_start_others() -> None:
+    tasks, done = Tasks(), list[bool]()
+
+    async def last() -> None:
+        await trio.lowlevel.checkpoint()
+        done.append(tasks.are_open)
+
+    async def first() -> None:
+        await trio.lowlevel.checkpoint()
+        tasks.start_soon(last)
+
+    async with tasks.open():
+        tasks.start_soon(first)
+    assert done == [False]
+
+
+async def test_a_task_that_reports_is_waited_for() -> None:
+    tasks = Tasks()
+
+    async def listen(*, task_status: trio.TaskStatus[str]) -> None:
+        await trio.lowlevel.checkpoint()
+        task_status.started("bound")
+
+    async with tasks.open():
+        assert await tasks.start(listen) == "bound"

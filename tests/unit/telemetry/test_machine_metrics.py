@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from swarmnode.telemetry import machine
-from swarmnode.telemetry.machine import GpuUse, ProcessUse, read_gpus, read_machine, read_process
+from swarmnode.telemetry.machine import (
+    GpuUse,
+    NoNvidia,
+    ProcessUse,
+    read_gpus,
+    read_machine,
+    read_process,
+)
 
 STAT = "7 (a) b (c)) S 1 7 7 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 1 0 12345 1000000 300 18446744"
 
@@ -83,7 +90,7 @@ class FakeNvml:
 
 
 def test_gpus_tell_what_they_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_nvml", lambda: FakeNvml(n_gpus=3))
+    monkeypatch.setattr(machine, "nvidia", lambda: FakeNvml(n_gpus=3))
     full = GpuUse(busy_ratio=0.75, memory_used_bytes=2**30, memory_size_bytes=2**33, celsius=61.0)
     assert read_gpus() == {
         "0": full,
@@ -92,5 +99,5 @@ def test_gpus_tell_what_they_tell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_the_library_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_nvml", lambda: None)
+    monkeypatch.setattr(machine, "nvidia", NoNvidia)
     assert read_gpus() == {}

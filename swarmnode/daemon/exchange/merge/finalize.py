@@ -28,7 +28,7 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.exchange.group.runs import GroupRuns
 from swarmnode.daemon.exchange.merge.part import MergePart, Swarm, for_all
-from swarmnode.daemon.worker.leases import MergeDesk
+from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId

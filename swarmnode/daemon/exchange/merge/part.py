@@ -33,7 +33,8 @@ from swarmnode.daemon.exchange.group.payload import (
 )
 from swarmnode.daemon.exchange.group.runs import GroupRuns
 from swarmnode.daemon.exchange.pair.exchanges import Partners
-from swarmnode.daemon.worker.leases import BufferLease, MergeDesk
+from swarmnode.daemon.worker.leases import BufferLease
+from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.env import Env
 from swarmnode.errors import Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId

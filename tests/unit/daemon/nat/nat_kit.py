@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import trio
 
-from swarmnode.daemon.nat.punching import Punching
-from swarmnode.daemon.nat.rtc_ways import RtcWays
+from swarmnode.daemon.nat.punching import Punching, RtcWays
 from swarmnode.daemon.nat.signals import OnSignal, Received, Signals
 from swarmnode.env import Env
 from swarmnode.errors import DialFailed, MalformedMessage, Refused, SwarmNodeError
@@ -221,7 +220,7 @@ class Neighbour:
             signals,
             cast("RtcEngine", self.engine),
             stun_servers=lambda: (RELAY_AT,),
-            may_offer=self.friends.__contains__,
+            may_invite=self.friends.__contains__,
             take=self.take,
         )
 

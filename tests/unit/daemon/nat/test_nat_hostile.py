@@ -65,7 +65,7 @@ class World:
             node.services,
             node.identity,
             node.env,
-            find_session=node.sessions.get,
+            sessions=node.sessions,
             address_of=lambda session: ALICE_AT if session.peer == self.alice.peer else "",
         )
 

@@ -138,7 +138,7 @@ async def test_one_punch_with_a_peer_at_a_time_and_few_in_all(
         await trio.sleep(1)
         with pytest.raises(Refused, match="under way already"):
             await alice.punching.invite(many[0], RELAY)
-        with pytest.raises(Overloaded, match="TCP punches are under way"):
+        with pytest.raises(Overloaded, match="agreements are under way"):
             await alice.punching.invite(BOB, RELAY)
         assert len(lookouts.dialled) == 1
     assert lookouts.open_now == 0

@@ -262,7 +262,7 @@ class Helper:
         ReachAnswers(
             node.services,
             node.env,
-            find_session=node.sessions.get,
+            sessions=node.sessions,
             address_of=self.address_of,
             probe=self.probe,
         )
@@ -360,7 +360,7 @@ async def test_a_node_learns_its_address_from_three_helpers(autojump_clock: Mock
         answering = [Helper(node) for node in helpers]
         answering[3].seen_at = f"{OTHER}:1"  # a liar
         known: list[Reachability] = []
-        reach = Reach(a.env, find_session=a.sessions.get, on_change=known.append)
+        reach = Reach(a.env, sessions=a.sessions, on_change=known.append)
         reach.set_ports((PORT,))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reach.run)
@@ -389,7 +389,7 @@ async def test_helpers_that_do_not_know_the_question_or_answer_nonsense_change_n
     async with nodes("a", "h", "i", "j") as (a, *helpers):
         helpers[0].services.add_request(REACH_SERVICE, nonsense)
         helpers[1].services.add_request(REACH_SERVICE, another_answer)
-        reach = Reach(a.env, find_session=a.sessions.get, on_change=lambda _known: None)
+        reach = Reach(a.env, sessions=a.sessions, on_change=lambda _known: None)
         reach.set_ports((PORT,))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reach.run)

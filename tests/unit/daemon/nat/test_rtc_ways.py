@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.nat.rtc_ways import SIGNAL_KIND
+from swarmnode.daemon.nat.punching import RTC_SIGNAL_KIND as SIGNAL_KIND
 from swarmnode.errors import DeadlineExceeded, DialFailed, MalformedMessage, Overloaded, Refused
 from swarmnode.ids import PeerId
 from tests.unit.daemon.nat.nat_kit import (
@@ -88,7 +88,7 @@ async def test_one_offer_to_a_peer_at_a_time_and_few_in_all(autojump_clock: Mock
         await trio.sleep(1)
         with pytest.raises(Refused, match="under way already"):
             await alice.rtc.invite(many[0], RELAY)
-        with pytest.raises(Overloaded, match="too many offers"):
+        with pytest.raises(Overloaded, match="agreements are under way"):
             await alice.rtc.invite(BOB, RELAY)
     assert alice.engine.offers == limits.UPGRADES_CONCURRENT_MAX
     assert alice.engine.open_now == 0

@@ -207,7 +207,7 @@ class Post:
             node.services,
             node.identity,
             node.env,
-            find_session=node.sessions.get,
+            sessions=node.sessions,
             address_of=self.address_of,
         )
         self.signals.register("punch", self.received.append)

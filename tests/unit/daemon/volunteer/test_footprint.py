@@ -8,12 +8,18 @@ import pytest
 import torch
 
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.volunteer import footprint, machine
-from swarmnode.daemon.volunteer.footprint import Footprint, before_joining, computed, measured
-from swarmnode.daemon.volunteer.machine import GpuMemory
+from swarmnode.daemon.volunteer import machine
+from swarmnode.daemon.volunteer.machine import (
+    Footprint,
+    GpuMemory,
+    before_joining,
+    computed,
+    measured,
+)
 from swarmnode.memory import MainMemory
 from swarmnode.strategies.installed import installed_strategies
 from swarmnode.strategies.registry import build_strategy
+from swarmnode.telemetry.machine import NoNvidia
 from tests.unit.cli.test_trust import manifest
 
 GB = 10**9
@@ -21,13 +27,13 @@ GB = 10**9
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeConfig:
-    monkeypatch.setattr(footprint, "main_memory", lambda: MainMemory(8 * GB, 16 * GB))
-    monkeypatch.setattr(footprint, "gpu_memory", lambda _gpus: None)
+    monkeypatch.setattr(machine, "main_memory", lambda: MainMemory(8 * GB, 16 * GB))
+    monkeypatch.setattr(machine, "gpu_memory", lambda _gpus: None)
     return NodeConfig(home=tmp_path)
 
 
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(footprint, "gpu_memory", lambda _gpus: GpuMemory(6 * GB, 8 * GB))
+    monkeypatch.setattr(machine, "gpu_memory", lambda _gpus: GpuMemory(6 * GB, 8 * GB))
 
 
 def test_on_a_cpu_all_is_main_memory(config: NodeConfig) -> None:
@@ -80,13 +86,13 @@ def test_strategies_keep_what_is_said_of_them(name: str) -> None:
     numel = 128 * 64
     x = torch.zeros(numel, dtype=torch.float64 if name == "dadao" else torch.float32)
     built = build_strategy(name, {}, x)
-    buffers, _ = footprint._KEPT[name]
+    buffers, _ = machine._KEPT[name]
     kept = sum(tensor.numel() for tensor in built.buffers().values() if tensor.numel() >= numel)
     assert kept / numel == buffers
 
 
 def test_without_nvidias_library_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "nvml_library", lambda: None)
+    monkeypatch.setattr(machine, "nvidia", NoNvidia)
     assert machine.gpu_memory(()) is None
 
 
@@ -108,6 +114,6 @@ def test_the_first_gpu_that_may_be_used_is_looked_at(monkeypatch: pytest.MonkeyP
             assert device == 1
             return Info()
 
-    monkeypatch.setattr(machine, "nvml_library", Nvml)
+    monkeypatch.setattr(machine, "nvidia", Nvml)
     assert machine.gpu_memory((2, 1)) == GpuMemory(3, 4)
     assert machine.gpu_memory((2,)) is None

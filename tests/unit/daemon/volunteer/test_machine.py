@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from swarmnode.daemon.volunteer import machine
+from swarmnode.telemetry.machine import nvidia
 
 
 def power_supply(root: Path, **supplies: dict[str, str]) -> Path:
@@ -188,8 +189,7 @@ class Nvml(types.ModuleType):
 @pytest.fixture
 def nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Nvml("pynvml"))
-    machine.nvml_library.cache_clear()
-    monkeypatch.setattr(machine, "nvml_library", machine.nvml_library.__wrapped__)
+    monkeypatch.setattr(machine, "nvidia", nvidia.__wrapped__)
 
 
 @pytest.mark.parametrize(
@@ -204,5 +204,5 @@ def test_gpus(nvml: None, gpus: tuple[int, ...], celsius: float, share: float) -
 
 def test_without_the_library_no_gpu_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    monkeypatch.setattr(machine, "nvml_library", machine.nvml_library.__wrapped__)
+    monkeypatch.setattr(machine, "nvidia", nvidia.__wrapped__)
     assert machine.gpu_use((), ()) == (None, None)

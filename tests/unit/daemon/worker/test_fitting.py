@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from swarmnode.daemon.worker.fitting import Fitting
+from swarmnode.daemon.worker.link import SAID_NOTHING
 from swarmnode.errors import WorkerCrashed, WorkerError
 from swarmnode.ipc.control import BatchFit, Configure, WorkerFailed
 from swarmnode.memory import MainMemory
@@ -41,7 +42,7 @@ def test_the_oom_killer_halves_the_micro_batch(
     assert machine.fitting.words() == ""
     machine.kills += 1
     with caplog.at_level(logging.WARNING):
-        assert machine.fitting.died(KILLED, None)
+        assert machine.fitting.died(KILLED, SAID_NOTHING)
         assert machine.begin() == 2
         machine.fitting.take(BatchFit(4, 8, 2))  # the next worker says so itself: no news
     assert machine.fitting.words() == HALVED
@@ -53,7 +54,7 @@ def test_a_kill_by_hand_is_none_of_memory(machine: Machine) -> None:
     machine.begin()
     machine.fitting.take(BatchFit(8, 8))
     machine.fitting.watch()
-    assert not machine.fitting.died(KILLED, None)
+    assert not machine.fitting.died(KILLED, SAID_NOTHING)
     assert machine.begin() == 1
 
 
@@ -63,7 +64,7 @@ def test_a_kill_while_memory_was_short_is_one(machine: Machine) -> None:
     machine.memory = MainMemory(10**9, 16 * 10**9)
     machine.fitting.watch()
     machine.memory = MainMemory(15 * 10**9, 16 * 10**9)  # the worker is gone
-    assert machine.fitting.died(KILLED, None)
+    assert machine.fitting.died(KILLED, SAID_NOTHING)
     assert machine.begin() == 2
 
 
@@ -71,7 +72,9 @@ def test_what_the_worker_has_cut_itself_is_remembered(machine: Machine) -> None:
     machine.begin()
     machine.fitting.take(BatchFit(8, 8))
     machine.fitting.take(BatchFit(4, 8, 2))
-    assert not machine.fitting.died(WorkerCrashed("segmentation fault", signal_number=11), None)
+    assert not machine.fitting.died(
+        WorkerCrashed("segmentation fault", signal_number=11), SAID_NOTHING
+    )
     assert machine.begin() == 2
     assert machine.fitting.words() == HALVED
 
@@ -99,7 +102,7 @@ def test_a_model_that_does_not_fit_is_tried_thrice(machine: Machine) -> None:
 def test_killed_over_the_first_batch_the_next_takes_half(machine: Machine) -> None:
     machine.begin()
     machine.kills += 1
-    assert not machine.fitting.died(KILLED, None), "the budget of restarts counts"
+    assert not machine.fitting.died(KILLED, SAID_NOTHING), "the budget of restarts counts"
     assert machine.begin() == 2
 
 

@@ -40,9 +40,13 @@ class Threads:
 
 @dataclass
 class _Place:
-    blob: Blob | None = None
+    blobs: list[Blob] = field(default_factory=list)  # none before it was opened
     n_users: int = 0
     opening: trio.Lock = field(default_factory=trio.Lock)
+
+
+class NotHere(Exception):
+    """Nothing of a blob is in the store."""
 
 
 class Shelf:
@@ -54,8 +58,8 @@ class Shelf:
         self._places: dict[bytes, _Place] = {}
 
     @asynccontextmanager
-    async def open(self, name: bytes) -> AsyncIterator[Blob | None]:
-        """Lend what there is of a blob, complete or not. Raises StorageError."""
+    async def open(self, name: bytes) -> AsyncIterator[Blob]:
+        """Lend what there is of a blob, complete or not. Raises NotHere, StorageError."""
         async with self._lend(name, lambda: self.store.open(name)) as blob:
             yield blob
 
@@ -63,7 +67,6 @@ class Shelf:
     async def begin(self, name: bytes, manifest: BlobManifest) -> AsyncIterator[Blob]:
         """Lend a blob to write into. Raises StorageFull, StorageError."""
         async with self._lend(name, lambda: self.store.begin(manifest)) as blob:
-            assert blob is not None
             yield blob
 
     def forget(self, name: bytes) -> None:
@@ -71,20 +74,24 @@ class Shelf:
         self._places.pop(name, None)
 
     @asynccontextmanager
-    async def _lend(
-        self, name: bytes, open_blob: Callable[[], Blob | None]
-    ) -> AsyncIterator[Blob | None]:
+    async def _lend(self, name: bytes, open_blob: Callable[[], Blob | None]) -> AsyncIterator[Blob]:
         place = self._places.setdefault(name, _Place())
         place.n_users += 1
         try:
             async with place.opening:
-                if place.blob is None:
-                    place.blob = await self.run(open_blob)
-            yield place.blob
+                if not place.blobs:
+                    place.blobs.append(await self._open(open_blob))
+            yield place.blobs[0]
         finally:
             place.n_users -= 1
             if not place.n_users:
                 if self._places.get(name) is place:
                     del self._places[name]
-                if place.blob is not None:
-                    place.blob.close()
+                for blob in place.blobs:
+                    blob.close()
+
+    async def _open(self, open_blob: Callable[[], Blob | None]) -> Blob:
+        blob = await self.run(open_blob)
+        if blob is None:
+            raise NotHere
+        return blob
