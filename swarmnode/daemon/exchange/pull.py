@@ -21,7 +21,6 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.exchange.group.groups import transfer_limit_s
 from swarmnode.daemon.exchange.group.payload import Chunk, cut_chunks
-from swarmnode.daemon.exchange.guard import Sizes
 from swarmnode.daemon.exchange.pair.exchanges import costs
 from swarmnode.daemon.worker.leases import BufferLease, Lessor, NoLease
 from swarmnode.env import Env
@@ -39,6 +38,7 @@ from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.tensor.magnitude import Sizes
 from swarmnode.wire.exchange import pull as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority

@@ -31,12 +31,11 @@ from typing import Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.guard import Sizes
 from swarmnode.daemon.exchange.pair.intents import Piece
 from swarmnode.errors import ChannelBroken, MalformedMessage, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.net.stream import Stream
-from swarmnode.tensor.magnitude import UNKNOWN, Scale
+from swarmnode.tensor.magnitude import UNKNOWN, Scale, Sizes
 from swarmnode.wire.exchange import gossip as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import ResetCode
