@@ -1,4 +1,4 @@
-"""What runs on Trio for every room: sans-IO cores, and several jobs on one stream.
+"""What runs on Trio for every room: sans-IO cores, their tasks, several jobs on one stream.
 
 A core is fed with :meth:`CoreDriver.feed` from any task; its effects are
 handed to ``carry_out`` in order before ``feed`` returns. ``carry_out`` must
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, Generic, TypeVar
 
 import trio
@@ -93,6 +94,40 @@ class CoreDriver(Generic[EventT, EffectT]):
     def _carry_out_all(self) -> None:
         for effect in self._core.poll_effects():
             self._carry_out(effect)
+
+
+class Tasks:
+    """Tasks of a part that runs for a while; what is started before or after that is dropped.
+
+    Effects of a core come as long as anybody feeds it, streams of peers before a part runs and
+    while it ends: each would have to ask whether there is a nursery.
+    """
+
+    def __init__(self) -> None:
+        self._start: Callable[..., None] = _drop
+
+    @property
+    def are_running(self) -> bool:
+        """Whether tasks can be started now."""
+        return self._start is not _drop
+
+    def start_soon(self, work: Callable[..., Awaitable[Any]], *args: object) -> None:
+        """Start a task, as a nursery does."""
+        self._start(work, *args)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Let tasks run as long as the block does, and end with it as those of a nursery."""
+        async with trio.open_nursery() as nursery:
+            self._start = nursery.start_soon
+            try:
+                yield
+            finally:
+                self._start = _drop
+
+
+def _drop(work: Callable[..., Awaitable[Any]], *args: object) -> None:
+    """Start nothing."""
 
 
 async def run_concurrently(*jobs: Callable[[], Awaitable[None]]) -> None:

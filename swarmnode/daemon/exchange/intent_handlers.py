@@ -118,7 +118,7 @@ class Lineages:
         self._has_committed = self._has_pulled = self._may_ask = False
 
     def standing(self) -> Standing:
-        """Return how this node's lineage stands now; one without a lineage stands with nobody."""
+        """Return how this node's lineage stands now; one without a lineage stands alone."""
         if self._own is None:
             return _ALONE
         read = {peer: Lineage.parse(text) for peer, text in self._said().items()}

@@ -136,7 +136,7 @@ class Outside:
         return SwarmFigures()
 
     def peers(self) -> list[PeerView]:
-        """Return nobody."""
+        """Return no peer."""
         return []
 
     def losses(self) -> Sequence[float]:
@@ -319,7 +319,7 @@ class Work:
         return ""
 
     def alarms(self) -> Sequence[str]:
-        """Return what somebody should look at."""
+        """Return what a person should look at."""
         return ()
 
     def standstills(self, now: float) -> Mapping[str, str]:  # noqa: ARG002
@@ -427,7 +427,7 @@ class Training(Work):
         return self.handlers.lineages.text
 
     def alarms(self) -> Sequence[str]:
-        """Return what somebody should look at, but for what stands still."""
+        """Return what a person should look at, but for what stands still."""
         finished = self.exchanges.core.statistics().finished_total
         found = [
             other_base_alarm(finished, self.committed()),

@@ -274,7 +274,7 @@ class NodeView:
         )
 
     def _alarm(self, now: float) -> str:
-        """What somebody should look at, "" if nothing."""
+        """What a person should look at, "" if nothing."""
         found = [
             self.node.key_guard.alarm,
             *self.membership.alarms(),
