@@ -23,10 +23,11 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.app.training import ExchangeLog, complete, drain, make_training
+from swarmnode.daemon.app.training import complete, drain, make_training
 from swarmnode.daemon.discovery.composition import compose, make_beacon
 from swarmnode.daemon.discovery.manifests import ManifestKeeper, check_strategy
 from swarmnode.daemon.discovery.rendezvous import SwarmRendezvous
+from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals
 from swarmnode.daemon.membership.admission import AdmissionGate
 from swarmnode.daemon.membership.report import SelfReport

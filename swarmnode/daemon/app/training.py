@@ -1,32 +1,26 @@
 """What only a node that trains has: it is put together here, and brought to its end.
 
-A node goes at once, as far as exchanges let it, or after all that runs is completed. What became
-of its exchanges is written down, for audits and for people.
+A node goes at once, as far as exchanges let it, or after all that runs is completed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import trio
 
 from swarmnode import limits
 from swarmnode.config import SwarmPaths
 from swarmnode.daemon.discovery.composition import Composition
+from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.intent_handlers import IntentHandlers
 from swarmnode.daemon.exchange.merge.finalize import Finalizer
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.membership.assignment import ShardAssigner
 from swarmnode.daemon.status.phases import Member, Training, Work
 from swarmnode.daemon.worker.trainer import Trainer
-from swarmnode.env import Env
-from swarmnode.errors import StorageError
-from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Applied
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.swarm import SwarmLink, compatibility_key
-from swarmnode.store.files import HistoryFile
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.codec import get_codec
 
@@ -110,59 +104,3 @@ async def drain(work: Work) -> None:
             exchanges.give_up("leaving, and the partner is away", is_last=True)
             with trio.move_on_after(limits.LEAVE_DECISION_S):
                 await trainer.lessor.drain()
-
-
-class ExchangeLog:
-    """One line for each exchange that ended, was merged, or was lost with its worker."""
-
-    def __init__(self, path: Path, boot_epoch: int, env: Env) -> None:
-        self._file = HistoryFile(path)
-        self._boot_epoch = boot_epoch
-        self._env = env
-        self._fails = False
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
-
-    def finished(self, finished: Finished) -> None:
-        """An exchange is over, one way or another."""
-        self._write(
-            {
-                "event": "finished",
-                "xid": finished.xid.hex(),
-                "peer": str(PeerId(finished.peer)),
-                "role": str(finished.role),
-                "outcome": str(finished.outcome),
-                "reason": finished.reason,
-                "in_doubt": finished.in_doubt,
-                "took_s": round(finished.ended - finished.started, 6),
-            }
-        )
-
-    def applied(self, applied: Applied) -> None:
-        """The worker has merged one."""
-        self._write(
-            {
-                "event": "applied",
-                "xid": applied.xid.hex(),
-                "step": applied.step,
-                "staleness_steps": applied.staleness_steps,
-            }
-        )
-
-    def lost(self, xid: bytes) -> None:
-        """One has committed, and the worker that was to merge it is gone."""
-        self._write({"event": "lost", "xid": xid.hex()})
-
-    def _write(self, entry: dict[str, object]) -> None:
-        entry = {**entry, "boot": self._boot_epoch, "unix_s": round(self._env.wall(), 3)}
-        try:
-            self._file.append(entry)
-        except StorageError as error:
-            # A full disk must not stop training, nor fill the log with a line an exchange.
-            if not self._fails:
-                _log.error("exchanges are not written down", why=str(error))
-            self._fails = True
-        else:
-            self._fails = False

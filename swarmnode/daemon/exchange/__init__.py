@@ -6,5 +6,6 @@ runs of them, and whether training together stands still. It borrows from ``work
 ``membership``; which kinds a swarm needs its strategy says, by its intents.
 
 For others: ``intent_handlers`` (all kinds together), ``pair.exchanges``, ``group.groups``,
-``merge.finalize``; what is counted, ``pair.transfer``; what is shown, ``mixing``.
+``merge.finalize``; what is counted, ``pair.transfer`` and ``history``; what is shown,
+``mixing``.
 """
