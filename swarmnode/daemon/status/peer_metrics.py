@@ -128,7 +128,7 @@ class _Asked:
 
     words: PeerWords
     at: float = -math.inf
-    answer: _Said | _Silent = _Silent(ChannelBroken("it was not asked yet"))
+    answer: _Said | _Silent = _Silent(SwarmNodeError())
     lock: trio.Lock = field(default_factory=trio.Lock)
 
     @property
