@@ -57,7 +57,7 @@ async def _measure(home: Path, peers: int) -> dict[str, Any]:
         readings = node.running.readings.read()
         result = {
             "peers": peers,
-            "sessions": len(node.running.view.network.sessions),
+            "sessions": len(node.running.view.node.network.sessions),
             "series": render(readings)[1].count(b"\n") - render(readings)[1].count(b"#"),
             "page_bytes": len(render(readings)[1]),
             "snapshot_bytes": len(encode_record(pack(readings))),

@@ -37,6 +37,7 @@ from swarmnode.bench.kit import SWARM, swarm_identity, write_manifest
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.app.node import Node, TrainingChoice
 from swarmnode.daemon.discovery.dht import Discovery
+from swarmnode.daemon.status.phases import Member
 from swarmnode.daemon.worker.process import start_worker_process
 from swarmnode.env import real_env
 from swarmnode.errors import DeadlineExceeded, SwarmNodeError
@@ -129,7 +130,7 @@ async def _measure(folder: Path, plan: _Plan) -> dict[str, Any]:
             "state_equal": await _is_state_equal(nodes),
         }
         async with _own_node(folder / "own", link, len(nodes)) as node:
-            result |= await _measure_dht(node.view.discovery, nodes, plan.operations)
+            result |= await _measure_dht(node.view.node.discovery, nodes, plan.operations)
             rss_mb = [_rss_mb(node) for node in nodes]
             result |= {"rss_mb_p50": statistics.median(rss_mb), "rss_mb_max": max(rss_mb)}
         return result
@@ -281,7 +282,7 @@ async def _own_node(home: Path, link: SwarmLink, n_others: int) -> AsyncIterator
     async with trio.open_nursery() as nursery:
         await nursery.start(node.run)
         with trio.fail_after(_SETTLE_DEADLINE_S):
-            await node.view.discovery.bootstrapped.wait()
+            await node.view.node.discovery.bootstrapped.wait()
             while _n_known(node) < n_others:  # noqa: ASYNC110 -- only reads a counter
                 await trio.sleep(0.1)
         await trio.sleep(_CALM_S)
@@ -290,7 +291,10 @@ async def _own_node(home: Path, link: SwarmLink, n_others: int) -> AsyncIterator
 
 
 def _n_known(node: Node) -> int:
-    return len(node.view.part.members.live()) - 1 if node.view.part is not None else 0
+    match node.view.membership:
+        case Member(part=part):
+            return len(part.members.live()) - 1
+    return 0
 
 
 async def _measure_dht(

@@ -129,6 +129,15 @@ class Tasks:
         """Start a task. Raises InvariantViolation if the part has never run."""
         self._newest().start_soon(job, *args)
 
+    def start_while_open(self, job: Callable[..., Awaitable[Any]], *args: object) -> None:
+        """Start a task if the part runs, else drop it.
+
+        For effects of a core: they come as long as it is fed, so also before the part runs and
+        while it ends.
+        """
+        if self.are_open:
+            self._newest().start_soon(job, *args)
+
     async def start(self, job: Callable[..., Awaitable[Any]], *args: object) -> Any:
         """Start a task and return what it reports when it is up, as ``trio.Nursery.start``.
 

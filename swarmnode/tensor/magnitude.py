@@ -12,6 +12,7 @@ What counts as one's own is the larger of the vector that is sent and a tenth of
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -29,6 +30,7 @@ _VECTOR_NORM_RATIO_MAX = 100.0
 # Own differences are tiny, or zero, right after a node has caught up, and those of others are
 # not: a tenth of the weights' own scale counts as one's own vector at the least.
 _VECTOR_WEIGHTS_SHARE = 0.1
+_FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +106,34 @@ def refusal(theirs: Magnitude, own: Magnitude, what: str) -> str:
     if not theirs.norm <= norm_max:
         return f"{what}: expected a norm up to {norm_max:.3g}, got {theirs.norm:.3g}"
     return ""
+
+
+class Sizes:
+    """How large each view of a payload is, over the chunks that were added.
+
+    Each view on its own: a huge difference would hide beside the weights.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[int, Magnitude] = defaultdict(Magnitude)
+        self._numel: dict[int, int] = defaultdict(int)
+
+    def add(self, view: int, values: Buffer) -> None:
+        """Take in a chunk of float32 of the view with this number."""
+        self._found[view] += measure(values)
+        self._numel[view] += memoryview(values).nbytes // _FLOAT32_BYTES
+
+    def refusal(self, own: Sizes, weights: Scale) -> str:
+        """Return why these are refused beside those that this node sends; empty: they are not.
+
+        Args:
+            own: of whole views; without a view where this node sends none.
+            weights: of this node's model, as its worker says.
+        """
+        for view, theirs in self._found.items():
+            numel = max(self._numel[view], own._numel.get(view, 0))
+            beside = own_scale(own._found.get(view, Magnitude()), weights, numel)
+            why = refusal(theirs, beside, f"view {view}")
+            if why:
+                return why
+        return ""

@@ -31,7 +31,8 @@ import trio
 from swarmnode.config import NodeConfig, Paths
 from swarmnode.daemon.app.node import Node, TrainingChoice
 from swarmnode.daemon.membership.swarm import SwarmPart
-from swarmnode.daemon.status.view import NodeStatus, PeerView
+from swarmnode.daemon.status.phases import PeerView
+from swarmnode.daemon.status.view import NodeStatus
 from swarmnode.daemon.volunteer.rules import Machine
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
@@ -150,10 +151,8 @@ class SimNode:
 
     @property
     def part(self) -> SwarmPart:
-        """Its part in the swarm, which it must have joined."""
-        part = self.running.view.part
-        assert part is not None, f"{self.name} has not joined yet"
-        return part
+        """Its part in the swarm. Raises NotRunning: it has not joined yet."""
+        return self.running.view.member().part
 
     def view_of(self, other: SimNode) -> PeerView:
         """Return what ``swarmnode peers`` would show of another node."""

@@ -26,8 +26,9 @@ from swarmnode.daemon.status.control import control_routes
 from swarmnode.daemon.status.netcheck import Finding
 from swarmnode.daemon.status.overview import Overview
 from swarmnode.daemon.status.owner import LimitsView, PauseView
+from swarmnode.daemon.status.phases import PeerView
 from swarmnode.daemon.status.scrape import metrics_routes
-from swarmnode.daemon.status.view import NodeStatus, PeerView
+from swarmnode.daemon.status.view import NodeStatus
 from swarmnode.errors import SwarmNodeError
 from swarmnode.telemetry.catalogue import FAMILIES, Family
 from swarmnode.tooling import error_index

@@ -26,8 +26,8 @@ from swarmnode.protocol.blobs.merkle import MerkleTree, blob_name, leaf_hash
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
 from swarmnode.store.blobs import BlobStore
-from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.store.shelf import Runner
+from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire.blobs import BlobManifest
 from tests.kits.session_kit import NETWORK_ID, start
 

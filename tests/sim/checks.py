@@ -9,6 +9,7 @@ import numpy as np
 import trio
 
 from swarmnode.cli.demo.report import Audit, audit_histories
+from swarmnode.daemon.status.phases import Member
 from swarmnode.testing.fake_files import Vector
 from swarmnode.testing.swarm import SimNode, SimSwarm
 
@@ -49,7 +50,7 @@ def are_one_swarm(nodes: Collection[SimNode]) -> bool:
     """Whether all of them hold the same state, and each holds just the others for alive."""
     everybody = tuple(sorted(node.peer for node in nodes))
     return (
-        all(node.running.view.part is not None for node in nodes)
+        all(isinstance(node.running.view.membership, Member) for node in nodes)
         and all(node.part.members.live() == everybody for node in nodes)
         and len(state_digests(nodes)) == 1
     )

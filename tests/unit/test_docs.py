@@ -23,6 +23,7 @@ import pytest
 from swarmnode import config, errors, limits
 from swarmnode.cli.main import cli
 from swarmnode.config import NodeConfig
+from swarmnode.daemon.status.phases import Listening, Serving
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.ids import encode_base32
 from swarmnode.protocol.identity import Identity
@@ -468,20 +469,27 @@ def test_the_specification_says_what_members_say() -> None:
     for kind, names in rows:
         named.setdefault(kind, set()).update(re.findall(r"`(\w+)`", names))
     absent: Any = None
-    view = NodeView(
+    node = Listening(
         network=absent,
         discovery=absent,
         key_guard=absent,
-        nat=absent,
         self_id=Identity.from_seed(b"s" * 32).peer_id,
         swarm="",
+        role="keeper",
+        node_name="me",
         started_monotonic_s=0.0,
         started_unix_s=0.0,
-        exchange_duration=absent,
+        totals=absent,
+        volunteer=absent,
+        nat=absent,
+        addresses=tuple,
+        own_addresses=tuple,
     )
+    view = NodeView(node)
+    view.work = Serving()
     report = replace(view.report(("mem:me",), 1.0), state="training")
     report = replace(report, numbers=dict.fromkeys(report.numbers, 1.0), met="")
-    said = report.update(view.self_id, {})
+    said = report.update(node.self_id, {})
     assert named == {
         "set": {name for name, _ in said.leases},
         "counter": set(said.counters),

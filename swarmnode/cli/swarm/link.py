@@ -105,7 +105,7 @@ def _stored(name: str | None, paths: Paths) -> SwarmLink:
 
 def _with_contacts(link: SwarmLink, paths: Paths) -> SwarmLink:
     """Add nodes of the last run: of whatever swarm, they lead to the DHT that knows the members."""
-    from swarmnode.daemon.status.fresh_link import hints_of, with_hints
+    from swarmnode.daemon.status.owner import hints_of, with_hints
 
     contacts = load_contacts(paths.contacts)
     told = {PeerId(each.peer): each.addresses for each in contacts}

@@ -16,22 +16,20 @@ A node starts in this order and stops in the reverse one, in under two seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from functools import partial
 
 import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.app.assembly import make_exchanges, make_finalizer
-from swarmnode.daemon.app.stop import complete, drain
+from swarmnode.daemon.app.training import complete, drain, make_training
 from swarmnode.daemon.discovery.composition import compose, make_beacon
 from swarmnode.daemon.discovery.manifests import ManifestKeeper, check_strategy
 from swarmnode.daemon.discovery.rendezvous import SwarmRendezvous
 from swarmnode.daemon.exchange.history import ExchangeLog
-from swarmnode.daemon.exchange.intent_handlers import IntentHandlers
 from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals
 from swarmnode.daemon.membership.admission import AdmissionGate
-from swarmnode.daemon.membership.assignment import ShardAssigner
 from swarmnode.daemon.membership.report import SelfReport
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.nat.reach import reachable_addresses
@@ -40,6 +38,7 @@ from swarmnode.daemon.snapshots.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status.control import control_routes
 from swarmnode.daemon.status.dashboard import Dashboard
 from swarmnode.daemon.status.peer_metrics import share_metrics
+from swarmnode.daemon.status.phases import Listening, Member, Outside, Serving, SwarmTerms
 from swarmnode.daemon.status.readings import ReadingsDesk
 from swarmnode.daemon.status.scrape import keep_metrics_files, metrics_routes, target_address
 from swarmnode.daemon.status.view import NodeView, in_one_line
@@ -55,6 +54,7 @@ from swarmnode.env import Env
 from swarmnode.errors import StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PROGRAM_TASK
+from swarmnode.names import default_name
 from swarmnode.net.channel import Transport
 from swarmnode.net.lan.beacon import LanBeacon, LanPeer, LanSwarm
 from swarmnode.net.lan.datagrams import DatagramNet
@@ -67,7 +67,7 @@ from swarmnode.store.blobs import BlobStore
 from swarmnode.store.swarms import save_link
 from swarmnode.store.training_data import save_training_data
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.telemetry.metrics import Histogram
+from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.wire.swarm import Manifest
 
 _log = get_logger("swarmnode.daemon.app")
@@ -121,9 +121,9 @@ class Node:
         self._stop_reason = ""
         self._finish = trio.Event()
         self._failure: SwarmNodeError | None = None
-        self._store: BlobStore | None = None
-        self._snapshots: Snapshots
+        self._files = ExitStack()  # what is open on the disk
         self._log = ExchangeLog(config.paths.history, boot_epoch, env)
+        self._files.callback(self._log.close)
         self._composition = composition = compose(config, identity, boot_epoch, transport, env)
         self._network, self._discovery = composition.network, composition.discovery
         self._key_guard = KeyGuard(self._network, boot_epoch, env, self._fail)
@@ -137,31 +137,30 @@ class Node:
         self.beacon = self._make_beacon(lan) if config.lan else None
         self._manifests = ManifestKeeper(link, config.paths, env, composition.services)
         self._totals = TotalsKeeper(config.paths.totals, link.name, env)
+        self.volunteer = Volunteer(config, composition.services.traffic, machine, env, on_event)
+        self.nat = composition.nat
         self.view = NodeView(
-            network=self._network,
-            discovery=self._discovery,
-            key_guard=self._key_guard,
-            self_id=identity.peer_id,
-            swarm=link.name,
-            role=config.role,
-            started_monotonic_s=env.monotonic(),
-            started_unix_s=env.wall(),
-            exchange_duration=Histogram(),
-            node_name=config.node_name,
-            totals=self._totals,
+            Listening(
+                network=self._network,
+                discovery=self._discovery,
+                key_guard=self._key_guard,
+                self_id=identity.peer_id,
+                swarm=link.name,
+                role=config.role,
+                node_name=config.node_name or default_name(identity.peer_id),
+                started_monotonic_s=env.monotonic(),
+                started_unix_s=env.wall(),
+                totals=self._totals,
+                volunteer=self.volunteer,
+                nat=self.nat.snapshot if self.nat is not None else NatSnapshot,
+                addresses=self._addresses,
+                own_addresses=self._direct_addresses,
+            )
         )
         self.dashboard = Dashboard(self, config.dashboard_address)
         self.readings = ReadingsDesk(self.view, config.home)
         self.metrics_listener = ""
-        self.volunteer = self.view.volunteer = Volunteer(
-            config, composition.services.traffic, machine, env, on_event
-        )
-        self.view.owner_limits = self.volunteer.snapshot
         self._network.on_session_end = self.view.count_closed
-        self.view.addresses, self.view.own_addresses = self._addresses, self._direct_addresses
-        if composition.nat is not None:
-            self.view.nat = composition.nat.snapshot
-        self.nat = composition.nat
 
     def stop(self, reason: str) -> None:
         """Leave the swarm and end :meth:`run`."""
@@ -174,7 +173,8 @@ class Node:
 
     async def _finish_when_asked(self) -> None:
         await self._finish.wait()
-        await complete(self.view, self.volunteer)
+        self.volunteer.finish()  # begin nothing new
+        await complete(self.view.work)
         self.stop("asked to finish")
 
     async def wait_stopping(self) -> None:
@@ -182,9 +182,8 @@ class Node:
         await self._stop.wait()
 
     def exchange_totals(self) -> ExchangeTotals:
-        """Return the running sums over exchanges; only once the node trains."""
-        assert self.view.exchanges is not None
-        return self.view.exchanges.totals
+        """Return the running sums over exchanges. Raises NotRunning before the node trains."""
+        return self.view.training().exchanges.totals
 
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Take part until :meth:`stop`; ``start`` gives the address once it listens.
@@ -193,10 +192,10 @@ class Node:
             SwarmNodeError: the node cannot go on; everything is closed and saved by then.
         """
         manifest = self._manifests.load()
-        try:
+        with self._files:
             async with trio.open_nursery() as nursery:
                 await self._listen(nursery)
-                task_status.started(self.view.address)
+                task_status.started(self._network.address)
                 nursery.start_soon(self._totals.run, self.view.given)
                 await nursery.start(self.volunteer.run)
                 nursery.start_soon(self._finish_when_asked)
@@ -206,10 +205,6 @@ class Node:
                     self._on_event(f"leaving: {self._stop_reason}")
                 await self._leave()
                 nursery.cancel_scope.cancel()
-        finally:
-            self._log.close()
-            if self._store is not None:
-                self._store.close()
         if self._failure is not None:
             raise self._failure
 
@@ -228,12 +223,12 @@ class Node:
                 keep_metrics_files, self, config.metrics_textfile, config.metrics_file_sd
             )
         await nursery.start(self.dashboard.run, self._on_event)
-        self.view.address = await nursery.start(self._network.run, config.listen)
-        self._on_event(f"{self._identity.peer_id.short}… listens on {self.view.address}")
+        address = await nursery.start(self._network.run, config.listen)
+        self._on_event(f"{self._identity.peer_id.short}… listens on {address}")
         self._discovery.reachable_at(self._direct_addresses())
         await nursery.start(self._discovery.run)
-        if self._composition.nat is not None:
-            await nursery.start(self._composition.nat.run, self.view.address)
+        if self.nat is not None:
+            await nursery.start(self.nat.run, address)
         for hint in map(Hint.parse, config.bootstrap):
             self._discovery.discovered(hint.peer, (hint.address,))
         if self.beacon is not None:
@@ -250,7 +245,7 @@ class Node:
                 manifest = await self._fetch_manifest()
             save_link(self._link, self._config.paths)
             save_training_data(self._link.name, self._config.paths, self._training.remembered)
-            self.view.manifest = manifest
+            self.view.membership = Outside(SwarmTerms.of(manifest))
             if self._config.role == "trainer":
                 check_strategy(manifest)
             self._on_event(
@@ -260,16 +255,16 @@ class Node:
             if self._config.role == "trainer" and manifest.task != PROGRAM_TASK:
                 look = partial(before_joining, manifest, self._config, self._training.device)
                 self._on_event(await self.env.in_thread(look))
-            part = await self._join(manifest, nursery)
+            member = await self._join(manifest, nursery)
             nursery.start_soon(self._say_progress)
             if self._config.role == "trainer":
                 if self._rendezvous.candidates:  # who made the swarm begins alone
                     await self.volunteer.wait_for_line()
                     self.view.waiting_for = "fetching the swarm's model"
-                    self.view.has_peers_model = await self._snapshots.catch_up()
-                await self._train(manifest, part, nursery)
+                    self.view.has_peers_model = await member.snapshots.catch_up()
+                await self._train(member, nursery)
             else:
-                self.view.is_serving = True
+                self.view.work = Serving()
         except SwarmNodeError as error:
             self._fail(error)
 
@@ -293,9 +288,23 @@ class Node:
         self._on_event(f"looking for the swarm: {asked or 'the link names no peer'}, the DHT")
         return await self._manifests.fetch(self._network, lambda: self._rendezvous.candidates)
 
-    async def _join(self, manifest: Manifest, nursery: trio.Nursery) -> SwarmPart:
+    async def _join(self, manifest: Manifest, nursery: trio.Nursery) -> Member:
         """Become a member, and learn what the others say."""
         self.view.waiting_for = "meeting the other members"
+        store = await self._open_store(manifest)
+        member = self._make_member(manifest, store)
+        part = member.part
+        self.view.membership = member
+        await nursery.start(part.run)
+        if self.nat is not None:
+            self.nat.on_addresses = part.addresses_changed
+            self.nat.prefers = lambda peer: part.peer_report(peer).role == "relay"
+        await nursery.start(member.snapshots.run)
+        return member
+
+    def _make_member(self, manifest: Manifest, store: BlobStore) -> Member:
+        """Put together what a member has. No checkpoint: its services answer from now on."""
+        self_id = self._identity.peer_id
         part = SwarmPart(
             self._composition,
             link=self._link,
@@ -306,7 +315,7 @@ class Node:
                 manifest,
                 self._link,
                 role=self._config.role,
-                self_id=self._identity.peer_id,
+                self_id=self_id,
                 paths=self._config.paths.swarm(manifest.name),
                 env=self.env,
             ),
@@ -315,26 +324,8 @@ class Node:
         part.members.on_key_conflict = self._key_guard.seen_elsewhere
         part.members.on_expelled = self._fail
         part.state.on_key_elsewhere = self._key_guard.seen_elsewhere
-        self.view.part = part
-        self.view.peer_metrics = share_metrics(
-            self.readings, part, self._identity.peer_id, self.env
-        )
-        await nursery.start(part.run)
-        if self._composition.nat is not None:
-            self._composition.nat.on_addresses = part.addresses_changed
-            self._composition.nat.prefers = lambda peer: part.peer_report(peer).role == "relay"
-        self._snapshots = await self._open_snapshots(manifest, part)
-        await nursery.start(self._snapshots.run)
-        return part
-
-    async def _open_snapshots(self, manifest: Manifest, part: SwarmPart) -> Snapshots:
-        paths = self._config.paths.swarm(manifest.name)
-        bytes_max = limits.SNAPSHOT_BLOBS_MAX * snapshot_bytes_max(manifest.numel)
-        if self._config.disk:  # the other half is for the worker's own snapshots
-            bytes_max = min(bytes_max, parse_bytes(self._config.disk) // 2)
-        self._store = await self.env.in_thread(partial(BlobStore, paths.blobs, bytes_max=bytes_max))
         blobs = Blobs(
-            self._store,
+            store,
             self._composition.services,
             part.members.connect,
             self.env,
@@ -343,37 +334,41 @@ class Node:
             download_bytes_per_s=self._config.snapshot_download_bytes_per_s or None,
             run=self.env.in_thread,
         )
-        self.view.blobs = blobs
-        return Snapshots(
+        snapshots = Snapshots(
             blobs=blobs,
             part=part,
             discovery=self._discovery,
-            folder=paths.snapshots,
-            self_id=self._identity.peer_id,
+            folder=self._config.paths.swarm(manifest.name).snapshots,
+            self_id=self_id,
             env=self.env,
             on_event=self._on_event,
         )
+        peer_metrics = share_metrics(self.readings, part, self_id, self.env)
+        return Member(self_id, manifest, part, blobs, snapshots, peer_metrics)
 
-    async def _train(self, manifest: Manifest, part: SwarmPart, nursery: trio.Nursery) -> None:
-        trainer = self._make_trainer(manifest)
-        exchanges = make_exchanges(
+    async def _open_store(self, manifest: Manifest) -> BlobStore:
+        """Open what keeps snapshots. Raises StorageError."""
+        blobs = self._config.paths.swarm(manifest.name).blobs
+        bytes_max = limits.SNAPSHOT_BLOBS_MAX * snapshot_bytes_max(manifest.numel)
+        if self._config.disk:  # the other half is for the worker's own snapshots
+            bytes_max = min(bytes_max, parse_bytes(self._config.disk) // 2)
+        store: BlobStore = await self.env.in_thread(partial(BlobStore, blobs, bytes_max=bytes_max))
+        self._files.callback(store.close)
+        return store
+
+    async def _train(self, member: Member, nursery: trio.Nursery) -> None:
+        manifest, part = member.manifest, member.part
+        trainer = self._make_trainer(member)
+        training = make_training(
             self._composition,
             self._link,
-            manifest,
-            part,
+            member,
             trainer,
+            self._config.paths.swarm(manifest.name),
             log=self._log,
             record=self._record_finished,
         )
-        handlers = IntentHandlers(
-            exchanges,
-            manifest=manifest,
-            swarm_id=self._link.swarm_id,
-            part=part,
-            trainer=trainer,
-            self_id=self._identity.peer_id,
-            env=self.env,
-        )
+        handlers, finalizer = training.handlers, training.finalizer
         trainer.handlers = handlers.by_kind()
         handlers.groups.on_mean = self._note_mean
         trainer.on_log_round = handlers.log.worker_ready
@@ -383,19 +378,12 @@ class Node:
             speeds=part.step_times_s,
             post=trainer.post,
         )
-        assigner = ShardAssigner(
-            part, manifest, self_id=self._identity.peer_id, post=trainer.post, env=self.env
-        )
-        trainer.assigner = self.view.assigner = assigner
-        nursery.start_soon(assigner.run)
-        swarm_paths = self._config.paths.swarm(manifest.name)
-        finalizer = make_finalizer(self._composition, manifest, part, trainer, swarm_paths)
+        trainer.assigner = training.assigner
+        nursery.start_soon(training.assigner.run)
         part.on_partners_changed = partial(_tell_all, trainer.partners_changed, finalizer.look)
         await nursery.start(finalizer.run)
         await nursery.start(handlers.run)
-        self.view.trainer, self.view.exchanges = trainer, exchanges
-        self.view.finalizer, self.view.groups = finalizer, handlers.groups
-        self.view.handlers = handlers
+        self.view.work = training
         self.volunteer.snapshot_bytes = snapshot_bytes_max(manifest.numel)
         self.volunteer.hold(trainer)
         await trainer.run()
@@ -410,11 +398,11 @@ class Node:
         )
 
     def _announced_swarms(self) -> tuple[LanSwarm, ...]:
-        manifest, part = self.view.manifest, self.view.part
-        if manifest is None or part is None:
-            return ()
-        members = len(part.members.live())
-        return (LanSwarm(manifest.name, manifest.swarm_key, members, manifest.created_at),)
+        match self.view.membership:
+            case Member(manifest=manifest, part=part):
+                members = len(part.members.live())
+                return (LanSwarm(manifest.name, manifest.swarm_key, members, manifest.created_at),)
+        return ()
 
     def _met_on_lan(self, peer: LanPeer) -> None:
         if any(swarm.swarm_key == self._link.swarm_key for swarm in peer.swarms):
@@ -423,8 +411,10 @@ class Node:
             self._rendezvous.found(peer.peer, (peer.address,))
 
     def _is_lonely(self) -> bool:
-        part = self.view.part
-        return part is None or len(part.sessions) < limits.SWARM_LONELY_NEIGHBOURS
+        match self.view.membership:
+            case Member(part=part):
+                return len(part.sessions) < limits.SWARM_LONELY_NEIGHBOURS
+        return True
 
     def _direct_addresses(self) -> tuple[str, ...]:
         # Looked up each time: a laptop moves from one network to another.
@@ -433,7 +423,7 @@ class Node:
 
     def _addresses(self) -> tuple[str, ...]:
         """Where others reach us: what strangers have confirmed, then relays, then our own word."""
-        found = self._composition.nat.addresses() if self._composition.nat is not None else ()
+        found = self.nat.addresses() if self.nat is not None else ()
         return tuple(dict.fromkeys((*self._config.advertise, *found, *self._direct_addresses())))
 
     def _report(self) -> SelfReport:
@@ -443,29 +433,32 @@ class Node:
         self._failure = self._failure or error
         self.stop("it cannot go on")  # peers are told this: the error may name our files
 
-    def _make_trainer(self, manifest: Manifest) -> Trainer:
-        configure = configure_of(manifest, self._config, self._training, self._identity.peer_id)
+    def _make_trainer(self, member: Member) -> Trainer:
+        configure = configure_of(
+            member.manifest, self._config, self._training, self._identity.peer_id
+        )
         return Trainer(
             configure,
             start_worker=self._start_worker,
             env=self.env,
             on_applied=self._log.applied,
             on_lost=self._log.lost,
-            on_saved=self._snapshots.saved,
+            on_saved=member.snapshots.saved,
             on_event=self._on_event,
             share=self._config.cpu_percent / 100,
-            mend=self._snapshots.mend,
+            mend=member.snapshots.mend,
         )
 
     # --- going down -----------------------------------------------------------------------
 
     async def _leave(self) -> None:
         """Let a running exchange end, say goodbye; the worker saves when it is cancelled."""
-        self.view.leaving = True
-        await drain(self.view)
+        self.view.is_leaving = True
+        await drain(self.view.work)
         with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
-            if self.view.part is not None:
-                await self.view.part.leave(self._stop_reason)
+            match self.view.membership:
+                case Member(part=part):
+                    await part.leave(self._stop_reason)
         with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
             await self._network.close(self._stop_reason)
         try:

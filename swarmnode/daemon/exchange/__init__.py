@@ -7,5 +7,5 @@ runs of them, and whether training together stands still. It borrows from ``work
 
 For others: ``intent_handlers`` (all kinds together), ``pair.exchanges``, ``group.groups``,
 ``merge.finalize``; what is counted, ``pair.transfer`` and ``history``; what is shown,
-``standstill`` and ``mixing``.
+``mixing``.
 """

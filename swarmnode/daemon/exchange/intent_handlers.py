@@ -1,14 +1,37 @@
-"""What serves the intents of a worker, by their kind; all but pairs are put together here."""
+"""What serves the intents of a worker, by their kind, and what of the rounds stands still.
+
+All but pairs are put together here, and beside them what compares the lineage of this node's slow
+weights with what the other members say of theirs:
+
+::
+
+    PostedIntent(lineage) -> own chain -> register "lineage" of the shared state -> the others
+    a round ends  -> on another lineage than most? -> Stray -> worker -> PULL of one who is on it
+
+The comparison is ``protocol/gossip/lineages.py``. What members say is believed here as far as it
+is in a PULL: a node asks for weights of a member whom it would have asked at random else.
+
+A node that trains looks busy whatever becomes of its rounds: its steps count up. What the swarm
+makes of them is looked at whenever the status or the metrics are asked for; what stands still:
+
+=========  =====================================================================
+log        no round of the log closes
+group      rounds of the group come to nothing, one after the other
+lineage    members average on different lineages of the slow weights
+full       others have all places of the group: this node trains beside it
+=========  =====================================================================
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from typing import Any
 
 import trio
 
+from swarmnode import limits
 from swarmnode.daemon.exchange.group.groups import Groups
-from swarmnode.daemon.exchange.lineages import Lineages
 from swarmnode.daemon.exchange.log import Log
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.exchange.pull import Pulls
@@ -17,8 +40,93 @@ from swarmnode.daemon.worker.leases import IntentHandler
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
+from swarmnode.ipc.control import PostedIntent, Stray
+from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.protocol.swarm import compatibility_key
+from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.swarm import Manifest
+
+_log = get_logger("swarmnode.daemon.exchange")
+# Waiting is no standstill before. A round of the log waits LOG_GRACE_S_MAX for a slow member, and
+# within ten seconds somebody who looks should know.
+_LOG_STILL_S = 8.0
+
+
+_ALONE = Standing(
+    n_alike=1, n_members=1, n_strongest=1, strongest=(), is_weaker=False, is_apart=False
+)
+
+
+class Lineages:
+    """The lineage of this node, and how it stands.
+
+    Args:
+        said: what the others who train now say of theirs, as text.
+        post: sends a message to the worker.
+    """
+
+    def __init__(
+        self, said: Callable[[], Mapping[PeerId, str]], post: Callable[[Stray], None]
+    ) -> None:
+        self._said = said
+        self._post = post
+        self._own: Lineage | None = None
+        self._has_committed = self._has_pulled = False  # since the chain was looked at
+        self._may_ask = False  # once a round: what comes of it shows in the next
+
+    @property
+    def text(self) -> str:
+        """This node's chain as the others are told; "" without one, or before the first round."""
+        return "" if self._own is None else self._own.said
+
+    def intent_posted(self, intent: PostedIntent) -> None:
+        """A round begins: this is where the worker is."""
+        if intent.lineage is None:
+            return
+        if self._own is None:
+            self._own = Lineage.of(intent.lineage, intent.base_version)
+        is_next = self._has_committed and not self._has_pulled
+        moved = self._own.then(intent.lineage, intent.base_version, is_next=is_next)
+        if moved is not self._own:
+            self._own = moved
+            self._has_committed = False
+        self._has_pulled = False
+        self._may_ask = True
+
+    def round_ended(self, is_committed: bool) -> None:
+        """A mean was applied, or nothing came of the round; ask for another lineage if need be."""
+        self._has_committed |= is_committed
+        standing = self.standing()
+        if not standing.is_weaker or not self._may_ask:
+            return
+        self._may_ask = False
+        _log.warning(
+            "on another lineage than most",
+            alike=standing.n_alike,
+            members=standing.n_members,
+            strongest=standing.n_strongest,
+        )
+        self._post(Stray())
+
+    def pulled(self) -> None:
+        """The worker may have gone over to what a peer gave."""
+        self._has_pulled = True
+
+    def worker_gone(self) -> None:
+        """The next worker begins with a snapshot: its chain is not known."""
+        self._own = None
+        self._has_committed = self._has_pulled = self._may_ask = False
+
+    def standing(self) -> Standing:
+        """Return how this node's lineage stands now; one without a lineage stands alone."""
+        if self._own is None:
+            return _ALONE
+        read = {peer: Lineage.parse(text) for peer, text in self._said().items()}
+        return judge(self._own, {peer: each for peer, each in read.items() if each is not None})
+
+    def preferred(self) -> Collection[PeerId]:
+        """Return who is on the lineage that is to stay: whom to ask for slow weights first."""
+        return self.standing().strongest
 
 
 class IntentHandlers:
@@ -83,6 +191,16 @@ class IntentHandlers:
             "log": self.log,
         }
 
+    def standstills(self, now: float) -> Mapping[str, str]:
+        """Return what stands still, and what to do, by the words above; ``now`` is monotonic."""
+        found = {
+            "log": _of_log(self.log, now),
+            "group": _of_group(self.groups, now),
+            "lineage": _of_lineage(self.lineages),
+            "full": _of_places(self.groups),
+        }
+        return {kind: sentence for kind, sentence in found.items() if sentence}
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
@@ -95,3 +213,73 @@ def _said_lineages(part: SwarmPart, self_id: PeerId) -> Mapping[PeerId, str]:
     """Return what the others who train at this moment say of their slow weights."""
     reports = (part.peer_report(peer) for peer in part.partners() if peer != self_id)
     return {each.peer: each.lineage for each in reports if each.state == "training"}
+
+
+def other_base_alarm(finished: Mapping[tuple[Any, Any, str], int], committed: int) -> str:
+    """Return what to look at if no member has the base of the model that this node began with.
+
+    A peer's snapshot may name another than the swarm's; a node that began with it meets no other.
+    """
+    refused = sum(count for (_, _, reason), count in finished.items() if reason == "base")
+    if committed or refused < limits.BASE_REFUSALS_ALARM:
+        return ""
+    return (
+        f"all {refused} offers came to nothing because the others' model began from another base"
+        " than this node's, which trains alone: stop it, move its snapshots and blobs away, and"
+        " join again"
+    )
+
+
+def _of_log(log: Log, now: float) -> str:
+    if log.is_halted:
+        return (
+            f"the log is halted: {log.state.removeprefix('halted: ')}: leave the swarm and join it"
+            " anew, so that this node begins with a model of the others"
+        )
+    waited_s = log.wait.waited_s(now)
+    if waited_s < _LOG_STILL_S:
+        return ""
+    return (
+        f"no round of the log has closed for {waited_s:.0f} s ({log.state}), so nothing is learnt:"
+        " start the missing members again; if they are gone for good, restart this node, which"
+        " then goes on with those who are there"
+    )
+
+
+def _of_group(groups: Groups, now: float) -> str:
+    failing = groups.failing(now)
+    if not failing.rounds:
+        return ""
+    return (
+        f"the last {failing.rounds} rounds of the group came to nothing, for"
+        f" {now - failing.since:.0f} s ({failing.why}), so what is learnt here reaches nobody:"
+        " look with `swarmnode peers` whether the others train and are connected, and start them"
+        " again; if they are, rounds are too short for the line (strategy.every)"
+    )
+
+
+def _of_lineage(lineages: Lineages) -> str:
+    standing = lineages.standing()
+    if not standing.is_apart:
+        return ""
+    n, n_alike = standing.n_members, standing.n_alike
+    if not standing.is_weaker:
+        return (
+            f"{n - n_alike} of {n} members average apart from this one, on another lineage of the"
+            f" slow weights: they catch up by themselves; if it lasts, restart them"
+        )
+    return (
+        f"this node and {n_alike - 1} others of {n} members average apart from {n - n_alike}, on a"
+        " lineage of the slow weights that will not stay: this node asks for that of the others;"
+        " if it lasts, see with `swarmnode peers` that it is connected, and restart it"
+    )
+
+
+def _of_places(groups: Groups) -> str:
+    if not groups.is_beside:
+        return ""
+    return (
+        f"groups hold at most {limits.GROUP_MEMBERS_MAX} members and others have all places: this"
+        " node trains beside them, and takes a place when one is free; for more members create a"
+        " swarm whose nodes meet in pairs (--strategy streaming)"
+    )

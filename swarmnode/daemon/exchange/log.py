@@ -17,6 +17,7 @@ with, it *halts*: it says so, and takes no part until a worker comes up on a new
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -29,7 +30,13 @@ from swarmnode.daemon.exchange.group.runs import GroupRuns
 from swarmnode.daemon.exchange.log_cargo import LogCargo, LogWait
 from swarmnode.daemon.worker.leases import Lessor
 from swarmnode.env import Env
-from swarmnode.errors import MalformedMessage, Refused, RemoteProtocolError, SwarmNodeError
+from swarmnode.errors import (
+    ChannelBroken,
+    MalformedMessage,
+    Refused,
+    RemoteProtocolError,
+    SwarmNodeError,
+)
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import LogRecord, PostedIntent, Records
 from swarmnode.net.services import ScopedServices
@@ -92,8 +99,9 @@ class Log:
         self._live = live
         self._env = env
         self._on_halt = halted
-        self._book: LogBook | None = None
-        self._worker_next: int | None = None  # None: no worker
+        self._book = LogBook(0)  # none of the swarm, before a worker has come up
+        self._has_begun = self._has_worker = False  # a worker has come up; one is up now
+        self._worker_next = 0  # what it is to see next
         self._pending: deque[PostedIntent] = deque()
         self._attempt = 0  # at the open round
         self._bound: tuple[int, bytes] = (0, b"")
@@ -135,19 +143,23 @@ class Log:
         """Whether this node takes no part any more; :attr:`state` says why."""
         return self._is_halted
 
+    @property
+    def _is_open(self) -> bool:
+        return self._has_begun and not self._is_halted
+
     # --- the worker's side -----------------------------------------------------------------
 
     def worker_ready(self, log_round: int) -> None:
         """A worker is up, whose model holds all rounds before ``log_round``."""
         book = self._book
-        if book is None or self._is_halted or (book.is_fresh and book.next != log_round):
+        if not self._is_open or (book.is_fresh and book.next != log_round):
             book = self._book = LogBook(log_round)
             self._forget_round()
-            self._is_halted = False
+            self._has_begun, self._is_halted = True, False
             self._must_ask = True
             self._started_at = self._env.monotonic()
             self._answered.clear()
-        self._worker_next = log_round
+        self._has_worker, self._worker_next = True, log_round
         if log_round < book.first_kept:
             self._halt(f"its model needs round {log_round}, which is kept no more")
         self._must_ask |= log_round > book.next
@@ -166,7 +178,7 @@ class Log:
 
     def worker_gone(self) -> None:
         """What it has posted and is in no round yet is not published; rounds go on."""
-        self._worker_next = None
+        self._has_worker = False
         self._pending.clear()
         self.wait.forget()
 
@@ -178,10 +190,8 @@ class Log:
     async def _deliver(self) -> None:
         """Hand the worker every closed round that it has not seen, in order."""
         while True:
-            closed = None
-            if self._book is not None and self._worker_next is not None:
-                closed = self._book.get(self._worker_next)
-            if closed is None or self._worker_next is None:
+            closed = self._book.get(self._worker_next)
+            if closed is None or not self._has_worker:
                 await self._news.wait()
                 continue
             self._worker_next += 1
@@ -194,7 +204,7 @@ class Log:
     async def _take_part(self) -> None:
         while True:
             book = self._book
-            if book is None or self._is_halted or not self._is_used:
+            if not (self._is_open and self._is_used):
                 await self._news.wait()
             elif self._must_ask:
                 await self._catch_up(book)
@@ -268,14 +278,14 @@ class Log:
         )
         self.runs.begin(begin, cargo)
         await cargo.over.wait()
-        if cargo.commit is not None and cargo.result is not None:
-            self._close(cargo.result)
-            return
-        if cargo.is_bound and cargo.result is not None:
-            # Numbered from 1: the latest binds, whatever its attempt was.
-            self._bound = (self._attempt + 1, cargo.result.data)
-        why = cargo.abort.why if cargo.abort is not None else ""
-        _log.debug("no round", round=book.next, attempt=self._attempt, why=why)
+        match cargo.result:
+            case ClosedRound() as closed if cargo.has_committed:
+                self._close(closed)
+                return
+            case ClosedRound() as closed if cargo.is_bound:
+                # Numbered from 1: the latest binds, whatever its attempt was.
+                self._bound = (self._attempt + 1, closed.data)
+        _log.debug("no round", round=book.next, attempt=self._attempt, why=cargo.why)
         if not self.runs.may_begin(gid):
             self._attempt += 1
         self._must_ask = True
@@ -294,14 +304,13 @@ class Log:
         return LogShare(intent.record, intent.round, attempt, bound)
 
     def _close(self, closed: ClosedRound) -> None:
-        assert self._book is not None
         self._book.close(closed)
         self.closed_total += 1
         own = [entry for entry in closed.round.entries if entry.author == self._self_id]
         self._has_spoken = bool(own)
         for entry in own:
-            first = self._pending[0] if self._pending else None
-            if first is not None and (first.round, first.record) == (entry.round, entry.payload):
+            posted = [(each.round, each.record) for each in self._pending]
+            if (entry.round, entry.payload) in posted[:1]:
                 self._pending.popleft()
         self.wait.note_round(self._env.monotonic(), is_more_wanted=bool(self._pending))
         self._forget_round()
@@ -325,7 +334,7 @@ class Log:
             return
         book = self._book
         self._is_used = True
-        if book is None or self._is_halted:
+        if not self._is_open:
             self.runs.refuse(peer, message.gid, "this node takes no part in the log now")
         elif message.gid == book.gid(self._key, self._attempt):
             self._is_called = True
@@ -393,10 +402,14 @@ class Log:
         """
         is_kept = False
         for peer in sorted(ahead, key=lambda each: ahead[each].next, reverse=True):
-            first, give = await self._ask_for_rounds(book, peer)
-            is_kept |= give is None or bool(give.rounds)
-            if give is None or not give.rounds:
+            try:
+                first, give = await self._ask_for_rounds(book, peer)
+            except SwarmNodeError:
+                is_kept = True  # as far as anybody knows
                 continue
+            if not give.rounds:
+                continue
+            is_kept = True
             try:
                 chain = read_chain(b"" if book.is_fresh else book.head, first, give.rounds)
             except MalformedMessage as error:
@@ -416,28 +429,26 @@ class Log:
             return _Reached.SOME
         return _Reached.NONE_YET if is_kept else _Reached.NOBODY_KEEPS_IT
 
-    async def _ask_for_rounds(self, book: LogBook, peer: PeerId) -> tuple[int, LogGive | None]:
-        """Return what a peer gives, and the number of its first round."""
+    async def _ask_for_rounds(self, book: LogBook, peer: PeerId) -> tuple[int, LogGive]:
+        """Return what a peer gives, and the number of its first round. Raises SwarmNodeError."""
         for first in range(book.wanted, book.next + 1):
             give = await self._ask(peer, LogAsk(first, limits.LOG_ROUNDS_GIVEN_MAX))
-            if give is None or give.rounds:
+            if give.rounds:
                 break
         return first, give
 
     async def _refuse(self, peer: PeerId, error: RemoteProtocolError) -> None:
         _log.warning("a member broke a rule", peer=peer.short, why=str(error))
-        session = self._partners.sessions.get(peer)
-        if session is not None:
-            await session.aclose(str(error))
+        if peer in self._partners.sessions:
+            await self._partners.sessions[peer].aclose(str(error))
 
     async def _ask_all(self, ask: LogAsk) -> dict[PeerId, LogGive]:
         """Ask every peer that can be reached, all at once."""
         answers: dict[PeerId, LogGive] = {}
 
         async def ask_one(peer: PeerId) -> None:
-            give = await self._ask(peer, ask)
-            if give is not None:
-                answers[peer] = give
+            with contextlib.suppress(SwarmNodeError):
+                answers[peer] = await self._ask(peer, ask)
 
         async with trio.open_nursery() as nursery:
             for peer in self._partners.partners():
@@ -445,23 +456,24 @@ class Log:
                     nursery.start_soon(ask_one, peer)
         return dict(sorted(answers.items()))
 
-    async def _ask(self, peer: PeerId, ask: LogAsk) -> LogGive | None:
-        session = self._partners.sessions.get(peer)
-        if session is None or session.is_closed:
-            return None
+    async def _ask(self, peer: PeerId, ask: LogAsk) -> LogGive:
+        """Return what a peer answers. Raises SwarmNodeError: nothing, or nothing that counts."""
+        sessions = self._partners.sessions
+        if peer not in sessions or sessions[peer].is_closed:
+            raise ChannelBroken(f"no session with {peer.short}")
         try:
-            answer = await session.request(
+            answer = await sessions[peer].request(
                 self._name, encode_record(ask), deadline_s=limits.LOG_ASK_S
             )
             return decode_record(answer, LogGive)
         except SwarmNodeError as error:
             _log.debug("no answer about the log", peer=peer.short, why=str(error))
-            return None
+            raise
 
     async def _give(self, peer: PeerId, payload: bytes) -> bytes:  # noqa: ARG002
         ask = decode_record(payload, LogAsk)
         book = self._book
-        if book is None or self._is_halted:
+        if not self._is_open:
             raise Refused("this node has no log now")
         rounds = book.since(ask.first, ask.rounds_max)
         head = b"" if book.is_fresh else book.head

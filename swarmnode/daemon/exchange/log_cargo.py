@@ -6,6 +6,7 @@ Since when a round of the log has been wanted, and none has closed.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 
 import trio
@@ -18,7 +19,7 @@ from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.log_book import ClosedRound, LogBook
 from swarmnode.wire.exchange import group as wire
-from swarmnode.wire.exchange.log import LogEntry, LogShare
+from swarmnode.wire.exchange.log import LogShare
 from swarmnode.wire.packing import decode_record, encode_record
 
 _SHARE_BYTES_MAX = limits.LOG_ROUND_BYTES_MAX + limits.KIB
@@ -33,8 +34,9 @@ class LogCargo:
 
     Attributes:
         over: set when the run is over.
-        commit: if it counts.
-        is_bound: it may count elsewhere: the next run must be told.
+        has_committed: it counts.
+        is_bound: it may count elsewhere although it does not here: the next run must be told.
+        why: it does not count, in words.
         result: the round, if it was put together.
     """
 
@@ -54,14 +56,9 @@ class LogCargo:
         self._plan = b""
         self._sum = b""
         self.over = trio.Event()
-        self.commit: events.Commit | None = None
-        self.abort: events.Abort | None = None
+        self.has_committed = self.is_bound = False
+        self.why = ""
         self.result: ClosedRound | None = None
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether it may count elsewhere although it does not here."""
-        return self.abort is not None and self.abort.in_doubt
 
     async def load(self) -> None:
         """Decide what to bring."""
@@ -126,18 +123,17 @@ class LogCargo:
         return hashlib.sha256(self._sum).digest()
 
     def _entry_of(self, closed: ClosedRound) -> bytes | None:
-        entries: dict[bytes, LogEntry] = {entry.author: entry for entry in closed.round.entries}
-        mine = entries.get(bytes(self._self_id))
-        return None if mine is None else mine.payload
+        payloads = {bytes(entry.author): entry.payload for entry in closed.round.entries}
+        return payloads.get(bytes(self._self_id))
 
-    def committed(self, commit: events.Commit) -> None:
+    def committed(self, commit: events.Commit) -> None:  # noqa: ARG002
         """It counts."""
-        self.commit = commit
+        self.has_committed = True
         self.over.set()
 
     def aborted(self, abort: events.Abort) -> None:
         """It does not count here."""
-        self.abort = abort
+        self.is_bound, self.why = abort.in_doubt, abort.why
         self.over.set()
 
 
@@ -145,21 +141,20 @@ class LogWait:
     """Told of records that wait and of rounds that close; knows how long nothing has moved."""
 
     def __init__(self) -> None:
-        self._since: float | None = None  # None: no worker here waits for a round
+        self._since = math.inf  # no worker here waits for a round
 
     def want(self, now: float) -> None:
         """A record waits for a round to be in."""
-        if self._since is None:
-            self._since = now
+        self._since = min(self._since, now)
 
     def note_round(self, now: float, *, is_more_wanted: bool) -> None:
         """A round has closed."""
-        self._since = now if is_more_wanted else None
+        self._since = now if is_more_wanted else math.inf
 
     def forget(self) -> None:
         """No caller waits any more: the worker is gone."""
-        self._since = None
+        self._since = math.inf
 
     def waited_s(self, now: float) -> float:
         """Return for how long a record has waited without any round closing."""
-        return 0.0 if self._since is None else now - self._since
+        return max(0.0, now - self._since)

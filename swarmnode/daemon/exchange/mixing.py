@@ -42,26 +42,24 @@ class Meetings:
     _times: deque[tuple[float, PeerId]] = field(
         default_factory=lambda: deque(maxlen=limits.MET_KEPT_MAX)
     )
-    _since: float | None = None
+    _since: float = math.inf  # the first one
     _said: str | None = None
     _said_at: float = -math.inf
 
     def note(self, partner: PeerId, now: float) -> None:
         """An exchange with ``partner`` has been committed."""
-        if self._since is None:
-            self._since = now
+        self._since = min(self._since, now)
         self._times.append((now, partner))
 
     def said(self, now: float) -> str | None:
         """Return what the swarm is told of it, the same for MET_SAY_S; None before the first."""
-        if self._since is not None and now >= self._said_at + limits.MET_SAY_S:
+        if self._since < math.inf and now >= self._said_at + limits.MET_SAY_S:
             self._said, self._said_at = self._text(now), now
         return self._said
 
     def _text(self, now: float) -> str:
         while self._times and self._times[0][0] < now - limits.MET_WINDOW_S:
             self._times.popleft()
-        assert self._since is not None, "nobody asks before the first"
         if not self._times:
             return ""
         is_full = len(self._times) == self._times.maxlen

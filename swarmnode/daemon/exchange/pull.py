@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.driver import Tasks
 from swarmnode.daemon.exchange.group.groups import transfer_limit_s
 from swarmnode.daemon.exchange.group.payload import Chunk, cut_chunks
-from swarmnode.daemon.exchange.guard import Sizes
 from swarmnode.daemon.exchange.pair.exchanges import costs
 from swarmnode.daemon.worker.leases import BufferLease, Lessor, NoLease
 from swarmnode.env import Env
@@ -39,6 +39,7 @@ from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.tensor.magnitude import Sizes
 from swarmnode.wire.exchange import pull as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
@@ -87,7 +88,7 @@ class Pulls:
         self._answers: dict[_Topic, PostedIntent] = {}
         self._asking: dict[_Topic, trio.CancelScope] = {}
         self._answering = 0
-        self._nursery: trio.Nursery | None = None
+        self._tasks = Tasks()
         self.prefers: Callable[[], Collection[PeerId]] = tuple
         self.on_pulled: Callable[[], None] = lambda: None
         self.pulled_total = self.failed_total = self.given_total = self.declined_total = 0
@@ -97,13 +98,9 @@ class Pulls:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve intents until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+        async with self._tasks.open():
             task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
+            await trio.sleep_forever()
 
     # --- as an IntentHandler -----------------------------------------------------------------
 
@@ -115,11 +112,11 @@ class Pulls:
             return
         if topic in self._asking:
             self._asking.pop(topic).cancel()
-        if self._nursery is None:
+        if not self._tasks.are_open:
             self._lessor.drop(intent, "local: this node is starting or leaving")
             return
         scope = self._asking[topic] = trio.CancelScope()
-        self._nursery.start_soon(self._serve_intent, intent, scope)
+        self._tasks.start_while_open(self._serve_intent, intent, scope)
 
     def worker_gone(self) -> None:
         """Ask for nothing and give nothing until there is another."""
@@ -149,9 +146,9 @@ class Pulls:
         why = "unreachable: nobody to ask"
         with self._ending(intent, taken):
             for peer in self._candidates():
-                session = self._partners.sessions.get(peer)
-                if session is None:
+                if peer not in self._partners.sessions:
                     continue
+                session = self._partners.sessions[peer]
                 try:
                     given = await self._ask(session, intent, taken)
                 except NoLease as error:  # of our own worker: no other peer can help
@@ -254,11 +251,11 @@ class Pulls:
         request = await _receive(stream, what, limits.EXCHANGE_OFFER_S)
         if not isinstance(request, wire.Pull):
             raise MalformedMessage(f"expected a pull, got {type(request).__name__}")
-        answer = self._answers.get((request.tag, request.fragment))
-        why = self._refusal(request, answer)
-        if answer is None or why:
+        why = self._refusal(request)
+        if why:
             await self._decline(stream, why)
             return
+        answer = self._answers[request.tag, request.fragment]
         self._answering += 1
         try:
             given, payload = await self._copy(session.peer, request, answer)
@@ -275,13 +272,15 @@ class Pulls:
         finally:
             self._answering -= 1
 
-    def _refusal(self, request: wire.Pull, answer: PostedIntent | None) -> str:
+    def _refusal(self, request: wire.Pull) -> str:
+        topic = (request.tag, request.fragment)
         if request.key != self._key:
             return "incompatible: another task, strategy, setting, layout or codec"
-        if answer is None:
+        if topic not in self._answers:
             return f"no-wish: nothing to give of {request.tag} {request.fragment}"
-        if request.numel != answer.numel:
-            return f"incompatible: expected {answer.numel} elements, got {request.numel}"
+        numel = self._answers[topic].numel
+        if request.numel != numel:
+            return f"incompatible: expected {numel} elements, got {request.numel}"
         if self._answering >= limits.PULL_ANSWERS_MAX:
             return f"busy: answering {self._answering} others"
         return ""

@@ -3,11 +3,11 @@
 ==============  =====================================================================
 GET /status     :class:`~swarmnode.daemon.status.view.NodeStatus`; ``?mixing=1`` with fresh
                 figures of the exchange graph. Answers however many other connections are open
-GET /peers      list of :class:`~swarmnode.daemon.status.view.PeerView`
+GET /peers      list of :class:`~swarmnode.daemon.status.phases.PeerView`
 GET /netcheck   list of :class:`~swarmnode.daemon.status.netcheck.Finding`
 GET /swarms     ``?names=A,B``: :class:`~swarmnode.daemon.discovery.lookup.Findings`, what LAN and
                 DHT know
-GET /link       :class:`~swarmnode.daemon.status.fresh_link.FreshLink`, to pass on
+GET /link       :class:`~swarmnode.daemon.status.owner.FreshLink`, to pass on
 GET /overview, /history  what the dashboard shows: ``overview.py``, ``dashboard.py``
 GET /dashboard  :class:`~swarmnode.daemon.status.dashboard.Whereabouts`
 GET /metrics, /peers/ID/metrics, /sd, /-/healthy, /-/ready  see ``scrape.py``; also where
@@ -24,10 +24,14 @@ POST /leave     leave the swarm and stop; answers at once
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
+import trio
+
 from swarmnode import limits
+from swarmnode.config import parse_host_port
 from swarmnode.daemon.discovery.lookup import (
     Claim,
     Findings,
@@ -36,20 +40,22 @@ from swarmnode.daemon.discovery.lookup import (
     gather,
     searched,
 )
-from swarmnode.daemon.nat.nat import Nat
+from swarmnode.daemon.nat.nat import Nat, relay_quota
 from swarmnode.daemon.status.dashboard import Shown, dashboard_routes
-from swarmnode.daemon.status.fresh_link import link_routes
-from swarmnode.daemon.status.netcheck import find
-from swarmnode.daemon.status.netlook import look
-from swarmnode.daemon.status.owner import volunteer_routes
+from swarmnode.daemon.status.netcheck import Known, PeerWay, find
+from swarmnode.daemon.status.owner import link_routes, volunteer_routes
+from swarmnode.daemon.status.phases import Member
 from swarmnode.daemon.status.scrape import Scraped, metrics_routes
 from swarmnode.daemon.status.view import NodeView
-from swarmnode.daemon.worker.trainer import Trainer
+from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
-from swarmnode.errors import NotRunning
+from swarmnode.errors import SwarmNodeError
+from swarmnode.ids import PeerId
 from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.net.lan.beacon import LanBeacon
-from swarmnode.net.web.routes import Request, Response, Route, json_response
+from swarmnode.net.paths import path_of
+from swarmnode.net.web.http import Request, Response, Route
+from swarmnode.net.web.routes import json_response
 
 
 class Controlled(Scraped, Shown, Protocol):
@@ -81,14 +87,13 @@ def control_routes(node: Controlled) -> list[Route]:
         return json_response(await ask_node(node.view, node.beacon, names, node.env))
 
     async def snapshot(request: Request) -> Response:  # noqa: ARG001
-        saved = await _trainer(node).save_snapshot(limits.SNAPSHOT_REQUEST_DEADLINE_S)
+        trainer = node.view.training().trainer
+        saved = await trainer.save_snapshot(limits.SNAPSHOT_REQUEST_DEADLINE_S)
         return json_response({"step": saved.step, "path": saved.path})
 
     async def finalize(request: Request) -> Response:
-        _trainer(node)
-        assert node.view.finalizer is not None, "whoever trains can merge"
         rule = request.query().get("merge", MERGE_RULES[0])
-        return json_response(await node.view.finalizer.finalize(rule))
+        return json_response(await node.view.training().finalizer.finalize(rule))
 
     async def leave(request: Request) -> Response:  # noqa: ARG001
         node.stop("asked to leave")
@@ -109,20 +114,97 @@ def control_routes(node: Controlled) -> list[Route]:
     ]
 
 
-def _trainer(node: Controlled) -> Trainer:
-    if node.view.trainer is None:
-        raise NotRunning(f"this node does not train yet: {node.view.waiting_for}")
-    return node.view.trainer
-
-
 async def ask_node(
     view: NodeView, lan: LanBeacon | None, names: Iterable[str], env: Env
 ) -> Findings:
     """Return what a running node knows. Raises ConfigError for too many names."""
-    claims = await find_swarms(check_names(names), view.discovery, lan, env)
-    if view.manifest is not None and view.part is not None:
-        own, members = view.manifest, len(view.part.members.live())
-        claims.insert(
-            0, Claim(own.name, own.swarm_key, "home", view.self_id, (), members, own.created_at)
+    node = view.node
+    claims = await find_swarms(check_names(names), node.discovery, lan, env)
+    match view.membership:
+        case Member(manifest=own, part=part):
+            n_members = len(part.members.live())
+            claim = Claim(
+                own.name, own.swarm_key, "home", node.self_id, (), n_members, own.created_at
+            )
+            claims.insert(0, claim)
+    return Findings(gather(claims), searched(node.discovery, lan, env))
+
+
+# --- what is looked at for ``swarmnode netcheck`` ----------------------------------------------
+
+
+async def look(view: NodeView, nat: Nat | None) -> Known:
+    """Return what is known, having asked peers about our NAT; takes up to NETCHECK_S."""
+    node, members = view.node, _live(view)
+    known = Known(
+        listen=node.network.address,
+        port=parse_host_port(node.network.address, setting="listen").port,
+        has_nat=False,
+        own=node.own_addresses(),
+        told=node.addresses(),
+    )
+    whys: Mapping[PeerId, tuple[str, ...]] = {}
+    if nat is not None:
+        known, whys = await _with_nat(known, nat), nat.upgrader.whys
+    return replace(known, peers=tuple(_peers(node.network, whys, members)))
+
+
+def _live(view: NodeView) -> Collection[PeerId]:
+    match view.membership:
+        case Member(part=part):
+            return part.members.live()
+    return ()
+
+
+async def _with_nat(known: Known, nat: Nat) -> Known:
+    n_servers = min(len(nat.stun_servers()), limits.STUN_SERVERS_MAX)
+    known = await _surveyed(known, nat)
+    if nat.mapper is not None:
+        mapper = nat.mapper
+        known = replace(
+            known, mapping=mapper.mapping, mapping_why=mapper.why, router=mapper.external
         )
-    return Findings(gather(claims), searched(view.discovery, lan, env))
+    return replace(
+        known,
+        has_nat=True,
+        servers=n_servers,
+        reach=nat.reach.reachability,
+        wants_mapping=nat.config.port_mapping,
+        relays=tuple(f"{peer.short}… at {at}" for peer, at in nat.relays.held.items()),
+        refusing=tuple(f"{peer.short}…: {why}" for peer, why in nat.holder.refusals().items()),
+        quota=relay_quota(nat.config),
+        relaying=nat.relay.statistics(),
+    )
+
+
+async def _surveyed(known: Known, nat: Nat) -> Known:
+    """Say what our NAT does just now if peers can tell, and what kept us from asking."""
+    try:
+        with trio.move_on_after(limits.NETCHECK_S):
+            behaviour = await nat.survey()
+            if behaviour is None:
+                return known  # no peer at a public address
+            return replace(known, behaviour=behaviour, is_surveyed=True)
+    except SwarmNodeError as error:
+        return replace(known, survey_error=str(error))
+    return replace(known, survey_error=f"no end of it within {limits.NETCHECK_S:g} s")
+
+
+def _peers(
+    network: Network, whys: Mapping[PeerId, tuple[str, ...]], members: Iterable[PeerId]
+) -> Iterable[PeerWay]:
+    """Yield those with a session, then members that could not be reached, each in id order."""
+    for peer, session in sorted(network.sessions.items()):
+        way = session.channel_description
+        yield PeerWay(
+            peer=str(peer),
+            short=peer.short,
+            path=path_of(way),
+            way=way,
+            is_dialled=session.outbound,
+            whys=whys.get(peer, ()),
+        )
+    for peer in sorted(set(members) - network.sessions.keys()):
+        if peer in network.dial_errors:
+            error = str(network.dial_errors[peer])
+            yield PeerWay(peer=str(peer), short=peer.short, error=error)

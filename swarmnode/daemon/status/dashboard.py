@@ -46,9 +46,9 @@ import trio
 from swarmnode import limits
 from swarmnode.config import HostPort
 from swarmnode.daemon.exchange.mixing import letters_of
-from swarmnode.daemon.status.fresh_link import link_routes
 from swarmnode.daemon.status.overview import Overview, overview_of
-from swarmnode.daemon.status.owner import Owned, volunteer_routes
+from swarmnode.daemon.status.owner import Owned, link_routes, volunteer_routes
+from swarmnode.daemon.status.phases import Member
 from swarmnode.dashboard import PAGE, load_assets
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Overloaded, Refused
@@ -253,14 +253,11 @@ class Dashboard:
             self.history.add(self._sample())
 
     def _sample(self) -> Sample:
-        view = self._node.view
         seen = self.overview()
-        losses = {}
-        if view.part is not None:
-            for peer in view.part.partners()[: limits.DASHBOARD_MEMBERS_MAX]:
-                loss = view.part.peer_report(peer).numbers.get("eval_loss")
-                if loss is not None and peer != view.self_id:
-                    losses[letters_of(peer)] = loss
+        losses: Mapping[str, float] = {}
+        match self._node.view.membership:
+            case Member() as member:
+                losses = _losses(member)
         return Sample(
             unix_s=seen.unix_s,
             step=seen.node.step,
@@ -335,6 +332,17 @@ class Dashboard:
                 await trio.sleep(limits.DASHBOARD_EVENT_S)
         finally:
             self._streams -= 1
+
+
+def _losses(member: Member) -> dict[str, float]:
+    reports = {
+        peer: member.part.peer_report(peer).numbers
+        for peer in member.part.partners()[: limits.DASHBOARD_MEMBERS_MAX]
+        if peer != member.self_id
+    }
+    return {
+        letters_of(peer): said["eval_loss"] for peer, said in reports.items() if "eval_loss" in said
+    }
 
 
 def _event(name: str, value: msgspec.Struct | None) -> bytes:

@@ -1,12 +1,13 @@
 """What ``swarmnode netcheck`` finds: how this node reaches others and is reached, and what to do.
 
-:func:`find` makes sentences of plain values, which ``netlook.py`` collects; the last ones are about
+:func:`find` makes sentences of plain values, which ``control.py`` collects; the last ones are about
 one peer each.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from typing import Final, Literal
 
@@ -41,6 +42,7 @@ _LETS_IN: Final = {
 _IPV6_ADVICE: Final = "ask the provider for a public IPv4 address, or for IPv6"
 
 _REFUSING_SHOWN_MAX: Final = 4
+_NOT_KNOWN: Final = NatBehaviour(0, None, Dependence.UNKNOWN, Dependence.UNKNOWN, None, None)
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -63,7 +65,7 @@ class PeerWay:
 
     peer: str  # its id as text
     short: str
-    path: Path | None = None  # None: no session
+    path: Path | Literal[""] = ""  # "": no session
     way: str = ""
     is_dialled: bool = True  # by us: then the asking for better ways is ours too
     whys: tuple[str, ...] = ()  # why there is no better way, of the last tries
@@ -85,7 +87,8 @@ class Known:
         own: where it is reached on interfaces of this machine.
         told: what peers are told.
         servers: how many peers were asked what our NAT does.
-        behaviour: what they said; None if nobody was asked.
+        is_surveyed: whether anybody could be asked.
+        behaviour: what they said.
         survey_error: why nothing could be asked.
         wants_mapping: whether the router may be asked for a port.
         mapping_why: why there is no mapping, and what can be done after the last "; ".
@@ -102,7 +105,8 @@ class Known:
     own: tuple[str, ...]
     told: tuple[str, ...]
     servers: int = 0
-    behaviour: NatBehaviour | None = None
+    is_surveyed: bool = False
+    behaviour: NatBehaviour = _NOT_KNOWN
     survey_error: str = ""
     reach: Reachability = field(default_factory=Reachability)
     wants_mapping: bool = True
@@ -112,7 +116,7 @@ class Known:
     relays: tuple[str, ...] = ()
     refusing: tuple[str, ...] = ()
     quota: Quota = field(default_factory=Quota)
-    relaying: RelayStatistics | None = None
+    relaying: RelayStatistics = field(default_factory=partial(RelayStatistics, 0, 0, 0, 0, {}, 0))
     peers: tuple[PeerWay, ...] = ()
 
     @property
@@ -135,11 +139,7 @@ class Known:
     @property
     def is_symmetric(self) -> bool:
         """Whether our NAT gives each peer another port."""
-        return (
-            _is_translated(self)
-            and self.behaviour is not None
-            and (self.behaviour.mapping in _DEPENDS)
-        )
+        return _is_translated(self) and self.behaviour.mapping in _DEPENDS
 
 
 def find(known: Known) -> list[Finding]:
@@ -183,10 +183,10 @@ def _addresses(known: Known) -> Finding:
 
 def _nat(known: Known) -> Finding:
     behaviour = known.behaviour
-    if (behaviour is None or not behaviour.answers) and known.public_hosts:
+    if not behaviour.answers and known.public_hosts:
         return Finding("nat", "ok", f"none: this machine has the public {known.public_hosts[0]}")
-    if behaviour is None or not behaviour.answers:
-        why = "no peer at a public address could be asked" if behaviour is None else "no answer"
+    if not behaviour.answers:
+        why = "no answer" if known.is_surveyed else "no peer at a public address could be asked"
         return Finding("nat", "unknown", known.survey_error or why, _nobody_to_ask(known))
     seen = "?" if behaviour.public is None else behaviour.public.host
     lets_in = f"lets in {_LETS_IN[behaviour.filtering]}"
@@ -208,7 +208,7 @@ def _nat(known: Known) -> Finding:
 def _udp(known: Known) -> Finding:
     if known.survey_error:
         return Finding("udp", "fail", f"nothing can be sent: {known.survey_error}", _LET_UDP_OUT)
-    if known.behaviour is None:
+    if not known.is_surveyed:
         return Finding("udp", "unknown", "no peer at a public address could be asked")
     answers = known.behaviour.answers
     if not answers:
@@ -274,7 +274,7 @@ def _port_mapping(known: Known) -> Finding:
 
 
 def _hairpin(known: Known) -> Finding:
-    hairpins = None if known.behaviour is None else known.behaviour.hairpins
+    hairpins = known.behaviour.hairpins
     if hairpins is None:
         if known.public_hosts:
             return Finding("hairpin", "ok", "not needed: no NAT")
@@ -323,7 +323,7 @@ def _relaying(known: Known) -> Finding:
         return Finding("relaying", "ok", "switched off")
     rate = quota.bytes_per_s
     at_most = "as fast as the line" if rate is None else f"at most {rate / 1e6:g} MB/s"
-    if now is None or not known.is_reached:
+    if not known.is_reached:
         return Finding("relaying", "ok", f"on, {at_most}, once this node can be reached")
     text = (
         f"{now.reservations} of {quota.reservations_max} places taken, {now.circuits_open} of"
@@ -342,7 +342,7 @@ def _relaying(known: Known) -> Finding:
 def _peer(known: Known, peer: PeerWay) -> Finding:
     verdict: Verdict = "ok"
     text, advice = f"{peer.short}… {peer.path}: {peer.way}", ""
-    if peer.path is None:
+    if not peer.path:
         verdict, text = "warn", f"{peer.short}… not connected: {peer.error}"
     elif peer.path == "relay":
         verdict = "warn"
@@ -359,7 +359,7 @@ def _advice_for_relayed(known: Known) -> str:
     """Say what our side can do; often the other side is the one that can."""
     if known.is_symmetric:
         return _open_port(known)
-    if known.behaviour is not None and not known.behaviour.answers:
+    if known.is_surveyed and not known.behaviour.answers:
         return _LET_UDP_OUT
     return "its network stands in the way, or both do: an open port on either side helps"
 
@@ -368,7 +368,7 @@ def _advice_for_relayed(known: Known) -> str:
 
 
 def _is_translated(known: Known) -> bool:
-    return known.behaviour is not None and bool(known.behaviour.is_translated)
+    return bool(known.behaviour.is_translated)
 
 
 def _unless_reached(known: Known, text: str, advice: str) -> tuple[Verdict, str, str]:
@@ -390,14 +390,14 @@ def _open_firewall(known: Known) -> str:
 
 
 def _nobody_to_ask(known: Known) -> str:
-    if known.behaviour is not None:
+    if known.is_surveyed:
         return ""
     return f"it takes peers at public addresses, {limits.REACH_VOTES} of them in different networks"
 
 
 def _seen_hosts(known: Known) -> tuple[str, ...]:
     """Return our public IPv4 addresses, as peers see us."""
-    public = known.behaviour.public if known.behaviour is not None else None
+    public = known.behaviour.public
     hosts = [*known.reach.hosts, *known.reach.guesses, *([public.host] if public else [])]
     return tuple(dict.fromkeys(host for host in hosts if ":" not in host))
 

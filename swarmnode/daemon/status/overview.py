@@ -15,11 +15,13 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.exchange.mixing import letters_of, observed_rates
+from swarmnode.daemon.status.phases import Member
 from swarmnode.ids import PeerId
 
 if TYPE_CHECKING:
     from swarmnode.daemon.membership.swarm import SwarmPart
-    from swarmnode.daemon.status.view import NodeStatus, NodeView, PeerView
+    from swarmnode.daemon.status.phases import PeerView
+    from swarmnode.daemon.status.view import NodeStatus, NodeView
 
 _GONE = ("dead", "left")
 _HOUR_S = 3600.0
@@ -131,6 +133,11 @@ def overview_of(view: NodeView, now: float, unix_s: float) -> Overview:
     steps, tokens = sum(each.step for each in shown), sum(each.tokens for each in shown)
     swarm_steps = max(steps, status.swarm_steps)
     swarm_tokens = max(tokens, status.swarm_tokens)
+    edges: tuple[ExchangeEdge, ...] = ()
+    snapshots: tuple[SnapshotView, ...] = ()
+    match view.membership:
+        case Member(part=part):
+            edges, snapshots = _edges(view, part, shown), _snapshots(part, now)
     return Overview(
         unix_s=unix_s,
         node=_own_view(view, status),
@@ -142,25 +149,25 @@ def overview_of(view: NodeView, now: float, unix_s: float) -> Overview:
         swarm_tokens=swarm_tokens,
         others_steps=swarm_steps - steps,
         others_tokens=swarm_tokens - tokens,
-        edges=_edges(view, shown),
-        snapshots=_snapshots(view.part, now) if view.part is not None else (),
+        edges=edges,
+        snapshots=snapshots,
     )
 
 
 def _own_view(view: NodeView, status: NodeStatus) -> OwnView:
-    manifest = view.manifest
+    terms = view.membership.terms
     return OwnView(
         swarm=status.swarm,
-        task=manifest.task if manifest is not None else "",
-        strategy=manifest.strategy if manifest is not None else "",
+        task=terms.task,
+        strategy=terms.strategy,
         codec=status.codec,
-        numel=manifest.numel if manifest is not None else 0,
+        numel=terms.numel,
         peer=status.peer,
         role=status.role,
         state=status.state,
         reason=_cut(status.reason),
         alarm=_cut(status.alarm),
-        can_pause=view.trainer is not None and not view.leaving,
+        can_pause=view.work.has_worker and not view.is_leaving,
         version=status.version,
         uptime_s=status.uptime_s,
         device=status.device,
@@ -217,14 +224,14 @@ def _member(peer: PeerView) -> MemberView:
     )
 
 
-def _edges(view: NodeView, shown: Sequence[MemberView]) -> tuple[ExchangeEdge, ...]:
+def _edges(
+    view: NodeView, part: SwarmPart, shown: Sequence[MemberView]
+) -> tuple[ExchangeEdge, ...]:
     """Return who says to exchange with whom, the busiest first."""
-    if view.part is None:
-        return ()
     places = {PeerId.parse(member.peer): place for place, member in enumerate(shown)}
     said: Mapping[PeerId, str] = {
-        **{peer: view.part.peer_report(peer).met for peer in places},
-        view.self_id: view.meetings.said(trio.current_time()) or "",
+        **{peer: part.peer_report(peer).met for peer in places},
+        view.node.self_id: view.meetings.said(trio.current_time()) or "",
     }
     ids = sorted(said)
     rates = observed_rates(said)

@@ -1,19 +1,33 @@
-"""What is allowed, what is used of it, and what holds: for ``swarmnode limits``.
+"""What the owner of a node asks of it: what holds it, and the link to pass on.
 
-The routes by which a person pauses, resumes and finishes, and sees what holds.
+What is allowed, what is used of it, and what holds, for ``swarmnode limits``; the routes by which
+a person pauses, resumes and finishes. And the link to our swarm as it is good today: with members
+as hints that are reached now.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Protocol, TypeVar
 
 import msgspec
 
+from swarmnode.daemon.discovery.lookup import can_be_told
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.daemon.volunteer.rules import Volunteer
 from swarmnode.errors import ConfigError
-from swarmnode.net.web.routes import Request, Response, Route, json_response
+from swarmnode.ids import PeerId
+from swarmnode.limits import BOOTSTRAP_HINTS_MAX, LINK_CHARACTERS_MAX
+from swarmnode.net.relays.address import PREFIX
+from swarmnode.net.web.http import Request, Response, Route
+from swarmnode.net.web.routes import json_response
+from swarmnode.protocol.swarm import Hint, SwarmLink
 from swarmnode.quantities import parse_duration_s, show_bytes, show_duration
+
+_T = TypeVar("_T")
+_UNKNOWN = "unknown here"
 
 
 class Owned(Protocol):
@@ -64,22 +78,22 @@ def limits_view(volunteer: Volunteer, view: NodeView) -> LimitsView:
 
 def _machine_lines(volunteer: Volunteer, view: NodeView) -> list[LimitView]:
     config, seen = volunteer.config, volunteer.readings
-    ready = view.trainer.ready if view.trainer is not None else None
-    threads = f"{ready.threads} threads on {ready.device}" if ready is not None else "-"
+    work = view.work.figures()
+    threads = f"{work.threads} threads on {work.device}" if work.is_up else "-"
     cores = volunteer.cpu_cores_used
     gpus = ", ".join(map(str, config.gpus)) or "all"
     return [
-        LimitView("cpu_percent", f"{config.cpu_percent} %", _known(cores, "{:.2f} cores")),
+        LimitView("cpu_percent", f"{config.cpu_percent} %", _shown(cores, "{:.2f} cores".format)),
         LimitView("threads", str(config.threads or "all but one"), threads),
         LimitView("gpus", f"{gpus} (device {config.device})", "-"),
         LimitView("gpu_memory", config.gpu_memory or "all", "-"),
         LimitView(
             "gpu_temperature_max",
             f"{config.gpu_temperature_max} °C" if config.gpu_temperature_max else "-",
-            _known(seen.gpu_celsius, "{:.0f} °C"),
+            _shown(seen.gpu_celsius, "{:.0f} °C".format),
         ),
-        LimitView("ram", config.ram or "all", _bytes(seen.worker_bytes)),
-        LimitView("disk", config.disk or "all", _bytes(seen.disk_bytes)),
+        LimitView("ram", config.ram or "all", _shown(seen.worker_bytes, show_bytes)),
+        LimitView("disk", config.disk or "all", _shown(seen.disk_bytes, show_bytes)),
     ]
 
 
@@ -102,37 +116,34 @@ def _pause_lines(volunteer: Volunteer) -> list[LimitView]:
     quiet = f"after {show_duration(config.pause_on_user_s)}" if config.pause_on_user_s else "no"
     return [
         LimitView("schedule", "; ".join(config.schedule) or "always", "-"),
-        LimitView("pause_on_battery", _yes(config.pause_on_battery), _said(seen.on_battery)),
-        LimitView("pause_on_metered", _yes(config.pause_on_metered), _said(seen.metered)),
+        LimitView(
+            "pause_on_battery",
+            _yes(config.pause_on_battery),
+            _shown(seen.on_battery, _yes, _UNKNOWN),
+        ),
+        LimitView(
+            "pause_on_metered", _yes(config.pause_on_metered), _shown(seen.metered, _yes, _UNKNOWN)
+        ),
         LimitView(
             "pause_on_gpu_busy",
             _yes(config.pause_on_gpu_busy),
-            _known(seen.gpu_others_share, "{:.0%} by others"),
+            _shown(seen.gpu_others_share, "{:.0%} by others".format),
         ),
         LimitView(
             "pause_on_user_s",
             quiet,
-            f"quiet for {show_duration(seen.user_quiet_s)}"
-            if seen.user_quiet_s is not None
-            else "-",
+            _shown(seen.user_quiet_s, lambda quiet_s: f"quiet for {show_duration(quiet_s)}"),
         ),
     ]
 
 
-def _known(value: float | None, how: str) -> str:
-    return "-" if value is None else how.format(value)
-
-
-def _bytes(n_bytes: int | None) -> str:
-    return "-" if n_bytes is None else show_bytes(n_bytes)
+def _shown(value: _T | None, say: Callable[[_T], str], unknown: str = "-") -> str:
+    """Return in words what was seen, if anything was."""
+    return unknown if value is None else say(value)
 
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
-
-
-def _said(value: bool | None) -> str:
-    return "unknown here" if value is None else _yes(value)
 
 
 class PauseView(msgspec.Struct, frozen=True):
@@ -178,3 +189,68 @@ def volunteer_routes(node: Owned) -> list[Route]:
         Route("POST", "/finish", finish),
         Route("GET", "/limits", limits),
     ]
+
+
+# --- the link ---------------------------------------------------------------------------------
+
+
+class FreshLink(msgspec.Struct, frozen=True):
+    """A link to pass on; never with an invite."""
+
+    link: str
+    swarm: str
+    closed: bool  # who has no invite is not let in
+    hints: tuple[str, ...]
+
+
+def link_routes(node: Owned) -> list[Route]:
+    """Return the route to it."""
+
+    async def link(request: Request) -> Response:  # noqa: ARG001
+        return json_response(fresh_link(node.view))
+
+    return [Route("GET", "/link", link)]
+
+
+def fresh_link(view: NodeView) -> FreshLink:
+    """Return the link with this node and those members whom it reaches, as many as fit.
+
+    Raises:
+        NotRunning: the node does not know its swarm yet.
+    """
+    member = view.member()
+    manifest, part = member.manifest, member.part
+    told = {view.node.self_id: view.node.addresses()}
+    live = frozenset(part.members.live())
+    # Whom we reach directly, others may too; a member behind a relay is reached through the DHT.
+    direct = [
+        peer
+        for peer, session in part.sessions.items()
+        if not session.is_suspended and not session.channel_description.startswith(PREFIX)
+    ]
+    for peer in (*direct, *sorted(live)):
+        if peer not in told and peer in live:
+            told[peer] = part.peer_report(peer).addresses or part.members.book.addresses_of(peer)
+    link = with_hints(SwarmLink(manifest.name, manifest.swarm_key), hints_of(told))
+    closed = manifest.admission == "closed"
+    return FreshLink(str(link), manifest.name, closed, tuple(map(str, link.hints)))
+
+
+def hints_of(told: dict[PeerId, tuple[str, ...]]) -> list[Hint]:
+    """Return one address of each peer, in the order given, then their second ones."""
+    columns = [
+        [Hint(peer, address) for address in addresses if can_be_told(address)]
+        for peer, addresses in told.items()
+    ]
+    return [hint for row in zip_longest(*columns) for hint in row if hint is not None]
+
+
+def with_hints(link: SwarmLink, hints: Iterable[Hint]) -> SwarmLink:
+    """Return the link with as many of these hints as a link may have."""
+    for hint in dict.fromkeys(hints):
+        longer = replace(link, hints=(*link.hints, hint))
+        if len(longer.hints) > BOOTSTRAP_HINTS_MAX:
+            break
+        if len(str(longer)) <= LINK_CHARACTERS_MAX:
+            link = longer
+    return link

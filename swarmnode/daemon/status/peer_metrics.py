@@ -13,7 +13,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import trio
 
@@ -91,25 +91,51 @@ class MetricsService:
         return self._answer
 
 
+@dataclass(frozen=True)
+class _Said:
+    """The readings of a peer."""
+
+    readings: Readings
+    session: Session  # that it was asked by
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be told again: the peer may have died since."""
+        return not (self.session.is_closed or self.session.is_suspended)
+
+    def result(self) -> Readings:
+        """Return them."""
+        return self.readings
+
+
+@dataclass(frozen=True)
+class _Silent:
+    """Why a peer said nothing."""
+
+    error: SwarmNodeError
+    is_open: ClassVar[bool] = True
+
+    def result(self) -> Readings:
+        """Raise the error, as one of its own for each who asks."""
+        if isinstance(self.error, ProtocolError | Refused):
+            raise Refused(str(self.error))
+        raise ChannelBroken(str(self.error))
+
+
 @dataclass
 class _Asked:
-    """What a peer said last, or why it said nothing."""
+    """What came of asking a peer the last time; ``at`` is -inf as long as nothing is known."""
 
     words: PeerWords
     at: float = -math.inf
-    readings: Readings | None = None
-    error: SwarmNodeError | None = None
-    session: Session | None = None  # that it was asked by
+    answer: _Said | _Silent = _Silent(SwarmNodeError())
     lock: trio.Lock = field(default_factory=trio.Lock)
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it may be told again; no readings of a peer that may have died since."""
-        if trio.current_time() >= self.at + limits.METRICS_PEER_KEEP_S:
-            return False
-        if self.readings is None or self.session is None:
-            return True
-        return not (self.session.is_closed or self.session.is_suspended)
+        """Whether it may be told again."""
+        is_old = trio.current_time() >= self.at + limits.METRICS_PEER_KEEP_S
+        return not is_old and self.answer.is_open
 
 
 class PeerMetrics:
@@ -153,10 +179,7 @@ class PeerMetrics:
                 if not asked.is_fresh:
                     async with self._limit:
                         await self._ask(peer, asked)
-            if asked.readings is not None:
-                return asked.readings
-            assert asked.error is not None
-            raise _error_again(asked.error)
+            return asked.answer.result()
         raise DeadlineExceeded(f"metrics of {peer.short}", deadline_s)
 
     def _record_of(self, peer: PeerId) -> _Asked:
@@ -171,9 +194,8 @@ class PeerMetrics:
 
     async def _ask(self, peer: PeerId, asked: _Asked) -> None:
         asked.at = -math.inf  # nothing is known if this is cancelled
-        asked.readings, asked.error, asked.session = None, None, None
         try:
-            asked.session = session = await self._connect(peer)
+            session = await self._connect(peer)
             answer = await session.request(
                 self._service,
                 encode_record(MetricsRequest()),
@@ -186,14 +208,7 @@ class PeerMetrics:
                 )
             shorts = {member.short for member in self._members()}
             snapshot = decode_record(answer, MetricsSnapshot)
-            asked.readings = asked.words.unpack(snapshot, shorts)
+            asked.answer = _Said(asked.words.unpack(snapshot, shorts), session)
         except SwarmNodeError as error:
-            asked.error = error
+            asked.answer = _Silent(error)
         asked.at = trio.current_time()
-
-
-def _error_again(error: SwarmNodeError) -> SwarmNodeError:
-    """Return an error of its own for each who asks."""
-    if isinstance(error, ProtocolError | Refused):
-        return Refused(str(error))
-    return ChannelBroken(str(error))

@@ -17,20 +17,24 @@ import trio
 
 from swarmnode import __version__, limits
 from swarmnode.daemon.exchange.mixing import InThread
-from swarmnode.daemon.membership.assignment import Shards
 from swarmnode.daemon.membership.report import PeerReport
+from swarmnode.daemon.status.phases import Member, Training
 from swarmnode.net.paths import path_of
 from swarmnode.telemetry.catalogue import FIGURE, NAME, VERSION, WORD
 from swarmnode.telemetry.logs import log_counts
 from swarmnode.telemetry.machine import MachineSnapshot, read_machine
-from swarmnode.telemetry.metrics import STATES, LimitsSnapshot
+from swarmnode.telemetry.metrics import STATES
 from swarmnode.telemetry.readings import Readings
 from swarmnode.telemetry.remote import label_name
 from swarmnode.tensor.codec import active_isa
 
 if TYPE_CHECKING:
+    from swarmnode.daemon.exchange.intent_handlers import IntentHandlers
+    from swarmnode.daemon.exchange.pair.exchanges import Exchanges
     from swarmnode.daemon.membership.swarm import SwarmPart
+    from swarmnode.daemon.snapshots.blobs import Blobs
     from swarmnode.daemon.status.view import NodeView
+    from swarmnode.daemon.worker.trainer import Trainer
 
 
 @dataclass
@@ -52,8 +56,7 @@ class ReadingsDesk:
         """Bring what the machine says up to date."""
         async with self._lock:
             if trio.current_time() >= self._looked_at + limits.METRICS_MACHINE_S:
-                trainer = self.view.trainer
-                pid = trainer.worker_pid if trainer is not None else None
+                pid = self.view.work.figures().worker_pid
                 self.machine = await in_thread(partial(read_machine, self.home, pid))
                 self._looked_at = trio.current_time()
 
@@ -68,29 +71,30 @@ class ReadingsDesk:
         _dht(readings, view)
         _exchanges(readings, view)
         _training(readings, view)
-        _snapshots(readings, view)
-        if view.part is not None:
-            _membership(readings, view.part)
-            _shared_state(readings, view.part)
-            _swarm(readings, view, view.part)
+        match view.membership:
+            case Member() as member:
+                _blobs(readings, member.blobs)
+                _membership(readings, member.part)
+                _shared_state(readings, member.part)
+                _swarm(readings, view, member.part)
         return readings
 
 
 def _node(readings: Readings, view: NodeView) -> None:
     state, _ = view.state()
+    node, work = view.node, view.work.figures()
     readings.set(
         "build_info",
         1,
         _plain(__version__, VERSION),
         _plain(platform.python_version(), VERSION),
-        _plain(view.torch_version(), VERSION),
+        _plain(work.torch_version, VERSION),
         _plain(active_isa(), WORD),
     )
-    strategy = view.manifest.strategy if view.manifest is not None else ""
-    device = _plain(view.device(), WORD)
-    names = (_plain(view.swarm, NAME), view.role, device, strategy)
-    readings.set("node_info", 1, view.self_id.short, *names, label_name(view.node_name))
-    readings.set("start_timestamp_seconds", view.started_unix_s)
+    device = _plain(work.device, WORD)
+    names = (_plain(node.swarm, NAME), node.role, device, view.membership.terms.strategy)
+    readings.set("node_info", 1, node.self_id.short, *names, label_name(node.node_name))
+    readings.set("start_timestamp_seconds", node.started_unix_s)
     readings.one_of("state", state)
     readings.each("log_messages_total", log_counts())
 
@@ -109,7 +113,7 @@ def _machine(readings: Readings, machine: MachineSnapshot) -> None:
 
 
 def _limits(readings: Readings, view: NodeView) -> None:
-    held = view.owner_limits() if view.owner_limits is not None else _paused_by_hand(view)
+    held = view.node.volunteer.snapshot()
     readings.one_of("paused", *(held.paused or ("none",)))
     readings.each("limit_bytes_per_second", held.bytes_per_s)
     readings.set("quota_bytes", held.quota_bytes)
@@ -117,18 +121,12 @@ def _limits(readings: Readings, view: NodeView) -> None:
     readings.each("throttled_seconds_total", held.throttled_s)
 
 
-def _paused_by_hand(view: NodeView) -> LimitsSnapshot:
-    """All there is to say where nobody looks after limits."""
-    state, _ = view.state()
-    return LimitsSnapshot(paused=("manual",) if state == "paused" else ())
-
-
 def _network(readings: Readings, view: NodeView) -> None:
-    sessions = view.network.sessions
+    sessions = view.node.network.sessions
     paths: Counter[str] = Counter(path_of(each.channel_description) for each in sessions.values())
     readings.one_of("connections")
     readings.each("connections", paths)
-    readings.set("connections_refused_total", view.network.listener.refused.total())
+    readings.set("connections_refused_total", view.node.network.listener.refused.total())
     sent, received = view.bytes_by_plane()
     readings.each("sent_bytes_total", sent)
     readings.each("received_bytes_total", received)
@@ -143,7 +141,7 @@ def _network(readings: Readings, view: NodeView) -> None:
 
 
 def _nat(readings: Readings, view: NodeView) -> None:
-    nat = view.nat()
+    nat = view.node.nat()
     readings.one_of("nat", nat.kind)
     readings.one_of("reachable", nat.reachable)
     readings.one_of("port_mapping", nat.mapper)
@@ -159,7 +157,7 @@ def _nat(readings: Readings, view: NodeView) -> None:
 
 
 def _dht(readings: Readings, view: NodeView) -> None:
-    dht = view.discovery.core.statistics()
+    dht = view.node.discovery.core.statistics()
     readings.set("dht_contacts", dht.contacts)
     readings.set("dht_records", dht.records)
     readings.set("dht_bootstrapped", dht.is_bootstrapped)
@@ -193,96 +191,103 @@ def _shared_state(readings: Readings, part: SwarmPart) -> None:
 
 
 def _exchanges(readings: Readings, view: NodeView) -> None:
-    readings.each("exchanges_total", view.exchange_results())
+    readings.each("exchanges_total", view.work.exchange_results())
     readings.observe("exchange_duration_seconds", view.exchange_duration.snapshot())
     readings.set("last_exchange_timestamp_seconds", view.last_exchange_unix_s)
-    if view.exchanges is not None:
-        core, totals = view.exchanges.core.statistics(), view.exchanges.totals
-        failures: Counter[str] = Counter()
-        for (_, _, reason), count in core.finished_total.items():
-            failures[reason] += count
-        del failures[""]  # those that committed
-        readings.each("exchange_failures_total", failures)
-        readings.set("exchanges_half_applied_total", core.half_applied_total)
-        readings.set("exchange_bytes_total", totals.payload_sent_bytes, "sent")
-        readings.set("exchange_bytes_total", totals.payload_received_bytes, "received")
-        for phase, seconds in totals.phases().items():
-            readings.set("codec_seconds_total", seconds, phase.removesuffix("_s"))
-        readings.set("encode_error_ratio", totals.encode_error_ratio)
-        readings.set("consensus_distance_ratio", totals.distance_ratio)
-    readings.each("payloads_refused_total", view.refused_payloads())
-    if view.trainer is not None:
-        readings.set("exchanges_applied_total", view.trainer.applications.applied)
-        steps = view.trainer.applications.staleness_steps
-        readings.set("exchange_staleness_steps_total", steps)
-    if view.handlers is not None:
-        groups, pulls = view.handlers.groups, view.handlers.pulls
-        aborted = sum(groups.runs.statistics().aborted_total.values())
-        readings.set("group_means_total", groups.committed_total, "committed")
-        readings.set("group_means_total", aborted, "aborted")
-        readings.set("group_means_total", groups.refused_total, "refused")
-        readings.set("pulls_total", pulls.pulled_total, "pulled")
-        readings.set("pulls_total", pulls.failed_total, "failed")
-        readings.set("pulls_total", pulls.given_total, "given")
-        readings.set("pulls_total", pulls.declined_total, "declined")
-        readings.set("log_rounds_total", view.handlers.log.closed_total)
-        readings.one_of("standstill", *view.standstills(trio.current_time()))
+    readings.each("payloads_refused_total", view.work.refused_payloads())
+    match view.work:
+        case Training() as training:
+            _pairs(readings, training.exchanges)
+            _other_kinds(readings, training.handlers)
+            applications = training.trainer.applications
+            readings.set("exchanges_applied_total", applications.applied)
+            readings.set("exchange_staleness_steps_total", applications.staleness_steps)
+            readings.one_of("standstill", *view.standstills(trio.current_time()))
+
+
+def _pairs(readings: Readings, exchanges: Exchanges) -> None:
+    core, totals = exchanges.core.statistics(), exchanges.totals
+    failures: Counter[str] = Counter()
+    for (_, _, reason), count in core.finished_total.items():
+        failures[reason] += count
+    del failures[""]  # those that committed
+    readings.each("exchange_failures_total", failures)
+    readings.set("exchanges_half_applied_total", core.half_applied_total)
+    readings.set("exchange_bytes_total", totals.payload_sent_bytes, "sent")
+    readings.set("exchange_bytes_total", totals.payload_received_bytes, "received")
+    for phase, seconds in totals.phases().items():
+        readings.set("codec_seconds_total", seconds, phase.removesuffix("_s"))
+    readings.set("encode_error_ratio", totals.encode_error_ratio)
+    readings.set("consensus_distance_ratio", totals.distance_ratio)
+
+
+def _other_kinds(readings: Readings, handlers: IntentHandlers) -> None:
+    groups, pulls = handlers.groups, handlers.pulls
+    aborted = sum(groups.runs.statistics().aborted_total.values())
+    readings.set("group_means_total", groups.committed_total, "committed")
+    readings.set("group_means_total", aborted, "aborted")
+    readings.set("group_means_total", groups.refused_total, "refused")
+    readings.set("pulls_total", pulls.pulled_total, "pulled")
+    readings.set("pulls_total", pulls.failed_total, "failed")
+    readings.set("pulls_total", pulls.given_total, "given")
+    readings.set("pulls_total", pulls.declined_total, "declined")
+    readings.set("log_rounds_total", handlers.log.closed_total)
 
 
 def _training(readings: Readings, view: NodeView) -> None:
-    step, tokens, loss, eval_loss = view.progress()
-    readings.set("local_steps_total", step)
-    readings.set("tokens_total", tokens)
-    readings.set("loss", loss)
-    readings.set("eval_loss", eval_loss)
-    readings.set("step_duration_seconds", view.step_time_s())
-    for name, value in view.strategy_figures().items():
+    figures = view.work.figures()
+    readings.set("local_steps_total", figures.step)
+    readings.set("tokens_total", figures.tokens)
+    readings.set("loss", figures.loss)
+    readings.set("eval_loss", figures.eval_loss)
+    readings.set("step_duration_seconds", figures.step_time_s)
+    readings.set("snapshot_step", figures.snapshot_step)
+    for name, value in figures.strategy.items():
         if _plain(name, FIGURE):
             readings.set("strategy_value", value, name)
-    trainer = view.trainer
-    if trainer is None:
-        return
+    match view.work:
+        case Training() as training:
+            _worker(readings, training.trainer)
+            if figures.is_up:
+                furthest = training.part.state.view.maxima().get("step", 0)
+                readings.set("behind_steps", max(0, furthest - training.swarm_step()))
+            if training.assigner.shards is not None:
+                finished = training.assigner.shards.statistics().finished_total
+                readings.set("shards_trained_total", finished)
+
+
+def _worker(readings: Readings, trainer: Trainer) -> None:
     readings.set("loss_finite", trainer.is_loss_finite)
     readings.set("worker_restarts_total", trainer.restarts)
     readings.each("worker_failures_total", trainer.failures)
-    if view.part is not None and trainer.ready is not None:
-        furthest = view.part.state.view.maxima().get("step", 0)
-        readings.set("behind_steps", max(0, furthest - view.swarm_step(step)))
-    if view.assigner is not None and isinstance(view.assigner.shards, Shards):
-        readings.set("shards_trained_total", view.assigner.shards.statistics().finished_total)
+    readings.set("last_snapshot_timestamp_seconds", trainer.saved_unix_s)
+    readings.set("snapshots_total", trainer.saved_total)
+    readings.set("snapshot_failures_total", trainer.unsaved_total)
 
 
-def _snapshots(readings: Readings, view: NodeView) -> None:
-    trainer = view.trainer
-    if trainer is not None:
-        readings.set("last_snapshot_timestamp_seconds", trainer.saved_unix_s)
-        readings.set("snapshots_total", trainer.saved_total)
-        readings.set("snapshot_failures_total", trainer.unsaved_total)
-        if trainer.last_snapshot is not None:
-            readings.set("snapshot_step", trainer.last_snapshot.step)
-    if view.blobs is not None:
-        blobs = view.blobs.statistics()
-        readings.set("blob_held_bytes", blobs.held_bytes)
-        readings.set("blob_bytes_total", blobs.bytes_sent_total, "sent")
-        readings.set("blob_bytes_total", blobs.bytes_received_total, "received")
-        readings.set("blob_bytes_total", blobs.bytes_wasted_total, "wasted")
+def _blobs(readings: Readings, held: Blobs) -> None:
+    blobs = held.statistics()
+    readings.set("blob_held_bytes", blobs.held_bytes)
+    readings.set("blob_bytes_total", blobs.bytes_sent_total, "sent")
+    readings.set("blob_bytes_total", blobs.bytes_received_total, "received")
+    readings.set("blob_bytes_total", blobs.bytes_wasted_total, "wasted")
 
 
 def _swarm(readings: Readings, view: NodeView, part: SwarmPart) -> None:
     """What all members say, each of itself: shown, and never believed."""
     own_state, _ = view.state()
-    _, _, _, own_loss = view.progress()
-    others = [part.peer_report(peer) for peer in part.members.live() if peer != view.self_id]
+    self_id, own_loss = view.node.self_id, view.work.figures().eval_loss
+    others = [part.peer_report(peer) for peer in part.members.live() if peer != self_id]
     members: Counter[tuple[str, str]] = Counter(
         (each.role or "unknown", each.state or "unknown") for each in others
     )
-    members[view.role, own_state] += 1
+    members[view.node.role, own_state] += 1
     for role in {role for role, _ in members}:
         for state in (*STATES, "unknown"):
             readings.set("swarm_members", members[role, state], role, state)
     readings.one_of("swarm_versions")
     readings.each("swarm_versions", Counter(("same", *map(_compared, others))))
-    losses = [*_losses(others), *([own_loss] if own_loss is not None else [])]
+    losses = [loss for loss in (*_losses(others), own_loss) if loss is not None]
     if losses:
         readings.set("swarm_loss_best", min(losses))
         readings.set("swarm_loss_mean", sum(losses) / len(losses))
@@ -290,8 +295,7 @@ def _swarm(readings: Readings, view: NodeView, part: SwarmPart) -> None:
     readings.set("swarm_steps", totals.get("steps", 0))
     readings.set("swarm_tokens", totals.get("tokens", 0))
     readings.set("swarm_step", furthest.get("step", 0))
-    newest = next(iter(part.state.view.snapshots(trio.current_time())), None)
-    if newest is not None:
+    for newest in part.state.view.snapshots(trio.current_time())[:1]:
         readings.set("swarm_snapshot_step", newest.step)
         readings.set("swarm_snapshot_holders", len(newest.holders))
     mixing = view.mixing.figures
@@ -304,9 +308,8 @@ def _swarm(readings: Readings, view: NodeView, part: SwarmPart) -> None:
 def _losses(reports: list[PeerReport]) -> Iterator[float]:
     """Probe losses of those who train and have one."""
     for each in reports:
-        loss = each.numbers.get("eval_loss")
-        if loss is not None and each.role == "trainer" and each.state == "training":
-            yield loss
+        if each.role == "trainer" and each.state == "training" and "eval_loss" in each.numbers:
+            yield each.numbers["eval_loss"]
 
 
 def _compared(report: PeerReport) -> str:

@@ -40,6 +40,8 @@ import msgspec
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.membership.swarm import SwarmPart
+from swarmnode.daemon.status.phases import Member
 from swarmnode.daemon.status.readings import ReadingsDesk
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.env import Env
@@ -75,11 +77,10 @@ def metrics_routes(node: Scraped) -> list[Route]:
 
     async def peer_metrics(request: Request) -> Response:
         peer = _known_peer(node, request.parameter)
-        if peer == node.view.self_id:
+        if peer == node.view.node.self_id:
             return await metrics(request)
-        assert node.view.peer_metrics is not None, "members are known"
         try:
-            found = await node.view.peer_metrics.fetch(peer, _deadline_s(request))
+            found = await node.view.member().peer_metrics.fetch(peer, _deadline_s(request))
         except Refused as error:
             raise HttpError(502, f"{peer.short}: {error}") from error
         except SwarmNodeError as error:
@@ -112,7 +113,7 @@ def sd_targets(node: Scraped) -> list[dict[str, Any]]:
     """
     if not node.metrics_listener:
         return []
-    peers = [node.view.self_id, *_members(node)][: limits.METRICS_TARGETS_MAX]
+    peers = [node.view.node.self_id, *_members(node.view)][: limits.METRICS_TARGETS_MAX]
     shorts = Counter(peer.short for peer in peers)
     return [
         {
@@ -121,7 +122,7 @@ def sd_targets(node: Scraped) -> list[dict[str, Any]]:
                 "__metrics_path__": f"/peers/{peer}/metrics",
                 # Two that begin alike are no accident: neither may pass for the other.
                 "instance": peer.short if shorts[peer.short] == 1 else str(peer),
-                "swarm": node.view.swarm,
+                "swarm": node.view.node.swarm,
             },
         }
         for peer in peers
@@ -138,13 +139,18 @@ def target_address(host: str | None, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _members(node: Scraped) -> list[PeerId]:
+def _members(view: NodeView) -> list[PeerId]:
     """Return the others: those with a session first, then the live, then the dead."""
-    if node.view.part is None:
-        return []
-    members = node.view.part.members
+    match view.membership:
+        case Member(part=part):
+            return _ranked(part, view.node.self_id)
+    return []
+
+
+def _ranked(part: SwarmPart, self_id: PeerId) -> list[PeerId]:
+    members = part.members
     states = members.detector.members()
-    known = {peer for peer in {*states, *members.sessions} if peer != node.view.self_id}
+    known = {peer for peer in {*states, *members.sessions} if peer != self_id}
 
     def rank(peer: PeerId) -> tuple[bool, bool, PeerId]:
         is_dead = members.detector.state_of(peer) is MemberState.DEAD
@@ -159,7 +165,7 @@ def _known_peer(node: Scraped, text: str) -> PeerId:
         peer = PeerId.parse(text)
     except ConfigError as error:
         raise HttpError(404, f"there is no such peer: {error}") from error
-    if peer != node.view.self_id and peer not in _members(node):
+    if peer != node.view.node.self_id and peer not in _members(node.view):
         raise HttpError(404, f"{peer.short} is no member of the swarm, as far as is known here")
     return peer
 
@@ -202,10 +208,11 @@ def health_routes(node: Scraped) -> list[Route]:
 def why_not_ready(view: NodeView) -> str:
     """Return in a few words what is missing; "" for a member at work."""
     state, reason = view.state()
-    if state in _AT_WORK and view.part is not None:
-        return ""
-    member = "" if view.part is not None else "no member of the swarm yet, "
-    return f"{member}{state} ({reason})" if reason else f"{member}{state}"
+    missing = f"{state} ({reason})" if reason else state
+    match view.membership:
+        case Member():
+            return "" if state in _AT_WORK else missing
+    return f"no member of the swarm yet, {missing}"
 
 
 def _line(text: str, status: int) -> Response:

@@ -3,7 +3,7 @@
 GROUP: a round waits for every node that is alive, at most ``PATIENCE``; the mean is that of those
 who came with the same base version and whose payload arrived, the same bits for each of them. As
 in a daemon, one group of a round holds GROUP_MEMBERS_MAX: the others train beside it. And whoever
-is on another lineage than most is told so (daemon/exchange/lineages.py), here without any delay.
+is on another lineage than most is told so (daemon/exchange/intent_handlers.py), here without delay.
 LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the
 first; what comes later is in the next one. Every node sees the same rounds in the same order, each
 at its own time.

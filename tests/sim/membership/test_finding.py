@@ -73,7 +73,7 @@ async def test_a_swarm_is_found_through_the_members_of_another(tmp_path, autojum
         await trio.sleep(30)
         newcomer = swarm.add(worker(6), (), bootstrap=(4,))
         await swarm.start(5)
-        await until(lambda: newcomer.running.view.manifest is not None, 30)
+        await until(lambda: newcomer.running.view.membership.terms.task, 30)
         await until(lambda: newcomer.status.state == "training", 20)
         ours, theirs = [*swarm.nodes[:3], newcomer], swarm.nodes[3:5]
         await until(lambda: are_one_swarm(ours) and are_one_swarm(theirs), 30, poll_s=0.1)

@@ -61,7 +61,7 @@ async def check_unharmed(swarm: SimSwarm, attacker: Impostor) -> None:
         assert node.status.alarm == ""
         assert len(node.part.state.view.ledger.chains) <= limits.STATE_AUTHORS_MAX
         assert len(node.part.members.detector.members()) <= limits.SWIM_MEMBERS_MAX
-        assert node.running.view.discovery.core.statistics().records <= limits.DHT_RECORDS_MAX
+        assert node.running.view.node.discovery.core.statistics().records <= limits.DHT_RECORDS_MAX
     await everybody_exchanges(swarm)
 
 
@@ -168,4 +168,4 @@ async def test_forged_dht_records(tmp_path, autojump_clock, small_caps) -> None:
 
 
 def record_outcomes(node: SimNode) -> Counter[str]:
-    return Counter(dict(node.running.view.discovery.core.statistics().records_rejected))
+    return Counter(dict(node.running.view.node.discovery.core.statistics().records_rejected))

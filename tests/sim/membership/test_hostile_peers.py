@@ -20,8 +20,7 @@ TRAINING = FakeWorker(np.zeros(0), drift=pull)
 
 
 def streams(node: SimNode, other: Impostor) -> int:
-    exchanges = node.running.view.exchanges
-    assert exchanges is not None
+    exchanges = node.running.view.training().exchanges
     return sum(exchange.peer == other.peer for exchange in exchanges._streams.values())
 
 
@@ -218,11 +217,9 @@ async def test_an_offer_that_is_refused_is_answered_and_ended(tmp_path, autojump
 
 async def running_exchange(node: SimNode) -> bytes:
     """Wait until an exchange has begun its transfer; return its id."""
-    exchanges = node.running.view.exchanges
-    assert exchanges is not None
-    await until(lambda: exchanges._current is None, 20)  # the next one, from its beginning
-    await until(lambda: exchanges._current is not None and exchanges._current.transfer, 20)
-    assert exchanges._current is not None
+    exchanges = node.running.view.training().exchanges
+    await until(lambda: not exchanges._current.xid, 20)  # the next one, from its beginning
+    await until(lambda: exchanges._current.has_started, 20)
     return exchanges._current.xid
 
 

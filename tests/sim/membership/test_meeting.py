@@ -135,7 +135,7 @@ async def test_a_node_of_another_network_is_refused(tmp_path, autojump_clock) ->
         await until(lambda: stranger.node is None, 10)
         assert isinstance(stranger.failure, Exception)
         assert "network" in str(stranger.failure)
-        assert swarm.nodes[0].running.view.network.listener.refused["VersionMismatch"] > 0
+        assert swarm.nodes[0].running.view.node.network.listener.refused["VersionMismatch"] > 0
         assert swarm.nodes[0].status.peers_known == 1
         stranger.failure = None
         await end(swarm)

@@ -22,8 +22,7 @@ def named(node: SimNode, other: SimNode) -> str:
 
 def call(node: SimNode, name: str) -> None:
     """Let a node say of itself what its own settings would refuse."""
-    assert node.running.view.part is not None
-    node.running.view.part.state.say(Update(registers={"name": name}))
+    node.part.state.say(Update(registers={"name": name}))
 
 
 async def restart_as(swarm: SimSwarm, index: int, name: str) -> None:

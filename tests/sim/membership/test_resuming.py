@@ -18,11 +18,13 @@ TRAINING = FakeWorker(np.zeros(0), drift=pull, save_every=20)
 
 
 def session_of(one: SimNode, other: SimNode) -> Session:
-    return one.running.view.network.sessions[other.peer]
+    return one.running.view.node.network.sessions[other.peer]
 
 
 def all_sessions(swarm: SimSwarm) -> set[Session]:
-    return {session for node in swarm.up for session in node.running.view.network.sessions.values()}
+    return {
+        session for node in swarm.up for session in node.running.view.node.network.sessions.values()
+    }
 
 
 async def meet(swarm: SimSwarm) -> None:
@@ -84,12 +86,11 @@ async def test_a_killed_process_is_missed_within_two_seconds(
 
 
 def sessions_of(node: SimNode) -> dict[object, Session]:
-    return dict(node.running.view.network.sessions)
+    return dict(node.running.view.node.network.sessions)
 
 
 def flies_with(node: SimNode, other: SimNode) -> bool:
-    exchanges = node.running.view.exchanges
-    assert exchanges is not None
+    exchanges = node.running.view.training().exchanges
     return any(exchange.peer == other.peer for exchange in exchanges._streams.values())
 
 

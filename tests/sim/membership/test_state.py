@@ -27,9 +27,7 @@ YEAR_S = 365 * 86_400.0
 
 async def pause_all(swarm: SimSwarm) -> None:
     for node in swarm.up:
-        trainer = node.running.view.trainer
-        assert trainer is not None
-        trainer.pause()
+        node.running.view.training().trainer.pause()
     await until(lambda: all(node.status.state == "paused" for node in swarm.up), 3)
 
 

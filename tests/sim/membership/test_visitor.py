@@ -171,7 +171,7 @@ async def test_a_node_that_was_just_restarted_is_found_by_name_though_all_it_kne
         swarm.partition([node.name], [other.name for other in others])
         await swarm.start(node.index)
         await trio.sleep(1)
-        own = node.running.view.discovery.core.store
+        own = node.running.view.node.discovery.core.store
         for key in (name_key("sim"), swarm_key_key(SWARM_KEY.public_key)):
             assert [each.author for each in own.get(key, trio.current_time())] == [node.peer]
         async with visiting(swarm, node.index) as (visitor, _):

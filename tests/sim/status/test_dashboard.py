@@ -108,7 +108,7 @@ async def test_exchanges_are_edges_between_listed_members(
 async def test_snapshots_name_their_holders(tmp_path: Path, autojump_clock: Any) -> None:
     async with three(tmp_path) as swarm:
         names = {letters_of(node.peer) for node in swarm.nodes}
-        await swarm.nodes[1].running.view.trainer.save_snapshot(30.0)  # type: ignore[union-attr]
+        await swarm.nodes[1].running.view.training().trainer.save_snapshot(30.0)
         await trio.sleep(30)
         seen = overview(swarm.nodes[0])
         assert seen.snapshots

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import trio
 
-from swarmnode.daemon.status.view import other_base_alarm
+from swarmnode.daemon.exchange.intent_handlers import other_base_alarm
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, sim_swarm
 from tests.sim.checks import end, pull, until

@@ -80,7 +80,7 @@ def sessions_of(swarm: SimSwarm) -> dict[str, Session]:
     return {
         f"{node.name} {peer}": session
         for node in swarm.nodes
-        for peer, session in node.running.view.network.sessions.items()
+        for peer, session in node.running.view.node.network.sessions.items()
     }
 
 
@@ -110,11 +110,9 @@ async def test_a_daemon_is_killed_and_comes_back(tmp_path, autojump_clock) -> No
 
 def in_flight(node: SimNode) -> set[bytes]:
     """Return the exchanges that a node is in, or has not merged yet."""
-    exchanges, trainer = node.running.view.exchanges, node.running.view.trainer
-    assert exchanges is not None
-    assert trainer is not None
-    flight = exchanges.core._flight
-    return {*trainer.lessor.unmerged, *([flight.xid] if flight is not None else [])}
+    training = node.running.view.training()
+    flight = training.exchanges.core._flight
+    return {*training.trainer.lessor.unmerged, *([flight.xid] if flight is not None else [])}
 
 
 async def test_both_halves_of_a_partition_go_on(tmp_path, autojump_clock) -> None:

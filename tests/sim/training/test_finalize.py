@@ -23,9 +23,7 @@ TRAINED_S = 15.0
 
 
 def finalizer(node: SimNode) -> Finalizer:
-    found = node.running.view.finalizer
-    assert found is not None
-    return found
+    return node.running.view.training().finalizer
 
 
 async def trained(swarm: SimSwarm) -> None:
@@ -56,8 +54,7 @@ async def test_daemons_agree_and_train_on(tmp_path: Path, autojump_clock: MockCl
 async def test_who_was_paused_takes_part(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with sim_swarm(tmp_path, 3, worker=TRAINING) as swarm:
         await trained(swarm)
-        resting = swarm.nodes[1].running.view.trainer
-        assert resting is not None
+        resting = swarm.nodes[1].running.view.training().trainer
         resting.pause()
         await until(lambda: swarm.nodes[0].running.view.peers()[0].state != "", 5)
         await trio.sleep(TRAINED_S)

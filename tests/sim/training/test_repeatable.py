@@ -65,9 +65,7 @@ def merge_every_other(trainer: Trainer) -> None:
 async def test_results_that_are_dropped_are_seen(tmp_path, autojump_clock) -> None:
     async with sim_swarm(tmp_path, 4, worker=TRAINING) as swarm:
         await trio.sleep(2)
-        trainer = swarm.nodes[1].running.view.trainer
-        assert trainer is not None
-        merge_every_other(trainer)
+        merge_every_other(swarm.nodes[1].running.view.training().trainer)
         await trio.sleep(10)
         await swarm.leave_all()
         see_the_bug(swarm)

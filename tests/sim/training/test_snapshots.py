@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.status.phases import Member
 from swarmnode.protocol.crdt.document import SnapshotEntry
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.tensor.snapshot_format import About, encode_header, lay_out
@@ -27,8 +28,10 @@ FAR = 50.0
 
 def offered(node: SimNode) -> list[SnapshotEntry]:
     """Return what is held, as a node sees it."""
-    part = node.running.view.part
-    return [] if part is None else list(part.state.view.snapshots(trio.current_time()))
+    match node.running.view.membership:
+        case Member(part=part):
+            return list(part.state.view.snapshots(trio.current_time()))
+    return []
 
 
 async def join(swarm: SimSwarm) -> tuple[SimNode, float]:
@@ -40,7 +43,7 @@ async def join(swarm: SimSwarm) -> tuple[SimNode, float]:
 
 async def offer_file(node: SimNode, path: Path, step: int) -> None:
     """Let a node claim that this file is the swarm's model, far ahead of all others."""
-    blobs = node.running._snapshots._blobs
+    blobs = node.running.view.member().blobs
     name = await blobs.add_file(path)
     claim = SnapshotClaim(name, step, blobs.held()[name], int(limits.STATE_LEASE_S))
     node.part.state.say(Update(snapshots={name: claim}))
@@ -82,7 +85,7 @@ async def test_what_is_no_snapshot_of_the_model_is_passed_over(
         (said,) = [r for r in caplog.records if "another one is tried" in r.getMessage()]
         assert why in said.fields["why"]
         assert np.abs(newcomer.worker.x).max() < FAR
-        assert len(newcomer.running._snapshots.claims) == 1
+        assert len(newcomer.running.view.member().snapshots.claims) == 1
 
 
 def of_no_numbers(folder: Path) -> Path:
@@ -101,7 +104,7 @@ async def test_what_a_worker_cannot_begin_with_is_followed_by_the_next_and_not_s
         newcomer, _ = await join(swarm)
         assert np.abs(newcomer.worker.x).max() < FAR, "it has begun with the honest one"
         assert newcomer.status.worker_restarts == 0, "no death of its budget"
-        snapshots = newcomer.running._snapshots
+        snapshots = newcomer.running.view.member().snapshots
         assert bad not in snapshots.claims
         assert bad not in snapshots._blobs.held()
         await trio.sleep(3 * limits.SNAPSHOT_REPLICATE_S)
@@ -163,7 +166,7 @@ async def test_a_restarted_newcomer_waits_for_the_model_of_quiet_holders(
     async with sim_swarm(tmp_path, 1, worker=TRAINING) as swarm:
         first = swarm.nodes[0]
         await until(lambda: bool(offered(first)), 60, poll_s=0.5)
-        first.running.view.trainer.pause()
+        first.running.view.training().trainer.pause()
         await trio.sleep(5)
         newcomer, _ = await join(swarm)
         await swarm.kill(newcomer.index)

@@ -18,6 +18,7 @@ import trio
 import trio.testing
 
 from swarmnode import limits
+from swarmnode.daemon.status.phases import Training
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, SimSwarm, sim_swarm
 from tests.sim.checks import end, everybody_exchanges, pull, until
@@ -60,7 +61,7 @@ class Storm:
 
     async def crash_worker(self) -> None:
         node = self.any_up()
-        if node.status.worker_restarts < 4 and node.running.view.trainer is not None:
+        if node.status.worker_restarts < 4 and node.running.view.work.has_worker:
             self.crashed.add(node.index)
             node.worker.crash()
 
@@ -86,11 +87,11 @@ class Storm:
         self.swarm.network.heal()
 
     async def pause(self) -> None:
-        trainer = self.any_up().running.view.trainer
-        if trainer is not None:
-            trainer.pause()
+        work = self.any_up().running.view.work
+        if isinstance(work, Training):
+            work.trainer.pause()
             await trio.sleep(self.rng.uniform(0, 3))
-            trainer.resume()
+            work.trainer.resume()
 
 
 async def storm(home: Path, seed: int, seconds: float = 60) -> None:

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.status.phases import Training
 from swarmnode.errors import WorkerError
 from swarmnode.protocol.gossip.events import Role
 from swarmnode.protocol.gossip.flight import State
@@ -20,8 +21,8 @@ TRAINING = FakeWorker(np.zeros(0), drift=pull, save_every=40)
 
 
 def flight_is(node: SimNode, role: Role, state: State) -> bool:
-    exchanges = node.running.view.exchanges
-    flight = exchanges.core._flight if exchanges is not None else None
+    work = node.running.view.work
+    flight = work.exchanges.core._flight if isinstance(work, Training) else None
     return flight is not None and (flight.role, flight.state) == (role, state)
 
 
@@ -79,8 +80,7 @@ async def test_a_paused_node_rests_and_comes_back(tmp_path, autojump_clock) -> N
     async with sim_swarm(tmp_path, 3, worker=TRAINING) as swarm:
         await trio.sleep(5)
         sleeper = swarm.nodes[1]
-        trainer = sleeper.running.view.trainer
-        assert trainer is not None
+        trainer = sleeper.running.view.training().trainer
         trainer.pause()
         await until(lambda: sleeper.status.state == "paused", 3)
         step = sleeper.worker.step

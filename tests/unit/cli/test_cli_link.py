@@ -14,7 +14,7 @@ import trio
 from swarmnode import limits
 from swarmnode.cli.main import main
 from swarmnode.config import Paths, load_config
-from swarmnode.daemon.status.fresh_link import fresh_link, with_hints
+from swarmnode.daemon.status.owner import fresh_link, with_hints
 from swarmnode.errors import ConfigError, NotRunning
 from swarmnode.processes.client import ControlClient
 from swarmnode.protocol.identity import Identity
@@ -114,7 +114,7 @@ async def test_a_node_names_itself_and_members_that_it_reaches(
         at = {node.peer: Hint(node.peer, f"192.0.2.{node.index + 1}:7337") for node in nodes}
         for node in nodes:  # addresses of the virtual network are of no use in a link
             address = at[node.peer].address
-            node.running.view.addresses = lambda address=address: (address,)
+            node.running.view.node.addresses = lambda address=address: (address,)
             node.running._find_addresses = lambda _bound, address=address: (address,)
         await trio.sleep(limits.SWARM_REPUBLISH_S_MIN + 60)
         told = parse_link(fresh_link(nodes[0].running.view).link)

@@ -17,8 +17,9 @@ the others train beside it and catch up: two groups of one round would be two li
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -57,11 +58,11 @@ _FAILED_S_MIN = 5.0
 
 @dataclass(frozen=True)
 class Failing:
-    """Rounds of one kind that came to nothing, one after the other."""
+    """Rounds of one kind that came to nothing, one after the other; at first there are none."""
 
-    rounds: int
     since: float  # when the first of them began
-    why: str  # of the last
+    rounds: int = 0
+    why: str = ""  # of the last
 
 
 class Groups:
@@ -200,30 +201,26 @@ class Groups:
 
     def _enlist_s(self, topic: _Topic) -> float:
         now = self._env.monotonic()
-        before = self._posted_at.get(topic)
+        before = self._posted_at.get(topic, -math.inf)  # the first waits for the longest
         self._posted_at[topic] = now
-        if before is None:
-            return limits.GROUP_ENLIST_S_MAX
         share = limits.GROUP_ENLIST_SHARE * (now - before)
         return min(max(share, limits.GROUP_ENLIST_S_MIN), limits.GROUP_ENLIST_S_MAX)
 
-    def failing(self, now: float) -> Failing | None:
+    def failing(self, now: float) -> Failing:
         """Return the rounds that come to nothing again and again, if others are there, or were."""
         if not (self.committed_total or len(self._partners.partners()) > 1):
-            return None  # the first node of a swarm waits for the second
+            return Failing(now)  # the first node of a swarm waits for the second
         found = [
             each
             for each in self._failing.values()
             if each.rounds >= _FAILED_MIN and now - each.since >= _FAILED_S_MIN
         ]
-        return min(found, key=lambda each: each.since, default=None)
+        return min(found, key=lambda each: each.since, default=Failing(now))
 
     def _note_failure(self, topic: _Topic, why: str) -> None:
-        before = self._failing.get(topic)
-        since = (
-            self._posted_at.get(topic, self._env.monotonic()) if before is None else before.since
-        )
-        self._failing[topic] = Failing(1 if before is None else before.rounds + 1, since, why)
+        none_yet = Failing(self._posted_at.get(topic, self._env.monotonic()))
+        before = self._failing.get(topic, none_yet)
+        self._failing[topic] = replace(before, rounds=before.rounds + 1, why=why)
 
     def _called(self, peer: PeerId, message: wire.Message) -> None:
         """A member waits for this node, which has no place: let it go on."""

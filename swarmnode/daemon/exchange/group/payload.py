@@ -17,7 +17,6 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.exchange.group.runs import Payload
-from swarmnode.daemon.exchange.guard import Sizes
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.errors import MalformedMessage, Refused, WorkerError
 from swarmnode.ids import PeerId
@@ -26,7 +25,7 @@ from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.tensor.codec import Codec, get_codec
 from swarmnode.tensor.layout import chunks
-from swarmnode.tensor.magnitude import UNKNOWN
+from swarmnode.tensor.magnitude import UNKNOWN, Sizes
 from swarmnode.wire.exchange import group as wire
 
 FLOAT32_BYTES = 4

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.driver import Tasks
 from swarmnode.errors import DeadlineExceeded, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.session import Session
@@ -71,7 +72,7 @@ class Post:
         peer: PeerId,
         names: PostNames,
         partners: Partners,
-        nursery: trio.Nursery,
+        tasks: Tasks,
         *,
         opened: Callable[[Session], None],
         lost: Callable[[PeerId, bytes], None],
@@ -79,7 +80,7 @@ class Post:
         self._peer = peer
         self._names = names
         self._partners = partners
-        self._nursery = nursery
+        self._tasks = tasks
         self._opened = opened
         self._lost = lost
         self._words: deque[bytes] = deque(maxlen=limits.GROUP_OUTBOX_MAX)
@@ -99,19 +100,23 @@ class Post:
         self._news.set()
         if not self._is_talking:
             self._is_talking = True
-            self._nursery.start_soon(self._talk)
+            self._tasks.start_while_open(self._talk)
 
     def send(self, parcel: Parcel) -> None:
         """Send a payload after those before it."""
         self._parcels.append(parcel)
         if not self._is_hauling:
             self._is_hauling = True
-            self._nursery.start_soon(self._haul)
+            self._tasks.start_while_open(self._haul)
 
-    def _session(self) -> Session | None:
-        session = self._partners.sessions.get(self._peer)
-        if session is None or session.is_closed:
-            return None
+    @property
+    def _is_connected(self) -> bool:
+        sessions = self._partners.sessions
+        return self._peer in sessions and not sessions[self._peer].is_closed
+
+    def _session(self) -> Session:
+        """Return the open session, which is watched from now on."""
+        session = self._partners.sessions[self._peer]
         self._opened(session)
         return session
 
@@ -120,12 +125,11 @@ class Post:
     async def _talk(self) -> None:
         try:
             while self._words:
-                session = self._session()
-                if session is None:
+                if not self._is_connected:
                     self._words.clear()
                     break
                 try:
-                    await self._say_all(session)
+                    await self._say_all(self._session())
                 except SwarmNodeError as error:
                     _log.debug("not told", peer=self._peer.short, why=str(error))
                     self._words.clear()
@@ -162,9 +166,9 @@ class Post:
     async def _deliver(self, parcel: Parcel) -> None:
         with trio.move_on_after(parcel.limit_s):
             parts = await parcel.load()
-            session = self._session()
-            if session is None or not parcel.is_wanted():
+            if not self._is_connected or not parcel.is_wanted():
                 return  # what watches the session tells
+            session = self._session()
             name = self._names.payloads
             async with await session.open_stream(name, priority=Priority.BULK) as stream:
                 await stream.send_message(encode_record(parcel.header))

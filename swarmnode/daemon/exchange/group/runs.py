@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.driver import CoreDriver
+from swarmnode.daemon.driver import CoreDriver, Tasks
 from swarmnode.daemon.exchange.group.post import Parcel, Post, PostNames
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -136,7 +136,7 @@ class GroupRuns:
         self._reading: dict[PeerId, trio.Lock] = {}
         self._watched: set[Session] = set()
         self._arriving: Payload = ()  # the payload of the event that is being handled
-        self._nursery: trio.Nursery | None = None
+        self._tasks = Tasks()
         self._sent_bytes = self.received_bytes = 0
         words, payloads = f"{name}/1", f"{name}-payload/1"
         self._names = PostNames(services.name(words), services.name(payloads))
@@ -145,17 +145,13 @@ class GroupRuns:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep deadlines and streams until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
+        async with self._tasks.open():
             task_status.started()
-            try:
-                await self._driver.run()
-            finally:
-                self._nursery = None
+            await self._driver.run()
 
     def may_begin(self, gid: bytes) -> bool:
         """Whether :meth:`begin` is possible now."""
-        return self._nursery is not None and self._core.may_begin(gid)
+        return self._tasks.are_open and self._core.may_begin(gid)
 
     def begin(self, begin: events.Begin, cargo: Cargo) -> None:
         """Begin a run. Raises LocalProtocolError: out of its limits."""
@@ -173,13 +169,12 @@ class GroupRuns:
 
     def refuse(self, peer: PeerId, gid: bytes, why: str) -> None:
         """Tell a peer not to wait for this node in a run that did not begin here."""
-        if self._nursery is not None:
+        if self._tasks.are_open:
             self._post(peer).say(wire.Leave(gid, why))
 
     def is_enlisting(self, gid: bytes) -> bool:
         """Whether this run still waits for members; nothing was taken from the worker then."""
-        run = self._runs.get(gid)
-        return run is not None and run.is_enlisting
+        return gid in self._runs and self._runs[gid].is_enlisting
 
     def members_changed(self) -> None:
         """Go on without those whom the failure detector has given up."""
@@ -199,14 +194,14 @@ class GroupRuns:
     # --- effects of the core -----------------------------------------------------------------
 
     def _carry_out(self, effect: events.Effect) -> None:
-        if self._nursery is None:
+        if not self._tasks.are_open:
             return
         if isinstance(effect, events.Send):
             self._post(effect.peer).say(effect.message)
-            return
-        run = self._runs.get(effect.gid)
-        if run is None:
-            return
+        elif effect.gid in self._runs:
+            self._carry_out_for(self._runs[effect.gid], effect)
+
+    def _carry_out_for(self, run: _Running, effect: events.Effect) -> None:
         match effect:
             case events.TakePayload():
                 run.is_enlisting = False
@@ -243,7 +238,6 @@ class GroupRuns:
             self._sent_bytes += self._posts.pop(peer).sent_bytes
 
     def _start(self, run: _Running, work: Callable[..., Awaitable[None]], *args: object) -> None:
-        assert self._nursery is not None
         scope = trio.CancelScope()
         run.scopes.add(scope)
 
@@ -256,7 +250,7 @@ class GroupRuns:
             finally:
                 run.scopes.discard(scope)
 
-        self._nursery.start_soon(supervise)
+        self._tasks.start_while_open(supervise)
 
     async def _load(self, run: _Running) -> None:
         await run.cargo.load()
@@ -275,18 +269,16 @@ class GroupRuns:
     # --- sending -------------------------------------------------------------------------------
 
     def _post(self, peer: PeerId) -> Post:
-        assert self._nursery is not None
-        post = self._posts.get(peer)
-        if post is None:
-            post = self._posts[peer] = Post(
+        if peer not in self._posts:
+            self._posts[peer] = Post(
                 peer,
                 self._names,
                 self._partners,
-                self._nursery,
+                self._tasks,
                 opened=self._watch,
                 lost=lambda peer, gid: self._driver.feed(events.PeerLost(peer, gid)),
             )
-        return post
+        return self._posts[peer]
 
     def _send(
         self,
@@ -336,9 +328,9 @@ class GroupRuns:
         with self._closing_if_rules_break(session):
             async with self._reading.setdefault(peer, trio.Lock()):
                 header = await _receive_header(stream)
-                run = self._runs.get(header.gid)
-                if run is None or not self._core.expects(peer, header):
+                if header.gid not in self._runs or not self._core.expects(peer, header):
                     raise Refused("this payload is not wanted here")
+                run = self._runs[header.gid]
                 with trio.CancelScope() as scope:
                     run.scopes.add(scope)
                     try:
@@ -363,16 +355,16 @@ class GroupRuns:
 
     def _watch(self, session: Session) -> None:
         """Tell the core when this session ends."""
-        if self._nursery is not None and session not in self._watched:
+        if self._tasks.are_open and session not in self._watched:
             self._watched.add(session)
-            self._nursery.start_soon(self._wait_for_the_end, session)
+            self._tasks.start_while_open(self._wait_for_the_end, session)
 
     async def _wait_for_the_end(self, session: Session) -> None:
         await session.wait_closed()
         self._watched.discard(session)
         peer = session.peer
-        newer = self._partners.sessions.get(peer)
-        if newer is None or newer.is_closed:
+        sessions = self._partners.sessions
+        if peer not in sessions or sessions[peer].is_closed:
             self._reading.pop(peer, None)
             self._driver.feed(events.PeerLost(peer))
 
@@ -384,8 +376,7 @@ class GroupRuns:
         except RemoteProtocolError as error:
             _log.warning("a member broke a rule", peer=session.peer.short, why=str(error))
             self._driver.feed(events.PeerLost(session.peer))
-            if self._nursery is not None:
-                self._nursery.start_soon(session.aclose, str(error))
+            self._tasks.start_while_open(session.aclose, str(error))
             raise
 
 

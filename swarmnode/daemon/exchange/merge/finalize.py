@@ -83,7 +83,7 @@ class _Round:
     prepared: dict[PeerId, wire.Prepared] = field(default_factory=dict)
     merged: dict[PeerId, wire.Merged] = field(default_factory=dict)
     left_out: dict[PeerId, str] = field(default_factory=dict)
-    busy: PeerId | None = None
+    busy: list[PeerId] = field(default_factory=list)
 
 
 class Finalizer:
@@ -168,9 +168,10 @@ class Finalizer:
         this.prepared[self._self_id] = own
         others = [peer for peer in members if peer != self._self_id]
         await for_all(partial(self._prepare, this, rule), others)
-        if this.busy is not None:
+        if this.busy:
             raise Overloaded(
-                f"another merge is under way, {this.busy.short} takes part in it: try again later"
+                f"another merge is under way, {this.busy[-1].short} takes part in it:"
+                " try again later"
             )
         taking_part = [
             peer for peer, said in this.prepared.items() if self._is_alike(this, peer, said, own)
@@ -237,7 +238,7 @@ class Finalizer:
             )
             this.prepared[peer] = decode_record(answer, wire.Prepared)
         except Overloaded:
-            this.busy = peer
+            this.busy.append(peer)
         except SwarmNodeError as error:
             this.left_out[peer] = str(error)
 

@@ -38,7 +38,7 @@ from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.env import Env
 from swarmnode.errors import Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import MergeWeighed, Partner, PostedIntent, ShareGiven, ViewShape
+from swarmnode.ipc.control import MergeWeighed, Partner, PostedIntent, ViewShape
 from swarmnode.net.session import Session
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.groups import Group, grid
@@ -146,8 +146,7 @@ async def _one_round(
     finally:
         runs.give_up(gid, "asked to stop")
     if not isinstance(lessor.outcome, events.Commit):
-        why = lessor.outcome.why if lessor.outcome is not None else "it was stopped"
-        raise WorkerError(f"no mean over all members: {why}")
+        raise WorkerError(f"no mean over all members: {lessor.outcome.why}")
     return len(lessor.outcome.contributors)
 
 
@@ -157,7 +156,7 @@ class _FileLessor:
     def __init__(self, own: memoryview, room: memoryview) -> None:
         self._own, self._room = own, room
         self.is_over = trio.Event()
-        self.outcome: events.Commit | events.Abort | None = None
+        self.outcome: events.Commit | events.Abort = events.Abort(b"", "it was stopped", False)
 
     async def borrow(
         self,
@@ -214,7 +213,7 @@ class _Taken:
     asker: PeerId
     rule: str
     until: float
-    share: ShareGiven | None = None
+    numel: int = 0  # of our own share, once the worker has written it
     is_working: bool = False
     has_worked: bool = False
 
@@ -250,7 +249,7 @@ class MergePart:
         self._desk = desk
         self._folder = folder
         self._env = env
-        self._taken: _Taken | None = None
+        self._taken: dict[tuple[bytes, PeerId], _Taken] = {}  # by its id and asker; one at most
         self._quiet_until = -math.inf
 
     async def answer(self, peer: PeerId, payload: bytes) -> bytes:
@@ -268,34 +267,35 @@ class MergePart:
     async def prepare(self, peer: PeerId, message: wire.Prepare) -> wire.Prepared:
         """Have our worker write its share. Raises Overloaded, WorkerError, DeadlineExceeded."""
         now = self._env.monotonic()
-        if self._taken is not None and (self._taken.is_working or now < self._taken.until):
-            raise Overloaded(
-                f"another merge is under way, asked for by {self._taken.asker.short}: try again"
-                " later"
-            )
+        for each in self._taken.values():
+            if each.is_working or now < each.until:
+                raise Overloaded(
+                    f"another merge is under way, asked for by {each.asker.short}: try again later"
+                )
         if now < self._quiet_until:
             raise Overloaded(
                 f"the last merge has only just been: try again in {self._quiet_until - now:.0f} s"
             )
         until = now + limits.FINALIZE_WORKER_S + limits.FINALIZE_WAIT_S
-        self._taken = taken = _Taken(message.fid, peer, message.rule, until)
+        taken = _Taken(message.fid, peer, message.rule, until)
+        self._taken = {(message.fid, peer): taken}
         _log.info("merging models", rule=message.rule, asked_by=peer.short)
         try:
             await self._env.in_thread(partial(self._clear, with_model=peer == self._self_id))
-            taken.share = await self._desk.give_share(
+            share = await self._desk.give_share(
                 message.rule, self._folder / "own", limits.FINALIZE_WORKER_S
             )
         except BaseException:  # cancelled too: nothing was taken on, others may ask
-            self._taken = None
+            self._taken = {}
             raise
-        return wire.Prepared(taken.share.numel, taken.share.step, taken.share.tokens)
+        taken.numel = share.numel
+        return wire.Prepared(share.numel, share.step, share.tokens)
 
     async def merge(self, peer: PeerId, message: wire.Merge) -> wire.Merged:
         """Average with the others, and weigh what came of it. Raises SwarmNodeError."""
-        taken = self._taken
-        is_known = taken is not None and (taken.fid, taken.asker) == (message.fid, peer)
-        if taken is None or not is_known or taken.share is None or taken.is_working:
+        if not self._is_ready_for(message.fid, peer):
             raise Refused("this merge is not known here, or it is over")
+        taken = self._taken[message.fid, peer]
         weights = {PeerId(each.peer): each.weight for each in message.participants}
         if self._self_id not in weights or len(weights) < len(message.participants):
             raise Refused("expected every participant once, and the one that is asked among them")
@@ -306,17 +306,22 @@ class MergePart:
             taken.is_working, taken.has_worked = False, True
             taken.until = self._env.monotonic() + limits.FINALIZE_WAIT_S
 
+    def _is_ready_for(self, fid: bytes, asker: PeerId) -> bool:
+        if (fid, asker) not in self._taken:
+            return False
+        taken = self._taken[fid, asker]
+        return taken.numel > 0 and not taken.is_working
+
     async def _work(
         self, taken: _Taken, attempt: int, weights: Mapping[PeerId, float]
     ) -> wire.Merged:
-        assert taken.share is not None
         own, room = self._folder / f"own.{attempt}", self._folder / f"mean.{attempt}"
         # A grid writes over it, and there may be another attempt.
         await self._env.in_thread(partial(shutil.copyfile, self._folder / "own", own))
         await for_all(self._connect, [each for each in weights if each != self._self_id])
         found = await global_mean(
             self._runs,
-            Vector(own, taken.share.numel),
+            Vector(own, taken.numel),
             room,
             self_id=self._self_id,
             key=_mean_key(self._key, taken.fid, attempt, weights),
@@ -344,12 +349,11 @@ class MergePart:
 
     def forget(self, peer: PeerId, fid: bytes) -> None:
         """It is over: the next one may come after a while."""
-        taken = self._taken
-        if taken is not None and (taken.fid, taken.asker) == (fid, peer) and not taken.is_working:
-            self._taken = None
-            if taken.has_worked:
-                self._quiet_until = self._env.monotonic() + limits.FINALIZE_PAUSE_S
-            self._clear(with_model=False)
+        if (fid, peer) not in self._taken or self._taken[fid, peer].is_working:
+            return
+        if self._taken.pop((fid, peer)).has_worked:
+            self._quiet_until = self._env.monotonic() + limits.FINALIZE_PAUSE_S
+        self._clear(with_model=False)
 
     def _clear(self, *, with_model: bool) -> None:
         """Remove what earlier merges left. Raises StorageError."""

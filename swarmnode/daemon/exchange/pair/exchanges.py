@@ -25,7 +25,7 @@ from typing import Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.driver import CoreDriver
+from swarmnode.daemon.driver import CoreDriver, Tasks
 from swarmnode.daemon.exchange.pair.intents import PairIntents, PartnerChoice, for_core
 from swarmnode.daemon.exchange.pair.transfer import (
     ExchangeStream,
@@ -141,17 +141,17 @@ class Exchanges:
             self.core, self._carry_out, now=env.monotonic
         )
         self._intents = PairIntents(codec)
-        self._offered: PostedIntent | None = None  # in Begin; another may be in its place by now
         self._streams: dict[bytes, ExchangeStream] = {}
-        self._current: ExchangeStream | None = None  # that of the exchange in flight
-        self._side: _Side | None = None  # from its StartTransfer on
-        self._merge_next: int | None = None
+        self._none_in_flight = ExchangeStream(self_id, b"")
+        self._current = self._none_in_flight  # the stream of the exchange in flight
+        self._sides: dict[bytes, _Side] = {}  # of that one, from its StartTransfer on
+        self._to_merge: list[int] = []  # chunks that came with the message that is handled now
         self._transfer_mean_s: float | None = None
         self._draining = False
         self._ended = trio.Event()
         self._may_begin = trio.Event()
         self.totals = ExchangeTotals()
-        self._nursery: trio.Nursery | None = None
+        self._tasks = Tasks()
         self._exchange_name = services.name(EXCHANGE_SERVICE)
         self._message_name = services.name(MESSAGE_SERVICE)
         services.add_stream(EXCHANGE_SERVICE, self._serve_stream)
@@ -159,14 +159,10 @@ class Exchanges:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the core's deadlines and its transfers until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            nursery.start_soon(self._keep_beginning)
+        async with self._tasks.open():  # streams end after this, and no one is left to be told
+            self._tasks.start_while_open(self._keep_beginning)
             task_status.started()
-            try:
-                await self._driver.run()
-            finally:
-                self._nursery = None  # streams end after this, and no one is left to be told
+            await self._driver.run()
 
     # --- as an IntentHandler -----------------------------------------------------------------
 
@@ -187,8 +183,8 @@ class Exchanges:
         """The worker died with its intents and slots: whatever runs is over."""
         self._intents.take_all()
         self._driver.feed(events.Unavailable())
-        if self._side is not None:
-            self._side.transfer.end()
+        for side in self._sides.values():
+            side.transfer.end()
         self.give_up("the worker went away")
 
     def partners_changed(self) -> None:
@@ -213,7 +209,6 @@ class Exchanges:
             candidates = self._choice.candidates(intent, members, costs(self._neighbours))
             if candidates:
                 self._intents.note_tried(intent)
-                self._offered = intent
                 limit_s = self._transfer_limit_s(intent)
                 self._driver.feed(events.Begin(intent.tag, intent.fragment, candidates, limit_s))
             elif intent.selector == "neighbour":
@@ -244,16 +239,20 @@ class Exchanges:
         for intent in self._intents.take_all():
             self._lessor.drop(intent, "local: leaving")
         self._driver.feed(events.Unavailable())
-        if self._current is not None and self._side is None:
+        if not self._sides:
             self.give_up("leaving")  # no peer has accepted yet
-        while self._current is not None:
+        while self._is_busy:
             self._ended = trio.Event()
             await self._ended.wait()
 
     def give_up(self, why: str, *, is_last: bool = False) -> None:
         """Abort what runs, unless the decision is the partner's already and can be waited for."""
-        if self._current is not None:
+        if self._is_busy:
             self._driver.feed(events.LocalFailed(self._current.xid, f"local: {why}", is_last))
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._current is not self._none_in_flight
 
     # --- effects of the core --------------------------------------------------------------
 
@@ -264,48 +263,49 @@ class Exchanges:
             case events.StartTransfer():
                 self._start_transfer(self._streams[effect.xid], effect)
             case events.MergeChunk(index=index):
-                self._merge_next = index
+                self._to_merge.append(index)
             case events.Commit(xid):
                 self._committed(xid)
-            case events.Abort(why=why):
-                self._aborted(why)
+            case events.Abort(xid, why):
+                self._aborted(xid, why)
             case events.Untaken(number, why):
                 self._untaken(number, why)
             case events.Finished():
                 self._finished(effect)
 
     def _send(self, peer: PeerId, message: wire.Message) -> None:
-        if self._nursery is None:
+        if not self._tasks.are_open:
             return
         if isinstance(message, wire.Offer):
             exchange = ExchangeStream(peer, message.xid)
             self._streams[message.xid] = self._current = exchange
             exchange.post(message)
-            self._nursery.start_soon(self._open_stream, exchange)
-            return
-        known = self._streams.get(message.xid)
-        if known is not None and known.peer == peer and known.takes_messages:
-            known.post(message)
+            self._tasks.start_while_open(self._open_stream, exchange)
+        elif self._has_stream(peer, message.xid):
+            self._streams[message.xid].post(message)
         else:
-            self._nursery.start_soon(self._send_alone, peer, message)
+            self._tasks.start_while_open(self._send_alone, peer, message)
+
+    def _has_stream(self, peer: PeerId, xid: bytes) -> bool:
+        if xid not in self._streams:
+            return False
+        known = self._streams[xid]
+        return known.peer == peer and known.takes_messages
 
     def _start_transfer(self, exchange: ExchangeStream, start: events.StartTransfer) -> None:
-        intent = self._intents.get(start.number)
-        if intent is None:
-            intent = self._offered  # another has taken its place: the worker will not lend
-            assert intent is not None
-        elif not intent.is_open:
+        # Of one whose place another has taken the worker will not lend.
+        intent = self._intents.find(start.number)
+        if self._intents.is_kept(start.number) and not intent.is_open:
             self._intents.remove(start.number)
         theirs = start.theirs
         partner = Partner(
             start.peer, theirs.step, theirs.tokens, theirs.weight, theirs.base_version
         )
         transfer = Transfer(self._intents.pieces(intent))
-        self._side = side = _Side(intent, partner, theirs.round, transfer)
+        side = self._sides[exchange.xid] = _Side(intent, partner, theirs.round, transfer)
         self._current = exchange
         exchange.start(transfer)
-        if self._nursery is not None:
-            self._nursery.start_soon(self._borrow, exchange, side)
+        self._tasks.start_while_open(self._borrow, exchange, side)
 
     async def _borrow(self, exchange: ExchangeStream, side: _Side) -> None:
         """Get the slot at the worker's next step boundary, and begin to send."""
@@ -323,36 +323,29 @@ class Exchanges:
             side.transfer.lend(lease.own, lease.room, lease.weights)
             exchange.wake()
 
-    def _end_side(self) -> _Side:
-        side, self._side = self._side, None
-        assert side is not None
-        side.end()
-        return side
-
     def _committed(self, xid: bytes) -> None:
-        assert self._side is not None
-        self._side.transfer.measure()
-        side = self._end_side()
-        assert side.lease is not None
+        side = self._sides.pop(xid)
+        side.transfer.measure()
+        side.end()
+        assert side.lease is not None, "both sides are done, so the slot was lent"
         self.totals.add(side.transfer)
         if not self._lessor.apply(side.lease, xid, side.partner):
             self._lost(xid)  # the worker died after READY: none is left to merge it
 
-    def _aborted(self, why: str) -> None:
-        side = self._end_side()
+    def _aborted(self, xid: bytes, why: str) -> None:
+        side = self._sides.pop(xid)
+        side.end()
         if side.lease is not None:
             self._lessor.give_back(side.lease, why)
 
     def _untaken(self, number: int, why: str) -> None:
-        intent = self._intents.get(number)
-        if intent is not None and intent.selector == "neighbour":
-            self._take_back(intent, why)
+        if self._intents.is_kept(number) and self._intents.find(number).selector == "neighbour":
+            self._take_back(self._intents.find(number), why)
 
     def _finished(self, effect: events.Finished) -> None:
-        if self._current is not None:
-            # What the core still says of it, in this same batch of effects, leaves all the same.
-            self._current.finish()
-            self._current = None
+        # What the core still says of it, in this same batch of effects, leaves all the same.
+        self._current.finish()
+        self._current = self._none_in_flight
         if reason_code(effect.reason) == "timeout":
             self._choice.note_timeout(effect.peer)
         if effect.outcome == "committed":
@@ -368,12 +361,13 @@ class Exchanges:
     # --- streams --------------------------------------------------------------------------
 
     async def _open_stream(self, exchange: ExchangeStream) -> None:
-        session = self._neighbours.sessions.get(exchange.peer)
-        with self._keeping(exchange, session):
-            if session is None:
+        with self._keeping(exchange):
+            if exchange.peer not in self._neighbours.sessions:
                 raise ChannelBroken(f"no session with {exchange.peer.short}")
-            stream = await session.open_stream(self._exchange_name, priority=Priority.BULK)
-            await exchange.run(stream, self)
+            session = self._neighbours.sessions[exchange.peer]
+            with self._closing_if_rules_break(session):
+                stream = await session.open_stream(self._exchange_name, priority=Priority.BULK)
+                await exchange.run(stream, self)
 
     async def _serve_stream(self, session: Session, stream: Stream) -> None:
         """A peer opened a stream: its first message must be an OFFER."""
@@ -381,14 +375,14 @@ class Exchanges:
         if offer.xid in self._streams:
             raise MalformedMessage("expected a new OFFER", peer=str(session.peer))
         exchange = self._streams[offer.xid] = ExchangeStream(session.peer, offer.xid)
-        with self._keeping(exchange, session):
+        with self._keeping(exchange), self._closing_if_rules_break(session):
             self._driver.feed(events.Received(session.peer, offer))
             if exchange is not self._current:
                 exchange.finish()  # refused: the answer is in the outbox
             await exchange.run(stream, self)
 
     @contextlib.contextmanager
-    def _keeping(self, exchange: ExchangeStream, session: Session | None) -> Iterator[None]:
+    def _keeping(self, exchange: ExchangeStream) -> Iterator[None]:
         """Keep a stream in the books while its block runs, and tell the core if it broke early.
 
         For the core a broken stream is the same as a lost peer; that of an exchange which is
@@ -398,22 +392,21 @@ class Exchanges:
             with exchange.scope:
                 yield
         except SwarmNodeError as error:
-            self._note_broken(exchange, session, error)
+            _note_broken(exchange, error)
         finally:
             # First out of the books: what the core says now cannot go over this stream.
             del self._streams[exchange.xid]
             if exchange is self._current:
                 self._driver.feed(events.PeerLost(exchange.peer))
 
-    def _note_broken(
-        self, exchange: ExchangeStream, session: Session | None, error: SwarmNodeError
-    ) -> None:
-        log = _log.error if isinstance(error, LocalProtocolError) else _log.info
-        if isinstance(error, Refused | Overloaded):
-            log = _log.debug  # a peer that is still coming up, or busy: nothing is wrong
-        log("exchange broke", peer=exchange.peer.short, why=str(error))
-        if isinstance(error, RemoteProtocolError) and session is not None and self._nursery:
-            self._nursery.start_soon(session.aclose, str(error))
+    @contextlib.contextmanager
+    def _closing_if_rules_break(self, session: Session) -> Iterator[None]:
+        """Be done with a peer that breaks a rule in this block; the error goes on."""
+        try:
+            yield
+        except RemoteProtocolError as error:
+            self._tasks.start_while_open(session.aclose, str(error))
+            raise
 
     # --- as the owner of streams ---------------------------------------------------------
 
@@ -421,22 +414,19 @@ class Exchanges:
         self, exchange: ExchangeStream, message: wire.Message, payload: memoryview
     ) -> None:
         """Take a message of the partner; decode the chunk if that is what it is."""
-        wanted = self._receive(exchange.peer, message)
-        if wanted is None:
-            return
-        assert exchange.transfer is not None
-        try:
-            await exchange.transfer.take(wanted, payload)
-        except MalformedMessage as error:
-            self._driver.feed(events.LocalFailed(exchange.xid, f"local: {error}"))
-            raise
-        self._check_complete(exchange)
+        for index in self._receive(exchange.peer, message):
+            try:
+                await self._sides[exchange.xid].transfer.take(index, payload)
+            except MalformedMessage as error:
+                self._driver.feed(events.LocalFailed(exchange.xid, f"local: {error}"))
+                raise
+            self._check_complete(exchange)
 
-    def _receive(self, peer: PeerId, message: wire.Message) -> int | None:
-        """Give the core a message; return the index of the chunk that it wants now."""
-        self._merge_next = None
+    def _receive(self, peer: PeerId, message: wire.Message) -> list[int]:
+        """Give the core a message; return the index of the chunk that it wants now, if any."""
+        self._to_merge = []
         self._driver.feed(events.Received(peer, message))
-        return self._merge_next
+        return self._to_merge
 
     def chunk_sent(self, exchange: ExchangeStream) -> None:
         """Note that one more of our chunks has left."""
@@ -447,8 +437,10 @@ class Exchanges:
         self._driver.feed(events.LocalFailed(exchange.xid, f"local: {why}"))
 
     def _check_complete(self, exchange: ExchangeStream) -> None:
-        transfer = exchange.transfer
-        if exchange is not self._current or transfer is None or not transfer.is_complete:
+        if exchange.xid not in self._sides:
+            return  # it is over
+        transfer = self._sides[exchange.xid].transfer
+        if not transfer.is_complete:
             return
         why = transfer.refusal()
         if why:
@@ -466,11 +458,10 @@ class Exchanges:
     # --- messages without a stream --------------------------------------------------------
 
     async def _send_alone(self, peer: PeerId, message: wire.Message) -> None:
-        session = self._neighbours.sessions.get(peer)
-        if session is None:
+        if peer not in self._neighbours.sessions:
             return  # the core asks again, or the peer does
         try:
-            await session.request(
+            await self._neighbours.sessions[peer].request(
                 self._message_name, encode_record(message), deadline_s=limits.EXCHANGE_OFFER_S
             )
         except SwarmNodeError as error:
@@ -482,6 +473,13 @@ class Exchanges:
             raise MalformedMessage(f"{type(message).__name__} needs a stream", peer=str(peer))
         self._driver.feed(events.Received(peer, message))
         return b""
+
+
+def _note_broken(exchange: ExchangeStream, error: SwarmNodeError) -> None:
+    log = _log.error if isinstance(error, LocalProtocolError) else _log.info
+    if isinstance(error, Refused | Overloaded):
+        log = _log.debug  # a peer that is still coming up, or busy: nothing is wrong
+    log("exchange broke", peer=exchange.peer.short, why=str(error))
 
 
 async def _receive_offer(stream: Stream) -> wire.Offer:

@@ -104,6 +104,7 @@ class PairIntents:
         self._codec = codec
         self._all: dict[int, PostedIntent] = {}
         self._untried: dict[int, None] = {}  # of the intents, oldest first
+        self._offered: dict[int, PostedIntent] = {}  # the last one; it may have been replaced
 
     def refusal(self, intent: PostedIntent) -> str:
         """Return why no pair can serve an intent, or nothing."""
@@ -127,9 +128,13 @@ class PairIntents:
         if not intent.is_open:
             self._untried[intent.number] = None
 
-    def get(self, number: int) -> PostedIntent | None:
-        """Return what has this number and is still there."""
-        return self._all.get(number)
+    def is_kept(self, number: int) -> bool:
+        """Whether what has this number is still there."""
+        return number in self._all
+
+    def find(self, number: int) -> PostedIntent:
+        """Return what is there, or was offered last, although another has taken its place."""
+        return self._all[number] if number in self._all else self._offered[number]
 
     def remove(self, number: int) -> None:
         """Forget an intent: it is used up, or given up."""
@@ -151,6 +156,7 @@ class PairIntents:
     def note_tried(self, intent: PostedIntent) -> None:
         """It is offered now."""
         del self._untried[intent.number]
+        self._offered = {intent.number: intent}
 
     def pieces(self, intent: PostedIntent) -> tuple[Piece, ...]:
         """Return the chunks of what is sent for an intent that was not refused."""

@@ -31,12 +31,11 @@ from typing import Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.guard import Sizes
 from swarmnode.daemon.exchange.pair.intents import Piece
 from swarmnode.errors import ChannelBroken, MalformedMessage, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.net.stream import Stream
-from swarmnode.tensor.magnitude import UNKNOWN, Scale
+from swarmnode.tensor.magnitude import UNKNOWN, Scale, Sizes
 from swarmnode.wire.exchange import gossip as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import ResetCode
@@ -235,13 +234,25 @@ class ExchangeStreamOwner(Protocol):
         """Abort the exchange: our own values are no valid payload."""
 
 
+class NoTransfer:
+    """In place of a transfer that has not begun."""
+
+    def encode_next(self) -> tuple[int, memoryview] | None:
+        """Return None: there is nothing to send."""
+        return None
+
+    def note_sent(self) -> None:
+        """Nothing leaves."""
+
+
 class ExchangeStream:
     """One stream with one partner; its messages all carry ``xid``."""
 
     def __init__(self, peer: PeerId, xid: bytes) -> None:
         self.peer = peer
         self.xid = xid
-        self.transfer: Transfer | None = None
+        self.has_started = False
+        self._transfer: Transfer | NoTransfer = NoTransfer()
         self.scope = trio.CancelScope()  # around whatever is done for this stream
         self.takes_messages = True
         self._is_over = False
@@ -255,7 +266,7 @@ class ExchangeStream:
 
     def start(self, transfer: Transfer) -> None:
         """From now on there are chunks to send, as soon as the transfer has its slot."""
-        self.transfer = transfer
+        self.has_started, self._transfer = True, transfer
         self._changed.set()
 
     def wake(self) -> None:
@@ -307,13 +318,13 @@ class ExchangeStream:
 
     async def _send_chunk(self, stream: Stream, owner: ExchangeStreamOwner) -> bool:
         """Encode and send the next chunk; False if nothing came of it and nothing is posted."""
-        transfer = self.transfer
+        transfer = self._transfer
         try:
-            chunk = transfer.encode_next() if transfer is not None else None
+            chunk = transfer.encode_next()
         except WorkerError as error:
             owner.cannot_encode(self, str(error))
             return True  # its ABORT is in the outbox
-        if transfer is None or chunk is None:
+        if chunk is None:
             return False
         index, payload = chunk
         await stream.send_message(encode_record(wire.Chunk(xid=self.xid, index=index)), payload)
@@ -326,7 +337,7 @@ class ExchangeStream:
             try:
                 header, payload = await stream.receive_message(limits.EXCHANGE_MESSAGE_BYTES_MAX)
             except trio.EndOfChannel:
-                if self.transfer is not None and not self._is_over:
+                if self.has_started and not self._is_over:
                     raise ChannelBroken("the partner ended its half of the exchange") from None
                 return
             message = decode_message(header)

@@ -45,6 +45,7 @@ HOME = Known(
     own=("192.168.1.2:7337",),
     told=("192.168.1.2:7337",),
     servers=3,
+    is_surveyed=True,
     behaviour=CONE,
     reach=REFUSED,
     mapping_why="the router 192.168.1.1 maps no port (PCP: silent; UPnP: silent); switch on UPnP",
@@ -58,6 +59,11 @@ SERVER = replace(
     reach=OPEN,
     mapping_why=f"this machine's own address {PUBLIC} is public: nothing to map",
 )
+
+
+def unasked(known: Known) -> Known:
+    """Return what is known if nobody can say what our NAT does."""
+    return replace(known, is_surveyed=False, behaviour=Known.behaviour)
 
 
 def say(known: Known, topic: str) -> Finding:
@@ -87,13 +93,17 @@ def has(found: Finding, verdict: str, *parts: str, advice: str | None = "") -> N
         (behind(PORT, PORT), "warn", "symmetric", "forward TCP port 7337"),
         (behind(UNKNOWN, PORT), "unknown", "one host only could tell", "two public peers"),
         (behind(UNKNOWN, UNKNOWN, answers=0), "unknown", "no answer", ""),
-        (None, "unknown", "no peer at a public address", "it takes peers at public addresses"),
     ],
 )
 def test_every_kind_of_nat_has_its_name(
-    behaviour: NatBehaviour | None, verdict: str, part: str, advice: str
+    behaviour: NatBehaviour, verdict: str, part: str, advice: str
 ) -> None:
     has(say(replace(HOME, behaviour=behaviour), "nat"), verdict, part, advice=advice)
+
+
+def test_without_a_peer_to_ask_nothing_is_said_of_the_nat() -> None:
+    advice = "it takes peers at public addresses"
+    has(say(unasked(HOME), "nat"), "unknown", "no peer at a public address", advice=advice)
 
 
 def test_a_symmetric_nat_is_no_matter_to_whom_a_port_is_open() -> None:
@@ -111,7 +121,7 @@ def test_a_public_machine_has_nothing_to_do() -> None:
 
 
 def test_a_public_machine_that_is_the_first_of_its_swarm_is_told_nothing_frightening() -> None:
-    known = replace(SERVER, behaviour=None, servers=0, reach=Reachability())
+    known = replace(unasked(SERVER), servers=0, reach=Reachability())
     assert {each.verdict for each in find(known)} == {"ok", "unknown"}
     has(say(known, "nat"), "ok", "none: this machine has the public 11.11.11.100")
     has(say(known, "relays"), "ok", "none needed")
@@ -139,10 +149,10 @@ def test_a_listener_on_loopback_says_so_and_nothing_else() -> None:
 def test_blocked_udp_is_told_from_nobody_to_ask() -> None:
     blocked = replace(HOME, behaviour=behind(UNKNOWN, UNKNOWN, answers=0, hairpins=None))
     has(say(blocked, "udp"), "warn", "none of 3 peers answers", advice="let UDP out")
-    has(say(replace(HOME, behaviour=None), "udp"), "unknown", "no peer at a public address")
+    has(say(unasked(HOME), "udp"), "unknown", "no peer at a public address")
     has(say(HOME, "udp"), "ok", "answers from 3 of 3 peers")
     has(say(blocked, "reachable"), "warn", advice="in the router")
-    cut = replace(HOME, behaviour=None, survey_error="STUN 11.11.11.9:80: Operation not permitted")
+    cut = replace(unasked(HOME), survey_error="STUN 11.11.11.9:80: Operation not permitted")
     has(say(cut, "udp"), "fail", "Operation not permitted", advice="let UDP out")
     has(say(cut, "nat"), "unknown", "Operation not permitted", advice=None)
 
@@ -174,7 +184,7 @@ def test_a_carriers_nat_is_noticed_and_no_port_is_to_be_forwarded(
 
 def test_without_a_word_of_the_router_a_carriers_nat_stays_unknown() -> None:
     has(say(HOME, "carrier nat"), "unknown", "the router does not say")
-    lonely = replace(HOME, behaviour=None, router=PUBLIC)
+    lonely = replace(unasked(HOME), router=PUBLIC)
     has(say(lonely, "carrier nat"), "unknown", "no peer says where it sees us")
     has(say(replace(HOME, router=PUBLIC), "carrier nat"), "ok", "no")
     assert "forward TCP port" in say(HOME, "reachable").advice
@@ -228,7 +238,7 @@ def test_whether_strangers_get_in() -> None:
     some = Reachability(tentative=((PUBLIC, 7337),))
     has(say(replace(HOME, reach=some), "reachable"), "ok", "fewer than 3 networks")
     has(say(HOME, "reachable"), "warn", "port 7337: no answer within 5 s", advice="UPnP")
-    nobody = replace(HOME, reach=Reachability(), behaviour=None)
+    nobody = replace(unasked(HOME), reach=Reachability())
     has(say(nobody, "reachable"), "unknown", "nobody could tell", advice="3 of them in different")
 
 
@@ -290,7 +300,7 @@ def test_a_member_that_cannot_be_reached_is_listed_with_the_reason() -> None:
 
 def test_findings_are_one_line_and_have_few_words() -> None:
     """Whatever is known, each is a line or two for people, and JSON for programs."""
-    for known in (HOME, SERVER, replace(HOME, behaviour=None, reach=Reachability())):
+    for known in (HOME, SERVER, replace(unasked(HOME), reach=Reachability())):
         for found in find(known):
             assert "\n" not in found.text + found.advice
             assert not found.advice.endswith(".")
