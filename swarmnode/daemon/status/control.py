@@ -54,8 +54,7 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.net.lan.beacon import LanBeacon
 from swarmnode.net.paths import path_of
-from swarmnode.net.web.http import Request, Response, Route
-from swarmnode.net.web.routes import json_response
+from swarmnode.net.web.routes import Request, Response, Route, json_response
 
 
 class Controlled(Scraped, Shown, Protocol):

@@ -21,8 +21,7 @@ from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
 from swarmnode.limits import BOOTSTRAP_HINTS_MAX, LINK_CHARACTERS_MAX
 from swarmnode.net.relays.address import PREFIX
-from swarmnode.net.web.http import Request, Response, Route
-from swarmnode.net.web.routes import json_response
+from swarmnode.net.web.routes import Request, Response, Route, json_response
 from swarmnode.protocol.swarm import Hint, SwarmLink
 from swarmnode.quantities import parse_duration_s, show_bytes, show_duration
 

@@ -251,7 +251,7 @@ def _training(readings: Readings, view: NodeView) -> None:
             if figures.is_up:
                 furthest = training.part.state.view.maxima().get("step", 0)
                 readings.set("behind_steps", max(0, furthest - training.swarm_step()))
-            if training.assigner.shards is not None:
+            if isinstance(training.assigner.shards, Shards):
                 finished = training.assigner.shards.statistics().finished_total
                 readings.set("shards_trained_total", finished)
 

@@ -35,7 +35,7 @@ def _present(device: torch.device) -> str:
     memory = main_memory()
     if memory is None:
         return "this system does not say how much memory is free"
-    available, total = map(show_bytes, memory)
+    available, total = show_bytes(memory.available_bytes), show_bytes(memory.total_bytes)
     return f"{available} of {total} of main memory are free beside that"
 
 
