@@ -163,6 +163,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "group/flush-prepared": group.Flush(_XID, (_KEY,), (_KEY, bytes(32)), True),
     "group/want": group.Want(_XID, _XID, (0, 3), (15,)),
     "group/share": group.Share(_XID, 3, 6400.0),
+    "group/share-of-plan": group.Share(_XID, 63, 6400.0, _XID),
     "group/sum": group.Sum(_XID, _XID, 3),
     "group/prepared": group.Prepared(_XID, _XID, _KEY),
     "group/finished": group.Finished(_XID, _XID, _KEY),

@@ -17,8 +17,9 @@ from swarmnode.wire.records import Digest, PeerIdBytes, ShortText, Weight
 
 GroupId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 PlanId = Annotated[bytes, Meta(min_length=16, max_length=16)]
-Piece = Annotated[int, Meta(ge=0, lt=limits.GROUP_PIECES)]
-Pieces = Annotated[tuple[Piece, ...], Meta(max_length=limits.GROUP_PIECES)]
+# A plan has no more pieces than contributors.
+Piece = Annotated[int, Meta(ge=0, lt=limits.GROUP_MEMBERS_MAX)]
+Pieces = Annotated[tuple[Piece, ...], Meta(max_length=limits.GROUP_MEMBERS_MAX)]
 Members = Annotated[tuple[PeerIdBytes, ...], Meta(max_length=limits.GROUP_MEMBERS_MAX)]
 # The largest ratio of two tokens counts that makes sense, well inside float32.
 
@@ -55,11 +56,12 @@ class Want(GroupMessage, frozen=True, tag="want"):
     sums: Pieces
 
 
-class Share(GroupMessage, frozen=True, tag="share"):
-    """Header of what the sender contributes to one piece; the payload follows."""
+class Share(GroupMessage, frozen=True, tag="share", omit_defaults=True):
+    """Header of what the sender contributes to one piece of ``plan``; the payload follows."""
 
     piece: Piece
     weight: Weight
+    plan: Annotated[bytes, Meta(max_length=16)] = b""
 
 
 class Sum(GroupMessage, frozen=True, tag="sum"):
