@@ -107,7 +107,7 @@ def test_one_byte_sends_no_vector() -> None:
 def test_those_of_a_log_are_sixteen_at_most() -> None:
     fit("one-byte", members=16)
     fit("one-byte")  # nobody has said how many
-    with pytest.raises(ConfigError, match="expected at most 16 for one-byte, .* got 17"):
+    with pytest.raises(ConfigError, match=r"expected at most 16 for one-byte, .* got 17"):
         fit("one-byte", members=17)
     fit("streaming", members=64, meet="group")
     for name in ("diloco", "streaming", "pair-average", "noloco", "a2cid2"):
