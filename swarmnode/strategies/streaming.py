@@ -206,7 +206,8 @@ class Streaming(InLineage):
         return [self._intent(fragment, number) for fragment, number in due]
 
     def _meet(self, round_number: int) -> Intent:
-        return self._intent(int(self.lineage[0]) % len(self.fragments), round_number)
+        turn = int(self.lineage[0]) + 1  # that of the first one was before the first step
+        return self._intent(turn % len(self.fragments), round_number)
 
     @property
     def _base(self) -> bytes:
