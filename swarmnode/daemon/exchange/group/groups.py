@@ -38,6 +38,7 @@ from swarmnode.daemon.exchange.group.payload import (
     cut_chunks,
 )
 from swarmnode.daemon.exchange.group.runs import GroupRuns
+from swarmnode.daemon.exchange.history import MeanEnded
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
@@ -81,6 +82,7 @@ class Groups:
 
     Attributes:
         on_mean: told of each mean over whom it is.
+        on_record: one line of history.
         on_intent: told of each round that begins.
         on_worker_gone: told that the next worker begins anew.
         on_end: told of each round's end, and whether its mean is applied.
@@ -109,7 +111,7 @@ class Groups:
         self._partners = partners
         self._lessor = lessor
         self._env = env
-        self._running: dict[bytes, _Topic] = {}
+        self._running: dict[bytes, tuple[_Topic, float]] = {}  # and since when
         self._newest: dict[_Topic, bytes] = {}  # bounded as intents are, like the next
         self._attempts: dict[_Topic, Attempts] = {}  # of means in a lineage
         self._posted_at: dict[_Topic, float] = {}
@@ -126,6 +128,7 @@ class Groups:
             called=self._called,
         )
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
+        self.on_record: Callable[[MeanEnded], None] = lambda _mean: None
         self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None
@@ -191,7 +194,7 @@ class Groups:
                 self._attempts[topic].failed()  # of an earlier life of the worker
             self._lessor.drop(intent, why)
             return
-        self._running[gid] = topic
+        self._running[gid] = (topic, self._env.monotonic())
         self._newest[topic] = gid
         begin = events.Begin(
             gid,
@@ -292,29 +295,52 @@ class Groups:
         lease: BufferLease | None,
         how: events.Commit | events.Abort,
     ) -> None:
-        topic = self._running.pop(gid)
+        topic, since = self._running.pop(gid)
         if self._newest.get(topic) == gid:
             del self._newest[topic]
             attempts = self._attempts.get(topic)
             if isinstance(how, events.Abort) and attempts is not None and attempts.gid == gid:
                 attempts.failed()
+        took_s = self._env.monotonic() - since
         if isinstance(how, events.Commit) and lease is not None:
-            present = tuple(bytes(peer) for peer in how.contributors)
-            is_applied = self._lessor.apply(lease, gid, present=present)
-            self.committed_total += is_applied
-            self._failing.pop(topic, None)
-            self.on_mean(how.contributors)
-            self.on_end(is_applied)
-            _log.info(
-                "group mean",
-                tag=intent.tag,
-                round=intent.round,
-                members=len(present),
-                result=how.result.hex()[:16],
-                is_applied=is_applied,
-            )
-            return
-        why = how.why if isinstance(how, events.Abort) else "nothing was lent"
+            self._apply(intent, topic, lease, how, took_s)
+        else:
+            why = how.why if isinstance(how, events.Abort) else "nothing was lent"
+            self._abort(intent, topic, lease, why)
+            if lease is not None:
+                in_doubt = isinstance(how, events.Abort) and how.in_doubt
+                self.on_record(MeanEnded(gid, (), b"", why, in_doubt, took_s))
+
+    def _apply(
+        self,
+        intent: PostedIntent,
+        topic: _Topic,
+        lease: BufferLease,
+        commit: events.Commit,
+        took_s: float,
+    ) -> None:
+        present = tuple(bytes(peer) for peer in commit.contributors)
+        is_applied = self._lessor.apply(lease, commit.gid, present=present)
+        self.committed_total += is_applied
+        self._failing.pop(topic, None)
+        self.on_mean(commit.contributors)
+        self.on_end(is_applied)
+        peers, result = commit.contributors, commit.result
+        self.on_record(
+            MeanEnded(commit.gid, peers, result, "", False, took_s, is_lost=not is_applied)
+        )
+        _log.info(
+            "group mean",
+            tag=intent.tag,
+            round=intent.round,
+            members=len(present),
+            result=commit.result.hex()[:16],
+            is_applied=is_applied,
+        )
+
+    def _abort(
+        self, intent: PostedIntent, topic: _Topic, lease: BufferLease | None, why: str
+    ) -> None:
         _log.info("no group mean", tag=intent.tag, round=intent.round, why=why)
         if lease is not None:
             self._lessor.give_back(lease, why)

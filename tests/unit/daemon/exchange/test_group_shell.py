@@ -14,6 +14,7 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.exchange.group.groups import Groups
 from swarmnode.daemon.exchange.group.payload import count_grains, cut_chunks, cut_pieces
+from swarmnode.daemon.exchange.history import MeanEnded
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import ViewShape
 from swarmnode.protocol.gossip import group_events as events
@@ -396,6 +397,24 @@ async def test_two_are_a_group_and_one_is_none(autojump_clock) -> None:
         one.sees_the_death()
         one.groups.intent_posted(intent(2, lineage=4, base_version=b"v4"))
         assert one.lessor.told[-1] == ("drop", 2, "nobody else is there")
+
+
+async def test_what_became_of_each_is_in_the_history(autojump_clock) -> None:
+    async with members(3) as (made, all_of_them):
+        records: list[list[MeanEnded]] = [[] for _ in all_of_them]
+        for member, into in zip(all_of_them, records, strict=True):
+            member.groups.on_record = into.append
+            member.groups.intent_posted(next_mean())
+        await made.until(lambda: all(member.lessor.told for member in all_of_them))
+        ended = [record for (record,) in records]
+        assert len({(each.gid, each.contributors, each.result) for each in ended}) == 1
+        assert len(ended[0].contributors) == 3
+        assert len(ended[0].result) == 32
+        all_of_them[2].lessor.refuses = "busy: all slots are lent"
+        for member in all_of_them:
+            member.groups.intent_posted(intent(2, lineage=4, base_version=b"v4"))
+        await made.until(lambda: all(len(m.lessor.told) == 2 for m in all_of_them))
+        assert [len(each) for each in records] == [2, 2, 1], "nothing was lent for the last one"
 
 
 @pytest.mark.parametrize("seed", range(25))
