@@ -159,6 +159,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "session/hello": session.Hello(1, 1, _KEY, "swarmnode/0.1.0", _KEY, b"i" * 16, False),
     "membership/swarm-hello": membership.SwarmHello("trainer", admission.Credentials(None)),
     "group/enlist": group.Enlist(_XID, True),
+    "group/enlist-of-a-lineage": group.Enlist(_XID, True, 1234, 2),
     "group/flush": group.Flush(_XID, (_KEY, bytes(32)), ()),
     "group/flush-prepared": group.Flush(_XID, (_KEY,), (_KEY, bytes(32)), True),
     "group/want": group.Want(_XID, _XID, (0, 3), (15,)),

@@ -64,6 +64,7 @@ class Begin:
         electorate: finish only in a view with a majority of these; of exactly one half, with the
             smallest id. Empty: any view may finish.
         needs_all: finish only with all members, or not at all.
+        lineage, attempt: what ENLIST says of the run, for those who do not know its name.
     """
 
     gid: bytes
@@ -75,6 +76,8 @@ class Begin:
     electorate: tuple[PeerId, ...] = ()
     needs_all: bool = False
     weights: tuple[float, ...] = ()
+    lineage: int | None = None
+    attempt: int = 0
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class Run:
         self._prepared: dict[PeerId, wire.Prepared] = {}
         self._shares_sent: set[tuple[PeerId, bytes, int]] = set()
         self._sums_sent: set[tuple[PeerId, bytes, int]] = set()
-        self._broadcast(wire.Enlist(self.gid, wants_answer=True))
+        self._broadcast(self._enlist_message(wants_answer=True))
         self._close_roll_if_complete(now)
 
     # --- what happens --------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Run:
         """Repeat what may have been lost. All of it may come twice."""
         if self.phase is Phase.ENLIST:
             for peer in set(self.view) - self._enlisted:
-                self._send(peer, wire.Enlist(self.gid, wants_answer=True))
+                self._send(peer, self._enlist_message(wants_answer=True))
         elif self.phase is Phase.FLUSH:
             for peer in set(self.view) - self._flushes.keys():
                 self._send(peer, self._flush_message(wants_answer=True))
@@ -233,9 +233,13 @@ class Run:
 
     # --- who takes part ------------------------------------------------------------------
 
+    def _enlist_message(self, *, wants_answer: bool) -> wire.Enlist:
+        begin = self.begin
+        return wire.Enlist(self.gid, wants_answer, begin.lineage, begin.attempt)
+
     def _enlist(self, peer: PeerId, *, wants_answer: bool, now: float) -> None:
         if wants_answer:
-            self._send(peer, wire.Enlist(self.gid, wants_answer=False))
+            self._send(peer, self._enlist_message(wants_answer=False))
         if self.phase is Phase.ENLIST:
             self._enlisted.add(peer)
             self._close_roll_if_complete(now)

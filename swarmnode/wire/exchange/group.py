@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from swarmnode import limits
-from swarmnode.wire.records import Digest, PeerIdBytes, ShortText, Weight
+from swarmnode.wire.records import Count, Digest, PeerIdBytes, ShortText, Weight
 
 GroupId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 PlanId = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -30,10 +30,16 @@ class GroupMessage(msgspec.Struct, frozen=True, tag_field="t"):
     gid: GroupId
 
 
-class Enlist(GroupMessage, frozen=True, tag="enlist"):
-    """I take part. ``wants_answer``: and do not know whether you do."""
+class Enlist(GroupMessage, frozen=True, tag="enlist", omit_defaults=True):
+    """I take part. ``wants_answer``: and do not know whether you do.
+
+    ``lineage``: the means behind what is averaged; None: it has no lineage. ``attempt``: the number
+    in the run's name, then.
+    """
 
     wants_answer: bool
+    lineage: Count | None = None
+    attempt: Count = 0
 
 
 class Flush(GroupMessage, frozen=True, tag="flush"):

@@ -80,14 +80,16 @@ class Trainer(Member):
             limits.GROUP_ENLIST_S_MIN,
             _TRANSFER_S,
             electorate=members,
+            lineage=self.version[0],
+            attempt=self.attempts.number,
         )
         self.feed(begin)
 
     def feed(self, event: events.Event) -> None:
         match event:
-            case events.Received(_, wire.Enlist(gid=gid)) if self.is_up and self.is_enlisting:
+            case events.Received(_, wire.Enlist() as call) if self.is_up and self.is_enlisting:
                 before = self.attempts.gid
-                if self.attempts.follow(gid):
+                if self.attempts.follow(call):
                     self.is_waiting = False  # what ends here is no failure
                     super().feed(events.Failed(before, "others are at a later attempt"))
                     self.is_waiting = True

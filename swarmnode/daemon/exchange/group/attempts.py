@@ -11,10 +11,8 @@ from dataclasses import dataclass
 
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.protocol.gossip.group_events import group_id
+from swarmnode.wire.exchange.group import Enlist
 
-# How far a peer's call moves a node on: a member that was left out of so many runs asks for slow
-# weights long before.
-_AHEAD_MAX = 16
 # Times that calls may begin the wait for others anew, for one intent: a liar must not prolong it.
 _RESTARTS_MAX = 4
 
@@ -44,16 +42,21 @@ class Attempts:
         """The run ended in vain: the next one has another name."""
         self.number += 1
 
-    def follow(self, gid: bytes) -> bool:
-        """Go on to the attempt that a peer calls to; return whether it is a later one."""
-        if not self._restarts_left:
+    def follow(self, call: Enlist) -> bool:
+        """Go on to the attempt that a peer calls to; return whether it is a later one at this mean.
+
+        What it says counts only if the run's name agrees.
+        """
+        is_later = call.attempt > self.number and self._restarts_left > 0
+        if not is_later or self._gid(call.attempt) != call.gid:
             return False
-        for number in range(self.number + 1, self.number + 1 + _AHEAD_MAX):
-            if self._gid(number) == gid:
-                self.number = number
-                self._restarts_left -= 1
-                return True
-        return False
+        self.number = call.attempt
+        self._restarts_left -= 1
+        return True
+
+    def is_ahead_of(self, call: Enlist) -> bool:
+        """Whether who calls lacks means that are behind this node."""
+        return call.lineage is not None and call.lineage < (self.intent.lineage or 0)
 
     def _gid(self, number: int) -> bytes:
         intent = self.intent

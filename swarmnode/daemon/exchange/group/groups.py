@@ -205,6 +205,8 @@ class Groups:
             transfer_limit_s(intent.numel),
             # There may be more members than are known here, who think that others have the places.
             electorate=members if is_full or intent.lineage is not None else (),
+            lineage=intent.lineage,
+            attempt=self._attempts[topic].number if topic in self._attempts else 0,
         )
         ended = partial(self._ended, intent, gid)
         cargo = GroupPayload(
@@ -255,7 +257,7 @@ class Groups:
         self._failing[topic] = Failing(1 if before is None else before.rounds + 1, since, why)
 
     def _called(self, peer: PeerId, message: wire.Message) -> None:
-        """A member waits for this node: in a later attempt, or where it has no place."""
+        """A member waits for this node: in a later attempt, behind it, or where it has no place."""
         if not isinstance(message, wire.Enlist):
             return
         if self.is_beside:
@@ -264,10 +266,13 @@ class Groups:
         for topic, attempts in self._attempts.items():
             newest = self._newest.get(topic, b"")
             is_waiting = self.runs.is_enlisting(newest)
-            if (is_waiting or not newest) and attempts.follow(message.gid):
+            if (is_waiting or not newest) and attempts.follow(message):
                 if is_waiting:
                     self._give_up_quietly(newest, "others are at a later attempt")
                     self._begin(attempts.intent, topic, self._grace_s(topic))
+                return
+            if attempts.is_ahead_of(message):
+                self.runs.refuse(peer, message.gid, "behind: other means were made since")
                 return
 
     def _members(self, intent: PostedIntent) -> tuple[tuple[PeerId, ...], bool]:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from swarmnode.daemon.exchange.group.attempts import Attempts
+from swarmnode.wire.exchange.group import Enlist
 from tests.kits.lessor_kit import KEY, intent
+
+
+def call(attempts: Attempts) -> Enlist:
+    return Enlist(attempts.gid, True, attempts.intent.lineage, attempts.number)
 
 
 def test_all_who_stand_behind_the_same_mean_name_the_next_alike() -> None:
@@ -31,17 +36,25 @@ def test_what_ended_in_vain_gets_another_name_until_another_mean_is_wanted() -> 
 
 def test_a_call_to_a_later_attempt_is_followed_and_no_other() -> None:
     one, two = (Attempts(KEY, intent(lineage=7, base_version=b"v7")) for _ in range(2))
-    early = two.gid
-    for _ in range(16):
+    early = call(two)
+    for _ in range(40):
         two.failed()
-    assert one.follow(two.gid)
+    assert one.follow(call(two))
     assert one.gid == two.gid
-    assert not one.follow(two.gid)
+    assert not one.follow(call(two))
     assert not one.follow(early)
-    assert not one.follow(bytes(16))
-    for _ in range(17):
-        two.failed()
-    assert not one.follow(two.gid), "further than a call may move a node"
+    assert not one.follow(Enlist(bytes(16), True, 7, 99)), "its name says something else"
+    assert not one.follow(Enlist(two.gid, True, 7, 99))
+
+
+def test_who_lacks_means_is_known_by_what_it_says() -> None:
+    one, two = (
+        Attempts(KEY, intent(lineage=count, base_version=b"v%d" % count)) for count in (7, 5)
+    )
+    assert one.is_ahead_of(call(two))
+    assert not two.is_ahead_of(call(one))
+    assert not one.is_ahead_of(call(one))
+    assert not one.is_ahead_of(Enlist(bytes(16), True)), "of no lineage"
 
 
 def test_calls_begin_the_wait_anew_a_few_times_only() -> None:
@@ -50,7 +63,7 @@ def test_calls_begin_the_wait_anew_a_few_times_only() -> None:
     followed = 0
     for _ in range(20):
         liar.failed()
-        followed += attempts.follow(liar.gid)
+        followed += attempts.follow(call(liar))
     assert followed == 4
     attempts.post(intent(lineage=7, base_version=b"v7"))
-    assert attempts.follow(liar.gid)
+    assert attempts.follow(call(liar))
