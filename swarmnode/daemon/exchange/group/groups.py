@@ -337,7 +337,7 @@ class Groups:
         _log.info(
             "group mean",
             tag=intent.tag,
-            round=intent.round,
+            round=_round_of(intent),
             members=len(present),
             result=commit.result.hex()[:16],
             is_applied=is_applied,
@@ -346,7 +346,7 @@ class Groups:
     def _abort(
         self, intent: PostedIntent, topic: _Topic, lease: BufferLease | None, why: str
     ) -> None:
-        _log.info("no group mean", tag=intent.tag, round=intent.round, why=why)
+        _log.info("no group mean", tag=intent.tag, round=_round_of(intent), why=why)
         if lease is not None:
             self._lessor.give_back(lease, why)
         elif not self._is_known:
@@ -358,6 +358,11 @@ class Groups:
 def _topic(intent: PostedIntent) -> _Topic:
     """Return what there is one mean of at a time; a lineage is one, whatever its fragments are."""
     return (intent.tag, intent.fragment if intent.lineage is None else _WHOLE)
+
+
+def _round_of(intent: PostedIntent) -> int:
+    """Return a number that is the same for all who average the same."""
+    return intent.round if intent.lineage is None else intent.lineage
 
 
 def transfer_limit_s(numel: int) -> float:
