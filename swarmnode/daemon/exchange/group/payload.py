@@ -197,9 +197,10 @@ class GroupPayload:
             Refused: it is implausibly large beside what this node gives, and must not count.
             MalformedMessage, and what streams do.
         """
+        piece = self._pieces[header.piece]  # of the plan as it is now, which may change meanwhile
         await self._loaded.wait()
         received, sizes = [], Sizes()
-        for part in self._pieces[header.piece]:
+        for part in piece:
             payload = bytearray(part.codec.payload_bytes(part.numel))
             await stream.receive_into(memoryview(payload))
             values = bytearray(part.numel * FLOAT32_BYTES)
