@@ -17,6 +17,7 @@ fewer means.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -87,9 +88,9 @@ class InLineage(InRounds):
             intents.append(intent)
         return intents
 
+    @abstractmethod
     def _meet(self, round_number: int) -> Intent:
         """Return the intent of the next mean, which begins now."""
-        raise NotImplementedError
 
     @property
     def _version(self) -> bytes:
