@@ -42,7 +42,8 @@ Rules, which engines and strategies rely on:
   every node), from nowhere else.
 
 The parts of a strategy are in :mod:`swarmnode.strategies.parts`. Some are worked out for several
-algorithms: ``RandomPairs`` (random_pairs.py), ``InRounds`` (rounds.py), ``LogOnly`` (log_only.py).
+algorithms: ``RandomPairs`` (random_pairs.py), ``InRounds`` (rounds.py), ``InLineage``
+(lineage.py), ``LogOnly`` (log_only.py).
 """
 
 from __future__ import annotations

@@ -40,13 +40,14 @@ from swarmnode.strategies.base import (
     Selector,
     Sent,
     StepInfo,
+    Strategy,
 )
 from swarmnode.strategies.lineage import CATCH_UP, InLineage
 from swarmnode.strategies.outer import Momentum, momentum_step
 from swarmnode.strategies.rounds import Rounds
 
 
-class DiLoCo(InLineage):
+class DiLoCo(InLineage, Strategy):
     """One outer step over all who are present, after it has come or eagerly."""
 
     name = "diloco"

@@ -51,6 +51,7 @@ from swarmnode.strategies.base import (
     Selector,
     Sent,
     StepInfo,
+    Strategy,
     TaskFacts,
     View,
 )
@@ -82,7 +83,7 @@ class _Flight:
     x: torch.Tensor | None = None
 
 
-class Streaming(InLineage):
+class Streaming(InLineage, Strategy):
     """Slow weights meet fragment by fragment; fast ones are mixed with them."""
 
     name = "streaming"
