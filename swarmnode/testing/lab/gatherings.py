@@ -1,10 +1,11 @@
 """Group means and the log of the laboratory.
 
-GROUP: a round waits for every node that is alive, at most ``PATIENCE``; the mean is that of those
-who came with the same base version and whose payload arrived, the same bits for each of them. As
-in a daemon it goes through the codec, a round of a lineage has a quorum of those who are alive or
-comes to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. And whoever is
-on another lineage than most is told so (daemon/exchange/lineages.py), here without any delay.
+GROUP: a round waits for every node that is alive, at most ``PATIENCE``, and in a lineage for the
+share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE); the mean is that of
+those who came with the same base version and whose payload arrived, the same bits for each of them.
+As in a daemon it goes through the codec, a round of a lineage has a quorum of those who are alive
+or comes to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. And whoever
+is on another lineage than most is told so (daemon/exchange/lineages.py), here without any delay.
 LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the
 first; what comes later is in the next one. Every node sees the same rounds in the same order, each
 at its own time.
@@ -40,6 +41,7 @@ class Gatherings:
         self._world = world
         self._open: dict[Round, dict[int, Intent]] = {}
         self._over: dict[tuple[str, int], int] = {}  # the last round that closed
+        self._posted_at: dict[int, float] = {}
         self._made: deque[Round] = deque(maxlen=_OVER_MAX)  # in a lineage, and those under way
         self.log: list[tuple[Record, ...]] = []
         self._unlogged: dict[int, Record] = {}
@@ -60,10 +62,11 @@ class Gatherings:
             self._world.tally.aborted += in_lineage
             node.strategy.on_abort(intent, "the round is over")
             return
+        patience = self._patience(node.number) if in_lineage else PATIENCE
         if key not in self._open:
             self._open[key] = {}
             opened = self._open[key]
-            self._world.at(self._world.now + PATIENCE, lambda: self._lose_patience(key, opened))
+            self._world.at(self._world.now + patience, lambda: self._lose_patience(key, opened))
         if not self._has_place(node, intent):
             self._world.tally.aborted += 1
             node.strategy.on_abort(intent, "others have all places of the group")
@@ -74,6 +77,13 @@ class Gatherings:
             for other in self._world.up
         ):
             self._close(key)
+
+    def _patience(self, number: int) -> float:
+        """Return how long a node waits for the others, which comes again to a mean of a lineage."""
+        now = self._world.now
+        before = self._posted_at.get(number, now)
+        self._posted_at[number] = now
+        return max(PATIENCE, limits.GROUP_ENLIST_SHARE * (now - before))
 
     def _has_place(self, node: Node, intent: Intent) -> bool:
         """Whether a node takes part where not all can; see ``daemon/exchange/group/groups.py``."""
