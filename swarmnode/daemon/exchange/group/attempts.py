@@ -13,6 +13,9 @@ from swarmnode.ipc.control import PostedIntent
 from swarmnode.protocol.gossip.group_events import group_id
 from swarmnode.wire.exchange.group import Enlist
 
+# How far one call moves a node on: an attempt a second for twelve days. Without a bound a liar would
+# count it up to the last number that a message can hold.
+_AHEAD_MAX = 2**20
 # Times that calls may begin the wait for others anew, for one intent: a liar must not prolong it.
 _RESTARTS_MAX = 4
 
@@ -47,8 +50,8 @@ class Attempts:
 
         What it says counts only if the run's name agrees.
         """
-        is_later = call.attempt > self.number and self._restarts_left > 0
-        if not is_later or self._gid(call.attempt) != call.gid:
+        is_later = self.number < call.attempt <= self.number + _AHEAD_MAX
+        if not is_later or not self._restarts_left or self._gid(call.attempt) != call.gid:
             return False
         self.number = call.attempt
         self._restarts_left -= 1

@@ -45,6 +45,8 @@ def test_a_call_to_a_later_attempt_is_followed_and_no_other() -> None:
     assert not one.follow(early)
     assert not one.follow(Enlist(bytes(16), True, 7, 99)), "its name says something else"
     assert not one.follow(Enlist(two.gid, True, 7, 99))
+    far = Attempts(KEY, two.intent, number=2**63 - 1)
+    assert not one.follow(call(far)), "no message holds what comes after it"
 
 
 def test_who_lacks_means_is_known_by_what_it_says() -> None:
