@@ -13,8 +13,8 @@ from swarmnode.ipc.control import PostedIntent
 from swarmnode.protocol.gossip.group_events import group_id
 from swarmnode.wire.exchange.group import Enlist
 
-# How far one call moves a node on: an attempt a second for twelve days. Without a bound a liar would
-# count it up to the last number that a message can hold.
+# How far one call moves a node on: an attempt a second for twelve days. Without a bound a liar
+# would count it up to the last number that a message can hold.
 _AHEAD_MAX = 2**20
 # Times that calls may begin the wait for others anew, for one intent: a liar must not prolong it.
 _RESTARTS_MAX = 4
