@@ -195,14 +195,12 @@ EXCHANGE_LINGER_S = 10.0
 EXCHANGE_OUTCOME_KEEP_S = 600.0
 
 # --- group means, pacing ------------------------------------------------------------------
-# Of one group: each more costs a message to all others at every change, and their bulk meets at
-# one node's link. Larger sets go through several rounds of groups.
-GROUP_MEMBERS_MAX = 16
+# Of one group: as many as a node keeps sessions with, for each speaks with all others. What a
+# member sends grows with the words only: a change of the view is 2 kB to each of 63.
+GROUP_MEMBERS_MAX = 64
 # A member's weight counts up to so many times the median of its group's. Honest ones differ by how
 # fast they train, and in one round seldom by as much; who lies cannot replace the mean by its own.
 GROUP_WEIGHT_MEDIANS_MAX = 8.0
-# The vector is reduced in so many parts: with any number of members up to 16 all have work.
-GROUP_PIECES = 16
 # From the first look for the others to the roll being closed without those who are missing.
 GROUP_ENLIST_S_MAX = 120.0
 # A change of the view is one small message each way; who is silent that long is gone.
@@ -226,6 +224,8 @@ GROUP_ENLIST_SHARE = 0.5
 GROUP_ENLIST_S_MIN = 2.0
 # Pulls that are answered at once, each with a payload in memory while it is sent.
 PULL_ANSWERS_MAX = 2
+# A round of the log is one message with a record of each; larger swarms do not agree on it in time.
+LOG_MEMBERS_MAX = 16
 # A round of the log: 16 members, each with a record of 64 bytes, take 2.6 kB.
 LOG_ROUND_BYTES_MAX = 4 * KIB
 # Rounds kept for those who lag: an hour of nine a second. Of four members one takes 400 bytes.
@@ -279,6 +279,8 @@ MIXING_MEMBERS_MAX = 512
 # --- finalize: one merge of all members' models ---------------------------------------------
 # Members of one merge: two rounds of groups of 8 are 64, three are 512; the list of them is 9 KiB.
 FINALIZE_MEMBERS_MAX = 256
+# Up to so many are one group, whose members must all stay to the end.
+FINALIZE_GROUP_MEMBERS_MAX = 16
 # Members of one group of a larger merge; a line of a grid may be one longer.
 FINALIZE_GROUP_SIZE = 8
 # A member that dies between two rounds of a grid spoils it: again, with those who are left.

@@ -42,7 +42,8 @@ Rules, which engines and strategies rely on:
   every node), from nowhere else.
 
 The parts of a strategy are in :mod:`swarmnode.strategies.parts`. Some are worked out for several
-algorithms: ``RandomPairs`` and ``LogOnly`` (kinds.py), ``InRounds`` (rounds.py).
+algorithms: ``RandomPairs`` and ``LogOnly`` (kinds.py), ``InRounds`` (rounds.py), ``InLineage``
+(lineage.py).
 """
 
 from __future__ import annotations

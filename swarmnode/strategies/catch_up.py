@@ -133,7 +133,7 @@ class CatchUps:
         ((peer, received),) = exchange.got.items()
         place = read_place(received.views["place"])
         if isinstance(place, Place):
-            vectors = {name: received.views[name] for name in ("phi", "b")}
+            vectors = {name: view for name, view in received.views.items() if name != "place"}
             why = (
                 self._words.refusal(peer, place, own_round)
                 or not_finite(vectors)

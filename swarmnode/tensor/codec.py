@@ -190,6 +190,20 @@ class Codec:
         self._check_size(payload, n_elems)
         self._judge(self._kernels.validate(self._format, payload, n_elems))
 
+    def part(self, payload: Buffer, begin: int, end: int) -> bytearray:
+        """Return the payload of elements ``begin`` to ``end`` (exclusive) of the one of a vector.
+
+        ``begin`` is a multiple of ``block_elems``; ``end`` too, unless the vector ends there.
+        """
+        fmt = self._format
+        view = memoryview(payload).cast("B")
+        n_blocks = view.nbytes // (fmt.scale_bytes + fmt.code_bytes)
+        first, last = begin // fmt.block_elems, -(-end // fmt.block_elems)
+        codes = n_blocks * fmt.scale_bytes  # where they begin
+        found = bytearray(view[first * fmt.scale_bytes : last * fmt.scale_bytes])
+        found += view[codes + first * fmt.code_bytes : codes + last * fmt.code_bytes]
+        return found
+
     def _judge(self, verdict: int) -> None:
         if verdict != Verdict.VALID:
             raise MalformedMessage(f"{self.name} payload: {_FAULTS[Verdict(verdict)]}")

@@ -1,10 +1,11 @@
 """What the demo leaves behind: an export, some text, a picture, and the figures, audited.
 
 The audit holds the exchange histories of several nodes against each other. The promise is that an
-exchange counts on both sides or on neither. A node that was killed has lost what it did since its
-last snapshot, and may have lost what it had not written to its history; a worker that dies takes
-with it what had committed and was not merged yet. Both are counted apart, because no protocol can
-prevent them.
+exchange counts on both sides or on neither, and that all who finish a group mean hold the same one.
+Who contributed to a mean and did not finish it takes over what the others have: that is counted,
+and breaks no promise. A node that was killed has lost what it did since its last snapshot, and may
+have lost what it had not written to its history; a worker that dies takes with it what had
+committed and was not merged yet. Both are counted apart, because no protocol can prevent them.
 """
 
 from __future__ import annotations
@@ -171,13 +172,15 @@ class Audit:
     # The last commits of a node, whose worker had not said that it merged them when the node
     # left or its history was read.
     unconfirmed: int
+    left_behind: int = 0  # living contributors of group means that did not finish them
 
 
 @dataclass
 class _Account:
     """One node's history, read in its order."""
 
-    outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)  # outcome, peer
+    # Outcome, with whom, and the hash of a group mean.
+    outcomes: dict[str, tuple[str, tuple[str, ...], str]] = field(default_factory=dict)
     # Committed and not merged yet, to how many later ones have been merged.
     pending: dict[str, int] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)  # too many later ones were merged before it
@@ -196,7 +199,8 @@ class _Account:
                 self.pending.pop(xid, None)
                 self.lost.add(xid)
             case "finished":
-                self.outcomes[xid] = (entry["outcome"], entry["peer"])
+                peers = (entry["peer"],) if "peer" in entry else tuple(entry["present"])
+                self.outcomes[xid] = (entry["outcome"], peers, entry.get("result", ""))
                 if entry["outcome"] == "committed" and xid not in self.lost:
                     self.pending[xid] = 0
 
@@ -246,24 +250,31 @@ def audit_histories(
         accounts[node].close(is_gone=node in killed)
     half: dict[str, None] = {}
     lost: set[str] = set()
-    for account in accounts.values():
+    behind: set[tuple[str, str]] = set()
+    for node, account in accounts.items():
         half.update(dict.fromkeys(account.skipped))
         lost |= account.lost
-        for xid, (outcome, peer) in account.outcomes.items():
-            if outcome != "committed" or peer not in accounts:
+        for xid, (outcome, peers, result) in account.outcomes.items():
+            if outcome != "committed":
                 continue
-            theirs = accounts[peer].outcomes.get(xid)
-            if theirs is not None and theirs[0] == "committed":
-                continue
-            if xid in account.uncertain or (theirs is None and accounts[peer].was_killed):
-                lost.add(xid)
-            else:
-                half[xid] = None
+            for peer in peers:
+                if peer == node or peer not in accounts:
+                    continue
+                theirs = accounts[peer].outcomes.get(xid)
+                if theirs is not None and theirs[0] == "committed":
+                    half.update({xid: None} if theirs[2] != result else {})
+                elif xid in account.uncertain or (theirs is None and accounts[peer].was_killed):
+                    lost.add(xid)
+                elif result:
+                    behind.add((xid, peer))
+                else:
+                    half[xid] = None
     return Audit(
         **_count_outcomes(accounts.values()),
         half_applied=tuple(half),
         lost_in_kill=len(lost - half.keys()),
         unconfirmed=sum(len(account.pending) for account in accounts.values()),
+        left_behind=len(behind),
     )
 
 
@@ -271,7 +282,7 @@ def _count_outcomes(accounts: Iterable[_Account]) -> dict[str, int]:
     """Count distinct exchanges by the best that became of them."""
     found: dict[str, set[str]] = {}
     for account in accounts:
-        for xid, (outcome, _) in account.outcomes.items():
+        for xid, (outcome, *_) in account.outcomes.items():
             found.setdefault(xid, set()).add(outcome)
     best = [
         next(kind for kind in ("committed", "aborted", "declined") if kind in outcomes)

@@ -371,6 +371,7 @@ class Node:
         handlers, finalizer = training.handlers, training.finalizer
         trainer.handlers = handlers.by_kind()
         handlers.groups.on_mean = self._note_mean
+        handlers.groups.on_record = self._log.mean_ended
         trainer.on_log_round = handlers.log.worker_ready
         trainer.briefing = Briefing(
             self._identity.peer_id,

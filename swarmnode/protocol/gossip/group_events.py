@@ -54,7 +54,8 @@ class Begin:
     """Average with ``members``, this node among them or not.
 
     Attributes:
-        n_pieces: into how many pieces the vector is cut, the same for all members.
+        pieces_max: into how many pieces the vector can be cut at most, the same for all members.
+            A plan has as many as contributors, so that each reduces its part, if that is no more.
         weight: of this node's payload in the mean, above 0; what it counts, ``fair_weights`` says.
         weights: of ``members`` in their order, where all of them know these beforehand: then
             nothing else counts. Empty: each tells its own.
@@ -63,17 +64,20 @@ class Begin:
         electorate: finish only in a view with a majority of these; of exactly one half, with the
             smallest id. Empty: any view may finish.
         needs_all: finish only with all members, or not at all.
+        lineage, attempt: what ENLIST says of the run, for those who do not know its name.
     """
 
     gid: bytes
     members: tuple[PeerId, ...]
-    n_pieces: int
+    pieces_max: int
     weight: float
     enlist_s: float
     transfer_s: float
     electorate: tuple[PeerId, ...] = ()
     needs_all: bool = False
     weights: tuple[float, ...] = ()
+    lineage: int | None = None
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -147,11 +151,21 @@ class TakePayload:
 
 
 @dataclass(frozen=True)
+class UsePlan:
+    """From now on the vector is cut into ``n_pieces``; shares and sums of another plan are over."""
+
+    gid: bytes
+    plan: bytes
+    n_pieces: int
+
+
+@dataclass(frozen=True)
 class SendShare:
-    """Stream the own payload of a piece."""
+    """Stream the own payload of a piece of the plan in use."""
 
     gid: bytes
     peer: PeerId
+    plan: bytes
     piece: int
     weight: float
 
@@ -186,10 +200,7 @@ class KeepSum:
 
 @dataclass(frozen=True)
 class Reduce:
-    """Compute the mean of a piece over ``contributors`` by ``weights``, in that order.
-
-    Sums of another plan are of no use any more.
-    """
+    """Compute the mean of a piece over ``contributors`` by ``weights``, in that order."""
 
     gid: bytes
     plan: bytes
@@ -228,6 +239,7 @@ class Abort:
 Effect = (
     Send
     | TakePayload
+    | UsePlan
     | SendShare
     | SendSum
     | KeepShare

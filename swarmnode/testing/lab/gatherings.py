@@ -1,9 +1,11 @@
 """Group means and the log of the laboratory.
 
-GROUP: a round waits for every node that is alive, at most ``PATIENCE``; the mean is that of those
-who came with the same base version and whose payload arrived, the same bits for each of them. As
-in a daemon, one group of a round holds GROUP_MEMBERS_MAX: the others train beside it. And whoever
-is on another lineage than most is told so (daemon/exchange/intent_handlers.py), here without delay.
+GROUP: a round waits for every node that is alive, at most ``PATIENCE``, and in a lineage for the
+share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE); the mean is that of
+those who came with the same base version and whose payload arrived, the same bits for each of them.
+As in a daemon it goes through the codec, a round of a lineage has a quorum of those who are alive
+or comes to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. And whoever
+is on another lineage than most is told so (daemon/exchange/intent_handlers.py), here without any delay.
 LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the
 first; what comes later is in the next one. Every node sees the same rounds in the same order, each
 at its own time.
@@ -11,20 +13,25 @@ at its own time.
 
 from __future__ import annotations
 
+from collections import deque
+
 import torch
 
 from swarmnode import limits
 from swarmnode.errors import WorkerError
 from swarmnode.protocol.gossip import matching
+from swarmnode.protocol.gossip.group_events import has_majority
 from swarmnode.protocol.gossip.groups import fair_weights, seats
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.strategies.base import Exchange, Intent, Record
+from swarmnode.testing.lab.codecs import through
 from swarmnode.testing.lab.sides import Side, refusal, take_view
 from swarmnode.testing.lab.world import Node, World
 
 PATIENCE = 4.0  # units of time that a round waits for its last member
 
-Round = tuple[str, int, int]  # tag, fragment, round
+Round = tuple[str, int, int | bytes]  # tag, fragment, round; in a lineage, on what it stands
+_OVER_MAX = 64  # means of a topic that a daemon remembers
 
 
 class Gatherings:
@@ -34,6 +41,8 @@ class Gatherings:
         self._world = world
         self._open: dict[Round, dict[int, Intent]] = {}
         self._over: dict[tuple[str, int], int] = {}  # the last round that closed
+        self._posted_at: dict[int, float] = {}
+        self._made: deque[Round] = deque(maxlen=_OVER_MAX)  # in a lineage, and those under way
         self.log: list[tuple[Record, ...]] = []
         self._unlogged: dict[int, Record] = {}
         self._late: list[Record] = []
@@ -45,14 +54,19 @@ class Gatherings:
 
     def gather(self, node: Node, intent: Intent) -> None:
         """Come to a round, and close it if nobody is missing."""
-        key = (intent.tag, intent.fragment, intent.round)
+        in_lineage = intent.lineage is not None
+        key = (intent.tag, intent.fragment, intent.base_version if in_lineage else intent.round)
         self._note_lineage(node.number, intent)
-        if self._over.get(key[:2], -1) >= intent.round:
+        is_over = self._over.get(key[:2], -1) >= intent.round
+        if key in self._made if in_lineage else is_over:
+            self._world.tally.aborted += in_lineage
             node.strategy.on_abort(intent, "the round is over")
             return
+        patience = self._patience(node.number) if in_lineage else PATIENCE
         if key not in self._open:
             self._open[key] = {}
-            self._world.at(self._world.now + PATIENCE, lambda: self._close(key))
+            opened = self._open[key]
+            self._world.at(self._world.now + patience, lambda: self._lose_patience(key, opened))
         if not self._has_place(node, intent):
             self._world.tally.aborted += 1
             node.strategy.on_abort(intent, "others have all places of the group")
@@ -63,6 +77,13 @@ class Gatherings:
             for other in self._world.up
         ):
             self._close(key)
+
+    def _patience(self, number: int) -> float:
+        """Return how long a node waits for the others, which comes again to a mean of a lineage."""
+        now = self._world.now
+        before = self._posted_at.get(number, now)
+        self._posted_at[number] = now
+        return max(PATIENCE, limits.GROUP_ENLIST_SHARE * (now - before))
 
     def _has_place(self, node: Node, intent: Intent) -> bool:
         """Whether a node takes part where not all can; see ``daemon/exchange/group/groups.py``."""
@@ -106,12 +127,20 @@ class Gatherings:
             if self.preferred(node.number):
                 node.strategy.on_stray()
 
+    def _lose_patience(self, key: Round, opened: dict[int, Intent]) -> None:
+        if self._open.get(key) is opened:  # not the next attempt at the same mean
+            self._close(key)
+
     def _close(self, key: Round) -> None:
         if key not in self._open:
             return
-        self._over[key[:2]] = key[2]
         world = self._world
         came = self._open.pop(key)
+        if isinstance(key[2], bytes):
+            self._close_in_lineage(key, came)
+            self._tell_strays()
+            return
+        self._over[key[:2]] = key[2]
         ids = [world.ids[number] for number in came if world.nodes[number].is_up]
         salt = f"{world.seed}/{key[0]}/{key[1]}".encode()
         ordered = [world.ids.index(i) for i in matching.order(salt, key[2], ids)]
@@ -122,7 +151,21 @@ class Gatherings:
                 self._begin([(world.nodes[i], came[i]) for i in alike[begin : begin + size]])
         self._tell_strays()
 
-    def _begin(self, group: list[tuple[Node, Intent]]) -> None:
+    def _close_in_lineage(self, key: Round, came: dict[int, Intent]) -> None:
+        """One mean over all who came, if they are a quorum of those who are alive."""
+        world = self._world
+        there = [(world.nodes[number], came[number]) for number in sorted(came)]
+        there = [(node, intent) for node, intent in there if node.is_up]
+        live = {node.peer_id for node in world.up if self._has_place(node, there[0][1])}
+        if has_majority(live, [node.peer_id for node, _ in there]):
+            self._made.append(key)
+            self._begin(there, key)
+            return
+        for node, intent in there:
+            world.tally.aborted += 1
+            node.strategy.on_abort(intent, "too few are left")
+
+    def _begin(self, group: list[tuple[Node, Intent]], key: Round | None = None) -> None:
         sides = []
         for node, intent in group:
             try:
@@ -134,24 +177,27 @@ class Gatherings:
                 node.strategy.on_abort(intent, str(error))
         latency = self._world.draw_latency()
         if latency:
-            self._world.at(self._world.now + latency, lambda: self._end(sides))
+            self._world.at(self._world.now + latency, lambda: self._end(sides, key))
         else:
-            self._end(sides)
+            self._end(sides, key)
 
-    def _end(self, sides: list[Side]) -> None:
+    def _end(self, sides: list[Side], key: Round | None) -> None:
         present = self._plausible([side for side in sides if side.is_there])
-        if len(present) < 2:
+        if len(present) < 2 or not self._has_quorum(present, key):
+            if key in self._made:
+                self._made.remove(key)  # it may be tried again
             for side in present:
                 self._world.tally.aborted += 1
                 side.node.strategy.on_abort(side.intent, "nobody else came")
             return
-        mean = weighted_mean(present)
+        mean = coded_mean(self._world, present)
         ids = tuple(sorted(side.node.peer_id for side in present))
         self._world.tally.exchanges += 1
         for side in present:
             node, intent = side.node, side.intent
             self._moved.setdefault(node.number, True)
-            # A scattered and gathered mean: each node sends and receives it about twice.
+            # A reduce-scatter and an all-gather, both in the codec: each node sends all but its
+            # own piece, and that one's sum to all others.
             self._world.tally.bytes += 2 * side.bytes * (len(present) - 1) // len(present)
             exchange = Exchange(
                 intent=intent,
@@ -163,6 +209,11 @@ class Gatherings:
                 present=ids,
             )
             self._world.deliver(node, exchange, side.meta.steps + intent.apply_after_steps)
+
+    def _has_quorum(self, present: list[Side], key: Round | None) -> bool:
+        intent = present[0].intent
+        live = {node.peer_id for node in self._world.up if self._has_place(node, intent)}
+        return key is None or has_majority(live, [side.node.peer_id for side in present])
 
     def _plausible(self, sides: list[Side]) -> list[Side]:
         """Drop whose share most of the others refuse: one of them reduces each piece of it."""
@@ -232,6 +283,13 @@ class Gatherings:
             self._read[number] = position + 1
             self._world.flow(node)
             node.strategy.on_records(position, self.log[position])
+
+
+def coded_mean(world: World, sides: list[Side]) -> dict[str, torch.Tensor]:
+    """Return the mean of what each sent, by weight, as it arrives."""
+    codecs = {view.name: view.codec or world.codec for view in sides[0].intent.views}
+    means = weighted_mean(sides)
+    return {name: through(codecs[name], mean)[0] for name, mean in means.items()}
 
 
 def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
