@@ -5,7 +5,7 @@ share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE); t
 those who came with the same base version and whose payload arrived, the same bits for each of them.
 As in a daemon it goes through the codec, a round of a lineage has a quorum of those who are alive
 or comes to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. And whoever
-is on another lineage than most is told so (daemon/exchange/intent_handlers.py), here without any delay.
+is on another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
 LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the
 first; what comes later is in the next one. Every node sees the same rounds in the same order, each
 at its own time.
