@@ -17,6 +17,7 @@ import trio
 
 from swarmnode import __version__, limits
 from swarmnode.daemon.exchange.mixing import InThread
+from swarmnode.daemon.membership.assignment import Shards
 from swarmnode.daemon.membership.report import PeerReport
 from swarmnode.daemon.status.phases import Member, Training
 from swarmnode.net.paths import path_of
