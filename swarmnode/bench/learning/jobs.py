@@ -73,9 +73,13 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     aborted: float = 0.0
 
 
+_ASKED: Any = list[Job] | Evaluation  # msgspec takes what mypy has no word for
+
+
 def parse_jobs(text: str) -> list[Job] | Evaluation:
     """Return what a process is asked. Raises ConfigError."""
     try:
-        return msgspec.json.decode(text, type=list[Job] | Evaluation)
+        found: list[Job] | Evaluation = msgspec.json.decode(text, type=_ASKED)
     except msgspec.ValidationError as error:
         raise ConfigError(f"expected jobs, got {text[:200]!r}: {error}") from error
+    return found

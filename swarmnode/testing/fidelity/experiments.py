@@ -20,6 +20,7 @@ from swarmnode.testing.fidelity.gossip import a2cid2_digits, a2cid2_rings
 from swarmnode.testing.fidelity.merging import final_merge, vanishing_variance
 from swarmnode.testing.fidelity.outer import noloco_boundary, noloco_digits, noloco_variance
 from swarmnode.testing.fidelity.overlap import codecs, diloco, streaming
+from swarmnode.testing.lab.isolation import isolated
 
 EXPERIMENTS: dict[str, Callable[[bool], Finding]] = {
     "dadao": dadao,
@@ -50,8 +51,19 @@ def run_experiment(name: str, *, is_quick: bool) -> Finding:
     began_s = time.process_time()
     found = EXPERIMENTS[name](is_quick)
     assert found.name == name, "the page finds a finding by its name"
+    if not is_quick:
+        found = msgspec.structs.replace(
+            found, fails_isolated=failures_isolated(name, is_quick=False)
+        )
     taken_s = round(time.process_time() - began_s, 1)
     return msgspec.structs.replace(found, cpu_s=taken_s, made_with=made_with(), is_quick=is_quick)
+
+
+def failures_isolated(name: str, *, is_quick: bool) -> list[str]:
+    """Return which figures are not as expected with exchange switched off."""
+    with isolated():
+        found = EXPERIMENTS[name](is_quick)
+    return [check.what for check in found.checks if not check.holds]
 
 
 def made_with() -> dict[str, str]:

@@ -81,4 +81,4 @@ class TextTask(LabTask):
         loss.backward()  # type: ignore[no-untyped-call]
         gradient = self._arena.gradient()
         self._model.zero_grad(set_to_none=True)
-        return float(loss), gradient
+        return loss.item(), gradient
