@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from swarmnode.bench.learning.jobs import Trained
-from swarmnode.errors import WorkerError
 
 _FLOAT32_BYTES = 4
 
@@ -33,7 +32,7 @@ class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
     sent_bytes: float
 
     @property
-    def share_own(self) -> float:
+    def share_own(self) -> float | None:
         """See ``share``."""
         return share(self.alone, self.data_parallel, self.swarm.own_loss)
 
@@ -42,7 +41,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What is printed; losses in nats per byte, a mean over the seeds.
 
     Attributes:
-        share_own, share_mean: of the gain of data parallelism, what the swarm keeps.
+        share_own, share_mean: of the gain of data parallelism, what the swarm keeps; None: it
+            gained nothing, as in runs that are too short.
         bytes_per_node: all that a node has sent.
         bytes_ratio: that over data parallelism's float32, one model a step.
         exchange_bytes_ratio: the same of exchanges alone, without snapshots, state and control.
@@ -57,8 +57,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel: float
     swarm_own: float
     swarm_mean: float
-    share_own: float
-    share_mean: float
+    share_own: float | None
+    share_mean: float | None
     bytes_per_node: int
     bytes_ratio: float
     exchange_bytes_ratio: float
@@ -67,14 +67,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seeds: list[int]
 
 
-def share(alone: float, data_parallel: float, swarm: float) -> float:
-    """Return (alone − swarm) / (alone − data parallel). Raises WorkerError where none is gained."""
+def share(alone: float, data_parallel: float, swarm: float) -> float | None:
+    """Return (alone − swarm) / (alone − data parallel); None where that gains nothing."""
     if not data_parallel < alone:
-        raise WorkerError(
-            f"bench learning: expected data parallelism to gain over one node alone"
-            f" ({alone:.4f}), got {data_parallel:.4f}: take more steps or more text"
-        )
-    return (alone - swarm) / (alone - data_parallel)
+        return None
+    return round((alone - swarm) / (alone - data_parallel), 4)
 
 
 def combine(
@@ -101,8 +98,8 @@ def combine(
         data_parallel=round(data_parallel, 5),
         swarm_own=round(own, 5),
         swarm_mean=round(of_mean, 5),
-        share_own=round(share(alone, data_parallel, own), 4),
-        share_mean=round(share(alone, data_parallel, of_mean), 4),
+        share_own=share(alone, data_parallel, own),
+        share_mean=share(alone, data_parallel, of_mean),
         bytes_per_node=round(sent_bytes),
         bytes_ratio=float(f"{sent_bytes / reduced_bytes:.4g}"),
         exchange_bytes_ratio=float(f"{exchanged_bytes / reduced_bytes:.4g}"),
@@ -118,7 +115,7 @@ def format_seed(result: SeedResult) -> str:
         f"seed {result.seed}: alone {result.alone:.4f} (lr {result.alone_lr:g}), data parallel"
         f" {result.data_parallel:.4f} (lr {result.data_parallel_lr:g}), swarm"
         f" {result.swarm.own_loss:.4f} own, {result.swarm.mean_loss:.4f} mean:"
-        f" share {result.share_own:.2f}"
+        f" share {_percent(result.share_own)}"
     )
 
 
@@ -131,8 +128,8 @@ def format_outcome(outcome: Outcome) -> str:
             f"held-out loss: one node alone {outcome.alone:.4f}, data parallel"
             f" {outcome.data_parallel:.4f}, swarm {outcome.swarm_own:.4f} own,"
             f" {outcome.swarm_mean:.4f} mean model",
-            f"of the gain of data parallelism the swarm keeps {outcome.share_own:.0%} (own models),"
-            f" {outcome.share_mean:.0%} (mean model)",
+            f"of the gain of data parallelism the swarm keeps {_percent(outcome.share_own)} (own"
+            f" models), {_percent(outcome.share_mean)} (mean model)",
             f"bytes of a node: {outcome.bytes_per_node / 1e6:.2f} MB, {_part(outcome.bytes_ratio)}"
             f" of data parallelism's float32; exchanges alone"
             f" {_part(outcome.exchange_bytes_ratio)}",
@@ -145,6 +142,10 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     """Return all of it for ``--json``."""
     found: dict[str, Any] = msgspec.to_builtins(outcome)
     return found
+
+
+def _percent(part: float | None) -> str:
+    return "unknown: nothing was gained" if part is None else f"{part:.0%}"
 
 
 def _part(ratio: float) -> str:

@@ -7,7 +7,7 @@ from swarmnode.bench.learning.jobs import Evaluation, Job, Trained, parse_jobs
 from swarmnode.bench.learning.rates import TASK_LR, baseline_lrs, lr_factor
 from swarmnode.bench.learning.run import deal_jobs
 from swarmnode.cli.bench import _json_object, _seeds
-from swarmnode.errors import ConfigError, WorkerError
+from swarmnode.errors import ConfigError
 
 
 def _job(nodes: int, steps: int = 10) -> Job:
@@ -57,8 +57,11 @@ def test_the_json_has_the_fields_that_scripts_read() -> None:
 
 
 def test_without_a_gain_there_is_no_share() -> None:
-    with pytest.raises(WorkerError, match="expected data parallelism to gain"):
-        outcome.share(2.0, 2.0, 2.0)
+    assert outcome.share(2.0, 2.0, 2.0) is None
+    found = outcome.combine(
+        [_result(1, 2.0, 2.0, 2.1)], nodes=4, steps=100, strategy="streaming", engine="lab"
+    )
+    assert "unknown: nothing was gained" in outcome.format_outcome(found)
 
 
 def test_the_longest_jobs_are_dealt_first() -> None:
