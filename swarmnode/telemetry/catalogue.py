@@ -303,7 +303,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     ),
     _counter(
         "exchange_bytes_total",
-        "Payload of exchanges with a partner that committed.",
+        "Payload of exchanges that committed, and of groups.",
         Label("direction", DIRECTIONS),
     ),
     _counter("exchanges_applied_total", "Committed exchanges that the worker has merged."),

@@ -265,6 +265,7 @@ def test_nodes_that_began_from_other_weights_do_not_exchange():
 # --- digits --------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim
 @SEEDS
 def test_the_whole_recipe_learns_digits_for_a_fifth_of_the_bytes(seed):
     arena, found = digits(Streaming, {"every": 20}, seed=seed)

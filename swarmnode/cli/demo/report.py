@@ -10,15 +10,15 @@ committed and was not merged yet. Both are counted apart, because no protocol ca
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from swarmnode import limits
+from swarmnode.cli.demo.picture import Line, Picture, Point, draw, paced
 from swarmnode.cli.demo.run import SWARM_NAME, DemoRun
 from swarmnode.cli.demo.view import LiveView
-from swarmnode.errors import ConfigError
 from swarmnode.processes.worker_tools import run_offline, stream_offline
 from swarmnode.store.files import read_history
 from swarmnode.store.swarms import read_manifest
@@ -40,8 +40,8 @@ def report(run: DemoRun, out: Path, view: LiveView) -> dict[str, Any]:
     view.say(f"now one node alone for the same {max(steps)} steps")
     alone = _train_alone(run, max(steps), data)
     text = run_offline("generate", str(out / "model"), "--prompt", "The ", "--length", "200", *data)
-    curves = {node.name: node.curve for node in run.nodes}
-    _draw(curves, alone, run, out / "loss.png", view)
+    if not draw(_picture(run, losses, alone), out / "loss.png"):
+        view.say("no loss.png without matplotlib: pip install '.[plot]' in the clone of swarmnode")
     audit = audit_histories(
         {node.status["peer"]: read_history(node.paths.history) for node in run.nodes}
     )
@@ -91,48 +91,22 @@ def _train_alone(run: DemoRun, steps: int, data: tuple[str, ...]) -> Curve:
     return [(line["step"], line["eval_loss"]) for line in lines]
 
 
-def _draw(curves: dict[str, Curve], alone: Curve, run: DemoRun, path: Path, view: LiveView) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        view.say("no loss.png without matplotlib: pip install '.[plot]' in the clone of swarmnode")
-        return
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(*zip(*alone, strict=True), color="0.45", linestyle="--", label="one node alone")
-    for name, curve in curves.items():
-        label = f"{name} (killed and restarted)" if name == run.victim.name else name
-        axes.plot(*_gapped(curve), linewidth=1.4, label=label)
-    axes.axvline(run.killed_at_step, color="0.7", linewidth=0.8)
-    axes.annotate(
-        f"{run.victim.name} killed; it goes on from its last snapshot",
-        (run.killed_at_step, axes.get_ylim()[1]),
-        xytext=(4, -10),
-        textcoords="offset points",
-        fontsize=8,
-        color="0.35",
+def _picture(run: DemoRun, losses: Sequence[float], alone: Curve) -> Picture:
+    """Return what is drawn: the figures that are printed are its last points."""
+    lines = []
+    for node, loss in zip(run.nodes, losses, strict=True):
+        name = f"{node.name}, killed and restarted" if node is run.victim else node.name
+        last = node.points[-1]
+        end = Point(last.at_s, node.swarm_tokens, node.status["step"], loss)
+        lines.append(Line(name, [*node.points, end], loss))
+    pace = run.nodes[0].points  # the first node has taken the most steps
+    return Picture(
+        nodes=lines,
+        alone=Line("one node alone", paced(alone, pace, len(lines)), alone[-1][1]),
+        killed=run.victim.name,
+        killed_at=run.killed_at,
+        loss=sum(losses) / len(losses),
     )
-    axes.set_xlabel("steps of a node")
-    axes.set_ylabel("loss on held-out text (nats per byte)")
-    axes.set_title(f"{len(curves)} nodes that train together, and one alone")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    if path.stat().st_size == 0:
-        raise ConfigError(f"{path} came out empty")
-
-
-def _gapped(curve: Curve) -> tuple[list[int], list[float]]:
-    """Break the line where a restart went back to a snapshot."""
-    steps: list[int] = []
-    losses: list[float] = []
-    for step, loss in curve:
-        if steps and step < steps[-1]:
-            steps.append(step)
-            losses.append(float("nan"))
-        steps.append(step)
-        losses.append(loss)
-    return steps, losses
 
 
 def _say_figures(

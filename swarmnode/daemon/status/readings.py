@@ -199,6 +199,7 @@ def _exchanges(readings: Readings, view: NodeView) -> None:
     match view.work:
         case Training() as training:
             _pairs(readings, training.exchanges)
+            _payload_bytes(readings, training)
             _other_kinds(readings, training.handlers)
             applications = training.trainer.applications
             readings.set("exchanges_applied_total", applications.applied)
@@ -214,12 +215,17 @@ def _pairs(readings: Readings, exchanges: Exchanges) -> None:
     del failures[""]  # those that committed
     readings.each("exchange_failures_total", failures)
     readings.set("exchanges_half_applied_total", core.half_applied_total)
-    readings.set("exchange_bytes_total", totals.payload_sent_bytes, "sent")
-    readings.set("exchange_bytes_total", totals.payload_received_bytes, "received")
     for phase, seconds in totals.phases().items():
         readings.set("codec_seconds_total", seconds, phase.removesuffix("_s"))
     readings.set("encode_error_ratio", totals.encode_error_ratio)
     readings.set("consensus_distance_ratio", totals.distance_ratio)
+
+
+def _payload_bytes(readings: Readings, training: Training) -> None:
+    totals, runs = training.exchanges.totals, training.handlers.groups.runs
+    sent, received = totals.payload_sent_bytes, totals.payload_received_bytes
+    readings.set("exchange_bytes_total", sent + runs.sent_bytes, "sent")
+    readings.set("exchange_bytes_total", received + runs.received_bytes, "received")
 
 
 def _other_kinds(readings: Readings, handlers: IntentHandlers) -> None:
