@@ -322,11 +322,13 @@ class Run:
             self.give_up("nobody else is left")
             return
         plan = plan_id(self.gid, contributors)
-        if self._plan is None or self._plan.plan != plan:
-            if self._plan is not None and self._plan.is_prepared:
+        used = self._plan
+        if used is None or used.plan != plan:
+            if used is not None and used.is_prepared:
                 raise InvariantViolation("a mean that was prepared may not be given up")
-            self._use(_Plan(contributors, plan, self._n_pieces(contributors), set(), set()))
-        if self._plan.is_prepared:
+            used = _Plan(contributors, plan, self._n_pieces(contributors), set(), set())
+            self._use(used)
+        if used.is_prepared:
             self._send_prepared(self.view)
         self._ask()
         for peer in self.view:

@@ -184,7 +184,7 @@ class Gatherings:
     def _end(self, sides: list[Side], key: Round | None) -> None:
         present = self._plausible([side for side in sides if side.is_there])
         if len(present) < 2 or not self._has_quorum(present, key):
-            if key in self._made:
+            if key is not None and key in self._made:
                 self._made.remove(key)  # it may be tried again
             for side in present:
                 self._world.tally.aborted += 1
