@@ -293,12 +293,16 @@ def coded_mean(world: World, sides: list[Side]) -> dict[str, torch.Tensor]:
 
 
 def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
-    """Return the mean of what each sent, by weight, summed in float64 in the order given."""
+    """Return the mean of what each sent, by weight, summed in float64 in the order given.
+
+    One product, one sum and one division each, as ``tensor/mean.py`` has it for daemons: means of
+    three often lie in the middle of two float32, and any other order rounds some of them apart.
+    """
     weights = fair_weights([side.intent.weight for side in sides])
     means = {}
     for name, first in sides[0].sent.items():
         summed = torch.zeros_like(first, dtype=torch.float64)
         for side, weight in zip(sides, weights, strict=True):
-            summed.add_(side.sent[name].double(), alpha=weight / sum(weights))
-        means[name] = summed.to(first.dtype)
+            summed += side.sent[name].double() * weight
+        means[name] = (summed / sum(weights)).to(first.dtype)
     return means
