@@ -1,4 +1,4 @@
-"""A DiLoCo node that is behind, or on another lineage than most: when it asks, whom it believes."""
+"""A node that is behind, or on another lineage than most: when it asks, and whom it believes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CatchUps:
         ((peer, received),) = exchange.got.items()
         place = read_place(received.views["place"])
         if isinstance(place, Place):
-            vectors = {name: received.views[name] for name in ("phi", "b")}
+            vectors = {name: view for name, view in received.views.items() if name != "place"}
             why = (
                 self._words.refusal(peer, place, own_round)
                 or not_finite(vectors)

@@ -1,15 +1,19 @@
-"""Group means and the log of the laboratory.
+"""Group means, gatherings and the log of the laboratory.
 
 GROUP: a round waits for every node that is alive, at most ``PATIENCE``; the mean is that of those
 who came with the same base version and whose payload arrived, the same bits for each of them. As
 in a daemon, one group of a round holds GROUP_MEMBERS_MAX: the others train beside it. And whoever
 is on another lineage than most is told so (daemon/exchange/lineages.py), here without any delay.
+GATHER: the same rounds, of at most GATHER_MEMBERS_MAX; each gets what all of them sent, and sends
+its own to every other one.
 LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the
 first; what comes later is in the next one. Every node sees the same rounds in the same order, each
 at its own time.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import torch
 
@@ -18,7 +22,7 @@ from swarmnode.errors import WorkerError
 from swarmnode.protocol.gossip import matching
 from swarmnode.protocol.gossip.groups import fair_weights, seats
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
-from swarmnode.strategies.base import Exchange, Intent, Record
+from swarmnode.strategies.base import Exchange, Intent, Kind, Message, Record
 from swarmnode.testing.lab.sides import Side, refusal, take_view
 from swarmnode.testing.lab.world import Node, World
 
@@ -68,7 +72,10 @@ class Gatherings:
         """Whether a node takes part where not all can; see ``daemon/exchange/group/groups.py``."""
         if intent.group_size_max and intent.lineage is None:
             return True  # any number of groups
-        size = min(intent.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
+        most = limits.GROUP_MEMBERS_MAX
+        if intent.kind is Kind.GATHER:
+            most = min(most, limits.GATHER_MEMBERS_MAX)
+        size = min(intent.group_size_max or most, most)
         return node.peer_id in seats((other.peer_id for other in self._world.up), size)
 
     # --- lineages ------------------------------------------------------------------------
@@ -145,14 +152,17 @@ class Gatherings:
                 self._world.tally.aborted += 1
                 side.node.strategy.on_abort(side.intent, "nobody else came")
             return
-        mean = weighted_mean(present)
+        is_gathering = present[0].intent.kind is Kind.GATHER
+        mean = {} if is_gathering else weighted_mean(present)
         ids = tuple(sorted(side.node.peer_id for side in present))
         self._world.tally.exchanges += 1
         for side in present:
             node, intent = side.node, side.intent
             self._moved.setdefault(node.number, True)
+            others = len(present) - 1
             # A scattered and gathered mean: each node sends and receives it about twice.
-            self._world.tally.bytes += 2 * side.bytes * (len(present) - 1) // len(present)
+            share = others if is_gathering else 2 * others / len(present)
+            self._world.tally.bytes += int(side.bytes * share)
             exchange = Exchange(
                 intent=intent,
                 meta=side.meta,
@@ -161,11 +171,17 @@ class Gatherings:
                 steps_since=0,  # known when it is applied
                 mean={name: tensor.clone() for name, tensor in mean.items()},
                 present=ids,
+                messages=_messages(present) if is_gathering else (),
             )
             self._world.deliver(node, exchange, side.meta.steps + intent.apply_after_steps)
 
     def _plausible(self, sides: list[Side]) -> list[Side]:
-        """Drop whose share most of the others refuse: one of them reduces each piece of it."""
+        """Drop whose share most of the others refuse: one of them reduces each piece of it.
+
+        A gathering drops nothing: its merge rule makes no message longer than most are.
+        """
+        if sides and sides[0].intent.kind is Kind.GATHER:
+            return sides
         kept = []
         for side in sides:
             others = [other for other in sides if other is not side]
@@ -232,6 +248,19 @@ class Gatherings:
             self._read[number] = position + 1
             self._world.flow(node)
             node.strategy.on_records(position, self.log[position])
+
+
+def _messages(sides: list[Side]) -> tuple[Message, ...]:
+    """Return what each of them sent, in order of their ids."""
+    ordered = sorted(sides, key=lambda side: side.node.peer_id)
+    return tuple(
+        Message(bytes(side.node.peer_id), partial(_read, next(iter(side.sent.values()))))
+        for side in ordered
+    )
+
+
+def _read(sent: torch.Tensor) -> torch.Tensor:
+    return sent.to(torch.float32, copy=True)
 
 
 def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:

@@ -24,7 +24,7 @@ from swarmnode.strategies.registry import find_strategy
 from swarmnode.tensor.formats import find_format
 from tests.unit.cli.test_trust import manifest
 
-NAMES = ("a2cid2", "dadao", "diloco", "noloco", "one-byte", "pair-average", "streaming")
+NAMES = ("a2cid2", "dadao", "diloco", "noloco", "one-byte", "pair-average", "sparse", "streaming")
 
 
 def fit(
@@ -102,6 +102,12 @@ def test_an_unknown_codec_is_named() -> None:
 def test_one_byte_sends_no_vector() -> None:
     for codec in ("SIGN64", "E3M0", "RAW32"):
         fit("one-byte", codec)
+
+
+def test_a_gathering_feeds_back_what_it_did_not_send() -> None:
+    fit("sparse", "Q8B64", kept=64)
+    with pytest.raises(ConfigError, match="TK2: it needs error feedback, which sparse does not do"):
+        fit("sparse", "TK2")
 
 
 def test_all_in_one_group_are_sixteen_at_most() -> None:
