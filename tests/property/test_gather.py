@@ -1,4 +1,4 @@
-"""Whoever dies, lies or is silent: all get every message that somebody honest has, in fair shares."""
+"""Whoever dies, lies or is silent: all get every message that an honest member has."""
 
 import random
 from functools import partial
@@ -107,7 +107,9 @@ def test_an_author_that_shows_two_messages_gives_one_of_them_to_each_until_the_s
 def test_what_is_not_in_the_set_is_not_fetched():
     world = GatherWorld(4, 1)
     member, *others = world.members
-    announced = [world.terms.announce(each.identity, bytes([i]) * 32) for i, each in enumerate(others)]
+    announced = [
+        world.terms.announce(each.identity, bytes([i]) * 32) for i, each in enumerate(others)
+    ]
     for each in announced:
         member.feed(events.Announce(each))
     assert len(member.running) == 3
@@ -147,7 +149,9 @@ def test_strangers_and_digests_that_are_not_known_make_no_difference():
 
 def test_a_set_is_the_same_bytes_whoever_makes_it_and_is_read_by_all():
     world = GatherWorld(4, 1)
-    announced = [world.terms.announce(m.identity, bytes([i]) * 32) for i, m in enumerate(world.members)]
+    announced = [
+        world.terms.announce(m.identity, bytes([i]) * 32) for i, m in enumerate(world.members)
+    ]
     data = world.terms.make_set(announced)
     assert world.terms.make_set(reversed(announced)) == data
     entries = world.terms.read_set(data)
@@ -187,7 +191,9 @@ def test_an_announcement_counts_in_its_own_run_and_size_only():
 def test_bytes_of_a_set_with_faults_are_refused_or_read_as_what_was_signed(seed):
     rng = random.Random(seed)
     world = GatherWorld(3, 1)
-    announced = [world.terms.announce(m.identity, bytes([i]) * 32) for i, m in enumerate(world.members)]
+    announced = [
+        world.terms.announce(m.identity, bytes([i]) * 32) for i, m in enumerate(world.members)
+    ]
     data = bytearray(world.terms.make_set(announced))
     for _ in range(rng.randrange(1, 4)):
         data[rng.randrange(len(data))] = rng.randrange(256)

@@ -371,7 +371,7 @@ class Node:
             swarm_id=self._link.swarm_id,
             part=part,
             trainer=trainer,
-            self_id=self._identity.peer_id,
+            signer=self._identity,
             env=self.env,
         )
         trainer.handlers = handlers.by_kind()

@@ -7,6 +7,7 @@ from functools import partial
 
 import trio
 
+from swarmnode.daemon.exchange.gather.gathers import Gathers
 from swarmnode.daemon.exchange.group.groups import Groups
 from swarmnode.daemon.exchange.lineages import Lineages
 from swarmnode.daemon.exchange.log import Log
@@ -17,12 +18,17 @@ from swarmnode.daemon.worker.leases import IntentHandler
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
+from swarmnode.protocol.crdt.records import Signer
 from swarmnode.protocol.swarm import compatibility_key
 from swarmnode.wire.swarm import Manifest
 
 
 class IntentHandlers:
-    """Pairs, group means, pulls and the log of one swarm that is trained here."""
+    """Pairs, group means, gatherings, pulls and the log of one swarm that is trained here.
+
+    Args:
+        signer: this node's key.
+    """
 
     def __init__(
         self,
@@ -32,9 +38,10 @@ class IntentHandlers:
         swarm_id: bytes,
         part: SwarmPart,
         trainer: Trainer,
-        self_id: PeerId,
+        signer: Signer,
         env: Env,
     ) -> None:
+        self_id = signer.peer_id
         key = compatibility_key(manifest)
         services = part.members.services
         self.exchanges = exchanges
@@ -43,6 +50,17 @@ class IntentHandlers:
             swarm_id=swarm_id,
             key=key,
             codec_name=manifest.codec,
+            partners=part,
+            services=services,
+            lessor=trainer.lessor,
+            live=part.members.live,
+            env=env,
+        )
+        self.gathers = Gathers(
+            self_id=self_id,
+            key=key,
+            codec_name=manifest.codec,
+            signer=signer,
             partners=part,
             services=services,
             lessor=trainer.lessor,
@@ -59,9 +77,10 @@ class IntentHandlers:
             env=env,
         )
         self.lineages = Lineages(partial(_said_lineages, part, self_id), trainer.post)
-        self.groups.on_intent = self.lineages.intent_posted
-        self.groups.on_end = self.lineages.round_ended
-        self.groups.on_worker_gone = self.lineages.worker_gone
+        for rounds in (self.groups, self.gathers):
+            rounds.on_intent = self.lineages.intent_posted
+            rounds.on_end = self.lineages.round_ended
+            rounds.on_worker_gone = self.lineages.worker_gone
         self.pulls.prefers, self.pulls.on_pulled = self.lineages.preferred, self.lineages.pulled
         self.log = Log(
             self_id=self_id,
@@ -79,6 +98,7 @@ class IntentHandlers:
         return {
             "pair": self.exchanges,
             "group": self.groups,
+            "gather": self.gathers,
             "pull": self.pulls,
             "log": self.log,
         }
@@ -86,7 +106,7 @@ class IntentHandlers:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
-            for handler in (self.exchanges, self.groups, self.pulls, self.log):
+            for handler in (self.exchanges, self.groups, self.gathers, self.pulls, self.log):
                 await nursery.start(handler.run)
             task_status.started()
 

@@ -43,7 +43,7 @@ class BufferLease:
 
     Attributes:
         own: writable bytes of the own views: float32 [intent.numel], in their order.
-        room: writable bytes for what comes, of the same size.
+        room: writable bytes for what comes, of the same size; of a gathering all that there is.
         weights: how large the worker's weights are.
     """
 

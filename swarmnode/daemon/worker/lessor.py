@@ -178,7 +178,7 @@ class SlotLessor:
             slot=message.slot,
             generation=message.generation,
             own=slot[:size],
-            room=slot[half : half + size],
+            room=slot[half : 2 * half if ticket.intent.kind == "gather" else half + size],
             step=message.step,
             tokens=message.tokens,
             weights=Scale(message.weights_rms, message.weights_largest),

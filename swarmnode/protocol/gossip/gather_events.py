@@ -8,7 +8,6 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.gather_set import Announced
 from swarmnode.wire.exchange.gather import Have
 
-
 # --- events ------------------------------------------------------------------------------
 
 

@@ -78,9 +78,7 @@ class Terms:
         ordered = sorted(entries, key=lambda each: each.author)
         return encode_record(GatherSet(self.gid, tuple(each.signed for each in ordered)))
 
-    def read_set(
-        self, data: bytes, known: Collection[Announced] = ()
-    ) -> tuple[Announced, ...]:
+    def read_set(self, data: bytes, known: Collection[Announced] = ()) -> tuple[Announced, ...]:
         """Check the bytes of a set; return its messages in ascending order of their authors.
 
         ``known``: announcements that have been checked before; their signatures are not again.

@@ -215,7 +215,10 @@ def test_weights_must_be_finite(codec: Codec, weight: float) -> None:
             codec.merge(payload, target, *weights)
 
 
-@pytest.mark.parametrize("name", ["Q5", "TK4K64", "TK4K3", "TK4K0", "TK4K2050", "TK4K", "tk4", "TK2K64", "TK2K4", "TK2K2056"])
+@pytest.mark.parametrize(
+    "name",
+    ["Q5", "TK4K64", "TK4K3", "TK4K0", "TK4K2050", "TK4K", "tk4", "TK2K64", "TK2K4", "TK2K2056"],
+)
 def test_unknown_names_list_the_choices(name: str) -> None:
     with pytest.raises(ConfigError, match=f"no codec '{name}': choose RAW32, BF16, .* or TK2"):
         get_codec(name)
