@@ -394,8 +394,7 @@ class Node:
         await nursery.start(finalizer.run)
         await nursery.start(handlers.run)
         self.view.trainer, self.view.exchanges = trainer, exchanges
-        self.view.finalizer, self.view.groups = finalizer, handlers.groups
-        self.view.handlers = handlers
+        self.view.finalizer, self.view.handlers = finalizer, handlers
         self.volunteer.snapshot_bytes = snapshot_bytes_max(manifest.numel)
         self.volunteer.hold(trainer)
         await trainer.run()

@@ -103,6 +103,11 @@ class IntentHandlers:
             "log": self.log,
         }
 
+    @property
+    def rounds(self) -> Groups | Gathers:
+        """Of the kinds that meet in rounds the one that this swarm's strategy wants."""
+        return self.gathers if self.gathers.is_used else self.groups
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:

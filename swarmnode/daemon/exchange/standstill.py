@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from swarmnode import limits
+from swarmnode.daemon.exchange.gather.gathers import Gathers
 from swarmnode.daemon.exchange.group.groups import Groups
 from swarmnode.daemon.exchange.lineages import Lineages
 from swarmnode.daemon.exchange.log import Log
@@ -26,7 +27,9 @@ from swarmnode.daemon.exchange.log import Log
 _LOG_STILL_S = 8.0
 
 
-def find_standstills(log: Log, groups: Groups, lineages: Lineages, now: float) -> Mapping[str, str]:
+def find_standstills(
+    log: Log, groups: Groups | Gathers, lineages: Lineages, now: float
+) -> Mapping[str, str]:
     """Return what stands still, and what to do, by the words above; ``now`` is monotonic."""
     found = {
         "log": _of_log(log, now),
@@ -68,7 +71,7 @@ def _of_log(log: Log, now: float) -> str:
     )
 
 
-def _of_group(groups: Groups, now: float) -> str:
+def _of_group(groups: Groups | Gathers, now: float) -> str:
     failing = groups.failing(now)
     if failing is None:
         return ""
@@ -97,7 +100,7 @@ def _of_lineage(lineages: Lineages) -> str:
     )
 
 
-def _of_places(groups: Groups) -> str:
+def _of_places(groups: Groups | Gathers) -> str:
     if not groups.is_beside:
         return ""
     return (

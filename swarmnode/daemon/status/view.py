@@ -13,7 +13,6 @@ import trio
 
 from swarmnode import __version__, limits
 from swarmnode.daemon.discovery.dht import Discovery
-from swarmnode.daemon.exchange.group.groups import Groups
 from swarmnode.daemon.exchange.intent_handlers import IntentHandlers
 from swarmnode.daemon.exchange.merge.finalize import Finalizer
 from swarmnode.daemon.exchange.mixing import InThread, Meetings, SwarmMixing
@@ -143,7 +142,6 @@ class NodeView:
     trainer: Trainer | None = None
     exchanges: Exchanges | None = None
     finalizer: Finalizer | None = None
-    groups: Groups | None = None
     handlers: IntentHandlers | None = None
     assigner: ShardAssigner | None = None
     blobs: Blobs | None = None
@@ -350,7 +348,7 @@ class NodeView:
         handlers = self.handlers
         if handlers is None or self.state()[0] != "training":
             return {}  # a node that rests is in no round
-        return find_standstills(handlers.log, handlers.groups, handlers.lineages, now)
+        return find_standstills(handlers.log, handlers.rounds, handlers.lineages, now)
 
     def _alarm(self, now: float) -> str:
         """What somebody should look at, "" if nothing."""
@@ -433,19 +431,19 @@ class NodeView:
 
     def _committed(self) -> int:
         pairs = self.exchanges.totals.committed if self.exchanges is not None else 0
-        return pairs + (self.groups.committed_total if self.groups is not None else 0)
+        return pairs + (self.handlers.rounds.committed_total if self.handlers is not None else 0)
 
     def exchange_results(self) -> dict[str, int]:
-        """Return exchanges and means of groups by how they ended."""
+        """Return exchanges, means of groups and gatherings by how they ended."""
         results = {"committed": 0, "aborted": 0, "busy": 0, "in_doubt": 0}
         if self.exchanges is not None:
             statistics = self.exchanges.core.statistics()
             for (_, outcome, _), count in statistics.finished_total.items():
                 results["busy" if outcome == "declined" else str(outcome)] += count
             results["in_doubt"] = statistics.in_doubt_total
-        if self.groups is not None:
-            means = self.groups.runs.statistics()
-            results["committed"] += self.groups.committed_total
+        if self.handlers is not None:
+            means = self.handlers.rounds.runs.statistics()
+            results["committed"] += self.handlers.rounds.committed_total
             results["aborted"] += sum(means.aborted_total.values())
             results["in_doubt"] += means.in_doubt_total
         return results

@@ -22,7 +22,9 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.exchange.gather.cargo import GatherCargo
+from swarmnode.daemon.exchange.gather.failing import Failures
 from swarmnode.daemon.exchange.gather.rounds import GatherRounds
+from swarmnode.daemon.exchange.group.groups import Failing
 from swarmnode.daemon.exchange.group.runs import GroupRuns
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.env import Env
@@ -63,6 +65,8 @@ class Gathers:
         on_intent: told of each round that begins.
         on_end: told of each round's end, and whether its messages are applied.
         on_worker_gone: told that the next worker begins anew.
+        is_beside: whether others had all places at the last intent.
+        is_used: whether the strategy gathers.
         committed_total, refused_total: rounds applied, and intents that did not even begin.
     """
 
@@ -90,6 +94,7 @@ class Gathers:
         self._running: dict[bytes, _Topic] = {}
         self._newest: dict[_Topic, bytes] = {}  # bounded as intents are, like the next
         self._posted_at: dict[_Topic, float] = {}
+        self._failures = Failures()
         self._is_known = False  # to the worker, or it is dead: nothing came of the intent
         self._nursery: trio.Nursery | None = None
         self.messages = GatherRounds(self_id=self_id, partners=partners, services=services, env=env)
@@ -105,7 +110,7 @@ class Gathers:
         self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None
-        self.is_beside = False
+        self.is_beside = self.is_used = False
         self.committed_total = self.refused_total = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -125,6 +130,7 @@ class Gathers:
     def intent_posted(self, intent: PostedIntent) -> None:
         """Look for others that want the same; an earlier intent that still waits is given up."""
         topic = (intent.tag, intent.fragment)
+        self.is_used = True
         if self.runs.is_enlisting(self._newest.get(topic, b"")):
             self._give_up_quietly(self._newest[topic], "no member came before the next round")
         self.on_intent(intent)
@@ -148,6 +154,7 @@ class Gathers:
             self._give_up_quietly(gid, "the worker went away")
         self._newest.clear()
         self._posted_at.clear()
+        self._failures.clear()
         self.is_beside = False
         self.on_worker_gone()
 
@@ -155,6 +162,12 @@ class Gathers:
         """Go on without the dead. A member that came is in the next round."""
         self.runs.members_changed()
         self.messages.members_changed(self._live())
+
+    def failing(self, now: float) -> Failing | None:
+        """Return the rounds that come to nothing again and again, if others are there, or were."""
+        if not (self.committed_total or len(self._partners.partners()) > 1):
+            return None  # the first node of a swarm waits for the second
+        return self._failures.look(now)
 
     # --- inside --------------------------------------------------------------------------------
 
@@ -242,6 +255,7 @@ class Gathers:
             present = tuple(bytes(each.author) for each in entries)
             is_applied = self._lessor.apply(lease, gid, present=present)
             self.committed_total += is_applied
+            self._failures.forget((intent.tag, intent.fragment))
             self.on_end(is_applied)
             _log.info(
                 "gathered",
@@ -254,6 +268,8 @@ class Gathers:
             return
         why = how.why if isinstance(how, events.Abort) else "no message came in time"
         _log.info("nothing gathered", tag=intent.tag, round=intent.round, why=why)
+        began_at = self._posted_at.get((intent.tag, intent.fragment), self._env.monotonic())
+        self._failures.note((intent.tag, intent.fragment), began_at, why)
         if lease is not None:
             self._lessor.give_back(lease, why)
         elif not self._is_known:
