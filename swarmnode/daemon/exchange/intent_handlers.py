@@ -108,6 +108,14 @@ class IntentHandlers:
         """Of the kinds that meet in rounds the one that this swarm's strategy wants."""
         return self.gathers if self.gathers.is_used else self.groups
 
+    def round_bytes(self) -> tuple[int, int]:
+        """Return the bytes of payloads sent and received in rounds, since the start."""
+        runs, messages = (self.groups.runs, self.gathers.runs), self.gathers.messages
+        return (
+            messages.sent_bytes + sum(each.sent_bytes for each in runs),
+            messages.received_bytes + sum(each.received_bytes for each in runs),
+        )
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:

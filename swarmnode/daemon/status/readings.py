@@ -203,8 +203,9 @@ def _exchanges(readings: Readings, view: NodeView) -> None:
         del failures[""]  # those that committed
         readings.each("exchange_failures_total", failures)
         readings.set("exchanges_half_applied_total", core.half_applied_total)
-        readings.set("exchange_bytes_total", totals.payload_sent_bytes, "sent")
-        readings.set("exchange_bytes_total", totals.payload_received_bytes, "received")
+        sent, received = view.handlers.round_bytes() if view.handlers is not None else (0, 0)
+        readings.set("exchange_bytes_total", totals.payload_sent_bytes + sent, "sent")
+        readings.set("exchange_bytes_total", totals.payload_received_bytes + received, "received")
         for phase, seconds in totals.phases().items():
             readings.set("codec_seconds_total", seconds, phase.removesuffix("_s"))
         readings.set("encode_error_ratio", totals.encode_error_ratio)

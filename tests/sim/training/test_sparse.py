@@ -44,6 +44,9 @@ async def test_daemons_take_the_same_steps_to_the_last_bit(tmp_path, autojump_cl
         assert all(node.status.alarm == "" for node in swarm.nodes)
         phi = swarm.nodes[0].worker.strategy.phi
         assert float((phi - 100.0).abs().max()) > 0.1, "it has moved"
+        # A message of 50 bytes to each of the three others, and announcements of half a kB.
+        sent_bytes = swarm.nodes[0].running.readings.read().values["swarmnode_exchange_bytes_total"]
+        assert sent_bytes["sent",] >= 6 * 3 * 50
 
 
 async def test_one_that_was_killed_comes_back_and_takes_over(tmp_path, autojump_clock) -> None:

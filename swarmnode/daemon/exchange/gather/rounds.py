@@ -293,6 +293,7 @@ class GatherRounds:
 
     async def _give(self, session: Session, stream: Stream) -> None:
         """Give one member one message."""
+        data = None
         with trio.move_on_after(_WORD_S):
             header, _ = await stream.receive_message(max_bytes=0)
             request = decode_record(header, _MESSAGE)
@@ -300,7 +301,6 @@ class GatherRounds:
                 raise MalformedMessage(f"expected a fetch, got {type(request).__name__}")
             found = self._rounds.get(request.gid)
             is_busy = found is None or self._uploads >= limits.GATHER_UPLOADS_MAX
-            data = None
             if found is not None and not is_busy:
                 data = found.take_for(session.peer, request.digest)
             if data is None:
