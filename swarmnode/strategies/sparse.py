@@ -2,11 +2,11 @@
 
 Source: A. Sarfi, B. Thérien, J. Lidin, E. Belilovsky, "Communication efficient LLM pre-training
 with SparseLoCo", 2025, arXiv 2508.15706, and the authors' code. Node k has shared weights φ, equal
-on all nodes, its own θ, which begins a round at φ, and a residual e::
+on all nodes, a residual e of what it learnt and did not send, and its own weights θ::
 
-    θ ← H local steps from θ         Δ = φ − θ         e ← β e + Δ
-    m = Q(top k of each 4,096 of e)                    e ← e − m         what was not sent stays
-    φ ← φ − α mean_j clip(m_j)       θ ← θ + (φ − φ_before) + Δ          over all who are present
+    θ ← φ − ρ e                      H local steps from there, which change θ by −Δ
+    e ← β e + Δ                      m = Q(top k of each 4,096 of e)
+    e ← e − m                        φ ← φ − α mean_j clip(m_j)          over all who are present
 
 β < 1 stands in for outer momentum. Q has two bits for each element (TK2, ``proto/codecs.md``), clip
 brings a message down to the median norm (``merging/clipped_mean.py``). Local steps go on while
@@ -18,7 +18,9 @@ is part of the lineage: who came to other bits meets the others no more, is told
 the slow weights of those who are most. So does who has missed a round; its residual is cleared, as
 it is about steps from weights that are no more.
 
-Deviations: the residual belongs to the whole vector, not to each matrix, and so do chunks of 4,096.
+Deviations: in the source ρ is 0, so that all that a node could not send is gone from its own weights
+until it is sent. With few bytes that is most of what it learns, and keeping half of it there is worth
+as much as several times the bytes (measured, docs/strategies.md). The residual belongs to the whole vector, not to each matrix, and so do chunks of 4,096.
 A member whose message was late although it took part keeps its change in the residual. Sources have
 no catching up; there a server holds the weights.
 """
@@ -71,12 +73,13 @@ class Sparse(InRounds, Strategy):
     rule: Rule = staticmethod(clipped_mean)
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """``every``: H. ``kept``: k of each 4,096. ``lr``: α. ``decay``: β."""
+        """``every``: H. ``kept``: k of each 4,096. ``lr``: α. ``decay``: β. ``own_share``: ρ."""
 
         every: PositiveInt = 30
         kept: Literal[32, 64, 128, 256, 512] = 128
         lr: Annotated[float, Range(gt=0.0, le=8.0)] = 2.0
         decay: Annotated[float, Range(ge=0.0, le=1.0)] = 0.95
+        own_share: Annotated[float, Range(ge=0.0, le=1.0)] = 0.5
 
     config: Config
 
@@ -96,6 +99,10 @@ class Sparse(InRounds, Strategy):
     def buffers(self) -> Mapping[str, torch.Tensor]:
         found = {"phi": self.phi, "e": self.e}
         return {**found, "lineage": self.lineage, "rounds": self.rounds.state}
+
+    def join(self, received: Mapping[str, torch.Tensor]) -> None:
+        super().join(received)
+        self.x.copy_(self.phi)  # what came has the residual of its node in it
 
     def shipped(self) -> Sequence[str]:
         return ("phi", "lineage", "rounds")  # a residual is about its own node's steps
@@ -147,8 +154,12 @@ class Sparse(InRounds, Strategy):
         out.copy_(self._fed_back(self._sent))
 
     def _fed_back(self, x_sent: torch.Tensor) -> torch.Tensor:
-        """Return β e + Δ."""
-        return (self.e * self.config.decay).add_(self.phi).sub_(x_sent)
+        """Return β e + Δ, where Δ = φ − ρ e − θ."""
+        return (self.e * (self.config.decay - self.config.own_share)).add_(self.phi).sub_(x_sent)
+
+    def _begin(self) -> torch.Tensor:
+        """Return φ − ρ e, where local steps begin."""
+        return torch.sub(self.phi, self.e, alpha=self.config.own_share)
 
     # --- the outer step ------------------------------------------------------------------
 
@@ -165,7 +176,7 @@ class Sparse(InRounds, Strategy):
         # On the CPU, and each operation rounded by itself: all members get the same bits.
         step = self.rule(exchange.messages).mul_(self.config.lr)
         self.phi.sub_(step.to(self.x.device, self.x.dtype))
-        self.x.add_(self.phi - x_sent)
+        self.x.add_(self._begin().sub_(x_sent))
         extend_lineage(self.lineage, (*exchange.present, self._digest()))
 
     def _digest(self) -> bytes:
@@ -212,10 +223,10 @@ class Sparse(InRounds, Strategy):
             self.rounds.catch_up(place.round)
             if place.version <= self._version:
                 return
-        phi = exchange.partner.views["phi"].to(self.x.device)
-        self.x.add_(phi - self.phi)
-        self.phi.copy_(phi)
+        before = self._begin()
+        self.phi.copy_(exchange.partner.views["phi"])
         self.e.zero_()
+        self.x.add_(self.phi - before)
         self._sent = None
         self.lineage.copy_(torch.tensor([place.count, place.hashed]))
 
