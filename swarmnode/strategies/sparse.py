@@ -18,11 +18,11 @@ is part of the lineage: who came to other bits meets the others no more, is told
 the slow weights of those who are most. So does who has missed a round; its residual is cleared, as
 it is about steps from weights that are no more.
 
-Deviations: in the source ρ is 0, so that all that a node could not send is gone from its own weights
-until it is sent. With few bytes that is most of what it learns, and keeping half of it there is worth
-as much as several times the bytes (measured, docs/strategies.md). The residual belongs to the whole vector, not to each matrix, and so do chunks of 4,096.
-A member whose message was late although it took part keeps its change in the residual. Sources have
-no catching up; there a server holds the weights.
+Deviations: in the source ρ is 0, so that all that a node could not send is gone from its own
+weights until it is sent. With few bytes that is most of what it learns; to keep half of it there is
+worth several times the bytes (docs/strategies.md). The residual belongs to the whole vector, not to
+each matrix, and so do chunks of 4,096. A member whose message was late although it took part keeps
+its change in the residual. The source has no catching up: there a server holds the weights.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from swarmnode.strategies.base import (
     View,
 )
 from swarmnode.strategies.catch_up import ANY_LINEAGE, CatchUps
-from swarmnode.strategies.merging import Rule
+from swarmnode.strategies.merging import MergeRule
 from swarmnode.strategies.merging.clipped_mean import clipped_mean
 from swarmnode.strategies.place import (
     PLACE_NUMEL,
@@ -70,13 +70,13 @@ class Sparse(InRounds, Strategy):
     """SparseLoCo without a server. ``rule``: what is made of the messages of a round."""
 
     name = "sparse"
-    rule: Rule = staticmethod(clipped_mean)
+    rule: MergeRule = staticmethod(clipped_mean)
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """``every``: H. ``kept``: k of each 4,096. ``lr``: α. ``decay``: β. ``own_share``: ρ."""
 
-        every: PositiveInt = 30
-        kept: Literal[32, 64, 128, 256, 512] = 128
+        every: PositiveInt = 18
+        kept: Literal[32, 64, 128, 256, 512] = 64
         lr: Annotated[float, Range(gt=0.0, le=8.0)] = 2.0
         decay: Annotated[float, Range(ge=0.0, le=1.0)] = 0.95
         own_share: Annotated[float, Range(ge=0.0, le=1.0)] = 0.5

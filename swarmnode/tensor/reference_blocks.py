@@ -378,7 +378,8 @@ def _magnitudes(kept: Floats, scale_bits: Bits, levels: int) -> NDArray[np.int64
     np.divide(np.float32(1.0), _bf16_values(scale_bits), out=inverse, where=scale_bits != 0)
     with np.errstate(under="ignore"):
         t = np.abs(kept) * inverse[:, None]
-    return np.minimum(np.trunc(t + _HALF), np.float32(levels)).astype(np.int64)
+    sizes: NDArray[np.int64] = np.minimum(np.trunc(t + _HALF), np.float32(levels)).astype(np.int64)
+    return sizes
 
 
 def _two_levels(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -19,17 +19,16 @@ from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import gather_events as events
 from swarmnode.protocol.gossip.gather import GatherCore
-from swarmnode.protocol.gossip.gather_set import Announced, Terms
+from swarmnode.protocol.gossip.gather_set import Announced, RunTerms
 from swarmnode.testing.toy_keys import ToyIdentity, toy_verify
 from swarmnode.wire.exchange.gather import Have
 
-GID = bytes(16)
+GATHER_ID = bytes(16)
 _LATENCY_S = (0.01, 0.1)
-_BUSY_S = 0.05
 
 
 @dataclass
-class Member:
+class Gatherer:
     """One node: a core, what it holds, and how it behaves.
 
     Attributes:
@@ -116,9 +115,9 @@ class GatherWorld:
         self._cut: set[frozenset[PeerId]] = set()
         identities = [ToyIdentity.from_seed(hashlib.sha256(b"%d" % i).digest()) for i in range(n)]
         ids = frozenset(each.peer_id for each in identities)
-        self.terms = Terms(GID, ids, size_bytes, toy_verify)
+        self.terms = RunTerms(GATHER_ID, ids, size_bytes, toy_verify)
         self.members = [
-            Member(self, each, rate, GatherCore(each.peer_id, self.terms)) for each in identities
+            Gatherer(self, each, rate, GatherCore(each.peer_id, self.terms)) for each in identities
         ]
         self.by_id = {member.peer_id: member for member in self.members}
 
@@ -137,7 +136,7 @@ class GatherWorld:
 
     # --- what members do -------------------------------------------------------------------
 
-    def publish(self, member: Member, content: bytes = b"") -> Announced:
+    def publish(self, member: Gatherer, content: bytes = b"") -> Announced:
         """Let a member offer its message; ``content``: which of several it shows."""
         digest = hashlib.sha256(member.peer_id + content).digest()
         announced = self.terms.announce(member.identity, digest)
@@ -155,7 +154,7 @@ class GatherWorld:
         for member in self.members:
             member.feed(events.Settled(entries))
 
-    def kill(self, member: Member) -> None:
+    def kill(self, member: Gatherer) -> None:
         """Let a member die; the others hear of it soon."""
         member.is_up = False
         for other in self.members:
@@ -164,7 +163,7 @@ class GatherWorld:
                 partial(other.feed, events.Lost(member.peer_id)),
             )
 
-    def cut(self, one: Member, two: Member) -> None:
+    def cut(self, one: Gatherer, two: Gatherer) -> None:
         """Let two members lose each other for good."""
         self._cut.add(frozenset({one.peer_id, two.peer_id}))
         one.feed(events.Lost(two.peer_id))
@@ -172,7 +171,7 @@ class GatherWorld:
 
     # --- the network -----------------------------------------------------------------------
 
-    def tell(self, source: Member, target: PeerId, message: Have) -> None:
+    def tell(self, source: Gatherer, target: PeerId, message: Have) -> None:
         """Let a word arrive, if it is not lost."""
         if self.rng.random() < self._loss or self._is_cut(source.peer_id, target):
             return
@@ -185,12 +184,12 @@ class GatherWorld:
         heard = events.Heard(source.peer_id, message, announced)
         self.at(self.now + self._latency(), partial(self.by_id[target].feed, heard))
 
-    def ask(self, asker: Member, target: PeerId, announced: Announced) -> None:
+    def ask(self, asker: Gatherer, target: PeerId, announced: Announced) -> None:
         """Let a member give a message over its uplink, or say that it does not."""
         giver, digest = self.by_id[target], announced.digest
         self.at(self.now + self._latency(), partial(self._give, giver, asker, digest))
 
-    def _give(self, giver: Member, asker: Member, digest: bytes) -> None:
+    def _give(self, giver: Gatherer, asker: Gatherer, digest: bytes) -> None:
         peer = giver.peer_id
         if not giver.is_up or giver.is_silent or self._is_cut(peer, asker.peer_id):
             later = 15.0 if giver.is_silent else self._latency()
@@ -216,11 +215,11 @@ class GatherWorld:
         self.at(giver.free_at, partial(self._end_upload, giver))
         self._answer(asker, events.Arrived(peer, digest), giver.free_at - self.now)
 
-    def _end_upload(self, giver: Member) -> None:
+    def _end_upload(self, giver: Gatherer) -> None:
         giver.uploads -= 1
 
     def _answer(
-        self, asker: Member, answer: events.Arrived | events.NotGiven, later: float
+        self, asker: Gatherer, answer: events.Arrived | events.NotGiven, later: float
     ) -> None:
         def arrive() -> None:
             if (answer.peer, answer.digest) in asker.running:
@@ -237,12 +236,12 @@ class GatherWorld:
 
     # --- what is promised --------------------------------------------------------------------
 
-    def check_bounds(self, member: Member) -> None:
+    def check_bounds(self, member: Gatherer) -> None:
         """Hold at most so many fetches at once, and never two of one message of one peer."""
         assert len({digest for _, digest in member.running}) <= limits.GATHER_FETCHES_MAX
         assert len(member.running) <= 2 * limits.GATHER_FETCHES_MAX
 
     @property
-    def survivors(self) -> list[Member]:
+    def survivors(self) -> list[Gatherer]:
         """The members that live."""
         return [member for member in self.members if member.is_up]

@@ -161,7 +161,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "gather/have": gather.Have(_XID, (_KEY, bytes(32))),
     "gather/have-own": gather.Have(_XID, (_KEY,), _SIGNED),
     "gather/fetch": gather.Fetch(_XID, _KEY),
-    "gather/given": gather.Given(86),
+    "gather/given": gather.GatherGiven(86),
     "gather/not-given": gather.NotGiven(is_busy=True),
     "gather-set/announcement": gather.Announcement(_XID, _KEY, 86),
     "gather-set/share": gather.GatherShare(_SIGNED),

@@ -9,7 +9,7 @@ from swarmnode import limits
 from swarmnode.errors import AuthenticationFailed, MalformedMessage
 from swarmnode.protocol.gossip import gather_events as events
 from swarmnode.protocol.gossip.gather import GatherCore
-from swarmnode.testing.gather_world import GID, GatherWorld
+from swarmnode.testing.gather_world import GATHER_ID, GatherWorld
 from swarmnode.wire.exchange.gather import Have
 
 
@@ -129,7 +129,7 @@ def test_a_peer_that_gave_wrong_bytes_is_asked_for_nothing_any_more():
     core.handle_deadline(1.0 + limits.GATHER_RETRY_S)
     assert core.poll_effects() == []
     other = world.members[2].peer_id
-    core.handle(events.Heard(other, Have(GID, (announced.digest,))), 3.0)
+    core.handle(events.Heard(other, Have(GATHER_ID, (announced.digest,))), 3.0)
     assert core.poll_effects() == [events.Fetch(other, announced)]
 
 
@@ -138,8 +138,8 @@ def test_strangers_and_digests_that_are_not_known_make_no_difference():
     core = world.members[0].core
     stranger = GatherWorld(5, 9).members[4].peer_id
     many = tuple(bytes([i]) * 32 for i in range(2 * limits.GATHER_MEMBERS_MAX))
-    core.handle(events.Heard(stranger, Have(GID, many)), 0.0)
-    core.handle(events.Heard(world.members[1].peer_id, Have(GID, many)), 0.0)
+    core.handle(events.Heard(stranger, Have(GATHER_ID, many)), 0.0)
+    core.handle(events.Heard(world.members[1].peer_id, Have(GATHER_ID, many)), 0.0)
     assert core.poll_effects() == []
     assert core.next_deadline() is None
 
@@ -181,7 +181,7 @@ def test_a_set_that_is_not_right_is_refused():
 def test_an_announcement_counts_in_its_own_run_and_size_only():
     world = GatherWorld(2, 1)
     signer = world.members[0].identity
-    for gid, size_bytes in ((b"1" * 16, 10**6), (GID, 10**6 + 1)):
+    for gid, size_bytes in ((b"1" * 16, 10**6), (GATHER_ID, 10**6 + 1)):
         terms = type(world.terms)(gid, world.terms.members, size_bytes, world.terms.verify)
         with pytest.raises(MalformedMessage, match="expected a message of 1000000 bytes for this"):
             world.terms.read(terms.announce(signer, bytes(32)).signed)

@@ -30,7 +30,7 @@ from swarmnode.protocol.gossip.gather_events import (
     Held,
     Tell,
 )
-from swarmnode.protocol.gossip.gather_set import Announced, Terms
+from swarmnode.protocol.gossip.gather_set import Announced, RunTerms
 from swarmnode.wire.exchange.gather import Have
 
 
@@ -58,7 +58,7 @@ class _Message:
 class GatherCore:
     """Sans-IO core of one member in one run; see the module."""
 
-    def __init__(self, self_id: PeerId, terms: Terms) -> None:
+    def __init__(self, self_id: PeerId, terms: RunTerms) -> None:
         self._self_id = self_id
         self._terms = terms
         self._messages: dict[bytes, _Message] = {}  # by digest

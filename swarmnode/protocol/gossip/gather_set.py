@@ -33,7 +33,7 @@ class Announced:
 
 
 @dataclass(frozen=True)
-class Terms:
+class RunTerms:
     """What is known of every message of a run beforehand.
 
     Attributes:

@@ -14,4 +14,4 @@ import torch
 
 from swarmnode.strategies.exchanges import Message
 
-Rule = Callable[[Sequence[Message]], torch.Tensor]
+MergeRule = Callable[[Sequence[Message]], torch.Tensor]

@@ -62,7 +62,7 @@ class Fetch(GatherMessage, frozen=True, tag="fetch"):
     digest: Digest
 
 
-class Given(GatherMessage, frozen=True, tag="given"):
+class GatherGiven(GatherMessage, frozen=True, tag="given"):
     """The message follows, ``size_bytes`` of it."""
 
     size_bytes: MessageBytes
@@ -74,4 +74,4 @@ class NotGiven(GatherMessage, frozen=True, tag="not-given"):
     is_busy: bool
 
 
-Message = Have | Fetch | Given | NotGiven
+Message = Have | Fetch | GatherGiven | NotGiven

@@ -34,7 +34,7 @@ from swarmnode.ipc.control import PostedIntent
 from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.crdt.records import Signer
 from swarmnode.protocol.gossip import group_events as events
-from swarmnode.protocol.gossip.gather_set import Announced, Terms
+from swarmnode.protocol.gossip.gather_set import Announced, RunTerms
 from swarmnode.protocol.gossip.groups import seats
 from swarmnode.protocol.identity import verify
 from swarmnode.telemetry.logs import get_logger
@@ -194,7 +194,7 @@ class Gathers:
     ) -> None:
         codec = self._codec(intent)
         size_bytes = coded.coded_bytes(codec, intent.numel)
-        terms = Terms(gid, frozenset(members), size_bytes, verify)
+        terms = RunTerms(gid, frozenset(members), size_bytes, verify)
         try:
             messages = await self.messages.open(terms, partial(_check, codec, intent.numel))
         except Refused as error:

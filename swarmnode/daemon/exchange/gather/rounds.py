@@ -36,7 +36,7 @@ from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import gather_events as events
 from swarmnode.protocol.gossip.gather import GatherCore
-from swarmnode.protocol.gossip.gather_set import Announced, Terms
+from swarmnode.protocol.gossip.gather_set import Announced, RunTerms
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.exchange import gather as wire
 from swarmnode.wire.packing import decode_record, encode_record
@@ -60,7 +60,7 @@ class Round:
     """
 
     def __init__(
-        self, owner: GatherRounds, terms: Terms, check: Callable[[bytes], None], now: Clock
+        self, owner: GatherRounds, terms: RunTerms, check: Callable[[bytes], None], now: Clock
     ) -> None:
         self.terms = terms
         self._owner = owner
@@ -223,7 +223,7 @@ class GatherRounds:
         finally:
             self._uploads -= 1
 
-    async def open(self, terms: Terms, check: Callable[[bytes], None]) -> Round:
+    async def open(self, terms: RunTerms, check: Callable[[bytes], None]) -> Round:
         """Return a round that fetches what is announced, until it is closed.
 
         Raises Refused: this node is leaving.
@@ -308,7 +308,7 @@ class GatherRounds:
                 return
         if data is not None:
             with self._uploading():
-                await stream.send_message(encode_record(wire.Given(len(data))))
+                await stream.send_message(encode_record(wire.GatherGiven(len(data))))
                 await stream.send(data)
                 self.sent_bytes += len(data)
 
@@ -320,7 +320,7 @@ async def _receive_given(stream: Stream, size_bytes: int) -> bytes:
     except trio.EndOfChannel:
         raise MalformedMessage("expected a message, got the end of the stream") from None
     match decode_record(header, _MESSAGE):
-        case wire.Given(size_bytes=said) if said == size_bytes:
+        case wire.GatherGiven(size_bytes=said) if said == size_bytes:
             data = bytearray(size_bytes)
             await stream.receive_into(memoryview(data))
             return bytes(data)

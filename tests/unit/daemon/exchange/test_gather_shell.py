@@ -169,7 +169,7 @@ async def test_an_author_that_gives_other_bytes_than_it_signed_is_left_out(
                 await take_for(self, session, stream)
                 return
             await stream.receive_message(max_bytes=0)
-            await stream.send_message(encode_record(wire.Given(len(liar.message))))
+            await stream.send_message(encode_record(wire.GatherGiven(len(liar.message))))
             await stream.send(bytes(len(liar.message)))
 
         monkeypatch.setattr(type(liar.gathers.messages), "_give", lie)
