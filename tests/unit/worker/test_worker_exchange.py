@@ -454,6 +454,14 @@ def test_a_gathering_brings_the_messages_of_those_who_were_present(make_rig):
     assert rig.strategy.lineage[0] == 1
 
 
+def test_the_public_probe_says_what_parameters_are_worth_and_changes_nothing(noted):
+    before, worth = noted.x.clone(), noted.state.evaluate()
+    probe = noted.strategy.ctx.probe
+    assert probe(noted.x.clone()) == worth
+    assert probe(noted.x + 1.0) != worth
+    assert torch.equal(noted.x, before)
+
+
 def test_several_views_lie_one_after_the_other(make_rig):
     rig = make_rig(strategy=Streaming, settings={"every": 8, "fragments": 2, "overlap": 0})
     rig.strategy.phi += 3.0

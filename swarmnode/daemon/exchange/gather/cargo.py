@@ -146,7 +146,7 @@ class GatherCargo:
 
         Raises WorkerError: it cannot be right.
         """
-        data = self._set
+        plan, data = self._plan, self._set
         try:
             entries = self._messages.terms.read_set(data, self._messages.known())
         except RemoteProtocolError as error:
@@ -161,7 +161,8 @@ class GatherCargo:
         for each in entries:
             found.update(self._messages.data(each.digest))
             await trio.lowlevel.checkpoint()
-        self._entries = entries
+        if plan == self._plan:  # else what comes of it is not what will be committed
+            self._entries = entries
         return found.digest()
 
     def committed(self, commit: events.Commit) -> None:
