@@ -134,7 +134,8 @@ class Apply(Message, frozen=True, tag="apply"):
     """A committed exchange: the slot holds what came, merge it at a step boundary.
 
     The first half of the slot holds what this node sent, as it arrived; the second half what the
-    ``partner`` sent, or the mean over the members of the group, ``present``.
+    ``partner`` sent, or the mean over the members of the group, ``present``, or of a gathering the
+    messages of those, coded, one after the other.
     """
 
     slot: Count
@@ -274,7 +275,7 @@ class PostedIntent(Message, frozen=True, tag="wish"):
     """
 
     number: Count
-    kind: Literal["pair", "pull", "group", "log"]
+    kind: Literal["pair", "pull", "group", "log", "gather"]
     tag: Name
     fragment: Count
     round: Count

@@ -53,7 +53,7 @@ SNAPSHOTS_KEPT = 2
 # Its Q8B64 payload, 523,776 bytes, and the headers just fill one record: measured 57-64 ms for
 # 50 M parameters against 72 ms with 262,144 and 97 ms with 131,072, where what each message
 # costs in the event loop outweighs the cache. A multiple of the 4096 elements of the largest block
-# of a codec, TK4 (the others have 1, 64 and 256).
+# of a codec, TK4 and TK2 (the others have 1, 64 and 256).
 CODEC_CHUNK_ELEMS = 507_904
 
 # --- daemon, trainer, http ---------------------------------------------------------------
@@ -261,6 +261,31 @@ PACING_CHANGE_SHARE = 0.1
 # beside, the fastest one of the moment always seems faster, and rounds that all the others shorten
 # cost bytes. No member waits for what is left unequal.
 PACING_EQUAL_SHARE = 0.6
+
+# --- gatherings: all members see every message of a round -------------------------------------
+# Messages of one round: each is fetched by all others and held in memory until the round is over.
+GATHER_MEMBERS_MAX = 32
+# One message: a quarter of a bit for each of two billion parameters, and no overflow.
+GATHER_MESSAGE_BYTES_MAX = 64 * MIB
+# All messages of a round together, in the memory of a daemon: a sixth of a small server's.
+GATHER_ROUND_BYTES_MAX = 512 * MIB
+# A message that is fetched again from another holder: its first one is slow, or silent.
+GATHER_HEDGE_S = 3.0
+# Messages that are being fetched at once: enough to fill a line while one holder is slow.
+GATHER_FETCHES_MAX = 4
+# Uploads at once: each has its share of the line, and a peer that is refused asks elsewhere.
+GATHER_UPLOADS_MAX = 8
+# How often one member is given the same message: once, and once more where a stream broke.
+GATHER_GIVEN_MAX = 2
+# A holder that was busy, or whose stream broke, is asked again after so long.
+GATHER_RETRY_S = 0.5
+# A round waits for the messages of stragglers as long again as most took, and so long at the least:
+# an author that serves none costs the others no more.
+GATHER_GRACE_S = 2.0
+# What has come since is told to the others so often, so that they may fetch it here; and only of
+# messages that take a home uplink longer than a second, as smaller ones come from their authors.
+GATHER_TELL_S = 0.5
+GATHER_SPREAD_BYTES_MIN = 128 * KIB
 
 # --- how the swarm mixes ------------------------------------------------------------------
 # Exchanges of this time say whom a node meets now: dozens, at one every few seconds.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmnode.errors import ConfigError
-from swarmnode.limits import LOG_MEMBERS_MAX
+from swarmnode.limits import GATHER_MEMBERS_MAX, GROUP_MEMBERS_MAX, LOG_MEMBERS_MAX
 from swarmnode.strategies.base import Kind, Meeting
 from swarmnode.strategies.parts import SettingsPart
 from swarmnode.strategies.topology import TOPOLOGIES, build_graph
@@ -41,11 +41,12 @@ def check_fit(
     if most and members > most:
         raise ConfigError(
             f"--members: expected at most {most} for {strategy.name}, whose nodes all agree on"
-            f" each round of a log, got {members}: choose another strategy, such as streaming, or"
-            " make several swarms"
+            f" each round, got {members}: choose another strategy, such as streaming, or make"
+            " several swarms"
         )
     for name in dict.fromkeys((codec, *codecs_sent(meeting, codec))):
-        if _find(name).needs_error_feedback and meeting.sent:
+        is_fed_back = meeting.kind is Kind.GATHER and name != codec
+        if _find(name).needs_error_feedback and meeting.sent and not is_fed_back:
             _refuse_feedback(strategy, name, in_pairs=meeting.kind is Kind.PAIR)
     for sent in meeting.sent:
         found = _find(sent.codec or codec)
@@ -59,6 +60,8 @@ def check_fit(
 
 def members_max(meeting: Meeting) -> int:
     """Return how many can take part at most; 0: any number."""
+    if meeting.kind is Kind.GATHER:
+        return min(GATHER_MEMBERS_MAX, GROUP_MEMBERS_MAX)
     return LOG_MEMBERS_MAX if meeting.kind is Kind.LOG else 0
 
 

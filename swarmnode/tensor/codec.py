@@ -9,6 +9,7 @@
 | E3M0 | 4.125 | outer gradients |
 | SIGN64 | 1.25 | sums with error feedback |
 | TK4 | 0.254 | sums with error feedback; TK4Kn keeps n of 4096 instead of 64 |
+| TK2 | 0.168 | the same in fewer bits, with two sizes for the values of each 4096; TK2Kn |
 
 The work is done by the C extension, on the best instruction set that this
 machine runs; ``SWARMNODE_NATIVE`` forces another by name. Without the
@@ -47,7 +48,7 @@ _FAULTS = {
     Verdict.INVALID_CODE: "a code is outside the range of the codec",
     Verdict.INVALID_PADDING: "the padding of the last block is not zero",
     Verdict.INVALID_VALUE: "a value is NaN or infinite",
-    Verdict.INVALID_POSITION: "positions do not ascend",
+    Verdict.INVALID_POSITION: "positions do not ascend, or are too many or too few",
 }
 _logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ step; nothing here may be fused or widened. What whole blocks are made into:
 | Powers | E3M0 | amax | sign and power of two |
 | Signs | SIGN64 | mean magnitude | sign |
 | Largest | TK4 | amax / levels, rounded up | positions and integers of the largest |
+| TwoSizes | TK2 | amax / levels, rounded up | a table; positions, sizes and signs of the largest |
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ _EXPONENT_BIAS = 127
 _POWERS = np.array([0.0, *(2.0**e for e in range(-6, 1))], dtype=np.float32)
 _SIGN_BITS_MIN = np.uint32(0x0D800000)  # 2**-100: smaller ones do not count in the mean
 _POSITION_BITS = 12
+_TABLE_BYTES = 4  # two levels of 16 bits
+_TABLE_ROUNDS = 2  # of Lloyd, after the mean
 _FLOAT32_MAX = np.finfo(np.float32).max
 _REFUSED_BYTE = 0xFF
 
@@ -235,6 +238,98 @@ class Largest:
         return positions.reshape(len(codes), self.fmt.kept_elems), nibbles
 
 
+@dataclass(frozen=True, slots=True)
+class TwoSizes:
+    """TK2: a table of two levels, low bits and high bits of positions, then two bits an entry.
+
+    Positions are in the form of Elias and Fano: the low bits of entry i as they are, and bit
+    (position >> low_bits) + i of the high ones set. Two bits: whether it has the larger level, and
+    whether it is negative.
+    """
+
+    fmt: Format
+
+    def quantize(self, blocks: Floats, amax_bits: Bits) -> tuple[Bits, Bytes]:
+        positions = _largest(blocks.view(np.uint32) & _ABS_MASK, self.fmt.kept_elems)
+        scale_bits = _integer_scale_bits(self.fmt, amax_bits)
+        kept = np.take_along_axis(blocks, positions, axis=1)
+        table, is_large = _two_levels(_magnitudes(kept, scale_bits, self.fmt.levels))
+        is_negative = kept.view(np.uint32) > _ABS_MASK
+        pairs = np.stack((is_large, is_negative), axis=-1).reshape(len(blocks), 2 * kept.shape[1])
+        planes = (
+            table.astype("<u2").view(np.uint8),
+            self._packed(positions),
+            np.packbits(pairs, axis=1, bitorder="little"),
+        )
+        return scale_bits, np.concatenate(planes, axis=1)
+
+    def check(self, codes: Bytes) -> Verdict:
+        table = self._table(codes)
+        if (table[:, 0] > table[:, 1]).any() or (table[:, 1] > self.fmt.levels).any():
+            return Verdict.INVALID_CODE
+        high = self._high_bits(codes)
+        if (high.sum(axis=1) != self.fmt.kept_elems).any():
+            return Verdict.INVALID_POSITION
+        positions = self._positions(codes)
+        is_ascending = (np.diff(positions, axis=1) > 0).all()
+        is_inside = (positions[:, -1] < self.fmt.block_elems).all()
+        return Verdict.VALID if is_ascending and is_inside else Verdict.INVALID_POSITION
+
+    def ends_at(self, codes: Bytes, n_used: int) -> bool:
+        is_large, is_negative = self._pairs(codes)
+        return not (is_large | is_negative)[self._positions(codes) >= n_used].any()
+
+    def dequantize(self, scale_bits: Bits, codes: Bytes) -> Floats:
+        is_large, is_negative = self._pairs(codes)
+        table = self._table(codes).astype(np.float32) * _bf16_values(scale_bits)[:, None]
+        sizes = np.where(is_large, table[:, 1:], table[:, :1])
+        blocks = np.zeros((len(codes), self.fmt.block_elems), dtype=np.float32)
+        values = np.where(is_negative, -sizes, sizes)
+        np.put_along_axis(blocks, self._positions(codes), values, axis=1)
+        return blocks
+
+    @property
+    def _high_at(self) -> int:
+        return _TABLE_BYTES + self.fmt.kept_elems * self.fmt.low_bits // 8
+
+    @property
+    def _pairs_at(self) -> int:
+        return self.fmt.code_bytes - self.fmt.kept_elems // 4
+
+    def _packed(self, positions: NDArray[np.int64]) -> Bytes:
+        n_blocks, n_kept = positions.shape
+        shifts = np.arange(self.fmt.low_bits)
+        bits = positions[..., None] >> shifts & 1
+        low = bits.reshape(n_blocks, n_kept * self.fmt.low_bits).astype(np.uint8)
+        high = np.zeros((n_blocks, n_kept + (self.fmt.block_elems >> self.fmt.low_bits)), np.uint8)
+        np.put_along_axis(high, (positions >> self.fmt.low_bits) + np.arange(n_kept), 1, axis=1)
+        return np.packbits(np.concatenate((low, high), axis=1), axis=1, bitorder="little")
+
+    def _table(self, codes: Bytes) -> NDArray[np.int64]:
+        """Return both levels of each block, [n_blocks, 2]."""
+        raw = np.ascontiguousarray(codes[:, :_TABLE_BYTES])
+        return raw.view("<u2").astype(np.int64)
+
+    def _high_bits(self, codes: Bytes) -> Bytes:
+        raw = codes[:, self._high_at : self._pairs_at]
+        return np.unpackbits(raw, axis=1, bitorder="little")
+
+    def _positions(self, codes: Bytes) -> NDArray[np.int64]:
+        """Return [n_blocks, kept_elems] of codes with as many high bits."""
+        n_kept = self.fmt.kept_elems
+        raw = np.unpackbits(codes[:, _TABLE_BYTES : self._high_at], axis=1, bitorder="little")
+        low = raw.reshape(len(codes), n_kept, self.fmt.low_bits).astype(np.int64)
+        high = self._high_bits(codes).nonzero()[1].reshape(len(codes), n_kept) - np.arange(n_kept)
+        positions: NDArray[np.int64] = (low << np.arange(self.fmt.low_bits)).sum(axis=2)
+        return positions + (high << self.fmt.low_bits)
+
+    def _pairs(self, codes: Bytes) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which entries have the larger level, and which are negative."""
+        bits = np.unpackbits(codes[:, self._pairs_at :], axis=1, bitorder="little")
+        pairs = bits.reshape(len(codes), self.fmt.kept_elems, 2).astype(np.bool_)
+        return pairs[..., 0], pairs[..., 1]
+
+
 _BLOCK_CODECS: Mapping[CodecId, Callable[[Format], BlockCodec]] = {
     CodecId.RAW32: Plain,
     CodecId.BF16: Plain,
@@ -243,6 +338,7 @@ _BLOCK_CODECS: Mapping[CodecId, Callable[[Format], BlockCodec]] = {
     CodecId.E3M0: Powers,
     CodecId.SIGN64: Signs,
     CodecId.TK4: Largest,
+    CodecId.TK2: TwoSizes,
 }
 
 
@@ -279,6 +375,44 @@ def _integer_codes(blocks: Floats, scale_bits: Bits) -> NDArray[np.int8]:
         t = blocks * inverse[:, None]
         codes: NDArray[np.int8] = np.trunc(t + np.copysign(_HALF, t)).astype(np.int8)
     return codes
+
+
+def _magnitudes(kept: Floats, scale_bits: Bits, levels: int) -> NDArray[np.int64]:
+    """Return |kept| in units of the scale, [n_blocks, kept_elems], halves rounded up."""
+    inverse = np.zeros(len(kept), dtype=np.float32)
+    np.divide(np.float32(1.0), _bf16_values(scale_bits), out=inverse, where=scale_bits != 0)
+    with np.errstate(under="ignore"):
+        t = np.abs(kept) * inverse[:, None]
+    sizes: NDArray[np.int64] = np.minimum(np.trunc(t + _HALF), np.float32(levels)).astype(np.int64)
+    return sizes
+
+
+def _two_levels(sizes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return two levels for each row, and which of its sizes have the larger one.
+
+    They are parted at their mean first, then _TABLE_ROUNDS times in the middle between the means
+    of both parts: Lloyd's algorithm, in integers.
+    """
+    n = sizes.shape[1]
+    is_large = n * sizes > sizes.sum(axis=1, keepdims=True)
+    for _ in range(_TABLE_ROUNDS):
+        is_large = 2 * sizes > _part_means(sizes, is_large).sum(axis=1, keepdims=True)
+    return _part_means(sizes, is_large), is_large
+
+
+def _part_means(sizes: NDArray[np.int64], is_large: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the rounded means of the small and of the large ones of each row, [n_blocks, 2].
+
+    The smallest is never among the large ones; if nothing is, the larger mean is the smaller one.
+    """
+    n_large = is_large.sum(axis=1)
+    n_small = sizes.shape[1] - n_large
+    large = (sizes * is_large).sum(axis=1)
+    small = (2 * (sizes.sum(axis=1) - large) + n_small) // (2 * n_small)
+    n_divided = np.maximum(n_large, 1)
+    larger = np.where(n_large > 0, (2 * large + n_divided) // (2 * n_divided), small)
+    means: NDArray[np.int64] = np.stack((small, larger), axis=1)
+    return means
 
 
 def _nibbles_packed(nibbles: Bytes, group_elems: int) -> Bytes:

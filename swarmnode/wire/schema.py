@@ -25,7 +25,7 @@ from msgspec import inspect
 
 from swarmnode.wire import admission, blobs, crdt, dht, membership, metrics, session, swarm, swim
 from swarmnode.wire.connect import beacon, nat, punch, reach, relay, signal
-from swarmnode.wire.exchange import finalize, gossip, group, log, pull
+from swarmnode.wire.exchange import finalize, gather, gossip, group, log, pull
 
 # Family name to its record types: a union where the field "t" tells them apart, else a tuple.
 FAMILIES: dict[str, Any] = {
@@ -44,6 +44,8 @@ FAMILIES: dict[str, Any] = {
     "finalize": finalize.Message,
     "finalize-answer": (finalize.Prepared, finalize.Merged),
     "gossip": gossip.Message,
+    "gather": gather.Message,
+    "gather-set": (gather.Announcement, gather.GatherShare, gather.GatherSet),
     "group": group.Message,
     "log": (log.LogEntry, log.LogRound, log.LogShare, log.LogAsk, log.LogGive),
     "pull": pull.Message,

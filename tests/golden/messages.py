@@ -17,7 +17,7 @@ import msgspec
 
 from swarmnode.wire import admission, blobs, crdt, dht, membership, metrics, session, swarm, swim
 from swarmnode.wire.connect import beacon, nat, punch, reach, relay, signal
-from swarmnode.wire.exchange import finalize, gossip, group, log, pull
+from swarmnode.wire.exchange import finalize, gather, gossip, group, log, pull
 from swarmnode.wire.packing import encode_record
 
 VECTORS = Path(__file__).with_name("messages.json")
@@ -158,6 +158,14 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "punch/go": punch.PunchGo(_KEY, 120),
     "session/hello": session.Hello(1, 1, _KEY, "swarmnode/0.1.0", _KEY, b"i" * 16, False),
     "membership/swarm-hello": membership.SwarmHello("trainer", admission.Credentials(None)),
+    "gather/have": gather.Have(_XID, (_KEY, bytes(32))),
+    "gather/have-own": gather.Have(_XID, (_KEY,), _SIGNED),
+    "gather/fetch": gather.Fetch(_XID, _KEY),
+    "gather/given": gather.GatherGiven(86),
+    "gather/not-given": gather.NotGiven(is_busy=True),
+    "gather-set/announcement": gather.Announcement(_XID, _KEY, 86),
+    "gather-set/share": gather.GatherShare(_SIGNED),
+    "gather-set/set": gather.GatherSet(_XID, (_SIGNED,)),
     "group/enlist": group.Enlist(_XID, True),
     "group/enlist-of-a-lineage": group.Enlist(_XID, True, 1234, 2),
     "group/flush": group.Flush(_XID, (_KEY, bytes(32)), ()),

@@ -257,6 +257,12 @@ def _streaming(settings: dict[str, Any]) -> Said:
     return codecs, _every(settings)
 
 
+def _sparse(settings: dict[str, Any]) -> Said:
+    # Once to each other member, of whom a manifest says nothing: as if there were one.
+    kept = settings["kept"]
+    return ("TK2" if kept == 64 else f"TK2K{kept}",), _every(settings)
+
+
 _KNOWN: dict[str, Callable[[dict[str, Any]], Said]] = {
     "a2cid2": _a2cid2,
     "dadao": _dadao,
@@ -264,5 +270,6 @@ _KNOWN: dict[str, Callable[[dict[str, Any]], Said]] = {
     "noloco": _noloco,
     "one-byte": lambda _settings: ((), 1.0),
     "pair-average": _pair_average,
+    "sparse": _sparse,
     "streaming": _streaming,
 }

@@ -64,7 +64,7 @@ def make_training(
         swarm_id=link.swarm_id,
         part=part,
         trainer=trainer,
-        self_id=self_id,
+        signer=composition.identity,
         env=env,
     )
     finalizer = Finalizer(

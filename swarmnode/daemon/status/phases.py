@@ -295,11 +295,11 @@ class Work:
         return WorkFigures()
 
     def committed(self) -> int:
-        """Return how many exchanges and means of groups have committed."""
+        """Return how many exchanges, means of groups and gatherings have committed."""
         return 0
 
     def exchange_results(self) -> dict[str, int]:
-        """Return exchanges and means of groups by how they ended."""
+        """Return exchanges, means of groups and gatherings by how they ended."""
         return {"committed": 0, "aborted": 0, "busy": 0, "in_doubt": 0}
 
     def half_applied(self) -> int:
@@ -383,14 +383,14 @@ class Training(Work):
         return found
 
     def committed(self) -> int:
-        """Return how many exchanges and means of groups have committed."""
-        return self.exchanges.totals.committed + self.handlers.groups.committed_total
+        """Return how many exchanges, means of groups and gatherings have committed."""
+        return self.exchanges.totals.committed + self.handlers.rounds.committed_total
 
     def exchange_results(self) -> dict[str, int]:
-        """Return exchanges and means of groups by how they ended."""
-        pairs, means = self.exchanges.core.statistics(), self.handlers.groups.runs.statistics()
+        """Return exchanges, means of groups and gatherings by how they ended."""
+        pairs, means = self.exchanges.core.statistics(), self.handlers.rounds.runs.statistics()
         results = {
-            "committed": self.handlers.groups.committed_total,
+            "committed": self.handlers.rounds.committed_total,
             "aborted": sum(means.aborted_total.values()),
             "busy": 0,
             "in_doubt": pairs.in_doubt_total + means.in_doubt_total,

@@ -222,10 +222,10 @@ def _pairs(readings: Readings, exchanges: Exchanges) -> None:
 
 
 def _payload_bytes(readings: Readings, training: Training) -> None:
-    totals, runs = training.exchanges.totals, training.handlers.groups.runs
-    sent, received = totals.payload_sent_bytes, totals.payload_received_bytes
-    readings.set("exchange_bytes_total", sent + runs.sent_bytes, "sent")
-    readings.set("exchange_bytes_total", received + runs.received_bytes, "received")
+    totals = training.exchanges.totals
+    sent, received = training.handlers.round_bytes()
+    readings.set("exchange_bytes_total", totals.payload_sent_bytes + sent, "sent")
+    readings.set("exchange_bytes_total", totals.payload_received_bytes + received, "received")
 
 
 def _other_kinds(readings: Readings, handlers: IntentHandlers) -> None:

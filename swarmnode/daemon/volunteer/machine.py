@@ -207,6 +207,7 @@ _KEPT = {
     "noloco": (2.0, 2.0),
     "one-byte": (0.0, 0.0),
     "pair-average": (0.0, 1.0),
+    "sparse": (2.0, 1.0),
     "streaming": (3.0, 1.0),
 }
 _KEPT_UNKNOWN = (5.0, 2.0)

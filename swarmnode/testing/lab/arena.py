@@ -229,7 +229,7 @@ class Arena(World):
         pairs = [(node, it) for node, it in intents if it.kind in (Kind.PAIR, Kind.PULL)]
         self.meetings.post(pairs)
         for node, intent in intents:
-            if intent.kind is Kind.GROUP:
+            if intent.kind in (Kind.GROUP, Kind.GATHER):
                 self.gatherings.gather(node, intent)
             elif intent.kind is Kind.LOG:
                 self.gatherings.publish(node, intent)

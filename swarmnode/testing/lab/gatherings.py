@@ -1,4 +1,4 @@
-"""Group means and the log of the laboratory.
+"""Group means, gatherings and the log of the laboratory.
 
 GROUP: a round waits for every node that is alive, at most ``PATIENCE``, and in a lineage for the
 share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE); the mean is that of
@@ -6,6 +6,8 @@ those who came with the same base version and whose payload arrived, the same bi
 As in a daemon it goes through the codec, a round of a lineage has a quorum of those who are alive
 or comes to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. And whoever
 is on another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
+GATHER: a round as of a node's count, with a quorum, of at most GATHER_MEMBERS_MAX; each gets what
+all of them sent, and sends its own to every other one.
 LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the
 first; what comes later is in the next one. Every node sees the same rounds in the same order, each
 at its own time.
@@ -14,6 +16,7 @@ at its own time.
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 
 import torch
 
@@ -23,7 +26,7 @@ from swarmnode.protocol.gossip import matching
 from swarmnode.protocol.gossip.group_events import has_majority
 from swarmnode.protocol.gossip.groups import fair_weights, seats
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
-from swarmnode.strategies.base import Exchange, Intent, Record
+from swarmnode.strategies.base import Exchange, Intent, Kind, Message, Record
 from swarmnode.testing.lab.codecs import through
 from swarmnode.testing.lab.sides import Side, refusal, take_view
 from swarmnode.testing.lab.world import Node, World
@@ -54,7 +57,7 @@ class Gatherings:
 
     def gather(self, node: Node, intent: Intent) -> None:
         """Come to a round, and close it if nobody is missing."""
-        in_lineage = intent.lineage is not None
+        in_lineage = intent.lineage is not None and intent.kind is Kind.GROUP
         key = (intent.tag, intent.fragment, intent.base_version if in_lineage else intent.round)
         self._note_lineage(node.number, intent)
         is_over = self._over.get(key[:2], -1) >= intent.round
@@ -89,7 +92,10 @@ class Gatherings:
         """Whether a node takes part where not all can; see ``daemon/exchange/group/groups.py``."""
         if intent.group_size_max and intent.lineage is None:
             return True  # any number of groups
-        size = min(intent.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
+        most = limits.GROUP_MEMBERS_MAX
+        if intent.kind is Kind.GATHER:
+            most = min(most, limits.GATHER_MEMBERS_MAX)
+        size = min(intent.group_size_max or most, most)
         return node.peer_id in seats((other.peer_id for other in self._world.up), size)
 
     # --- lineages ------------------------------------------------------------------------
@@ -190,15 +196,18 @@ class Gatherings:
                 self._world.tally.aborted += 1
                 side.node.strategy.on_abort(side.intent, "nobody else came")
             return
-        mean = coded_mean(self._world, present)
+        is_gathering = present[0].intent.kind is Kind.GATHER
+        mean = {} if is_gathering else coded_mean(self._world, present)
         ids = tuple(sorted(side.node.peer_id for side in present))
         self._world.tally.exchanges += 1
         for side in present:
             node, intent = side.node, side.intent
             self._moved.setdefault(node.number, True)
-            # A reduce-scatter and an all-gather, both in the codec: each node sends all but its
-            # own piece, and that one's sum to all others.
-            self._world.tally.bytes += 2 * side.bytes * (len(present) - 1) // len(present)
+            others = len(present) - 1
+            # Of a mean it is a reduce-scatter and an all-gather, both in the codec: each node sends
+            # all but its own piece, and that one's sum to all others.
+            sent = side.bytes * others
+            self._world.tally.bytes += sent if is_gathering else 2 * sent // len(present)
             exchange = Exchange(
                 intent=intent,
                 meta=side.meta,
@@ -207,16 +216,23 @@ class Gatherings:
                 steps_since=0,  # known when it is applied
                 mean={name: tensor.clone() for name, tensor in mean.items()},
                 present=ids,
+                messages=_messages(present) if is_gathering else (),
             )
             self._world.deliver(node, exchange, side.meta.steps + intent.apply_after_steps)
 
     def _has_quorum(self, present: list[Side], key: Round | None) -> bool:
         intent = present[0].intent
         live = {node.peer_id for node in self._world.up if self._has_place(node, intent)}
-        return key is None or has_majority(live, [side.node.peer_id for side in present])
+        has_none = key is None and intent.kind is not Kind.GATHER
+        return has_none or has_majority(live, [side.node.peer_id for side in present])
 
     def _plausible(self, sides: list[Side]) -> list[Side]:
-        """Drop whose share most of the others refuse: one of them reduces each piece of it."""
+        """Drop whose share most of the others refuse: one of them reduces each piece of it.
+
+        A gathering drops nothing: its merge rule makes no message longer than most are.
+        """
+        if sides and sides[0].intent.kind is Kind.GATHER:
+            return sides
         kept = []
         for side in sides:
             others = [other for other in sides if other is not side]
@@ -283,6 +299,19 @@ class Gatherings:
             self._read[number] = position + 1
             self._world.flow(node)
             node.strategy.on_records(position, self.log[position])
+
+
+def _messages(sides: list[Side]) -> tuple[Message, ...]:
+    """Return what each of them sent, in order of their ids."""
+    ordered = sorted(sides, key=lambda side: side.node.peer_id)
+    return tuple(
+        Message(bytes(side.node.peer_id), partial(_read, next(iter(side.sent.values()))))
+        for side in ordered
+    )
+
+
+def _read(sent: torch.Tensor) -> torch.Tensor:
+    return sent.to(torch.float32, copy=True)
 
 
 def coded_mean(world: World, sides: list[Side]) -> dict[str, torch.Tensor]:

@@ -76,6 +76,7 @@ class Surroundings:
         self._rng = random.Random(f"{configure.shard_seed}/{state.step}/strategy")
         self._layout = state.arena.layout
         self._facts = facts_of(state.task)
+        self._probe = state.evaluate_at
         self._members: tuple[bytes, ...] = (self._self_id,)
         strategy.start(self._context())
 
@@ -98,4 +99,5 @@ class Surroundings:
             members=self._members,
             facts=self._facts,
             topology=graph_over(self._topology, len(self._members)),
+            probe=self._probe,
         )

@@ -117,6 +117,17 @@ class TrainState:
         finally:
             self.model.train()
 
+    def evaluate_at(self, x: torch.Tensor) -> float:
+        """Return that loss of the parameters ``x``: [numel]; the model stays as it is."""
+        flat = self.arena.flat
+        with torch.no_grad():
+            before = flat.clone()
+            flat.copy_(x)
+            try:
+                return self.evaluate()
+            finally:
+                flat.copy_(before)
+
 
 def build_task(name: str, config: dict[str, Any], data_dir: str = "", *, source: str = "") -> Task:
     """Return an instance of task ``name``; see ``load_task``. Raises ConfigError."""

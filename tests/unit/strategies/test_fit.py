@@ -24,7 +24,7 @@ from swarmnode.strategies.registry import find_strategy
 from swarmnode.tensor.formats import find_format
 from tests.unit.cli.test_trust import manifest
 
-NAMES = ("a2cid2", "dadao", "diloco", "noloco", "one-byte", "pair-average", "streaming")
+NAMES = ("a2cid2", "dadao", "diloco", "noloco", "one-byte", "pair-average", "sparse", "streaming")
 
 
 def fit(
@@ -104,11 +104,18 @@ def test_one_byte_sends_no_vector() -> None:
         fit("one-byte", codec)
 
 
-def test_those_of_a_log_are_sixteen_at_most() -> None:
-    fit("one-byte", members=16)
-    fit("one-byte")  # nobody has said how many
-    with pytest.raises(ConfigError, match=r"expected at most 16 for one-byte, .* got 17"):
-        fit("one-byte", members=17)
+def test_a_gathering_feeds_back_what_it_did_not_send() -> None:
+    fit("sparse", "Q8B64", kept=64)
+    with pytest.raises(ConfigError, match="TK2: it needs error feedback, which sparse does not do"):
+        fit("sparse", "TK2")
+
+
+def test_those_who_agree_on_each_round_have_a_largest_number() -> None:
+    for name, most in (("one-byte", 16), ("sparse", 32)):
+        fit(name, members=most)
+        fit(name)  # nobody has said how many
+        with pytest.raises(ConfigError, match=rf"expected at most {most} for {name}, .* got"):
+            fit(name, members=most + 1)
     fit("streaming", members=64, meet="group")
     for name in ("diloco", "streaming", "pair-average", "noloco", "a2cid2"):
         fit(name, members=4096)
