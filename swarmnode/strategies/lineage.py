@@ -171,7 +171,7 @@ class InLineage(InRounds):
         self.phi.copy_(phi)
         getattr(self, self.momentum_buffer).copy_(theirs[self.momentum_buffer])
         self.lineage.copy_(torch.tensor([place.count, place.hashed]))
-        # What is on its way stands on slow weights that nobody has any more.
-        self._is_due |= self._posted is not None
-        self._posted = None
+        # What is on its way stands on slow weights that nobody has any more, and what it has
+        # learnt since is in no mean yet.
+        self._posted, self._is_due = None, True
         return True

@@ -170,6 +170,7 @@ class GroupCore:
             and math.isfinite(event.weight)
             and len(event.weights) in (0, len(event.members))
             and 0 < event.enlist_s <= limits.GROUP_ENLIST_S_MAX
+            and 0 <= event.quorum_s <= limits.GROUP_ENLIST_S_MAX
             and 0 < event.transfer_s <= limits.GROUP_TRANSFER_S_MAX
         )
         if not is_sound:

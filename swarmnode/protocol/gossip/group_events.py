@@ -64,6 +64,8 @@ class Begin:
         electorate: finish only in a view with a majority of these; of exactly one half, with the
             smallest id. Empty: any view may finish.
         needs_all: finish only with all members, or not at all.
+        quorum_s: how long to wait for a majority of the electorate at the most; then those who are
+            missing have half of ``enlist_s`` at the least. 0: ``enlist_s``, whoever has come.
         lineage, attempt: what ENLIST says of the run, for those who do not know its name.
     """
 
@@ -76,6 +78,7 @@ class Begin:
     electorate: tuple[PeerId, ...] = ()
     needs_all: bool = False
     weights: tuple[float, ...] = ()
+    quorum_s: float = 0.0
     lineage: int | None = None
     attempt: int = 0
 

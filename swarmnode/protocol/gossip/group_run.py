@@ -68,6 +68,7 @@ class Run:
         self._enlisted = {self_id}
         self._gone: set[PeerId] = set()
         self._since = now  # of the phase
+        self._quorum_at: float | None = None  # when a majority of the electorate had come
         self._resend_at = now + limits.GROUP_RESEND_S
         self._flush = wire.Flush(self.gid, (), ())
         self._flushes: dict[PeerId, tuple[PeerId, ...]] = {}
@@ -178,10 +179,21 @@ class Run:
     @property
     def _phase_ends_at(self) -> float:
         if self.phase is Phase.ENLIST:
-            return self._since + self.begin.enlist_s
+            return self._roll_ends_at
         if self.phase is Phase.FLUSH:
             return self._since + limits.GROUP_FLUSH_S
         return self._since + self.begin.transfer_s * self._stage
+
+    @property
+    def _roll_ends_at(self) -> float:
+        """When the roll is closed without those who are missing."""
+        begin = self.begin
+        ends_at = self._since + begin.enlist_s
+        if not begin.quorum_s:
+            return ends_at
+        if self._quorum_at is None:  # waiting costs nothing, and alone nothing comes of it
+            return max(ends_at, self._since + begin.quorum_s)
+        return max(ends_at, self._quorum_at + begin.enlist_s / 2)
 
     @property
     def _stage(self) -> int:
@@ -242,6 +254,8 @@ class Run:
             self._send(peer, self._enlist_message(wants_answer=False))
         if self.phase is Phase.ENLIST:
             self._enlisted.add(peer)
+            if self._quorum_at is None and has_majority(self.begin.electorate, self._enlisted):
+                self._quorum_at = now
             self._close_roll_if_complete(now)
 
     def _close_roll_if_complete(self, now: float) -> None:

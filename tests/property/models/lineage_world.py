@@ -80,6 +80,7 @@ class Trainer(Member):
             limits.GROUP_ENLIST_S_MIN,
             _TRANSFER_S,
             electorate=members,
+            quorum_s=limits.GROUP_ENLIST_S_MAX,
             lineage=self.version[0],
             attempt=self.attempts.number,
         )

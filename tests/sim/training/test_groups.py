@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,23 @@ async def test_rounds_of_two_seconds_commit(tmp_path, autojump_clock, worker) ->
             assert made >= 0.8 * (made + vain)
         check_bits(swarm)
         check_audit(swarm)
+
+
+async def test_rounds_commit_where_all_that_happens_is_late(tmp_path, autojump_clock) -> None:
+    worker = replace(STREAMING, late_s=0.7)  # eight processes a core
+    async with sim_swarm(tmp_path, 3, numel=600, worker=worker, delay_s=0.5) as swarm:
+        await until(lambda: are_one_swarm(swarm.nodes), 60, poll_s=0.1)
+        await until(lambda: count(swarm) > 2, 300, poll_s=0.1)
+        before = [(n.status.exchanges_committed, n.status.exchanges_aborted) for n in swarm.nodes]
+        steps, began = [node.worker.step for node in swarm.nodes], count(swarm)
+        await trio.sleep(300)
+        rounds = min(n.worker.step - s for n, s in zip(swarm.nodes, steps, strict=True)) / 20
+        assert count(swarm) - began >= 0.8 * rounds
+        for node, (committed, aborted) in zip(swarm.nodes, before, strict=True):
+            made = node.status.exchanges_committed - committed
+            vain = node.status.exchanges_aborted - aborted
+            assert made >= 0.8 * (made + vain)
+        check_bits(swarm)
 
 
 @pytest.mark.parametrize("n", [2, 4])

@@ -27,6 +27,7 @@ class Attempts:
     key: bytes
     intent: PostedIntent
     number: int = 0
+    _count: int = 0  # means behind this node
     _restarts_left: int = _RESTARTS_MAX
 
     @property
@@ -40,6 +41,11 @@ class Attempts:
         if topic != (self.intent.fragment, self.intent.base_version):
             self.number = 0
         self.intent, self._restarts_left = intent, _RESTARTS_MAX
+        self._count = intent.lineage or 0
+
+    def committed(self) -> None:
+        """One more mean is behind this node."""
+        self._count += 1
 
     def failed(self) -> None:
         """The run ended in vain: the next one has another name."""
@@ -59,7 +65,7 @@ class Attempts:
 
     def is_ahead_of(self, call: Enlist) -> bool:
         """Whether who calls lacks means that are behind this node."""
-        return call.lineage is not None and call.lineage < (self.intent.lineage or 0)
+        return call.lineage is not None and call.lineage < self._count
 
     def _gid(self, number: int) -> bytes:
         intent = self.intent

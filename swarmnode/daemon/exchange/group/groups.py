@@ -206,6 +206,7 @@ class Groups:
             transfer_limit_s(intent.numel),
             # There may be more members than are known here, who think that others have the places.
             electorate=members if is_full or intent.lineage is not None else (),
+            quorum_s=limits.GROUP_ENLIST_S_MAX if intent.lineage is not None else 0.0,
             lineage=intent.lineage,
             attempt=self._attempts[topic].number if topic in self._attempts else 0,
         )
@@ -245,6 +246,12 @@ class Groups:
             each
             for each in self._failing.values()
             if each.rounds >= _FAILED_MIN and now - each.since >= _FAILED_S_MIN
+        ]
+        found += [
+            Failing(since, 1, "a quorum of the members has not come")
+            for gid, (topic, since) in self._running.items()
+            if self.runs.is_enlisting(gid)
+            and now - since >= _FAILED_S_MIN + 2 * self._grace_s(topic)
         ]
         return min(found, key=lambda each: each.since, default=Failing(now))
 
@@ -321,6 +328,8 @@ class Groups:
         commit: events.Commit,
         took_s: float,
     ) -> None:
+        if topic in self._attempts:
+            self._attempts[topic].committed()
         present = tuple(bytes(peer) for peer in commit.contributors)
         is_applied = self._lessor.apply(lease, commit.gid, present=present)
         self.committed_total += is_applied

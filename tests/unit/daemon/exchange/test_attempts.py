@@ -53,9 +53,14 @@ def test_who_lacks_means_is_known_by_what_it_says() -> None:
     one, two = (
         Attempts(KEY, intent(lineage=count, base_version=b"v%d" % count)) for count in (7, 5)
     )
+    one.post(one.intent)
+    two.post(two.intent)
     assert one.is_ahead_of(call(two))
     assert not two.is_ahead_of(call(one))
-    assert not one.is_ahead_of(call(one))
+    same = call(one)
+    assert not one.is_ahead_of(same)
+    one.committed()
+    assert one.is_ahead_of(same)
     assert not one.is_ahead_of(Enlist(bytes(16), True)), "of no lineage"
 
 
