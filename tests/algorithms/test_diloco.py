@@ -74,7 +74,6 @@ def test_the_eager_estimate_is_the_own_fresh_share_and_the_others_last():
 # --- digits --------------------------------------------------------------------------------------
 
 
-@pytest.mark.claim
 @SEEDS
 def test_eager_costs_a_little_where_waiting_a_round_costs_everything(seed):
     losses = [
