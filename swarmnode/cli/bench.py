@@ -169,9 +169,10 @@ def learning(
     rates, in the same run.
     """
     from swarmnode.bench.learning import outcome, run
+    from swarmnode.bench.learning.plan import Plan
 
     folder = check_data(data)
-    plan = run.Plan(
+    plan = Plan(
         nodes=nodes,
         steps=steps,
         strategy=strategy or "",

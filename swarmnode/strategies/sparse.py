@@ -181,7 +181,7 @@ class Sparse(InRounds, Strategy):
         extend_lineage(self.lineage, (*exchange.present, self._digest()))
 
     def _digest(self) -> bytes:
-        return hashlib.sha256(self.phi.cpu().view(torch.uint8).numpy()).digest()
+        return hashlib.sha256(self.phi.cpu().view(torch.uint8).numpy().data).digest()
 
     # --- rounds that others had, and this node had not ---------------------------------------
 

@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -64,7 +63,7 @@ from swarmnode.strategies.outer import (
     pull,
     refuse_unstable,
 )
-from swarmnode.strategies.rounds import Fragment, Rounds, cut
+from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut
 from swarmnode.tensor.formats import find_format
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]
@@ -72,14 +71,6 @@ CodecName = Annotated[str, Range(max_length=16)]
 
 _FRAGMENTS_MAX = 64
 _DIGEST_BYTES = 16  # of the reference, where a lineage has the other half of a base version
-
-
-@dataclass
-class _Flight:
-    """A fragment under way: since which step, and θ as it was τ steps later."""
-
-    step: int
-    x: torch.Tensor | None = None
 
 
 class Streaming(InLineage, Strategy):
@@ -121,8 +112,7 @@ class Streaming(InLineage, Strategy):
         self.begin_lineage()
         self.fragments: tuple[Fragment, ...] = ()
         self._base_version = b""
-        self._step = 0
-        self._flights: dict[int, _Flight] = {}
+        self._flights = Flights(self.config.overlap)
 
     @classmethod
     def parse(cls, settings: dict[str, Any]) -> Any:
@@ -196,10 +186,7 @@ class Streaming(InLineage, Strategy):
     # --- when, and what ------------------------------------------------------------------
 
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
-        self._step = info.step
-        for number, flight in self._flights.items():
-            if flight.x is None and info.step >= flight.step + self.config.overlap:
-                flight.x = self.fragments[number].gather(self.x)
+        self._flights.note_step(info.step, self.fragments, self.x)
         due = [each for each in self.rounds.due(info.step) if each[0] < len(self.fragments)]
         if self._in_groups:
             return self.means_due(is_due=bool(due))
@@ -241,7 +228,7 @@ class Streaming(InLineage, Strategy):
         if name == "delta":
             x = fragment.gather(self.x)
             out.copy_(phi - x)
-            self._flights[intent.fragment] = _Flight(self._step, None if self.config.overlap else x)
+            self._flights.begin(intent.fragment, x)
         elif self.reference is None:
             out.copy_(phi)
         else:
@@ -255,7 +242,7 @@ class Streaming(InLineage, Strategy):
             return
         c = self.config
         if self._in_groups and not self.takes(exchange):
-            self._flights.pop(exchange.intent.fragment, None)  # of slow weights that it left
+            self._flights.end(exchange.intent.fragment)  # of slow weights that it left
             return
         fragment = self.fragments[exchange.intent.fragment]
         g = pull(exchange, c.beta, c.gamma).to(self.x.device)
@@ -263,8 +250,7 @@ class Streaming(InLineage, Strategy):
         moved = momentum_step(m, g, c.momentum, nesterov=c.nesterov)
         fragment.put(self.m, m)
         fragment.add(self.phi, moved)
-        flight = self._flights.pop(exchange.intent.fragment, None)
-        x = flight.x if flight is not None else None
+        x = self._flights.end(exchange.intent.fragment)
         if x is None:
             x = fragment.gather(self.x)
         fragment.add(self.x, fragment.gather(self.phi).sub_(x), alpha=1 - c.local_share)
@@ -274,7 +260,7 @@ class Streaming(InLineage, Strategy):
     def on_abort(self, intent: Intent, why: str) -> None:
         super().on_abort(intent, why)
         if intent.tag != CATCH_UP:
-            self._flights.pop(intent.fragment, None)
+            self._flights.end(intent.fragment)
 
     def metrics(self) -> dict[str, float]:
         return {

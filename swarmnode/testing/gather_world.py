@@ -123,7 +123,7 @@ class GatherWorld:
 
     # --- time ----------------------------------------------------------------------------
 
-    def at(self, when: float, what: Callable[[], None]) -> None:
+    def at(self, when: float, what: Callable[[], object]) -> None:
         """Let ``what`` happen then."""
         self.events += 1
         heapq.heappush(self._heap, (when, self.events, what))

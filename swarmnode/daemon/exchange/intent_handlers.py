@@ -42,8 +42,8 @@ from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent, Stray
-from swarmnode.protocol.crdt.records import Signer
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
+from swarmnode.protocol.identity import Signer
 from swarmnode.protocol.swarm import compatibility_key
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.swarm import Manifest

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from swarmnode.errors import MalformedMessage
 from swarmnode.ids import PeerId
-from swarmnode.protocol.crdt.records import Signer, Verify
+from swarmnode.protocol.identity import Signer, Verify
 from swarmnode.wire.exchange.gather import Announcement, GatherSet
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed

@@ -37,7 +37,7 @@ def clipped_mean(messages: Sequence[Message]) -> torch.Tensor:
 
 
 def _norm(values: torch.Tensor) -> float:
-    return measure(values.numpy()).norm
+    return measure(values.numpy().data).norm
 
 
 def _rounded(value: float) -> float:

@@ -203,7 +203,7 @@ class Handoff:
         """Return what lies coded in a slot, one after the other."""
         codec = get_codec(view.codec)
         size = coded.coded_bytes(codec, view.numel)
-        room = memoryview(self._room[message.slot].numpy()).cast("B")
+        room = self._room[message.slot].numpy().data.cast("B")
         return tuple(
             Message(author, partial(_decoded, codec, room[at : at + size], view.numel))
             for at, author in zip(count(0, size), message.present, strict=False)
@@ -216,7 +216,7 @@ class Handoff:
 
 def _decoded(codec: Codec, data: memoryview, numel: int) -> torch.Tensor:
     values = torch.empty(numel, dtype=torch.float32)
-    for payload, part in coded.parts(codec, data, values.numpy()):
+    for payload, part in coded.parts(codec, data, values.numpy().data):
         codec.decode(payload, part)
     return values
 

@@ -26,9 +26,9 @@ from swarmnode.errors import RemoteProtocolError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.net.stream import Stream
-from swarmnode.protocol.crdt.records import Signer
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.gather_set import Announced
+from swarmnode.protocol.identity import Signer
 from swarmnode.tensor import coded
 from swarmnode.tensor.codec import Codec
 from swarmnode.wire.exchange import group as wire

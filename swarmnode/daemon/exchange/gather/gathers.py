@@ -34,11 +34,10 @@ from swarmnode.errors import Refused
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.net.services import ScopedServices
-from swarmnode.protocol.crdt.records import Signer
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.gather_set import Announced, RunTerms
 from swarmnode.protocol.gossip.groups import seats
-from swarmnode.protocol.identity import verify
+from swarmnode.protocol.identity import Signer, verify
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor import coded
 from swarmnode.tensor.codec import Codec, get_codec
