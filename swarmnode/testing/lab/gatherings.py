@@ -299,6 +299,6 @@ def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
     for name, first in sides[0].sent.items():
         summed = torch.zeros_like(first, dtype=torch.float64)
         for side, weight in zip(sides, weights, strict=True):
-            summed.add_(side.sent[name].double(), alpha=weight / sum(weights))
-        means[name] = summed.to(first.dtype)
+            summed.add_(side.sent[name].double(), alpha=weight)
+        means[name] = summed.div_(sum(weights)).to(first.dtype)  # rounded as by daemons
     return means
