@@ -251,7 +251,7 @@ class Groups:
             Failing(since, 1, "a quorum of the members has not come")
             for gid, (topic, since) in self._running.items()
             if self.runs.is_enlisting(gid)
-            and now - since >= _FAILED_S_MIN + 2 * self._grace_s(topic)
+            and now - since >= max(_FAILED_S_MIN, 1.5 * self._grace_s(topic))
         ]
         return min(found, key=lambda each: each.since, default=Failing(now))
 
