@@ -111,7 +111,7 @@ class GatherWorld:
         self.now = 0.0
         self.events = 0
         self._loss = loss
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._heap: list[tuple[float, int, Callable[[], object]]] = []
         self._cut: set[frozenset[PeerId]] = set()
         identities = [ToyIdentity.from_seed(hashlib.sha256(b"%d" % i).digest()) for i in range(n)]
         ids = frozenset(each.peer_id for each in identities)

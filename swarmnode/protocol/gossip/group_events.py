@@ -39,6 +39,20 @@ def plan_id(gid: bytes, contributors: Iterable[PeerId]) -> bytes:
     return hashlib.sha256(_PLAN_DOMAIN + gid + b"".join(sorted(contributors))).digest()[:_ID_BYTES]
 
 
+@dataclass
+class Plan:
+    """One mean: over whom, and what this member holds of it."""
+
+    contributors: tuple[PeerId, ...]
+    plan: bytes
+    n_pieces: int
+    held: set[int]
+    reducing: set[int]
+    is_assembling: bool = False
+    result: bytes = b""  # SHA-256 of the whole, once it is assembled
+    is_prepared: bool = False  # and the others were, or will be, told so
+
+
 def has_majority(electorate: Collection[PeerId], view: Iterable[PeerId]) -> bool:
     """Whether no view without a member of this one can have a majority as well."""
     present = set(electorate) & set(view)

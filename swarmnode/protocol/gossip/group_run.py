@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from swarmnode import limits
 from swarmnode.errors import InvariantViolation, RemoteProtocolError
@@ -17,6 +16,7 @@ from swarmnode.protocol.gossip.group_events import (
     Effect,
     KeepShare,
     KeepSum,
+    Plan,
     Reduce,
     Send,
     SendShare,
@@ -41,20 +41,6 @@ class Phase(enum.StrEnum):
     OVER = "over"
 
 
-@dataclass
-class _Plan:
-    """One mean: over whom, and what this member holds of it."""
-
-    contributors: tuple[PeerId, ...]
-    plan: bytes
-    n_pieces: int
-    held: set[int]
-    reducing: set[int]
-    is_assembling: bool = False
-    result: bytes = b""  # SHA-256 of the whole, once it is assembled
-    is_prepared: bool = False  # and the others were, or will be, told so
-
-
 class Run:
     """Owns: ``effects``, which the core takes away after every event."""
 
@@ -72,7 +58,7 @@ class Run:
         self._resend_at = now + limits.GROUP_RESEND_S
         self._flush = wire.Flush(self.gid, (), ())
         self._flushes: dict[PeerId, tuple[PeerId, ...]] = {}
-        self._plan: _Plan | None = None
+        self._plan: Plan | None = None
         self._sources: tuple[PeerId, ...] = ()  # who hold the whole mean; none: it is made anew
         self._asked: set[tuple[PeerId, int]] = set()  # shares; others are not taken
         self._shares: set[tuple[PeerId, int]] = set()
@@ -340,7 +326,7 @@ class Run:
         if used is None or used.plan != plan:
             if used is not None and used.is_prepared:
                 raise InvariantViolation("a mean that was prepared may not be given up")
-            used = _Plan(contributors, plan, self._n_pieces(contributors), set(), set())
+            used = Plan(contributors, plan, self._n_pieces(contributors), set(), set())
             self._use(used)
         if used.is_prepared:
             self._send_prepared(self.view)
@@ -352,7 +338,7 @@ class Run:
     def _n_pieces(self, contributors: tuple[PeerId, ...]) -> int:
         return min(self.begin.pieces_max, len(contributors))
 
-    def _use(self, plan: _Plan) -> None:
+    def _use(self, plan: Plan) -> None:
         """Begin with another mean. What came for the last one was cut in another way."""
         self._plan = plan
         self._asked.clear()
@@ -376,7 +362,7 @@ class Run:
         others = [peer for peer in self._plan.contributors if peer != self.self_id]
         return {(peer, piece) for peer in others for piece in own} - self._shares
 
-    def _missing(self, plan: _Plan) -> set[int]:
+    def _missing(self, plan: Plan) -> set[int]:
         return set(range(plan.n_pieces)) - plan.held
 
     def _ask(self) -> None:
@@ -438,7 +424,7 @@ class Run:
             self._send_prepared(self.view)
         self._finish_if_all_are_prepared()
 
-    def _reduce_what_is_complete(self, plan: _Plan) -> None:
+    def _reduce_what_is_complete(self, plan: Plan) -> None:
         lacking = {piece for _, piece in self._lacking_shares()}
         for piece in range(plan.n_pieces):
             is_ready = piece not in lacking and piece not in plan.reducing

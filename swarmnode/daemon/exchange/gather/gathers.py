@@ -24,9 +24,8 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.driver import Tasks
 from swarmnode.daemon.exchange.gather.cargo import GatherCargo
-from swarmnode.daemon.exchange.gather.failing import Failures
 from swarmnode.daemon.exchange.gather.rounds import GatherRounds
-from swarmnode.daemon.exchange.group.groups import Failing
+from swarmnode.daemon.exchange.group.groups import Failing, Failures
 from swarmnode.daemon.exchange.group.runs import GroupRuns
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.env import Env

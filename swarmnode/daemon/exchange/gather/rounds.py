@@ -290,10 +290,10 @@ class GatherRounds:
             request = decode_record(header, _MESSAGE)
             if not isinstance(request, wire.Fetch):
                 raise MalformedMessage(f"expected a fetch, got {type(request).__name__}")
-            found = self._rounds.get(request.gid)
-            is_busy = found is None or self._uploads >= limits.GATHER_UPLOADS_MAX
-            if found is not None and not is_busy:
-                data = found.take_for(session.peer, request.digest)
+            is_open = request.gid in self._rounds
+            is_busy = not is_open or self._uploads >= limits.GATHER_UPLOADS_MAX
+            if not is_busy:
+                data = self._rounds[request.gid].take_for(session.peer, request.digest)
             if data is None:
                 await stream.send_message(encode_record(wire.NotGiven(is_busy)))
                 return

@@ -73,6 +73,35 @@ class Failing:
     why: str = ""  # of the last
 
 
+class Failures:
+    """Rounds that come to nothing, one after the other, by what they are of; bounded as intents."""
+
+    def __init__(self) -> None:
+        self._failing: dict[_Topic, Failing] = {}
+
+    def note(self, topic: _Topic, since: float, why: str) -> None:
+        """A round that began at ``since`` came to nothing."""
+        before = self._failing.get(topic, Failing(since))
+        self._failing[topic] = replace(before, rounds=before.rounds + 1, why=why)
+
+    def forget(self, topic: _Topic) -> None:
+        """A round counted."""
+        self._failing.pop(topic, None)
+
+    def clear(self) -> None:
+        """The next worker begins anew."""
+        self._failing.clear()
+
+    def look(self, now: float, *others: Failing) -> Failing:
+        """Return what comes to nothing again and again for the longest; ``others`` count too."""
+        found = [
+            each
+            for each in self._failing.values()
+            if each.rounds >= _FAILED_MIN and now - each.since >= _FAILED_S_MIN
+        ]
+        return min((*found, *others), key=lambda each: each.since, default=Failing(now))
+
+
 class Groups:
     """The IntentHandler of group means.
 
@@ -117,7 +146,7 @@ class Groups:
         self._attempts: dict[_Topic, Attempts] = {}  # of means in a lineage
         self._posted_at: dict[_Topic, float] = {}
         self._graces: dict[_Topic, float] = {}  # how long the roll of a topic stays open
-        self._failing: dict[_Topic, Failing] = {}
+        self._failures = Failures()
         self._is_known = False  # to the worker, or it is dead: nothing came of the intent
         self.runs = GroupRuns(
             GROUP_SERVICE,
@@ -160,7 +189,7 @@ class Groups:
         self._newest.clear()
         self._attempts.clear()
         self._posted_at.clear()
-        self._failing.clear()
+        self._failures.clear()
         self.is_beside = False
         self.on_worker_gone()
 
@@ -181,7 +210,7 @@ class Groups:
         self.is_beside = self._self_id not in members
         if self.is_beside:
             self.refused_total += 1
-            self._failing.pop(topic, None)
+            self._failures.forget(topic)
             self._lessor.drop(intent, f"busy: {len(members)} others have all places of the group")
             self.on_end(False)
             return
@@ -242,23 +271,17 @@ class Groups:
         """Return the rounds that come to nothing again and again, if others are there, or were."""
         if not (self.committed_total or len(self._partners.partners()) > 1):
             return Failing(now)  # the first node of a swarm waits for the second
-        found = [
-            each
-            for each in self._failing.values()
-            if each.rounds >= _FAILED_MIN and now - each.since >= _FAILED_S_MIN
-        ]
-        found += [
+        waiting = [
             Failing(since, 1, "a quorum of the members has not come")
             for gid, (topic, since) in self._running.items()
             if self.runs.is_enlisting(gid)
             and now - since >= max(_FAILED_S_MIN, 1.5 * self._grace_s(topic))
         ]
-        return min(found, key=lambda each: each.since, default=Failing(now))
+        return self._failures.look(now, *waiting)
 
     def _note_failure(self, topic: _Topic, why: str) -> None:
-        none_yet = Failing(self._posted_at.get(topic, self._env.monotonic()))
-        before = self._failing.get(topic, none_yet)
-        self._failing[topic] = replace(before, rounds=before.rounds + 1, why=why)
+        since = self._posted_at.get(topic, self._env.monotonic())
+        self._failures.note(topic, since, why)
 
     def _called(self, peer: PeerId, message: wire.Message) -> None:
         """A member waits for this node: in a later attempt, behind it, or where it has no place."""
@@ -333,7 +356,7 @@ class Groups:
         present = tuple(bytes(peer) for peer in commit.contributors)
         is_applied = self._lessor.apply(lease, commit.gid, present=present)
         self.committed_total += is_applied
-        self._failing.pop(topic, None)
+        self._failures.forget(topic)
         self.on_mean(commit.contributors)
         self.on_end(is_applied)
         peers, result = commit.contributors, commit.result
