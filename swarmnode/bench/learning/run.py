@@ -17,7 +17,7 @@ import msgspec
 from swarmnode.bench.learning.jobs import Job, Trained
 from swarmnode.bench.learning.outcome import Outcome, SeedResult, combine, format_seed
 from swarmnode.bench.learning.plan import Plan, Swarm
-from swarmnode.bench.learning.rates import TASK_LR, baseline_lrs, lr_factor
+from swarmnode.bench.learning.rates import BASELINE_LRS, TASK_LR, lr_factor
 from swarmnode.errors import WorkerError
 from swarmnode.processes.worker_tools import stream_offline
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
@@ -127,7 +127,7 @@ def _baselines(plan: Plan, seed: int, model_seed: int) -> list[Job]:
             data=plan.data,
         )
         for nodes in (1, plan.nodes)
-        for lr in baseline_lrs(nodes)
+        for lr in BASELINE_LRS
     ]
 
 

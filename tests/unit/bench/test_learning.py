@@ -4,7 +4,7 @@ import pytest
 
 from swarmnode.bench.learning import outcome
 from swarmnode.bench.learning.jobs import Evaluation, Job, Trained, parse_jobs
-from swarmnode.bench.learning.rates import TASK_LR, baseline_lrs, lr_factor
+from swarmnode.bench.learning.rates import BASELINE_LRS, TASK_LR, lr_factor
 from swarmnode.bench.learning.run import deal_jobs
 from swarmnode.cli.bench import _json_object, _seeds
 from swarmnode.errors import ConfigError
@@ -70,10 +70,10 @@ def test_the_longest_jobs_are_dealt_first() -> None:
     assert deal_jobs(jobs[:1], 8) == [[0]]
 
 
-def test_baselines_try_rates_around_the_rule() -> None:
-    assert baseline_lrs(1) == [TASK_LR / 2, TASK_LR, 2 * TASK_LR]
-    assert baseline_lrs(4)[1] == TASK_LR * lr_factor(4)
-    assert lr_factor(1) == 1.0
+def test_a_swarm_takes_larger_steps_up_to_a_bound() -> None:
+    assert [lr_factor(n) for n in (1, 4, 16, 64)] == [1.0, 2.0, 4.0, 4.0]
+    assert len(BASELINE_LRS) == 3
+    assert min(BASELINE_LRS) <= TASK_LR * lr_factor(4) <= max(BASELINE_LRS)
 
 
 def test_what_a_process_is_asked_is_checked() -> None:
