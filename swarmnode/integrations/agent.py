@@ -171,7 +171,9 @@ def _begin(
     _check_layout(configure, arena)
     _check_weights(configure, task, arena)
     device = Device(arena.flat.device)
-    state = TrainState(task, model, arena, optimizer, device, configure.swarm_seed)
+    state = TrainState(
+        task, model, arena, optimizer, device, configure.swarm_seed, recipe=configure.recipe
+    )
     return begin(
         configure,
         state,

@@ -54,6 +54,7 @@ def evaluate_merge(state: TrainState, merged: torch.Tensor, shard_seed: int) -> 
     on_device = merged.to(own.device, own.dtype)
     with _buffers_kept(state.model):
         try:
+            state.arena.flat.copy_(state.applied.exported)
             own_loss = state.evaluate()
             state.arena.flat.copy_(on_device)
             recalibrate_batch_norm(state, state.task.batches(shard_seed))

@@ -45,9 +45,10 @@ class Merges:
 
     def _give(self, message: GiveShare) -> ShareGiven:
         state = self._state
-        if not bool(torch.isfinite(state.arena.flat).all()):
+        own = state.applied.exported
+        if not bool(torch.isfinite(own).all()):
             raise ConfigError("the parameters of this node are not finite")
-        numbers = share(message.rule, state.arena.flat, state.arena.layout)
+        numbers = share(message.rule, own, state.arena.layout)
         numbers.numpy().tofile(message.path)
         return ShareGiven(message.request, numbers.numel(), state.step, state.tokens)
 

@@ -16,7 +16,7 @@ from swarmnode.tensor.snapshot_format import About
 from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.snapshots.tensorfile import Tensors
 
-MODEL, OPTIMIZER, STRATEGY = "model/", "optimizer/", "strategy/"
+MODEL, OPTIMIZER, STRATEGY, EMA = "model/", "optimizer/", "strategy/", "ema/"
 
 
 def about(state: TrainState) -> About:
@@ -39,7 +39,15 @@ def atoms(state: TrainState, strategy: StatePart) -> Tensors:
         tensors[MODEL + name] = tensor
     for name, tensor in strategy.buffers().items():
         tensors[STRATEGY + name] = tensor
+    for name, tensor in mean_weights(state).items():
+        tensors[EMA + name] = tensor
     return tensors
+
+
+def mean_weights(state: TrainState) -> Tensors:
+    """Return the mean of each trained parameter over the last steps, where the recipe has one."""
+    ema = state.applied.ema
+    return {} if ema is None else state.arena.views_of(ema)
 
 
 def weights(model: torch.nn.Module) -> Tensors:
