@@ -177,6 +177,11 @@ class SwarmPaths:
         return self.directory / "manifest"
 
     @property
+    def extension(self) -> Path:
+        """The newest signed target, if the swarm's was moved on."""
+        return self.directory / "extension"
+
+    @property
     def link(self) -> Path:
         """The link that it was created or joined with."""
         return self.directory / "link"

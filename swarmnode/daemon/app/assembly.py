@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from swarmnode.config import SwarmPaths
+import trio
+
+from swarmnode.config import NodeConfig, SwarmPaths
 from swarmnode.daemon.discovery.composition import Composition
 from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.merge.finalize import Finalizer
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
+from swarmnode.daemon.membership.progress import ProgressWatch
 from swarmnode.daemon.membership.swarm import SwarmPart
+from swarmnode.daemon.membership.target import TargetKeeper
+from swarmnode.daemon.worker.briefing import Briefing
 from swarmnode.daemon.worker.trainer import Trainer
+from swarmnode.env import Env
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.swarm import SwarmLink, compatibility_key
 from swarmnode.tensor.codec import get_codec
@@ -61,3 +67,27 @@ def make_finalizer(
         folder=paths.directory / "merge",
         env=composition.env,
     )
+
+
+def start_watch(
+    part: SwarmPart, config: NodeConfig, env: Env, nursery: trio.Nursery
+) -> ProgressWatch | None:
+    """Follow the progress of a swarm; None for one without a recipe."""
+    if not part.manifest.recipe:
+        return None
+    target = TargetKeeper(part.manifest, config.paths.swarm(part.manifest.name).extension)
+    target.load()
+    watch = ProgressWatch(part, env, target)
+    nursery.start_soon(watch.run)
+    return watch
+
+
+def make_briefing(part: SwarmPart, trainer: Trainer, watch: ProgressWatch | None) -> Briefing:
+    """Return what tells the worker of the others, and where the swarm is if that is watched."""
+    briefing = Briefing(
+        part.self_id, members=part.partners, speeds=part.step_times_s, post=trainer.post
+    )
+    if watch is not None:
+        briefing.swarm, briefing.on_ready = watch.message, watch.begin
+        watch.target.on_extended = briefing.tell_progress
+    return briefing

@@ -22,7 +22,12 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.app.assembly import make_exchanges, make_finalizer
+from swarmnode.daemon.app.assembly import (
+    make_briefing,
+    make_exchanges,
+    make_finalizer,
+    start_watch,
+)
 from swarmnode.daemon.app.stop import complete, drain
 from swarmnode.daemon.discovery.composition import compose, make_beacon
 from swarmnode.daemon.discovery.manifests import ManifestKeeper, check_strategy
@@ -42,13 +47,14 @@ from swarmnode.daemon.status.dashboard import Dashboard
 from swarmnode.daemon.status.peer_metrics import share_metrics
 from swarmnode.daemon.status.readings import ReadingsDesk
 from swarmnode.daemon.status.scrape import keep_metrics_files, metrics_routes, target_address
-from swarmnode.daemon.status.view import NodeView, in_one_line
+from swarmnode.daemon.status.view import NodeView
+from swarmnode.daemon.status.words import in_one_line
 from swarmnode.daemon.transport.key_guard import KeyGuard
 from swarmnode.daemon.volunteer.footprint import before_joining
 from swarmnode.daemon.volunteer.rules import Machine, Volunteer
 from swarmnode.daemon.volunteer.totals import TotalsKeeper
-from swarmnode.daemon.worker.briefing import Briefing, configure_of
 from swarmnode.daemon.worker.briefing import TrainingChoice as TrainingChoice
+from swarmnode.daemon.worker.briefing import configure_of
 from swarmnode.daemon.worker.link import StartWorker
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env
@@ -261,6 +267,7 @@ class Node:
                 look = partial(before_joining, manifest, self._config, self._training.device)
                 self._on_event(await self.env.in_thread(look))
             part = await self._join(manifest, nursery)
+            self.view.progress_watch = start_watch(part, self._config, self.env, nursery)
             nursery.start_soon(self._say_progress)
             if self._config.role == "trainer":
                 if self._rendezvous.candidates:  # who made the swarm begins alone
@@ -377,12 +384,7 @@ class Node:
         trainer.handlers = handlers.by_kind()
         handlers.groups.on_mean = self._note_mean
         trainer.on_log_round = handlers.log.worker_ready
-        trainer.briefing = Briefing(
-            self._identity.peer_id,
-            members=part.partners,
-            speeds=part.step_times_s,
-            post=trainer.post,
-        )
+        trainer.briefing = make_briefing(part, trainer, self.view.progress_watch)
         assigner = ShardAssigner(
             part, manifest, self_id=self._identity.peer_id, post=trainer.post, env=self.env
         )

@@ -20,6 +20,7 @@ from swarmnode.daemon.exchange.mixing import InThread, Meetings, SwarmMixing
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.exchange.standstill import find_standstills, other_base_alarm
 from swarmnode.daemon.membership.assignment import ShardAssigner
+from swarmnode.daemon.membership.progress import ProgressWatch
 from swarmnode.daemon.membership.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.snapshots.blobs import Blobs
@@ -121,6 +122,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     paused_until_unix_s: float | None  # None: nothing holds, or nobody knows
     node_name: str
     totals: TotalsView  # what this node gave, over all its lives
+    target_tokens: int = 0  # of the whole swarm; 0: it has no end
+    lr_factor: float | None = None  # of the task's learning rate, now; None: no recipe
 
 
 @dataclass
@@ -146,6 +149,7 @@ class NodeView:
     groups: Groups | None = None
     handlers: IntentHandlers | None = None
     assigner: ShardAssigner | None = None
+    progress_watch: ProgressWatch | None = None  # None: the swarm has no recipe
     blobs: Blobs | None = None
     peer_metrics: PeerMetrics | None = None
     nat: Callable[[], NatSnapshot] = NatSnapshot
@@ -197,7 +201,7 @@ class NodeView:
         }
         lineage = self.handlers.lineages.own if self.handlers is not None else None
         numbers = {"loss": loss, "eval_loss": eval_loss, STEP_TIME_S: self.step_time_s()}
-        return SelfReport(
+        report = SelfReport(
             self.role,
             state,
             addresses,
@@ -208,6 +212,7 @@ class NodeView:
             lineage.said if lineage is not None else "",
             self.node_name,
         )
+        return report if self.progress_watch is None else self.progress_watch.completed(report)
 
     def node_status(self, now: float) -> NodeStatus:
         """Return everything that ``status`` shows; ``now`` is monotonic."""
@@ -219,7 +224,7 @@ class NodeView:
         totals = self.part.state.view.counters() if self.part is not None else {}
         applied = trainer.applications if trainer is not None else None
         snapshot = trainer.last_snapshot if trainer is not None else None
-        mixing = self.mixing.figures
+        mixing, watch = self.mixing.figures, self.progress_watch
         return NodeStatus(
             swarm=self.swarm,
             peer=str(self.self_id),
@@ -278,6 +283,8 @@ class NodeView:
             ),
             node_name=self.node_name,
             totals=self.totals.shown(self.given()) if self.totals else TotalsView(),
+            target_tokens=watch.target.horizon.target_tokens if watch else 0,
+            lr_factor=watch.lr_factor() if watch else None,
         )
 
     def given(self) -> Given:
@@ -468,16 +475,6 @@ class NodeView:
             {plane: sent[plane] for plane in PLANES.values()},
             {plane: received[plane] for plane in PLANES.values()},
         )
-
-
-def in_one_line(status: NodeStatus) -> str:
-    """Return what a node does, for whoever looks at its terminal now and then."""
-    losses = (status.eval_loss, status.swarm_loss)
-    loss, swarm = ("-" if value is None else f"{value:.4f}" for value in losses)
-    return (
-        f"{status.state} ({status.reason}): step {status.step:,}, held-out loss {loss},"
-        f" swarm {swarm}, {status.peers_connected} peers, {status.exchanges_committed} exchanges"
-    )
 
 
 def _in_words(seconds: float) -> str:
