@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import shlex
@@ -25,11 +24,15 @@ from swarmnode.cli.options import (
     node_options,
 )
 from swarmnode.cli.progress import Progress
+from swarmnode.cli.swarm.given import parse_settings
+from swarmnode.cli.swarm.recipe import make_recipe, recipe_words
 from swarmnode.cli.swarm.room import check_room
 from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.errors import ConfigError, Refused
 from swarmnode.processes.worker_tools import stream_offline
+from swarmnode.quantities import parse_count
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
+from swarmnode.wire.recipe import Recipe
 
 _SECONDS_PER_DAY = 86_400
 _LARGE_NUMEL = 10_000_000  # building so many takes seconds, on a busy machine a minute
@@ -67,7 +70,19 @@ _SHOWN = (
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A setting of the task, or of the strategy as strategy.KEY=VALUE; may be repeated.",
+    help="A setting of the task, of the strategy as strategy.KEY=VALUE, or of the recipe as"
+    " recipe.KEY=VALUE; may be repeated.",
+)
+@click.option(
+    "--tokens",
+    metavar="N",
+    help="What all members train together, such as 300M: the learning rate decays towards it, and"
+    " then the swarm is finished. Without it there is no end; see `swarmnode extend`.",
+)
+@click.option(
+    "--schedule",
+    type=click.Choice(["constant", "cosine", "wsd"]),
+    help="Of the learning rate; by default what suits the task.",
 )
 @codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32 or E3M0.")
 @click.option(
@@ -92,6 +107,8 @@ def create(
     strategy: str,
     topology: str,
     settings: tuple[str, ...],
+    tokens: str | None,
+    schedule: str | None,
     codec: str,
     members: int | None,
     data: Path | None,
@@ -127,7 +144,11 @@ def create(
         raise Refused(f"this home has a swarm named {name!r} already: choose another name")
     chosen: dict[str, str | int] = {"strategy": strategy, "codec": codec, "topology": topology}
     chosen["members"] = members or 0
+    target = parse_count(tokens) if tokens else 0
+    recipe_settings = parse_settings(settings)[2]
+    make_recipe({}, recipe_settings, tokens=target, schedule=schedule)  # before torch is loaded
     described = _describe(task, settings, data_dir, is_quiet=as_json, **chosen)
+    recipe = make_recipe(described["recipe"], recipe_settings, tokens=target, schedule=schedule)
     save_training_data(name, config.paths, TrainingData(data_dir, own_data))
     link, node_id = write_swarm(
         name,
@@ -137,13 +158,15 @@ def create(
         expires_days=expires_days,
         is_closed=closed,
         has_own_data=own_data,
+        recipe=recipe,
     )
     if as_json:
-        facts = {key: described[key] for key in _SHOWN}
+        facts = {key: described[key] for key in _SHOWN} | {"recipe": msgspec.to_builtins(recipe)}
         facts["admission"] = "closed" if closed else "open"
         print_json({"link": link, "name": name, "peer": node_id, "codec": codec, **facts})
         return
     _tell(name, link, described, home=home, is_closed=closed)
+    click.echo(f"recipe: {recipe_words(recipe)}")
     # The link leads to this address, so the node must listen there.
     flags = [("--home", str(home or "")), ("--listen", listen or "")]
     flags += [("--advertise", address) for address in advertise]
@@ -239,7 +262,7 @@ def _describe(
     from swarmnode.tasks.presets import resolve_preset
 
     named = task
-    task_config, strategy_settings = _parse_settings(settings)
+    task_config, strategy_settings = parse_settings(settings)[:2]
     task, task_config = resolve_preset(task, task_config)
     arguments = [f"--task={task}", f"--config={json.dumps(task_config)}"]
     arguments.append(f"--data-dir={data_dir}")
@@ -277,6 +300,7 @@ def write_swarm(
     expires_days: int | None,
     is_closed: bool,
     has_own_data: bool = False,
+    recipe: Recipe | None = None,
 ) -> tuple[str, str]:
     """Sign and write a manifest of what was ``described``; return the link and this node's id."""
     from swarmnode.daemon.nat.addresses import reachable_addresses
@@ -317,6 +341,7 @@ def write_swarm(
         task_package=package or msgspec.UNSET,
         task_package_version=package_version or msgspec.UNSET,
         own_data=has_own_data or msgspec.UNSET,
+        recipe=recipe or msgspec.UNSET,
     )
     own = [Hint(node.peer_id, address) for address in addresses]
     # Behind a NAT the link is of use to others because of these alone.
@@ -326,24 +351,3 @@ def write_swarm(
     # The manifest comes last: without it the name is still free for another try.
     write_atomic(paths.swarm(name).manifest, encode_record(sign_manifest(manifest, swarm)))
     return str(link), str(node.peer_id)
-
-
-def _parse_settings(settings: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split ``KEY=VALUE`` into those of the task and those of the strategy."""
-    task: dict[str, Any] = {}
-    strategy: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set: expected KEY=VALUE, got {setting!r}")
-        try:
-            value = json.loads(text, parse_constant=str)
-        except (ValueError, RecursionError):
-            value = text
-        if isinstance(value, float) and not math.isfinite(value):  # 1e999
-            value = text
-        if key.startswith("strategy."):
-            strategy[key.removeprefix("strategy.")] = value
-        else:
-            task[key] = value
-    return task, strategy
