@@ -207,6 +207,11 @@ class SwarmPaths:
         return self.directory / "snapshots"
 
     @property
+    def final_model(self) -> Path:
+        """The weights of a swarm that is finished, as a keeper has fetched them."""
+        return self.directory / "final" / "model.safetensors"
+
+    @property
     def worker_log(self) -> Path:
         """What the worker process prints."""
         return self.directory / "worker.log"

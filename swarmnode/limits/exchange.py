@@ -150,6 +150,8 @@ EXTENSION_CHARACTERS_MAX = 256
 SWARM_PROGRESS_TOLD_S = 0.5
 # Who has said nothing for so long is not counted on any further: a few reports of a large swarm.
 SWARM_PROGRESS_AHEAD_S = 20.0
+# At the target a merge waits so long for members that take their last steps, or do not answer.
+COMPLETION_WAIT_S = 30.0
 # A member that comes or goes changes the learning rate over so long, and not before all that are
 # here have heard of it: a report or two.
 MEMBERS_RAMP_DELAY_S = 4.0

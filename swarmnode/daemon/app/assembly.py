@@ -7,6 +7,7 @@ from collections.abc import Callable
 import trio
 
 from swarmnode.config import NodeConfig, SwarmPaths
+from swarmnode.daemon.app.completion import Completion
 from swarmnode.daemon.discovery.composition import Composition
 from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.merge.finalize import Finalizer
@@ -14,6 +15,8 @@ from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.membership.progress import ProgressWatch
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.membership.target import TargetKeeper
+from swarmnode.daemon.snapshots.snapshots import Snapshots
+from swarmnode.daemon.status.view import NodeView
 from swarmnode.daemon.worker.briefing import Briefing
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env
@@ -69,17 +72,31 @@ def make_finalizer(
     )
 
 
-def start_watch(
-    part: SwarmPart, config: NodeConfig, env: Env, nursery: trio.Nursery
-) -> ProgressWatch | None:
-    """Follow the progress of a swarm; None for one without a recipe."""
-    if not part.manifest.recipe:
-        return None
-    target = TargetKeeper(part.manifest, config.paths.swarm(part.manifest.name).extension)
+def follow_progress(
+    view: NodeView,
+    part: SwarmPart,
+    snapshots: Snapshots,
+    config: NodeConfig,
+    env: Env,
+    nursery: trio.Nursery,
+) -> None:
+    """Know where a swarm with a recipe is, and complete it at its target."""
+    manifest, paths = part.manifest, config.paths.swarm(part.manifest.name)
+    if not manifest.recipe:
+        return
+    target = TargetKeeper(manifest, paths.extension)
     target.load()
-    watch = ProgressWatch(part, env, target)
+    view.progress_watch = watch = ProgressWatch(part, env, target)
+    completion = Completion(
+        part=part,
+        watch=watch,
+        snapshots=snapshots,
+        finalizer=lambda: view.finalizer,
+        role=config.role,
+        final_model=paths.final_model,
+    )
     nursery.start_soon(watch.run)
-    return watch
+    nursery.start_soon(completion.run)
 
 
 def make_briefing(part: SwarmPart, trainer: Trainer, watch: ProgressWatch | None) -> Briefing:

@@ -23,10 +23,10 @@ import trio
 from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.app.assembly import (
+    follow_progress,
     make_briefing,
     make_exchanges,
     make_finalizer,
-    start_watch,
 )
 from swarmnode.daemon.app.stop import complete, drain
 from swarmnode.daemon.discovery.composition import compose, make_beacon
@@ -267,7 +267,7 @@ class Node:
                 look = partial(before_joining, manifest, self._config, self._training.device)
                 self._on_event(await self.env.in_thread(look))
             part = await self._join(manifest, nursery)
-            self.view.progress_watch = start_watch(part, self._config, self.env, nursery)
+            follow_progress(self.view, part, self._snapshots, self._config, self.env, nursery)
             nursery.start_soon(self._say_progress)
             if self._config.role == "trainer":
                 if self._rendezvous.candidates:  # who made the swarm begins alone
