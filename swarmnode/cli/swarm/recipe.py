@@ -6,9 +6,12 @@ from typing import Any
 
 import msgspec
 
+from swarmnode.config import Paths
+from swarmnode.daemon.membership.target import TargetKeeper
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.lr_schedule import Horizon
 from swarmnode.wire.recipe import Recipe
+from swarmnode.wire.swarm import Manifest
 
 # Of a short training, so much at most is warm-up.
 _WARMUP_SHARE_MAX = 0.05
@@ -45,6 +48,13 @@ def make_recipe(
         warmup = min(recipe.warmup_tokens, round(_WARMUP_SHARE_MAX * recipe.target_tokens))
         recipe = msgspec.structs.replace(recipe, warmup_tokens=warmup)
     return recipe
+
+
+def horizon_of(manifest: Manifest, paths: Paths) -> Horizon:
+    """Return where a swarm's training ends, as far as this home knows."""
+    keeper = TargetKeeper(manifest, paths.swarm(manifest.name).extension)
+    keeper.load()
+    return keeper.horizon
 
 
 def recipe_words(recipe: Recipe | None, horizon: Horizon | None = None) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from msgspec import UNSET
 
 from swarmnode.ipc.lr_schedule import Horizon, ema_weight, lr_factor
 from swarmnode.wire.recipe import Recipe
 from swarmnode.worker.model.arena import Arena
+
+_LR_ERROR = 1e-5  # of float32, in which some optimizers keep it
 
 
 class AppliedRecipe:
@@ -29,6 +33,7 @@ class AppliedRecipe:
         self._arena = arena
         # A scheduler has lowered "lr" already for its own warm-up, and keeps what was asked for.
         self._lr = [float(group.get("initial_lr", group["lr"])) for group in self._groups]
+        self._lr_set = self._lr
         self._ema_tokens: float | None = None  # at the last update; what a snapshot has goes on
         if recipe is None:
             return
@@ -44,16 +49,28 @@ class AppliedRecipe:
         """How many batches a step takes."""
         return self.recipe.batches_per_step if self.recipe is not None else 1
 
+    @property
+    def is_fought(self) -> bool:
+        """Whether something else has changed a learning rate, but back to what was asked for."""
+        if self.recipe is None:
+            return False
+        return any(
+            not math.isclose(float(group["lr"]), wanted, rel_tol=_LR_ERROR)
+            and not math.isclose(float(group["lr"]), lr, rel_tol=_LR_ERROR)
+            for group, lr, wanted in zip(self._groups, self._lr, self._lr_set, strict=True)
+        )
+
     def set_lr(self, swarm_tokens: float, horizon: Horizon, members: float) -> None:
         """Give the optimizer the learning rate of all members at this point of the training."""
         if self.recipe is None:
             return
         self.factor = lr_factor(self.recipe, swarm_tokens, horizon, members)
-        for group, lr in zip(self._groups, self._lr, strict=True):
+        self._lr_set = [lr * self.factor for lr in self._lr]
+        for group, lr in zip(self._groups, self._lr_set, strict=True):
             if isinstance(group["lr"], torch.Tensor):  # so that a captured step sees it
-                group["lr"].fill_(lr * self.factor)
+                group["lr"].fill_(lr)
             else:
-                group["lr"] = lr * self.factor
+                group["lr"] = lr
 
     def clip(self) -> None:
         """Scale the gradients of all parameters down to the norm that is allowed together."""

@@ -66,8 +66,14 @@ class OuterLoop(Loop):
 
         Raises:
             Diverged: it was not finite for several steps.
+            ConfigError: something else than the swarm's recipe sets the learning rate.
             DaemonGone: there is no node any more.
         """
+        if self.state.applied.is_fought:
+            raise ConfigError(
+                "expected the learning rate that the swarm's recipe sets, something else has"
+                " changed it: train without a scheduler of your own, or in a swarm without a recipe"
+            )
         seconds = time.perf_counter() - self._began_s
         if self._before is not None:
             with torch.no_grad():

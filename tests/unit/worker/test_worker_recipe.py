@@ -168,3 +168,15 @@ def test_a_recipe_is_no_part_of_a_state_without_one():
     state.applied.set_lr(1e9, Horizon(1), 64)
     assert state.optimizer.param_groups[0]["lr"] == before
     assert state.applied.exported is state.arena.flat
+
+
+def test_whoever_else_changes_the_learning_rate_is_noticed():
+    state = state_with(Recipe(warmup_tokens=1000))
+    (group,) = state.optimizer.param_groups
+    asked_for = group["lr"]
+    state.applied.set_lr(500, Horizon(), 1)
+    assert not state.applied.is_fought
+    group["lr"] = asked_for  # as a scheduler does that was taken over
+    assert not state.applied.is_fought
+    group["lr"] = 0.9 * asked_for
+    assert state.applied.is_fought
