@@ -23,6 +23,7 @@ import pytest
 from swarmnode import config, errors, limits
 from swarmnode.cli.main import cli
 from swarmnode.config import NodeConfig
+from swarmnode.daemon.membership.progress import RAMP_BEGIN, RAMP_END
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.ids import encode_base32
 from swarmnode.protocol.identity import Identity
@@ -480,7 +481,8 @@ def test_the_specification_says_what_members_say() -> None:
         exchange_duration=absent,
     )
     report = replace(view.report(("mem:me",), 1.0), state="training")
-    report = replace(report, numbers=dict.fromkeys(report.numbers, 1.0), met="")
+    numbers = dict.fromkeys([*report.numbers, RAMP_BEGIN, RAMP_END], 1.0)
+    report = replace(report, numbers=numbers, met="", target="signed", swarm_tokens=1)
     said = report.update(view.self_id, {})
     assert named == {
         "set": {name for name, _ in said.leases},

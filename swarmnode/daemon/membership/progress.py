@@ -15,7 +15,7 @@ from swarmnode.ipc.control import SwarmProgress
 from swarmnode.ipc.lr_schedule import lr_factor
 from swarmnode.protocol.swarm_progress import Said, SwarmProgressCore, SwarmState
 
-RAMP_BEGIN, RAMP_END = "ramp-begin", "ramp-end"
+RAMP_BEGIN, RAMP_END = "ramp_begin", "ramp_end"
 _LOOK_S = 0.1  # what is later than this moves a schedule of a minute by less than a percent
 _LOOK_MEMBER_S = 0.002  # in a large swarm each look takes longer, and each member matters less
 

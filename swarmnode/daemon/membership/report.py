@@ -4,7 +4,7 @@
 leases       member (its id), role, version, address (each one)
 counters     steps, tokens, exchanges, seconds: totals over all its lives
 registers    name, state, loss, eval_loss, step_time_s, met, lineage, target,
-             ramp-begin, ramp-end (progress.py)
+             ramp_begin, ramp_end (progress.py)
 maxima       step, tokens (of the whole swarm)
 ===========  ====================================================================
 
