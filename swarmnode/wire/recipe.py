@@ -17,7 +17,7 @@ from swarmnode.wire.records import Count
 
 Schedule = Literal["constant", "cosine", "wsd"]
 
-Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 Tokens = Annotated[int, Meta(ge=0, le=limits.TARGET_TOKENS_MAX)]
 _NotNegative = Annotated[float, Meta(ge=0.0, le=1e6)]
 
@@ -43,8 +43,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
     schedule: Schedule = "wsd"
     warmup_tokens: Tokens = 0
-    decay_share: Share = 0.25
-    lr_final: Share = 0.05
+    decay_share: Fraction = 0.25
+    lr_final: Fraction = 0.05
     members_exponent: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
     members_max: Annotated[int, Meta(ge=1, le=4096)] = 1
     clip_norm: _NotNegative = 0.0

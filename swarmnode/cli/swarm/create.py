@@ -144,29 +144,20 @@ def create(
         raise Refused(f"this home has a swarm named {name!r} already: choose another name")
     chosen: dict[str, str | int] = {"strategy": strategy, "codec": codec, "topology": topology}
     chosen["members"] = members or 0
-    target = parse_count(tokens) if tokens else 0
-    recipe_settings = parse_settings(settings)[2]
-    make_recipe({}, recipe_settings, tokens=target, schedule=schedule)  # before torch is loaded
+    chosen_recipe = (parse_settings(settings)[2], parse_count(tokens) if tokens else 0, schedule)
+    make_recipe({}, *chosen_recipe)  # refused before torch is loaded
     described = _describe(task, settings, data_dir, is_quiet=as_json, **chosen)
-    recipe = make_recipe(described["recipe"], recipe_settings, tokens=target, schedule=schedule)
+    recipe = make_recipe(described["recipe"], *chosen_recipe)
     save_training_data(name, config.paths, TrainingData(data_dir, own_data))
-    link, node_id = write_swarm(
-        name,
-        config,
-        codec,
-        described,
-        expires_days=expires_days,
-        is_closed=closed,
-        has_own_data=own_data,
-        recipe=recipe,
-    )
+    terms: dict[str, Any] = {"expires_days": expires_days, "is_closed": closed}
+    terms |= {"has_own_data": own_data, "recipe": recipe}
+    link, node_id = write_swarm(name, config, codec, described, **terms)
     if as_json:
         facts = {key: described[key] for key in _SHOWN} | {"recipe": msgspec.to_builtins(recipe)}
-        facts["admission"] = "closed" if closed else "open"
-        print_json({"link": link, "name": name, "peer": node_id, "codec": codec, **facts})
+        facts |= {"admission": "closed" if closed else "open", "codec": codec}
+        print_json({"link": link, "name": name, "peer": node_id, **facts})
         return
-    _tell(name, link, described, home=home, is_closed=closed)
-    click.echo(f"recipe: {recipe_words(recipe)}")
+    _tell(name, link, described, recipe, home=home, is_closed=closed)
     # The link leads to this address, so the node must listen there.
     flags = [("--home", str(home or "")), ("--listen", listen or "")]
     flags += [("--advertise", address) for address in advertise]
@@ -179,12 +170,19 @@ def create(
 
 
 def _tell(
-    name: str, link: str, described: dict[str, Any], *, home: Path | None, is_closed: bool
+    name: str,
+    link: str,
+    described: dict[str, Any],
+    recipe: Recipe,
+    *,
+    home: Path | None,
+    is_closed: bool,
 ) -> None:
     click.echo(
         f"created swarm {name}: task {described['task']}, {described['numel']:,} parameters,"
         f" strategy {_words(described)}"
     )
+    click.echo(f"recipe: {recipe_words(recipe)}")
     click.echo(f"\n  {link}\n")
     if is_closed:
         flags = _given_flags([("--home", str(home or ""))])

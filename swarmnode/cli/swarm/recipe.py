@@ -18,13 +18,14 @@ _WARMUP_SHARE_MAX = 0.05
 
 
 def make_recipe(
-    task_recipe: dict[str, Any], settings: dict[str, Any], *, tokens: int, schedule: str | None
+    task_recipe: dict[str, Any], settings: dict[str, Any], tokens: int, schedule: str | None
 ) -> Recipe:
     """Return the recipe of a new swarm.
 
     Args:
         settings: by the names of its fields.
         tokens: where it ends; 0: nowhere yet.
+        schedule: None: as the settings or the task say.
 
     Raises:
         ConfigError: a field is unknown or out of range.

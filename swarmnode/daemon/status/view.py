@@ -225,6 +225,7 @@ class NodeView:
         applied = trainer.applications if trainer is not None else None
         snapshot = trainer.last_snapshot if trainer is not None else None
         mixing, watch = self.mixing.figures, self.progress_watch
+        verdict = self.volunteer.verdict if self.volunteer is not None else None
         return NodeStatus(
             swarm=self.swarm,
             peer=str(self.self_id),
@@ -265,9 +266,7 @@ class NodeView:
                 self.exchanges.core.statistics().half_applied_total if self.exchanges else 0
             ),
             payloads_refused=sum(self.refused_payloads().values()),
-            staleness_steps_mean=(
-                applied.staleness_steps / applied.applied if applied and applied.applied else None
-            ),
+            staleness_steps_mean=applied.staleness_steps_mean if applied is not None else None,
             sent_bytes=sent,
             received_bytes=received,
             worker_restarts=trainer.restarts if trainer is not None else 0,
@@ -277,10 +276,8 @@ class NodeView:
             swarm_lambda2=finite_or_none(mixing.lambda2) if mixing else None,
             swarm_chi1=finite_or_none(mixing.chi1) if mixing else None,
             swarm_chi2=finite_or_none(mixing.chi2) if mixing else None,
-            paused_by=self.volunteer.verdict.reasons if self.volunteer is not None else (),
-            paused_until_unix_s=(
-                self.volunteer.verdict.until_unix_s if self.volunteer is not None else None
-            ),
+            paused_by=verdict.reasons if verdict is not None else (),
+            paused_until_unix_s=verdict.until_unix_s if verdict is not None else None,
             node_name=self.node_name,
             totals=self.totals.shown(self.given()) if self.totals else TotalsView(),
             target_tokens=watch.target.horizon.target_tokens if watch else 0,

@@ -72,6 +72,11 @@ class Applications:
     applied: int = 0
     staleness_steps: int = 0  # summed
 
+    @property
+    def staleness_steps_mean(self) -> float | None:
+        """Local steps between taking the weights and merging; None: nothing was merged yet."""
+        return self.staleness_steps / self.applied if self.applied else None
+
 
 class Assigner(Protocol):
     """Hears what the worker does with its shards; see ``daemon/membership/assignment.py``."""
