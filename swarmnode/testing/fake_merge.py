@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import numpy as np
 
 from swarmnode.ipc.control import GiveShare, MergeWeighed, ShareGiven, WeighMerge
-from swarmnode.testing.fake_snapshot import Vector
+from swarmnode.testing.fake_snapshot import Vector, write_snapshot
 
 
 def answer_merge(order: GiveShare | WeighMerge, x: Vector, step: int) -> ShareGiven | MergeWeighed:
@@ -17,7 +18,9 @@ def answer_merge(order: GiveShare | WeighMerge, x: Vector, step: int) -> ShareGi
         return ShareGiven(order.request, len(x), step, step)
     merged = np.fromfile(order.path, np.float32)
     digest = hashlib.sha256(merged.tobytes()).digest()
-    return MergeWeighed(order.request, digest, _loss(merged.astype(np.float64)), _loss(x))
+    model = merged.astype(np.float64)
+    path = str(write_snapshot(Path(order.folder), model, step)) if order.folder else ""
+    return MergeWeighed(order.request, digest, _loss(model), _loss(x), path)
 
 
 def _loss(x: Vector) -> float:

@@ -95,7 +95,7 @@ class Completion:
                 _log.warning("the merged model is not offered", why=found.problem)
             else:
                 await self._snapshots.offer_merged(Path(found.path), found.loss)
-        except SwarmNodeError as error:  # another one merges, or members come and go: again
+        except (SwarmNodeError, OSError) as error:  # another one merges, members go: again
             _log.warning("the models are not merged yet", why=str(error))
             return
         self._merged_target = target
@@ -113,7 +113,7 @@ class Completion:
         path = self._final_model
         try:
             written = await self._snapshots.write_furthest(path, self._written)
-        except SwarmNodeError as error:
+        except (SwarmNodeError, OSError) as error:
             _log.warning("the model is not written out", path=str(path), why=str(error))
             return
         if written != self._written:
