@@ -184,14 +184,16 @@ class SwarmProgress(Message, frozen=True, tag="swarm-progress"):
     Attributes:
         others_tokens: that all other members have trained, as far as they are known to be.
         others_per_s: how fast that grows.
-        own_tokens: of this node's lives, as the others know it; it may have lost some of them.
+        others_counted: what of it they have said: at the target, that must do.
+        lost_tokens: of this node's that others have counted and a crash has taken: they count on.
         members: how many train now; between two whole numbers while one comes or goes.
         target_tokens, resumed_tokens: see :class:`swarmnode.ipc.lr_schedule.Horizon`.
     """
 
     others_tokens: NotNegative
     others_per_s: NotNegative
-    own_tokens: Count
+    others_counted: Count
+    lost_tokens: Count
     members: Annotated[float, Meta(ge=1)]
     target_tokens: Count = 0
     resumed_tokens: Count = 0

@@ -147,7 +147,7 @@ BATCHES_PER_STEP_MAX = 4096
 # A signature and two numbers as text, in a register of the shared state.
 EXTENSION_CHARACTERS_MAX = 256
 # How far the others are is said to the worker this often; between, it counts on at their pace.
-SWARM_PROGRESS_TOLD_S = 0.5
+SWARM_PROGRESS_TOLD_S = 0.2
 # Who has said nothing for so long is not counted on any further: a few reports of a large swarm.
 SWARM_PROGRESS_AHEAD_S = 20.0
 # At the target a merge waits so long for members that take their last steps, or do not answer.

@@ -25,6 +25,8 @@ from swarmnode import limits
 from swarmnode.ids import PeerId
 
 _PACE_KEEP = 0.7  # of the pace known so far, where a report gives another measure of it
+_ERROR_KEEP = 0.7  # of what a report is off from where we thought that its member was
+_JITTER_S = 3.0  # so much of its pace: more is no lateness
 _PACE_WINDOW_S = 1.0  # reports closer to each other say little of a pace
 
 
@@ -58,6 +60,7 @@ class SwarmState:
 
     others_tokens: float
     others_per_s: float
+    others_counted: int
     own_tokens: int
     members: float
 
@@ -71,23 +74,31 @@ class SwarmState:
 class _Pace:
     """What is known of one other member over time."""
 
-    tokens: int
-    at: float  # when its counter had this value
+    tokens: int  # its counter
+    at: float  # when it was last heard to have grown
     per_s: float
+    counted: float  # how far it was then, as far as we knew
     weight: float = 0.0
     lost_at: float | None = None  # since when it does not train
     is_training: bool = True
 
-    def tokens_at(self, now: float) -> float:
+    def ahead(self, now: float) -> float:
+        """Return how far it is beyond its counter, negative if we were too fast."""
+        if not self.is_training:
+            return 0.0
         since_s = min(max(0.0, now - self.at), limits.SWARM_PROGRESS_AHEAD_S)
-        return self.per_s * since_s if self.is_training else 0.0
+        return self.counted + self.per_s * since_s - self.tokens
 
     def note(self, said: Said, now: float) -> None:
         if said.tokens > self.tokens:
             passed_s = now - self.at
+            error = said.tokens - (self.tokens + self.ahead(now))
             if passed_s >= _PACE_WINDOW_S:
                 measured = (said.tokens - self.tokens) / passed_s
                 self.per_s = _PACE_KEEP * self.per_s + (1 - _PACE_KEEP) * measured
+            # Reports are late by up to a heartbeat, each by another time: that evens out.
+            is_jitter = abs(error) <= _JITTER_S * self.per_s
+            self.counted = said.tokens - (_ERROR_KEEP * error if is_jitter else 0.0)
             self.tokens, self.at = said.tokens, now
         if not self.per_s:
             self.per_s = said.claimed_per_s
@@ -113,9 +124,9 @@ class SwarmProgressCore:
                 continue
             known = self._others.get(peer)
             if known is None:
-                self._others[peer] = known = _Pace(
-                    each.tokens, min(each.heard_at, now), each.claimed_per_s
-                )
+                heard_at = min(each.heard_at, now)
+                known = _Pace(each.tokens, heard_at, each.claimed_per_s, each.tokens)
+                self._others[peer] = known
             known.note(each, now)
             known.lost_at = None if each.is_training else known.lost_at or now
         for peer, known in list(self._others.items()):
@@ -127,17 +138,19 @@ class SwarmProgressCore:
     def state(self, now: float) -> SwarmState:
         """Return where the swarm is."""
         own = self._own.tokens if self._own is not None else 0
-        ahead = sum(known.tokens_at(now) for known in self._others.values())
-        others = max(0, self._total - own) + ahead
+        ahead = sum(known.ahead(now) for known in self._others.values())
+        counted = max(0, self._total - own)
+        others = max(0.0, counted + ahead)
         per_s = sum(known.per_s for known in self._others.values() if known.is_training)
-        return SwarmState(others, per_s, own, self._members(others + own, now))
+        return SwarmState(others, per_s, counted, own, self._members(others + own, now))
 
     def ramp(self, own_per_s: float, now: float) -> tuple[float, float]:
         """Return the marks between which this node's weight is to rise if it begins now."""
         state = self.state(now)
         pace = state.others_per_s + own_per_s
-        begin = state.tokens + pace * limits.MEMBERS_RAMP_DELAY_S
-        return begin, begin + pace * limits.MEMBERS_RAMP_S
+        # Where all begin at about the same time nobody waits for longer than they have trained.
+        begin = state.tokens + min(pace * limits.MEMBERS_RAMP_DELAY_S, state.tokens)
+        return begin, begin + min(pace * limits.MEMBERS_RAMP_S, state.tokens)
 
     def _members(self, progress: float, now: float) -> float:
         members = 0.0

@@ -302,8 +302,7 @@ class _Life:
 
     @property
     def _at_target(self) -> bool:
-        swarm = self._worker.swarm
-        return swarm.horizon.is_reached(swarm.tokens(self._worker.step))
+        return self._worker.swarm.is_at_target(self._worker.step)
 
     def _ready(self) -> WorkerReady:
         return WorkerReady(

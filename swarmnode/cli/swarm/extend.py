@@ -60,8 +60,9 @@ def extend(name: str, tokens: str, home: Path | None, as_json: bool) -> None:
     if progress is None:
         resumed = before.target_tokens  # nobody to ask: it may be finished
     else:
-        # With its first target a swarm takes larger steps; those, too, are warmed up to.
-        rises = not before.target_tokens or is_decayed(recipe, progress, before)
+        # With its first target a larger swarm takes larger steps; they, too, are warmed up to.
+        is_first = not before.target_tokens and recipe.members_exponent > 0
+        rises = is_first or is_decayed(recipe, progress, before)
         resumed = progress if rises else 0
     if target <= (progress or 0):
         raise Refused(f"expected more than {progress:,} tokens, which the swarm has trained")

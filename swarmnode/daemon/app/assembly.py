@@ -86,7 +86,7 @@ def follow_progress(
         return
     target = TargetKeeper(manifest, paths.extension)
     target.load()
-    view.progress_watch = watch = ProgressWatch(part, env, target)
+    view.progress_watch = watch = ProgressWatch(part, env, target, lambda: view.progress()[1])
     completion = Completion(
         part=part,
         watch=watch,

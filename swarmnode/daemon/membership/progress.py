@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import trio
@@ -23,15 +24,21 @@ _LOOK_MEMBER_S = 0.002  # in a large swarm each look takes longer, and each memb
 class ProgressWatch:
     """Looks at what members say, and works out where the swarm is.
 
+    Args:
+        own_tokens: of our worker, as it said last.
+
     Attributes:
         target: where training ends; what members say of that is passed on to it.
         counted_tokens: of the whole swarm, as they were said.
     """
 
-    def __init__(self, part: SwarmPart, env: Env, target: TargetKeeper) -> None:
+    def __init__(
+        self, part: SwarmPart, env: Env, target: TargetKeeper, own_tokens: Callable[[], int]
+    ) -> None:
         self.target = target
         self.counted_tokens = 0
         self._part, self._self_id, self._env = part, part.self_id, env
+        self._own_tokens, self._lost = own_tokens, 0
         self._core = SwarmProgressCore(part.self_id)
         self._ramp: tuple[float, float] | None = None  # None: we have not begun yet
 
@@ -61,7 +68,8 @@ class ProgressWatch:
         return SwarmProgress(
             others_tokens=state.others_tokens,
             others_per_s=state.others_per_s,
-            own_tokens=state.own_tokens,
+            others_counted=state.others_counted,
+            lost_tokens=self._lost_tokens(),
             members=state.members,
             target_tokens=horizon.target_tokens,
             resumed_tokens=horizon.resumed_tokens,
@@ -80,9 +88,28 @@ class ProgressWatch:
         numbers = dict(report.numbers)
         if self._ramp is not None:
             numbers[RAMP_BEGIN], numbers[RAMP_END] = self._ramp
+        counters = dict(report.counters)
+        counters["tokens"] += self._lost_tokens()
         # Who trains has something to say all the time; of others it would be news each time.
         counted = self.counted_tokens if report.state == "training" else 0
-        return replace(report, numbers=numbers, target=self.target.text, swarm_tokens=counted)
+        return replace(
+            report,
+            numbers=numbers,
+            counters=counters,
+            target=self.target.text,
+            swarm_tokens=counted,
+        )
+
+    def _lost_tokens(self) -> int:
+        """Return what of our earlier lives others have counted, and our worker has not.
+
+        What a crash has taken is trained anew. It counts all the same: else the others would
+        count us on while we stand still.
+        """
+        if self._ramp is not None:  # our worker has said how far it is
+            said = self._part.state.view.counters_of(self._self_id).get("tokens", 0)
+            self._lost += max(0, said - self._own_tokens() - self._lost)
+        return self._lost
 
     def _look(self) -> None:
         part = self._part

@@ -288,6 +288,10 @@ def _swarm(readings: Readings, view: NodeView, part: SwarmPart) -> None:
     totals, furthest = part.state.view.counters(), part.state.view.maxima()
     readings.set("swarm_steps", totals.get("steps", 0))
     readings.set("swarm_tokens", totals.get("tokens", 0))
+    if view.progress_watch is not None:
+        horizon = view.progress_watch.target.horizon
+        readings.set("swarm_target_tokens", horizon.target_tokens)
+        readings.set("lr_factor", view.progress_watch.lr_factor())
     readings.set("swarm_step", furthest.get("step", 0))
     newest = next(iter(part.state.view.snapshots(trio.current_time())), None)
     if newest is not None:

@@ -166,8 +166,8 @@ class Briefing:
             self._tell_steps()
 
     async def follow(self) -> None:
-        """Tell how far the swarm is until cancelled."""
-        while True:
+        """Tell how far the swarm is until cancelled, if it has a recipe that follows that."""
+        while self.swarm is not None:
             await trio.sleep(limits.SWARM_PROGRESS_TOLD_S)
             self.tell_progress()
 

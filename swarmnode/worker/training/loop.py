@@ -127,7 +127,7 @@ class Loop:
     @property
     def at_target(self) -> bool:
         """Whether the swarm has trained as much as it was to."""
-        return self.swarm.horizon.is_reached(self.swarm_tokens)
+        return self.swarm.is_at_target(self.state.tokens)
 
     @property
     def swarm_tokens(self) -> float:

@@ -26,7 +26,7 @@ class SwarmCount:
         self.horizon = Horizon()
         self.members = 1.0
         self._now = now
-        self._told = SwarmProgress(0.0, 0.0, 0, 1.0)
+        self._told = SwarmProgress(0.0, 0.0, 0, 0, 1.0)
         self._told_at_s = 0.0
         self._furthest = 0.0
 
@@ -42,5 +42,10 @@ class SwarmCount:
         told = self._told
         since_s = min(self._now() - self._told_at_s, limits.SWARM_PROGRESS_AHEAD_S)
         others = told.others_tokens + told.others_per_s * since_s if self.is_known else 0.0
-        self._furthest = max(self._furthest, others + max(own_tokens, told.own_tokens))
+        self._furthest = max(self._furthest, others + own_tokens + told.lost_tokens)
         return self._furthest
+
+    def is_at_target(self, own_tokens: int) -> bool:
+        """Whether all that was to be trained has been, by what members have really said."""
+        counted = self._told.others_counted + own_tokens + self._told.lost_tokens
+        return self.horizon.is_reached(counted)

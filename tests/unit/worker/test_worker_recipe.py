@@ -16,8 +16,8 @@ from swarmnode.worker.training.progress import SwarmCount
 from tests.kits.worker_kit import Rig
 
 
-def told(others=0.0, per_s=0.0, own=0, members=1.0, target=0, resumed=0):
-    return SwarmProgress(others, per_s, own, members, target, resumed)
+def told(others=0.0, per_s=0.0, lost=0, members=1.0, target=0, resumed=0):
+    return SwarmProgress(others, per_s, int(others), lost, members, target, resumed)
 
 
 def state_with(recipe):
@@ -62,14 +62,14 @@ def test_no_step_is_taken_before_it_is_known_where_the_swarm_is(rig):
 def test_others_are_counted_on_and_progress_never_falls():
     now = [0.0]
     count = SwarmCount(lambda: now[0])
-    count.tell(told(1000.0, 100.0, own=50))
+    count.tell(told(1000.0, 100.0, lost=50))
     assert count.tokens(0) == 1050  # others know of 50 that a crash has taken from us
     now[0] = 2.0
-    assert count.tokens(70) == 1270
-    count.tell(told(1100.0, 100.0, own=70))  # they were slower than we thought
-    assert count.tokens(70) == 1270
+    assert count.tokens(70) == 1320
+    count.tell(told(1100.0, 100.0, lost=50))  # they were slower than we thought
+    assert count.tokens(70) == 1320
     now[0] = 4.0
-    assert count.tokens(90) == 1390
+    assert count.tokens(90) == 1440
     now[0] = 1e6
     assert count.tokens(90) < 10_000  # the daemon is silent: no end of the training follows
 
