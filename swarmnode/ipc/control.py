@@ -186,7 +186,8 @@ class SwarmProgress(Message, frozen=True, tag="swarm-progress"):
         others_per_s: how fast that grows.
         others_counted: what of it they have said: at the target, that must do.
         lost_tokens: of this node's that others have counted and a crash has taken: they count on.
-        members: how many train now; between two whole numbers while one comes or goes.
+        members: how many train at the progress ``at_tokens``; between two whole numbers while one
+            comes or goes, and growing by ``members_per_token``.
         target_tokens, resumed_tokens: see :class:`swarmnode.ipc.lr_schedule.Horizon`.
     """
 
@@ -195,6 +196,8 @@ class SwarmProgress(Message, frozen=True, tag="swarm-progress"):
     others_counted: Count
     lost_tokens: Count
     members: Annotated[float, Meta(ge=1)]
+    at_tokens: NotNegative = 0.0
+    members_per_token: NotNegative = 0.0
     target_tokens: Count = 0
     resumed_tokens: Count = 0
 

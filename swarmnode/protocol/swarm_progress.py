@@ -63,6 +63,7 @@ class SwarmState:
     others_counted: int
     own_tokens: int
     members: float
+    members_per_token: float  # by which that grows
 
     @property
     def tokens(self) -> float:
@@ -142,7 +143,8 @@ class SwarmProgressCore:
         counted = max(0, self._total - own)
         others = max(0.0, counted + ahead)
         per_s = sum(known.per_s for known in self._others.values() if known.is_training)
-        return SwarmState(others, per_s, counted, own, self._members(others + own, now))
+        members, growth = self._members(others + own, now)
+        return SwarmState(others, per_s, counted, own, members, growth)
 
     def ramp(self, own_per_s: float, now: float) -> tuple[float, float]:
         """Return the marks between which this node's weight is to rise if it begins now."""
@@ -152,21 +154,25 @@ class SwarmProgressCore:
         begin = state.tokens + min(pace * limits.MEMBERS_RAMP_DELAY_S, state.tokens)
         return begin, begin + min(pace * limits.MEMBERS_RAMP_S, state.tokens)
 
-    def _members(self, progress: float, now: float) -> float:
-        members = 0.0
+    def _members(self, progress: float, now: float) -> tuple[float, float]:
+        """Return how many train, and by how much more with each token."""
+        members = growth = 0.0
         for peer, known in self._others.items():
             if known.lost_at is None:
-                known.weight = _risen(self._said[peer].ramp, progress)
-                members += known.weight
+                known.weight, rise = _risen(self._said[peer].ramp, progress)
+                members, growth = members + known.weight, growth + rise
             else:
                 left = 1 - (now - known.lost_at) / limits.MEMBERS_RAMP_S
                 members += known.weight * max(0.0, left)
-        own = self._own
-        return max(1.0, members + (_risen(own.ramp, progress) if own is not None else 1.0))
+        own, rise = (1.0, 0.0) if self._own is None else _risen(self._own.ramp, progress)
+        return max(1.0, members + own), growth + rise
 
 
-def _risen(ramp: tuple[float, float], progress: float) -> float:
+def _risen(ramp: tuple[float, float], progress: float) -> tuple[float, float]:
+    """Return the weight of a member at this progress, and its growth with each token."""
     begin, end = ramp
     if progress >= end:
-        return 1.0
-    return max(0.0, (progress - begin) / (end - begin))
+        return 1.0, 0.0
+    if progress < begin:
+        return 0.0, 0.0
+    return (progress - begin) / (end - begin), 1 / (end - begin)

@@ -71,6 +71,8 @@ class ProgressWatch:
             others_counted=state.others_counted,
             lost_tokens=self._lost_tokens(),
             members=state.members,
+            at_tokens=state.tokens,
+            members_per_token=state.members_per_token,
             target_tokens=horizon.target_tokens,
             resumed_tokens=horizon.resumed_tokens,
         )

@@ -187,7 +187,7 @@ class Loop:
     def set_lr(self) -> None:
         """Take the next step with the learning rate of the whole swarm."""
         swarm, tokens = self.swarm, self.swarm_tokens
-        self.state.applied.set_lr(tokens, swarm.horizon, swarm.members)
+        self.state.applied.set_lr(tokens, swarm.horizon, swarm.members(tokens))
         if self.state.recipe is not None:
             self.state.task.progressed(tokens, swarm.horizon.target_tokens)
 

@@ -18,13 +18,11 @@ class SwarmCount:
     Attributes:
         is_known: whether the daemon has said anything yet.
         horizon: where training ends.
-        members: how many train now.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.is_known = False
         self.horizon = Horizon()
-        self.members = 1.0
         self._now = now
         self._told = SwarmProgress(0.0, 0.0, 0, 0, 1.0)
         self._told_at_s = 0.0
@@ -34,7 +32,6 @@ class SwarmCount:
         """Take what the daemon says."""
         self.is_known = True
         self.horizon = Horizon(message.target_tokens, message.resumed_tokens)
-        self.members = message.members
         self._told, self._told_at_s = message, self._now()
 
     def tokens(self, own_tokens: int) -> float:
@@ -44,6 +41,12 @@ class SwarmCount:
         others = told.others_tokens + told.others_per_s * since_s if self.is_known else 0.0
         self._furthest = max(self._furthest, others + own_tokens + told.lost_tokens)
         return self._furthest
+
+    def members(self, tokens: float) -> float:
+        """Return how many train where the swarm is at ``tokens``: of one that comes, a part."""
+        told = self._told
+        since = max(0.0, tokens - told.at_tokens)
+        return told.members + min(1.0, told.members_per_token * since)
 
     def is_at_target(self, own_tokens: int) -> bool:
         """Whether all that was to be trained has been, by what members have really said."""

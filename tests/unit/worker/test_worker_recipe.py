@@ -17,7 +17,9 @@ from tests.kits.worker_kit import Rig
 
 
 def told(others=0.0, per_s=0.0, lost=0, members=1.0, target=0, resumed=0):
-    return SwarmProgress(others, per_s, int(others), lost, members, target, resumed)
+    return SwarmProgress(
+        others, per_s, int(others), lost, members, target_tokens=target, resumed_tokens=resumed
+    )
 
 
 def state_with(recipe):
@@ -72,6 +74,12 @@ def test_others_are_counted_on_and_progress_never_falls():
     assert count.tokens(90) == 1440
     now[0] = 1e6
     assert count.tokens(90) < 10_000  # the daemon is silent: no end of the training follows
+
+
+def test_who_comes_counts_more_with_each_token_of_the_swarm():
+    count = SwarmCount(lambda: 0.0)
+    count.tell(SwarmProgress(1000.0, 0.0, 1000, 0, 2.5, at_tokens=1000.0, members_per_token=0.01))
+    assert [count.members(tokens) for tokens in (900, 1000, 1020, 9000)] == [2.5, 2.5, 2.7, 3.5]
 
 
 def test_gradients_are_clipped_and_weight_decay_is_the_recipes():
