@@ -75,7 +75,7 @@ async def test_latecomers_and_restarted_ones_have_the_learning_rate_of_all_other
         assert known.tokens(swarm.nodes[1].worker.step) > 800
         last = await agree(swarm, recipe, 20)
         assert last[-1] < 0.8 * max(four)
-        await end(swarm)
+        await end(swarm, crashed=(swarm.nodes[1],))
 
 
 async def test_at_its_target_a_swarm_is_finished_and_its_creator_may_let_it_go_on(
@@ -115,4 +115,4 @@ async def test_at_its_target_a_swarm_is_finished_and_its_creator_may_let_it_go_o
         await swarm.kill(2)
         await swarm.start(2)
         await until(lambda: trainers[2].status.target_tokens == 700, 10, 0.25)
-        await end(swarm)
+        await end(swarm, crashed=(trainers[2],))
