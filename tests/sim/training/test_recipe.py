@@ -108,7 +108,8 @@ async def test_at_its_target_a_swarm_is_finished_and_its_creator_may_let_it_go_o
             node.running.view.member().progress.target.heard(less)
             node.running.view.member().progress.target.heard(forged)
         await until(lambda: all(n.status.target_tokens == 700 for n in swarm.nodes), 30, 0.25)
-        await until(lambda: all(n.status.state == "finished" for n in trainers), 200, 0.25)
+        await until(lambda: all(n.status.swarm_tokens >= 700 for n in swarm.nodes), 200, 0.25)
+        await until(lambda: all(n.status.state == "finished" for n in trainers), 30, 0.25)
         assert 700 <= sum(node.worker.step for node in trainers) <= 750
 
         # Who was away hears of it as well, and who starts again remembers.
