@@ -20,7 +20,7 @@ from swarmnode.wire.recipe import Extension, Recipe
 from tests.sim.checks import end, pull, until
 
 WORKER = FakeWorker(np.zeros(0), step_s=0.25, drift=pull)
-SETTLED_S = 6.0  # of a member that begins: it is told, and others hear of it
+SETTLED_S = 7.0  # of a member that begins: it is told, and others hear of it, and of its pace
 
 
 def lr_of(node: SimNode, recipe: Recipe) -> float:
