@@ -24,8 +24,7 @@ from swarmnode.cli.options import (
     node_options,
 )
 from swarmnode.cli.progress import Progress
-from swarmnode.cli.swarm.given import parse_settings
-from swarmnode.cli.swarm.recipe import make_recipe, recipe_words
+from swarmnode.cli.swarm.recipe import make_recipe, parse_settings, recipe_words
 from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.errors import ConfigError, Refused
 from swarmnode.memory import MainMemory, main_memory

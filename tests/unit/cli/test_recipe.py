@@ -2,8 +2,7 @@
 
 import pytest
 
-from swarmnode.cli.swarm.given import parse_settings
-from swarmnode.cli.swarm.recipe import make_recipe, recipe_words
+from swarmnode.cli.swarm.recipe import make_recipe, parse_settings, recipe_words
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.lr_schedule import Horizon
 from swarmnode.quantities import parse_count
