@@ -24,6 +24,7 @@ from msgspec import Meta
 
 from swarmnode import limits
 from swarmnode.wire.packing import decode_record, encode_record
+from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes, ShortText
 
 # Vectors in a payload: a strategy sends one to three.
@@ -36,6 +37,7 @@ MERGE_RULES = ("mean", "tokens", "variance-corrected", "rda")
 # trains it in a loop of its own (swarmnode/integrations).
 PROGRAM_TASK = "program"
 
+NotNegative = Annotated[float, Meta(ge=0)]
 BaseVersion = Annotated[bytes, Meta(max_length=32)]
 
 
@@ -102,6 +104,7 @@ class Configure(Message, frozen=True, tag="configure"):
     gpus: tuple[Count, ...] = ()  # NVIDIA GPUs that it may see; none named: all
     gpu_memory_bytes: Count = 0  # of each; 0: all
     batch_parts: Count = 1  # into which a batch is cut at least, as more was out of memory
+    recipe: Recipe | None = None  # with one, no step is taken before SwarmProgress
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -174,6 +177,30 @@ class RoundSteps(Message, frozen=True, tag="round-steps"):
     """Take so many local steps in each round that begins from now on; see protocol/pacing.py."""
 
     steps: Count
+
+
+class SwarmProgress(Message, frozen=True, tag="swarm-progress"):
+    """How far the swarm is, said often: schedules of the recipe follow it.
+
+    Attributes:
+        others_tokens: that all other members have trained, as far as they are known to be.
+        others_per_s: how fast that grows.
+        others_counted: what of it they have said: at the target, that must do.
+        lost_tokens: of this node's that others have counted and a crash has taken: they count on.
+        members: how many train at the progress ``at_tokens``; between two whole numbers while one
+            comes or goes, and growing by ``members_per_token``.
+        target_tokens, resumed_tokens: see :class:`swarmnode.ipc.lr_schedule.Horizon`.
+    """
+
+    others_tokens: NotNegative
+    others_per_s: NotNegative
+    others_counted: Count
+    lost_tokens: Count
+    members: Annotated[float, Meta(ge=1)]
+    at_tokens: NotNegative = 0.0
+    members_per_token: NotNegative = 0.0
+    target_tokens: Count = 0
+    resumed_tokens: Count = 0
 
 
 class SaveSnapshot(Message, frozen=True, tag="save"):
@@ -341,6 +368,7 @@ class Progress(Message, frozen=True, tag="progress"):
     strategy: dict[ShortText, float] = {}  # the strategy's own figures
     paused: bool = False
     finished: bool = False
+    at_target: bool = False  # the swarm is, so that this worker is finished as well
 
 
 class BatchFit(Message, frozen=True, tag="fit"):
@@ -428,6 +456,7 @@ ToWorker = (
     | Members
     | Stray
     | RoundSteps
+    | SwarmProgress
     | SaveSnapshot
     | TakeShard
     | DropShard

@@ -324,3 +324,21 @@ MERGE_BARRIER_SHARE_MAX = 0.05
 FINALIZE_DEADLINE_S = 2 * FINALIZE_MERGE_S
 # A merge costs each member a model up and down: no member takes part in the next one before.
 FINALIZE_PAUSE_S = 20.0
+
+# --- the training recipe ------------------------------------------------------------------
+# Of a whole swarm: a thousand times what the largest models of today are trained on.
+TARGET_TOKENS_MAX = 10**17
+# Batches whose gradients one step accumulates: more are seldom of use to a volunteer's machine.
+BATCHES_PER_STEP_MAX = 4096
+# A signature and two numbers as text, in a register of the shared state.
+EXTENSION_CHARACTERS_MAX = 256
+# How far the others are is said to the worker this often; between, it counts on at their pace.
+SWARM_PROGRESS_TOLD_S = 0.2
+# Who has said nothing for so long is not counted on any further: a few reports of a large swarm.
+SWARM_PROGRESS_AHEAD_S = 20.0
+# At the target a merge waits so long for members that take their last steps, or do not answer.
+COMPLETION_WAIT_S = 30.0
+# A member that comes or goes changes the learning rate over so long, and not before all that are
+# here have heard of it: a report or two.
+MEMBERS_RAMP_DELAY_S = 4.0
+MEMBERS_RAMP_S = 16.0

@@ -23,7 +23,18 @@ from typing import Any, get_args
 import msgspec
 from msgspec import inspect
 
-from swarmnode.wire import admission, blobs, crdt, dht, membership, metrics, session, swarm, swim
+from swarmnode.wire import (
+    admission,
+    blobs,
+    crdt,
+    dht,
+    membership,
+    metrics,
+    recipe,
+    session,
+    swarm,
+    swim,
+)
 from swarmnode.wire.connect import beacon, nat, punch, reach, relay, signal
 from swarmnode.wire.exchange import finalize, gather, gossip, group, log, pull
 
@@ -51,6 +62,7 @@ FAMILIES: dict[str, Any] = {
     "pull": pull.Message,
     "metrics": (metrics.MetricsRequest, metrics.MetricsSnapshot),
     "nat": (nat.RtcOffer, nat.RtcAnswer, nat.ProbeRequest),
+    "recipe": (recipe.Extension,),
     "reach": reach.Message,
     "relay": relay.Message,
     "punch": punch.Message,

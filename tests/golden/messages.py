@@ -15,7 +15,18 @@ from pathlib import Path
 
 import msgspec
 
-from swarmnode.wire import admission, blobs, crdt, dht, membership, metrics, session, swarm, swim
+from swarmnode.wire import (
+    admission,
+    blobs,
+    crdt,
+    dht,
+    membership,
+    metrics,
+    recipe,
+    session,
+    swarm,
+    swim,
+)
 from swarmnode.wire.connect import beacon, nat, punch, reach, relay, signal
 from swarmnode.wire.exchange import finalize, gather, gossip, group, log, pull
 from swarmnode.wire.packing import encode_record
@@ -247,6 +258,38 @@ EXAMPLES: dict[str, msgspec.Struct] = {
         task_package_version="1.2.0",
         own_data=True,
     ),
+    "swarm/manifest-with-recipe": swarm.Manifest(
+        name="thousand",
+        swarm_key=_KEY,
+        task="bytes-lm",
+        task_version=1,
+        task_config={"layers": 2},
+        numel=123_456,
+        layout_hash=_KEY,
+        data_hash=_KEY,
+        strategy="streaming",
+        strategy_settings={"every": 16},
+        codec="E3M0",
+        seed=3,
+        admission="open",
+        min_version="0.1.0",
+        created_at=1_700_000_000,
+        expires_at=0,
+        recipe=recipe.Recipe(
+            schedule="cosine",
+            warmup_tokens=102_400,
+            decay_share=0.2,
+            lr_final=0.05,
+            members_exponent=0.86,
+            members_max=8,
+            clip_norm=1.0,
+            batches_per_step=2,
+            weight_decay=0.1,
+            ema_share=0.05,
+            target_tokens=300_000_000,
+        ),
+    ),
+    "recipe/extension": recipe.Extension(target_tokens=400_000_000, resumed_tokens=300_000_000),
     "swarm/manifest-request": swarm.ManifestRequest(_KEY),
     "swarm/manifest-reply": swarm.ManifestReply(_SIGNED),
 }

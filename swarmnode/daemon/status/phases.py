@@ -27,7 +27,8 @@ from swarmnode.daemon.exchange.intent_handlers import IntentHandlers, other_base
 from swarmnode.daemon.exchange.merge.finalize import Finalizer
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.membership.assignment import ShardAssigner
-from swarmnode.daemon.membership.report import STEP_TIME_S, PeerReport
+from swarmnode.daemon.membership.progress import NoProgress, ProgressWatch
+from swarmnode.daemon.membership.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.daemon.snapshots.snapshots import Snapshots
@@ -123,6 +124,8 @@ class SwarmFigures:
     steps: int = 0
     tokens: int = 0
     clock_skew_s: float | None = None  # how far the clocks of the neighbours are ahead
+    target_tokens: int = 0  # 0: it has no end
+    lr_factor: float | None = None  # of the task's learning rate, now; None: no recipe
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,10 @@ class Outside:
     def figures(self) -> SwarmFigures:
         """Return nothing."""
         return SwarmFigures()
+
+    def completed(self, report: SelfReport) -> SelfReport:
+        """Return what the swarm is told, as it is."""
+        return report
 
     def peers(self) -> list[PeerView]:
         """Return no peer."""
@@ -157,6 +164,7 @@ class Member:
     part: SwarmPart
     blobs: Blobs
     snapshots: Snapshots
+    progress: ProgressWatch | NoProgress
     peer_metrics: PeerMetrics
 
     @property
@@ -176,7 +184,13 @@ class Member:
             steps=totals.get("steps", 0),
             tokens=totals.get("tokens", 0),
             clock_skew_s=part.state.core.statistics().clock_skew_s,
+            target_tokens=self.progress.target.horizon.target_tokens,
+            lr_factor=self.progress.lr_factor(),
         )
+
+    def completed(self, report: SelfReport) -> SelfReport:
+        """Return what the swarm is told, and how far it is itself."""
+        return self.progress.completed(report)
 
     def peers(self) -> list[PeerView]:
         """Return everybody whom the contact book or the failure detector knows, in id order."""

@@ -18,6 +18,7 @@ import trio
 from swarmnode import __version__, limits
 from swarmnode.daemon.exchange.mixing import InThread
 from swarmnode.daemon.membership.assignment import Shards
+from swarmnode.daemon.membership.progress import ProgressWatch
 from swarmnode.daemon.membership.report import PeerReport
 from swarmnode.daemon.status.phases import Member, Training
 from swarmnode.net.paths import path_of
@@ -78,6 +79,7 @@ class ReadingsDesk:
                 _membership(readings, member.part)
                 _shared_state(readings, member.part)
                 _swarm(readings, view, member.part)
+                _recipe(readings, member)
         return readings
 
 
@@ -278,6 +280,13 @@ def _blobs(readings: Readings, held: Blobs) -> None:
     readings.set("blob_bytes_total", blobs.bytes_sent_total, "sent")
     readings.set("blob_bytes_total", blobs.bytes_received_total, "received")
     readings.set("blob_bytes_total", blobs.bytes_wasted_total, "wasted")
+
+
+def _recipe(readings: Readings, member: Member) -> None:
+    match member.progress:
+        case ProgressWatch() as watch:
+            readings.set("swarm_target_tokens", watch.target.horizon.target_tokens)
+            readings.set("lr_factor", watch.lr_factor())
 
 
 def _swarm(readings: Readings, view: NodeView, part: SwarmPart) -> None:

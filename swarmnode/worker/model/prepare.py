@@ -34,6 +34,7 @@ def prepare_state(configure: Configure) -> TrainState:
         swarm_seed=configure.swarm_seed,
         device=configure.device,
         batch_parts=configure.batch_parts,
+        recipe=configure.recipe,
     )
     layout = state.arena.layout
     if configure.layout_hash not in (b"", layout.layout_hash):
