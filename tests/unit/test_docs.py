@@ -448,7 +448,7 @@ def test_the_specification_has_every_state_and_service() -> None:
         for module in service_modules()
         for name, value in vars(module).items()
         if name.endswith("_SERVICE")
-        for service in ([value] if "/" in value else [f"{value}/1", f"{value}-payload/1"])
+        for service in ([value] if "/" in value else [f"{value}/2", f"{value}-payload/2"])
     }
     assert services == constants
 
