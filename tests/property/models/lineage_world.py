@@ -88,13 +88,16 @@ class Trainer(Member):
 
     def feed(self, event: events.Event) -> None:
         match event:
-            case events.Received(_, wire.Enlist() as call) if self.is_up and self.is_enlisting:
+            case events.Received(peer, wire.Enlist() as call) if self.is_up:
                 before = self.attempts.gid
-                if self.attempts.follow(call):
+                if self.is_enlisting and self.attempts.follow(call):
                     self.is_waiting = False  # what ends here is no failure
                     super().feed(events.Failed(before, "others are at a later attempt"))
                     self.is_waiting = True
                     self._begin()
+                elif self.attempts.is_ahead_of(call):
+                    self.world.send(self, peer, wire.Leave(call.gid, "behind"))
+                    return
         super().feed(event)
 
     @property
@@ -109,6 +112,7 @@ class Trainer(Member):
         self.is_waiting = False
         if isinstance(how, events.Commit):
             self.committed += 1
+            self.attempts.committed()
             self.world.made.setdefault(self.version, set()).add((how.contributors, how.result))
             material = self.version[1] + b"".join(how.contributors)
             self.version = (self.version[0] + 1, hashlib.sha256(material).digest()[:8])
