@@ -11,8 +11,7 @@ msgpack map. Tensors never do: they lie in slots of the shared segment
                     <--Apply | Release--        committed, or aborted; it is the worker's
 
 A slot has two halves of ``payload_numel`` float32 each: the own views in their order, and room for
-what comes. Nothing here asks a question that the other side must answer before it can
-go on: a training step never waits for the daemon, nor the daemon for a step.
+what comes. Neither side waits for an answer here: no step for the daemon, and no daemon for a step.
 """
 
 from __future__ import annotations
