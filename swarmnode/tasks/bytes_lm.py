@@ -99,7 +99,7 @@ class BytesLM(Task):
         heads: PositiveInt = 4
         context: PositiveInt = 64
         batch: PositiveInt = 16
-        lr: PositiveFloat = 4e-3
+        lr: PositiveFloat = 6e-3
         probe_windows: PositiveInt = 32
 
     config: Config
