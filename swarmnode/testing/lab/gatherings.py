@@ -162,6 +162,8 @@ class Gatherings:
         world = self._world
         there = [(world.nodes[number], came[number]) for number in sorted(came)]
         there = [(node, intent) for node, intent in there if node.is_up]
+        if not there:
+            return  # who called it has died since
         live = {node.peer_id for node in world.up if self._has_place(node, there[0][1])}
         if has_majority(live, [node.peer_id for node, _ in there]):
             self._made.append(key)
