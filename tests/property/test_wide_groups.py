@@ -27,7 +27,7 @@ def test_24_members_stay_on_one_lineage_for_a_while():
     trained(24, 6, 0.5, 1)
 
 
-@pytest.mark.parametrize("n", [24, 64])
+@pytest.mark.parametrize("n", [24, pytest.param(64, marks=pytest.mark.slow)])
 def test_many_members_stay_on_one_lineage_under_churn(n):
     world = trained(n, 50, 0.3, 2)
     assert sum(member.life for member in world.members) > 10
