@@ -43,6 +43,12 @@ lan = false
 snapshot_upload_bytes_per_s = 1
 snapshot_download_bytes_per_s = 1
 """
+# The ranks of the all-reduce know no recipe.
+_PLAIN_RECIPE = (
+    "--schedule=constant",
+    "--set=recipe.warmup_tokens=0",
+    "--set=recipe.clip_norm=0.0",
+)
 _OTHER_TEXT = b"Some text that no node of this swarm has. " * 100
 _STEP_S_MAX = 1.0  # on the slowest machine
 _CURVE_EVERY = 60  # steps between points of the picture
@@ -147,7 +153,7 @@ class _Swarm:
             write_atomic(node.home / "config.toml", _SETTINGS)
         config = [f"--set={key}={value}" for key, value in self._plan.config.items()]
         options = ("--task", "bytes-lm", "--strategy", _STRATEGY, "--data", str(other), *config)
-        return await self.nodes[0].create(_SWARM, *options)
+        return await self.nodes[0].create(_SWARM, *options, *_PLAIN_RECIPE)
 
     def evaluate(self) -> Run:
         """Measure the models that were saved."""
