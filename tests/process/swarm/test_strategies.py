@@ -49,7 +49,7 @@ CASES = (
     Case("noloco", {"every": 64}, exchanged(4)),
     Case("a2cid2", {"rate": 0.05}, exchanged(8)),
     Case("diloco", {"every": 250}, exchanged(3), task={"batch": 256, "lr": 0.002}),
-    Case("sparse", {"every": 1000, "kept": 256}, exchanged(3), task={"batch": 256, "lr": 0.002}),
+    Case("sparse", {"every": 250, "kept": 256}, exchanged(3), task={"batch": 256, "lr": 0.002}),
     # A zeroth-order step is noisy in proportion to the parameters.
     Case("one-byte", {"lr": 0.005}, rounds_closed(40), dim=64, task={"batch": 64}),
 )
