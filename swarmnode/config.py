@@ -177,6 +177,11 @@ class SwarmPaths:
         return self.directory / "manifest"
 
     @property
+    def extension(self) -> Path:
+        """The newest signed target, if the swarm's was moved on."""
+        return self.directory / "extension"
+
+    @property
     def link(self) -> Path:
         """The link that it was created or joined with."""
         return self.directory / "link"
@@ -200,6 +205,11 @@ class SwarmPaths:
     def snapshots(self) -> Path:
         """Model snapshots, written by the worker."""
         return self.directory / "snapshots"
+
+    @property
+    def final_model(self) -> Path:
+        """The weights of a swarm that is finished, as a keeper has fetched them."""
+        return self.directory / "final" / "model.safetensors"
 
     @property
     def worker_log(self) -> Path:

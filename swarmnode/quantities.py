@@ -20,6 +20,8 @@ _QUANTITY = re.compile(r"([0-9.]+) ?([kMGT]i?)?(B|bit)(/s)?")
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"Ki": 2**10, "ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _DURATION = re.compile(r"(?:(\d{1,4})d)?(?:(\d{1,5})h)?(?:(\d{1,6})m)?(?:(\d{1,7})s)?")
+_COUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(k|M|B|T|)")
+_THOUSANDS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _UNITS_S = (86_400, 3600, 60, 1)
 
 
@@ -33,6 +35,15 @@ def parse_bytes(text: str) -> int:
     number, scale, unit, _ = found.groups()
     factor = {**_DECIMAL, **_BINARY}[scale or ""]
     return round(float(number) * factor / (8 if unit == "bit" else 1))
+
+
+def parse_count(text: str) -> int:
+    """Return the number of ``300M``, ``2.5B``, ``40k`` or ``1_000``. Raises ConfigError."""
+    found = _COUNT.fullmatch(text.strip().replace("_", "").replace(",", ""))
+    count = round(float(found[1]) * _THOUSANDS[found[2]]) if found else 0
+    if not count:
+        raise ConfigError(f"expected a number such as 300M, 2.5B or 1000000, got {text[:80]!r}")
+    return count
 
 
 def parse_duration_s(text: str) -> float:

@@ -27,15 +27,16 @@ typedef enum {
     SN_E3M0 = 5,
     SN_SIGN = 6,
     SN_TK4 = 7,
-    SN_CODEC_END = 8,
+    SN_TK2 = 8,
+    SN_CODEC_END = 9,
 } sn_codec;
 
 enum {
     SN_BLOCK_ELEMS = 64,       /* what most kernels work on at a time */
     SN_BLOCK_BYTES = 256,      /* of float32 */
-    SN_TILE_ELEMS = 4096,      /* a block of TK4 */
+    SN_TILE_ELEMS = 4096,      /* a block of TK4 and TK2 */
     SN_BLOCK_BYTES_MAX = 16384, /* of float32, in a block of any codec */
-    SN_KEPT_MAX = 2048,        /* elements that TK4 keeps of a tile */
+    SN_KEPT_MAX = 2048,        /* elements that they keep of a tile */
 };
 
 _Static_assert(CHAR_BIT == 8 && sizeof(float) == 4, "float32 has four bytes of eight bits");
@@ -52,8 +53,9 @@ typedef struct {
     size_t scale_bytes;      /* of one block: 0, 2 or 4 */
     size_t block_code_bytes; /* codes of one block */
     uint32_t scale_bits_max; /* the largest scale that decodes to finite values only */
-    float levels;            /* the largest code of Q8B64, Q4B64 and TK4 */
-    size_t n_kept;           /* elements that TK4 keeps of a tile */
+    float levels;            /* the largest code of Q8B64, Q4B64 and TK4; the largest level of TK2 */
+    size_t n_kept;           /* elements that TK4 and TK2 keep of a tile */
+    unsigned low_bits;       /* of a position, that TK2 writes as they are */
 } sn_format;
 
 typedef enum {
@@ -103,8 +105,8 @@ typedef struct {
 const sn_isa *sn_isa_at(size_t index);
 
 /* payload.c: whole payloads of n_elems elements, and a last block that may be part full.
- * n_kept belongs to TK4: even, 2 to SN_KEPT_MAX; 0 with every other codec. Returns 0 if there is
- * no such codec. */
+ * n_kept belongs to TK4 (even, 2 to SN_KEPT_MAX) and to TK2 (a multiple of 8); 0 with every other
+ * codec. Returns 0 if there is no such codec. */
 int sn_format_read(int codec, int n_kept, sn_format *format);
 size_t sn_payload_bytes(const sn_format *format, size_t n_elems);
 size_t sn_n_blocks(const sn_format *format, size_t n_elems);

@@ -69,6 +69,55 @@ SN_INLINE uint8_t sn_tk4_nibble(const uint8_t *codes, size_t n_kept, size_t inde
     return index < n_kept / 2 ? nibbles[index] & 0x0F : nibbles[index - n_kept / 2] >> 4;
 }
 
+/* TK2: two levels of 16 bits, the low bits of positions, their high bits, two bits an entry. */
+enum {
+    SN_TK2_TABLE_BYTES = 4,
+    SN_TK2_LEVELS = 32767,
+    SN_TK2_LARGE = 1,
+    SN_TK2_NEGATIVE = 2,
+};
+
+SN_INLINE size_t sn_tk2_high_at(const sn_format *format)
+{
+    return SN_TK2_TABLE_BYTES + format->n_kept * format->low_bits / 8;
+}
+
+SN_INLINE size_t sn_tk2_pairs_at(const sn_format *format)
+{
+    return format->block_code_bytes - format->n_kept / 4;
+}
+
+SN_INLINE unsigned sn_tk2_pair(const sn_format *format, const uint8_t *codes, size_t index)
+{
+    const unsigned four = codes[sn_tk2_pairs_at(format) + index / 4];
+    return four >> index % 4 * 2 & 3u;
+}
+
+/* Writes the positions of a tile, at most n_kept; returns how many its high bits have. */
+static inline size_t sn_tk2_positions(const sn_format *format, const uint8_t *codes,
+                                      uint16_t positions[SN_KEPT_MAX])
+{
+    const uint8_t *low = codes + SN_TK2_TABLE_BYTES;
+    const size_t begin = sn_tk2_high_at(format);
+    const size_t end = sn_tk2_pairs_at(format);
+    const uint32_t low_mask = (1u << format->low_bits) - 1;
+    size_t count = 0;
+    for (size_t at = begin; at < end; at++) {
+        for (unsigned bits = codes[at]; bits != 0; bits &= bits - 1) {
+            if (count < format->n_kept) {
+                /* At most nine bits lie in two bytes; the byte after the last is of the high bits. */
+                const size_t bit = count * format->low_bits;
+                const uint32_t two = (uint32_t)low[bit / 8] | (uint32_t)low[bit / 8 + 1] << 8;
+                const size_t high = (at - begin) * 8 + (size_t)__builtin_ctz(bits) - count;
+                const uint32_t low_part = two >> bit % 8 & low_mask;
+                positions[count] = (uint16_t)(high << format->low_bits | low_part);
+            }
+            count++;
+        }
+    }
+    return count;
+}
+
 enum { SN_GROUP_BLOCKS = 16 }; /* 4 KiB of float32 */
 
 #define SN_ABS_MASK 0x7FFFFFFFu
@@ -296,7 +345,7 @@ SN_INLINE void sn_prefetch(const uint8_t *at, size_t size_bytes)
 /* The tables of one instruction set, in the order of sn_codec. */
 #define SN_EXTERN_KERNELS(isa)                                                                     \
     extern const sn_kernels sn_raw32_##isa, sn_bf16_##isa, sn_q8_##isa, sn_q4_##isa,               \
-        sn_e3m0_##isa, sn_sign_##isa, sn_tk4_##isa
+        sn_e3m0_##isa, sn_sign_##isa, sn_tk4_##isa, sn_tk2_##isa
 
 #define SN_DEFINE_KERNELS(isa)                                                                     \
     const sn_kernels sn_raw32_##isa = {raw32_encode, raw32_decode, raw32_merge, raw32_check};      \
@@ -305,7 +354,8 @@ SN_INLINE void sn_prefetch(const uint8_t *at, size_t size_bytes)
     const sn_kernels sn_q4_##isa = {q4_encode, q4_decode, q4_merge, q4_check};                     \
     const sn_kernels sn_e3m0_##isa = {e3m0_encode, e3m0_decode, e3m0_merge, q4_check};             \
     const sn_kernels sn_sign_##isa = {sign_encode, sign_decode, sign_merge, sign_check};           \
-    const sn_kernels sn_tk4_##isa = {tk4_encode, tk4_decode, tk4_merge, tk4_check}
+    const sn_kernels sn_tk4_##isa = {tk4_encode, tk4_decode, tk4_merge, tk4_check};                \
+    const sn_kernels sn_tk2_##isa = {tk2_encode, tk2_decode, tk2_merge, tk2_check}
 
 SN_EXTERN_KERNELS(ref);
 #if defined(__x86_64__)

@@ -111,6 +111,30 @@ SN_TARGET SN_INLINE void topk_select(const uint32_t *magnitudes, uint32_t amax_b
     }
 }
 
+/* Writes the magnitudes of a tile; returns the largest. */
+SN_TARGET SN_INLINE uint32_t topk_magnitudes(const uint8_t *values,
+                                             uint32_t magnitudes[SN_TILE_ELEMS])
+{
+    memcpy(magnitudes, values, SN_BLOCK_BYTES_MAX);
+    uint32_t amax_bits = 0;
+    for (size_t i = 0; i < SN_TILE_ELEMS; i++) {
+        magnitudes[i] &= SN_ABS_MASK;
+        amax_bits = magnitudes[i] > amax_bits ? magnitudes[i] : amax_bits;
+    }
+    return amax_bits;
+}
+
+SN_TARGET SN_INLINE void topk_merge_tile(const float tile[SN_TILE_ELEMS], uint8_t *target,
+                                         float own_weight, float peer_weight)
+{
+    for (size_t i = 0; i < SN_TILE_ELEMS; i++) {
+        float own;
+        memcpy(&own, target + i * sizeof own, sizeof own);
+        const float result = sn_merged(own, tile[i], own_weight, peer_weight);
+        memcpy(target + i * sizeof own, &result, sizeof result);
+    }
+}
+
 static inline void topk_pack(const uint8_t *values, const uint16_t *positions, size_t n_kept,
                              float inverse_scale, uint8_t *codes)
 {
@@ -135,12 +159,7 @@ SN_TARGET static size_t tk4_encode(const sn_values *from, uint8_t *scales, uint8
     for (size_t b = 0; b < from->n_blocks; b++) {
         const uint8_t *values = from->values + b * SN_BLOCK_BYTES_MAX;
         uint32_t magnitudes[SN_TILE_ELEMS];
-        memcpy(magnitudes, values, sizeof magnitudes);
-        uint32_t amax_bits = 0;
-        for (size_t i = 0; i < SN_TILE_ELEMS; i++) {
-            magnitudes[i] &= SN_ABS_MASK;
-            amax_bits = magnitudes[i] > amax_bits ? magnitudes[i] : amax_bits;
-        }
+        const uint32_t amax_bits = topk_magnitudes(values, magnitudes);
         if (amax_bits >= SN_INFINITY_BITS) {
             return b;
         }
@@ -181,13 +200,7 @@ SN_TARGET static void tk4_merge(const sn_coded *from, uint8_t *target, float own
     for (size_t b = 0; b < from->n_blocks; b++) {
         float tile[SN_TILE_ELEMS];
         tk4_unpack(from, b, tile);
-        uint8_t *at = target + b * SN_BLOCK_BYTES_MAX;
-        for (size_t i = 0; i < SN_TILE_ELEMS; i++) {
-            float own;
-            memcpy(&own, at + i * sizeof own, sizeof own);
-            const float result = sn_merged(own, tile[i], own_weight, peer_weight);
-            memcpy(at + i * sizeof own, &result, sizeof result);
-        }
+        topk_merge_tile(tile, target + b * SN_BLOCK_BYTES_MAX, own_weight, peer_weight);
     }
 }
 

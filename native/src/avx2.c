@@ -10,6 +10,7 @@
 
 #include "sn_plain.h"
 #include "sn_topk.h"
+#include "sn_topk2.h"
 
 typedef __m256 sn_part;
 

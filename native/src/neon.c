@@ -7,6 +7,7 @@
 #include "sn_plain.h"
 #include "sn_sign.h"
 #include "sn_topk.h"
+#include "sn_topk2.h"
 
 typedef float32x4_t sn_part;
 

@@ -28,6 +28,30 @@ static int tk4_format_read(int n_kept, sn_format *format)
     return 1;
 }
 
+static int tk2_format_read(int n_kept, sn_format *format)
+{
+    if (n_kept < 8 || n_kept > SN_KEPT_MAX || n_kept % 8 != 0) {
+        return 0;
+    }
+    const size_t kept = (size_t)n_kept;
+    unsigned low_bits = 0;
+    while ((size_t)SN_TILE_ELEMS >> (low_bits + 1) >= kept) {
+        low_bits++;
+    }
+    const size_t high_bits = kept + ((size_t)SN_TILE_ELEMS >> low_bits);
+    *format = (sn_format){
+        .codec = SN_TK2,
+        .block_elems = SN_TILE_ELEMS,
+        .scale_bytes = 2,
+        .block_code_bytes = SN_TK2_TABLE_BYTES + (kept * low_bits + high_bits) / 8 + kept / 4,
+        .scale_bits_max = 0x7800u,
+        .levels = (float)SN_TK2_LEVELS,
+        .n_kept = kept,
+        .low_bits = low_bits,
+    };
+    return 1;
+}
+
 int sn_format_read(int codec, int n_kept, sn_format *format)
 {
     static const sn_format *const fixed[SN_CODEC_END] = {
@@ -37,6 +61,9 @@ int sn_format_read(int codec, int n_kept, sn_format *format)
     };
     if (codec == SN_TK4) {
         return tk4_format_read(n_kept, format);
+    }
+    if (codec == SN_TK2) {
+        return tk2_format_read(n_kept, format);
     }
     if (codec < 0 || codec >= SN_CODEC_END || fixed[codec] == NULL || n_kept != 0) {
         return 0;
@@ -175,11 +202,27 @@ static int is_tk4_padding_zero(const sn_format *format, const uint8_t *codes, si
     return is_zero;
 }
 
+/* Whether TK2 names no element from n_used on, except as a positive small one: two bits cannot say
+ * zero. The positions are valid. */
+static int is_tk2_padding_zero(const sn_format *format, const uint8_t *codes, size_t n_used)
+{
+    uint16_t positions[SN_KEPT_MAX];
+    sn_tk2_positions(format, codes, positions);
+    int is_zero = 1;
+    for (size_t i = 0; i < format->n_kept; i++) {
+        is_zero &= positions[i] < n_used || sn_tk2_pair(format, codes, i) == 0;
+    }
+    return is_zero;
+}
+
 /* Whether the codes from element n_used on, in the last block, are all zero. */
 static int is_padding_zero(const sn_format *format, const uint8_t *codes, size_t n_used)
 {
     if (format->codec == SN_TK4) {
         return is_tk4_padding_zero(format, codes, n_used);
+    }
+    if (format->codec == SN_TK2) {
+        return is_tk2_padding_zero(format, codes, n_used);
     }
     int is_zero = 1;
     for (size_t i = n_used; i < format->block_elems; i++) {

@@ -12,7 +12,7 @@
 
 enum {
     ROUNDS = 7000,
-    LARGE_EVERY = 300, /* no multiple of the number of codecs, so that each has its turn */
+    LARGE_EVERY = 301, /* no multiple of the number of codecs, so that each has its turn */
     SMALL_ELEMS_MAX = 1300,
     TILES_ELEMS_MAX = 10000,
 };
@@ -214,9 +214,12 @@ static void decode_compare(const sn_isa *ref, const sn_isa *isa, const sn_format
 
 static sn_format format_of(int codec)
 {
-    static const int n_kepts[] = {2, 64, 64, 500, SN_KEPT_MAX};
+    static const int tk4_kepts[] = {2, 64, 64, 500, SN_KEPT_MAX};
+    static const int tk2_kepts[] = {8, 64, 64, 1000, SN_KEPT_MAX};
+    const size_t which = random_below(5);
+    const int n_kept = codec == SN_TK4 ? tk4_kepts[which] : codec == SN_TK2 ? tk2_kepts[which] : 0;
     sn_format format;
-    if (!sn_format_read(codec, codec == SN_TK4 ? n_kepts[random_below(5)] : 0, &format)) {
+    if (!sn_format_read(codec, n_kept, &format)) {
         abort();
     }
     return format;
@@ -227,7 +230,7 @@ static size_t n_elems_of(const sn_format *format, int round)
     if (round % LARGE_EVERY == 0) {
         return SN_STREAM_BLOCKS * SN_BLOCK_ELEMS + random_below(200);
     }
-    const int is_tiled = format->codec == SN_TK4 && random_below(2) != 0;
+    const int is_tiled = format->n_kept != 0 && random_below(2) != 0;
     return random_below(is_tiled ? TILES_ELEMS_MAX : SMALL_ELEMS_MAX);
 }
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 # States in which a node does what it is there for, or would if it were let.
-_READY = frozenset({"training", "serving", "paused", "stopped"})
+_READY = frozenset({"training", "serving", "paused", "stopped", "finished"})
 
 
 class Node:

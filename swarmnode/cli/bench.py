@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from swarmnode import limits
 from swarmnode.cli.main import print_json
-from swarmnode.cli.options import codec_option, json_option
+from swarmnode.cli.options import check_data, codec_option, json_option
 from swarmnode.errors import ConfigError
 from swarmnode.processes import stopping
 
@@ -139,6 +140,70 @@ def fidelity(only: tuple[str, ...], page: Path | None, quick: bool, as_json: boo
     if as_json:
         print_json(bench_fidelity.as_json(findings))
     return 0 if quick or all(finding.holds for finding in findings) else 1
+
+
+@bench.command()
+@click.option("--nodes", type=click.IntRange(2, 64), default=4, show_default=True)
+@click.option("--steps", type=click.IntRange(20), default=1200, show_default=True)
+@click.option("--data", type=click.Path(path_type=Path), help="Folder of text to train on.")
+@click.option("--strategy", help="Another one than the default of create.")
+@click.option("--settings", default="{}", metavar="JSON", help="Of the strategy.")
+@click.option("--seeds", default="1", show_default=True, metavar="N,N,...")
+@click.option(
+    "--engine", type=click.Choice(["daemons", "lab"]), default="daemons", show_default=True
+)
+@json_option
+def learning(
+    nodes: int,
+    steps: int,
+    data: Path | None,
+    strategy: str | None,
+    settings: str,
+    seeds: str,
+    engine: Literal["daemons", "lab"],
+    as_json: bool,
+) -> None:
+    """How much of the gain of data parallelism over one node alone a swarm keeps.
+
+    Real daemons, or strategy objects in virtual time; both baselines at the best of three learning
+    rates, in the same run.
+    """
+    from swarmnode.bench.learning import outcome, run
+    from swarmnode.bench.learning.plan import Plan
+
+    folder = check_data(data)
+    plan = Plan(
+        nodes=nodes,
+        steps=steps,
+        strategy=strategy or "",
+        settings=_json_object(settings, "--settings"),
+        data=folder,
+    )
+    found = run.run_learning_bench(
+        plan, _seeds(seeds), engine, lambda line: click.echo(line, err=as_json)
+    )
+    if as_json:
+        print_json(outcome.as_json(found))
+    else:
+        click.echo(outcome.format_outcome(found))
+
+
+def _seeds(text: str) -> list[int]:
+    """Read seeds such as ``1,2,3``."""
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() for word in words) or len(set(words)) < len(words):
+        raise ConfigError(f"--seeds: expected different whole numbers like 1,2,3, got {text!r}")
+    return [int(word) for word in words]
+
+
+def _json_object(text: str, option: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{option}: expected a JSON object, got {text[:100]!r}")
+    return found
 
 
 def _report(name: str, *settings: Any, as_json: bool, **named: Any) -> None:

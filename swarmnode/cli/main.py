@@ -36,6 +36,7 @@ _VERBS = {
     ),
     "doctor": ("doctor.command", "Check whether this machine is fit for a node."),
     "export": ("model.export", "Write the trained model as safetensors with a model card."),
+    "extend": ("swarm.extend", "Let a swarm train on, up to a target that lies further."),
     "finalize": ("model.export", "Merge the models of all members into one."),
     "generate": ("model.generate", "Generate text from an exported model."),
     "invite": ("swarm.invite", "Let people into a closed swarm, and take that back."),

@@ -99,6 +99,11 @@ class SwarmAgent:
         return self._loop.state.step
 
     @property
+    def has_recipe(self) -> bool:
+        """Whether the swarm sets the learning rates of the optimizer."""
+        return self._loop.state.recipe is not None
+
+    @property
     def is_taking_part(self) -> bool:
         """Whether :meth:`step` still does something."""
         return self._is_open and not self._loop.is_over
@@ -117,6 +122,7 @@ class SwarmAgent:
 
         Raises:
             Diverged: the loss was not finite for several steps in a row.
+            ConfigError: something else changes the learning rate that the swarm's recipe sets.
         """
         if not self.is_taking_part:
             return False
@@ -171,7 +177,9 @@ def _begin(
     _check_layout(configure, arena)
     _check_weights(configure, task, arena)
     device = Device(arena.flat.device)
-    state = TrainState(task, model, arena, optimizer, device, configure.swarm_seed)
+    state = TrainState(
+        task, model, arena, optimizer, device, configure.swarm_seed, recipe=configure.recipe
+    )
     return begin(
         configure,
         state,

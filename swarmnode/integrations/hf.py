@@ -6,6 +6,9 @@
 A step is an optimizer step, and counts for the tokens of its batches. The Trainer's own
 checkpoints go on as ever; the node keeps snapshots of its own, and a run that begins again goes on
 from the newest of those. When the node is told to leave, training ends as if all steps were done.
+
+In a swarm with a recipe, that takes the place of ``lr_scheduler_type``; ``learning_rate`` is what
+it multiplies, and clipping and accumulation stay the Trainer's.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from swarmnode.api.node import Node
 from swarmnode.integrations.agent import SwarmAgent
+from swarmnode.integrations.schedulers import take_over
 from swarmnode.integrations.taps import LossTap, TokenTap
 
 
@@ -50,6 +54,8 @@ class SwarmCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]  # wi
             self.node = stack.enter_context(self._joining)
             inner = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
             self.agent = stack.enter_context(SwarmAgent(self.node, model, inner))
+            if self.agent.has_recipe:
+                take_over([kwargs.get("lr_scheduler")])
             if args.gradient_accumulation_steps == 1:  # else only the Trainer knows what they are
                 stack.enter_context(self._losses.of(model))
             stack.enter_context(self._tokens.of(model))

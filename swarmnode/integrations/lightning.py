@@ -7,6 +7,9 @@ A step is an optimizer step, of a module with one optimizer, and counts for the 
 batches. Lightning's own checkpoints go on as ever; the node keeps snapshots of its own, and a run
 that begins again goes on from the newest of those. When the node is told to leave, training ends
 as if all steps were done.
+
+In a swarm with a recipe, that takes the place of the module's own scheduler; the optimizer's
+learning rate is what it multiplies, and clipping and accumulation stay the Trainer's.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from swarmnode.api.node import Node
 from swarmnode.errors import ConfigError
 from swarmnode.integrations.agent import SwarmAgent
+from swarmnode.integrations.schedulers import take_over
 from swarmnode.integrations.taps import tokens_in
 
 
@@ -57,6 +61,8 @@ class SwarmCallback(Callback):  # type: ignore[misc, unused-ignore]  # without t
             self.node = stack.enter_context(self._joining)
             agent = SwarmAgent(self.node, pl_module, trainer.optimizers[0])
             self.agent = stack.enter_context(agent)
+            if agent.has_recipe:
+                take_over(config.scheduler for config in trainer.lr_scheduler_configs)
             self._stack = stack.pop_all()
 
     def on_train_batch_end(

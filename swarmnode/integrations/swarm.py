@@ -14,6 +14,7 @@ from swarmnode.integrations.agent import weights_hash
 from swarmnode.protocol.swarm import check_name
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
 from swarmnode.tasks.program import Program
+from swarmnode.wire.recipe import Recipe
 from swarmnode.worker.model.arena import Arena
 from swarmnode.worker.model.device import Device
 from swarmnode.worker.model.state import TrainState
@@ -32,6 +33,7 @@ def create_swarm(
     topology: str = "matching",
     expires_days: int | None = None,
     is_closed: bool = False,
+    recipe: Recipe | None = None,
     **settings: Any,
 ) -> str:
     """Return the link of a new swarm that trains ``model``, beginning from its present weights.
@@ -42,6 +44,8 @@ def create_swarm(
     Args:
         about: what is trained, for people: the name of the program and its version, say.
         strategy_settings: those that are not given are the strategy's own.
+        recipe: how the learning rate follows the tokens of the whole swarm, and where training
+            ends, in place of each program's own scheduler; None: each program has its own.
         settings: of the node, such as ``listen`` and ``advertise``.
 
     Raises:
@@ -65,6 +69,12 @@ def create_swarm(
         topology=topology,
     )
     link, _ = write_swarm(
-        name, config, codec, described, expires_days=expires_days, is_closed=is_closed
+        name,
+        config,
+        codec,
+        described,
+        expires_days=expires_days,
+        is_closed=is_closed,
+        recipe=recipe,
     )
     return link

@@ -11,8 +11,7 @@ msgpack map. Tensors never do: they lie in slots of the shared segment
                     <--Apply | Release--        committed, or aborted; it is the worker's
 
 A slot has two halves of ``payload_numel`` float32 each: the own views in their order, and room for
-what comes. Nothing here asks a question that the other side must answer before it can
-go on: a training step never waits for the daemon, nor the daemon for a step.
+what comes. Neither side waits for an answer here: no step for the daemon, and no daemon for a step.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from msgspec import Meta
 
 from swarmnode import limits
 from swarmnode.wire.packing import decode_record, encode_record
+from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes, ShortText
 
 # Vectors in a payload: a strategy sends one to three.
@@ -36,6 +36,7 @@ MERGE_RULES = ("mean", "tokens", "variance-corrected", "rda")
 # trains it in a loop of its own (swarmnode/integrations).
 PROGRAM_TASK = "program"
 
+NotNegative = Annotated[float, Meta(ge=0)]
 BaseVersion = Annotated[bytes, Meta(max_length=32)]
 
 
@@ -102,6 +103,7 @@ class Configure(Message, frozen=True, tag="configure"):
     gpus: tuple[Count, ...] = ()  # NVIDIA GPUs that it may see; none named: all
     gpu_memory_bytes: Count = 0  # of each; 0: all
     batch_parts: Count = 1  # into which a batch is cut at least, as more was out of memory
+    recipe: Recipe | None = None  # with one, no step is taken before SwarmProgress
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -134,7 +136,8 @@ class Apply(Message, frozen=True, tag="apply"):
     """A committed exchange: the slot holds what came, merge it at a step boundary.
 
     The first half of the slot holds what this node sent, as it arrived; the second half what the
-    ``partner`` sent, or the mean over the members of the group, ``present``.
+    ``partner`` sent, or the mean over the members of the group, ``present``, or of a gathering the
+    messages of those, coded, one after the other.
     """
 
     slot: Count
@@ -173,6 +176,30 @@ class RoundSteps(Message, frozen=True, tag="round-steps"):
     """Take so many local steps in each round that begins from now on; see protocol/pacing.py."""
 
     steps: Count
+
+
+class SwarmProgress(Message, frozen=True, tag="swarm-progress"):
+    """How far the swarm is, said often: schedules of the recipe follow it.
+
+    Attributes:
+        others_tokens: that all other members have trained, as far as they are known to be.
+        others_per_s: how fast that grows.
+        others_counted: what of it they have said: at the target, that must do.
+        lost_tokens: of this node's that others have counted and a crash has taken: they count on.
+        members: how many train at the progress ``at_tokens``; between two whole numbers while one
+            comes or goes, and growing by ``members_per_token``.
+        target_tokens, resumed_tokens: see :class:`swarmnode.ipc.lr_schedule.Horizon`.
+    """
+
+    others_tokens: NotNegative
+    others_per_s: NotNegative
+    others_counted: Count
+    lost_tokens: Count
+    members: Annotated[float, Meta(ge=1)]
+    at_tokens: NotNegative = 0.0
+    members_per_token: NotNegative = 0.0
+    target_tokens: Count = 0
+    resumed_tokens: Count = 0
 
 
 class SaveSnapshot(Message, frozen=True, tag="save"):
@@ -274,7 +301,7 @@ class PostedIntent(Message, frozen=True, tag="wish"):
     """
 
     number: Count
-    kind: Literal["pair", "pull", "group", "log"]
+    kind: Literal["pair", "pull", "group", "log", "gather"]
     tag: Name
     fragment: Count
     round: Count
@@ -340,6 +367,7 @@ class Progress(Message, frozen=True, tag="progress"):
     strategy: dict[ShortText, float] = {}  # the strategy's own figures
     paused: bool = False
     finished: bool = False
+    at_target: bool = False  # the swarm is, so that this worker is finished as well
 
 
 class BatchFit(Message, frozen=True, tag="fit"):
@@ -427,6 +455,7 @@ ToWorker = (
     | Members
     | Stray
     | RoundSteps
+    | SwarmProgress
     | SaveSnapshot
     | TakeShard
     | DropShard

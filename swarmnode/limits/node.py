@@ -53,7 +53,7 @@ SNAPSHOTS_KEPT = 2
 # Its Q8B64 payload, 523,776 bytes, and the headers just fill one record: measured 57-64 ms for
 # 50 M parameters against 72 ms with 262,144 and 97 ms with 131,072, where what each message
 # costs in the event loop outweighs the cache. A multiple of the 4096 elements of the largest block
-# of a codec, TK4 (the others have 1, 64 and 256).
+# of a codec, TK4 and TK2 (the others have 1, 64 and 256).
 CODEC_CHUNK_ELEMS = 507_904
 
 # --- daemon, trainer, http ---------------------------------------------------------------
@@ -195,14 +195,12 @@ EXCHANGE_LINGER_S = 10.0
 EXCHANGE_OUTCOME_KEEP_S = 600.0
 
 # --- group means, pacing ------------------------------------------------------------------
-# Of one group: each more costs a message to all others at every change, and their bulk meets at
-# one node's link. Larger sets go through several rounds of groups.
-GROUP_MEMBERS_MAX = 16
+# Of one group: as many as a node keeps sessions with, for each speaks with all others. What a
+# member sends grows with the words only: a change of the view is 2 kB to each of 63.
+GROUP_MEMBERS_MAX = 64
 # A member's weight counts up to so many times the median of its group's. Honest ones differ by how
 # fast they train, and in one round seldom by as much; who lies cannot replace the mean by its own.
 GROUP_WEIGHT_MEDIANS_MAX = 8.0
-# The vector is reduced in so many parts: with any number of members up to 16 all have work.
-GROUP_PIECES = 16
 # From the first look for the others to the roll being closed without those who are missing.
 GROUP_ENLIST_S_MAX = 120.0
 # A change of the view is one small message each way; who is silent that long is gone.
@@ -219,13 +217,15 @@ GROUP_OUTCOME_KEEP_S = 600.0
 GROUP_OUTBOX_MAX = 256
 # A stream of control messages stays open this long after the last: the next phase comes sooner.
 GROUP_LINGER_S = 1.0
-# The roll stays open for this share of the time between two rounds: nothing waits meanwhile
-# but the intent, which the next round's replaces, so half leaves time for the mean itself.
-GROUP_ENLIST_SHARE = 0.5
+# The roll stays open for this share of the time between two rounds: nothing waits meanwhile but
+# the intent. On a machine with eight processes a core members come up to half a round apart.
+GROUP_ENLIST_SHARE = 0.75
 # ... and not shorter than a few round trips and the resending of what was lost.
 GROUP_ENLIST_S_MIN = 2.0
 # Pulls that are answered at once, each with a payload in memory while it is sent.
 PULL_ANSWERS_MAX = 2
+# A round of the log is one message with a record of each; larger swarms do not agree on it in time.
+LOG_MEMBERS_MAX = 16
 # A round of the log: 16 members, each with a record of 64 bytes, take 2.6 kB.
 LOG_ROUND_BYTES_MAX = 4 * KIB
 # Rounds kept for those who lag: an hour of nine a second. Of four members one takes 400 bytes.
@@ -262,6 +262,31 @@ PACING_CHANGE_SHARE = 0.1
 # cost bytes. No member waits for what is left unequal.
 PACING_EQUAL_SHARE = 0.6
 
+# --- gatherings: all members see every message of a round -------------------------------------
+# Messages of one round: each is fetched by all others and held in memory until the round is over.
+GATHER_MEMBERS_MAX = 32
+# One message: a quarter of a bit for each of two billion parameters, and no overflow.
+GATHER_MESSAGE_BYTES_MAX = 64 * MIB
+# All messages of a round together, in the memory of a daemon: a sixth of a small server's.
+GATHER_ROUND_BYTES_MAX = 512 * MIB
+# A message that is fetched again from another holder: its first one is slow, or silent.
+GATHER_HEDGE_S = 3.0
+# Messages that are being fetched at once: enough to fill a line while one holder is slow.
+GATHER_FETCHES_MAX = 4
+# Uploads at once: each has its share of the line, and a peer that is refused asks elsewhere.
+GATHER_UPLOADS_MAX = 8
+# How often one member is given the same message: once, and once more where a stream broke.
+GATHER_GIVEN_MAX = 2
+# A holder that was busy, or whose stream broke, is asked again after so long.
+GATHER_RETRY_S = 0.5
+# A round waits for the messages of stragglers as long again as most took, and so long at the least:
+# an author that serves none costs the others no more.
+GATHER_GRACE_S = 2.0
+# What has come since is told to the others so often, so that they may fetch it here; and only of
+# messages that take a home uplink longer than a second, as smaller ones come from their authors.
+GATHER_TELL_S = 0.5
+GATHER_SPREAD_BYTES_MIN = 128 * KIB
+
 # --- how the swarm mixes ------------------------------------------------------------------
 # Exchanges of this time say whom a node meets now: dozens, at one every few seconds.
 MET_WINDOW_S = 600.0
@@ -279,6 +304,8 @@ MIXING_MEMBERS_MAX = 512
 # --- finalize: one merge of all members' models ---------------------------------------------
 # Members of one merge: two rounds of groups of 8 are 64, three are 512; the list of them is 9 KiB.
 FINALIZE_MEMBERS_MAX = 256
+# Up to so many are one group, whose members must all stay to the end.
+FINALIZE_GROUP_MEMBERS_MAX = 16
 # Members of one group of a larger merge; a line of a grid may be one longer.
 FINALIZE_GROUP_SIZE = 8
 # A member that dies between two rounds of a grid spoils it: again, with those who are left.
@@ -297,3 +324,21 @@ MERGE_BARRIER_SHARE_MAX = 0.05
 FINALIZE_DEADLINE_S = 2 * FINALIZE_MERGE_S
 # A merge costs each member a model up and down: no member takes part in the next one before.
 FINALIZE_PAUSE_S = 20.0
+
+# --- the training recipe ------------------------------------------------------------------
+# Of a whole swarm: a thousand times what the largest models of today are trained on.
+TARGET_TOKENS_MAX = 10**17
+# Batches whose gradients one step accumulates: more are seldom of use to a volunteer's machine.
+BATCHES_PER_STEP_MAX = 4096
+# A signature and two numbers as text, in a register of the shared state.
+EXTENSION_CHARACTERS_MAX = 256
+# How far the others are is said to the worker this often; between, it counts on at their pace.
+SWARM_PROGRESS_TOLD_S = 0.2
+# Who has said nothing for so long is not counted on any further: a few reports of a large swarm.
+SWARM_PROGRESS_AHEAD_S = 20.0
+# At the target a merge waits so long for members that take their last steps, or do not answer.
+COMPLETION_WAIT_S = 30.0
+# A member that comes or goes changes the learning rate over so long, and not before all that are
+# here have heard of it: a report or two.
+MEMBERS_RAMP_DELAY_S = 4.0
+MEMBERS_RAMP_S = 16.0

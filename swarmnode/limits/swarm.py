@@ -98,8 +98,8 @@ PEER_REQUEST_DEADLINE_S = 10.0
 
 # Hashed and written at a time: large enough for the disk, small enough for the cache.
 SNAPSHOT_PIECE_BYTES = 1 * MIB
-# Parameters, two moments of the optimizer, and the swarm's strategy may keep two more.
-SNAPSHOT_BYTES_PER_PARAMETER_MAX = 24
+# Parameters, their mean, two moments of the optimizer, and the swarm's strategy may keep two more.
+SNAPSHOT_BYTES_PER_PARAMETER_MAX = 28
 SNAPSHOT_EXTRA_BYTES_MAX = 16 * MIB
 # The first word of a neighbour about the state comes within a round trip of the session; a dial
 # through the DHT takes a few more.

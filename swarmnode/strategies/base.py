@@ -21,7 +21,7 @@ pacing, snapshots. There are two engines, the worker's loop and the virtual one 
       |                         v
       +<-- flow(t), apply(exchange)                     committed, exactly once
       +<-- on_abort(intent, why)                        nothing came of it: go on training
-      +<-- on_stray()                                   GROUP: most are on another lineage
+      +<-- on_stray()                                   GROUP, GATHER: most are on another lineage
       +<-- on_records(round, records)                   LOG: the round is closed, same everywhere
       +<-- on_membership(members)                       whenever a member came or went
       |
@@ -42,7 +42,8 @@ Rules, which engines and strategies rely on:
   every node), from nowhere else.
 
 The parts of a strategy are in :mod:`swarmnode.strategies.parts`. Some are worked out for several
-algorithms: ``RandomPairs`` and ``LogOnly`` (kinds.py), ``InRounds`` (rounds.py).
+algorithms: ``RandomPairs`` and ``LogOnly`` (kinds.py), ``InRounds`` (rounds.py), ``InLineage``
+(lineage.py).
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ from swarmnode.strategies.exchanges import (
     Intent,
     Kind,
     Meeting,
+    Message,
     Meta,
     Offer,
     Received,
@@ -88,6 +90,7 @@ __all__ = [
     "Intent",
     "Kind",
     "Meeting",
+    "Message",
     "Meta",
     "Needs",
     "Offer",

@@ -1,4 +1,4 @@
-"""Where a node of DiLoCo is, as it says itself; when one that is behind asks, whom it believes.
+"""Where a node in a lineage is, as it says itself; when one that is behind asks, whom it believes.
 
 Its place is its lineage and the number of its round. Three float32 travel as a view, and a peer may
 put anything there. So they are whole numbers in their range or refused, no lineage has more outer
@@ -133,7 +133,7 @@ class CatchUps:
         ((peer, received),) = exchange.got.items()
         place = read_place(received.views["place"])
         if isinstance(place, Place):
-            vectors = {name: received.views[name] for name in ("phi", "b")}
+            vectors = {name: view for name, view in received.views.items() if name != "place"}
             why = (
                 self._words.refusal(peer, place, own_round)
                 or not_finite(vectors)

@@ -7,12 +7,17 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
+
 from swarmnode.strategies.topology import Graph
 from swarmnode.tensor.layout import Layout
 
 # Takes a function that returns the loss of this step's batch at ``x`` as it is at that moment,
 # without gradients; returns the loss of the step, with ``x`` as it was. For zeroth-order methods.
 Probe = Callable[[Callable[[], float]], float]
+# Takes parameters [numel] on any device; returns their loss on the public probe, which is the same
+# on every node, and leaves the model as it was. An evaluation: seconds, for a large model.
+LossAt = Callable[[torch.Tensor], float]
 
 
 class Needs(enum.StrEnum):
@@ -59,6 +64,8 @@ class Context:
         facts: what is known of the task.
         topology: the graph over ``members`` in their order, maybe of several parts; None:
             all members meet all others.
+        probe: what parameters are worth, for rules that weigh what others send; None: this engine
+            has no public probe.
     """
 
     self_id: bytes
@@ -68,6 +75,7 @@ class Context:
     members: tuple[bytes, ...]
     facts: TaskFacts
     topology: Graph | None = None
+    probe: LossAt | None = None
 
     @property
     def index(self) -> int:

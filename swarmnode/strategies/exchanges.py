@@ -8,7 +8,7 @@ there is a swarm. Strategies find all of it in :mod:`swarmnode.strategies.base`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +23,7 @@ class Kind(enum.StrEnum):
     PULL = "pull"  # one side reads what the other published; the mean is not kept
     GROUP = "group"  # the mean over all who are present, the same bits for each of them
     LOG = "log"  # tiny records, which all members see in the same rounds and order
+    GATHER = "gather"  # the messages of all who are present, the same ones for each of them
 
 
 class Selector(enum.StrEnum):
@@ -30,7 +31,7 @@ class Selector(enum.StrEnum):
 
     MATCHING = "matching"  # PAIR: whom the seeded matching of this round gives, on the graph
     NEIGHBOUR = "neighbour"  # PAIR, PULL: any live one, with a graph weighted by its rates
-    ALL = "all"  # GROUP, LOG: every member that is alive
+    ALL = "all"  # GROUP, LOG, GATHER: every member that is alive
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,15 @@ class Intent:
     Attributes:
         round: counts this node's exchanges of ``tag``; with MATCHING it decides the partner.
         fragment: which part of the vector, from 0.
-        views: what is sent, and what is expected in return; the same on both sides.
+        views: what is sent, and what is expected in return; the same on both sides. A GATHER has
+            one, which names its codec.
         apply_after_steps: tau, local steps from the view to ``apply`` at the least.
         group_size_max: GROUP: how many meet at once; 0 for all.
         round_skew_max: partners whose rounds are further apart do not exchange; None: any.
         base_version: what the views are differences to, by content hash; must be equal.
-        lineage: GROUP: how many means are behind ``base_version``, which then ends with the hash
-            of a lineage: nodes on different ones do not meet, and the engine brings them together
-            again, see :meth:`Strategy.on_stray`. None: it stands for no lineage.
+        lineage: GROUP, GATHER: how many means are behind ``base_version``, which then ends with the
+            hash of a lineage: nodes on different ones do not meet, and the engine brings them
+            together again, see :meth:`Strategy.on_stray`. None: it stands for no lineage.
         weight: of this node in a weighted mean, such as its tokens; above 0. In a GROUP it counts
             up to GROUP_WEIGHT_MEDIANS_MAX times the median of those who are there.
         record: LOG: what is published, at most 64 bytes.
@@ -122,6 +124,18 @@ class Received:
 
 
 @dataclass(frozen=True)
+class Message:
+    """GATHER: what ``author`` sent, as all members have it.
+
+    ``read`` decodes it anew each time: float32 [view.numel] on the CPU, the caller's own. So a
+    merge rule may look at all of them twice without holding more than one or two.
+    """
+
+    author: bytes
+    read: Callable[[], torch.Tensor]
+
+
+@dataclass(frozen=True)
 class Exchange:
     """What came of an intent.
 
@@ -131,8 +145,10 @@ class Exchange:
         sent: this node's own payload after the codec, by the name of the view.
         got: PAIR, PULL: the partner's payload, by its 32-byte id.
         mean: GROUP: the mean over ``present`` by weight, own payload included.
-        present: GROUP: whose payloads are in ``mean``.
+        present: GROUP, GATHER: whose payloads are in ``mean``, or ``messages``.
         steps_since: local steps taken since the view.
+        messages: GATHER: of all in ``present``, in that order, the own one among them if it
+            counts; valid during the call.
     """
 
     intent: Intent
@@ -142,6 +158,7 @@ class Exchange:
     steps_since: int
     mean: Mapping[str, torch.Tensor] = field(default_factory=dict)
     present: tuple[bytes, ...] = ()
+    messages: tuple[Message, ...] = ()
 
     @property
     def partner(self) -> Received:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmnode.errors import ConfigError
-from swarmnode.limits import GROUP_MEMBERS_MAX
+from swarmnode.limits import GATHER_MEMBERS_MAX, GROUP_MEMBERS_MAX, LOG_MEMBERS_MAX
 from swarmnode.strategies.base import Kind, Meeting
 from swarmnode.strategies.parts import SettingsPart
 from swarmnode.strategies.topology import TOPOLOGIES, build_graph
@@ -40,12 +40,13 @@ def check_fit(
     most = members_max(meeting)
     if most and members > most:
         raise ConfigError(
-            f"--members: expected at most {most} for {strategy.name}, whose nodes all"
-            f" meet in one group, got {members}: choose a strategy that meets in pairs, such as"
-            " streaming, or make several swarms"
+            f"--members: expected at most {most} for {strategy.name}, whose nodes all agree on"
+            f" each round, got {members}: choose another strategy, such as streaming, or make"
+            " several swarms"
         )
     for name in dict.fromkeys((codec, *codecs_sent(meeting, codec))):
-        if _find(name).needs_error_feedback and meeting.sent:
+        is_fed_back = meeting.kind is Kind.GATHER and name != codec
+        if _find(name).needs_error_feedback and meeting.sent and not is_fed_back:
             _refuse_feedback(strategy, name, in_pairs=meeting.kind is Kind.PAIR)
     for sent in meeting.sent:
         found = _find(sent.codec or codec)
@@ -59,7 +60,9 @@ def check_fit(
 
 def members_max(meeting: Meeting) -> int:
     """Return how many can take part at most; 0: any number."""
-    return GROUP_MEMBERS_MAX if meeting.kind in (Kind.GROUP, Kind.LOG) else 0
+    if meeting.kind is Kind.GATHER:
+        return min(GATHER_MEMBERS_MAX, GROUP_MEMBERS_MAX)
+    return LOG_MEMBERS_MAX if meeting.kind is Kind.LOG else 0
 
 
 def codecs_sent(meeting: Meeting, codec: str) -> list[str]:

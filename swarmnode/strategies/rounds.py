@@ -12,7 +12,7 @@ is sent at once is then close to 1/P for any model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -138,6 +138,40 @@ class Fragment:
         for begin, end in self.spans:
             yield flat[begin:end], values[done : done + end - begin]
             done += end - begin
+
+
+@dataclass
+class _Flight:
+    step: int
+    x: torch.Tensor | None = None
+
+
+class Flights:
+    """The fragments that are under way, and the fast weights of each as they were when it was due.
+
+    That is ``overlap`` local steps after it was sent; until then they go on changing.
+    """
+
+    def __init__(self, overlap: int) -> None:
+        self._overlap = overlap
+        self._step = 0
+        self._flights: dict[int, _Flight] = {}
+
+    def note_step(self, step: int, fragments: Sequence[Fragment], x: torch.Tensor) -> None:
+        """Local step ``step`` has been taken, and came to ``x``."""
+        self._step = step
+        for number, flight in self._flights.items():
+            if flight.x is None and step >= flight.step + self._overlap:
+                flight.x = fragments[number].gather(x)
+
+    def begin(self, number: int, x: torch.Tensor) -> None:
+        """A fragment is sent, whose fast weights are ``x`` now."""
+        self._flights[number] = _Flight(self._step, None if self._overlap else x)
+
+    def end(self, number: int) -> torch.Tensor | None:
+        """Forget a fragment; return its fast weights if it was due already."""
+        flight = self._flights.pop(number, None)
+        return flight.x if flight is not None else None
 
 
 def cut(layout: Layout, n: int) -> tuple[Fragment, ...]:

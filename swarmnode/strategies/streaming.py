@@ -19,7 +19,11 @@ with another one do not exchange. It keeps 8 bits a weight as good as 32.
 By settings it is (tests/algorithms/test_streaming.py): NoLoCo: fragments 1, overlap 0,
 local_share 0; DiLoCo: the same with meet group, gamma 0, nesterov; Streaming DiLoCo: meet group,
 gamma 0, nesterov; pair averaging of every H steps: as NoLoCo with momentum 0, beta = gamma = 1.
-With gamma 0 nothing but Δ is sent. In groups a γ above 0 brings back a node that missed a round.
+With gamma 0 nothing but Δ is sent.
+
+In groups all who are present make one mean at a time, of the fragment whose turn it is by the
+count of means before it. So slow weights have one lineage, and a node that missed a mean takes
+over those of a peer (strategies/lineage.py): φ and m are the same bits for all who have not.
 
 Deviations. An exchange that takes longer than τ steps counts as if it had come in time: what was
 learnt since then survives whole, where the papers would keep the share a of it. Who finds no
@@ -30,7 +34,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import torch
@@ -51,6 +54,7 @@ from swarmnode.strategies.base import (
     TaskFacts,
     View,
 )
+from swarmnode.strategies.lineage import CATCH_UP, InLineage
 from swarmnode.strategies.outer import (
     PAIR,
     Momentum,
@@ -59,27 +63,21 @@ from swarmnode.strategies.outer import (
     pull,
     refuse_unstable,
 )
-from swarmnode.strategies.rounds import Fragment, InRounds, Rounds, cut
+from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut
 from swarmnode.tensor.formats import find_format
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]
 CodecName = Annotated[str, Range(max_length=16)]
 
 _FRAGMENTS_MAX = 64
+_DIGEST_BYTES = 16  # of the reference, where a lineage has the other half of a base version
 
 
-@dataclass
-class _Flight:
-    """A fragment under way: since which step, and θ as it was τ steps later."""
-
-    step: int
-    x: torch.Tensor | None = None
-
-
-class Streaming(InRounds, Strategy):
+class Streaming(InLineage, Strategy):
     """Slow weights meet fragment by fragment; fast ones are mixed with them."""
 
     name = "streaming"
+    momentum_buffer = "m"
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """What the module's text names.
@@ -111,10 +109,10 @@ class Streaming(InRounds, Strategy):
         self.m = torch.zeros_like(x)
         self.reference = x.clone() if self._sends_difference else None
         self.rounds = Rounds(self.config.every, self.config.fragments)
+        self.begin_lineage()
         self.fragments: tuple[Fragment, ...] = ()
         self._base_version = b""
-        self._step = 0
-        self._flights: dict[int, _Flight] = {}
+        self._flights = Flights(self.config.overlap)
 
     @classmethod
     def parse(cls, settings: dict[str, Any]) -> Any:
@@ -160,6 +158,8 @@ class Streaming(InRounds, Strategy):
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
         found = {"phi": self.phi, "m": self.m, "rounds": self.rounds.state}
+        if self._in_groups:
+            found["lineage"] = self.lineage
         return found if self.reference is None else {**found, "reference": self.reference}
 
     def start(self, ctx: Context) -> None:
@@ -169,7 +169,15 @@ class Streaming(InRounds, Strategy):
             self._base_version = _digest(self.reference)
 
     def payload_numel(self) -> int:
-        return 2 * max(fragment.numel for fragment in self.fragments)
+        of_a_fragment = 2 * max(fragment.numel for fragment in self.fragments)
+        return max(of_a_fragment, super().payload_numel()) if self._in_groups else of_a_fragment
+
+    def answers(self) -> Sequence[Intent]:
+        return super().answers() if self._in_groups else ()
+
+    @property
+    def _in_groups(self) -> bool:
+        return bool(self.config.meet == "group")
 
     @property
     def _sends_difference(self) -> bool:
@@ -178,40 +186,49 @@ class Streaming(InRounds, Strategy):
     # --- when, and what ------------------------------------------------------------------
 
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
-        self._step = info.step
-        for number, flight in self._flights.items():
-            if flight.x is None and info.step >= flight.step + self.config.overlap:
-                flight.x = self.fragments[number].gather(self.x)
-        return [
-            self._intent(fragment, number)
-            for fragment, number in self.rounds.due(info.step)
-            if fragment < len(self.fragments)
-        ]
+        self._flights.note_step(info.step, self.fragments, self.x)
+        due = [each for each in self.rounds.due(info.step) if each[0] < len(self.fragments)]
+        if self._in_groups:
+            return self.means_due(is_due=bool(due))
+        return [self._intent(fragment, number) for fragment, number in due]
+
+    def _meet(self, round_number: int) -> Intent:
+        turn = int(self.lineage[0]) + 1  # that of the first one was before the first step
+        return self._intent(turn % len(self.fragments), round_number)
+
+    @property
+    def _base(self) -> bytes:
+        if not self._in_groups:
+            return self._base_version
+        return self._base_version[:_DIGEST_BYTES] + self._version
 
     def _intent(self, fragment: int, round_number: int) -> Intent:
         c = self.config
         numel = self.fragments[fragment].numel
         delta = View("delta", c.delta_codec, 0, numel)
         phi = View("phi", c.weights_codec, 0, numel)
-        in_pairs = c.meet == "pair"
         return Intent(
-            kind=Kind.PAIR if in_pairs else Kind.GROUP,
+            kind=Kind.GROUP if self._in_groups else Kind.PAIR,
             round=round_number,
             views=(delta, phi) if c.gamma else (delta,),
             tag="outer",
             fragment=fragment,
-            selector=Selector.MATCHING if in_pairs else Selector.ALL,
+            selector=Selector.ALL if self._in_groups else Selector.MATCHING,
             apply_after_steps=c.overlap,
-            base_version=self._base_version,
+            base_version=self._base,
+            lineage=int(self.lineage[0]) if self._in_groups else None,
         )
 
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
+        if intent.tag == CATCH_UP:
+            self.give(name, out)
+            return
         fragment = self.fragments[intent.fragment]
         phi = fragment.gather(self.phi)
         if name == "delta":
             x = fragment.gather(self.x)
             out.copy_(phi - x)
-            self._flights[intent.fragment] = _Flight(self._step, None if self.config.overlap else x)
+            self._flights.begin(intent.fragment, x)
         elif self.reference is None:
             out.copy_(phi)
         else:
@@ -220,25 +237,34 @@ class Streaming(InRounds, Strategy):
     # --- the outer step ------------------------------------------------------------------
 
     def apply(self, exchange: Exchange) -> None:
+        if exchange.intent.tag == CATCH_UP:
+            self.take_over(exchange)
+            return
         c = self.config
+        if self._in_groups and not self.takes(exchange):
+            self._flights.end(exchange.intent.fragment)  # of slow weights that it left
+            return
         fragment = self.fragments[exchange.intent.fragment]
         g = pull(exchange, c.beta, c.gamma).to(self.x.device)
         m = fragment.gather(self.m)
         moved = momentum_step(m, g, c.momentum, nesterov=c.nesterov)
         fragment.put(self.m, m)
         fragment.add(self.phi, moved)
-        flight = self._flights.pop(exchange.intent.fragment, None)
-        x = flight.x if flight is not None else None
+        x = self._flights.end(exchange.intent.fragment)
         if x is None:
             x = fragment.gather(self.x)
         fragment.add(self.x, fragment.gather(self.phi).sub_(x), alpha=1 - c.local_share)
+        if self._in_groups:
+            self.extend(exchange)
 
     def on_abort(self, intent: Intent, why: str) -> None:
-        del why
-        self._flights.pop(intent.fragment, None)
+        super().on_abort(intent, why)
+        if intent.tag != CATCH_UP:
+            self._flights.end(intent.fragment)
 
     def metrics(self) -> dict[str, float]:
         return {
+            **(super().metrics() if self._in_groups else {}),
             "momentum_norm": float(self.m.norm()),
             "delta_norm": float((self.phi - self.x).norm()),
         }

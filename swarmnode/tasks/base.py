@@ -45,11 +45,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.settings import PositiveFloat, PositiveInt, Settings, parse_settings
+from swarmnode.wire.recipe import Recipe
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DataError", "PositiveFloat", "PositiveInt", "Task", "TaskConfig", "seed_of"]
+__all__ = [
+    "DataError",
+    "PositiveFloat",
+    "PositiveInt",
+    "Recipe",
+    "Task",
+    "TaskConfig",
+    "seed_of",
+]
 
 
 class DataError(ConfigError):
@@ -127,6 +136,22 @@ class Task(ABC):
 
         A batch is a tensor, or a tuple or map of tensors. Raises DataError on the first one.
         """
+
+    def recipe(self) -> Recipe:
+        """Return how a swarm of this task learns if its creator says nothing else.
+
+        It is relative to the optimizer: its learning rate is that of one node alone. By default
+        nothing changes until there is a target, and then the learning rate decays towards it.
+        """
+        return Recipe()
+
+    def progressed(self, swarm_tokens: float, target_tokens: int) -> None:
+        """Hear before a step how far the swarm is, as all its members do; see ``Recipe``.
+
+        For what follows the training, such as a curriculum or dropout; ``target_tokens`` 0: it has
+        no end. By default nothing does.
+        """
+        del swarm_tokens, target_tokens
 
     @property
     def shards_per_epoch(self) -> int:

@@ -16,9 +16,16 @@ from torch import nn
 from torch.nn import functional
 
 from swarmnode.errors import ConfigError
-from swarmnode.tasks.base import DataError, PositiveFloat, PositiveInt, Task, TaskConfig
+from swarmnode.tasks.base import (
+    DataError,
+    PositiveFloat,
+    PositiveInt,
+    Recipe,
+    Task,
+    TaskConfig,
+)
 from swarmnode.tasks.deal import deal, shard_count
-from swarmnode.tasks.language import adamw, next_token_loss, write_on
+from swarmnode.tasks.language import adamw, language_recipe, next_token_loss, write_on
 from swarmnode.tasks.text import corpus_hash, load_corpus, split
 
 BYTE_VALUES = 256
@@ -118,6 +125,9 @@ class BytesLM(Task):
 
     def build_optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         return adamw(model, lr=self.config.lr, weight_decay=0.01)
+
+    def recipe(self) -> Recipe:
+        return language_recipe(self.tokens_per_batch)
 
     def batches(self, seed: int) -> Iterator[torch.Tensor]:
         text = self._text[0]

@@ -22,9 +22,16 @@ from torch import nn
 from torch.nn import functional
 
 from swarmnode.errors import ConfigError
-from swarmnode.tasks.base import DataError, PositiveFloat, PositiveInt, Task, TaskConfig
+from swarmnode.tasks.base import (
+    DataError,
+    PositiveFloat,
+    PositiveInt,
+    Recipe,
+    Task,
+    TaskConfig,
+)
 from swarmnode.tasks.documents import Documents, open_documents
-from swarmnode.tasks.language import adamw, next_token_loss, write_on
+from swarmnode.tasks.language import adamw, language_recipe, next_token_loss, write_on
 from swarmnode.tasks.tokens import Tokenizer, find_tokenizer
 
 _EMBEDDING_STD = 0.02
@@ -162,6 +169,9 @@ class LlamaLM(Task):
 
     def build_optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         return adamw(model, lr=self.config.lr, weight_decay=self.config.weight_decay)
+
+    def recipe(self) -> Recipe:
+        return language_recipe(self.tokens_per_batch)
 
     def batches(self, seed: int) -> Iterator[torch.Tensor]:
         """Yield batches of shards in an order of this node's own, for ever."""

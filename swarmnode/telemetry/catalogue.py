@@ -303,7 +303,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     ),
     _counter(
         "exchange_bytes_total",
-        "Payload of exchanges with a partner that committed.",
+        "Payload of exchanges that committed, and of groups.",
         Label("direction", DIRECTIONS),
     ),
     _counter("exchanges_applied_total", "Committed exchanges that the worker has merged."),
@@ -383,6 +383,8 @@ FAMILIES: Final[tuple[Family, ...]] = (
     ),
     _gauge("swarm_steps", "Steps of all members together, over all time."),
     _gauge("swarm_tokens", "Tokens (or samples) of all members together, over all time."),
+    _gauge("swarm_target_tokens", "Where training ends, where the recipe says that; else 0."),
+    _gauge("lr_factor", "What the swarm's recipe multiplies the task's learning rate by now."),
     _gauge("swarm_step", "How far the furthest model is."),
     _gauge("swarm_loss_best", "Lowest probe loss that a member who trains says it has."),
     _gauge("swarm_loss_mean", "Mean probe loss of the members who train."),

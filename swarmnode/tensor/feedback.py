@@ -6,7 +6,7 @@ The residual e of a sender starts at zero. For every vector v that is due:
 
 so that what was sent and the residual always sum up to what was given, up to
 rounding (Seide et al., "1-Bit Stochastic Gradient Descent", 2014). With a
-biased codec such as TK4 or SIGN64 nothing is lost, only late. That holds only
+biased codec such as TK4, TK2 or SIGN64 nothing is lost, only late. That holds only
 where every consumer sees every message: towards random partners the residual
 raises the disagreement instead of lowering it.
 

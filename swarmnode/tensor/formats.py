@@ -11,11 +11,14 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
-# TK4 keeps so many of each tile unless its name says otherwise: a quarter of a bit an element.
+# TK4 and TK2 keep so many of each tile unless their names say otherwise: TK4 takes a quarter of a
+# bit an element then.
 KEPT_ELEMS_DEFAULT = 64
 KEPT_ELEMS_MAX = 2048
 _TILE_ELEMS = 4096
-_TK4_NAME = re.compile(r"TK4K([1-9][0-9]{0,3})")
+_TOP_K_NAME = re.compile(r"(TK[24])K([1-9][0-9]{0,3})")
+# Of TK2, so that each of its planes ends at a byte.
+_TK2_KEPT_STEP = 8
 
 
 class Verdict(IntEnum):
@@ -39,6 +42,7 @@ class CodecId(IntEnum):
     E3M0 = 5
     SIGN64 = 6
     TK4 = 7
+    TK2 = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +56,9 @@ class Format:
         scale_bytes: of one block: 0, 2 (bfloat16) or 4 (float32).
         code_bytes: of one block.
         scale_bits_max: the largest scale that decodes to finite values only.
-        levels: the largest code, where codes are integers.
+        levels: the largest code, where codes are integers; of TK2 the largest entry of its table.
         kept_elems: of each block, where not all are.
+        low_bits: of a position, that TK2 writes as they are.
         takes_reference: values can be encoded as the difference to a vector that both sides have.
         needs_error_feedback: the error is as large as the values, so what was not sent must be
             added to what is sent next; only right where every consumer sees every message.
@@ -67,6 +72,7 @@ class Format:
     scale_bits_max: int = 0
     levels: int = 0
     kept_elems: int = 0
+    low_bits: int = 0
     takes_reference: bool = False
     needs_error_feedback: bool = False
 
@@ -92,6 +98,24 @@ def _tk4(name: str, kept_elems: int) -> Format:
         scale_bits_max=0x7E12,
         levels=7,
         kept_elems=kept_elems,
+        needs_error_feedback=True,
+    )
+
+
+def _tk2(name: str, kept_elems: int) -> Format:
+    """A table of two, low and high bits of the positions, and two bits for each element kept."""
+    low_bits = (_TILE_ELEMS // kept_elems).bit_length() - 1
+    position_bits = kept_elems * low_bits + kept_elems + (_TILE_ELEMS >> low_bits)
+    return Format(
+        name,
+        CodecId.TK2,
+        _TILE_ELEMS,
+        scale_bytes=2,
+        code_bytes=4 + position_bits // 8 + kept_elems // 4,
+        scale_bits_max=0x7800,
+        levels=32767,
+        kept_elems=kept_elems,
+        low_bits=low_bits,
         needs_error_feedback=True,
     )
 
@@ -139,6 +163,7 @@ FORMATS = {
         _E3M0,
         _SIGN64,
         _tk4("TK4", KEPT_ELEMS_DEFAULT),
+        _tk2("TK2", KEPT_ELEMS_DEFAULT),
     )
 }
 
@@ -147,11 +172,14 @@ def find_format(name: str) -> Format | None:
     """Return the format ``name``, or None if there is none.
 
     ``TK4Kn`` is TK4 that keeps n of each 4096 elements; n is even, 2 to 2048, and 64 has the one
-    name TK4, so that equal codecs have equal names.
+    name TK4, so that equal codecs have equal names. ``TK2Kn`` likewise, n a multiple of 8.
     """
     if name in FORMATS:
         return FORMATS[name]
-    match = _TK4_NAME.fullmatch(name)
-    kept_elems = int(match[1]) if match else 0
-    is_legal = kept_elems % 2 == 0 and 0 < kept_elems <= KEPT_ELEMS_MAX
-    return _tk4(name, kept_elems) if is_legal and kept_elems != KEPT_ELEMS_DEFAULT else None
+    match = _TOP_K_NAME.fullmatch(name)
+    if match is None or int(match[2]) in (0, KEPT_ELEMS_DEFAULT):
+        return None
+    kept_elems = int(match[2])
+    make, step = (_tk4, 2) if match[1] == "TK4" else (_tk2, _TK2_KEPT_STEP)
+    is_legal = kept_elems % step == 0 and kept_elems <= KEPT_ELEMS_MAX
+    return make(name, kept_elems) if is_legal else None

@@ -1,4 +1,4 @@
-"""The mean of several payloads by weight, in float64, rounded once to float32.
+"""The mean of several payloads by weight, in float64, and through their codec.
 
 It imports numpy, which an idle daemon spares: import it where a mean is due.
 """
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from swarmnode.tensor.codec import Codec, get_codec
+from swarmnode.tensor.codec import Codec
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -19,7 +19,8 @@ class WeightedMean:
     """Sums payloads of ``n_elems`` elements in the order in which they are added.
 
     The same payloads and weights in the same order give the same bits on every machine: each
-    element takes one product and one sum in float64, then one division and one rounding.
+    element takes one product and one sum in float64, then one division and one rounding to float32,
+    which the codec encodes.
     """
 
     def __init__(self, codec: Codec, n_elems: int) -> None:
@@ -37,10 +38,9 @@ class WeightedMean:
         self._weight += weight
 
     def result(self) -> bytearray:
-        """Return the mean as RAW32: little-endian float32 [n_elems]."""
+        """Return the mean as a payload of the codec."""
         np.divide(self._sum, self._weight, out=self._sum)
         self._values[:] = self._sum
-        raw = get_codec("RAW32")
-        payload = bytearray(raw.payload_bytes(self._values.size))
-        raw.encode(self._values.data, payload)
+        payload = bytearray(self._codec.payload_bytes(self._values.size))
+        self._codec.encode(self._values.data, payload)
         return payload

@@ -14,6 +14,7 @@ in a snapshot (an export has the first kind only, without the prefix)::
     model/NAME          parameter or buffer, as in state_dict()
     optimizer/NAME/KEY  state of the optimizer for that parameter
     strategy/NAME       what the strategy keeps beside the parameters
+    ema/NAME            mean of a parameter over the last steps, where the recipe has one
 
 Free of torch: a keeper without it holds and checks snapshots too.
 

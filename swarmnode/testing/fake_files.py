@@ -71,7 +71,9 @@ def answer_merge(order: GiveShare | WeighMerge, x: Vector, step: int) -> ShareGi
         return ShareGiven(order.request, len(x), step, step)
     merged = np.fromfile(order.path, np.float32)
     digest = hashlib.sha256(merged.tobytes()).digest()
-    return MergeWeighed(order.request, digest, _loss(merged.astype(np.float64)), _loss(x))
+    model = merged.astype(np.float64)
+    path = str(write_snapshot(Path(order.folder), model, step)) if order.folder else ""
+    return MergeWeighed(order.request, digest, _loss(model), _loss(x), path)
 
 
 def _loss(x: Vector) -> float:

@@ -50,6 +50,7 @@ from swarmnode.ipc.control import (
     SlotReady,
     SnapshotSaved,
     Stop,
+    SwarmProgress,
     TakeShard,
     TakeView,
     ToWorker,
@@ -61,6 +62,7 @@ from swarmnode.ipc.control import (
 from swarmnode.ipc.segment import StaleSlot
 from swarmnode.tensor.snapshot_format import FETCHED_NAME
 from swarmnode.testing.fake_files import Vector, answer_merge, read_fetched, write_snapshot
+from swarmnode.worker.training.progress import SwarmCount
 
 
 def no_drift(step: int, x: Vector) -> Vector:
@@ -109,6 +111,7 @@ class FakeWorker:
         shards: those trained to their end in any life, as (epoch, index).
         round_steps: of the rounds that begin now, as the daemon told last; ``every`` by itself.
         rounds_at_s: when each round ended, in virtual time.
+        swarm: how far the swarm is, as the daemon told last.
     """
 
     initial: npt.ArrayLike
@@ -128,11 +131,13 @@ class FakeWorker:
     shards: list[tuple[int, int]] = field(default_factory=list, init=False)
     round_steps: int = field(init=False)
     rounds_at_s: list[float] = field(default_factory=list, init=False)
+    swarm: SwarmCount = field(init=False)
 
     def __post_init__(self) -> None:
         self.x = np.array(self.initial, dtype=np.float64)
         self.drift_sum = np.zeros_like(self.x)
         self.round_steps = self.every
+        self.swarm = SwarmCount(trio.current_time)
         self.keep()
         self._generations = itertools.count(1)
         self._life: _Life | None = None
@@ -155,6 +160,7 @@ class FakeWorker:
             self.keep()
         self._restore()
         self.members, self.round_steps = (), self.every
+        self.swarm = SwarmCount(trio.current_time)
         self.lives += 1
         self._life = life = _Life(self, configure)
         try:
@@ -255,6 +261,8 @@ class _Life:
                     self._worker.members = members
                 case RoundSteps(steps=steps):
                     self._worker.round_steps = steps
+                case SwarmProgress() as told:
+                    self._worker.swarm.tell(told)
                 case SaveSnapshot(request=request):
                     self.save(request)
                 case GiveShare() | WeighMerge() as order:
@@ -289,7 +297,11 @@ class _Life:
 
     @property
     def _is_finished(self) -> bool:
-        return 0 < self._steps_max <= self._worker.step
+        return self._at_target or 0 < self._steps_max <= self._worker.step
+
+    @property
+    def _at_target(self) -> bool:
+        return self._worker.swarm.is_at_target(self._worker.step)
 
     def _ready(self) -> WorkerReady:
         return WorkerReady(
@@ -385,5 +397,6 @@ class _Life:
             step_time_s=self._worker.step_s,
             paused=self._is_paused,
             finished=self._is_finished,
+            at_target=self._at_target,
         )
         self._outbox.append(progress)

@@ -19,11 +19,12 @@ from swarmnode.protocol.gossip.group import GroupCore
 from swarmnode.wire.exchange import group as wire
 
 GID = bytes(16)
+Piece = tuple[float, ...]
 
 
 @dataclass
 class Member:
-    """One node: a core, a payload of one number for each piece, and what it was told to keep."""
+    """One node: a core, a payload of numbers, and what it was told to keep."""
 
     world: GroupWorld
     peer_id: PeerId
@@ -31,12 +32,13 @@ class Member:
     weight: float
     core: GroupCore = field(init=False)
     is_up: bool = True
-    shares: dict[tuple[PeerId, int], float] = field(default_factory=dict)
-    sums: dict[tuple[bytes, int], float] = field(default_factory=dict)
+    n_pieces: int = 0  # of the plan in use
+    shares: dict[tuple[PeerId, int], Piece] = field(default_factory=dict)
+    sums: dict[tuple[bytes, int], Piece] = field(default_factory=dict)
     outcome: events.Commit | events.Abort | None = None
     outcomes: int = 0
     ended_at: float = 0.0
-    bytes_sent: int = 0
+    numbers_sent: int = 0
     wake_at: float | None = None
     cut_at: dict[PeerId, float] = field(default_factory=dict)  # what arrives of it once it is dead
 
@@ -70,13 +72,17 @@ class Member:
         match effect:
             case events.Send(peer, message):
                 self.world.send(self, peer, message)
-            case events.SendShare(gid, peer, piece, weight):
-                self.bytes_sent += 1
-                self.world.send(self, peer, wire.Share(gid, piece, weight), self.payload[piece])
+            case events.UsePlan(_, _, n_pieces):
+                self.n_pieces = n_pieces
+                self.shares.clear()
+            case events.SendShare(gid, peer, plan, piece, weight):
+                values = self.share(piece)
+                self.numbers_sent += len(values)
+                self.world.send(self, peer, wire.Share(gid, piece, weight, plan), values)
             case events.SendSum(gid, peer, plan, piece):
-                self.bytes_sent += 1
-                value = self.sums[plan, piece]
-                self.world.send(self, peer, wire.Sum(gid, plan, piece), value)
+                values = self.sums[plan, piece]
+                self.numbers_sent += len(values)
+                self.world.send(self, peer, wire.Sum(gid, plan, piece), values)
             case events.KeepShare(_, peer, piece):
                 self.shares[peer, piece] = self.world.arriving
             case events.KeepSum(_, plan, piece):
@@ -85,28 +91,41 @@ class Member:
                 self.sums[plan, piece] = self.reduce(piece, contributors, weights)
                 self.world.later(lambda: self.feed(events.Reduced(gid, plan, piece)))
             case events.Assemble(gid, plan):
-                parts = [self.sums[plan, piece] for piece in range(len(self.payload))]
+                parts = [self.sums[plan, piece] for piece in range(self.n_pieces)]
                 result = hashlib.sha256(repr(parts).encode()).digest()
                 self.world.later(lambda: self.feed(events.Assembled(gid, plan, result)))
             case events.Commit() | events.Abort():
-                self.outcome = effect
-                self.outcomes += 1
-                self.ended_at = self.world.now
+                self.ended(effect)
+
+    def ended(self, how: events.Commit | events.Abort) -> None:
+        """A run is over."""
+        self.outcome = how
+        self.outcomes += 1
+        self.ended_at = self.world.now
+
+    def share(self, piece: int) -> Piece:
+        """Return the own numbers of a piece."""
+        return tuple(self.payload[piece :: self.n_pieces])
 
     def reduce(
         self, piece: int, contributors: tuple[PeerId, ...], weights: tuple[float, ...]
-    ) -> float:
+    ) -> Piece:
         """Return the weighted mean of a piece, summed in the order given."""
-        mine = {(self.peer_id, piece): self.payload[piece]}
+        mine = {(self.peer_id, piece): self.share(piece)}
         values = [{**self.shares, **mine}[peer, piece] for peer in contributors]
-        return sum(w * v for w, v in zip(weights, values, strict=True)) / sum(weights)
+        total = sum(weights)
+        return tuple(
+            sum(w * v for w, v in zip(weights, each, strict=True)) / total
+            for each in zip(*values, strict=True)
+        )
 
     @property
     def mean(self) -> list[float]:
         """The mean that it has committed."""
         assert isinstance(self.outcome, events.Commit), "it holds no mean"
         plan = self.outcome.plan
-        return [self.sums[plan, piece] for piece in range(len(self.payload))]
+        n = self.n_pieces
+        return [self.sums[plan, k % n][k // n] for k in range(len(self.payload))]
 
 
 class GroupWorld:
@@ -120,13 +139,14 @@ class GroupWorld:
         n_pieces: int = 8,
         deaths: Iterable[tuple[int, int]] = (),
         notice_s: float = 0.2,
+        make: Callable[[GroupWorld, PeerId, list[float], float], Member] | None = None,
     ) -> None:
-        """``deaths``: (number of the event, number of the member)."""
+        """``deaths``: (number of the event, number of the member). ``make``: a member; Member."""
         self.rng = random.Random(f"{n}/{seed}")
         self.now = 0.0
         self.events = 0
         self.died_at = 0.0
-        self.arriving = 0.0
+        self.arriving: Piece = ()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
         self._last: dict[tuple[PeerId, PeerId], float] = {}
@@ -134,7 +154,7 @@ class GroupWorld:
         self._notice_s = notice_s
         self._cut: set[frozenset[PeerId]] = set()
         self.members = [
-            Member(
+            (make or Member)(
                 self,
                 PeerId(hashlib.sha256(b"%d" % number).digest()),
                 [self.rng.uniform(-1, 1) for _ in range(n_pieces)],
@@ -187,7 +207,7 @@ class GroupWorld:
     # --- the network -----------------------------------------------------------------------
 
     def send(
-        self, source: Member, target: PeerId, message: wire.Message, payload: float = 0.0
+        self, source: Member, target: PeerId, message: wire.Message, payload: Piece = ()
     ) -> None:
         """Let a message arrive after a while, in order, if its sender has not died before."""
         if frozenset({source.peer_id, target}) in self._cut:

@@ -44,13 +44,19 @@ from swarmnode.testing.fake_files import Vector
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire.packing import encode_record
+from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.swarm import Manifest
 
 SWARM_KEY = Identity.from_seed(b"s" * 32)
 UNIX_START_S = 1_000_000_000.0
 
 
-def make_manifest(codec: str = "Q8B64", numel: int = 640, topology: str = "") -> Manifest:
+def make_manifest(
+    codec: str = "Q8B64",
+    numel: int = 640,
+    topology: str = "",
+    recipe: Recipe | None = None,
+) -> Manifest:
     """Return the manifest of the simulated swarm."""
     return Manifest(
         name="sim",
@@ -70,6 +76,7 @@ def make_manifest(codec: str = "Q8B64", numel: int = 640, topology: str = "") ->
         created_at=1,
         expires_at=0,
         topology=topology,
+        recipe=recipe or msgspec.UNSET,
     )
 
 
@@ -365,6 +372,7 @@ async def sim_swarm(
     numel: int = 640,
     codec: str = "Q8B64",
     topology: str = "",
+    recipe: Recipe | None = None,
     worker: FakeWorker | None = None,
     **options: Any,
 ) -> AsyncIterator[SimSwarm]:
@@ -373,6 +381,7 @@ async def sim_swarm(
     Args:
         delay_s: of the network, one way.
         topology: who meets whom, as a manifest says it.
+        recipe: how all train; None: a manifest without one.
         worker: what all workers are like; each begins with values of its own.
         options: what else all nodes have, fields of :class:`SimNode`.
     """
@@ -384,7 +393,7 @@ async def sim_swarm(
         for _ in range(count):
             swarm.add(replace(like, initial=rng.standard_normal(numel)), **options)
         for node in swarm.nodes[:1]:
-            give_manifest(node, make_manifest(codec, numel, topology))
+            give_manifest(node, make_manifest(codec, numel, topology, recipe))
         for index in range(count):
             await swarm.start(index)
         yield swarm

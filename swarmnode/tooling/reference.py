@@ -159,6 +159,8 @@ _ROUTES = {
     "POST /snapshot": "Write a snapshot now: `step` and `path`.",
     "POST /finalize": "Merge the models of all members, by the rule in `?merge=RULE`: the fields of"
     " [a merge](#fields-of-a-merge).",
+    "POST /extend": "Take a target that the swarm's key has signed, `?signed=TEXT`, and pass it on:"
+    " `target_tokens`. `swarmnode extend` signs it.",
     "GET /limits": "What is allowed, what is used, and what holds: the fields of"
     " [limits](#fields-of-limits).",
     "POST /pause": "Stop stepping, keep everything, until `/resume` or as long as `?for=2h` says:"

@@ -9,7 +9,15 @@ import msgspec
 from swarmnode.wire.admission import Credentials, Role
 
 PeerState = Literal[
-    "starting", "syncing", "training", "serving", "paused", "stopped", "failed", "left"
+    "starting",
+    "syncing",
+    "training",
+    "serving",
+    "paused",
+    "stopped",
+    "finished",
+    "failed",
+    "left",
 ]
 
 

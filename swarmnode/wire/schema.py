@@ -23,9 +23,20 @@ from typing import Any, get_args
 import msgspec
 from msgspec import inspect
 
-from swarmnode.wire import admission, blobs, crdt, dht, membership, metrics, session, swarm, swim
+from swarmnode.wire import (
+    admission,
+    blobs,
+    crdt,
+    dht,
+    membership,
+    metrics,
+    recipe,
+    session,
+    swarm,
+    swim,
+)
 from swarmnode.wire.connect import beacon, nat, punch, reach, relay, signal
-from swarmnode.wire.exchange import finalize, gossip, group, log, pull
+from swarmnode.wire.exchange import finalize, gather, gossip, group, log, pull
 
 # Family name to its record types: a union where the field "t" tells them apart, else a tuple.
 FAMILIES: dict[str, Any] = {
@@ -44,11 +55,14 @@ FAMILIES: dict[str, Any] = {
     "finalize": finalize.Message,
     "finalize-answer": (finalize.Prepared, finalize.Merged),
     "gossip": gossip.Message,
+    "gather": gather.Message,
+    "gather-set": (gather.Announcement, gather.GatherShare, gather.GatherSet),
     "group": group.Message,
     "log": (log.LogEntry, log.LogRound, log.LogShare, log.LogAsk, log.LogGive),
     "pull": pull.Message,
     "metrics": (metrics.MetricsRequest, metrics.MetricsSnapshot),
     "nat": (nat.RtcOffer, nat.RtcAnswer, nat.ProbeRequest),
+    "recipe": (recipe.Extension,),
     "reach": reach.Message,
     "relay": relay.Message,
     "punch": punch.Message,

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from swarmnode import limits
+from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.records import Count, Digest, Name, PublicKeyBytes, ShortText, SignatureBytes
 
 # Edges of a graph over some dozens of nodes; more of them have a name.
@@ -62,6 +63,7 @@ class Manifest(msgspec.Struct, frozen=True):
     task_package: PackageName | UnsetType = UNSET
     task_package_version: PackageVersion | UnsetType = UNSET
     own_data: bool | UnsetType = UNSET  # each member is meant to have data of its own
+    recipe: Recipe | UnsetType = UNSET  # not set: each member's optimizer is as the task made it
 
 
 class ManifestRequest(msgspec.Struct, frozen=True):

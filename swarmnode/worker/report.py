@@ -44,7 +44,9 @@ class Reporter:
         else:
             self.step_time_s = smooth(self.step_time_s, step_time_s)
 
-    def report_when_due(self, state: TrainState, *, paused: bool, finished: bool) -> None:
+    def report_when_due(
+        self, state: TrainState, *, paused: bool, finished: bool, at_target: bool = False
+    ) -> None:
         """Send a heartbeat if the last one is a second old. Raises DaemonGone."""
         if time.monotonic() < self._next_s:
             return
@@ -58,6 +60,7 @@ class Reporter:
             strategy=self._strategy_figures(),
             paused=paused,
             finished=finished,
+            at_target=at_target,
         )
         self._channel.send(progress)
 

@@ -52,11 +52,13 @@ def gain(n, strategy=A2CiD2, *, plain_end, end, seed=0):
     return found / plain_decay(n, plain_end, seed)
 
 
+@pytest.mark.claim
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_ring_of_64_mixes_eight_times_as_fast(seed):
     assert gain(64, plain_end=800, end=250, seed=seed) >= 8  # measured 12 (paper: √(χ1/χ2) = 14)
 
 
+@pytest.mark.claim
 def test_a_ring_of_16_mixes_twice_as_fast():
     assert gain(16, plain_end=150, end=100) >= 2  # measured 3
 
@@ -109,6 +111,7 @@ def test_a_joiner_takes_x_for_x_tilde():
 # --- twice the rate ---------------------------------------------------------------------------
 
 
+@pytest.mark.claim
 @pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.slow) for s in (2, 3))])
 def test_it_is_worth_twice_the_exchanges(seed):
     def settled(strategy, rate):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from swarmnode import limits
 from swarmnode.strategies.base import (
     Exchange,
     Intent,
@@ -183,8 +184,9 @@ def test_two_halves_that_both_close_rounds_meet_again():
     assert int(arena.nodes[0].strategy.lineage[0]) >= rounds + 2
 
 
-@pytest.mark.parametrize("n", [17, 20])
-def test_above_sixteen_members_there_is_one_lineage(n):
+@pytest.mark.parametrize(("n", "most"), [(17, 64), (24, 64), (20, 16)])
+def test_with_many_members_there_is_one_lineage(n, most, monkeypatch):
+    monkeypatch.setattr(limits, "GROUP_MEMBERS_MAX", most)
     arena, _ = digits(DiLoCo, SETTINGS, n=n, steps=10 * SETTINGS["every"] + 2)
     counts = sorted(count for count, _ in lineages(arena))
     assert counts[-1] >= 8
@@ -198,13 +200,13 @@ def test_a_stray_node_takes_over_what_is_less_far_than_its_own():
     two.lineage.copy_(torch.tensor([7.0, 99.0]))
     two.rounds.catch_up(9)
     two.on_stray()
-    pull = two.after_step(StepInfo(1, 1.0, 0.0, 0.1))[0]
+    pull, meeting = two.after_step(StepInfo(1, 1.0, 0.0, 0.1))
     assert pull.kind is Kind.PULL
     assert one.accept(Offer(b"p" * 32, pull, Meta(0, 0, 0.0))) is None
     views = {view.name: torch.empty(view.numel) for view in pull.views}
     for name, out in views.items():
         one.view(pull, name, out)
-    (meeting,) = (intent for intent in two.after_step(StepInfo(2, 2.0, 0.0, 0.1)))
+    assert not two.after_step(StepInfo(2, 2.0, 0.0, 0.1))  # one mean at a time
     before = two._version
     two.view(meeting, "delta", torch.empty(4))
     two.apply(pulled(pull, views))

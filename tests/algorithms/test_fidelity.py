@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 
 from swarmnode.bench.fidelity.page import read_findings
@@ -9,8 +10,12 @@ from swarmnode.errors import ConfigError
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.testing.fidelity import gossip, overlap
-from swarmnode.testing.fidelity.experiments import EXPERIMENTS, run_experiment
-from swarmnode.testing.fidelity.kit import fit, line, number
+from swarmnode.testing.fidelity.experiments import (
+    EXPERIMENTS,
+    failures_isolated,
+    run_experiment,
+)
+from swarmnode.testing.fidelity.kit import claim, fit, line, number
 from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "fidelity" / "findings.json"
@@ -31,6 +36,29 @@ def test_an_experiment_measures(name):
             assert all(math.isfinite(x) and math.isfinite(y) for x, y in series.points)
     if found.table is not None:
         assert {len(row) for row in found.table.rows} == {len(found.table.header)}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_no_claim_survives_without_exchange(name):
+    assert failures_isolated(name, is_quick=True)
+
+
+def test_a_claim_that_holds_without_exchange_does_not_hold():
+    found = run_experiment("noloco-boundary", is_quick=True)
+    holds = msgspec.structs.replace(found, checks=[])
+    assert holds.holds
+    assert not msgspec.structs.replace(holds, fails_isolated=[]).holds
+    assert msgspec.structs.replace(holds, fails_isolated=["consensus"]).holds
+
+
+def test_a_claim_over_seeds_is_no_luck():
+    clear, lucky = (
+        claim("share", [0.9, 0.91, 0.92], low=0.8),
+        claim("share", [0.7, 0.8, 1.1], low=0.8),
+    )
+    assert [check.holds for check in clear] == [True, True]
+    assert [check.holds for check in lucky] == [True, False]
+    assert len(claim("share", [0.9], low=0.8)) == 1
 
 
 def test_the_same_again_is_the_same():

@@ -21,6 +21,7 @@ FACTS = TaskFacts("any")
 # --- theory ------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim
 @SEEDS
 def test_the_variance_is_what_second_moments_predict(seed):
     """V = (1 - M)^-1 beta² s²/2 (1, 1, 1) with s² = lr² H sigma²: 1.3125 of it."""
@@ -31,6 +32,7 @@ def test_the_variance_is_what_second_moments_predict(seed):
     assert 1.0 <= measured <= 1.5
 
 
+@pytest.mark.claim
 def test_it_grows_as_the_square_of_the_learning_rate():
     one = stationary(NoLoCo, {**SETTINGS, "every": 10})
     two = stationary(NoLoCo, {**SETTINGS, "every": 10}, lr=2 * LR)
@@ -127,6 +129,7 @@ def test_steps_taken_in_flight_survive(strategy, survives):
 # --- digits ------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim
 @SEEDS
 def test_digits_are_learnt_in_consensus_which_gamma_alone_brings_about(seed):
     with_pull, figures = digits(NoLoCo, {"every": 20}, seed=seed, steps=400)

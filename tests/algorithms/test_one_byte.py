@@ -198,6 +198,7 @@ class Float(OneByte):
         return struct.unpack("<f", payload)[0]
 
 
+@pytest.mark.claim
 def test_one_byte_learns_as_well_as_four():
     byte = arena_of(OneByte, n=8)
     byte.run(400)

@@ -78,7 +78,8 @@ def test_vectors_that_would_ruin_the_model_are_refused(node, phi, b):
 
 def test_who_is_refused_is_followed_by_somebody_else(node):
     (intent,) = node.answers()
-    node.on_abort(node._meet(3), "nobody else came")
+    (mean,) = node.means_due(is_due=True)
+    node.on_abort(mean, "nobody else came")
     for _ in range(3):
         (again,) = node.after_step(StepInfo(1, 1.0, 1.0, 0.1))
         assert again.tag == intent.tag

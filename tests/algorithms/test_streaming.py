@@ -265,11 +265,13 @@ def test_nodes_that_began_from_other_weights_do_not_exchange():
 # --- digits --------------------------------------------------------------------------------------
 
 
+@pytest.mark.claim
 @SEEDS
 def test_the_whole_recipe_learns_digits_for_a_fifth_of_the_bytes(seed):
     arena, found = digits(Streaming, {"every": 20}, seed=seed)
     assert found["loss"] <= 0.17
     assert found["accuracy"] >= 0.955
+    assert found["local_accuracy"] >= 0.93  # nodes that never meet know an eighth of the digits
     reference, _ = digits(NoLoCo, {"every": 20}, steps=20)
     fp32 = reference.tally.bytes * 30
     assert arena.tally.bytes <= 0.2 * fp32

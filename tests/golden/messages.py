@@ -15,9 +15,20 @@ from pathlib import Path
 
 import msgspec
 
-from swarmnode.wire import admission, blobs, crdt, dht, membership, metrics, session, swarm, swim
+from swarmnode.wire import (
+    admission,
+    blobs,
+    crdt,
+    dht,
+    membership,
+    metrics,
+    recipe,
+    session,
+    swarm,
+    swim,
+)
 from swarmnode.wire.connect import beacon, nat, punch, reach, relay, signal
-from swarmnode.wire.exchange import finalize, gossip, group, log, pull
+from swarmnode.wire.exchange import finalize, gather, gossip, group, log, pull
 from swarmnode.wire.packing import encode_record
 
 VECTORS = Path(__file__).with_name("messages.json")
@@ -158,11 +169,21 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "punch/go": punch.PunchGo(_KEY, 120),
     "session/hello": session.Hello(1, 1, _KEY, "swarmnode/0.1.0", _KEY, b"i" * 16, False),
     "membership/swarm-hello": membership.SwarmHello("trainer", admission.Credentials(None)),
+    "gather/have": gather.Have(_XID, (_KEY, bytes(32))),
+    "gather/have-own": gather.Have(_XID, (_KEY,), _SIGNED),
+    "gather/fetch": gather.Fetch(_XID, _KEY),
+    "gather/given": gather.GatherGiven(86),
+    "gather/not-given": gather.NotGiven(is_busy=True),
+    "gather-set/announcement": gather.Announcement(_XID, _KEY, 86),
+    "gather-set/share": gather.GatherShare(_SIGNED),
+    "gather-set/set": gather.GatherSet(_XID, (_SIGNED,)),
     "group/enlist": group.Enlist(_XID, True),
+    "group/enlist-of-a-lineage": group.Enlist(_XID, True, 1234, 2),
     "group/flush": group.Flush(_XID, (_KEY, bytes(32)), ()),
     "group/flush-prepared": group.Flush(_XID, (_KEY,), (_KEY, bytes(32)), True),
     "group/want": group.Want(_XID, _XID, (0, 3), (15,)),
     "group/share": group.Share(_XID, 3, 6400.0),
+    "group/share-of-plan": group.Share(_XID, 63, 6400.0, _XID),
     "group/sum": group.Sum(_XID, _XID, 3),
     "group/prepared": group.Prepared(_XID, _XID, _KEY),
     "group/finished": group.Finished(_XID, _XID, _KEY),
@@ -237,6 +258,38 @@ EXAMPLES: dict[str, msgspec.Struct] = {
         task_package_version="1.2.0",
         own_data=True,
     ),
+    "swarm/manifest-with-recipe": swarm.Manifest(
+        name="thousand",
+        swarm_key=_KEY,
+        task="bytes-lm",
+        task_version=1,
+        task_config={"layers": 2},
+        numel=123_456,
+        layout_hash=_KEY,
+        data_hash=_KEY,
+        strategy="streaming",
+        strategy_settings={"every": 16},
+        codec="E3M0",
+        seed=3,
+        admission="open",
+        min_version="0.1.0",
+        created_at=1_700_000_000,
+        expires_at=0,
+        recipe=recipe.Recipe(
+            schedule="cosine",
+            warmup_tokens=102_400,
+            decay_share=0.2,
+            lr_final=0.05,
+            members_exponent=0.86,
+            members_max=8,
+            clip_norm=1.0,
+            batches_per_step=2,
+            weight_decay=0.1,
+            ema_share=0.05,
+            target_tokens=300_000_000,
+        ),
+    ),
+    "recipe/extension": recipe.Extension(target_tokens=400_000_000, resumed_tokens=300_000_000),
     "swarm/manifest-request": swarm.ManifestRequest(_KEY),
     "swarm/manifest-reply": swarm.ManifestReply(_SIGNED),
 }

@@ -56,6 +56,7 @@ class FakeAgent:
         del node, model, optimizer
         self.counted: list[int] = []
         self.is_taking_part = True
+        self.has_recipe = False
 
     def __enter__(self) -> FakeAgent:
         return self

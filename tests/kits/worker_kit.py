@@ -42,12 +42,20 @@ class Rig:
     """A loop, and the daemon's ends of its socket and segment. Pair averaging, every = 2."""
 
     def __init__(
-        self, directory, steps_max=0, strategy=PairAverage, settings=None, topology="", dim=DIM
+        self,
+        directory,
+        steps_max=0,
+        strategy=PairAverage,
+        settings=None,
+        topology="",
+        dim=DIM,
+        recipe=None,
     ):
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
         self._inbox = b""
-        self.state = build_state(Synthetic({"dim": dim}), swarm_seed=0, device="cpu")
+        task = Synthetic({"dim": dim})
+        self.state = build_state(task, swarm_seed=0, device="cpu", recipe=recipe)
         self.channel = Channel(theirs)
         self.store = SnapshotStore(directory)
         self.strategy = strategy({"every": 2} if settings is None else settings, self.x)

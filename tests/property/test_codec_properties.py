@@ -11,7 +11,7 @@ from swarmnode.tensor.codec import CODEC_NAMES, Codec, available_isas, get_codec
 from swarmnode.tensor.layout import chunks
 
 LEVELS = {"Q8B64": 127, "Q4B64": 7}
-NAMES = (*CODEC_NAMES, "TK4K2", "TK4K500", "TK4K2048")
+NAMES = (*CODEC_NAMES, "TK4K2", "TK4K500", "TK4K2048", "TK2K8", "TK2K1000", "TK2K2048")
 SCALE_MIN = 2.0**-124
 derandomized = settings(max_examples=150, deadline=None, derandomize=True)
 

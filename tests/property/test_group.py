@@ -27,7 +27,7 @@ def test_without_deaths_everybody_has_the_weighted_mean_of_all_after_a_few_trips
         assert all(len(m.outcome.contributors) == n for m in world.members)
         assert max(m.ended_at for m in world.members) < 1.0  # one trip takes up to 0.1 s
         # A scattered and gathered mean: at most two vectors each way, however many members.
-        assert sum(m.bytes_sent for m in world.members) == 2 * 16 * (n - 1)
+        assert sum(m.numbers_sent for m in world.members) == 2 * 16 * (n - 1)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
@@ -68,7 +68,7 @@ def drop_control_messages(world, share):
     """Lose messages, but no payload: a payload goes over a stream, which tells when it breaks."""
     send = world.send
 
-    def lossy(source, target, message, payload=0.0):
+    def lossy(source, target, message, payload=()):
         is_bulk = isinstance(message, wire.Share | wire.Sum)
         # A Leave is the one message that nobody repeats; without it the other side waits longer.
         if is_bulk or isinstance(message, wire.Leave) or world.rng.random() >= share:
@@ -194,8 +194,9 @@ def test_hashes_that_differ_are_not_applied_anywhere():
     world, _, _ = begin_pair()
     send = world.send
 
-    def corrupt(source, target, message, payload=0.0):
-        send(source, target, message, payload + 1e-3 * isinstance(message, wire.Sum))
+    def corrupt(source, target, message, payload=()):
+        wrong = tuple(value + 1e-3 * isinstance(message, wire.Sum) for value in payload)
+        send(source, target, message, wrong)
 
     world.send = corrupt
     world.run()
@@ -250,7 +251,8 @@ def test_a_payload_that_broke_off_costs_its_own_run_only():
 def test_only_what_was_asked_for_is_taken():
     world, one, two = begin_pair()
     world.run(until=0.05)
-    share = wire.Share(gid=GID, piece=0, weight=1.0)
+    plan = events.plan_id(GID, (one.peer_id, two.peer_id))
+    share = wire.Share(gid=GID, piece=0, weight=1.0, plan=plan)
     assert not one.core.expects(two.peer_id, share)
     one.core.handle(events.Received(two.peer_id, share), 0.05)
     assert not any(isinstance(e, events.KeepShare) for e in one.core.poll_effects())
@@ -258,14 +260,17 @@ def test_only_what_was_asked_for_is_taken():
     settle = one.settle
 
     def watch():
-        owned = {p for p in range(4) if one.core.expects(two.peer_id, wire.Share(GID, p, 1.0))}
-        taken.update(owned)
+        for p in range(4):
+            if one.core.expects(two.peer_id, wire.Share(GID, p, 1.0, plan)):
+                taken.add(p)
+            assert not one.core.expects(two.peer_id, wire.Share(GID, p, 1.0, bytes(16)))
+            assert not one.core.expects(two.peer_id, wire.Share(GID, p, 1.0))
         settle()
 
     one.settle = watch
     world.run()
     world.check()
-    assert taken == {p for p in range(4) if sorted(world.by_id)[p % 2] == one.peer_id}
+    assert taken == {sorted(world.by_id).index(one.peer_id)}
     assert not one.core.expects(two.peer_id, share), "it is over"
 
 

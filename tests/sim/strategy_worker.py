@@ -50,6 +50,8 @@ class StrategyWorker:
         initial: of its size are the parameters, which begin as zeros, the same on every node.
         make: builds the strategy over them.
         step_s: time of a step.
+        late_s: by how much it takes longer on the average, each time another one, as where cores
+            are shared by many.
 
     Attributes:
         strategy: of the running life.
@@ -59,6 +61,7 @@ class StrategyWorker:
     initial: npt.ArrayLike
     make: Callable[[torch.Tensor], Strategy]
     step_s: float = 0.05
+    late_s: float = 0.0
     strategy: Any = field(default=None, init=False)
     step: int = field(default=0, init=False)
     tokens: int = field(default=0, init=False)
@@ -125,6 +128,7 @@ class _Life:
         self._intents = PendingIntents(self._strategy, self._outbox.append)
         self._handoff = Handoff(self.segment, self._strategy, self._intents)
         self._intents.offer_answers(self._state)
+        self._rng = random.Random(configure.shard_seed)
         self._is_paused = False
         self._next_report_s = 0.0
         self.crashed = False
@@ -140,7 +144,10 @@ class _Life:
     async def receive(self) -> FromWorker:
         await trio.lowlevel.checkpoint()
         while not self._outbox and not self.crashed:
-            await trio.sleep(self._worker.step_s)
+            late_s = self._worker.late_s
+            await trio.sleep(
+                self._worker.step_s + (self._rng.expovariate(1 / late_s) if late_s else 0)
+            )
             if not self.crashed:
                 self._tick()
         if self.crashed:

@@ -23,6 +23,7 @@ import pytest
 from swarmnode import config, errors, limits
 from swarmnode.cli.main import cli
 from swarmnode.config import NodeConfig
+from swarmnode.daemon.membership.progress import RAMP_BEGIN, RAMP_END
 from swarmnode.daemon.status.phases import Listening, Serving
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.ids import encode_base32
@@ -447,7 +448,7 @@ def test_the_specification_has_every_state_and_service() -> None:
         for module in service_modules()
         for name, value in vars(module).items()
         if name.endswith("_SERVICE")
-        for service in ([value] if "/" in value else [f"{value}/1", f"{value}-payload/1"])
+        for service in ([value] if "/" in value else [f"{value}/2", f"{value}-payload/2"])
     }
     assert services == constants
 
@@ -488,7 +489,8 @@ def test_the_specification_says_what_members_say() -> None:
     view = NodeView(node)
     view.work = Serving()
     report = replace(view.report(("mem:me",), 1.0), state="training")
-    report = replace(report, numbers=dict.fromkeys(report.numbers, 1.0), met="")
+    numbers = dict.fromkeys([*report.numbers, RAMP_BEGIN, RAMP_END], 1.0)
+    report = replace(report, numbers=numbers, met="", target="signed", swarm_tokens=1)
     said = report.update(node.self_id, {})
     assert named == {
         "set": {name for name, _ in said.leases},

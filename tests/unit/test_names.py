@@ -9,7 +9,7 @@ import pytest
 
 from swarmnode import limits
 from swarmnode.cli.model.export import _card, _facts
-from swarmnode.config import load_config
+from swarmnode.config import Paths, load_config
 from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
 from swarmnode.names import check_node_name, default_name, is_name
@@ -54,7 +54,7 @@ def test_a_name_breaks_out_of_no_label(name: str) -> None:
     assert not set('"\\\n{}=`|<>') & set(label_name(name))
 
 
-def test_the_model_card_lists_contributors_by_name() -> None:
+def test_the_model_card_lists_contributors_by_name(tmp_path: Path) -> None:
     peers = [
         {"peer": f"sn1{n}", "name": name, "step": 2, "tokens": 3}
         for n, name in enumerate(("calm-otter", "a|b`<img>", "calm-otter"))
@@ -67,7 +67,7 @@ def test_the_model_card_lists_contributors_by_name() -> None:
         "swarm_loss": None,
     }
     written = {"layout_hash": "00", "step": 5, "tokens": 7}
-    facts = _facts(new_swarm().manifest(), written, status, peers)
+    facts = _facts(new_swarm().manifest(), Paths(tmp_path), written, status, peers)
     assert [one["name"] for one in facts["contributors"]] == [
         "kitchen-pi",
         "calm-otter",

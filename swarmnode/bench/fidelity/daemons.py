@@ -11,21 +11,19 @@ an all-reduce does not have, are switched off; every other byte between the node
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import trio
 
 from swarmnode.bench.fidelity.compare import Curve, Run, Setting, compare
 from swarmnode.bench.fidelity.finding import Finding
-from swarmnode.errors import DeadlineExceeded, SwarmNodeError, WorkerError
+from swarmnode.bench.together import Together
+from swarmnode.errors import WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.processes.node_process import NodeProcess, free_addresses
 from swarmnode.processes.stopping import run_async
@@ -45,12 +43,14 @@ lan = false
 snapshot_upload_bytes_per_s = 1
 snapshot_download_bytes_per_s = 1
 """
+# The ranks of the all-reduce know no recipe.
+_PLAIN_RECIPE = (
+    "--schedule=constant",
+    "--set=recipe.warmup_tokens=0",
+    "--set=recipe.clip_norm=0.0",
+)
 _OTHER_TEXT = b"Some text that no node of this swarm has. " * 100
-_HOLD_POLL_S = 0.1  # a worker loads for seconds before its first step
-_POLL_S = 0.5
-_START_DEADLINE_S = 180.0
 _STEP_S_MAX = 1.0  # on the slowest machine
-_STOP_DEADLINE_S = 10.0
 _CURVE_EVERY = 60  # steps between points of the picture
 
 
@@ -136,20 +136,10 @@ class _Swarm:
             for node in self.nodes:
                 # Whoever creates a swarm remembers the folder; here it only names the rules.
                 await node.start(link, "--no-data", "--steps", str(self._plan.steps))
-            await self._hold_until_all_are_there()
-            began_s = trio.current_time()
-            for node in self.nodes:
-                await node.ask("POST", "/resume")
-            deadline_s = self._plan.deadline_s
-            await self._wait("all steps of every node", deadline_s, self._have_ended, _POLL_S)
-            self.took_s = trio.current_time() - began_s
-            self._check_beginnings()
+            together = Together(self.nodes)
+            self.took_s = await together.train(self._plan.deadline_s)
             self.planes = [dict(node.status["sent_bytes"]) for node in self.nodes]
-            for node in self.nodes:
-                await node.ask("POST", "/snapshot")
-            async with trio.open_nursery() as nursery:
-                for node in self.nodes:
-                    nursery.start_soon(node.interrupt, _STOP_DEADLINE_S)
+            await together.save_and_stop()
         finally:
             for node in self.nodes:
                 node.kill_if_running()
@@ -163,47 +153,7 @@ class _Swarm:
             write_atomic(node.home / "config.toml", _SETTINGS)
         config = [f"--set={key}={value}" for key, value in self._plan.config.items()]
         options = ("--task", "bytes-lm", "--strategy", _STRATEGY, "--data", str(other), *config)
-        return await self.nodes[0].create(_SWARM, *options)
-
-    async def _hold_until_all_are_there(self) -> None:
-        """Pause each before its worker has loaded; go on when all know all."""
-
-        async def are_there() -> bool:
-            for node in self.nodes:
-                if node.status.get("state") != "paused":
-                    with contextlib.suppress(SwarmNodeError):  # it is still starting
-                        await node.ask("POST", "/pause")
-            others = self._plan.n_nodes - 1
-            return all(
-                node.status.get("state") == "paused" and node.status["peers_connected"] >= others
-                for node in self.nodes
-            )
-
-        await self._wait("all nodes to be there", _START_DEADLINE_S, are_there, _HOLD_POLL_S)
-
-    async def _have_ended(self) -> bool:
-        return all(node.status.get("state") == "stopped" for node in self.nodes)
-
-    async def _wait(
-        self, what: str, deadline_s: float, is_so: Callable[[], Awaitable[bool]], every_s: float
-    ) -> None:
-        with trio.move_on_after(deadline_s):
-            while not await is_so():
-                await trio.sleep(every_s)
-                for node in self.nodes:
-                    await node.poll()
-            return
-        raise DeadlineExceeded(f"waiting for {what}", deadline_s)
-
-    def _check_beginnings(self) -> None:
-        """Another start than from the first weights would compare two different things."""
-        for node in self.nodes:
-            log = (node.home / "daemon.log").read_text(errors="replace")
-            beginnings = [line for line in log.splitlines() if ", from step " in line]
-            if len(beginnings) != 1 or "from step 0 on" not in beginnings[0]:
-                raise WorkerError(
-                    f"expected {node.home.name} to begin at step 0, once: run it again"
-                )
+        return await self.nodes[0].create(_SWARM, *options, *_PLAIN_RECIPE)
 
     def evaluate(self) -> Run:
         """Measure the models that were saved."""

@@ -69,6 +69,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         seeds: of the runs.
         cpu_s: time on one core; of what runs in several processes ``wall_s`` is given instead.
         made_with: names and versions of what it was measured with.
+        fails_isolated: what was not as expected with exchange switched off; None: not tried.
         is_quick: from runs so short that they say nothing about the claim.
     """
 
@@ -84,9 +85,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_s: float = 0.0
     wall_s: float = 0.0
     made_with: dict[str, str] = {}
+    fails_isolated: list[str] | None = None
     is_quick: bool = False
 
     @property
     def holds(self) -> bool:
-        """Whether every figure is as expected."""
-        return all(check.holds for check in self.checks)
+        """Whether every figure is as expected, and not all of them without exchange too."""
+        return all(check.holds for check in self.checks) and self.fails_isolated != []

@@ -137,6 +137,7 @@ def _section(finding: Finding, pictures: dict[str, str]) -> str:
         f"**Experiment.** {finding.experiment}\n",
         f"    swarmnode bench fidelity --only {finding.name}\n",
         _table(_checks(finding)),
+        *_isolated(finding),
         *([_table(finding.table)] if finding.table is not None else []),
         *(f"![{title}]({name})\n" for title, name in pictures.items()),
         _circumstances(finding),
@@ -151,6 +152,16 @@ def _checks(finding: Finding) -> Table:
         mark = ("yes" if check.holds else "**no**") if is_judged else ""
         rows.append([check.what, _figure(check.value), _expected(check), mark])
     return Table(header=["figure", "measured", "expected", "as expected"], rows=rows)
+
+
+def _isolated(finding: Finding) -> list[str]:
+    """Return what became of it with exchange switched off, where that was tried."""
+    failing = finding.fails_isolated
+    if failing is None:
+        return []
+    if not failing:
+        return ["With exchange switched off **all of it holds too**: it says nothing.\n"]
+    return [f"With exchange switched off, not as expected: {'; '.join(failing)}.\n"]
 
 
 def _expected(check: Check) -> str:

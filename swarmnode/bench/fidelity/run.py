@@ -52,6 +52,9 @@ def format_finding(finding: Finding) -> str:
         )
         value = "no number" if check.value is None else f"{check.value:g}"
         lines.append(f"{mark}{check.what:66} {value:>10}  {bounds}")
+    if finding.fails_isolated is not None:
+        n_failing, n_checks = len(finding.fails_isolated), len(finding.checks)
+        lines.append(f"  without exchange {n_failing} of {n_checks} figures are not as expected")
     return "\n".join(lines)
 
 

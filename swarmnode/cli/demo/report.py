@@ -1,23 +1,24 @@
 """What the demo leaves behind: an export, some text, a picture, and the figures, audited.
 
 The audit holds the exchange histories of several nodes against each other. The promise is that an
-exchange counts on both sides or on neither. A node that was killed has lost what it did since its
-last snapshot, and may have lost what it had not written to its history; a worker that dies takes
-with it what had committed and was not merged yet. Both are counted apart, because no protocol can
-prevent them.
+exchange counts on both sides or on neither, and that all who finish a group mean hold the same one.
+Who contributed to a mean and did not finish it takes over what the others have: that is counted,
+and breaks no promise. A node that was killed has lost what it did since its last snapshot, and may
+have lost what it had not written to its history; a worker that dies takes with it what had
+committed and was not merged yet. Both are counted apart, because no protocol can prevent them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from swarmnode import limits
+from swarmnode.cli.demo.picture import Line, Picture, Point, draw, paced
 from swarmnode.cli.demo.run import SWARM_NAME, DemoRun
 from swarmnode.cli.demo.view import LiveView
-from swarmnode.errors import ConfigError
 from swarmnode.processes.worker_tools import run_offline, stream_offline
 from swarmnode.store.files import read_history
 from swarmnode.store.swarms import read_manifest
@@ -39,8 +40,8 @@ def report(run: DemoRun, out: Path, view: LiveView) -> dict[str, Any]:
     view.say(f"now one node alone for the same {max(steps)} steps")
     alone = _train_alone(run, max(steps), data)
     text = run_offline("generate", str(out / "model"), "--prompt", "The ", "--length", "200", *data)
-    curves = {node.name: node.curve for node in run.nodes}
-    _draw(curves, alone, run, out / "loss.png", view)
+    if not draw(_picture(run, losses, alone), out / "loss.png"):
+        view.say("no loss.png without matplotlib: pip install '.[plot]' in the clone of swarmnode")
     audit = audit_histories(
         {node.status["peer"]: read_history(node.paths.history) for node in run.nodes}
     )
@@ -90,48 +91,22 @@ def _train_alone(run: DemoRun, steps: int, data: tuple[str, ...]) -> Curve:
     return [(line["step"], line["eval_loss"]) for line in lines]
 
 
-def _draw(curves: dict[str, Curve], alone: Curve, run: DemoRun, path: Path, view: LiveView) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        view.say("no loss.png without matplotlib: pip install '.[plot]' in the clone of swarmnode")
-        return
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(*zip(*alone, strict=True), color="0.45", linestyle="--", label="one node alone")
-    for name, curve in curves.items():
-        label = f"{name} (killed and restarted)" if name == run.victim.name else name
-        axes.plot(*_gapped(curve), linewidth=1.4, label=label)
-    axes.axvline(run.killed_at_step, color="0.7", linewidth=0.8)
-    axes.annotate(
-        f"{run.victim.name} killed; it goes on from its last snapshot",
-        (run.killed_at_step, axes.get_ylim()[1]),
-        xytext=(4, -10),
-        textcoords="offset points",
-        fontsize=8,
-        color="0.35",
+def _picture(run: DemoRun, losses: Sequence[float], alone: Curve) -> Picture:
+    """Return what is drawn: the figures that are printed are its last points."""
+    lines = []
+    for node, loss in zip(run.nodes, losses, strict=True):
+        name = f"{node.name}, killed and restarted" if node is run.victim else node.name
+        last = node.points[-1]
+        end = Point(last.at_s, node.swarm_tokens, node.status["step"], loss)
+        lines.append(Line(name, [*node.points, end], loss))
+    pace = run.nodes[0].points  # the first node has taken the most steps
+    return Picture(
+        nodes=lines,
+        alone=Line("one node alone", paced(alone, pace, len(lines)), alone[-1][1]),
+        killed=run.victim.name,
+        killed_at=run.killed_at,
+        loss=sum(losses) / len(losses),
     )
-    axes.set_xlabel("steps of a node")
-    axes.set_ylabel("loss on held-out text (nats per byte)")
-    axes.set_title(f"{len(curves)} nodes that train together, and one alone")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=120)
-    if path.stat().st_size == 0:
-        raise ConfigError(f"{path} came out empty")
-
-
-def _gapped(curve: Curve) -> tuple[list[int], list[float]]:
-    """Break the line where a restart went back to a snapshot."""
-    steps: list[int] = []
-    losses: list[float] = []
-    for step, loss in curve:
-        if steps and step < steps[-1]:
-            steps.append(step)
-            losses.append(float("nan"))
-        steps.append(step)
-        losses.append(loss)
-    return steps, losses
 
 
 def _say_figures(
@@ -171,13 +146,15 @@ class Audit:
     # The last commits of a node, whose worker had not said that it merged them when the node
     # left or its history was read.
     unconfirmed: int
+    left_behind: int = 0  # living contributors of group means that did not finish them
 
 
 @dataclass
 class _Account:
     """One node's history, read in its order."""
 
-    outcomes: dict[str, tuple[str, str]] = field(default_factory=dict)  # outcome, peer
+    # Outcome, with whom, and the hash of a group mean.
+    outcomes: dict[str, tuple[str, tuple[str, ...], str]] = field(default_factory=dict)
     # Committed and not merged yet, to how many later ones have been merged.
     pending: dict[str, int] = field(default_factory=dict)
     skipped: set[str] = field(default_factory=set)  # too many later ones were merged before it
@@ -196,7 +173,8 @@ class _Account:
                 self.pending.pop(xid, None)
                 self.lost.add(xid)
             case "finished":
-                self.outcomes[xid] = (entry["outcome"], entry["peer"])
+                peers = (entry["peer"],) if "peer" in entry else tuple(entry["present"])
+                self.outcomes[xid] = (entry["outcome"], peers, entry.get("result", ""))
                 if entry["outcome"] == "committed" and xid not in self.lost:
                     self.pending[xid] = 0
 
@@ -246,24 +224,31 @@ def audit_histories(
         accounts[node].close(is_gone=node in killed)
     half: dict[str, None] = {}
     lost: set[str] = set()
-    for account in accounts.values():
+    behind: set[tuple[str, str]] = set()
+    for node, account in accounts.items():
         half.update(dict.fromkeys(account.skipped))
         lost |= account.lost
-        for xid, (outcome, peer) in account.outcomes.items():
-            if outcome != "committed" or peer not in accounts:
+        for xid, (outcome, peers, result) in account.outcomes.items():
+            if outcome != "committed":
                 continue
-            theirs = accounts[peer].outcomes.get(xid)
-            if theirs is not None and theirs[0] == "committed":
-                continue
-            if xid in account.uncertain or (theirs is None and accounts[peer].was_killed):
-                lost.add(xid)
-            else:
-                half[xid] = None
+            for peer in peers:
+                if peer == node or peer not in accounts:
+                    continue
+                theirs = accounts[peer].outcomes.get(xid)
+                if theirs is not None and theirs[0] == "committed":
+                    half.update({xid: None} if theirs[2] != result else {})
+                elif xid in account.uncertain or (theirs is None and accounts[peer].was_killed):
+                    lost.add(xid)
+                elif result:
+                    behind.add((xid, peer))
+                else:
+                    half[xid] = None
     return Audit(
         **_count_outcomes(accounts.values()),
         half_applied=tuple(half),
         lost_in_kill=len(lost - half.keys()),
         unconfirmed=sum(len(account.pending) for account in accounts.values()),
+        left_behind=len(behind),
     )
 
 
@@ -271,7 +256,7 @@ def _count_outcomes(accounts: Iterable[_Account]) -> dict[str, int]:
     """Count distinct exchanges by the best that became of them."""
     found: dict[str, set[str]] = {}
     for account in accounts:
-        for xid, (outcome, _) in account.outcomes.items():
+        for xid, (outcome, *_) in account.outcomes.items():
             found.setdefault(xid, set()).add(outcome)
     best = [
         next(kind for kind in ("committed", "aborted", "declined") if kind in outcomes)

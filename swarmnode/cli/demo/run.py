@@ -7,6 +7,7 @@ from pathlib import Path
 
 import trio
 
+from swarmnode.cli.demo.picture import Point, lost_at
 from swarmnode.cli.demo.view import LiveView, Row
 from swarmnode.cli.model.export import export_model
 from swarmnode.errors import DeadlineExceeded
@@ -41,9 +42,22 @@ class DemoNode(NodeProcess):
     def __init__(self, name: str, home: Path, address: str) -> None:
         super().__init__(home, address)
         self.name = name
+        self.points: list[Point] = []  # its held-out losses
         # Counters of lives that a kill has ended.
         self._past_exchanges = 0
         self._past_bytes = 0
+
+    def note(self, at_s: float) -> None:
+        """Keep a new held-out loss, ``at_s`` after training began."""
+        loss = self.status.get("eval_loss")
+        if loss is not None and (not self.points or self.points[-1].loss != loss):
+            self.points.append(Point(at_s, self.swarm_tokens, self.status["step"], loss))
+
+    @property
+    def swarm_tokens(self) -> int:
+        """What the swarm has trained, as far as this node knows."""
+        known: int = self.status.get("swarm_tokens", 0)
+        return max(known, self.points[-1].tokens if self.points else 0)
 
     async def kill(self) -> None:
         """End it at once; what it counted so far is kept."""
@@ -80,6 +94,8 @@ class DemoRun:
         self._first_peer = ""  # id of the one node whose address the others are told
         self.victim = self.nodes[max(0, len(self.nodes) - 2)]
         self.killed_at_step = 0
+        self.killed_at = Point(0.0, 0, 0, 0.0)
+        self._began_s = 0.0
         self.rejoined_s: float | None = None
         self.joined_late_s: float | None = None
         self.newcomer_loss: float | None = None
@@ -101,6 +117,7 @@ class DemoRun:
         self._first_peer = str(parse_link(link).hints[0].peer)
         try:
             await self.nodes[0].start(SWARM_NAME, "--no-lan", *self._data)
+            self._began_s = trio.current_time()
             await self._wait_until_found()
             for node in self.nodes[1:-1]:
                 await self._start(node)
@@ -168,6 +185,9 @@ class DemoRun:
 
     async def _kill(self) -> None:
         self.killed_at_step = self.victim.row().step
+        at_s = trio.current_time() - self._began_s
+        self.killed_at = lost_at(at_s, self.victim.swarm_tokens, self.killed_at_step)
+        self.victim.points.append(self.killed_at)
         await self.victim.kill()
         self._view.say(f"killed {self.victim.name} with SIGKILL at step {self.killed_at_step}")
 
@@ -212,3 +232,4 @@ class DemoRun:
     async def _poll(self) -> None:
         for node in self.nodes:
             await node.poll()
+            node.note(trio.current_time() - self._began_s)

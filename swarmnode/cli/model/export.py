@@ -16,6 +16,7 @@ import click
 from swarmnode import __version__, limits
 from swarmnode.cli.main import plain, print_json
 from swarmnode.cli.options import home_option, json_option, merge_option
+from swarmnode.cli.swarm.recipe import horizon_of, recipe_words
 from swarmnode.config import Paths, resolve_home
 from swarmnode.errors import ConfigError, CorruptRecord, NotRunning, StorageError, WorkerError
 from swarmnode.ids import encode_base32
@@ -79,7 +80,7 @@ def export_model(
     if merged is not None:
         source = merged["path"]
     written = run_offline("export", "--", source, str(directory))
-    facts = _facts(manifest, written, status, peers)
+    facts = _facts(manifest, paths, written, status, peers)
     if merged is not None:
         facts["loss_held_out"] = merged["loss"]
         facts["merge"] = {key: merged[key] for key in _MERGE_FACTS}
@@ -140,6 +141,7 @@ def _check_directory(directory: Path, name: str) -> None:
 
 def _facts(
     manifest: Manifest,
+    paths: Paths,
     written: dict[str, Any],
     status: dict[str, Any] | None,
     peers: list[dict[str, Any]],
@@ -164,6 +166,7 @@ def _facts(
         "strategy": manifest.strategy,
         "strategy_settings": manifest.strategy_settings,
         "codec": manifest.codec,
+        "recipe": recipe_words(manifest.recipe or None, horizon_of(manifest, paths)),
         "seed": manifest.seed,
         "data_hash": manifest.data_hash.hex(),
         "step": written["step"],
@@ -206,6 +209,7 @@ A model of the task `{facts["task"]}` (version {facts["task_version"]}), trained
 - loss on held-out data: {"not measured" if loss is None else f"{loss:.4f}"}
 - model: {_origin(facts["merge"])}
 - strategy: {facts["strategy"]} {json.dumps(facts["strategy_settings"])}, codec {facts["codec"]}
+- recipe: {facts["recipe"]}
 - SHA-256 of the training data: `{facts["data_hash"]}`
 
 ## Settings

@@ -168,6 +168,7 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" {_number(answer['step_time_s'] and answer['step_time_s'] * 1e3, '.1f')} ms a step",
         ),
         *data,
+        *_recipe_line(answer),
         (
             "loss",
             f"{_number(answer['loss'], '.4f')} training,"
@@ -194,6 +195,17 @@ def _status_lines(answer: dict[str, Any]) -> list[tuple[str, str]]:
             f" {answer['worker_restarts']} restarts, up {answer['uptime_s']:.0f} s",
         ),
     ]
+
+
+def _recipe_line(answer: dict[str, Any]) -> list[tuple[str, str]]:
+    """How far the swarm is on its way, and what its recipe makes of the learning rate."""
+    if answer["lr_factor"] is None:
+        return []
+    factor, target = f"learning rate × {answer['lr_factor']:.3g}", answer["target_tokens"]
+    if not target:
+        return [("recipe", f"{factor}, no end yet")]
+    share = min(1.0, answer["swarm_tokens"] / target)
+    return [("recipe", f"{factor}, {share:.1%} of {target:,} tokens")]
 
 
 def _given(totals: dict[str, Any]) -> str:

@@ -28,6 +28,7 @@ _TONES = {
     "serving": "green",
     "paused": "yellow",
     "stopped": "yellow",
+    "finished": "green",
     "suspect": "yellow",
     "left": "red",
     "dead": "red",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import shlex
@@ -25,11 +24,14 @@ from swarmnode.cli.options import (
     node_options,
 )
 from swarmnode.cli.progress import Progress
+from swarmnode.cli.swarm.recipe import make_recipe, parse_settings, recipe_words
 from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.errors import ConfigError, Refused
 from swarmnode.memory import MainMemory, main_memory
 from swarmnode.processes.worker_tools import stream_offline
+from swarmnode.quantities import parse_count
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
+from swarmnode.wire.recipe import Recipe
 
 _SECONDS_PER_DAY = 86_400
 # The parameters as they are built, and their copy in one vector; measured: 2.0 times at most.
@@ -70,7 +72,19 @@ _SHOWN = (
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A setting of the task, or of the strategy as strategy.KEY=VALUE; may be repeated.",
+    help="A setting of the task, of the strategy as strategy.KEY=VALUE, or of the recipe as"
+    " recipe.KEY=VALUE; may be repeated.",
+)
+@click.option(
+    "--tokens",
+    metavar="N",
+    help="What all members train together, such as 300M: the learning rate decays towards it, and"
+    " then the swarm is finished. Without it there is no end; see `swarmnode extend`.",
+)
+@click.option(
+    "--schedule",
+    type=click.Choice(["constant", "cosine", "wsd"]),
+    help="Of the learning rate; by default what suits the task.",
 )
 @codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32 or E3M0.")
 @click.option(
@@ -95,6 +109,8 @@ def create(
     strategy: str,
     topology: str,
     settings: tuple[str, ...],
+    tokens: str | None,
+    schedule: str | None,
     codec: str,
     members: int | None,
     data: Path | None,
@@ -130,23 +146,20 @@ def create(
         raise Refused(f"this home has a swarm named {name!r} already: choose another name")
     chosen: dict[str, str | int] = {"strategy": strategy, "codec": codec, "topology": topology}
     chosen["members"] = members or 0
+    chosen_recipe = (parse_settings(settings)[2], parse_count(tokens) if tokens else 0, schedule)
+    make_recipe({}, *chosen_recipe)  # refused before torch is loaded
     described = _describe(task, settings, data_dir, is_quiet=as_json, **chosen)
+    recipe = make_recipe(described["recipe"], *chosen_recipe)
     save_training_data(name, config.paths, TrainingData(data_dir, own_data))
-    link, node_id = write_swarm(
-        name,
-        config,
-        codec,
-        described,
-        expires_days=expires_days,
-        is_closed=closed,
-        has_own_data=own_data,
-    )
+    terms: dict[str, Any] = {"expires_days": expires_days, "is_closed": closed}
+    terms |= {"has_own_data": own_data, "recipe": recipe}
+    link, node_id = write_swarm(name, config, codec, described, **terms)
     if as_json:
-        facts = {key: described[key] for key in _SHOWN}
-        facts["admission"] = "closed" if closed else "open"
-        print_json({"link": link, "name": name, "peer": node_id, "codec": codec, **facts})
+        facts = {key: described[key] for key in _SHOWN} | {"recipe": msgspec.to_builtins(recipe)}
+        facts |= {"admission": "closed" if closed else "open", "codec": codec}
+        print_json({"link": link, "name": name, "peer": node_id, **facts})
         return
-    _tell(name, link, described, home=home, is_closed=closed)
+    _tell(name, link, described, recipe, home=home, is_closed=closed)
     # The link leads to this address, so the node must listen there.
     flags = [("--home", str(home or "")), ("--listen", listen or "")]
     flags += [("--advertise", address) for address in advertise]
@@ -159,12 +172,19 @@ def create(
 
 
 def _tell(
-    name: str, link: str, described: dict[str, Any], *, home: Path | None, is_closed: bool
+    name: str,
+    link: str,
+    described: dict[str, Any],
+    recipe: Recipe,
+    *,
+    home: Path | None,
+    is_closed: bool,
 ) -> None:
     click.echo(
         f"created swarm {name}: task {described['task']}, {described['numel']:,} parameters,"
         f" strategy {_words(described)}"
     )
+    click.echo(f"recipe: {recipe_words(recipe)}")
     click.echo(f"\n  {link}\n")
     if is_closed:
         flags = _given_flags([("--home", str(home or ""))])
@@ -242,7 +262,7 @@ def _describe(
     from swarmnode.tasks.installed import resolve_preset
 
     named = task
-    task_config, strategy_settings = _parse_settings(settings)
+    task_config, strategy_settings = parse_settings(settings)[:2]
     task, task_config = resolve_preset(task, task_config)
     arguments = [f"--task={task}", f"--config={json.dumps(task_config)}"]
     arguments.append(f"--data-dir={data_dir}")
@@ -296,6 +316,7 @@ def write_swarm(
     expires_days: int | None,
     is_closed: bool,
     has_own_data: bool = False,
+    recipe: Recipe | None = None,
 ) -> tuple[str, str]:
     """Sign and write a manifest of what was ``described``; return the link and this node's id."""
     from swarmnode.daemon.nat.reach import reachable_addresses
@@ -336,6 +357,7 @@ def write_swarm(
         task_package=package or msgspec.UNSET,
         task_package_version=package_version or msgspec.UNSET,
         own_data=has_own_data or msgspec.UNSET,
+        recipe=recipe or msgspec.UNSET,
     )
     own = [Hint(node.peer_id, address) for address in addresses]
     # Behind a NAT the link is of use to others because of these alone.
@@ -345,24 +367,3 @@ def write_swarm(
     # The manifest comes last: without it the name is still free for another try.
     write_atomic(paths.swarm(name).manifest, encode_record(sign_manifest(manifest, swarm)))
     return str(link), str(node.peer_id)
-
-
-def _parse_settings(settings: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split ``KEY=VALUE`` into those of the task and those of the strategy."""
-    task: dict[str, Any] = {}
-    strategy: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set: expected KEY=VALUE, got {setting!r}")
-        try:
-            value = json.loads(text, parse_constant=str)
-        except (ValueError, RecursionError):
-            value = text
-        if isinstance(value, float) and not math.isfinite(value):  # 1e999
-            value = text
-        if key.startswith("strategy."):
-            strategy[key.removeprefix("strategy.")] = value
-        else:
-            task[key] = value
-    return task, strategy

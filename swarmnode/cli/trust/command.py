@@ -143,6 +143,7 @@ def _lines(report: TrustReport, how_to_join: str) -> Iterator[str]:
         ("task", f"{report.task}, version {report.task_version}; {_installed(report)}"),
         ("settings", _settings(report.task_settings)),
         ("strategy", _strategy(report)),
+        ("recipe", report.recipe),
         ("model", f"{report.parameters:,} parameters, sent as {report.codec}"),
         *(("traffic", text) for text in _traffic(report.traffic)),
         ("memory", report.memory.sentence()),

@@ -47,7 +47,6 @@ _MEMORY_SHARE = 0.8
 _ANSWER_BYTES_MAX = 64 * 1024
 
 _SWARM_CODEC = ""
-_RAW = "RAW32"
 _EVERY_MAX = 10**9
 _RATE_MAX = 64
 
@@ -246,16 +245,22 @@ def _noloco(settings: dict[str, Any]) -> Said:
 
 
 def _diloco(settings: dict[str, Any]) -> Said:
-    # Shares by codec to those who sum, and sums as they are: each about one model.
-    return (_SWARM_CODEC, _RAW), _every(settings)
+    # Shares to those who sum, and sums: each about one model.
+    return (_SWARM_CODEC, _SWARM_CODEC), _every(settings)
 
 
 def _streaming(settings: dict[str, Any]) -> Said:
     delta, phi = str(settings["delta_codec"]), str(settings["weights_codec"])
     codecs: tuple[str, ...] = (delta, phi) if settings["gamma"] else (delta,)
     if settings["meet"] == "group":
-        codecs = (*codecs, *(_RAW for _ in codecs))
+        codecs = (*codecs, *codecs)
     return codecs, _every(settings)
+
+
+def _sparse(settings: dict[str, Any]) -> Said:
+    # Once to each other member, of whom a manifest says nothing: as if there were one.
+    kept = settings["kept"]
+    return ("TK2" if kept == 64 else f"TK2K{kept}",), _every(settings)
 
 
 _KNOWN: dict[str, Callable[[dict[str, Any]], Said]] = {
@@ -265,5 +270,6 @@ _KNOWN: dict[str, Callable[[dict[str, Any]], Said]] = {
     "noloco": _noloco,
     "one-byte": lambda _settings: ((), 1.0),
     "pair-average": _pair_average,
+    "sparse": _sparse,
     "streaming": _streaming,
 }

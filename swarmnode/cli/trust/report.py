@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from swarmnode import __version__
+from swarmnode.cli.swarm.recipe import recipe_words
 from swarmnode.cli.trust.costs import habits
 from swarmnode.config import NodeConfig, Paths
 from swarmnode.daemon.discovery.manifests import parse_version
@@ -86,6 +87,7 @@ class TrustReport(msgspec.Struct, frozen=True):
     strategy_installed_version: int | None
     strategy_settings: dict[str, Any]
     topology: str
+    recipe: str  # in words
     codec: str
     parameters: int
     traffic: Traffic | None  # None: not known here
@@ -144,6 +146,7 @@ def make_report(
         strategy_version=manifest.strategy_version,
         strategy_installed_version=strategy.version if strategy else None,
         topology=manifest.topology,
+        recipe=recipe_words(manifest.recipe or None),
         strategy_settings=manifest.strategy_settings,
         codec=manifest.codec,
         parameters=manifest.numel,

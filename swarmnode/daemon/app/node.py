@@ -23,13 +23,15 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.app.training import complete, drain, make_training
+from swarmnode.daemon.app.completion import follow_progress
+from swarmnode.daemon.app.training import complete, drain, make_briefing, make_training
 from swarmnode.daemon.discovery.composition import compose, make_beacon
 from swarmnode.daemon.discovery.manifests import ManifestKeeper, check_strategy
 from swarmnode.daemon.discovery.rendezvous import SwarmRendezvous
 from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals
 from swarmnode.daemon.membership.admission import AdmissionGate
+from swarmnode.daemon.membership.progress import watch_progress
 from swarmnode.daemon.membership.report import SelfReport
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.nat.reach import reachable_addresses
@@ -46,8 +48,8 @@ from swarmnode.daemon.transport.key_guard import KeyGuard
 from swarmnode.daemon.volunteer.machine import before_joining
 from swarmnode.daemon.volunteer.rules import Machine, Volunteer
 from swarmnode.daemon.volunteer.totals import TotalsKeeper
-from swarmnode.daemon.worker.briefing import Briefing, configure_of
 from swarmnode.daemon.worker.briefing import TrainingChoice as TrainingChoice
+from swarmnode.daemon.worker.briefing import configure_of
 from swarmnode.daemon.worker.link import StartWorker
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env
@@ -256,6 +258,7 @@ class Node:
                 look = partial(before_joining, manifest, self._config, self._training.device)
                 self._on_event(await self.env.in_thread(look))
             member = await self._join(manifest, nursery)
+            nursery.start_soon(follow_progress, member, lambda: self.view.work, self._config)
             nursery.start_soon(self._say_progress)
             if self._config.role == "trainer":
                 if self._rendezvous.candidates:  # who made the swarm begins alone
@@ -343,8 +346,14 @@ class Node:
             env=self.env,
             on_event=self._on_event,
         )
+        progress = watch_progress(
+            part,
+            self._config.paths.swarm(manifest.name).extension,
+            self.env,
+            own_tokens=lambda: self.view.work.figures().tokens,
+        )
         peer_metrics = share_metrics(self.readings, part, self_id, self.env)
-        return Member(self_id, manifest, part, blobs, snapshots, peer_metrics)
+        return Member(self_id, manifest, part, blobs, snapshots, progress, peer_metrics)
 
     async def _open_store(self, manifest: Manifest) -> BlobStore:
         """Open what keeps snapshots. Raises StorageError."""
@@ -371,13 +380,9 @@ class Node:
         handlers, finalizer = training.handlers, training.finalizer
         trainer.handlers = handlers.by_kind()
         handlers.groups.on_mean = self._note_mean
+        handlers.groups.on_record = self._log.mean_ended
         trainer.on_log_round = handlers.log.worker_ready
-        trainer.briefing = Briefing(
-            self._identity.peer_id,
-            members=part.partners,
-            speeds=part.step_times_s,
-            post=trainer.post,
-        )
+        trainer.briefing = make_briefing(member, trainer)
         trainer.assigner = training.assigner
         nursery.start_soon(training.assigner.run)
         part.on_partners_changed = partial(_tell_all, trainer.partners_changed, finalizer.look)

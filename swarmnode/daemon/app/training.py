@@ -17,7 +17,9 @@ from swarmnode.daemon.exchange.intent_handlers import IntentHandlers
 from swarmnode.daemon.exchange.merge.finalize import Finalizer
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.membership.assignment import ShardAssigner
+from swarmnode.daemon.membership.progress import ProgressWatch
 from swarmnode.daemon.status.phases import Member, Training, Work
+from swarmnode.daemon.worker.briefing import Briefing
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.swarm import SwarmLink, compatibility_key
@@ -64,7 +66,7 @@ def make_training(
         swarm_id=link.swarm_id,
         part=part,
         trainer=trainer,
-        self_id=self_id,
+        signer=composition.identity,
         env=env,
     )
     finalizer = Finalizer(
@@ -79,6 +81,19 @@ def make_training(
     )
     assigner = ShardAssigner(part, manifest, self_id=self_id, post=trainer.post, env=env)
     return Training(part, trainer, exchanges, handlers, finalizer, assigner)
+
+
+def make_briefing(member: Member, trainer: Trainer) -> Briefing:
+    """Return what tells the worker of the others, and where the swarm is if that is followed."""
+    part = member.part
+    briefing = Briefing(
+        member.self_id, members=part.partners, speeds=part.step_times_s, post=trainer.post
+    )
+    match member.progress:
+        case ProgressWatch() as watch:
+            briefing.swarm, briefing.on_ready = watch.message, watch.begin
+            watch.target.on_extended = briefing.tell_progress
+    return briefing
 
 
 async def complete(work: Work) -> None:

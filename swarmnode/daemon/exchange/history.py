@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from swarmnode.env import Env
@@ -13,6 +14,23 @@ from swarmnode.store.files import HistoryFile
 from swarmnode.telemetry.logs import get_logger
 
 _log = get_logger("swarmnode.daemon.exchange")
+
+
+@dataclass(frozen=True)
+class MeanEnded:
+    """What became of one group mean here, once something was lent for it.
+
+    ``result``: the SHA-256 of the mean, over ``contributors``; both empty if nothing came of it.
+    ``is_lost``: it has committed, and the worker that was to merge it is gone.
+    """
+
+    gid: bytes
+    contributors: tuple[PeerId, ...]
+    result: bytes
+    reason: str
+    in_doubt: bool
+    took_s: float
+    is_lost: bool = False
 
 
 class ExchangeLog:
@@ -42,6 +60,23 @@ class ExchangeLog:
                 "took_s": round(finished.ended - finished.started, 6),
             }
         )
+
+    def mean_ended(self, mean: MeanEnded) -> None:
+        """A group mean is over, one way or another."""
+        self._write(
+            {
+                "event": "finished",
+                "xid": mean.gid.hex(),
+                "present": [str(peer) for peer in mean.contributors],
+                "result": mean.result.hex(),
+                "outcome": "committed" if mean.result else "aborted",
+                "reason": mean.reason,
+                "in_doubt": mean.in_doubt,
+                "took_s": round(mean.took_s, 6),
+            }
+        )
+        if mean.is_lost:
+            self.lost(mean.gid)
 
     def applied(self, applied: Applied) -> None:
         """The worker has merged one."""

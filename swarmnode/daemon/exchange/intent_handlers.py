@@ -31,6 +31,7 @@ from typing import Any
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.exchange.gather.gathers import Gathers
 from swarmnode.daemon.exchange.group.groups import Groups
 from swarmnode.daemon.exchange.log import Log
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
@@ -42,6 +43,7 @@ from swarmnode.env import Env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent, Stray
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
+from swarmnode.protocol.identity import Signer
 from swarmnode.protocol.swarm import compatibility_key
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.swarm import Manifest
@@ -130,7 +132,11 @@ class Lineages:
 
 
 class IntentHandlers:
-    """Pairs, group means, pulls and the log of one swarm that is trained here."""
+    """Pairs, group means, gatherings, pulls and the log of one swarm that is trained here.
+
+    Args:
+        signer: this node's key.
+    """
 
     def __init__(
         self,
@@ -140,9 +146,10 @@ class IntentHandlers:
         swarm_id: bytes,
         part: SwarmPart,
         trainer: Trainer,
-        self_id: PeerId,
+        signer: Signer,
         env: Env,
     ) -> None:
+        self_id = signer.peer_id
         key = compatibility_key(manifest)
         services = part.members.services
         self.exchanges = exchanges
@@ -151,6 +158,17 @@ class IntentHandlers:
             swarm_id=swarm_id,
             key=key,
             codec_name=manifest.codec,
+            partners=part,
+            services=services,
+            lessor=trainer.lessor,
+            live=part.members.live,
+            env=env,
+        )
+        self.gathers = Gathers(
+            self_id=self_id,
+            key=key,
+            codec_name=manifest.codec,
+            signer=signer,
             partners=part,
             services=services,
             lessor=trainer.lessor,
@@ -167,9 +185,10 @@ class IntentHandlers:
             env=env,
         )
         self.lineages = Lineages(partial(_said_lineages, part, self_id), trainer.post)
-        self.groups.on_intent = self.lineages.intent_posted
-        self.groups.on_end = self.lineages.round_ended
-        self.groups.on_worker_gone = self.lineages.worker_gone
+        for rounds in (self.groups, self.gathers):
+            rounds.on_intent = self.lineages.intent_posted
+            rounds.on_end = self.lineages.round_ended
+            rounds.on_worker_gone = self.lineages.worker_gone
         self.pulls.prefers, self.pulls.on_pulled = self.lineages.preferred, self.lineages.pulled
         self.log = Log(
             self_id=self_id,
@@ -187,24 +206,38 @@ class IntentHandlers:
         return {
             "pair": self.exchanges,
             "group": self.groups,
+            "gather": self.gathers,
             "pull": self.pulls,
             "log": self.log,
         }
+
+    @property
+    def rounds(self) -> Groups | Gathers:
+        """Of the kinds that meet in rounds the one that this swarm's strategy wants."""
+        return self.gathers if self.gathers.is_used else self.groups
+
+    def round_bytes(self) -> tuple[int, int]:
+        """Return the bytes of payloads sent and received in rounds, since the start."""
+        runs, messages = (self.groups.runs, self.gathers.runs), self.gathers.messages
+        return (
+            messages.sent_bytes + sum(each.sent_bytes for each in runs),
+            messages.received_bytes + sum(each.received_bytes for each in runs),
+        )
 
     def standstills(self, now: float) -> Mapping[str, str]:
         """Return what stands still, and what to do, by the words above; ``now`` is monotonic."""
         found = {
             "log": _of_log(self.log, now),
-            "group": _of_group(self.groups, now),
+            "group": _of_group(self.rounds, now),
             "lineage": _of_lineage(self.lineages),
-            "full": _of_places(self.groups),
+            "full": _of_places(self.rounds),
         }
         return {kind: sentence for kind, sentence in found.items() if sentence}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
-            for handler in (self.exchanges, self.groups, self.pulls, self.log):
+            for handler in (self.exchanges, self.groups, self.gathers, self.pulls, self.log):
                 await nursery.start(handler.run)
             task_status.started()
 
@@ -246,7 +279,7 @@ def _of_log(log: Log, now: float) -> str:
     )
 
 
-def _of_group(groups: Groups, now: float) -> str:
+def _of_group(groups: Groups | Gathers, now: float) -> str:
     failing = groups.failing(now)
     if not failing.rounds:
         return ""
@@ -275,11 +308,14 @@ def _of_lineage(lineages: Lineages) -> str:
     )
 
 
-def _of_places(groups: Groups) -> str:
-    if not groups.is_beside:
+def _of_places(rounds: Groups | Gathers) -> str:
+    if not rounds.is_beside:
         return ""
+    most = limits.GROUP_MEMBERS_MAX
+    if isinstance(rounds, Gathers):
+        most = limits.GATHER_MEMBERS_MAX
     return (
-        f"groups hold at most {limits.GROUP_MEMBERS_MAX} members and others have all places: this"
+        f"groups hold at most {most} members and others have all places: this"
         " node trains beside them, and takes a place when one is free; for more members create a"
         " swarm whose nodes meet in pairs (--strategy streaming)"
     )

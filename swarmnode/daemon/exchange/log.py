@@ -269,7 +269,7 @@ class Log:
         begin = events.Begin(
             gid,
             members,
-            n_pieces=1,
+            pieces_max=1,
             weight=1.0,
             enlist_s=limits.LOG_ENLIST_S,
             transfer_s=limits.LOG_TRANSFER_S,
@@ -326,7 +326,7 @@ class Log:
         old = live & set(book.members)
         new = (live & set(self._partners.partners())) | {self._self_id}
         ordered = sorted(old | {self._self_id}) + sorted(new - old - {self._self_id})
-        return tuple(sorted(ordered[: limits.GROUP_MEMBERS_MAX]))
+        return tuple(sorted(ordered[: limits.LOG_MEMBERS_MAX]))
 
     def _called(self, peer: PeerId, message: wire.Message) -> None:
         """A peer speaks of a run that is not known here: it may be the next one."""

@@ -85,10 +85,9 @@ class LogCargo:
         """Keep it for the round."""
         self._shares[peer] = decode_record(bytes(payload[0]), LogShare)
 
-    def use_plan(self, plan: bytes) -> None:
-        """Let go of the round of an earlier plan."""
-        if plan != self._plan:
-            self._plan, self._sum = plan, b""
+    def use_plan(self, plan: bytes, n_pieces: int) -> None:  # noqa: ARG002
+        """Let go of what came for an earlier plan."""
+        self._plan, self._sum = plan, b""
 
     def keep_sum(self, piece: int, payload: Payload) -> None:  # noqa: ARG002
         """Keep the round."""

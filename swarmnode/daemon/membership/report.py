@@ -3,8 +3,9 @@
 ===========  ====================================================================
 leases       member (its id), role, version, address (each one)
 counters     steps, tokens, exchanges, seconds: totals over all its lives
-registers    name, state, loss, eval_loss, step_time_s, met, lineage
-maxima       step
+registers    name, state, loss, eval_loss, step_time_s, met, lineage, target,
+             ramp_begin, ramp_end (progress.py)
+maxima       step, tokens (of the whole swarm)
 ===========  ====================================================================
 
 All of it is self-reported: it is shown, and used to choose whom to ask, and never believed.
@@ -32,6 +33,7 @@ from swarmnode.wire.admission import Role
 from swarmnode.wire.membership import PeerState
 
 ROLE, VERSION, MET, LINEAGE, NAME = "role", "version", "met", "lineage", "name"
+TARGET = "target"
 STEP_TIME_S = "step_time_s"
 _SINCE_START = ("exchanges", "seconds")  # a node counts these from zero in each of its lives
 _STATES: tuple[PeerState, ...] = get_args(PeerState)
@@ -52,6 +54,8 @@ class SelfReport:
     met: str | None = None  # with whom it exchanged lately, see ``status/mixing.py``; None: never
     lineage: str = ""  # of its slow weights, see ``protocol/gossip/lineages.py``; empty: none
     name: str = ""  # what it is called; "": it does not say
+    target: str = ""  # the newest extension that it knows, see ``target.py``; "": none
+    swarm_tokens: int = 0  # of all members, those that nobody remembers included; 0: not counted
 
     def update(self, peer: PeerId, earlier: Mapping[str, int]) -> Update:
         """Return all of it as one update; ``earlier`` is what earlier lives have counted."""
@@ -66,13 +70,18 @@ class SelfReport:
         registers: dict[str, RegisterContent] = {"state": self.state, LINEAGE: self.lineage}
         if self.name:
             registers[NAME] = self.name
+        if self.target:
+            registers[TARGET] = self.target
         if self.met is not None:
             registers[MET] = self.met
         for name, value in self.numbers.items():
             if value is not None and math.isfinite(value):  # the loss of a model that is lost
                 registers[name] = value
         counters = {name: n + earlier.get(name, 0) for name, n in self.counters.items()}
-        return Update(leases, counters, registers, {"step": self.step})
+        maxima = {"step": self.step}
+        if self.swarm_tokens:
+            maxima["tokens"] = self.swarm_tokens
+        return Update(leases, counters, registers, maxima)
 
 
 @dataclass
@@ -140,6 +149,7 @@ class PeerReport:
     met: str = ""
     lineage: str = ""
     name: str = ""  # what it says that it is called; nothing, if that is no name
+    target: str = ""  # a signed extension, not verified
 
 
 def peer_report(state: StateKeeper, peer: PeerId, now: float) -> PeerReport:
@@ -159,6 +169,7 @@ def peer_report(state: StateKeeper, peer: PeerId, now: float) -> PeerReport:
         met=_text(registers.get(MET)),
         lineage=_text(registers.get(LINEAGE)),
         name=name if isinstance(name := registers.get(NAME), str) and is_name(name) else "",
+        target=_text(registers.get(TARGET)),
     )
 
 

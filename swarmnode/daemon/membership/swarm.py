@@ -41,7 +41,7 @@ from swarmnode.wire.swarm import Manifest
 
 _log = get_logger("swarmnode.daemon.membership")
 _AT_WORK = ("starting", "syncing", "training", "serving", "paused")
-_WITH_MODEL = ("training", "paused", "stopped")
+_WITH_MODEL = ("training", "paused", "stopped", "finished")
 
 
 class SwarmPart:
@@ -49,6 +49,9 @@ class SwarmPart:
 
     Args:
         report: what there is to say of ourselves now.
+
+    Attributes:
+        self_id: this node.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class SwarmPart:
         self._composition = composition
         self._rendezvous = rendezvous
         self.report = report
-        self._self_id = composition.identity.peer_id
+        self.self_id = composition.identity.peer_id
         self.members = Members(
             identity=composition.identity,
             link=link,
@@ -87,9 +90,7 @@ class SwarmPart:
             services=self.members.services,
             env=composition.env,
         )
-        self.reporter = Reporter(
-            self.state, self._self_id, report, lambda: len(self.members.live())
-        )
+        self.reporter = Reporter(self.state, self.self_id, report, lambda: len(self.members.live()))
         self.members.watchers += [self.state, self]
         self.state.on_changed = self._state_changed
         self.members.on_changed = self._member_changed
@@ -129,7 +130,7 @@ class SwarmPart:
         return tuple(
             peer
             for peer in self.members.live()
-            if peer == self._self_id or _may_train(self.peer_report(peer))
+            if peer == self.self_id or _may_train(self.peer_report(peer))
         )
 
     def mergers(self) -> tuple[PeerId, ...]:
@@ -137,7 +138,7 @@ class SwarmPart:
         return tuple(
             peer
             for peer in self.members.live()
-            if peer == self._self_id or self.peer_report(peer).state in _WITH_MODEL
+            if peer == self.self_id or self.peer_report(peer).state in _WITH_MODEL
         )
 
     async def connect(self, peer: PeerId) -> Session:
@@ -150,7 +151,7 @@ class SwarmPart:
 
     def step_times_s(self) -> dict[PeerId, float]:
         """Return how long a local step takes, as each other one says who trains now."""
-        others = (self.peer_report(peer) for peer in self.partners() if peer != self._self_id)
+        others = (self.peer_report(peer) for peer in self.partners() if peer != self.self_id)
         return {
             report.peer: report.numbers[STEP_TIME_S]
             for report in others
@@ -172,7 +173,7 @@ class SwarmPart:
 
     def _repeat_progress(self) -> None:
         """Our first record takes the place of all before: which shards we had trained as well."""
-        said = self.state.view.registers_of(self._self_id)
+        said = self.state.view.registers_of(self.self_id)
         done = {name: said[name] for name in REGISTERS if name in said}
         if done:
             self.state.say(Update(registers=done))
@@ -187,7 +188,7 @@ class SwarmPart:
         self.changed = trio.Event()
 
     def _state_changed(self, author: PeerId, names: frozenset[str]) -> None:
-        if ADDRESS in names and author != self._self_id:
+        if ADDRESS in names and author != self.self_id:
             addresses = self.peer_report(author).addresses
             self.members.found(author, addresses, is_own_word=True)
             self._composition.network.on_whereabouts(author)
@@ -229,7 +230,7 @@ class SwarmPart:
         discovery.reachable_at(tuple(each for each in addresses if not is_relayed(each)))
         await self._rendezvous.publish(addresses, members, self.manifest.created_at)
         draft = wire_dht.PeerRecord(0, 0, limits.DHT_RECORD_TTL_S, addresses)
-        await discovery.publish(bytes(self._self_id), draft)
+        await discovery.publish(bytes(self.self_id), draft)
 
 
 def _may_train(report: PeerReport) -> bool:

@@ -37,6 +37,7 @@ from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.dht.keys import blob_key
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.store.checkpoints import newest, verify_checkpoint
+from swarmnode.store.files import make_private_dir
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.snapshot_format import FETCHED_NAME
 from swarmnode.wire import dht as wire_dht
@@ -341,13 +342,48 @@ class Snapshots:
                     _log.warning("a snapshot is not offered", why=str(error))
             await trio.sleep(limits.SNAPSHOT_OFFER_S)
 
+    @property
+    def is_merged_offered(self) -> bool:
+        """Whether members hold the model that all were merged into, and nobody has gone on."""
+        furthest = max((entry.step for entry in self._entries()), default=0)
+        return furthest > self._swarm_step
+
+    async def offer_merged(self, path: Path, loss: float | None) -> None:
+        """Offer what all members' models were merged into: it lies beyond all that they saved.
+
+        Raises:
+            StorageFull, StorageError: as the disk says.
+        """
+        name = await self._blobs.add_file(path)
+        self._own.append(name)
+        self._claim(name, self._swarm_step + 1, self._blobs.held()[name], loss)
+        await self._tidy()
+
+    async def write_furthest(self, path: Path, written: bytes) -> bytes:
+        """Let the furthest model that is held here be a file of its own; return its name.
+
+        ``written``: the name of what that file is already; b"": nothing.
+
+        Raises:
+            StorageFull, StorageError: as the disk says.
+        """
+        held = max(self.claims, key=lambda name: self.claims[name].step, default=b"")
+        if held and held != written:
+            await self._env.in_thread(make_private_dir, path.parent)
+            await self._blobs.link(held, path)
+        return held or written
+
+    @property
+    def _swarm_step(self) -> int:
+        """The furthest step that any member says it is at, ourselves included."""
+        return max(self._part.report().step, self._part.state.view.maxima().get("step", 0))
+
     async def _offer(self, saved: SnapshotSaved) -> None:
         name = await self._blobs.add_file(Path(saved.path))
         self._own.append(name)
         self._parts.discard(name)
         report = self._part.peer_report(self._self_id)
-        step = max(self._part.report().step, self._part.state.view.maxima().get("step", 0))
-        self._claim(name, step, self._blobs.held()[name], report.numbers.get("loss"))
+        self._claim(name, self._swarm_step, self._blobs.held()[name], report.numbers.get("loss"))
         await self._tidy()
 
     def _claim(self, name: bytes, step: int, size_bytes: int, loss: float | None) -> None:

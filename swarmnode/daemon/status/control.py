@@ -14,6 +14,7 @@ GET /metrics, /peers/ID/metrics, /sd, /-/healthy, /-/ready  see ``scrape.py``; a
                 metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``
 POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.exchange.merge.finalize.Finalized`
+POST /extend    ``?signed=TEXT``: a target that the swarm's key has signed; ``{"target_tokens"}``
 GET /limits     :class:`~swarmnode.daemon.status.owner.LimitsView`
 POST /pause     ``?for=2h``, or until /resume:
                 :class:`~swarmnode.daemon.status.owner.PauseView`, as /resume
@@ -94,6 +95,11 @@ def control_routes(node: Controlled) -> list[Route]:
         rule = request.query().get("merge", MERGE_RULES[0])
         return json_response(await node.view.training().finalizer.finalize(rule))
 
+    async def extend(request: Request) -> Response:
+        target = node.view.member().progress.target
+        horizon = target.extend(request.query().get("signed", ""))
+        return json_response({"target_tokens": horizon.target_tokens})
+
     async def leave(request: Request) -> Response:  # noqa: ARG001
         node.stop("asked to leave")
         return json_response({"leaving": True})
@@ -105,6 +111,7 @@ def control_routes(node: Controlled) -> list[Route]:
         Route("GET", "/swarms", swarms, limits.LOOKUP_DHT_S + 1),
         Route("POST", "/snapshot", snapshot, limits.SNAPSHOT_REQUEST_DEADLINE_S + 1),
         Route("POST", "/finalize", finalize, limits.FINALIZE_DEADLINE_S),
+        Route("POST", "/extend", extend),
         Route("POST", "/leave", leave),
         *link_routes(node),
         *dashboard_routes(node),

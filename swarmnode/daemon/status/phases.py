@@ -27,7 +27,8 @@ from swarmnode.daemon.exchange.intent_handlers import IntentHandlers, other_base
 from swarmnode.daemon.exchange.merge.finalize import Finalizer
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.membership.assignment import ShardAssigner
-from swarmnode.daemon.membership.report import STEP_TIME_S, PeerReport
+from swarmnode.daemon.membership.progress import NoProgress, ProgressWatch
+from swarmnode.daemon.membership.report import STEP_TIME_S, PeerReport, SelfReport
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.daemon.snapshots.snapshots import Snapshots
@@ -123,6 +124,8 @@ class SwarmFigures:
     steps: int = 0
     tokens: int = 0
     clock_skew_s: float | None = None  # how far the clocks of the neighbours are ahead
+    target_tokens: int = 0  # 0: it has no end
+    lr_factor: float | None = None  # of the task's learning rate, now; None: no recipe
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,10 @@ class Outside:
     def figures(self) -> SwarmFigures:
         """Return nothing."""
         return SwarmFigures()
+
+    def completed(self, report: SelfReport) -> SelfReport:
+        """Return what the swarm is told, as it is."""
+        return report
 
     def peers(self) -> list[PeerView]:
         """Return no peer."""
@@ -157,6 +164,7 @@ class Member:
     part: SwarmPart
     blobs: Blobs
     snapshots: Snapshots
+    progress: ProgressWatch | NoProgress
     peer_metrics: PeerMetrics
 
     @property
@@ -176,7 +184,13 @@ class Member:
             steps=totals.get("steps", 0),
             tokens=totals.get("tokens", 0),
             clock_skew_s=part.state.core.statistics().clock_skew_s,
+            target_tokens=self.progress.target.horizon.target_tokens,
+            lr_factor=self.progress.lr_factor(),
         )
+
+    def completed(self, report: SelfReport) -> SelfReport:
+        """Return what the swarm is told, and how far it is itself."""
+        return self.progress.completed(report)
 
     def peers(self) -> list[PeerView]:
         """Return everybody whom the contact book or the failure detector knows, in id order."""
@@ -295,11 +309,11 @@ class Work:
         return WorkFigures()
 
     def committed(self) -> int:
-        """Return how many exchanges and means of groups have committed."""
+        """Return how many exchanges, means of groups and gatherings have committed."""
         return 0
 
     def exchange_results(self) -> dict[str, int]:
-        """Return exchanges and means of groups by how they ended."""
+        """Return exchanges, means of groups and gatherings by how they ended."""
         return {"committed": 0, "aborted": 0, "busy": 0, "in_doubt": 0}
 
     def half_applied(self) -> int:
@@ -383,14 +397,14 @@ class Training(Work):
         return found
 
     def committed(self) -> int:
-        """Return how many exchanges and means of groups have committed."""
-        return self.exchanges.totals.committed + self.handlers.groups.committed_total
+        """Return how many exchanges, means of groups and gatherings have committed."""
+        return self.exchanges.totals.committed + self.handlers.rounds.committed_total
 
     def exchange_results(self) -> dict[str, int]:
-        """Return exchanges and means of groups by how they ended."""
-        pairs, means = self.exchanges.core.statistics(), self.handlers.groups.runs.statistics()
+        """Return exchanges, means of groups and gatherings by how they ended."""
+        pairs, means = self.exchanges.core.statistics(), self.handlers.rounds.runs.statistics()
         results = {
-            "committed": self.handlers.groups.committed_total,
+            "committed": self.handlers.rounds.committed_total,
             "aborted": sum(means.aborted_total.values()),
             "busy": 0,
             "in_doubt": pairs.in_doubt_total + means.in_doubt_total,

@@ -18,6 +18,7 @@ import trio
 from swarmnode import __version__, limits
 from swarmnode.daemon.exchange.mixing import InThread
 from swarmnode.daemon.membership.assignment import Shards
+from swarmnode.daemon.membership.progress import ProgressWatch
 from swarmnode.daemon.membership.report import PeerReport
 from swarmnode.daemon.status.phases import Member, Training
 from swarmnode.net.paths import path_of
@@ -78,6 +79,7 @@ class ReadingsDesk:
                 _membership(readings, member.part)
                 _shared_state(readings, member.part)
                 _swarm(readings, view, member.part)
+                _recipe(readings, member)
         return readings
 
 
@@ -199,6 +201,7 @@ def _exchanges(readings: Readings, view: NodeView) -> None:
     match view.work:
         case Training() as training:
             _pairs(readings, training.exchanges)
+            _payload_bytes(readings, training)
             _other_kinds(readings, training.handlers)
             applications = training.trainer.applications
             readings.set("exchanges_applied_total", applications.applied)
@@ -214,12 +217,17 @@ def _pairs(readings: Readings, exchanges: Exchanges) -> None:
     del failures[""]  # those that committed
     readings.each("exchange_failures_total", failures)
     readings.set("exchanges_half_applied_total", core.half_applied_total)
-    readings.set("exchange_bytes_total", totals.payload_sent_bytes, "sent")
-    readings.set("exchange_bytes_total", totals.payload_received_bytes, "received")
     for phase, seconds in totals.phases().items():
         readings.set("codec_seconds_total", seconds, phase.removesuffix("_s"))
     readings.set("encode_error_ratio", totals.encode_error_ratio)
     readings.set("consensus_distance_ratio", totals.distance_ratio)
+
+
+def _payload_bytes(readings: Readings, training: Training) -> None:
+    totals = training.exchanges.totals
+    sent, received = training.handlers.round_bytes()
+    readings.set("exchange_bytes_total", totals.payload_sent_bytes + sent, "sent")
+    readings.set("exchange_bytes_total", totals.payload_received_bytes + received, "received")
 
 
 def _other_kinds(readings: Readings, handlers: IntentHandlers) -> None:
@@ -272,6 +280,13 @@ def _blobs(readings: Readings, held: Blobs) -> None:
     readings.set("blob_bytes_total", blobs.bytes_sent_total, "sent")
     readings.set("blob_bytes_total", blobs.bytes_received_total, "received")
     readings.set("blob_bytes_total", blobs.bytes_wasted_total, "wasted")
+
+
+def _recipe(readings: Readings, member: Member) -> None:
+    match member.progress:
+        case ProgressWatch() as watch:
+            readings.set("swarm_target_tokens", watch.target.horizon.target_tokens)
+            readings.set("lr_factor", watch.lr_factor())
 
 
 def _swarm(readings: Readings, view: NodeView, part: SwarmPart) -> None:

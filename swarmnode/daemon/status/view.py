@@ -89,6 +89,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     paused_until_unix_s: float | None  # None: nothing holds, or nobody knows
     node_name: str
     totals: TotalsView  # what this node gave, over all its lives
+    target_tokens: int = 0  # of the whole swarm; 0: it has no end
+    lr_factor: float | None = None  # of the task's learning rate, now; None: no recipe
 
 
 class NodeView:
@@ -153,7 +155,7 @@ class NodeView:
         """Return what the swarm is told; ``now`` is monotonic."""
         state, _ = self.state()
         work = self.work.figures()
-        return SelfReport(
+        report = SelfReport(
             self.node.role,
             state,
             addresses,
@@ -169,6 +171,7 @@ class NodeView:
             self.work.lineage(),
             self.node.node_name,
         )
+        return self.membership.completed(report)
 
     def node_status(self, now: float) -> NodeStatus:
         """Return everything that ``status`` shows; ``now`` is monotonic."""
@@ -230,6 +233,8 @@ class NodeView:
             paused_until_unix_s=verdict.until_unix_s,
             node_name=node.node_name,
             totals=node.totals.shown(self.given()),
+            target_tokens=swarm.target_tokens,
+            lr_factor=swarm.lr_factor,
         )
 
     def given(self) -> Given:

@@ -207,6 +207,7 @@ _KEPT = {
     "noloco": (2.0, 2.0),
     "one-byte": (0.0, 0.0),
     "pair-average": (0.0, 1.0),
+    "sparse": (2.0, 1.0),
     "streaming": (3.0, 1.0),
 }
 _KEPT_UNKNOWN = (5.0, 2.0)
@@ -249,7 +250,8 @@ def computed(manifest: Manifest, config: NodeConfig, device: str = "auto") -> Fo
     gpu = gpu_memory(config.gpus) if device == "auto" or device.startswith("cuda") else None
     model = _NUMBER_BYTES * manifest.numel
     buffers, payload = _KEPT.get(manifest.strategy, _KEPT_UNKNOWN)
-    trained = round((_STATE_COPIES + buffers) * model)
+    mean = 1 if manifest.recipe and manifest.recipe.ema_share else 0  # of the weights
+    trained = round((_STATE_COPIES + buffers + mean) * model)
     apart = round((_COPIED + buffers + 2 * _SLOTS * payload) * model) + _PROCESS_BYTES
     on_gpu = gpu is not None
     return Footprint(

@@ -22,7 +22,14 @@ import trio
 from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Configure, Members, Progress, RoundSteps, WorkerReady
+from swarmnode.ipc.control import (
+    Configure,
+    Members,
+    Progress,
+    RoundSteps,
+    SwarmProgress,
+    WorkerReady,
+)
 from swarmnode.protocol.pacing import Pacer
 from swarmnode.quantities import parse_bytes
 from swarmnode.store.training_data import TrainingData
@@ -77,6 +84,7 @@ def configure_of(
         log_format=config.log_format,
         log_level=config.log_level,
         topology=manifest.topology,
+        recipe=manifest.recipe or None,
     )
 
 
@@ -162,6 +170,10 @@ class NoBriefing:
         """See ``Briefing``."""
         await trio.sleep_forever()
 
+    async def follow(self) -> None:
+        """See ``Briefing``."""
+        await trio.sleep_forever()
+
     def worker_ready(self, ready: WorkerReady) -> None:
         """See ``Briefing``."""
 
@@ -182,6 +194,10 @@ class Briefing:
         members: who trains now, ourselves included.
         speeds: seconds of a local step, as each other one of them says.
         post: sends a message to the worker, if there is one.
+
+    Attributes:
+        swarm: how far the swarm is; None: its manifest has no recipe that would follow it.
+        on_ready: told that a worker is up, before that is told anything.
     """
 
     def __init__(
@@ -190,8 +206,10 @@ class Briefing:
         *,
         members: Callable[[], tuple[PeerId, ...]],
         speeds: Callable[[], Mapping[PeerId, float]],
-        post: Callable[[Members | RoundSteps], None],
+        post: Callable[[Members | RoundSteps | SwarmProgress], None],
     ) -> None:
+        self.swarm: Callable[[], SwarmProgress] | None = None
+        self.on_ready: Callable[[], None] = lambda: None
         self._self_id = self_id
         self._members = members
         self._speeds = speeds
@@ -216,9 +234,22 @@ class Briefing:
             await trio.sleep(limits.PACING_TOLD_S)
             self._tell_steps()
 
+    async def follow(self) -> None:
+        """Tell how far the swarm is until cancelled, if it has a recipe that follows that."""
+        while self.swarm is not None:
+            await trio.sleep(limits.SWARM_PROGRESS_TOLD_S)
+            self.tell_progress()
+
+    def tell_progress(self) -> None:
+        """Tell it now."""
+        if self._is_ready and self.swarm is not None:
+            self._post(self.swarm())
+
     def worker_ready(self, ready: WorkerReady) -> None:
-        """A new worker knows of no member, and of no pace."""
+        """A new worker knows of no member, of no pace, and of no progress."""
         self._is_ready, self._told = True, ()
+        self.on_ready()
+        self.tell_progress()
         self._tell_members()
         self._pacer, self._steps = None, ready.round_steps
         if ready.round_steps:

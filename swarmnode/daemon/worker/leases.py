@@ -53,7 +53,7 @@ class BufferLease:
 
     Attributes:
         own: writable bytes of the own views: float32 [intent.numel], in their order.
-        room: writable bytes for what comes, of the same size.
+        room: writable bytes for what comes, of the same size; of a gathering all that there is.
         weights: how large the worker's weights are.
     """
 
@@ -265,7 +265,7 @@ class SlotLessor:
             slot=message.slot,
             generation=message.generation,
             own=slot[:size],
-            room=slot[half : half + size],
+            room=slot[half : 2 * half if ticket.intent.kind == "gather" else half + size],
             step=message.step,
             tokens=message.tokens,
             weights=Scale(message.weights_rms, message.weights_largest),

@@ -219,6 +219,7 @@ class Trainer:
                     nursery.start_soon(self._write, link, receive)
                     nursery.start_soon(self.briefing.run)
                     nursery.start_soon(self.briefing.pace)
+                    nursery.start_soon(self.briefing.follow)
                     nursery.start_soon(self._end_when_unwanted, nursery.cancel_scope)
                     if self._share < 1:
                         self._post(Share(fraction=self._share))
@@ -317,7 +318,9 @@ class Trainer:
         self._note_loss(message)
         self.briefing.progress(message)
         self._tell_assigner(is_resting=message.paused or message.finished)
-        if message.finished:
+        if message.at_target:
+            self._set_state("finished", "the swarm has trained all the tokens of its target")
+        elif message.finished:
             self._set_state("stopped", f"reached the {self.configure.steps_max} steps asked for")
         elif message.paused:
             self._set_state("paused", self._why_paused or "the worker rests")

@@ -11,10 +11,10 @@ and in the same message of which contributors it holds the whole mean, if it doe
 Views that differ are intersected. When all of a view have said the same, all know the same and
 come to the same plan: keep the mean that somebody has prepared, or make the mean over the view.
 
-*Run.* The vector lies in n_pieces. The sum of each is made by one member, from the shares of all
-contributors, and given to everybody: a scattered and gathered mean, of about twice the vector
-each way. Everything is asked for (WANT), so that nobody sends what nobody needs; shares
-that have come are kept over changes of the view.
+*Run.* The vector is cut into as many pieces as there are contributors. The sum of each is made by
+one member, from the shares of all contributors, and given to everybody: a reduce-scatter and an
+all-gather, of about twice the vector each way, however many members. Everything is asked for
+(WANT), so that no member sends what none needs. Another plan has another cut, and begins anew.
 
 *End.* A member that holds the whole mean says so, with its hash. It finishes when its whole view
 has said so. Hence the promise: **if anybody finishes with a mean, then every survivor holds that
@@ -27,9 +27,10 @@ version) keeps the parts from mixing. A member that the others took for lost end
 doubt if it was prepared; that is counted. Two different hashes for one plan, which honest members
 cannot have, end the run everywhere: no wrong mean is applied.
 
-Every phase ends by a deadline, and each of them takes at least one member away, so a run lasts
-at most enlist_s + 16 (GROUP_FLUSH_S + 3 transfer_s). Messages may be lost or come twice; they are
-repeated every GROUP_RESEND_S. Payloads are sent once: a stream that breaks is a lost peer.
+Every phase ends by a deadline, and each of them takes at least one member away, so a run lasts at
+most enlist_s + GROUP_MEMBERS_MAX (GROUP_FLUSH_S + 3 transfer_s). Messages may be lost or come
+twice; they are repeated every GROUP_RESEND_S. Payloads are sent once: a stream that breaks is a
+lost peer.
 
 Source: view-synchronous flush, Birman and Joseph, "Exploiting virtual synchrony in distributed
 systems", 1987; groups in place of the whole: Ryabinin, Gorbunov, Plokhotnyuk and Pekhimenko,
@@ -164,11 +165,12 @@ class GroupCore:
         n_members = len({*event.members, self._self_id})
         is_sound = (
             n_members <= limits.GROUP_MEMBERS_MAX
-            and 1 <= event.n_pieces <= limits.GROUP_PIECES
+            and event.pieces_max >= 1
             and event.weight > 0
             and math.isfinite(event.weight)
             and len(event.weights) in (0, len(event.members))
             and 0 < event.enlist_s <= limits.GROUP_ENLIST_S_MAX
+            and 0 <= event.quorum_s <= limits.GROUP_ENLIST_S_MAX
             and 0 < event.transfer_s <= limits.GROUP_TRANSFER_S_MAX
         )
         if not is_sound:

@@ -39,6 +39,20 @@ def plan_id(gid: bytes, contributors: Iterable[PeerId]) -> bytes:
     return hashlib.sha256(_PLAN_DOMAIN + gid + b"".join(sorted(contributors))).digest()[:_ID_BYTES]
 
 
+@dataclass
+class Plan:
+    """One mean: over whom, and what this member holds of it."""
+
+    contributors: tuple[PeerId, ...]
+    plan: bytes
+    n_pieces: int
+    held: set[int]
+    reducing: set[int]
+    is_assembling: bool = False
+    result: bytes = b""  # SHA-256 of the whole, once it is assembled
+    is_prepared: bool = False  # and the others were, or will be, told so
+
+
 def has_majority(electorate: Collection[PeerId], view: Iterable[PeerId]) -> bool:
     """Whether no view without a member of this one can have a majority as well."""
     present = set(electorate) & set(view)
@@ -54,7 +68,8 @@ class Begin:
     """Average with ``members``, this node among them or not.
 
     Attributes:
-        n_pieces: into how many pieces the vector is cut, the same for all members.
+        pieces_max: into how many pieces the vector can be cut at most, the same for all members.
+            A plan has as many as contributors, so that each reduces its part, if that is no more.
         weight: of this node's payload in the mean, above 0; what it counts, ``fair_weights`` says.
         weights: of ``members`` in their order, where all of them know these beforehand: then
             nothing else counts. Empty: each tells its own.
@@ -63,17 +78,23 @@ class Begin:
         electorate: finish only in a view with a majority of these; of exactly one half, with the
             smallest id. Empty: any view may finish.
         needs_all: finish only with all members, or not at all.
+        quorum_s: how long to wait for a majority of the electorate at the most; then those who are
+            missing have half of ``enlist_s`` at the least. 0: ``enlist_s``, whoever has come.
+        lineage, attempt: what ENLIST says of the run, for those who do not know its name.
     """
 
     gid: bytes
     members: tuple[PeerId, ...]
-    n_pieces: int
+    pieces_max: int
     weight: float
     enlist_s: float
     transfer_s: float
     electorate: tuple[PeerId, ...] = ()
     needs_all: bool = False
     weights: tuple[float, ...] = ()
+    quorum_s: float = 0.0
+    lineage: int | None = None
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -147,11 +168,21 @@ class TakePayload:
 
 
 @dataclass(frozen=True)
+class UsePlan:
+    """From now on the vector is cut into ``n_pieces``; shares and sums of another plan are over."""
+
+    gid: bytes
+    plan: bytes
+    n_pieces: int
+
+
+@dataclass(frozen=True)
 class SendShare:
-    """Stream the own payload of a piece."""
+    """Stream the own payload of a piece of the plan in use."""
 
     gid: bytes
     peer: PeerId
+    plan: bytes
     piece: int
     weight: float
 
@@ -186,10 +217,7 @@ class KeepSum:
 
 @dataclass(frozen=True)
 class Reduce:
-    """Compute the mean of a piece over ``contributors`` by ``weights``, in that order.
-
-    Sums of another plan are of no use any more.
-    """
+    """Compute the mean of a piece over ``contributors`` by ``weights``, in that order."""
 
     gid: bytes
     plan: bytes
@@ -228,6 +256,7 @@ class Abort:
 Effect = (
     Send
     | TakePayload
+    | UsePlan
     | SendShare
     | SendSum
     | KeepShare

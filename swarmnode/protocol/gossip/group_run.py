@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from swarmnode import limits
 from swarmnode.errors import InvariantViolation, RemoteProtocolError
@@ -17,11 +16,13 @@ from swarmnode.protocol.gossip.group_events import (
     Effect,
     KeepShare,
     KeepSum,
+    Plan,
     Reduce,
     Send,
     SendShare,
     SendSum,
     TakePayload,
+    UsePlan,
     has_majority,
     plan_id,
 )
@@ -40,19 +41,6 @@ class Phase(enum.StrEnum):
     OVER = "over"
 
 
-@dataclass
-class _Plan:
-    """One mean: over whom, and what this member holds of it."""
-
-    contributors: tuple[PeerId, ...]
-    plan: bytes
-    held: set[int]
-    reducing: set[int]
-    is_assembling: bool = False
-    result: bytes = b""  # SHA-256 of the whole, once it is assembled
-    is_prepared: bool = False  # and the others were, or will be, told so
-
-
 class Run:
     """Owns: ``effects``, which the core takes away after every event."""
 
@@ -66,10 +54,11 @@ class Run:
         self._enlisted = {self_id}
         self._gone: set[PeerId] = set()
         self._since = now  # of the phase
+        self._quorum_at: float | None = None  # when a majority of the electorate had come
         self._resend_at = now + limits.GROUP_RESEND_S
         self._flush = wire.Flush(self.gid, (), ())
         self._flushes: dict[PeerId, tuple[PeerId, ...]] = {}
-        self._plan: _Plan | None = None
+        self._plan: Plan | None = None
         self._sources: tuple[PeerId, ...] = ()  # who hold the whole mean; none: it is made anew
         self._asked: set[tuple[PeerId, int]] = set()  # shares; others are not taken
         self._shares: set[tuple[PeerId, int]] = set()
@@ -77,9 +66,9 @@ class Run:
         self._weights = {self_id: begin.weight}
         self._wants: dict[PeerId, wire.Want] = {}
         self._prepared: dict[PeerId, wire.Prepared] = {}
-        self._shares_sent: set[tuple[PeerId, int]] = set()
+        self._shares_sent: set[tuple[PeerId, bytes, int]] = set()
         self._sums_sent: set[tuple[PeerId, bytes, int]] = set()
-        self._broadcast(wire.Enlist(self.gid, wants_answer=True))
+        self._broadcast(self._enlist_message(wants_answer=True))
         self._close_roll_if_complete(now)
 
     # --- what happens --------------------------------------------------------------------
@@ -99,9 +88,9 @@ class Run:
                 self._check(peer, *message.shares, *message.sums)
                 self._wants[peer] = message
                 self._serve(peer)
-            case wire.Share(piece=piece, weight=weight):
-                self._check(peer, piece)
-                self._take_share(peer, piece, weight)
+            case wire.Share():
+                self._check(peer, message.piece)
+                self._take_share(peer, message)
             case wire.Sum(plan=plan, piece=piece):
                 self._check(peer, piece)
                 self._take_sum(plan, piece)
@@ -115,14 +104,12 @@ class Run:
 
     def expects(self, peer: PeerId, message: wire.Share | wire.Sum) -> bool:
         """Whether this payload would be kept if it were here whole."""
-        if peer not in self.view:
+        plan = self._plan
+        if peer not in self.view or plan is None or plan.plan != message.plan:
             return False
         if isinstance(message, wire.Share):
             share = (peer, message.piece)
             return share in self._asked and share not in self._shares
-        plan = self._plan
-        if plan is None or plan.plan != message.plan:
-            return False
         return message.piece in self._missing(plan)
 
     def lose(self, peer: PeerId, now: float) -> None:
@@ -178,10 +165,21 @@ class Run:
     @property
     def _phase_ends_at(self) -> float:
         if self.phase is Phase.ENLIST:
-            return self._since + self.begin.enlist_s
+            return self._roll_ends_at
         if self.phase is Phase.FLUSH:
             return self._since + limits.GROUP_FLUSH_S
         return self._since + self.begin.transfer_s * self._stage
+
+    @property
+    def _roll_ends_at(self) -> float:
+        """When the roll is closed without those who are missing."""
+        begin = self.begin
+        ends_at = self._since + begin.enlist_s
+        if not begin.quorum_s:
+            return ends_at
+        if self._quorum_at is None:  # waiting costs nothing, and alone nothing comes of it
+            return max(ends_at, self._since + begin.quorum_s)
+        return max(ends_at, self._quorum_at + begin.enlist_s / 2)
 
     @property
     def _stage(self) -> int:
@@ -220,7 +218,7 @@ class Run:
         """Repeat what may have been lost. All of it may come twice."""
         if self.phase is Phase.ENLIST:
             for peer in set(self.view) - self._enlisted:
-                self._send(peer, wire.Enlist(self.gid, wants_answer=True))
+                self._send(peer, self._enlist_message(wants_answer=True))
         elif self.phase is Phase.FLUSH:
             for peer in set(self.view) - self._flushes.keys():
                 self._send(peer, self._flush_message(wants_answer=True))
@@ -233,11 +231,17 @@ class Run:
 
     # --- who takes part ------------------------------------------------------------------
 
+    def _enlist_message(self, *, wants_answer: bool) -> wire.Enlist:
+        begin = self.begin
+        return wire.Enlist(self.gid, wants_answer, begin.lineage, begin.attempt)
+
     def _enlist(self, peer: PeerId, *, wants_answer: bool, now: float) -> None:
         if wants_answer:
-            self._send(peer, wire.Enlist(self.gid, wants_answer=False))
+            self._send(peer, self._enlist_message(wants_answer=False))
         if self.phase is Phase.ENLIST:
             self._enlisted.add(peer)
+            if self._quorum_at is None and has_majority(self.begin.electorate, self._enlisted):
+                self._quorum_at = now
             self._close_roll_if_complete(now)
 
     def _close_roll_if_complete(self, now: float) -> None:
@@ -259,8 +263,13 @@ class Run:
         if message.wants_answer:
             self._send(peer, self._flush_message())
         self._flushes[peer] = tuple(PeerId(member) for member in message.prepared)
-        if self.phase is Phase.FLUSH and self._flushes.keys() >= set(self.view):
+        if self.phase is Phase.FLUSH and self._has_heard_all:
             self._agree(now)
+
+    @property
+    def _has_heard_all(self) -> bool:
+        is_enough = len(self._flushes) >= len(self.view)  # the common case costs no set
+        return is_enough and self._flushes.keys() >= set(self.view)
 
     def _adopt(self, view: Iterable[PeerId], now: float) -> None:
         """Take a smaller view, freeze, and tell all who are in it."""
@@ -313,19 +322,32 @@ class Run:
             self.give_up("nobody else is left")
             return
         plan = plan_id(self.gid, contributors)
-        if self._plan is None or self._plan.plan != plan:
-            if self._plan is not None and self._plan.is_prepared:
+        used = self._plan
+        if used is None or used.plan != plan:
+            if used is not None and used.is_prepared:
                 raise InvariantViolation("a mean that was prepared may not be given up")
-            self._plan = _Plan(contributors, plan, held=set(), reducing=set())
-        if self._plan.is_prepared:
+            used = Plan(contributors, plan, self._n_pieces(contributors), set(), set())
+            self._use(used)
+        if used.is_prepared:
             self._send_prepared(self.view)
         self._ask()
         for peer in self.view:
             self._serve(peer)
         self._advance()
 
+    def _n_pieces(self, contributors: tuple[PeerId, ...]) -> int:
+        return min(self.begin.pieces_max, len(contributors))
+
+    def _use(self, plan: Plan) -> None:
+        """Begin with another mean. What came for the last one was cut in another way."""
+        self._plan = plan
+        self._asked.clear()
+        self._shares.clear()
+        self.effects.append(UsePlan(self.gid, plan.plan, plan.n_pieces))
+
     def _owner(self, piece: int) -> PeerId:
-        return self.view[piece % len(self.view)]
+        """Return who makes the sum of a piece of a plan over the whole view."""
+        return self.view[piece]
 
     def _source(self, piece: int) -> PeerId:
         """Return who has, or makes, the sum of a piece."""
@@ -336,12 +358,12 @@ class Run:
         """Return (contributor, piece) of what is missing for the sums that are made here."""
         if self._plan is None or self._sources:
             return set()
-        own = [p for p in range(self.begin.n_pieces) if self._owner(p) == self.self_id]
+        own = [p for p in range(self._plan.n_pieces) if self._owner(p) == self.self_id]
         others = [peer for peer in self._plan.contributors if peer != self.self_id]
         return {(peer, piece) for peer in others for piece in own} - self._shares
 
-    def _missing(self, plan: _Plan) -> set[int]:
-        return set(range(self.begin.n_pieces)) - plan.held
+    def _missing(self, plan: Plan) -> set[int]:
+        return set(range(plan.n_pieces)) - plan.held
 
     def _ask(self) -> None:
         """Tell each peer what is wanted of it."""
@@ -358,32 +380,31 @@ class Run:
 
     def _serve(self, peer: PeerId) -> None:
         """Give a peer what it wants, as far as it is here; each thing once."""
-        want = self._wants.get(peer)
-        if want is None or peer not in self.view:
+        want, plan = self._wants.get(peer), self._plan
+        if want is None or plan is None or plan.plan != want.plan or peer not in self.view:
             return
         for piece in want.shares:
-            if (peer, piece) not in self._shares_sent:
-                self._shares_sent.add((peer, piece))
-                self.effects.append(SendShare(self.gid, peer, piece, self.begin.weight))
-        plan = self._plan
-        if plan is None or plan.plan != want.plan:
-            return
+            sent = (peer, plan.plan, piece)
+            if piece < plan.n_pieces and sent not in self._shares_sent:
+                self._shares_sent.add(sent)
+                weight = self.begin.weight
+                self.effects.append(SendShare(self.gid, peer, plan.plan, piece, weight))
         for piece in want.sums:
             sent = (peer, plan.plan, piece)
             if piece in plan.held and sent not in self._sums_sent:
                 self._sums_sent.add(sent)
                 self.effects.append(SendSum(self.gid, peer, plan.plan, piece))
 
-    def _take_share(self, peer: PeerId, piece: int, weight: float) -> None:
-        if (peer, piece) in self._asked and (peer, piece) not in self._shares:
-            self._shares.add((peer, piece))
-            self._weights[peer] = weight
-            self.effects.append(KeepShare(self.gid, peer, piece))
+    def _take_share(self, peer: PeerId, message: wire.Share) -> None:
+        if self.expects(peer, message):
+            self._shares.add((peer, message.piece))
+            self._weights[peer] = message.weight
+            self.effects.append(KeepShare(self.gid, peer, message.piece))
             self._advance()
 
     def _take_sum(self, plan: bytes, piece: int) -> None:
         mine = self._plan
-        if mine is not None and mine.plan == plan and piece not in mine.held:
+        if mine is not None and mine.plan == plan and piece in self._missing(mine):
             mine.held.add(piece)
             self.effects.append(KeepSum(self.gid, plan, piece))
             self._advance()
@@ -395,7 +416,7 @@ class Run:
             return
         if not self._sources:
             self._reduce_what_is_complete(plan)
-        if len(plan.held) == self.begin.n_pieces and not plan.is_assembling:
+        if len(plan.held) == plan.n_pieces and not plan.is_assembling:
             plan.is_assembling = True
             self.effects.append(Assemble(self.gid, plan.plan))
         if plan.result and not plan.is_prepared:
@@ -403,9 +424,9 @@ class Run:
             self._send_prepared(self.view)
         self._finish_if_all_are_prepared()
 
-    def _reduce_what_is_complete(self, plan: _Plan) -> None:
+    def _reduce_what_is_complete(self, plan: Plan) -> None:
         lacking = {piece for _, piece in self._lacking_shares()}
-        for piece in range(self.begin.n_pieces):
+        for piece in range(plan.n_pieces):
             is_ready = piece not in lacking and piece not in plan.reducing
             if self._owner(piece) == self.self_id and is_ready and piece not in plan.held:
                 plan.reducing.add(piece)
@@ -468,7 +489,7 @@ class Run:
             self._send(peer, message)
 
     def _check(self, peer: PeerId, *pieces: int) -> None:
-        if any(piece >= self.begin.n_pieces for piece in pieces):
+        if any(piece >= self.begin.pieces_max for piece in pieces):
             raise RemoteProtocolError(
-                f"expected pieces below {self.begin.n_pieces}, got {max(pieces)}", peer=str(peer)
+                f"expected pieces below {self.begin.pieces_max}, got {max(pieces)}", peer=str(peer)
             )

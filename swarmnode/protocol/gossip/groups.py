@@ -15,7 +15,9 @@ from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import matching
 
-GROUP_SIZE_MAX = limits.GROUP_MEMBERS_MAX // 2  # a line may be one longer than others: see grid
+GROUP_SIZE_MAX = (
+    limits.FINALIZE_GROUP_MEMBERS_MAX // 2
+)  # a line may be one longer than others: see grid
 
 
 @dataclass(frozen=True)

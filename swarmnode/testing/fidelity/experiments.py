@@ -15,6 +15,7 @@ from swarmnode import __version__
 from swarmnode.bench.fidelity.finding import Finding
 from swarmnode.errors import ConfigError
 from swarmnode.tensor.codec import active_isa
+from swarmnode.testing.lab.isolation import isolated
 
 # Name to where it is, so that one that is run alone loads no other; each takes ``is_quick``.
 EXPERIMENTS = {
@@ -44,12 +45,27 @@ def run_experiment(name: str, *, is_quick: bool) -> Finding:
         known = ", ".join(EXPERIMENTS)
         raise ConfigError(f"expected an experiment among {known}, or daemons, got {name!r}")
     began_s = time.process_time()
-    module, _, function = EXPERIMENTS[name].partition(":")
-    experiment: Callable[[bool], Finding] = getattr(import_module(module), function)
-    found = experiment(is_quick)
+    found = _experiment(name)(is_quick)
     assert found.name == name, "the page finds a finding by its name"
+    if not is_quick:
+        found = msgspec.structs.replace(
+            found, fails_isolated=failures_isolated(name, is_quick=False)
+        )
     taken_s = round(time.process_time() - began_s, 1)
     return msgspec.structs.replace(found, cpu_s=taken_s, made_with=made_with(), is_quick=is_quick)
+
+
+def failures_isolated(name: str, *, is_quick: bool) -> list[str]:
+    """Return which figures are not as expected with exchange switched off."""
+    with isolated():
+        found = _experiment(name)(is_quick)
+    return [check.what for check in found.checks if not check.holds]
+
+
+def _experiment(name: str) -> Callable[[bool], Finding]:
+    module, _, function = EXPERIMENTS[name].partition(":")
+    experiment: Callable[[bool], Finding] = getattr(import_module(module), function)
+    return experiment
 
 
 def made_with() -> dict[str, str]:

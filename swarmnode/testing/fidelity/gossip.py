@@ -14,6 +14,7 @@ from swarmnode.testing.fidelity.kit import (
     line,
     mean,
     number,
+    ratio,
     trace,
 )
 from swarmnode.testing.lab.setups import StrategyClass, digits, momentum_sgd, still
@@ -38,7 +39,7 @@ def a2cid2_rings(quick: bool) -> Finding:
         fast = [_curve(A2CiD2, n, _FAST_END[n], seed) for seed in seeds]
         rates = mean(_decay(c, _SETTLED) for c in plain), mean(_decay(c, 0.2) for c in fast)
         promised = _promised(n)
-        gains[n] = rates[1] / rates[0]
+        gains[n] = ratio(rates[1], rates[0])
         rows.append([str(n), *map(number, (*rates, gains[n], promised))])
         curves = [line("AD-PSGD", plain[0]), line("A²CiD²", fast[0])]
     largest = max(gains)

@@ -18,6 +18,7 @@ from swarmnode.testing.fidelity.kit import (
     number,
 )
 from swarmnode.testing.lab.digits import Digits
+from swarmnode.testing.lab.isolation import is_isolated
 from swarmnode.testing.lab.setups import SGD_LR, digits, momentum_sgd
 from swarmnode.testing.lab.tasks import Sgd
 
@@ -98,7 +99,7 @@ def _train(rule: Rule, rounds: int, seed: int, *, same_init: bool) -> list[Point
         for _ in range(_STEPS):
             task.x -= optimizer.steps(everybody, task.gradients(everybody)[1])
         before = task.x.clone()
-        for node in everybody:
+        for node in everybody if not is_isolated() else ():
             others = [i for i in torch.randperm(_N, generator=generator).tolist() if i != node]
             task.x[node] = rule([before[i] for i in (node, *others[:_MET])], task.layout)
         accuracy = task.measure(task.x.mean(0), everybody)["local_accuracy"]

@@ -16,6 +16,7 @@ from swarmnode.testing.fidelity.kit import (
     line,
     mean,
     number,
+    ratio,
     short,
     trace,
 )
@@ -58,7 +59,9 @@ def noloco_variance(quick: bool) -> Finding:
         checks=[
             check("V / (lr² H σ²), the lowest seed", min(found), low=1.0, high=1.5),
             check("V / (lr² H σ²), the highest seed", max(found), low=1.0, high=1.5),
-            check("V at twice the learning rate over V (H = 10)", two / one, low=3.7, high=4.3),
+            check(
+                "V at twice the learning rate over V (H = 10)", ratio(two, one), low=3.7, high=4.3
+            ),
         ],
         plots=[
             Plot(
@@ -159,7 +162,7 @@ def _growth(momentum: float, gamma: float, seed: int, *, quick: bool) -> float:
     arena.run(2 * begin)
     before = slow_variance(arena)
     arena.run(2 * rounds)
-    return float((slow_variance(arena) / before) ** (1 / rounds))
+    return float(ratio(slow_variance(arena), before) ** (1 / rounds))
 
 
 def _radius(momentum: float, gamma: float) -> float:

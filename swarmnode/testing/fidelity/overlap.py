@@ -17,36 +17,59 @@ from swarmnode.strategies.streaming import Streaming
 from swarmnode.testing.fidelity.kit import (
     Point,
     check,
+    claim,
     line,
     mean,
     number,
+    ratio,
     short,
 )
 from swarmnode.testing.lab.codecs import through
 from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.setups import ADAM_LR, Settings, StrategyClass, digits
-from swarmnode.testing.lab.tasks import Adam
+from swarmnode.testing.learning.descent import AdamW, cosine
 
 _EVERY = 20
 _FP32: Settings = {"delta_codec": "", "weights_codec": ""}
 _NEVER = 10**6  # steps of a round: no exchange
+_SHARE = "share of the gain of data parallelism, own models"
+_STREAMING_SHARE = _DILOCO_SHARE = 0.8
 
 
 @dataclass(frozen=True)
 class _Trained:
-    """Means over the seeds; ``curve`` is that of the first."""
+    """Means over the seeds; ``curve`` is that of the first.
+
+    ``own_losses``: for each seed the mean over the nodes of their own models.
+    """
 
     loss: float
     accuracy: float
     sent_bytes: float  # by all nodes
     curve: list[Point]
+    own_losses: list[float]
 
     def row(self, name: str, n: int) -> list[str]:
         """Return it as a row of a table: bytes of one node."""
-        return [name, *map(number, (self.loss, self.accuracy, self.sent_bytes / n / 1e3))]
+        figures = (self.loss, mean(self.own_losses), self.accuracy, self.sent_bytes / n / 1e3)
+        return [name, *map(number, figures)]
 
 
-_HEADER = ["run", "loss", "accuracy", "kB sent by a node"]
+_HEADER = ["run", "loss", "loss of a node", "accuracy", "kB sent by a node"]
+_LR_FACTORS = (0.5, 1.0, 2.0)  # of which a baseline has the best
+
+
+@dataclass(frozen=True)
+class _Baselines:
+    """One node alone and data parallelism, each at the best of three rates with a cosine."""
+
+    alone: _Trained
+    parallel: _Trained
+
+    def shares(self, run: _Trained) -> list[float]:
+        """Return for each seed what own models keep of the gain of data parallelism."""
+        pairs = zip(self.alone.own_losses, self.parallel.own_losses, run.own_losses, strict=True)
+        return [ratio(alone - own, alone - parallel) for alone, parallel, own in pairs]
 
 
 def _train(
@@ -68,32 +91,48 @@ def _train(
         mean(f["accuracy"] for f in figures),
         mean(sent),
         curves[0],
+        [f["local_loss"] for f in figures],
     )
 
 
-def _data_parallel(*, n: int, steps: int, seeds: list[int]) -> _Trained:
-    """Train one model on the mean gradient of all nodes' batches, as an all-reduce would."""
+def _baselines(*, n: int, steps: int, seeds: list[int]) -> _Baselines:
+    """Train both at three rates. One node alone has an n-th of the data, as in the swarm."""
+
+    def best(*, is_parallel: bool) -> _Trained:
+        runs = [
+            _train_baseline(n=n, steps=steps, seeds=seeds, lr=ADAM_LR * f, is_parallel=is_parallel)
+            for f in _LR_FACTORS
+        ]
+        return min(runs, key=lambda run: mean(run.own_losses))
+
+    return _Baselines(best(is_parallel=False), best(is_parallel=True))
+
+
+def _train_baseline(
+    *, n: int, steps: int, seeds: list[int], lr: float, is_parallel: bool
+) -> _Trained:
+    """Train with the mean gradient of all nodes at every step, or each node for itself."""
     figures, curves = [], []
     for seed in seeds:
         task = Digits(n, seed)
-        one = task.x[:1].clone()
-        optimizer = Adam(one, ADAM_LR)
+        optimizer = AdamW(task.x, cosine(lr, steps), (0.9, 0.99), weight_decay=0.0)
         curve = []
         for step in range(1, steps + 1):
             _, gradients = task.gradients(range(n))
-            one -= optimizer.steps([0], gradients.mean(0, keepdim=True))
-            task.x.copy_(one.expand_as(task.x))
+            if is_parallel:
+                gradients = gradients.mean(0, keepdim=True).expand_as(gradients)
+            task.x -= optimizer.steps(range(n), gradients)
             if step % _EVERY == 0:
-                found = task.measure(one[0], [0])
+                found = task.measure(task.x.mean(0), range(n))
                 curve.append((float(step), found["loss"]))
         figures.append(found)
         curves.append(curve)
-    numel = task.x.shape[1]
     return _Trained(
         mean(f["loss"] for f in figures),
         mean(f["accuracy"] for f in figures),
-        steps * 2 * (n - 1) * 4 * numel,
+        steps * 2 * (n - 1) * 4 * task.x.shape[1] if is_parallel else 0.0,
         curves[0],
+        [f["local_loss"] for f in figures],
     )
 
 
@@ -115,6 +154,8 @@ def streaming(quick: bool) -> Finding:
         for name, (strategy, settings) in runs.items()
     }
     ours = found["streaming"]
+    baselines = _baselines(n=n, steps=steps, seeds=seeds)
+    found["one node alone"], found["data parallel"] = baselines.alone, baselines.parallel
     return Finding(
         name="streaming",
         title="Streaming gossip: a fifth of the bytes, the same loss",
@@ -129,6 +170,7 @@ def streaming(quick: bool) -> Finding:
         checks=[
             check("loss", ours.loss, high=0.17),
             check("accuracy", ours.accuracy, low=0.955),
+            *claim(_SHARE, baselines.shares(ours), low=_STREAMING_SHARE),
             check(
                 "bytes against NoLoCo in fp32",
                 ours.sent_bytes / max(found["NoLoCo, fp32"].sent_bytes, 1.0),
@@ -180,7 +222,8 @@ def diloco(quick: bool) -> Finding:
         "eager": (DiLoCo, {**outer, "eager": True}),
         "a round late": (Delayed, {**outer, "eager": True}),
     }
-    found = {"data parallel": _data_parallel(n=n, steps=steps, seeds=seeds)}
+    baselines = _baselines(n=n, steps=steps, seeds=seeds)
+    found = {"one node alone": baselines.alone, "data parallel": baselines.parallel}
     for name, (strategy, settings) in runs.items():
         found[name] = _train(strategy, settings, n=n, steps=steps, seeds=seeds)
     parallel, whole, late = (found[k] for k in ("data parallel", "DiLoCo", "a round late"))
@@ -201,6 +244,7 @@ def diloco(quick: bool) -> Finding:
         checks=[
             check("loss of DiLoCo", whole.loss, high=0.27),
             check("loss of Streaming DiLoCo", streamed.loss, high=0.2),
+            *claim(_SHARE, baselines.shares(streamed), low=_DILOCO_SHARE),
             check("loss, eager", found["eager"].loss, high=0.4),
             check("loss, a round late (or infinite)", min(late.loss, 1e9), low=1.0),
             check(
@@ -249,13 +293,13 @@ def codecs(quick: bool) -> Finding:
     rows = []
     for name, found in runs.items():
         means = [mean(values) for values in losses[name]]
-        apart = [_difference(*pair) for pair in zip(losses[name], losses["fp32"], strict=True)]
-        cells = [
-            f"{number(m)} ({d:+.4f} ± {e:.4f})" for m, (d, e) in zip(means, apart, strict=True)
-        ]
+        gaps = [_difference(*pair) for pair in zip(losses[name], losses["fp32"], strict=True)]
+        cells = [f"{number(m)} ({d:+.4f} ± {e:.4f})" for m, (d, e) in zip(means, gaps, strict=True)]
         accuracy, sent = mean(r.accuracy for r in found), mean(r.sent_bytes for r in found)
         rows.append([name, *cells, number(accuracy), number(sent / n / 1e3)])
-    gaps = [_difference(*pair)[0] for pair in zip(losses["E3M0"], losses["fp32"], strict=True)]
+    e3m0 = [_difference(*pair)[0] for pair in zip(losses["E3M0"], losses["fp32"], strict=True)]
+    apart = _train(Streaming, {"every": _NEVER}, n=n, steps=steps, seeds=seeds[:1])
+    gained = runs["E3M0"][0].own_losses[0] / apart.own_losses[0]
     error, zeros, cosine = _e3m0_on_noise()
     return Finding(
         name="codecs",
@@ -270,14 +314,15 @@ def codecs(quick: bool) -> Finding:
         " E3M0 on 102,400 numbers of N(0, 1).",
         seeds=seeds,
         checks=[
-            check(f"loss with E3M0 less that with fp32, {early} steps", gaps[0], high=0.003),
-            check(f"loss with E3M0 less that with fp32, {steps} steps", gaps[1], high=0.01),
+            check(f"loss with E3M0 less that with fp32, {early} steps", e3m0[0], high=0.003),
+            check(f"loss with E3M0 less that with fp32, {steps} steps", e3m0[1], high=0.01),
             check("largest relative error of what is not zero", error, high=0.415),
             check("share that becomes zero", zeros, low=0.02, high=0.035),
             check("cosine to the original", cosine, low=0.975),
+            check("loss of a node with E3M0 over that without exchange", gained, high=0.7),
         ],
         table=Table(
-            header=["Δ as", f"loss, {early} steps", f"loss, {steps} steps", *_HEADER[2:]],
+            header=["Δ as", f"loss, {early} steps", f"loss, {steps} steps", *_HEADER[3:]],
             rows=rows,
         ),
         plots=[

@@ -26,6 +26,7 @@ from swarmnode.strategies.topology import Graph, observed
 from swarmnode.testing.lab.codecs import RAW
 from swarmnode.testing.lab.faults import Commit, Faults, Outage
 from swarmnode.testing.lab.gatherings import Gatherings
+from swarmnode.testing.lab.isolation import is_isolated
 from swarmnode.testing.lab.meetings import Meetings
 from swarmnode.testing.lab.tasks import LabTask, Optimizer
 from swarmnode.testing.lab.world import Node, World
@@ -221,10 +222,14 @@ class Arena(World):
     # --- exchanges -----------------------------------------------------------------------
 
     def _post(self, intents: list[tuple[Node, Intent]]) -> None:
+        if is_isolated():
+            for node, intent in intents:
+                node.strategy.on_abort(intent, "exchange is switched off")
+            return
         pairs = [(node, it) for node, it in intents if it.kind in (Kind.PAIR, Kind.PULL)]
         self.meetings.post(pairs)
         for node, intent in intents:
-            if intent.kind is Kind.GROUP:
+            if intent.kind in (Kind.GROUP, Kind.GATHER):
                 self.gatherings.gather(node, intent)
             elif intent.kind is Kind.LOG:
                 self.gatherings.publish(node, intent)

@@ -23,7 +23,7 @@ _BATCH = 32
 
 
 class Digits(LabTask):
-    """``loss`` and ``accuracy`` are the mean model's, ``local_accuracy`` the mean over nodes."""
+    """``loss`` and ``accuracy`` are the mean model's; ``local_…`` is the mean over nodes."""
 
     def __init__(
         self,
@@ -75,8 +75,15 @@ class Digits(LabTask):
 
     def measure(self, mean: torch.Tensor, alive: Sequence[int]) -> dict[str, float]:
         loss, accuracy = self._loss(mean, *self._test)
-        local = [self._loss(self.x[node], *self._test)[1] for node in alive]
-        return {"loss": loss, "accuracy": accuracy, "local_accuracy": sum(local) / len(local)}
+        losses, accuracies = zip(
+            *(self._loss(self.x[node], *self._test) for node in alive), strict=True
+        )
+        return {
+            "loss": loss,
+            "accuracy": accuracy,
+            "local_loss": sum(losses) / len(losses),
+            "local_accuracy": sum(accuracies) / len(accuracies),
+        }
 
     # --- the model -----------------------------------------------------------------------
 

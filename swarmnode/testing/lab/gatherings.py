@@ -1,9 +1,13 @@
-"""Group means and the log of the laboratory.
+"""Group means, gatherings and the log of the laboratory.
 
-GROUP: a round waits for every node that is alive, at most ``PATIENCE``; the mean is that of those
-who came with the same base version and whose payload arrived, the same bits for each of them. As
-in a daemon, one group of a round holds GROUP_MEMBERS_MAX: the others train beside it. And whoever
-is on another lineage than most is told so (daemon/exchange/intent_handlers.py), here without delay.
+GROUP: a round waits for every node that is alive, at most ``PATIENCE``, and in a lineage for the
+share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE); the mean is that of
+those who came with the same base version and whose payload arrived, the same bits for each of them.
+As in a daemon it goes through the codec, a round of a lineage has a quorum of those who are alive
+or comes to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. And whoever
+is on another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
+GATHER: a round as of a node's count, with a quorum, of at most GATHER_MEMBERS_MAX; each gets what
+all of them sent, and sends its own to every other one.
 LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the
 first; what comes later is in the next one. Every node sees the same rounds in the same order, each
 at its own time.
@@ -11,20 +15,26 @@ at its own time.
 
 from __future__ import annotations
 
+from collections import deque
+from functools import partial
+
 import torch
 
 from swarmnode import limits
 from swarmnode.errors import WorkerError
 from swarmnode.protocol.gossip import matching
+from swarmnode.protocol.gossip.group_events import has_majority
 from swarmnode.protocol.gossip.groups import fair_weights, seats
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
-from swarmnode.strategies.base import Exchange, Intent, Record
+from swarmnode.strategies.base import Exchange, Intent, Kind, Message, Record
+from swarmnode.testing.lab.codecs import through
 from swarmnode.testing.lab.sides import Side, refusal, take_view
 from swarmnode.testing.lab.world import Node, World
 
 PATIENCE = 4.0  # units of time that a round waits for its last member
 
-Round = tuple[str, int, int]  # tag, fragment, round
+Round = tuple[str, int, int | bytes]  # tag, fragment, round; in a lineage, on what it stands
+_OVER_MAX = 64  # means of a topic that a daemon remembers
 
 
 class Gatherings:
@@ -34,6 +44,8 @@ class Gatherings:
         self._world = world
         self._open: dict[Round, dict[int, Intent]] = {}
         self._over: dict[tuple[str, int], int] = {}  # the last round that closed
+        self._posted_at: dict[int, float] = {}
+        self._made: deque[Round] = deque(maxlen=_OVER_MAX)  # in a lineage, and those under way
         self.log: list[tuple[Record, ...]] = []
         self._unlogged: dict[int, Record] = {}
         self._late: list[Record] = []
@@ -45,14 +57,19 @@ class Gatherings:
 
     def gather(self, node: Node, intent: Intent) -> None:
         """Come to a round, and close it if nobody is missing."""
-        key = (intent.tag, intent.fragment, intent.round)
+        in_lineage = intent.lineage is not None and intent.kind is Kind.GROUP
+        key = (intent.tag, intent.fragment, intent.base_version if in_lineage else intent.round)
         self._note_lineage(node.number, intent)
-        if self._over.get(key[:2], -1) >= intent.round:
+        is_over = self._over.get(key[:2], -1) >= intent.round
+        if key in self._made if in_lineage else is_over:
+            self._world.tally.aborted += in_lineage
             node.strategy.on_abort(intent, "the round is over")
             return
+        patience = self._patience(node.number) if in_lineage else PATIENCE
         if key not in self._open:
             self._open[key] = {}
-            self._world.at(self._world.now + PATIENCE, lambda: self._close(key))
+            opened = self._open[key]
+            self._world.at(self._world.now + patience, lambda: self._lose_patience(key, opened))
         if not self._has_place(node, intent):
             self._world.tally.aborted += 1
             node.strategy.on_abort(intent, "others have all places of the group")
@@ -64,11 +81,21 @@ class Gatherings:
         ):
             self._close(key)
 
+    def _patience(self, number: int) -> float:
+        """Return how long a node waits for the others, which comes again to a mean of a lineage."""
+        now = self._world.now
+        before = self._posted_at.get(number, now)
+        self._posted_at[number] = now
+        return max(PATIENCE, limits.GROUP_ENLIST_SHARE * (now - before))
+
     def _has_place(self, node: Node, intent: Intent) -> bool:
         """Whether a node takes part where not all can; see ``daemon/exchange/group/groups.py``."""
         if intent.group_size_max and intent.lineage is None:
             return True  # any number of groups
-        size = min(intent.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
+        most = limits.GROUP_MEMBERS_MAX
+        if intent.kind is Kind.GATHER:
+            most = min(most, limits.GATHER_MEMBERS_MAX)
+        size = min(intent.group_size_max or most, most)
         return node.peer_id in seats((other.peer_id for other in self._world.up), size)
 
     # --- lineages ------------------------------------------------------------------------
@@ -106,12 +133,20 @@ class Gatherings:
             if self.preferred(node.number):
                 node.strategy.on_stray()
 
+    def _lose_patience(self, key: Round, opened: dict[int, Intent]) -> None:
+        if self._open.get(key) is opened:  # not the next attempt at the same mean
+            self._close(key)
+
     def _close(self, key: Round) -> None:
         if key not in self._open:
             return
-        self._over[key[:2]] = key[2]
         world = self._world
         came = self._open.pop(key)
+        if isinstance(key[2], bytes):
+            self._close_in_lineage(key, came)
+            self._tell_strays()
+            return
+        self._over[key[:2]] = key[2]
         ids = [world.ids[number] for number in came if world.nodes[number].is_up]
         salt = f"{world.seed}/{key[0]}/{key[1]}".encode()
         ordered = [world.ids.index(i) for i in matching.order(salt, key[2], ids)]
@@ -122,7 +157,23 @@ class Gatherings:
                 self._begin([(world.nodes[i], came[i]) for i in alike[begin : begin + size]])
         self._tell_strays()
 
-    def _begin(self, group: list[tuple[Node, Intent]]) -> None:
+    def _close_in_lineage(self, key: Round, came: dict[int, Intent]) -> None:
+        """One mean over all who came, if they are a quorum of those who are alive."""
+        world = self._world
+        there = [(world.nodes[number], came[number]) for number in sorted(came)]
+        there = [(node, intent) for node, intent in there if node.is_up]
+        if not there:
+            return  # who called it has died since
+        live = {node.peer_id for node in world.up if self._has_place(node, there[0][1])}
+        if has_majority(live, [node.peer_id for node, _ in there]):
+            self._made.append(key)
+            self._begin(there, key)
+            return
+        for node, intent in there:
+            world.tally.aborted += 1
+            node.strategy.on_abort(intent, "too few are left")
+
+    def _begin(self, group: list[tuple[Node, Intent]], key: Round | None = None) -> None:
         sides = []
         for node, intent in group:
             try:
@@ -134,25 +185,31 @@ class Gatherings:
                 node.strategy.on_abort(intent, str(error))
         latency = self._world.draw_latency()
         if latency:
-            self._world.at(self._world.now + latency, lambda: self._end(sides))
+            self._world.at(self._world.now + latency, lambda: self._end(sides, key))
         else:
-            self._end(sides)
+            self._end(sides, key)
 
-    def _end(self, sides: list[Side]) -> None:
+    def _end(self, sides: list[Side], key: Round | None) -> None:
         present = self._plausible([side for side in sides if side.is_there])
-        if len(present) < 2:
+        if len(present) < 2 or not self._has_quorum(present, key):
+            if key is not None and key in self._made:
+                self._made.remove(key)  # it may be tried again
             for side in present:
                 self._world.tally.aborted += 1
                 side.node.strategy.on_abort(side.intent, "nobody else came")
             return
-        mean = weighted_mean(present)
+        is_gathering = present[0].intent.kind is Kind.GATHER
+        mean = {} if is_gathering else coded_mean(self._world, present)
         ids = tuple(sorted(side.node.peer_id for side in present))
         self._world.tally.exchanges += 1
         for side in present:
             node, intent = side.node, side.intent
             self._moved.setdefault(node.number, True)
-            # A scattered and gathered mean: each node sends and receives it about twice.
-            self._world.tally.bytes += 2 * side.bytes * (len(present) - 1) // len(present)
+            others = len(present) - 1
+            # Of a mean it is a reduce-scatter and an all-gather, both in the codec: each node sends
+            # all but its own piece, and that one's sum to all others.
+            sent = side.bytes * others
+            self._world.tally.bytes += sent if is_gathering else 2 * sent // len(present)
             exchange = Exchange(
                 intent=intent,
                 meta=side.meta,
@@ -161,11 +218,23 @@ class Gatherings:
                 steps_since=0,  # known when it is applied
                 mean={name: tensor.clone() for name, tensor in mean.items()},
                 present=ids,
+                messages=_messages(present) if is_gathering else (),
             )
             self._world.deliver(node, exchange, side.meta.steps + intent.apply_after_steps)
 
+    def _has_quorum(self, present: list[Side], key: Round | None) -> bool:
+        intent = present[0].intent
+        live = {node.peer_id for node in self._world.up if self._has_place(node, intent)}
+        has_none = key is None and intent.kind is not Kind.GATHER
+        return has_none or has_majority(live, [side.node.peer_id for side in present])
+
     def _plausible(self, sides: list[Side]) -> list[Side]:
-        """Drop whose share most of the others refuse: one of them reduces each piece of it."""
+        """Drop whose share most of the others refuse: one of them reduces each piece of it.
+
+        A gathering drops nothing: its merge rule makes no message longer than most are.
+        """
+        if sides and sides[0].intent.kind is Kind.GATHER:
+            return sides
         kept = []
         for side in sides:
             others = [other for other in sides if other is not side]
@@ -234,13 +303,37 @@ class Gatherings:
             node.strategy.on_records(position, self.log[position])
 
 
+def _messages(sides: list[Side]) -> tuple[Message, ...]:
+    """Return what each of them sent, in order of their ids."""
+    ordered = sorted(sides, key=lambda side: side.node.peer_id)
+    return tuple(
+        Message(bytes(side.node.peer_id), partial(_read, next(iter(side.sent.values()))))
+        for side in ordered
+    )
+
+
+def _read(sent: torch.Tensor) -> torch.Tensor:
+    return sent.to(torch.float32, copy=True)
+
+
+def coded_mean(world: World, sides: list[Side]) -> dict[str, torch.Tensor]:
+    """Return the mean of what each sent, by weight, as it arrives."""
+    codecs = {view.name: view.codec or world.codec for view in sides[0].intent.views}
+    means = weighted_mean(sides)
+    return {name: through(codecs[name], mean)[0] for name, mean in means.items()}
+
+
 def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
-    """Return the mean of what each sent, by weight, summed in float64 in the order given."""
+    """Return the mean of what each sent, by weight, summed in float64 in the order given.
+
+    One product, one sum and one division each, as ``tensor/mean.py`` has it for daemons: means of
+    three often lie in the middle of two float32, and any other order rounds some of them apart.
+    """
     weights = fair_weights([side.intent.weight for side in sides])
     means = {}
     for name, first in sides[0].sent.items():
         summed = torch.zeros_like(first, dtype=torch.float64)
         for side, weight in zip(sides, weights, strict=True):
-            summed.add_(side.sent[name].double(), alpha=weight / sum(weights))
-        means[name] = summed.to(first.dtype)
+            summed += side.sent[name].double() * weight
+        means[name] = (summed / sum(weights)).to(first.dtype)
     return means

@@ -121,7 +121,8 @@ class Meetings:
         skew = its.round_skew_max
         if skew is not None and abs(its.round - other.round) > skew:
             return False
-        return self._accepts(two, one, its) and self._accepts(one, two, other)
+        is_pull = its.kind is Kind.PULL  # who only reads is not asked
+        return self._accepts(two, one, its) and (is_pull or self._accepts(one, two, other))
 
     def _accepts(self, node: Node, peer: Node, intent: Intent) -> bool:
         offer = Offer(peer.peer_id, intent, meta_of(peer, intent))

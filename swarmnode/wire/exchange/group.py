@@ -13,12 +13,13 @@ import msgspec
 from msgspec import Meta
 
 from swarmnode import limits
-from swarmnode.wire.records import Digest, PeerIdBytes, ShortText, Weight
+from swarmnode.wire.records import Count, Digest, PeerIdBytes, ShortText, Weight
 
 GroupId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 PlanId = Annotated[bytes, Meta(min_length=16, max_length=16)]
-Piece = Annotated[int, Meta(ge=0, lt=limits.GROUP_PIECES)]
-Pieces = Annotated[tuple[Piece, ...], Meta(max_length=limits.GROUP_PIECES)]
+# A plan has no more pieces than contributors.
+Piece = Annotated[int, Meta(ge=0, lt=limits.GROUP_MEMBERS_MAX)]
+Pieces = Annotated[tuple[Piece, ...], Meta(max_length=limits.GROUP_MEMBERS_MAX)]
 Members = Annotated[tuple[PeerIdBytes, ...], Meta(max_length=limits.GROUP_MEMBERS_MAX)]
 # The largest ratio of two tokens counts that makes sense, well inside float32.
 
@@ -29,10 +30,16 @@ class GroupMessage(msgspec.Struct, frozen=True, tag_field="t"):
     gid: GroupId
 
 
-class Enlist(GroupMessage, frozen=True, tag="enlist"):
-    """I take part. ``wants_answer``: and do not know whether you do."""
+class Enlist(GroupMessage, frozen=True, tag="enlist", omit_defaults=True):
+    """I take part. ``wants_answer``: and do not know whether you do.
+
+    ``lineage``: the means behind what is averaged; None: it has no lineage. ``attempt``: the number
+    in the run's name, then.
+    """
 
     wants_answer: bool
+    lineage: Count | None = None
+    attempt: Count = 0
 
 
 class Flush(GroupMessage, frozen=True, tag="flush"):
@@ -55,11 +62,12 @@ class Want(GroupMessage, frozen=True, tag="want"):
     sums: Pieces
 
 
-class Share(GroupMessage, frozen=True, tag="share"):
-    """Header of what the sender contributes to one piece; the payload follows."""
+class Share(GroupMessage, frozen=True, tag="share", omit_defaults=True):
+    """Header of what the sender contributes to one piece of ``plan``; the payload follows."""
 
     piece: Piece
     weight: Weight
+    plan: Annotated[bytes, Meta(max_length=16)] = b""
 
 
 class Sum(GroupMessage, frozen=True, tag="sum"):

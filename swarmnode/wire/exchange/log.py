@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Meta
 
 from swarmnode import limits
-from swarmnode.wire.exchange.group import Members
 from swarmnode.wire.records import Count, Digest, PeerIdBytes
 
 RecordPayload = Annotated[bytes, Meta(max_length=limits.LOG_RECORD_BYTES_MAX)]
@@ -36,8 +35,8 @@ class LogRound(msgspec.Struct, frozen=True):
 
     number: Count
     before: Digest
-    members: Members
-    entries: Annotated[tuple[LogEntry, ...], Meta(max_length=limits.GROUP_MEMBERS_MAX)]
+    members: Annotated[tuple[PeerIdBytes, ...], Meta(max_length=limits.LOG_MEMBERS_MAX)]
+    entries: Annotated[tuple[LogEntry, ...], Meta(max_length=limits.LOG_MEMBERS_MAX)]
 
 
 class LogShare(msgspec.Struct, frozen=True):

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 
 import torch
 
@@ -26,8 +28,20 @@ from swarmnode.ipc.control import (
     TakeView,
 )
 from swarmnode.ipc.segment import Owner, Segment
-from swarmnode.strategies.base import Exchange, Intent, Kind, Meta, Offer, Received, Strategy, View
+from swarmnode.strategies.base import (
+    Exchange,
+    Intent,
+    Kind,
+    Message,
+    Meta,
+    Offer,
+    Received,
+    Strategy,
+    View,
+)
 from swarmnode.strategies.ranges import scale_of
+from swarmnode.tensor import coded
+from swarmnode.tensor.codec import Codec, get_codec
 from swarmnode.worker.exchange.intents import PendingIntents, Posted
 
 _NOT_FINITE = "local: the parameters are not finite"
@@ -114,9 +128,8 @@ class Handoff:
         """
         self._segment.check(message.slot, message.generation, Owner.WORKER)
         kind = self._lent[message.slot].intent.kind
-        if (message.partner is None) != (kind is Kind.GROUP) or (
-            kind is Kind.GROUP and not message.present
-        ):
+        is_of_many = kind in (Kind.GROUP, Kind.GATHER)
+        if (message.partner is None) != is_of_many or (is_of_many and not message.present):
             raise LocalProtocolError(f"expected who took part in a {kind}, got {message}")
         self._held.append(message)
 
@@ -163,8 +176,18 @@ class Handoff:
     def _exchange(self, message: Apply, lent: _Lent, steps_since: int) -> Exchange:
         """Return what a slot holds, in the memory of the slot."""
         views = lent.intent.views
-        came = _split(self._room[message.slot], views)
         sent = {} if lent.posted.only_takes else _split(self._own[message.slot], views)
+        if lent.intent.kind is Kind.GATHER:
+            return Exchange(
+                intent=lent.intent,
+                meta=lent.meta,
+                sent=sent,
+                got={},
+                steps_since=steps_since,
+                present=message.present,
+                messages=self._messages(message, views[0]),
+            )
+        came = _split(self._room[message.slot], views)
         partner = message.partner
         return Exchange(
             intent=lent.intent,
@@ -176,9 +199,26 @@ class Handoff:
             present=message.present,
         )
 
+    def _messages(self, message: Apply, view: View) -> tuple[Message, ...]:
+        """Return what lies coded in a slot, one after the other."""
+        codec = get_codec(view.codec)
+        size = coded.coded_bytes(codec, view.numel)
+        room = self._room[message.slot].numpy().data.cast("B")
+        return tuple(
+            Message(author, partial(_decoded, codec, room[at : at + size], view.numel))
+            for at, author in zip(count(0, size), message.present, strict=False)
+        )
+
     def _take_back(self, slot: int) -> _Lent:
         self._free.append(slot)
         return self._lent.pop(slot)
+
+
+def _decoded(codec: Codec, data: memoryview, numel: int) -> torch.Tensor:
+    values = torch.empty(numel, dtype=torch.float32)
+    for payload, part in coded.parts(codec, data, values.numpy().data):
+        codec.decode(payload, part)
+    return values
 
 
 def _topic(posted: Posted) -> _Topic:

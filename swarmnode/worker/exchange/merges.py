@@ -61,9 +61,10 @@ class Merges:
 
     def _give(self, message: GiveShare) -> ShareGiven:
         state = self._state
-        if not bool(torch.isfinite(state.arena.flat).all()):
+        own = state.applied.exported
+        if not bool(torch.isfinite(own).all()):
             raise ConfigError("the parameters of this node are not finite")
-        numbers = share(message.rule, state.arena.flat, state.arena.layout)
+        numbers = share(message.rule, own, state.arena.layout)
         numbers.numpy().tofile(message.path)
         return ShareGiven(message.request, numbers.numel(), state.step, state.tokens)
 
@@ -106,6 +107,7 @@ def evaluate_merge(state: TrainState, merged: torch.Tensor, shard_seed: int) -> 
     on_device = merged.to(own.device, own.dtype)
     with _buffers_kept(state.model):
         try:
+            state.arena.flat.copy_(state.applied.exported)
             own_loss = state.evaluate()
             state.arena.flat.copy_(on_device)
             recalibrate_batch_norm(state, state.task.batches(shard_seed))

@@ -14,7 +14,7 @@ from swarmnode.tensor.layout import Layout
 
 
 class Arena:
-    """Owns: ``flat``, float32 [numel], the storage of ``model``'s trained parameters."""
+    """Owns: ``flat``, float32 [numel], where ``model``'s trained parameters are, ``trained``."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         """Move the parameters of ``model`` into one storage on the device where they are.
@@ -39,7 +39,7 @@ class Arena:
             (name, parameter.shape, "float32") for name, parameter in trained.items()
         )
         self.names = tuple(trained)
-        self._trained = tuple(trained.values())
+        self.trained = tuple(trained.values())
         device = next(iter(trained.values())).device
         self.flat = torch.empty(self.layout.numel, dtype=torch.float32, device=device)
         for parameter, offset in zip(trained.values(), self.layout.offsets, strict=True):
@@ -52,10 +52,19 @@ class Arena:
         """The number of float32 numbers in the arena."""
         return self.flat.numel()
 
+    def views_of(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return what of ``vector`` [numel] belongs to each parameter, by its name and shape."""
+        return {
+            name: vector[offset : offset + parameter.numel()].view(parameter.shape)
+            for name, parameter, offset in zip(
+                self.names, self.trained, self.layout.offsets, strict=True
+            )
+        }
+
     def gradient(self) -> torch.Tensor:
         """Return the gradients of all parameters, 0 where there is none: [numel], a copy."""
         found = torch.zeros_like(self.flat)
-        for parameter, offset in zip(self._trained, self.layout.offsets, strict=True):
+        for parameter, offset in zip(self.trained, self.layout.offsets, strict=True):
             if parameter.grad is not None:
                 found[offset : offset + parameter.numel()] = parameter.grad.flatten()
         return found

@@ -16,6 +16,7 @@ def state_bytes(state: TrainState, strategy: StatePart) -> int:
     """Return what weights, gradients, optimizer and strategy take once the first step is done."""
     trained = [p for p in state.model.parameters() if p.requires_grad]
     held = [*state.model.parameters(), *state.model.buffers(), *strategy.buffers().values()]
+    held += [state.applied.ema] if state.applied.ema is not None else []
     return _bytes(held) + _bytes(trained) + max(_kept_bytes(state), _expected_bytes(state))
 
 

@@ -34,6 +34,7 @@ def prepare_state(configure: Configure) -> TrainState:
         swarm_seed=configure.swarm_seed,
         device=configure.device,
         batch_parts=configure.batch_parts,
+        recipe=configure.recipe,
     )
     layout = state.arena.layout
     if configure.layout_hash not in (b"", layout.layout_hash):
@@ -76,6 +77,7 @@ class Surroundings:
         self._rng = random.Random(f"{configure.shard_seed}/{state.step}/strategy")
         self._layout = state.arena.layout
         self._facts = facts_of(state.task)
+        self._probe = state.evaluate_at
         self._members: tuple[bytes, ...] = (self._self_id,)
         strategy.start(self._context())
 
@@ -98,4 +100,5 @@ class Surroundings:
             members=self._members,
             facts=self._facts,
             topology=graph_over(self._topology, len(self._members)),
+            probe=self._probe,
         )

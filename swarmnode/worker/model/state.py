@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,9 +13,11 @@ import torch
 from swarmnode.ipc.control import TakeShard
 from swarmnode.tasks.base import Task, seed_of
 from swarmnode.tasks.registry import load_task
+from swarmnode.wire.recipe import Recipe
 from swarmnode.worker.model.arena import Arena
 from swarmnode.worker.model.device import Device, choose_device, with_fastest_precision
 from swarmnode.worker.model.microbatch import MicroBatches
+from swarmnode.worker.model.recipe import AppliedRecipe
 
 
 @dataclass
@@ -31,10 +33,13 @@ class TrainState:
     step: int = 0
     tokens: int = 0
     batch_parts: int = 1  # into which a batch is cut from the beginning
+    recipe: Recipe | None = None  # of the swarm
     micro: MicroBatches = field(init=False)
+    applied: AppliedRecipe = field(init=False)
 
     def __post_init__(self) -> None:
         self.micro = MicroBatches(self.task, self.batch_parts)
+        self.applied = AppliedRecipe(self.recipe, self.optimizer, self.arena)
 
     def batches(self, shard_seed: int) -> Iterator[Any]:
         """Return this node's stream of batches from here on.
@@ -51,25 +56,29 @@ class TrainState:
         epoch_seed = seed_of(f"{self.swarm_seed}/epoch/{order.epoch}")
         return self.task.shard_batches(epoch_seed, order.index, order.n_shards)
 
-    def take_step(self, batch: Any) -> float:
-        """Take one step of local training; return its loss.
+    def take_step(self, *batches: Any) -> float:
+        """Take one step of local training on the mean loss of ``batches``; return that.
 
-        A batch whose loss is NaN or infinite is left out: it is no step.
+        Where it is NaN or infinite, they are left out: it is no step.
         """
-        value = self.backward(batch)
+        value = self.backward(*batches)
         if math.isfinite(value):
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-            self.count_step()
+            self.count_step(len(batches))
         return value
 
-    def backward(self, batch: Any) -> float:
-        """Return the loss; the parameters have its gradients, unless it is NaN or infinite."""
-        return self.micro.run(partial(self._accumulate, batch))
+    def backward(self, *batches: Any) -> float:
+        """Return the mean loss; the parameters have its gradients, clipped as the recipe says,
+        unless it is NaN or infinite."""
+        value = self.micro.run(partial(self._accumulate, batches))
+        if math.isfinite(value):
+            self.applied.clip()
+        return value
 
-    def _accumulate(self, batch: Any) -> float:
-        """Sum gradients up over the parts of a batch; none are left unless all went well."""
-        parts = self.micro.cut(batch)
+    def _accumulate(self, batches: Sequence[Any]) -> float:
+        """Sum gradients up over the parts of all batches; none are left unless all went well."""
+        parts = [part for batch in batches for part in self.micro.cut(batch)]
         n_examples = sum(n for _, n in parts)
         mean = 0.0
         is_whole = False
@@ -90,12 +99,12 @@ class TrainState:
             if not is_whole:
                 self.optimizer.zero_grad(set_to_none=True)
 
-    def loss_of(self, batch: Any) -> float:
-        """Return the loss of a batch, without gradients."""
-        return self.micro.run(partial(self._mean_loss, batch))
+    def loss_of(self, *batches: Any) -> float:
+        """Return the mean loss of batches, without gradients."""
+        return self.micro.run(partial(self._mean_loss, batches))
 
-    def _mean_loss(self, batch: Any) -> float:
-        parts = self.micro.cut(batch)
+    def _mean_loss(self, batches: Sequence[Any]) -> float:
+        parts = [part for batch in batches for part in self.micro.cut(batch)]
         n_examples = sum(n for _, n in parts)
         with torch.no_grad(), self.device.autocast():
             return math.fsum(
@@ -103,10 +112,10 @@ class TrainState:
                 for part, n in parts
             )
 
-    def count_step(self) -> None:
-        """A step was taken."""
+    def count_step(self, n_batches: int = 1) -> None:
+        """A step was taken, on so many batches."""
         self.step += 1
-        self.tokens += self.task.tokens_per_batch
+        self.tokens += n_batches * self.task.tokens_per_batch
 
     def evaluate(self) -> float:
         """Return the loss on the task's held-out probe."""
@@ -117,16 +126,34 @@ class TrainState:
         finally:
             self.model.train()
 
+    def evaluate_at(self, x: torch.Tensor) -> float:
+        """Return that loss of the parameters ``x``: [numel]; the model stays as it is."""
+        flat = self.arena.flat
+        with torch.no_grad():
+            before = flat.clone()
+            flat.copy_(x)
+            try:
+                return self.evaluate()
+            finally:
+                flat.copy_(before)
+
 
 def build_task(name: str, config: dict[str, Any], data_dir: str = "", *, source: str = "") -> Task:
     """Return an instance of task ``name``; see ``load_task``. Raises ConfigError."""
     return load_task(name, source=source)(config, data_dir=data_dir)
 
 
-def build_state(task: Task, *, swarm_seed: int, device: str, batch_parts: int = 1) -> TrainState:
+def build_state(
+    task: Task,
+    *,
+    swarm_seed: int,
+    device: str,
+    batch_parts: int = 1,
+    recipe: Recipe | None = None,
+) -> TrainState:
     """Build model and optimizer; the same ``swarm_seed`` gives the same parameters anywhere.
 
-    ``batch_parts``: into how many parts a batch is cut from the beginning.
+    ``batch_parts``: into how many parts a batch is cut from the beginning; ``recipe``: the swarm's.
 
     Raises:
         ConfigError: the device is not there, or the model cannot be trained together.
@@ -141,4 +168,13 @@ def build_state(task: Task, *, swarm_seed: int, device: str, batch_parts: int = 
     else:
         chosen = with_fastest_precision(chosen, task, model)
     optimizer = task.build_optimizer(model)
-    return TrainState(task, model, arena, optimizer, chosen, swarm_seed, batch_parts=batch_parts)
+    return TrainState(
+        task,
+        model,
+        arena,
+        optimizer,
+        chosen,
+        swarm_seed,
+        batch_parts=batch_parts,
+        recipe=recipe,
+    )

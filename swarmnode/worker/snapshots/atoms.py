@@ -35,7 +35,7 @@ from swarmnode.tensor.snapshot_format import About
 from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.snapshots.tensorfile import Tensors
 
-MODEL, OPTIMIZER, STRATEGY = "model/", "optimizer/", "strategy/"
+MODEL, OPTIMIZER, STRATEGY, EMA = "model/", "optimizer/", "strategy/", "ema/"
 
 # |m| / sqrt(v), which the betas bound: 7.3 for .9 and .999, 32 for .9 and .99999.
 ADAM_STEP_MAX = 1e4
@@ -75,7 +75,15 @@ def atoms(state: TrainState, strategy: StatePart) -> Tensors:
         tensors[MODEL + name] = tensor
     for name, tensor in strategy.buffers().items():
         tensors[STRATEGY + name] = tensor
+    for name, tensor in mean_weights(state).items():
+        tensors[EMA + name] = tensor
     return tensors
+
+
+def mean_weights(state: TrainState) -> Tensors:
+    """Return the mean of each trained parameter over the last steps, where the recipe has one."""
+    ema = state.applied.ema
+    return {} if ema is None else state.arena.views_of(ema)
 
 
 def weights(model: torch.nn.Module) -> Tensors:
@@ -106,6 +114,7 @@ class Found:
         weights: parameters and buffers of the model, by their names there.
         tensors, values: all of the file, the optimizer's among them by their atoms' names.
         buffers: of the strategy.
+        means: of the weights over the last steps, by their names in the model.
         is_a_peers: it was fetched; one's own was in range when it was written, unless the
             disk or somebody at it has changed it.
     """
@@ -114,6 +123,7 @@ class Found:
     tensors: Tensors
     values: Mapping[str, Any]
     buffers: Tensors
+    means: Tensors
     is_a_peers: bool
 
 
@@ -126,12 +136,14 @@ def _reasons(state: TrainState, strategy: StatePart, found: Found) -> Iterator[s
     """Give one verdict after the other; the cheap ones of counts do not wait for the vectors."""
     buffers = {STRATEGY + name: tensor for name, tensor in found.buffers.items()}
     yield not_finite(buffers)
+    yield not_finite({EMA + name: tensor for name, tensor in found.means.items()})
     yield strategy.check_received(found.buffers)
     yield from _weight_reasons(state, found.weights)
     yield from _optimizer_reasons(state, found)
     if found.is_a_peers:
         own = state.arena.flat
         yield too_large({name: found.weights[name] for name in state.arena.names}, own)
+        yield too_large({EMA + name: tensor for name, tensor in found.means.items()}, own)
         yield too_large({n: t for n, t in buffers.items() if t.numel() >= own.numel()}, own)
 
 

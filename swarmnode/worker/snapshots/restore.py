@@ -20,7 +20,16 @@ from swarmnode.errors import ConfigError, CorruptRecord, SpecMismatch
 from swarmnode.strategies.parts import StatePart
 from swarmnode.tensor.snapshot_format import FETCHED_NAME, About, find_snapshots
 from swarmnode.worker.model.state import TrainState
-from swarmnode.worker.snapshots.atoms import MODEL, OPTIMIZER, STRATEGY, Found, refusal, weights
+from swarmnode.worker.snapshots.atoms import (
+    EMA,
+    MODEL,
+    OPTIMIZER,
+    STRATEGY,
+    Found,
+    mean_weights,
+    refusal,
+    weights,
+)
 from swarmnode.worker.snapshots.tensorfile import Tensors, read_tensors, write_tensors
 
 _log = logging.getLogger(__name__)
@@ -45,13 +54,16 @@ def load_snapshot(path: Path, state: TrainState, strategy: StatePart) -> None:
     if is_fetched:
         shipped = strategy.shipped()
         buffers = {name: tensor for name, tensor in buffers.items() if name in shipped}
-    found = Found(matching, tensors, about.optimizer_values, buffers, is_a_peers=is_fetched)
+    means = _fitting_means(state, tensors)
+    found = Found(matching, tensors, about.optimizer_values, buffers, means, is_a_peers=is_fetched)
     why = refusal(state, strategy, found)
     if why:
         raise CorruptRecord(f"{path} is damaged: {why}", path=str(path))
     _restore_optimizer(state, tensors, about.optimizer_values)
     _copy_weights(state, matching)
     with torch.no_grad():
+        for name, mean in mean_weights(state).items():
+            mean.copy_(means.get(name, matching[name]))
         if is_fetched:
             strategy.join(buffers)
         else:
@@ -97,6 +109,8 @@ def export_weights(tensors: Tensors, about: About, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.safetensors"
     kept = {name.removeprefix(MODEL): t for name, t in tensors.items() if _is_weight(name)}
+    # Where the recipe has a mean over the last steps, that is the model.
+    kept |= {name.removeprefix(EMA): t for name, t in tensors.items() if name.startswith(EMA)}
     write_tensors(path, kept, msgspec.structs.replace(about, optimizer_values={}))
     return path
 
@@ -188,6 +202,17 @@ def _copy_into(own: dict[str, Any], found: Mapping[str, Any]) -> None:
             value.copy_(found[key])
         else:
             own[key] = found[key]
+
+
+def _fitting_means(state: TrainState, tensors: Tensors) -> Tensors:
+    """Return what the file has of the mean over the last steps; what it lacks begins anew."""
+    wanted = mean_weights(state)
+    found = {name: tensors.get(EMA + name) for name in wanted}
+    return {
+        name: mean
+        for name, mean in found.items()
+        if mean is not None and mean.shape == wanted[name].shape
+    }
 
 
 def _fitting_buffers(strategy: StatePart, tensors: Tensors) -> Tensors:

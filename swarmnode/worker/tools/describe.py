@@ -83,6 +83,7 @@ def describe_state(
         "members_max": members_max(built.meeting(built.config)),
         "codecs": codecs_sent(built.meeting(built.config), codec),
         "data_hash": task.data_hash(),
+        "recipe": msgspec.to_builtins(task.recipe()),
     }
 
 

@@ -12,45 +12,45 @@ from swarmnode.strategies.parts import StepPart
 from swarmnode.worker.model.state import TrainState
 
 
-def local_step(state: TrainState, strategy: StepPart, batch: Any) -> float:
-    """Take one local step on ``batch``; return its loss.
+def local_step(state: TrainState, strategy: StepPart, *batches: Any) -> float:
+    """Take one local step on the mean loss of ``batches``; return that.
 
-    A batch whose loss is NaN or infinite is left out: it is no step.
+    Where it is NaN or infinite, they are left out: it is no step.
     """
     probe = strategy.gradient_point()
     if probe is not None:
-        return _by_losses(state, probe, batch)
+        return _by_losses(state, probe, *batches)
     if strategy.needs is Needs.GRADIENT:
-        return _by_gradient(state, strategy, batch)
+        return _by_gradient(state, strategy, *batches)
     if strategy.needs is Needs.NOTHING:
-        return state.take_step(batch)
+        return state.take_step(*batches)
     before = state.arena.flat.clone()
-    loss = state.take_step(batch)
+    loss = state.take_step(*batches)
     if math.isfinite(loss):
         strategy.local_update(before.sub_(state.arena.flat))
     return loss
 
 
-def _by_gradient(state: TrainState, strategy: StepPart, batch: Any) -> float:
-    loss = state.backward(batch)
+def _by_gradient(state: TrainState, strategy: StepPart, *batches: Any) -> float:
+    loss = state.backward(*batches)
     if math.isfinite(loss):
         gradient = state.arena.gradient()
         state.optimizer.zero_grad(set_to_none=True)
         with torch.no_grad():
             strategy.local_update(gradient)
-        state.count_step()
+        state.count_step(len(batches))
     return loss
 
 
-def _by_losses(state: TrainState, probe: Probe, batch: Any) -> float:
+def _by_losses(state: TrainState, probe: Probe, *batches: Any) -> float:
     """Let the strategy look at the loss where it likes, each time with the same randomness."""
     seed = int(torch.randint(2**62, ()))
 
     def loss_here() -> float:
         torch.manual_seed(seed)  # other dropout would be a difference of its own
-        return state.loss_of(batch)  # which never fails for memory halfway through a probe
+        return state.loss_of(*batches)  # which never fails for memory halfway through a probe
 
     loss = probe(loss_here)
     if math.isfinite(loss):
-        state.count_step()
+        state.count_step(len(batches))
     return loss

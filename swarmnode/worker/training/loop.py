@@ -11,7 +11,7 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from swarmnode import limits
@@ -30,6 +30,7 @@ from swarmnode.ipc.control import (
     Share,
     Stop,
     Stray,
+    SwarmProgress,
     TakeShard,
     TakeView,
     ToWorker,
@@ -49,6 +50,7 @@ from swarmnode.worker.snapshots.saver import Saver
 from swarmnode.worker.training.clocks import Clocks, share_of
 from swarmnode.worker.training.feed import Feed
 from swarmnode.worker.training.learn import local_step
+from swarmnode.worker.training.progress import SwarmCount
 
 # One bad batch may overflow; this many in a row mean that the model is lost.
 DIVERGED_STEPS = 5
@@ -81,9 +83,10 @@ class Loop:
         self.share = share_of(state.device)
         self.feed = Feed(state.shard_batches, channel.send)
         self.merges = Merges(state, channel.send)
+        self.swarm = SwarmCount()
         self.steps_max = steps_max
         self.rung: Sequence[Intent] = ()  # what the clock made due last
-        self.paused = self.stopping = False
+        self.paused = self.stopping = self.has_ended = False
         self.bad_steps = 0
 
     def run(self, shard_seed: int) -> None:
@@ -98,8 +101,9 @@ class Loop:
                 self.listen()
                 if not self.is_resting:
                     if not self.clocks.rest_s() and not self.share.rest_s():
-                        self.train_step(self.feed.next_batch(own))
+                        self.train_step(*self.next_batches(own))
                     self.ring_clock()
+                self.see_end()
                 self.keep_books()
         self.end()
 
@@ -113,21 +117,44 @@ class Loop:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps are done; peers may still exchange with what was learnt."""
-        return 0 < self.steps_max <= self.state.step
+        """Whether all steps are done; peers may still exchange with what was learnt.
+
+        Those of the swarm are done at its target, and are not if that is moved on.
+        """
+        return self.at_target or 0 < self.steps_max <= self.state.step
+
+    @property
+    def at_target(self) -> bool:
+        """Whether the swarm has trained as much as it was to."""
+        return self.swarm.is_at_target(self.state.tokens)
+
+    @property
+    def swarm_tokens(self) -> float:
+        """How far the swarm is now."""
+        return self.swarm.tokens(self.state.tokens)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nobody has said yet how far the swarm is, which its recipe goes by."""
+        return self.state.recipe is not None and not self.swarm.is_known
 
     @property
     def is_resting(self) -> bool:
         """Whether no step follows, as far as anybody knows."""
-        return self.paused or self.finished or self.stopping
+        return self.paused or self.finished or self.stopping or self.is_waiting
 
     # --- a step --------------------------------------------------------------------------
 
-    def train_step(self, batch: Any) -> None:
+    def next_batches(self, own: Iterator[Any]) -> list[Any]:
+        """Return the batches of the next step."""
+        return [self.feed.next_batch(own) for _ in range(self.state.applied.batches_per_step)]
+
+    def train_step(self, *batches: Any) -> None:
         """Take one step of local training, and see what it makes due."""
         started = time.perf_counter()
         self.strategy.flow(self.clocks.begin_step())
-        loss = local_step(self.state, self.strategy, batch)
+        self.set_lr()
+        loss = local_step(self.state, self.strategy, *batches)
         self.after_step(loss, time.perf_counter() - started)
 
     def after_step(self, loss: float, seconds: float) -> None:
@@ -140,13 +167,28 @@ class Loop:
         self.bad_steps = 0
         self.reporter.note_step(loss, seconds + self.share.rest_s())
         self.merge_due()
+        self.state.applied.average(self.swarm_tokens)
         step = self.state.step
         info = StepInfo(step, self.clocks.t, loss, seconds)
         self.intents.post(self.strategy.after_step(info), self.state)
-        if self.finished:
-            self.intents.post(self.strategy.finalize(), self.state)
-        if step % self.state.task.eval_every_steps == 0 or self.finished:
+        if step % self.state.task.eval_every_steps == 0 and not self.finished:
             self.evaluate()
+        self.see_end()
+
+    def see_end(self) -> None:
+        """Do what follows the last step; at the swarm's target, others may have taken that."""
+        finished, self.has_ended = self.has_ended, self.finished
+        if self.has_ended and not finished:
+            self.intents.post(self.strategy.finalize(), self.state)
+            self.evaluate()
+            self.reporter.report_soon()
+
+    def set_lr(self) -> None:
+        """Take the next step with the learning rate of the whole swarm."""
+        swarm, tokens = self.swarm, self.swarm_tokens
+        self.state.applied.set_lr(tokens, swarm.horizon, swarm.members(tokens))
+        if self.state.recipe is not None:
+            self.state.task.progressed(tokens, swarm.horizon.target_tokens)
 
     def evaluate(self) -> None:
         """Measure the loss on the task's probe."""
@@ -177,7 +219,9 @@ class Loop:
         """Save and report as far as that is due."""
         if not self.stopping:
             self.saver.save_when_due(self.state, self.strategy, last=self.finished)
-        self.reporter.report_when_due(self.state, paused=self.paused, finished=self.finished)
+        self.reporter.report_when_due(
+            self.state, paused=self.paused, finished=self.finished, at_target=self.at_target
+        )
 
     # --- messages ------------------------------------------------------------------------
 
@@ -211,6 +255,8 @@ class Loop:
                 self.strategy.on_stray()
             case RoundSteps():
                 self.strategy.set_round_steps(message.steps)
+            case SwarmProgress():
+                self.swarm.tell(message)
             case SaveSnapshot():
                 self.saver.ask(message.request)
             case TakeShard():

@@ -46,7 +46,7 @@ class OuterLoop(Loop):
     @property
     def is_resting(self) -> bool:
         """Whether no step may follow now; one that has taken all its steps is told to end."""
-        return self.paused or self.stopping or self.is_leaving
+        return self.paused or self.stopping or self.is_leaving or self.is_waiting
 
     @property
     def is_over(self) -> bool:
@@ -66,8 +66,14 @@ class OuterLoop(Loop):
 
         Raises:
             Diverged: it was not finite for several steps.
+            ConfigError: something else than the swarm's recipe sets the learning rate.
             DaemonGone: there is no node any more.
         """
+        if self.state.applied.is_fought:
+            raise ConfigError(
+                "expected the learning rate that the swarm's recipe sets, something else has"
+                " changed it: train without a scheduler of your own, or in a swarm without a recipe"
+            )
         seconds = time.perf_counter() - self._began_s
         if self._before is not None:
             with torch.no_grad():
@@ -108,11 +114,14 @@ class OuterLoop(Loop):
 
     def _wait_turn(self) -> None:
         """Serve the daemon until a step may be taken, or none will be."""
-        while not self.stopping and (self.paused or self.clocks.rest_s() or self.share.rest_s()):
+        while not self.stopping and (
+            self.paused or self.is_waiting or self.clocks.rest_s() or self.share.rest_s()
+        ):
             self.listen()
             self.ring_clock()
             self.keep_books()
         self.strategy.flow(self.clocks.begin_step())
+        self.set_lr()
         if self.strategy.needs is Needs.STEP:
             self._before = self.state.arena.flat.clone()
         self._began_s = time.perf_counter()

@@ -128,9 +128,9 @@ def test_a_failed_create_leaves_the_name_free(tmp_path: Path) -> None:
             "in diloco all who are present meet at once",
         ),
         (
-            ("--task", "synthetic", "--strategy", "diloco", "--members", "17"),
+            ("--task", "synthetic", "--strategy", "one-byte", "--members", "17"),
             2,
-            "--members: expected at most 16 for diloco",
+            "--members: expected at most 16 for one-byte",
         ),
         (("--task", "synthetic", "--set", "lr=NaN"), 2, "setting lr: expected `float`"),
         (("--task", "bytes-lm", "--set", "dim=2000000000"), 1, "out of memory"),

@@ -24,10 +24,7 @@ GROUP_MEAN = re.compile(r"group mean tag=outer round=(\d+) members=\d result=(\w
 
 @dataclass(frozen=True)
 class Case:
-    """One strategy on `synthetic`, and when a node has done enough with it.
-
-    Rounds of group means are so long that a mean fits in, also where every core is busy.
-    """
+    """One strategy on `synthetic`, and when a node has done enough with it."""
 
     strategy: str
     settings: dict[str, Any]
@@ -45,11 +42,14 @@ def rounds_closed(times: int) -> Callable[[Status], bool]:
     return lambda s: s["strategy"].get("rounds_closed", 0) >= times
 
 
+IN_GROUPS = {"meet": "group", "gamma": 0.0, "nesterov": True, "momentum": 0.6, "local_share": 0.0}
 CASES = (
     Case("streaming", {"every": 64}, exchanged(8)),
+    Case("streaming", {"every": 64, **IN_GROUPS}, exchanged(8)),
     Case("noloco", {"every": 64}, exchanged(4)),
     Case("a2cid2", {"rate": 0.05}, exchanged(8)),
-    Case("diloco", {"every": 1000}, exchanged(3), task={"batch": 256, "lr": 0.002}),
+    Case("diloco", {"every": 250}, exchanged(3), task={"batch": 256, "lr": 0.002}),
+    Case("sparse", {"every": 250, "kept": 256}, exchanged(3), task={"batch": 256, "lr": 0.002}),
     # A zeroth-order step is noisy in proportion to the parameters.
     Case("one-byte", {"lr": 0.005}, rounds_closed(40), dim=64, task={"batch": 64}),
 )
@@ -60,7 +60,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(
     params=CASES,
-    ids=lambda case: case.strategy,
+    ids=lambda case: f"{case.strategy}-{case.settings.get('meet', 'all')}",
 )
 def case(request: pytest.FixtureRequest) -> Case:
     found: Case = request.param

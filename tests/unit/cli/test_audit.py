@@ -110,3 +110,40 @@ def test_a_node_that_never_came_back_is_named() -> None:
 
 def test_a_partner_whose_history_is_not_there_proves_nothing() -> None:
     expect(audit_histories({"a": good("1", "elsewhere")}))
+
+
+# --- group means --------------------------------------------------------------------------------
+
+
+def mean(xid: str, present: str, result: str = "aa") -> list[Entry]:
+    entry = {"event": "finished", "xid": xid, "present": list(present), "result": result, "boot": 1}
+    return [{**entry, "outcome": "committed"}, merged(xid)]
+
+
+def no_mean(xid: str) -> Entry:
+    entry = {"event": "finished", "xid": xid, "present": [], "result": "", "boot": 1}
+    return {**entry, "outcome": "aborted"}
+
+
+def test_a_group_mean_that_all_hold_alike_is_fine() -> None:
+    audit = audit_histories({node: mean("1", "abc") for node in "abc"})
+    expect(audit)
+    assert (audit.committed, audit.left_behind) == (1, 0)
+
+
+def test_two_results_of_one_mean_are_half_applied() -> None:
+    histories = {"a": mean("1", "abc"), "b": mean("1", "abc"), "c": mean("1", "abc", "bb")}
+    expect(audit_histories(histories), half_applied=("1",))
+
+
+def test_a_contributor_that_did_not_finish_is_left_behind_and_breaks_no_promise() -> None:
+    audit = audit_histories({"a": mean("1", "abc"), "b": mean("1", "abc"), "c": [no_mean("1")]})
+    expect(audit)
+    assert (audit.committed, audit.aborted, audit.left_behind) == (1, 0, 1)
+
+
+def test_a_mean_that_is_not_merged_counts_as_any_exchange() -> None:
+    histories = {"a": mean("1", "ab")[:1], "b": mean("1", "ab")}
+    expect(audit_histories(histories), unconfirmed=1)
+    histories["a"] += [gone("1")]
+    expect(audit_histories(histories), lost_in_kill=1)

@@ -36,6 +36,7 @@ DESCRIBED: dict[str, Any] = {
     "strategy_settings": {},
     "codecs": ["Q8B64"],
     "members_max": 0,
+    "recipe": {},
 }
 OTHER_DATA = "trains on other data than its creator"
 

@@ -24,7 +24,7 @@ from swarmnode.strategies.registry import find_strategy
 from swarmnode.tensor.formats import find_format
 from tests.unit.cli.test_trust import manifest
 
-NAMES = ("a2cid2", "dadao", "diloco", "noloco", "one-byte", "pair-average", "streaming")
+NAMES = ("a2cid2", "dadao", "diloco", "noloco", "one-byte", "pair-average", "sparse", "streaming")
 
 
 def fit(
@@ -104,14 +104,20 @@ def test_one_byte_sends_no_vector() -> None:
         fit("one-byte", codec)
 
 
-def test_all_in_one_group_are_sixteen_at_most() -> None:
-    groups = (("diloco", {}), ("streaming", {"meet": "group"}), ("one-byte", {}))
-    for name, settings in groups:
-        fit(name, members=16, **settings)
-        fit(name, **settings)  # nobody has said how many
-        with pytest.raises(ConfigError, match=f"expected at most 16 for {name}, .* got 17"):
-            fit(name, members=17, **settings)
-    for name in ("streaming", "pair-average", "noloco", "a2cid2"):
+def test_a_gathering_feeds_back_what_it_did_not_send() -> None:
+    fit("sparse", "Q8B64", kept=64)
+    with pytest.raises(ConfigError, match="TK2: it needs error feedback, which sparse does not do"):
+        fit("sparse", "TK2")
+
+
+def test_those_who_agree_on_each_round_have_a_largest_number() -> None:
+    for name, most in (("one-byte", 16), ("sparse", 32)):
+        fit(name, members=most)
+        fit(name)  # nobody has said how many
+        with pytest.raises(ConfigError, match=rf"expected at most {most} for {name}, .* got"):
+            fit(name, members=most + 1)
+    fit("streaming", members=64, meet="group")
+    for name in ("diloco", "streaming", "pair-average", "noloco", "a2cid2"):
         fit(name, members=4096)
 
 
@@ -192,8 +198,8 @@ def test_trust_says_what_the_strategies_say(name: str, settings: dict[str, Any])
     if name != "dadao":
         assert said.every_steps == pytest.approx(meeting.every_steps)
     codecs = [find_format(sent.codec or "Q8B64") for sent in meeting.sent]
-    if meeting.kind is Kind.GROUP:  # and sums as they are
-        codecs += [find_format("RAW32")] * len(codecs)
+    if meeting.kind is Kind.GROUP:  # and sums
+        codecs += codecs
     assert list(said.sent) == codecs
 
 

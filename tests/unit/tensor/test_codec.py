@@ -20,6 +20,7 @@ NMSE_BOUNDS = {
     "E3M0": (4.0e-2, 4.3e-2),
     "SIGN64": (0.35, 0.38),
     "TK4": (0.87, 0.89),
+    "TK2": (0.87, 0.89),
 }
 # The largest error, as a share of the largest value of a vector from N(0, 1).
 ERROR_BOUNDS = {
@@ -30,6 +31,7 @@ ERROR_BOUNDS = {
     "E3M0": 0.415,
     "SIGN64": 1.0,
     "TK4": 1.0,
+    "TK2": 1.0,
 }
 # Bytes that no encoder writes, where they begin, and what is said of them.
 HOSTILE_BYTES = {
@@ -40,6 +42,7 @@ HOSTILE_BYTES = {
     "E3M0": (-2, b"\x88\x80", "a code is outside the range"),
     "SIGN64": (0, b"\x80\xff", "a scale is negative, not finite or too large"),
     "TK4": (-2, b"\x88\x08", "a code is outside the range"),
+    "TK2": (0, b"\x01\x78", "a scale is negative, not finite or too large"),
 }
 
 
@@ -67,6 +70,10 @@ def codec(request: pytest.FixtureRequest) -> Codec:
         ("TK4", 1, 130),
         ("TK4", 4097, 260),
         ("TK4K2048", 4097, 8196),
+        ("TK2", 1, 86),
+        ("TK2K8", 4097, 38),
+        ("TK2K1000", 4096, 759),
+        ("TK2K2048", 4097, 2 * 1286),
     ],
 )
 def test_payload_sizes(name: str, n_elems: int, size_bytes: int) -> None:
@@ -74,7 +81,7 @@ def test_payload_sizes(name: str, n_elems: int, size_bytes: int) -> None:
 
 
 def test_bits_per_element_count_the_scale() -> None:
-    expected = [32, 16, 8.25, 4.25, 4.125, 1.25, 0.25390625]
+    expected = [32, 16, 8.25, 4.25, 4.125, 1.25, 0.25390625, 0.16796875]
     assert [get_codec(name).bits_per_elem for name in CODEC_NAMES] == expected
 
 
@@ -208,9 +215,12 @@ def test_weights_must_be_finite(codec: Codec, weight: float) -> None:
             codec.merge(payload, target, *weights)
 
 
-@pytest.mark.parametrize("name", ["Q5", "TK4K64", "TK4K3", "TK4K0", "TK4K2050", "TK4K", "tk4"])
+@pytest.mark.parametrize(
+    "name",
+    ["Q5", "TK4K64", "TK4K3", "TK4K0", "TK4K2050", "TK4K", "tk4", "TK2K64", "TK2K4", "TK2K2056"],
+)
 def test_unknown_names_list_the_choices(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"no codec '{name}': choose RAW32, BF16, .* or TK4"):
+    with pytest.raises(ConfigError, match=f"no codec '{name}': choose RAW32, BF16, .* or TK2"):
         get_codec(name)
 
 

@@ -15,11 +15,11 @@ FLOAT_MAX = np.finfo(np.float32).max
 
 
 def test_who_needs_it() -> None:
-    assert NAMES == ["SIGN64", "TK4"]
+    assert NAMES == ["SIGN64", "TK4", "TK2"]
     assert get_codec("TK4K512").needs_error_feedback
 
 
-@pytest.mark.parametrize("name", ["SIGN64", "TK4", "TK4K1024", "Q4B64"])
+@pytest.mark.parametrize("name", ["SIGN64", "TK4", "TK4K1024", "TK2", "Q4B64"])
 def test_what_was_sent_and_the_residual_sum_up_to_what_was_given(name: str) -> None:
     """1000 steps: sum of sent + e = sum of given."""
     codec = get_codec(name)

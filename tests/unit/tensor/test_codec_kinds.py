@@ -10,7 +10,7 @@ from swarmnode.tensor.codec import Codec, available_isas, get_codec
 from tests.unit.tensor.codec_kit import decoded, encoded
 
 FLOAT_MAX = np.finfo(np.float32).max
-BLOCK_NAMES = ("Q8B64", "Q4B64", "E3M0", "SIGN64", "TK4")
+BLOCK_NAMES = ("Q8B64", "Q4B64", "E3M0", "SIGN64", "TK4", "TK2")
 
 
 @pytest.fixture(params=available_isas())
@@ -197,3 +197,34 @@ def test_tk4_refuses_positions_that_do_not_ascend(isa: str) -> None:
         payload[2:5] = positions.to_bytes(3, "little")
         with pytest.raises(MalformedMessage, match="positions do not ascend"):
             codec.validate(payload, 4096)
+
+
+def test_tk2_has_two_sizes_for_the_largest_in_order_of_place(isa: str) -> None:
+    codec = get_codec("TK2K8", isa)
+    values = np.zeros(4500, dtype=np.float32)
+    places = [4095, 7, 12, 300, 9, 4, 70, 71]
+    values[places] = [-8.0, 8.0, 8.0, -8.0, 1.0, -1.0, 1.0, 1.0]
+    values[5] = 0.5
+    result = roundtrip(codec, values)
+    assert np.sort(places).tolist() == result[:4096].nonzero()[0].tolist()
+    assert np.allclose(result[places], values[places], rtol=2.0**-8)
+    assert codec.needs_error_feedback
+
+
+def test_tk2_levels_are_the_means_of_what_they_stand_for(isa: str) -> None:
+    codec = get_codec("TK2K8", isa)
+    values = np.zeros(4096, dtype=np.float32)
+    values[:8] = [10.0, -11.0, 12.0, 13.0, 100.0, 102.0, -104.0, 106.0]
+    result = roundtrip(codec, values)
+    assert np.allclose(result[:8], np.sign(values[:8]) * ([11.5] * 4 + [103.0] * 4), rtol=2.0**-10)
+
+
+@pytest.mark.parametrize("high", [b"\x7f\x80", b"\xff\x01", b"\x7f\0"])
+def test_tk2_refuses_another_number_of_positions_or_one_above_the_tile(
+    high: bytes, isa: str
+) -> None:
+    codec = get_codec("TK2K8", isa)
+    payload = encoded(codec, np.ones(4096, dtype=np.float32))
+    payload[15:17] = high
+    with pytest.raises(MalformedMessage, match="positions do not ascend, or are too many"):
+        codec.validate(payload, 4096)

@@ -30,7 +30,9 @@ from swarmnode.strategies.a2cid2 import A2CiD2
 from swarmnode.strategies.base import Intent, Kind, Selector, Strategy, View
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.one_byte import OneByte
+from swarmnode.strategies.sparse import Sparse
 from swarmnode.strategies.streaming import Streaming
+from swarmnode.tensor.codec import get_codec
 from swarmnode.worker.training.clocks import CLOCK_RINGS_MAX
 from tests.kits.worker_kit import DIM, ME, PEER, THIRD, XID, Rig
 
@@ -429,6 +431,35 @@ def test_a_group_brings_the_mean_of_those_who_were_present(noted):
     assert exchange.sent["x"].tolist() == [1.0] * DIM
     assert dict(exchange.got) == {}
     assert noted.strategy.of("accept") == []
+
+
+def test_a_gathering_brings_the_messages_of_those_who_were_present(make_rig):
+    rig = make_rig(strategy=Sparse, settings={"every": 2, "kept": 64})
+    rig.step(2)
+    intent = next(each for each in rig.received(PostedIntent) if each.kind == "gather")
+    ready = rig.ask(intent, peer=None)
+    own, room = rig.halves(ready)
+    codec = get_codec("TK2")
+    payloads = []
+    for sign in (1.0, -1.0, 1.0):
+        payload = bytearray(codec.payload_bytes(DIM))
+        codec.encode((own[:DIM] * sign).numpy(), payload)
+        payloads.append(bytes(payload))
+    coded = b"".join(payloads)
+    memoryview(room.numpy()).cast("B")[: len(coded)] = coded
+    codec.decode(payloads[0], own[:DIM].numpy())
+    sent, phi = own[:DIM].clone(), rig.strategy.phi.clone()
+    rig.apply(ready, peer=None, present=(ME, PEER, THIRD))
+    torch.testing.assert_close(rig.strategy.phi, phi - 2.0 * sent / 3, atol=1e-6, rtol=1e-5)
+    assert rig.strategy.lineage[0] == 1
+
+
+def test_the_public_probe_says_what_parameters_are_worth_and_changes_nothing(noted):
+    before, worth = noted.x.clone(), noted.state.evaluate()
+    probe = noted.strategy.ctx.probe
+    assert probe(noted.x.clone()) == worth
+    assert probe(noted.x + 1.0) != worth
+    assert torch.equal(noted.x, before)
 
 
 def test_several_views_lie_one_after_the_other(make_rig):

@@ -11,6 +11,11 @@ when the roll closes. How long it stays open follows from how often this node wa
 GROUP_ENLIST_SHARE. Before that is known it is GROUP_ENLIST_S_MAX, for workers that start together
 build their models at different speed; the next intent takes the place of one that still waits.
 
+Means of a lineage are named by what they stand on, not by the round of a node: whoever stands
+behind the same mean makes the next together, each when it is due there. A quorum of the members
+that live closes it; else nothing comes of it, and it is tried again when it is due again, by
+another name (``attempts``). So parts of a swarm that do not see each other do not both go on.
+
 A group holds GROUP_MEMBERS_MAX. Where more train, those with the smallest ids have its places, and
 the others train beside it and catch up: two groups of one round would be two lineages for good.
 """
@@ -26,13 +31,15 @@ from typing import TYPE_CHECKING
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.exchange.group.attempts import Attempts
 from swarmnode.daemon.exchange.group.payload import (
     FLOAT32_BYTES,
     GroupPayload,
+    count_grains,
     cut_chunks,
-    cut_pieces,
 )
 from swarmnode.daemon.exchange.group.runs import GroupRuns
+from swarmnode.daemon.exchange.history import MeanEnded
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
@@ -50,6 +57,7 @@ if TYPE_CHECKING:
 GROUP_SERVICE = "group"
 _log = get_logger("swarmnode.daemon.exchange")
 _Topic = tuple[str, int]  # tag, fragment
+_WHOLE = -1  # all fragments
 # One round that comes to nothing is a straggler's. From the second in a row on, and after so long
 # that rounds of a second may miss a few, it is no accident.
 _FAILED_MIN = 2
@@ -65,6 +73,35 @@ class Failing:
     why: str = ""  # of the last
 
 
+class Failures:
+    """Rounds that come to nothing, one after the other, by what they are of; bounded as intents."""
+
+    def __init__(self) -> None:
+        self._failing: dict[_Topic, Failing] = {}
+
+    def note(self, topic: _Topic, since: float, why: str) -> None:
+        """A round that began at ``since`` came to nothing."""
+        before = self._failing.get(topic, Failing(since))
+        self._failing[topic] = replace(before, rounds=before.rounds + 1, why=why)
+
+    def forget(self, topic: _Topic) -> None:
+        """A round counted."""
+        self._failing.pop(topic, None)
+
+    def clear(self) -> None:
+        """The next worker begins anew."""
+        self._failing.clear()
+
+    def look(self, now: float, *others: Failing) -> Failing:
+        """Return what comes to nothing again and again for the longest; ``others`` count too."""
+        found = [
+            each
+            for each in self._failing.values()
+            if each.rounds >= _FAILED_MIN and now - each.since >= _FAILED_S_MIN
+        ]
+        return min((*found, *others), key=lambda each: each.since, default=Failing(now))
+
+
 class Groups:
     """The IntentHandler of group means.
 
@@ -75,6 +112,7 @@ class Groups:
 
     Attributes:
         on_mean: told of each mean over whom it is.
+        on_record: one line of history.
         on_intent: told of each round that begins.
         on_worker_gone: told that the next worker begins anew.
         on_end: told of each round's end, and whether its mean is applied.
@@ -103,10 +141,12 @@ class Groups:
         self._partners = partners
         self._lessor = lessor
         self._env = env
-        self._running: dict[bytes, _Topic] = {}
+        self._running: dict[bytes, tuple[_Topic, float]] = {}  # and since when
         self._newest: dict[_Topic, bytes] = {}  # bounded as intents are, like the next
+        self._attempts: dict[_Topic, Attempts] = {}  # of means in a lineage
         self._posted_at: dict[_Topic, float] = {}
-        self._failing: dict[_Topic, Failing] = {}
+        self._graces: dict[_Topic, float] = {}  # how long the roll of a topic stays open
+        self._failures = Failures()
         self._is_known = False  # to the worker, or it is dead: nothing came of the intent
         self.runs = GroupRuns(
             GROUP_SERVICE,
@@ -118,6 +158,7 @@ class Groups:
             called=self._called,
         )
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
+        self.on_record: Callable[[MeanEnded], None] = lambda _mean: None
         self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None
@@ -132,53 +173,23 @@ class Groups:
 
     def intent_posted(self, intent: PostedIntent) -> None:
         """Look for others that want the same; an earlier intent that still waits is given up."""
-        topic = (intent.tag, intent.fragment)
+        topic = _topic(intent)
         self._replace(topic)
         self.on_intent(intent)
-        members, is_full = self._members(intent)
-        self.is_beside = self._self_id not in members
-        if self.is_beside:
-            self.refused_total += 1
-            self._failing.pop(topic, None)
-            self._lessor.drop(intent, f"busy: {len(members)} others have all places of the group")
-            self.on_end(False)
-            return
         enlist_s = self._enlist_s(topic)
-        gid = events.group_id(
-            self._key, intent.tag, intent.fragment, intent.round, intent.base_version
-        )
-        pieces = cut_pieces(cut_chunks(intent, self._codec_name))
-        if not pieces or not self.runs.may_begin(gid):
-            self.refused_total += 1
-            why = "round: it is over here, or too many run at once"
-            self._note_failure(topic, why)
-            self._lessor.drop(intent, why)
-            return
-        self._running[gid] = topic
-        self._newest[topic] = gid
-        begin = events.Begin(
-            gid,
-            members,
-            len(pieces),
-            intent.weight,
-            enlist_s,
-            transfer_limit_s(intent.numel),
-            # There may be more members than are known here, who think that others have the places.
-            electorate=members if is_full else (),
-        )
-        ended = partial(self._ended, intent, gid)
-        cargo = GroupPayload(
-            intent, pieces, self._lessor, self._self_id, ended, self._note_refused_payload
-        )
-        self.runs.begin(begin, cargo)
+        if intent.lineage is not None:
+            attempts = self._attempts.setdefault(topic, Attempts(self._key, intent))
+            attempts.post(intent)
+        self._begin(intent, topic, enlist_s)
 
     def worker_gone(self) -> None:
         """Leave all runs: the payload, and the room for the mean, were the worker's."""
         for gid in list(self._running):
             self._give_up_quietly(gid, "the worker went away")
         self._newest.clear()
+        self._attempts.clear()
         self._posted_at.clear()
-        self._failing.clear()
+        self._failures.clear()
         self.is_beside = False
         self.on_worker_gone()
 
@@ -187,6 +198,52 @@ class Groups:
         self.runs.members_changed()
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _gid(self, intent: PostedIntent, topic: _Topic) -> bytes:
+        if topic in self._attempts:
+            return self._attempts[topic].gid
+        tag, fragment, number = intent.tag, intent.fragment, intent.round
+        return events.group_id(self._key, tag, fragment, number, intent.base_version)
+
+    def _begin(self, intent: PostedIntent, topic: _Topic, enlist_s: float) -> None:
+        members, is_full = self._members(intent)
+        self.is_beside = self._self_id not in members
+        if self.is_beside:
+            self.refused_total += 1
+            self._failures.forget(topic)
+            self._lessor.drop(intent, f"busy: {len(members)} others have all places of the group")
+            self.on_end(False)
+            return
+        gid = self._gid(intent, topic)
+        made = cut_chunks(intent, self._codec_name)
+        if not made or not self.runs.may_begin(gid):
+            self.refused_total += 1
+            why = "round: it is over here, or too many run at once"
+            self._note_failure(topic, why)
+            if topic in self._attempts:
+                self._attempts[topic].failed()  # of an earlier life of the worker
+            self._lessor.drop(intent, why)
+            return
+        self._running[gid] = (topic, self._env.monotonic())
+        self._newest[topic] = gid
+        begin = events.Begin(
+            gid,
+            members,
+            count_grains(made),
+            intent.weight,
+            enlist_s,
+            transfer_limit_s(intent.numel),
+            # There may be more members than are known here, who think that others have the places.
+            electorate=members if is_full or intent.lineage is not None else (),
+            quorum_s=limits.GROUP_ENLIST_S_MAX if intent.lineage is not None else 0.0,
+            lineage=intent.lineage,
+            attempt=self._attempts[topic].number if topic in self._attempts else 0,
+        )
+        ended = partial(self._ended, intent, gid)
+        cargo = GroupPayload(
+            intent, made, self._lessor, self._self_id, ended, self._note_refused_payload
+        )
+        self.runs.begin(begin, cargo)
 
     def _replace(self, topic: _Topic) -> None:
         """The worker knows already that nothing came of an intent that it lent nothing for."""
@@ -204,28 +261,46 @@ class Groups:
         before = self._posted_at.get(topic, -math.inf)  # the first waits for the longest
         self._posted_at[topic] = now
         share = limits.GROUP_ENLIST_SHARE * (now - before)
-        return min(max(share, limits.GROUP_ENLIST_S_MIN), limits.GROUP_ENLIST_S_MAX)
+        self._graces[topic] = min(max(share, limits.GROUP_ENLIST_S_MIN), limits.GROUP_ENLIST_S_MAX)
+        return self._graces[topic]
+
+    def _grace_s(self, topic: _Topic) -> float:
+        return self._graces.get(topic, limits.GROUP_ENLIST_S_MAX)
 
     def failing(self, now: float) -> Failing:
         """Return the rounds that come to nothing again and again, if others are there, or were."""
         if not (self.committed_total or len(self._partners.partners()) > 1):
             return Failing(now)  # the first node of a swarm waits for the second
-        found = [
-            each
-            for each in self._failing.values()
-            if each.rounds >= _FAILED_MIN and now - each.since >= _FAILED_S_MIN
+        waiting = [
+            Failing(since, 1, "a quorum of the members has not come")
+            for gid, (topic, since) in self._running.items()
+            if self.runs.is_enlisting(gid)
+            and now - since >= max(_FAILED_S_MIN, 1.5 * self._grace_s(topic))
         ]
-        return min(found, key=lambda each: each.since, default=Failing(now))
+        return self._failures.look(now, *waiting)
 
     def _note_failure(self, topic: _Topic, why: str) -> None:
-        none_yet = Failing(self._posted_at.get(topic, self._env.monotonic()))
-        before = self._failing.get(topic, none_yet)
-        self._failing[topic] = replace(before, rounds=before.rounds + 1, why=why)
+        since = self._posted_at.get(topic, self._env.monotonic())
+        self._failures.note(topic, since, why)
 
     def _called(self, peer: PeerId, message: wire.Message) -> None:
-        """A member waits for this node, which has no place: let it go on."""
-        if self.is_beside and isinstance(message, wire.Enlist):
+        """A member waits for this node: in a later attempt, behind it, or where it has no place."""
+        if not isinstance(message, wire.Enlist):
+            return
+        if self.is_beside:
             self.runs.refuse(peer, message.gid, "others have all places of the group")
+            return
+        for topic, attempts in self._attempts.items():
+            newest = self._newest.get(topic, b"")
+            is_waiting = self.runs.is_enlisting(newest)
+            if (is_waiting or not newest) and attempts.follow(message):
+                if is_waiting:
+                    self._give_up_quietly(newest, "others are at a later attempt")
+                    self._begin(attempts.intent, topic, self._grace_s(topic))
+                return
+            if attempts.is_ahead_of(message):
+                self.runs.refuse(peer, message.gid, "behind: other means were made since")
+                return
 
     def _members(self, intent: PostedIntent) -> tuple[tuple[PeerId, ...], bool]:
         """Return with whom, and whether all places are taken.
@@ -252,33 +327,71 @@ class Groups:
         lease: BufferLease | None,
         how: events.Commit | events.Abort,
     ) -> None:
-        topic = self._running.pop(gid)
+        topic, since = self._running.pop(gid)
         if self._newest.get(topic) == gid:
             del self._newest[topic]
+            attempts = self._attempts.get(topic)
+            if isinstance(how, events.Abort) and attempts is not None and attempts.gid == gid:
+                attempts.failed()
+        took_s = self._env.monotonic() - since
         if isinstance(how, events.Commit) and lease is not None:
-            present = tuple(bytes(peer) for peer in how.contributors)
-            is_applied = self._lessor.apply(lease, gid, present=present)
-            self.committed_total += is_applied
-            self._failing.pop(topic, None)
-            self.on_mean(how.contributors)
-            self.on_end(is_applied)
-            _log.info(
-                "group mean",
-                tag=intent.tag,
-                round=intent.round,
-                members=len(present),
-                result=how.result.hex()[:16],
-                is_applied=is_applied,
-            )
-            return
-        why = how.why if isinstance(how, events.Abort) else "nothing was lent"
-        _log.info("no group mean", tag=intent.tag, round=intent.round, why=why)
+            self._apply(intent, topic, lease, how, took_s)
+        else:
+            why = how.why if isinstance(how, events.Abort) else "nothing was lent"
+            self._abort(intent, topic, lease, why)
+            if lease is not None:
+                in_doubt = isinstance(how, events.Abort) and how.in_doubt
+                self.on_record(MeanEnded(gid, (), b"", why, in_doubt, took_s))
+
+    def _apply(
+        self,
+        intent: PostedIntent,
+        topic: _Topic,
+        lease: BufferLease,
+        commit: events.Commit,
+        took_s: float,
+    ) -> None:
+        if topic in self._attempts:
+            self._attempts[topic].committed()
+        present = tuple(bytes(peer) for peer in commit.contributors)
+        is_applied = self._lessor.apply(lease, commit.gid, present=present)
+        self.committed_total += is_applied
+        self._failures.forget(topic)
+        self.on_mean(commit.contributors)
+        self.on_end(is_applied)
+        peers, result = commit.contributors, commit.result
+        self.on_record(
+            MeanEnded(commit.gid, peers, result, "", False, took_s, is_lost=not is_applied)
+        )
+        _log.info(
+            "group mean",
+            tag=intent.tag,
+            round=_round_of(intent),
+            members=len(present),
+            result=commit.result.hex()[:16],
+            is_applied=is_applied,
+        )
+
+    def _abort(
+        self, intent: PostedIntent, topic: _Topic, lease: BufferLease | None, why: str
+    ) -> None:
+        _log.info("no group mean", tag=intent.tag, round=_round_of(intent), why=why)
         if lease is not None:
             self._lessor.give_back(lease, why)
         elif not self._is_known:
             self._lessor.drop(intent, why)
         self._note_failure(topic, why)
         self.on_end(False)
+
+
+def _topic(intent: PostedIntent) -> _Topic:
+    """Return what there is one mean of at a time; a lineage is one, whatever its fragments are."""
+    return (intent.tag, intent.fragment if intent.lineage is None else _WHOLE)
+
+
+def _round_of(intent: PostedIntent) -> int:
+    """Return a number that is the same for all who average the same."""
+    return intent.round if intent.lineage is None else intent.lineage
 
 
 def transfer_limit_s(numel: int) -> float:

@@ -1,8 +1,10 @@
 """The vector that one node brings to a group mean, in pieces; see ``proto/group.md``.
 
-Views lie one after the other, each cut into codec chunks; a piece is a run of chunks over all of
-them. Held in memory: the own payload encoded, the shares of others for the pieces that are made
-here, and the sums of one plan. The mean is put together in the lease's room.
+Views lie one after the other, each cut into codec chunks. A plan cuts all of it again, into as many
+pieces as it has contributors: a piece is a run of parts of chunks, whole blocks of their codecs.
+Held in memory: the own payload encoded, the shares of others for the piece that is made here, and
+the sums of one plan. Sums travel in the codec of their view too, and who makes one decodes it like
+all others, so that all hold the same bits. The mean is put together in the lease's room.
 
 Codec calls run inline, a chunk at a time: each takes well under a millisecond.
 """
@@ -29,7 +31,8 @@ from swarmnode.tensor.magnitude import UNKNOWN, Sizes
 from swarmnode.wire.exchange import group as wire
 
 FLOAT32_BYTES = 4
-_RAW = get_codec("RAW32")  # of sums
+# Pieces end at multiples of this, or of a larger block: shorter ones are less than their header.
+_GRAIN_ELEMS = 256
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,46 @@ class Chunk:
         """Elements."""
         return self.end - self.begin
 
+    @property
+    def grain_elems(self) -> int:
+        """Where it may be cut: at multiples of this."""
+        return max(self.codec.block_elems, _GRAIN_ELEMS)
+
+    @property
+    def n_grains(self) -> int:
+        """How many there are of them."""
+        return -(-self.numel // self.grain_elems)
+
     def of(self, vector: memoryview) -> memoryview:
         """Return its bytes of a whole float32 vector."""
         return vector[self.begin * FLOAT32_BYTES : self.end * FLOAT32_BYTES]
 
 
-Piece = tuple[Chunk, ...]
+@dataclass(frozen=True)
+class Part:
+    """Elements ``begin`` to ``end`` (exclusive) of chunk ``number``, counted from its begin."""
+
+    number: int
+    chunk: Chunk
+    begin: int
+    end: int
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        return self.end - self.begin
+
+    @property
+    def codec(self) -> Codec:
+        """That of its chunk."""
+        return self.chunk.codec
+
+    def of(self, vector: memoryview) -> memoryview:
+        """Return its bytes of a whole float32 vector."""
+        return self.chunk.of(vector)[self.begin * FLOAT32_BYTES : self.end * FLOAT32_BYTES]
+
+
+Piece = tuple[Part, ...]
 
 
 def cut_chunks(intent: PostedIntent, codec_name: str) -> tuple[Chunk, ...]:
@@ -72,15 +109,31 @@ def cut_chunks(intent: PostedIntent, codec_name: str) -> tuple[Chunk, ...]:
     return tuple(found)
 
 
-def cut_pieces(parts: Sequence[Chunk]) -> tuple[Piece, ...]:
-    """Return up to GROUP_PIECES runs of as nearly the same length as can be, longer ones first."""
-    n_pieces = min(limits.GROUP_PIECES, len(parts))
-    pieces, begin = [], 0
-    for number in range(n_pieces):
-        end = begin + len(parts) // n_pieces + (number < len(parts) % n_pieces)
-        pieces.append(tuple(parts[begin:end]))
-        begin = end
-    return tuple(pieces)
+def count_grains(made: Sequence[Chunk]) -> int:
+    """Return into how many pieces the chunks can be cut at most."""
+    return sum(chunk.n_grains for chunk in made)
+
+
+def cut_pieces(made: Sequence[Chunk], n_pieces: int) -> tuple[Piece, ...]:
+    """Return runs of as nearly the same number of grains as can be.
+
+    ``n_pieces``: 1 to :func:`count_grains`.
+    """
+    total = count_grains(made)
+    ends = [total * number // n_pieces for number in range(1, n_pieces + 1)]
+    pieces: list[list[Part]] = [[] for _ in ends]
+    number, before = 0, 0  # the piece, and the grains of the chunks so far
+    for index, chunk in enumerate(made):
+        begin = 0
+        while begin < chunk.numel:
+            end = min((ends[number] - before) * chunk.grain_elems, chunk.numel)
+            if end > begin:
+                pieces[number].append(Part(index, chunk, begin, end))
+                begin = end
+            if begin < chunk.numel:
+                number += 1
+        before += chunk.n_grains
+    return tuple(map(tuple, pieces))
 
 
 class GroupPayload:
@@ -94,20 +147,21 @@ class GroupPayload:
     def __init__(
         self,
         intent: PostedIntent,
-        pieces: tuple[Piece, ...],
+        chunks: tuple[Chunk, ...],
         lessor: Lessor,
         self_id: PeerId,
         ended: Callable[[BufferLease | None, events.Commit | events.Abort], None],
         refused: Callable[[], None] = lambda: None,
     ) -> None:
         self._intent = intent
-        self._pieces = pieces
+        self._chunks = chunks
+        self._pieces: tuple[Piece, ...] = ()  # of the plan in use
         self._lessor = lessor
         self._self_id = self_id
         self._ended = ended
         self._refused = refused
         self._lease: BufferLease | None = None
-        self._own: list[Payload] = []
+        self._own: list[bytearray] = []  # of each chunk
         self._own_sizes = Sizes()
         self._loaded = trio.Event()
         self._shares: dict[tuple[PeerId, int], Payload] = {}
@@ -117,23 +171,23 @@ class GroupPayload:
     async def load(self) -> None:
         """Borrow the views and encode them; what the others decode takes their place."""
         self._lease = lease = await self._lessor.borrow(self._intent)
-        for piece in self._pieces:
-            encoded = []
-            for chunk in piece:
-                payload = bytearray(chunk.codec.payload_bytes(chunk.numel))
-                values = chunk.of(lease.own)
-                chunk.codec.encode(values, payload)
-                chunk.codec.decode(payload, values)
-                if chunk.is_scaled:
-                    self._own_sizes.add(chunk.view, values)
-                encoded.append(payload)
-                await trio.lowlevel.checkpoint()
-            self._own.append(encoded)
+        for chunk in self._chunks:
+            payload = bytearray(chunk.codec.payload_bytes(chunk.numel))
+            values = chunk.of(lease.own)
+            chunk.codec.encode(values, payload)
+            chunk.codec.decode(payload, values)
+            if chunk.is_scaled:
+                self._own_sizes.add(chunk.view, values)
+            self._own.append(payload)
+            await trio.lowlevel.checkpoint()
         self._loaded.set()
 
     def share(self, piece: int) -> Payload:
-        """Return the own chunks of a piece."""
-        return self._own[piece]
+        """Return the own parts of a piece."""
+        return [
+            part.codec.part(self._own[part.number], part.begin, part.end)
+            for part in self._pieces[piece]
+        ]
 
     async def receive(self, stream: Stream, header: wire.Share | wire.Sum) -> Payload:
         """Read a share or a sum, chunk by chunk.
@@ -142,16 +196,16 @@ class GroupPayload:
             Refused: it is implausibly large beside what this node gives, and must not count.
             MalformedMessage, and what streams do.
         """
+        piece = self._pieces[header.piece]  # of the plan as it is now, which may change meanwhile
         await self._loaded.wait()
         received, sizes = [], Sizes()
-        for chunk in self._pieces[header.piece]:
-            codec = chunk.codec if isinstance(header, wire.Share) else _RAW
-            payload = bytearray(codec.payload_bytes(chunk.numel))
+        for part in piece:
+            payload = bytearray(part.codec.payload_bytes(part.numel))
             await stream.receive_into(memoryview(payload))
-            values = bytearray(chunk.numel * FLOAT32_BYTES)
-            codec.decode(payload, values)
-            if chunk.is_scaled:
-                sizes.add(chunk.view, values)
+            values = bytearray(part.numel * FLOAT32_BYTES)
+            part.codec.decode(payload, values)
+            if part.chunk.is_scaled:
+                sizes.add(part.chunk.view, values)
             received.append(payload)
         if await stream.receive():
             raise MalformedMessage("expected the end of a payload, got more bytes")
@@ -165,11 +219,11 @@ class GroupPayload:
         """Keep it for the sum."""
         self._shares[peer, piece] = payload
 
-    def use_plan(self, plan: bytes) -> None:
-        """Let go of the sums of an earlier plan."""
-        if plan != self._plan:
-            self._plan = plan
-            self._sums.clear()
+    def use_plan(self, plan: bytes, n_pieces: int) -> None:
+        """Cut it anew, and let go of what came for an earlier plan."""
+        self._plan, self._pieces = plan, cut_pieces(self._chunks, n_pieces)
+        self._shares.clear()
+        self._sums.clear()
 
     def keep_sum(self, piece: int, payload: Payload) -> None:
         """Keep it for the mean."""
@@ -181,12 +235,16 @@ class GroupPayload:
         """Make the mean of a piece by weight."""
         from swarmnode.tensor.mean import WeightedMean  # numpy: 25 MB that an idle daemon saves
 
+        if plan != self._plan:
+            return
         made = []
-        for number, chunk in enumerate(self._pieces[piece]):
-            mean = WeightedMean(chunk.codec, chunk.numel)
-            for peer, weight in zip(contributors, weights, strict=True):
-                is_own = peer == self._self_id
-                share = self._own[piece] if is_own else self._shares[peer, piece]
+        shares = [
+            self.share(piece) if peer == self._self_id else self._shares[peer, piece]
+            for peer in contributors
+        ]
+        for number, part in enumerate(self._pieces[piece]):
+            mean = WeightedMean(part.codec, part.numel)
+            for share, weight in zip(shares, weights, strict=True):
                 mean.add(share[number], weight)
                 await trio.lowlevel.checkpoint()
             made.append(mean.result())
@@ -194,7 +252,7 @@ class GroupPayload:
             self._sums[piece] = made
 
     def sum(self, piece: int) -> Payload:
-        """Return the chunks of a sum."""
+        """Return the parts of a sum."""
         return self._sums[piece]
 
     async def assemble(self) -> bytes:
@@ -202,12 +260,14 @@ class GroupPayload:
         if self._lease is None:
             raise WorkerError("nothing was lent")
         digest = hashlib.sha256()
-        sums = dict(self._sums)
+        plan, sums = self._plan, dict(self._sums)
         for number, piece in enumerate(self._pieces):
-            for chunk, payload in zip(piece, sums[number], strict=True):
-                _RAW.decode(payload, chunk.of(self._lease.room))
+            for part, payload in zip(piece, sums[number], strict=True):
+                part.codec.decode(payload, part.of(self._lease.room))
                 digest.update(payload)
                 await trio.lowlevel.checkpoint()
+                if plan != self._plan:
+                    return b""  # another one writes there now
         return digest.digest()
 
     def committed(self, commit: events.Commit) -> None:

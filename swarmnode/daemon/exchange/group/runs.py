@@ -57,6 +57,9 @@ class Cargo(Protocol):
     async def load(self) -> None:
         """Take the own payload. Raises WorkerError: there is none."""
 
+    def use_plan(self, plan: bytes, n_pieces: int) -> None:
+        """Pieces are those of this plan now. What was kept or made for another is of no use."""
+
     def share(self, piece: int) -> Payload:
         """Return the own payload of a piece, after :meth:`load`; it does not change."""
 
@@ -65,9 +68,6 @@ class Cargo(Protocol):
 
     def keep_share(self, peer: PeerId, piece: int, payload: Payload) -> None:
         """What was received counts."""
-
-    def use_plan(self, plan: bytes) -> None:
-        """Sums of any other plan are of no use any more."""
 
     def keep_sum(self, piece: int, payload: Payload) -> None:
         """What was received counts, for the plan in use."""
@@ -99,6 +99,7 @@ class _Running:
     members: frozenset[PeerId]
     loaded: trio.Event = field(default_factory=trio.Event)
     scopes: set[trio.CancelScope] = field(default_factory=set)
+    plan: bytes = b""  # in use
     is_enlisting: bool = True
     is_over: bool = False
 
@@ -138,7 +139,7 @@ class GroupRuns:
         self._arriving: Payload = ()  # the payload of the event that is being handled
         self._tasks = Tasks()
         self._sent_bytes = self.received_bytes = 0
-        words, payloads = f"{name}/1", f"{name}-payload/1"
+        words, payloads = f"{name}/2", f"{name}-payload/2"
         self._names = PostNames(services.name(words), services.name(payloads))
         services.add_stream(words, self._hear)
         services.add_stream(payloads, self._take_in)
@@ -206,18 +207,20 @@ class GroupRuns:
             case events.TakePayload():
                 run.is_enlisting = False
                 self._start(run, self._load)
-            case events.SendShare(gid, peer, piece, weight):
-                self._send(run, peer, wire.Share(gid, piece, weight), self._share_later(run, piece))
+            case events.UsePlan(_, plan, n_pieces):
+                run.plan = plan
+                run.cargo.use_plan(plan, n_pieces)
+            case events.SendShare(gid, peer, plan, piece, weight):
+                header = wire.Share(gid, piece, weight, plan)
+                self._send(run, peer, header, self._share_later(run, header))
             case events.SendSum(gid, peer, plan, piece):
                 parts = run.cargo.sum(piece)  # as of now: a later plan has others
                 self._send(run, peer, wire.Sum(gid, plan, piece), _at_once(parts))
             case events.KeepShare(_, peer, piece):
                 run.cargo.keep_share(peer, piece, self._arriving)
-            case events.KeepSum(_, plan, piece):
-                run.cargo.use_plan(plan)
+            case events.KeepSum(_, _, piece):
                 run.cargo.keep_sum(piece, self._arriving)
             case events.Reduce():
-                run.cargo.use_plan(effect.plan)
                 self._start(run, self._reduce, effect)
             case events.Assemble(plan=plan):
                 self._start(run, self._assemble, plan)
@@ -263,6 +266,8 @@ class GroupRuns:
 
     async def _assemble(self, run: _Running, plan: bytes) -> None:
         await run.loaded.wait()
+        if plan != run.plan:
+            return
         result = await run.cargo.assemble()
         self._driver.feed(events.Assembled(run.begin.gid, plan, result))
 
@@ -288,18 +293,23 @@ class GroupRuns:
         load: Callable[[], Awaitable[Payload]],
     ) -> None:
         limit_s = _PATIENCE * run.begin.transfer_s
-        self._post(peer).send(Parcel(header, load, lambda: not run.is_over, limit_s))
 
-    def _share_later(self, run: _Running, piece: int) -> Callable[[], Awaitable[Payload]]:
+        def is_wanted() -> bool:
+            return not run.is_over and run.plan == header.plan
+
+        self._post(peer).send(Parcel(header, load, is_wanted, limit_s))
+
+    def _share_later(self, run: _Running, header: wire.Share) -> Callable[[], Awaitable[Payload]]:
         async def load() -> Payload:
             with trio.CancelScope() as scope:
                 run.scopes.add(scope)
                 try:
                     await run.loaded.wait()
-                    return run.cargo.share(piece)
+                    if run.plan == header.plan:
+                        return run.cargo.share(header.piece)
                 finally:
                     run.scopes.discard(scope)
-            return ()  # the run is over
+            return ()  # the run is over, or has another plan: it is not wanted
 
         return load
 

@@ -198,7 +198,7 @@ class Finalizer:
 
     def _is_settled(self, this: _Round, n: int) -> bool:
         """Whether going on with those who are left would change anything."""
-        if n > limits.GROUP_MEMBERS_MAX and len(this.merged) < n:
+        if n > limits.FINALIZE_GROUP_MEMBERS_MAX and len(this.merged) < n:
             return False
         return len({each.digest for each in this.merged.values()}) == 1
 

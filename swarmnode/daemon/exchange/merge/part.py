@@ -28,8 +28,8 @@ from swarmnode.daemon.exchange.group.groups import transfer_limit_s
 from swarmnode.daemon.exchange.group.payload import (
     FLOAT32_BYTES,
     GroupPayload,
+    count_grains,
     cut_chunks,
-    cut_pieces,
 )
 from swarmnode.daemon.exchange.group.runs import GroupRuns
 from swarmnode.daemon.exchange.pair.exchanges import Partners
@@ -108,7 +108,7 @@ async def global_mean(
 def groups_of(weights: Mapping[PeerId, float], key: bytes) -> tuple[tuple[Group, ...], ...]:
     """Return the groups of each round; the same on every member."""
     members = sorted(weights)
-    if len(members) <= limits.GROUP_MEMBERS_MAX:
+    if len(members) <= limits.FINALIZE_GROUP_MEMBERS_MAX:
         return ((Group(tuple(members), tuple(weights[peer] for peer in members)),),)
     return grid(key, members, limits.FINALIZE_GROUP_SIZE, weights)
 
@@ -129,18 +129,18 @@ async def _one_round(
     intent = PostedIntent(0, "group", _TAG, 0, number, "all", (view,), weight=weight)
     n_bytes = own.numel * FLOAT32_BYTES
     lessor = _FileLessor(_mapped(own.path, n_bytes), _mapped(room, n_bytes))
-    pieces = cut_pieces(cut_chunks(intent, _CODEC))
+    made = cut_chunks(intent, _CODEC)
     gid = events.group_id(key, _TAG, 0, number, b"")
     begin = events.Begin(
         gid,
         group.members,
-        len(pieces),
+        count_grains(made),
         weight,
         limits.FINALIZE_ENLIST_S,
         transfer_limit_s(own.numel),
         weights=group.weights,
     )
-    runs.begin(begin, GroupPayload(intent, pieces, lessor, self_id, lessor.ended))
+    runs.begin(begin, GroupPayload(intent, made, lessor, self_id, lessor.ended))
     try:
         await lessor.is_over.wait()
     finally:

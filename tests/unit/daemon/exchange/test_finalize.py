@@ -323,7 +323,7 @@ async def test_the_own_worker_must_be_there(autojump_clock: MockClock, tmp_path:
 async def test_a_swarm_larger_than_one_group_goes_through_a_grid(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "GROUP_MEMBERS_MAX", 4)
+    monkeypatch.setattr(limits, "FINALIZE_GROUP_MEMBERS_MAX", 4)
     monkeypatch.setattr(limits, "FINALIZE_GROUP_SIZE", 2)
     async with members(6, tmp_path) as (_, all_of_them):
         found = await all_of_them[0].finalizer.finalize("tokens")
@@ -355,7 +355,7 @@ def test_grids_keep_weights() -> None:
         exact = sum(weights[p] * values[p] for p in peers) / sum(weights.values())
         for groups in groups_of(weights, KEY):
             for group in groups:
-                assert len(group.members) <= limits.GROUP_MEMBERS_MAX
+                assert len(group.members) <= limits.FINALIZE_GROUP_MEMBERS_MAX
                 total = sum(
                     w * values[p] for p, w in zip(group.members, group.weights, strict=True)
                 )

@@ -26,7 +26,7 @@ def average(n, size):
     for groups in rounds:
         assert sorted(peer for group in groups for peer in group.members) == sorted(values)
         for group in groups:
-            assert len(group.members) <= limits.GROUP_MEMBERS_MAX
+            assert len(group.members) <= limits.FINALIZE_GROUP_MEMBERS_MAX
             total = sum(group.weights)
             mean = (
                 sum(
@@ -71,7 +71,7 @@ def test_one_weight_counts_up_to_a_bound_and_the_others_as_they_are():
 
 def test_fewer_than_half_who_lie_together_do_not_widen_the_bound():
     rng = random.Random(3)
-    for n in range(3, limits.GROUP_MEMBERS_MAX + 1):
+    for n in range(3, limits.FINALIZE_GROUP_MEMBERS_MAX + 1):
         for claim in (1e18, 1e-18):
             honest = [rng.uniform(1.0, 4.0) for _ in range(n // 2 + 1)]
             liars = [claim] * (n - len(honest))

@@ -1,0 +1,1 @@
+"""``swarmnode bench learning``: what a swarm keeps of the gain of data parallelism."""

@@ -1,0 +1,128 @@
+"""The recipe of a new swarm: the task's, and what its creator says on top; recipes in words.
+
+What `--set KEY=VALUE` says is taken apart here, and what of it is of the recipe.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import msgspec
+
+from swarmnode.config import Paths
+from swarmnode.daemon.membership.target import TargetKeeper
+from swarmnode.errors import ConfigError
+from swarmnode.ipc.lr_schedule import Horizon
+from swarmnode.wire.recipe import Recipe
+from swarmnode.wire.swarm import Manifest
+
+# Of a short training, so much at most is warm-up.
+_WARMUP_SHARE_MAX = 0.05
+
+
+def parse_settings(
+    settings: tuple[str, ...],
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Split ``KEY=VALUE`` into those of the task, of the strategy and of the recipe.
+
+    Raises:
+        ConfigError: one of them is nothing of the kind.
+    """
+    task: dict[str, Any] = {}
+    strategy: dict[str, Any] = {}
+    recipe: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"--set: expected KEY=VALUE, got {setting!r}")
+        try:
+            value = json.loads(text, parse_constant=str)
+        except (ValueError, RecursionError):
+            value = text
+        if isinstance(value, float) and not math.isfinite(value):  # 1e999
+            value = text
+        if key.startswith("strategy."):
+            strategy[key.removeprefix("strategy.")] = value
+        elif key.startswith("recipe."):
+            recipe[key.removeprefix("recipe.")] = value
+        else:
+            task[key] = value
+    return task, strategy, recipe
+
+
+def make_recipe(
+    task_recipe: dict[str, Any], settings: dict[str, Any], tokens: int, schedule: str | None
+) -> Recipe:
+    """Return the recipe of a new swarm.
+
+    Args:
+        settings: by the names of its fields.
+        tokens: where it ends; 0: nowhere yet.
+        schedule: None: as the settings or the task say.
+
+    Raises:
+        ConfigError: a field is unknown or out of range.
+    """
+    known = Recipe.__struct_fields__
+    for key in settings:
+        if key not in known:
+            raise ConfigError(
+                f"recipe: unknown setting {key!r}; known settings: {', '.join(known)}"
+            )
+    chosen = task_recipe | settings
+    if tokens:
+        chosen["target_tokens"] = tokens
+    if schedule:
+        chosen["schedule"] = schedule
+    try:
+        recipe = msgspec.convert(chosen, Recipe)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"recipe: {str(error)[0].lower()}{str(error)[1:]}") from error
+    if recipe.target_tokens and "warmup_tokens" not in settings:
+        warmup = min(recipe.warmup_tokens, round(_WARMUP_SHARE_MAX * recipe.target_tokens))
+        recipe = msgspec.structs.replace(recipe, warmup_tokens=warmup)
+    return recipe
+
+
+def horizon_of(manifest: Manifest, paths: Paths) -> Horizon:
+    """Return where a swarm's training ends, as far as this home knows."""
+    keeper = TargetKeeper(manifest, paths.swarm(manifest.name).extension)
+    keeper.load()
+    return keeper.horizon
+
+
+def recipe_words(recipe: Recipe | None, horizon: Horizon | None = None) -> str:
+    """Return a recipe in one line, for people; ``horizon``: if another target is known."""
+    if recipe is None:
+        return "none: each member's optimizer is as the task made it"
+    target = horizon.target_tokens if horizon is not None else recipe.target_tokens
+    words = [f"{target:,} tokens of the whole swarm" if target else "no end yet"]
+    words.append(_schedule_words(recipe))
+    if recipe.members_max > 1 and recipe.members_exponent:
+        words.append(
+            f"× members^{recipe.members_exponent:g} up to {recipe.members_max} of them, once there"
+            " is an end"
+        )
+    if recipe.clip_norm:
+        words.append(f"gradients clipped at {recipe.clip_norm:g}")
+    if recipe.batches_per_step > 1:
+        words.append(f"{recipe.batches_per_step} batches a step")
+    if recipe.weight_decay is not msgspec.UNSET:
+        words.append(f"weight decay {recipe.weight_decay:g}")
+    if recipe.ema_share:
+        words.append(f"exported as a mean over the last {recipe.ema_share:.0%}")
+    return "; ".join(words)
+
+
+def _schedule_words(recipe: Recipe) -> str:
+    warm = f"warm-up {recipe.warmup_tokens:,} tokens, then " if recipe.warmup_tokens else ""
+    if recipe.schedule == "constant":
+        return f"learning rate: {warm}constant"
+    if recipe.schedule == "cosine":
+        return f"learning rate: {warm}cosine down to {recipe.lr_final:.0%}"
+    return (
+        f"learning rate: {warm}constant, over the last {recipe.decay_share:.0%} down to"
+        f" {recipe.lr_final:.0%}"
+    )

@@ -1,0 +1,284 @@
+"""Intents for a gathering: who takes part, how long they are waited for, and what becomes of it.
+
+::
+
+    PostedIntent --members, gid--> Round (fetches), GroupRuns.begin ... roll closed --> borrow
+                                   ... Commit --> apply
+                                       Abort ---> give_back
+
+A round counts in a view with a majority of the members that this node knows, so that of a network
+in two parts one goes on at most. Its members are at most GATHER_MEMBERS_MAX, those with the
+smallest ids; the others train beside it and catch up. How long the roll stays open follows from how
+often this node wants the same, as with group means.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.driver import Tasks
+from swarmnode.daemon.exchange.gather.cargo import GatherCargo
+from swarmnode.daemon.exchange.gather.rounds import GatherRounds
+from swarmnode.daemon.exchange.group.groups import Failing, Failures
+from swarmnode.daemon.exchange.group.runs import GroupRuns
+from swarmnode.daemon.worker.leases import BufferLease, Lessor
+from swarmnode.env import Env
+from swarmnode.errors import Refused
+from swarmnode.ids import PeerId
+from swarmnode.ipc.control import PostedIntent
+from swarmnode.net.services import ScopedServices
+from swarmnode.protocol.gossip import group_events as events
+from swarmnode.protocol.gossip.gather_set import Announced, RunTerms
+from swarmnode.protocol.gossip.groups import seats
+from swarmnode.protocol.identity import Signer, verify
+from swarmnode.telemetry.logs import get_logger
+from swarmnode.tensor import coded
+from swarmnode.tensor.codec import Codec, get_codec
+from swarmnode.wire.exchange import group as wire
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.exchange.pair.exchanges import Partners
+
+GATHER_RUN_SERVICE = "gather-run"
+# As many as one run holds, and as one round does.
+_MEMBERS_MAX = min(limits.GATHER_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
+_log = get_logger("swarmnode.daemon.exchange")
+_Topic = tuple[str, int]  # tag, fragment
+
+
+class Gathers:
+    """The IntentHandler of gatherings.
+
+    Args:
+        key: 32 bytes that guard every exchange.
+        codec_name: the swarm's.
+        signer: this node's key.
+        live: who is alive, as the failure detector knows.
+
+    Attributes:
+        on_intent: told of each round that begins.
+        on_end: told of each round's end, and whether its messages are applied.
+        on_worker_gone: told that the next worker begins anew.
+        is_beside: whether others had all places at the last intent.
+        is_used: whether the strategy gathers.
+        committed_total, refused_total: rounds applied, and intents that did not even begin.
+    """
+
+    def __init__(
+        self,
+        *,
+        self_id: PeerId,
+        key: bytes,
+        codec_name: str,
+        signer: Signer,
+        partners: Partners,
+        services: ScopedServices,
+        lessor: Lessor,
+        live: Callable[[], Collection[PeerId]],
+        env: Env,
+    ) -> None:
+        self._self_id = self_id
+        self._key = key
+        self._codec_name = codec_name
+        self._signer = signer
+        self._partners = partners
+        self._lessor = lessor
+        self._live = live
+        self._env = env
+        self._running: dict[bytes, _Topic] = {}
+        self._newest: dict[_Topic, bytes] = {}  # bounded as intents are, like the next
+        self._posted_at: dict[_Topic, float] = {}
+        self._failures = Failures()
+        self._is_known = False  # to the worker, or it is dead: nothing came of the intent
+        self._tasks = Tasks()
+        self.messages = GatherRounds(self_id=self_id, partners=partners, services=services, env=env)
+        self.runs = GroupRuns(
+            GATHER_RUN_SERVICE,
+            self_id=self_id,
+            partners=partners,
+            services=services,
+            live=live,
+            env=env,
+            called=self._called,
+        )
+        self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
+        self.on_end: Callable[[bool], None] = lambda _is_applied: None
+        self.on_worker_gone: Callable[[], None] = lambda: None
+        self.is_beside = self.is_used = False
+        self.committed_total = self.refused_total = 0
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve intents until cancelled."""
+        async with self._tasks.open() as nursery:
+            await nursery.start(self.messages.run)
+            await nursery.start(self.runs.run)
+            task_status.started()
+            await trio.sleep_forever()
+
+    # --- as an IntentHandler -----------------------------------------------------------------
+
+    def intent_posted(self, intent: PostedIntent) -> None:
+        """Look for others that want the same; an earlier intent that still waits is given up."""
+        topic = (intent.tag, intent.fragment)
+        self.is_used = True
+        if self.runs.is_enlisting(self._newest.get(topic, b"")):
+            self._give_up_quietly(self._newest[topic], "no member came before the next round")
+        self.on_intent(intent)
+        gid = events.group_id(
+            self._key, intent.tag, intent.fragment, intent.round, intent.base_version
+        )
+        members = seats({*self._partners.partners(), self._self_id}, _MEMBERS_MAX)
+        why = self._refusal(intent, gid, members)
+        if why or not self._tasks.are_open:
+            self.refused_total += 1
+            self._lessor.drop(intent, why or "local: this node is starting or leaving")
+            self.on_end(False)
+            return
+        self._running[gid] = topic
+        self._newest[topic] = gid
+        self._tasks.start_soon(self._begin, intent, gid, members, self._enlist_s(topic))
+
+    def worker_gone(self) -> None:
+        """Leave all runs: the payload, and the room for the messages, were the worker's."""
+        for gid in list(self._running):
+            self._give_up_quietly(gid, "the worker went away")
+        self._newest.clear()
+        self._posted_at.clear()
+        self._failures.clear()
+        self.is_beside = False
+        self.on_worker_gone()
+
+    def partners_changed(self) -> None:
+        """Go on without the dead. A member that came is in the next round."""
+        self.runs.members_changed()
+        self.messages.members_changed(self._live())
+
+    def failing(self, now: float) -> Failing:
+        """Return the rounds that come to nothing again and again, if others are there, or were."""
+        if not (self.committed_total or len(self._partners.partners()) > 1):
+            return Failing(now)  # the first node of a swarm waits for the second
+        return self._failures.look(now)
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _refusal(self, intent: PostedIntent, gid: bytes, members: Collection[PeerId]) -> str:
+        self.is_beside = self._self_id not in members
+        if self.is_beside:
+            return f"busy: {len(members)} others have all places of the gathering"
+        if not self.runs.may_begin(gid) or gid in self._running:
+            return "round: it is over here, or too many run at once"
+        size_bytes = coded.coded_bytes(self._codec(intent), intent.numel)
+        most = min(limits.GATHER_MESSAGE_BYTES_MAX, limits.GATHER_ROUND_BYTES_MAX // len(members))
+        if size_bytes > most:
+            return (
+                f"local: expected messages of up to {most} bytes from {len(members)} members, got "
+                f"{size_bytes}: choose a strategy that meets in groups or pairs"
+            )
+        return ""
+
+    def _codec(self, intent: PostedIntent) -> Codec:
+        return get_codec(intent.views[0].codec or self._codec_name)
+
+    async def _begin(
+        self, intent: PostedIntent, gid: bytes, members: tuple[PeerId, ...], enlist_s: float
+    ) -> None:
+        codec = self._codec(intent)
+        size_bytes = coded.coded_bytes(codec, intent.numel)
+        terms = RunTerms(gid, frozenset(members), size_bytes, verify)
+        try:
+            messages = await self.messages.open(terms, partial(_check, codec, intent.numel))
+        except Refused as error:
+            self._ended(intent, gid, None, (), events.Abort(gid, str(error), in_doubt=False))
+            return
+        transfer_s = transfer_limit_s(size_bytes, len(members))
+        cargo = GatherCargo(
+            intent,
+            codec,
+            messages,
+            self._lessor,
+            self._signer,
+            transfer_s,
+            partial(self._ended, intent, gid),
+        )
+        if gid not in self._running:  # the worker went away in this very moment
+            self.messages.close(gid)
+            return
+        begin = events.Begin(
+            gid, members, 1, intent.weight, enlist_s, transfer_s, electorate=members
+        )
+        self.runs.begin(begin, cargo)
+
+    def _give_up_quietly(self, gid: bytes, why: str) -> None:
+        """Give a run up of which the worker knows already that nothing came."""
+        self._is_known = True
+        self.runs.give_up(gid, why)
+        self._is_known = False
+        self._running.pop(gid, None)
+
+    def _enlist_s(self, topic: _Topic) -> float:
+        now = self._env.monotonic()
+        before = self._posted_at.get(topic, -math.inf)  # the first waits for the longest
+        self._posted_at[topic] = now
+        share = limits.GROUP_ENLIST_SHARE * (now - before)
+        return min(max(share, limits.GROUP_ENLIST_S_MIN), limits.GROUP_ENLIST_S_MAX)
+
+    def _called(self, peer: PeerId, message: wire.Message) -> None:
+        """A member waits for this node, which has no place: let it go on."""
+        if self.is_beside and isinstance(message, wire.Enlist):
+            self.runs.refuse(peer, message.gid, "others have all places of the gathering")
+
+    def _ended(
+        self,
+        intent: PostedIntent,
+        gid: bytes,
+        lease: BufferLease | None,
+        entries: tuple[Announced, ...],
+        how: events.Commit | events.Abort,
+    ) -> None:
+        self._running.pop(gid, None)
+        topic = (intent.tag, intent.fragment)
+        if self._newest.get(topic) == gid:
+            del self._newest[topic]
+        self.messages.close(gid)
+        if isinstance(how, events.Commit) and lease is not None and entries:
+            present = tuple(bytes(each.author) for each in entries)
+            is_applied = self._lessor.apply(lease, gid, present=present)
+            self.committed_total += is_applied
+            self._failures.forget(topic)
+            self.on_end(is_applied)
+            _log.info(
+                "gathered",
+                tag=intent.tag,
+                round=intent.round,
+                messages=len(present),
+                result=how.result.hex()[:16],
+                is_applied=is_applied,
+            )
+            return
+        why = how.why if isinstance(how, events.Abort) else "no message came in time"
+        _log.info("nothing gathered", tag=intent.tag, round=intent.round, why=why)
+        self._failures.note(topic, self._posted_at.get(topic, self._env.monotonic()), why)
+        if lease is not None:
+            self._lessor.give_back(lease, why)
+        elif not self._is_known:
+            self._lessor.drop(intent, why)
+        self.on_end(False)
+
+
+def transfer_limit_s(size_bytes: int, n_members: int) -> float:
+    """Return how long a phase may take: a slow step, and all messages at a slow uplink."""
+    bytes_s = size_bytes * n_members / limits.EXCHANGE_RATE_BYTES_PER_S_MIN
+    wanted_s = limits.EXCHANGE_TRANSFER_S_MIN + limits.EXCHANGE_VIEW_S + bytes_s
+    return min(wanted_s, limits.GROUP_TRANSFER_S_MAX)
+
+
+def _check(codec: Codec, numel: int, data: bytes) -> None:
+    """Raise MalformedMessage unless every chunk of a message is valid."""
+    for payload, n_elems in coded.sizes(codec, data, numel):
+        codec.validate(payload, n_elems)

@@ -1,0 +1,177 @@
+"""Slow weights that a whole group averages: one lineage, and how a node catches up with it.
+
+The means of a lineage come one after the other, and those who stand behind the same one make the
+next together, whatever their steps and rounds are. A node has one mean on its way at a time::
+
+    due after H steps -> posted -> (waits for the others) -> apply -> the next, at once if due
+                               +-> abort -> asks a peer for its slow weights, if they are further;
+                                            again when the next is due
+
+Whoever a mean was made without has other slow weights than the rest. So these have a version, a
+count of means and a hash over who took part in them: only equal ones average. A node of which
+nothing came asks a peer, and takes over what is further: φ, the momentum, the lineage, and the
+number of the round. The steps that it took itself are kept. The engine tells a node that most are
+on another lineage (protocol/gossip/lineages.py): then it takes over that one, be it that it has
+fewer means.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+
+from swarmnode.strategies.base import Exchange, Intent, Kind, Offer, Selector, View
+from swarmnode.strategies.catch_up import (
+    ANY_LINEAGE,
+    PLACE_NUMEL,
+    CatchUps,
+    extend_lineage,
+    lineage_refusal,
+    lineage_version,
+)
+from swarmnode.strategies.rounds import InRounds
+
+CATCH_UP = "catch-up"
+_EXACT = "RAW32"
+
+
+class InLineage(InRounds):
+    """A strategy whose slow weights ``phi``, and their momentum, a group averages.
+
+    It makes the intent of a mean in :meth:`_meet`, and has :meth:`lineage_buffers` among its own.
+
+    Class attributes:
+        momentum_buffer: the name of the momentum among the attributes, and as it is sent.
+    """
+
+    momentum_buffer: ClassVar[str] = "b"
+
+    phi: torch.Tensor
+
+    def begin_lineage(self) -> None:
+        """Begin with no mean behind the slow weights."""
+        self.lineage = torch.zeros(2, dtype=self.x.dtype)  # means, hash over who took part
+        self._catch_ups = CatchUps()
+        self._posted: bytes | None = None  # the base version of the mean that is on its way
+        self._is_due = False
+
+    def lineage_buffers(self) -> Mapping[str, torch.Tensor]:
+        """Return what a snapshot holds of it."""
+        momentum = self.momentum_buffer
+        return {"phi": self.phi, momentum: getattr(self, momentum), "lineage": self.lineage}
+
+    def check_received(self, received: Mapping[str, torch.Tensor]) -> str | None:
+        lineage = received.get("lineage")
+        why = super().check_received(received)
+        return why or (None if lineage is None else lineage_refusal(lineage))
+
+    def metrics(self) -> dict[str, float]:
+        return {"catch_ups_refused": float(self._catch_ups.refused)}
+
+    def answers(self) -> Sequence[Intent]:
+        return (self._catch_up(),)
+
+    def payload_numel(self) -> int:
+        return self._catch_up().numel
+
+    # --- when ----------------------------------------------------------------------------
+
+    def means_due(self, *, is_due: bool) -> list[Intent]:
+        """Return what this step makes due: a mean, unless one is on its way, or a question."""
+        intents = self._catch_ups.due(self._catch_up)
+        self._is_due |= is_due
+        if self._is_due and self._posted is None:
+            intent = self._meet(self.rounds.number)
+            self._is_due, self._posted = False, intent.base_version
+            intents.append(intent)
+        return intents
+
+    @abstractmethod
+    def _meet(self, round_number: int) -> Intent:
+        """Return the intent of the next mean, which begins now."""
+
+    @property
+    def _version(self) -> bytes:
+        return lineage_version(self.lineage)
+
+    @property
+    def _base(self) -> bytes:
+        """What a mean stands on: it ends with the version of the lineage."""
+        return self._version
+
+    def takes(self, exchange: Exchange) -> bool:
+        """Take note that a mean has come; return whether it is of the lineage as it is now."""
+        base = exchange.intent.base_version
+        if base == self._posted:
+            self._posted = None
+        return base == self._base
+
+    def extend(self, exchange: Exchange) -> None:
+        """Count a mean that was merged."""
+        extend_lineage(self.lineage, exchange.present)
+
+    # --- means that others had, and this node had not ---------------------------------------
+
+    def on_abort(self, intent: Intent, why: str) -> None:
+        del why
+        if intent.tag != CATCH_UP and intent.base_version == self._posted:
+            self._posted = None
+            self._catch_ups.note_missed()
+
+    def on_stray(self) -> None:
+        self._catch_ups.is_stray = True
+
+    def _catch_up(self) -> Intent:
+        names = ("phi", self.momentum_buffer)
+        views = (
+            *(self.whole(name, _EXACT) for name in names),
+            View("place", _EXACT, 0, PLACE_NUMEL, is_scaled=False),
+        )
+        return Intent(
+            Kind.PULL,
+            int(self.lineage[0]),
+            views,
+            tag=CATCH_UP,
+            selector=Selector.NEIGHBOUR,
+            base_version=self._version,
+        )
+
+    def accept(self, offer: Offer) -> str | None:
+        if offer.intent.tag == CATCH_UP and self._version <= offer.intent.base_version:
+            return "round: its slow weights are as far as the ones here"
+        return None
+
+    def give(self, name: str, out: torch.Tensor) -> None:
+        """Copy a view of the catch-up into ``out``."""
+        if name == "place":
+            out.copy_(torch.tensor([*self.lineage.tolist(), self.rounds.number]))
+        else:
+            out.copy_(getattr(self, name))
+
+    def take_over(self, exchange: Exchange) -> bool:
+        """Put a peer's slow weights under the steps that this node took since its own.
+
+        Returns: whether it did.
+        """
+        place = self._catch_ups.place_of(exchange, self.rounds.number, self.x)
+        if place is None:
+            return False
+        if exchange.intent.base_version == ANY_LINEAGE and place.version != self._version:
+            self.rounds.go_to(place.round)
+        else:
+            self.rounds.catch_up(place.round)
+            if place.version <= self._version:
+                return False
+        theirs = exchange.partner.views
+        phi = theirs["phi"].to(self.x.device)
+        self.x.add_(phi - self.phi)
+        self.phi.copy_(phi)
+        getattr(self, self.momentum_buffer).copy_(theirs[self.momentum_buffer])
+        self.lineage.copy_(torch.tensor([place.count, place.hashed]))
+        # What is on its way stands on slow weights that nobody has any more, and what it has
+        # learnt since is in no mean yet.
+        self._posted, self._is_due = None, True
+        return True

@@ -1,0 +1,115 @@
+"""One training run, from a job to its losses."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from swarmnode.bench.learning.jobs import TASK, Evaluation, Job, Trained
+from swarmnode.errors import ConfigError
+from swarmnode.strategies.base import Exchange, Needs
+from swarmnode.strategies.registry import build_strategy, check_strategy, find_strategy
+from swarmnode.tasks.base import Task
+from swarmnode.testing.lab.arena import Arena
+from swarmnode.testing.lab.world import Node
+from swarmnode.testing.learning.descent import AdamW, cosine
+from swarmnode.testing.learning.text import TextTask
+from swarmnode.worker.model.state import build_state, build_task
+from swarmnode.worker.snapshots import restore
+
+# Windows of held-out text. The 32 of a training node are too few: between runs that differ in
+# nothing but the seed their loss varies by a hundredth.
+_PROBE_WINDOWS = 1024
+
+
+class _Counted(Arena):
+    """Counts what nodes have committed, each for itself, as daemons do."""
+
+    committed = 0
+
+    def deliver(self, node: Node, exchange: Exchange, not_before_step: int) -> None:
+        self.committed += node.steps >= not_before_step
+        super().deliver(node, exchange, not_before_step)
+
+
+def train(job: Job) -> Trained:
+    """Run a job to its end.
+
+    Raises:
+        ConfigError: the strategy is not for this, or the loss was no number.
+    """
+    task = TextTask(
+        _task(job.config, job.data), job.nodes, seed=job.seed, model_seed=job.model_seed
+    )
+    if job.kind == "data-parallel":
+        return _train_data_parallel(job, task)
+    return _train_swarm(job, task)
+
+
+def _train_data_parallel(job: Job, task: TextTask) -> Trained:
+    x = task.x[:1].clone()
+    optimizer = AdamW.like(task.optimizer, x, cosine(job.lr, job.steps))
+    for _ in range(job.steps):
+        x -= optimizer.steps([0], task.mean_gradient(x[0])[None])
+    loss = task.evaluate(x[0])  # not a number where the rate was too high
+    loss = loss if math.isfinite(loss) else math.inf
+    return Trained(mean_loss=loss, own_loss=loss, numel=x.shape[1])
+
+
+def _train_swarm(job: Job, task: TextTask) -> Trained:
+    check_strategy(job.strategy, job.settings, task.facts)
+    if find_strategy(job.strategy).needs is Needs.GRADIENT:
+        raise ConfigError(
+            f"bench learning: {job.strategy} is for convex objectives, and this is a language"
+            " model: choose another strategy"
+        )
+    arena = _Counted(
+        task,
+        lambda x: build_strategy(job.strategy, job.settings, x),
+        optimizer=AdamW.like(task.optimizer, task.x, cosine(job.lr, job.steps)),
+        seed=job.seed,
+        codec=job.codec,
+    )
+    arena.run(job.steps)
+    found = task.measure(task.x.double().mean(0).float(), range(job.nodes))
+    if not all(math.isfinite(loss) for loss in found.values()):
+        raise ConfigError(
+            f"bench learning: the loss of {job.strategy} was no number at the end: lower lr, gamma"
+            " or momentum"
+        )
+    return Trained(
+        mean_loss=found["loss"],
+        own_loss=found["own_loss"],
+        numel=task.x.shape[1],
+        exchange_bytes=arena.tally.bytes / job.nodes,
+        committed=arena.committed / job.nodes,
+        aborted=arena.tally.aborted / job.nodes,
+    )
+
+
+def evaluate_snapshots(asked: Evaluation) -> Trained:
+    """Measure the models of real nodes by the same text as everything else.
+
+    Raises:
+        SwarmNodeError: a folder has no snapshot, or one of another model.
+    """
+    state = build_state(_task(asked.config, asked.data), swarm_seed=0, device="cpu")
+    vectors, losses = [], []
+    for folder in asked.snapshots:
+        path, tensors, about = restore.read_weights(Path(folder))
+        restore.load_weights(state, tensors, about, path)
+        vectors.append(state.arena.flat.clone())
+        losses.append(state.evaluate())
+    state.arena.flat.copy_(torch.stack(vectors).double().mean(0))
+    return Trained(
+        mean_loss=state.evaluate(),
+        own_loss=sum(losses) / len(losses),
+        numel=state.arena.numel,
+    )
+
+
+def _task(config: dict[str, Any], data: str) -> Task:
+    return build_task(TASK, {**config, "probe_windows": _PROBE_WINDOWS}, data)
