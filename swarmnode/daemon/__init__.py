@@ -10,8 +10,7 @@
     volunteer     the owner's rules, and the machine that they look at
     membership    the swarm: who is in it, and what they say of themselves
     discovery     the DHT, the LAN and what they know: peers, swarms, manifests
-    nat           where others reach us, and better ways than a relay
-    transport     one session for each peer
+    transport     one session for each peer, and the ways around NATs
 
 A room imports those below it only. Each says in its ``__init__`` what it owns, and which of its
 modules the others may use. ``driver.py`` runs the cores of all rooms.

@@ -319,7 +319,7 @@ def write_swarm(
     recipe: Recipe | None = None,
 ) -> tuple[str, str]:
     """Sign and write a manifest of what was ``described``; return the link and this node's id."""
-    from swarmnode.daemon.nat.reach import reachable_addresses
+    from swarmnode.daemon.transport.reach import reachable_addresses
     from swarmnode.limits import BOOTSTRAP_HINTS_MAX
     from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
     from swarmnode.store.files import write_atomic

@@ -34,7 +34,6 @@ from swarmnode.daemon.membership.admission import AdmissionGate
 from swarmnode.daemon.membership.progress import watch_progress
 from swarmnode.daemon.membership.report import SelfReport
 from swarmnode.daemon.membership.swarm import SwarmPart
-from swarmnode.daemon.nat.reach import reachable_addresses
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.daemon.snapshots.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status.control import control_routes
@@ -45,6 +44,7 @@ from swarmnode.daemon.status.readings import ReadingsDesk
 from swarmnode.daemon.status.scrape import keep_metrics_files, metrics_routes, target_address
 from swarmnode.daemon.status.view import NodeView, in_one_line
 from swarmnode.daemon.transport.key_guard import KeyGuard
+from swarmnode.daemon.transport.reach import reachable_addresses
 from swarmnode.daemon.volunteer.machine import before_joining
 from swarmnode.daemon.volunteer.rules import Machine, Volunteer
 from swarmnode.daemon.volunteer.totals import TotalsKeeper

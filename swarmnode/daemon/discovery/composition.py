@@ -19,9 +19,9 @@ from swarmnode.daemon.discovery import lookup
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.discovery.lookup import Findings, Searched, gather
 from swarmnode.daemon.discovery.manifests import check_names, request_manifest
-from swarmnode.daemon.nat.nat import Nat, wants_nat
-from swarmnode.daemon.nat.reach import own_networks
+from swarmnode.daemon.transport.nat import Nat, wants_nat
 from swarmnode.daemon.transport.network import Network
+from swarmnode.daemon.transport.reach import own_networks
 from swarmnode.env import Env
 from swarmnode.errors import ProtocolError, Refused, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId

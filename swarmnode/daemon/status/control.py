@@ -41,13 +41,13 @@ from swarmnode.daemon.discovery.lookup import (
     gather,
     searched,
 )
-from swarmnode.daemon.nat.nat import Nat, relay_quota
 from swarmnode.daemon.status.dashboard import Shown, dashboard_routes
 from swarmnode.daemon.status.netcheck import Known, PeerWay, find
 from swarmnode.daemon.status.owner import link_routes, volunteer_routes
 from swarmnode.daemon.status.phases import Member
 from swarmnode.daemon.status.scrape import Scraped, metrics_routes
 from swarmnode.daemon.status.view import NodeView
+from swarmnode.daemon.transport.nat import Nat, relay_quota
 from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError

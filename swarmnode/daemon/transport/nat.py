@@ -20,12 +20,11 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig, is_loopback, parse_host_port
-from swarmnode.daemon.nat.punching import Punching, RtcWays
-from swarmnode.daemon.nat.reach import Reach, ReachAnswers
-from swarmnode.daemon.nat.relay import RelayService
-from swarmnode.daemon.nat.signals import Signals
-from swarmnode.daemon.nat.upgrade import Inviting, Upgrader
 from swarmnode.daemon.transport.network import Network, remote_address
+from swarmnode.daemon.transport.reach import Reach, ReachAnswers
+from swarmnode.daemon.transport.relay import RelayService
+from swarmnode.daemon.transport.signals import Signals
+from swarmnode.daemon.transport.upgrade import Inviting, Punching, RtcWays, Upgrader
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, SwarmNodeError
 from swarmnode.ids import PeerId
@@ -47,7 +46,7 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.telemetry.nat import Mapper, NatKind, NatSnapshot, Reachable
 from swarmnode.wire.connect.relay import LEG_MAGIC
 
-_log = get_logger("swarmnode.daemon.nat")
+_log = get_logger("swarmnode.daemon.transport")
 _MAPPERS: dict[str, Mapper] = {"PCP": "pcp", "NAT-PMP": "nat-pmp", "UPnP": "upnp"}
 
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import trio
 
-from swarmnode.daemon.nat.punching import Punching, RtcWays
-from swarmnode.daemon.nat.signals import OnSignal, Received, Signals
+from swarmnode.daemon.transport.signals import OnSignal, Received, Signals
+from swarmnode.daemon.transport.upgrade import Punching, RtcWays
 from swarmnode.env import Env
 from swarmnode.errors import DialFailed, MalformedMessage, Refused, SwarmNodeError
 from swarmnode.ids import PeerId

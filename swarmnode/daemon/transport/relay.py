@@ -45,7 +45,7 @@ from swarmnode.wire.connect.relay import (
 )
 from swarmnode.wire.packing import decode_record, encode_record
 
-_log = get_logger("swarmnode.daemon.nat")
+_log = get_logger("swarmnode.daemon.transport")
 _SECRET_BYTES = 32
 
 

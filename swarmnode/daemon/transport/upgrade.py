@@ -1,37 +1,232 @@
-"""Hole punches between two nodes that talk to each other through a relay: TCP, and UDP by WebRTC.
+"""From a relay to a better way: what every session that runs through a relay goes on trying.
+
+::
+
+    1. direct        each side dials the addresses of the other that it knows
+    2. punched-tcp   both dial at one moment            \\ agreed on by signals that the relay
+    3. rtc           ICE finds a way for UDP            /  carries; who has dialled asks
+
+The session moves to the first channel that comes about; exchanges that run on it go on. If that
+channel breaks, the session finds a way through a relay again, and this begins anew.
 
 Of TCP punches the plan is ``protocol/nat/punch.py``, the connections ``net/punch.py``; here they
-are brought together, with signals that the relay carries. While it takes place each side holds a
-connection from its listening port to the relay: it tells what the NAT makes of that port, and keeps
-it so.
-
-WebRTC, ``net/rtc``, is for where UDP can be punched and TCP cannot.
+are brought together. While a punch takes place each side holds a connection from its listening port
+to the relay: it tells what the NAT makes of that port, and keeps it so. WebRTC, ``net/rtc``, is for
+where UDP can be punched and TCP cannot.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.nat.signals import Agreement, Received, Signals, TakeChannel
+from swarmnode.daemon.driver import Tasks
+from swarmnode.daemon.transport.network import Network
+from swarmnode.daemon.transport.signals import Agreement, Received, Signals, TakeChannel
 from swarmnode.env import Env
 from swarmnode.errors import DeadlineExceeded, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, aclose_forcefully
+from swarmnode.net.paths import path_of
 from swarmnode.net.punch import Puncher, dial_from
+from swarmnode.net.relays.address import is_relayed
+from swarmnode.net.relays.legs import RelayedChannel
 from swarmnode.net.rtc.engine import RtcEngine
+from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.where import ask_where
 from swarmnode.protocol.nat.punch import SIGNAL_KIND, Invited, Inviter, Sides, make_address
+from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.connect import punch as wire
 from swarmnode.wire.connect.nat import RtcAnswer, RtcOffer
 from swarmnode.wire.connect.punch import PunchAddress, PunchAnswer, PunchGo, PunchOffer
 from swarmnode.wire.packing import decode_record, encode_record
+
+_log = get_logger("swarmnode.daemon.transport")
+
+
+class Inviting(Protocol):
+    """A kind of way that two nodes agree on with the help of a third."""
+
+    async def invite(self, peer: PeerId, via: PeerId) -> Channel:
+        """Return a channel to the peer. Raises SwarmNodeError."""
+
+
+class Upgrader:
+    """See the module.
+
+    Args:
+        ways: the kinds to try after direct addresses, best first, each with its path's name.
+
+    Attributes:
+        whys: why a peer with a relayed session has no better one, by peer; for people.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        own_id: PeerId,
+        ways: Callable[[], tuple[tuple[str, Inviting], ...]],
+        env: Env,
+    ) -> None:
+        self.whys: dict[PeerId, tuple[str, ...]] = {}
+        self._network = network
+        self._own_id = own_id
+        self._ways = ways
+        self._env = env
+        self._trying: dict[PeerId, trio.Event] = {}  # set when the session is elsewhere, or over
+        self._limit = trio.CapacityLimiter(limits.UPGRADES_CONCURRENT_MAX)
+        self._tasks = Tasks()
+        network.watchers.append(self)
+        network.on_moved = self.session_opened
+        network.on_whereabouts = self.look_again
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Look for better ways until cancelled."""
+        async with self._tasks.open():
+            task_status.started()
+            for session in self._network.sessions.values():
+                self.session_opened(session)
+            await trio.sleep_forever()
+
+    def session_opened(self, session: Session) -> None:
+        """Part of ``SessionWatcher``; also of sessions that go on over another channel."""
+        if session.peer in self._trying:
+            self._trying[session.peer].set()
+        elif self._tasks.are_open and _is_relayed(session):
+            self._trying[session.peer] = trio.Event()
+            self._tasks.start_soon(self._go_on_trying, session)
+
+    def look_again(self, peer: PeerId) -> None:
+        """This peer is said to be somewhere else: perhaps it can be dialled there."""
+        if peer in self._trying:
+            self._trying[peer].set()
+
+    def session_closed(self, session: Session) -> None:
+        """Part of ``SessionWatcher``."""
+        self.whys.pop(session.peer, None)
+        self.look_again(session.peer)
+
+    async def take(self, peer: PeerId, channel: Channel) -> None:
+        """Move the session with a peer to this channel, whichever side began it.
+
+        Both sides have the channel at about the same moment; the greater id asks for the session
+        on it, as it is the one that chooses among several.
+        """
+        sessions = self._network.sessions
+        if peer not in sessions or not _is_relayed(sessions[peer]):
+            await aclose_forcefully(channel)
+        elif self._own_id > peer:
+            await self._network.migrate(sessions[peer], channel)
+        else:
+            self._tasks.start_soon(self._let_in, channel)
+            await self._wait_moved(sessions[peer], channel)
+
+    async def _let_in(self, channel: Channel) -> None:
+        try:
+            await self._network.listener.accept(channel)
+        finally:
+            await aclose_forcefully(channel)
+
+    async def _wait_moved(self, session: Session, channel: Channel) -> None:
+        """Wait until the other side has taken the session there. Raises DeadlineExceeded."""
+        with trio.move_on_after(limits.RESUME_HANDSHAKE_S):
+            while session.channel is not channel and not session.is_closed:  # noqa: ASYNC110
+                await trio.sleep(limits.UPGRADE_LOOK_S)
+            return
+        raise DeadlineExceeded(
+            f"{session.peer.short} to take the session to {channel.description}",
+            limits.RESUME_HANDSHAKE_S,
+        )
+
+    # --- trying -----------------------------------------------------------------------------
+
+    async def _go_on_trying(self, session: Session) -> None:
+        peer, pause_s = session.peer, limits.UPGRADE_PAUSE_S_MIN
+        try:
+            while _is_relayed(session):
+                changed = self._trying[peer] = trio.Event()
+                async with self._limit:
+                    self.whys[peer] = await self._try_all(session)
+                with trio.move_on_after(pause_s * self._env.rng.uniform(0.75, 1.25)):
+                    await changed.wait()
+                    pause_s = limits.UPGRADE_PAUSE_S_MIN / 2  # another relay is another chance
+                pause_s = min(2 * pause_s, limits.UPGRADE_PAUSE_S_MAX)
+        finally:
+            del self._trying[peer]
+            self.whys.pop(peer, None)
+        if peer in self._network.sessions:  # anew, as it was lost meanwhile, or relayed once more
+            self.session_opened(self._network.sessions[peer])
+
+    async def _try_all(self, session: Session) -> tuple[str, ...]:
+        """Try every kind of way once; return why each did not work, nothing if one did."""
+        whys: list[str] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._try, session, "direct", self._dial_direct, whys)
+            if session.outbound:
+                await trio.sleep(limits.RELAY_HEAD_START_S)
+                for path, way in self._ways():
+                    if _is_relayed(session):
+                        await self._try(session, path, partial(self._invite, way=way), whys)
+            if not _is_relayed(session):
+                nursery.cancel_scope.cancel()
+        return tuple(whys) if _is_relayed(session) else ()
+
+    async def _try(
+        self,
+        session: Session,
+        path: str,
+        attempt: Callable[[Session], Awaitable[None]],
+        whys: list[str],
+    ) -> None:
+        try:
+            with trio.move_on_after(limits.UPGRADE_TRY_S[path]) as scope:
+                await attempt(session)
+            if scope.cancelled_caught:
+                raise DeadlineExceeded("connecting", limits.UPGRADE_TRY_S[path])
+        except SwarmNodeError as error:
+            whys.append(f"{path}: {str(error).removeprefix(f'{path}: ')}")
+            _log.debug("no better way", peer=session.peer.short, path=path, why=str(error))
+        if path != "direct":  # dials are counted where they are made
+            self._network.ways.tried[path, "failed" if _is_relayed(session) else "ok"] += 1
+
+    async def _dial_direct(self, session: Session) -> None:
+        """Dial the peer's own addresses, all at once; raises what the last one said."""
+        addresses = self._network.addresses_of(session.peer)
+        direct = [address for address in addresses if not is_relayed(address)]
+        errors: list[SwarmNodeError] = []
+        async with trio.open_nursery() as nursery:
+
+            async def dial(address: str) -> None:
+                try:
+                    channel = await self._network.ways.open(address)
+                    await self._network.migrate(session, channel, address)
+                    nursery.cancel_scope.cancel()
+                except SwarmNodeError as error:
+                    errors.append(error)
+
+            for address in direct:
+                nursery.start_soon(dial, address)
+        if errors and _is_relayed(session):
+            raise errors[-1]
+
+    async def _invite(self, session: Session, *, way: Inviting) -> None:
+        channel = session.channel
+        if isinstance(channel, RelayedChannel):
+            await self.take(session.peer, await way.invite(session.peer, channel.relay))
+
+
+def _is_relayed(session: Session) -> bool:
+    """Whether it runs through a relay just now, or was lost and did so last."""
+    return not session.is_closed and path_of(session.channel_description) == "relay"
+
 
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 RTC_SIGNAL_KIND = "rtc"

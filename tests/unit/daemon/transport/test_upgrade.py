@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.nat.upgrade import Upgrader
+from swarmnode.daemon.transport.upgrade import Upgrader
 from swarmnode.errors import DeadlineExceeded, DialFailed, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.nat.nat import Nat, nat_kind, relay_quota, wants_nat
+from swarmnode.daemon.transport.nat import Nat, nat_kind, relay_quota, wants_nat
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability
 from swarmnode.protocol.nat.stun import Endpoint

@@ -21,8 +21,8 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.nat import punching
-from swarmnode.daemon.nat.signals import CARRY_SERVICE, DELIVER_SERVICE, Signals
+from swarmnode.daemon.transport import upgrade
+from swarmnode.daemon.transport.signals import CARRY_SERVICE, DELIVER_SERVICE, Signals
 from swarmnode.errors import DialFailed, SwarmNodeError
 from swarmnode.net.session import Session
 from swarmnode.protocol.nat.punch import SIGNAL_KIND as PUNCH
@@ -37,7 +37,7 @@ from swarmnode.wire.connect.signal import Carry, Deliver
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.swarm import Signed
 from tests.kits.relay_kit import Node, nodes
-from tests.unit.daemon.nat.nat_kit import Lookouts, Neighbour, addresses, rtc_offer, running
+from tests.unit.daemon.transport.nat_kit import Lookouts, Neighbour, addresses, rtc_offer, running
 
 ALICE_AT = "11.11.11.200:50000"
 OFFERS = {
@@ -89,8 +89,8 @@ class World:
 @asynccontextmanager
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     lookouts = Lookouts()
-    monkeypatch.setattr(punching, "dial_from", lookouts.dial_from)
-    monkeypatch.setattr(punching, "ask_where", lookouts.ask_where)
+    monkeypatch.setattr(upgrade, "dial_from", lookouts.dial_from)
+    monkeypatch.setattr(upgrade, "ask_where", lookouts.ask_where)
     async with nodes("a", "b", "c", "e") as (alice, bob, carrier, eve):
         made = World(alice, bob, carrier, eve)
         for node in (alice, bob, eve):

@@ -9,7 +9,7 @@ import pytest
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.nat.signals import DELIVER_SERVICE, Received, Signals
+from swarmnode.daemon.transport.signals import DELIVER_SERVICE, Received, Signals
 from swarmnode.errors import (
     AuthenticationFailed,
     MalformedMessage,

@@ -8,8 +8,8 @@ from ipaddress import IPv4Interface, IPv6Interface
 import pytest
 import trio
 
-from swarmnode.daemon.nat import reach as addresses
-from swarmnode.daemon.nat.reach import reachable_addresses
+from swarmnode.daemon.transport import reach as addresses
+from swarmnode.daemon.transport.reach import reachable_addresses
 from swarmnode.net.channel import Channel
 from swarmnode.net.lan.interfaces import Interface
 from swarmnode.net.tcp import TcpTransport

@@ -33,7 +33,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 
 CARRY_SERVICE = "signal/1"
 DELIVER_SERVICE = "signal-in/1"
-_log = get_logger("swarmnode.daemon.nat")
+_log = get_logger("swarmnode.daemon.transport")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Dials peers, once for all who want one: its addresses race, the direct ones with a head start.
+"""Channels to peers: those that we open, in a race, and those that others open to us.
 
-::
+A peer is dialled once for all who want it; direct addresses have a head start::
 
     0 s      the first address
     0.25 s   the second, or when the first has failed; and so on
@@ -8,18 +8,25 @@
 
 The first on which the peer proves who it is wins; what else was under way is let go. An address
 that is heard of meanwhile takes part: a peer that has just found a relay is not reached otherwise.
+Few TCP connections are dialled at once, and not in step: the table of a home router is small. A
+relayed one is built of several, each of which counts by itself.
 
-Opens channels to addresses of every kind: ``HOST:PORT``, and ``relay:PEER@HOST:PORT/PEER``.
+A channel that a peer has opened is sorted by how it begins::
 
-Few TCP connections are dialled at once, and not in step: the table of a home router is small.
-A relayed one is built of several, each of which counts by itself.
+    where/1     where do I seem to come from?            -> answered here
+    relay/1     a leg of a relayed connection            -> ``uses``, where this node relays
+    swarmrs1    another way for a session that there is  -> ``greet``
+    TLS         a new session                            -> ``greet``
+    (nothing)   the other end of a hole punch            -> ``claim``, before anything is read
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -30,14 +37,19 @@ from swarmnode.errors import (
     ChannelBroken,
     DeadlineExceeded,
     DialFailed,
+    Overloaded,
     ProtocolError,
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, Transport, aclose_forcefully
+from swarmnode.net.channel import Channel, Transport, aclose_forcefully, receive_exactly
 from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.session import Session
+from swarmnode.net.tcp import TcpChannel
+from swarmnode.net.tls import TLS_HEADER_BYTES
+from swarmnode.net.where import answer_where
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire.connect.reach import WHERE_MAGIC
 
 _log = get_logger("swarmnode.daemon.transport")
 
@@ -46,7 +58,7 @@ DialRelayed = Callable[[str], Awaitable[Channel]]
 
 
 class Ways:
-    """See the module.
+    """Opens channels to addresses: ``HOST:PORT``, and ``relay:PEER@HOST:PORT/PEER``.
 
     Attributes:
         dial_relayed: dials through relays; refuses where this node does not use any.
@@ -103,7 +115,7 @@ class StartSession(Protocol):
 
 
 class Dialler:
-    """See the module.
+    """Dials peers, once for all who want one.
 
     Args:
         start_soon: starts a dial as a task: it goes on if who wanted the peer loses patience.
@@ -299,3 +311,103 @@ def _in_order(addresses: tuple[str, ...]) -> list[tuple[str, float]]:
             for number, address in enumerate(relayed)
         ),
     ]
+
+
+WaitLeft = Callable[[], Awaitable[None]]
+"""Returns when an accepted channel is of no use any more."""
+
+Greet = Callable[[Channel, bytes], Awaitable[WaitLeft]]
+"""Finds the session that uses a channel, of which these bytes were read, from now on."""
+
+Use = Callable[[Channel, bytes], Awaitable[None]]
+"""Takes an accepted channel, and what it began with, until it is of no use any more."""
+
+
+class Listener:
+    """Takes in channels that others have opened, and sorts them.
+
+    Attributes:
+        refused: connections of strangers that came to nothing, by the kind of error.
+        claim: takes an accepted channel that belongs to a hole punch.
+        uses: what takes channels that are for no session of ours, by what they begin with.
+    """
+
+    def __init__(self, greet: Greet, env: Env) -> None:
+        self.refused: Counter[str] = Counter()
+        self.claim: Callable[[TcpChannel], bool] = lambda _channel: False
+        self.uses: dict[bytes, Use] = {WHERE_MAGIC: self._tell_where}
+        self._greet = greet
+        self._env = env
+        self._strangers = 0
+        self._askers = 0
+        self._refusals_unsaid = 0
+        self._refusal_said_at = -math.inf
+
+    @property
+    def strangers(self) -> int:
+        """How many peers are being talked to that have proven nothing yet."""
+        return self._strangers
+
+    def admit(self) -> bool:
+        """Bound what strangers cost that have proven nothing yet."""
+        if self._strangers >= limits.STRANGERS_MAX:
+            self.note_refusal("TooManyStrangers", "", "too many handshakes at once")
+            return False
+        return True
+
+    async def accept(self, channel: Channel) -> None:
+        """Take in a channel that a peer has opened; return when it is of no use any more.
+
+        It brings a new session, or is another way for one that there is.
+        """
+        if isinstance(channel, TcpChannel) and self.claim(channel):
+            return
+        self._strangers += 1
+        try:
+            try:
+                wait_left = await self._sort(channel, await _receive_first(channel))
+            finally:
+                self._strangers -= 1
+            await wait_left()
+        except ChannelBroken as error:  # it went away: often we were there first
+            self.refused["ChannelBroken"] += 1
+            _log.debug("gone before it was known", channel=channel.description, why=str(error))
+        except SwarmNodeError as error:
+            self.note_refusal(type(error).__name__, channel.description, str(error))
+
+    def note_refusal(self, kind: str, channel: str, why: str) -> None:
+        """Count it, and say so now and then."""
+        self.refused[kind] += 1
+        self._refusals_unsaid += 1
+        now = self._env.monotonic()
+        if now >= self._refusal_said_at + limits.REFUSAL_LOG_INTERVAL_S:
+            count = self._refusals_unsaid
+            _log.info("refused a connection", channel=channel, why=why, refusals=count)
+            self._refusals_unsaid, self._refusal_said_at = 0, now
+
+    async def _sort(self, channel: Channel, first_bytes: bytes) -> WaitLeft:
+        """Return what is left to do with a channel that begins so. Raises SwarmNodeError."""
+        for magic, use in self.uses.items():
+            if magic.startswith(first_bytes):
+                return partial(use, channel, first_bytes)
+        return await self._greet(channel, first_bytes)
+
+    async def _tell_where(self, channel: Channel, first_bytes: bytes) -> None:
+        """Tell a caller where its bytes come from. Raises SwarmNodeError."""
+        if isinstance(channel, TcpChannel) and channel.remote is not None:
+            if self._askers >= limits.WHERE_ASKERS_MAX:
+                raise Overloaded("too many ask at once where they are")
+            self._askers += 1
+            try:
+                await answer_where(channel, first_bytes, channel.remote)
+            finally:
+                self._askers -= 1
+
+
+async def _receive_first(channel: Channel) -> bytes:
+    """Return the bytes that tell what a channel is for."""
+    first = bytearray(TLS_HEADER_BYTES)
+    with trio.move_on_after(limits.HANDSHAKE_S):
+        await receive_exactly(channel, memoryview(first))
+        return bytes(first)
+    raise DeadlineExceeded(f"{channel.description}: the first bytes", limits.HANDSHAKE_S)

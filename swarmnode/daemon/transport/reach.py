@@ -43,7 +43,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import printable
 
 REACH_SERVICE = "reach/1"
-_log = get_logger("swarmnode.daemon.nat")
+_log = get_logger("swarmnode.daemon.transport")
 
 Probe = Callable[[PeerId, str], Awaitable[object]]
 

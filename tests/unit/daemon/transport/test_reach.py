@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.nat.reach import REACH_SERVICE, Reach, ReachAnswers
+from swarmnode.daemon.transport.reach import REACH_SERVICE, Reach, ReachAnswers
 from swarmnode.errors import (
     AuthenticationFailed,
     DialFailed,

@@ -9,13 +9,13 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.nat import punching
+from swarmnode.daemon.transport import upgrade
 from swarmnode.errors import DeadlineExceeded, DialFailed, Overloaded, Refused
 from swarmnode.ids import PeerId
 from swarmnode.protocol.nat.punch import SIGNAL_KIND, offer_name
 from swarmnode.wire.connect.punch import Message, PunchAnswer, PunchGo, PunchOffer
 from swarmnode.wire.packing import decode_record, encode_record
-from tests.unit.daemon.nat.nat_kit import (
+from tests.unit.daemon.transport.nat_kit import (
     RELAY,
     RELAY_AT,
     Lookouts,
@@ -35,8 +35,8 @@ OFFER = PunchOffer(bytes(16), addresses("11.11.11.200"))
 def lookouts(monkeypatch: pytest.MonkeyPatch) -> Lookouts:
     made = Lookouts()
     made.hosts |= {ALICE_AT[1]: ALICE_AT[0], BOB_AT[1]: BOB_AT[0]}
-    monkeypatch.setattr(punching, "dial_from", made.dial_from)
-    monkeypatch.setattr(punching, "ask_where", made.ask_where)
+    monkeypatch.setattr(upgrade, "dial_from", made.dial_from)
+    monkeypatch.setattr(upgrade, "ask_where", made.ask_where)
     return made
 
 
