@@ -4,8 +4,9 @@
 
     app           puts a node together, starts and stops it; only the verbs import it
     status        what a node says of itself, and the routes on which it is asked
-    exchange      pairs, groups, pulls, logs and merges of models
+    exchange      exchanges between two members, and all kinds together
     snapshots     blobs, and the swarm's snapshots in them
+    collective    exchanges of many: groups, gatherings, logs and merges of models
     worker        the daemon's side of the process that trains
     volunteer     the owner's rules, and the machine that they look at
     membership    the swarm: who is in it, and what they say of themselves

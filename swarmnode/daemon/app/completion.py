@@ -18,7 +18,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.exchange.merge.finalize import Finalizer
+from swarmnode.daemon.collective.finalize import Finalizer
 from swarmnode.daemon.membership.progress import ProgressWatch
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.snapshots.snapshots import Snapshots

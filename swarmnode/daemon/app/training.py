@@ -11,10 +11,10 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import SwarmPaths
+from swarmnode.daemon.collective.finalize import Finalizer
 from swarmnode.daemon.discovery.composition import Composition
 from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.intent_handlers import IntentHandlers
-from swarmnode.daemon.exchange.merge.finalize import Finalizer
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.membership.assignment import ShardAssigner
 from swarmnode.daemon.membership.progress import ProgressWatch

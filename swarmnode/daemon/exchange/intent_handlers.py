@@ -31,9 +31,9 @@ from typing import Any
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.gather.gathers import Gathers
-from swarmnode.daemon.exchange.group.groups import Groups
-from swarmnode.daemon.exchange.log import Log
+from swarmnode.daemon.collective.gathers import Gathers
+from swarmnode.daemon.collective.groups import Groups
+from swarmnode.daemon.collective.log import Log
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.exchange.pull import Pulls
 from swarmnode.daemon.membership.swarm import SwarmPart

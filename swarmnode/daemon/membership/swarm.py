@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import trio
 
@@ -42,6 +43,17 @@ from swarmnode.wire.swarm import Manifest
 _log = get_logger("swarmnode.daemon.membership")
 _AT_WORK = ("starting", "syncing", "training", "serving", "paused")
 _WITH_MODEL = ("training", "paused", "stopped", "finished")
+
+
+class Partners(Protocol):
+    """Who may be a partner, and how to talk to it."""
+
+    @property
+    def sessions(self) -> Mapping[PeerId, Session]:
+        """With our neighbours."""
+
+    def partners(self) -> tuple[PeerId, ...]:
+        """Return who trains now, ourselves included, in id order."""
 
 
 class SwarmPart:

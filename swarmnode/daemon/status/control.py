@@ -13,7 +13,7 @@ GET /dashboard  :class:`~swarmnode.daemon.status.dashboard.Whereabouts`
 GET /metrics, /peers/ID/metrics, /sd, /-/healthy, /-/ready  see ``scrape.py``; also where
                 metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``
-POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.exchange.merge.finalize.Finalized`
+POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.collective.finalize.Finalized`
 POST /extend    ``?signed=TEXT``: a target that the swarm's key has signed; ``{"target_tokens"}``
 GET /limits     :class:`~swarmnode.daemon.status.owner.LimitsView`
 POST /pause     ``?for=2h``, or until /resume:

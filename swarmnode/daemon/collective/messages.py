@@ -43,13 +43,13 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.exchange.pair.exchanges import Partners
+    from swarmnode.daemon.membership.swarm import Partners
 
 WORD_SERVICE = "gather-word/1"
 FETCH_SERVICE = "gather-fetch/1"
 _WORD_S = 10.0  # a word is one small request; a lost one costs nothing but a detour
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
-_log = get_logger("swarmnode.daemon.exchange")
+_log = get_logger("swarmnode.daemon.collective")
 
 
 class Round:

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.gather.gathers import Gathers
+from swarmnode.daemon.collective.gathers import Gathers
 from swarmnode.ipc.control import PostedIntent, ViewShape
 from swarmnode.tensor.codec import get_codec
 from swarmnode.wire.exchange import gather as wire

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.group.runs import GroupRuns
-from swarmnode.daemon.exchange.log_cargo import LogCargo, LogWait
+from swarmnode.daemon.collective.log_cargo import LogCargo, LogWait
+from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.worker.leases import Lessor
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -48,11 +48,11 @@ from swarmnode.wire.exchange.log import LogAsk, LogGive, LogShare
 from swarmnode.wire.packing import decode_record, encode_record
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.exchange.pair.exchanges import Partners
+    from swarmnode.daemon.membership.swarm import Partners
 
 LOG_RUN_SERVICE = "log-run"
 LOG_SERVICE = "log/1"
-_log = get_logger("swarmnode.daemon.exchange")
+_log = get_logger("swarmnode.daemon.collective")
 
 
 class _Reached(enum.Enum):

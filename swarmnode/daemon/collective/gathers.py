@@ -10,29 +10,40 @@ A round counts in a view with a majority of the members that this node knows, so
 in two parts one goes on at most. Its members are at most GATHER_MEMBERS_MAX, those with the
 smallest ids; the others train beside it and catch up. How long the roll stays open follows from how
 often this node wants the same, as with group means.
+
+The run of a gathering (``runs.py``) has one piece. Its shares are announcements, a few hundred
+bytes; its sum is the set of the round, made by one member of what that member holds by then, so
+that everything in it can be had of two. Each fetches what it lacks (``messages.py``), and what the
+run compares is the SHA-256 over the set and over the bytes of all messages in it::
+
+    load      borrow, encode, sign, offer to all
+    reduce    wait for the messages of the contributors, up to a share of the time; make the set
+    assemble  check the set, fetch what is missing, hash it all
+    committed the messages lie in the lease's room, in the order of the set
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.collective.groups import Failing, Failures
+from swarmnode.daemon.collective.messages import GatherRounds, Round
+from swarmnode.daemon.collective.runs import GroupRuns, Payload
 from swarmnode.daemon.driver import Tasks
-from swarmnode.daemon.exchange.gather.cargo import GatherCargo
-from swarmnode.daemon.exchange.gather.rounds import GatherRounds
-from swarmnode.daemon.exchange.group.groups import Failing, Failures
-from swarmnode.daemon.exchange.group.runs import GroupRuns
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.env import Env
-from swarmnode.errors import Refused
+from swarmnode.errors import Refused, RemoteProtocolError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.net.services import ScopedServices
+from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.gather_set import Announced, RunTerms
 from swarmnode.protocol.gossip.groups import seats
@@ -41,14 +52,16 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor import coded
 from swarmnode.tensor.codec import Codec, get_codec
 from swarmnode.wire.exchange import group as wire
+from swarmnode.wire.exchange.gather import GatherShare
+from swarmnode.wire.packing import decode_record, encode_record
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.exchange.pair.exchanges import Partners
+    from swarmnode.daemon.membership.swarm import Partners
 
 GATHER_RUN_SERVICE = "gather-run"
 # As many as one run holds, and as one round does.
 _MEMBERS_MAX = min(limits.GATHER_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
-_log = get_logger("swarmnode.daemon.exchange")
+_log = get_logger("swarmnode.daemon.collective")
 _Topic = tuple[str, int]  # tag, fragment
 
 
@@ -196,7 +209,7 @@ class Gathers:
         except Refused as error:
             self._ended(intent, gid, None, (), events.Abort(gid, str(error), in_doubt=False))
             return
-        transfer_s = transfer_limit_s(size_bytes, len(members))
+        transfer_s = _transfer_limit_s(size_bytes, len(members))
         cargo = GatherCargo(
             intent,
             codec,
@@ -271,7 +284,7 @@ class Gathers:
         self.on_end(False)
 
 
-def transfer_limit_s(size_bytes: int, n_members: int) -> float:
+def _transfer_limit_s(size_bytes: int, n_members: int) -> float:
     """Return how long a phase may take: a slow step, and all messages at a slow uplink."""
     bytes_s = size_bytes * n_members / limits.EXCHANGE_RATE_BYTES_PER_S_MIN
     wanted_s = limits.EXCHANGE_TRANSFER_S_MIN + limits.EXCHANGE_VIEW_S + bytes_s
@@ -282,3 +295,148 @@ def _check(codec: Codec, numel: int, data: bytes) -> None:
     """Raise MalformedMessage unless every chunk of a message is valid."""
     for payload, n_elems in coded.sizes(codec, data, numel):
         codec.validate(payload, n_elems)
+
+
+# A set of GATHER_MEMBERS_MAX announcements, each with a key and a signature.
+_SET_BYTES_MAX = limits.GATHER_MEMBERS_MAX * limits.KIB
+# Of the time that a sum may take: the rest is for those who then fetch what the set names.
+_MAKE_SHARE = 0.3
+
+Ended = Callable[[BufferLease | None, tuple[Announced, ...], events.Commit | events.Abort], None]
+
+
+class GatherCargo:
+    """The cargo of one run.
+
+    Args:
+        messages: of this run; closed by the one who opened it.
+        transfer_s: of the run.
+        ended: told of the lease, or that there was none, and of the messages in it.
+    """
+
+    def __init__(
+        self,
+        intent: PostedIntent,
+        codec: Codec,
+        messages: Round,
+        lessor: Lessor,
+        signer: Signer,
+        transfer_s: float,
+        ended: Ended,
+    ) -> None:
+        self._intent = intent
+        self._codec = codec
+        self._messages = messages
+        self._lessor = lessor
+        self._signer = signer
+        self._transfer_s = transfer_s
+        self._ended = ended
+        self._lease: BufferLease | None = None
+        self._own: Announced | None = None
+        self._plan = b""
+        self._set = b""
+        self._entries: tuple[Announced, ...] = ()
+
+    async def load(self) -> None:
+        """Borrow the view, encode it and offer it; what the others decode takes its place."""
+        self._lease = lease = await self._lessor.borrow(self._intent)
+        data = bytearray(coded.coded_bytes(self._codec, self._intent.numel))
+        for payload, values in coded.parts(self._codec, data, lease.own):
+            self._codec.encode(values, payload)
+            self._codec.decode(payload, values)
+            await trio.lowlevel.checkpoint()
+        digest = hashlib.sha256(data).digest()
+        self._own = self._messages.terms.announce(self._signer, digest)
+        self._messages.publish(self._own, bytes(data))
+
+    def share(self, piece: int) -> Payload:  # noqa: ARG002
+        """Return the announcement of the own message."""
+        assert self._own is not None, "after load"
+        return [encode_record(GatherShare(self._own.signed))]
+
+    async def receive(self, stream: Stream, header: wire.Share | wire.Sum) -> Payload:
+        """Read an announcement or a set. Raises RemoteProtocolError and what streams do."""
+        data = await stream.receive_rest(_SET_BYTES_MAX)
+        if isinstance(header, wire.Share):
+            self._messages.terms.read(decode_record(data, GatherShare).announcement)
+        else:
+            self._messages.terms.read_set(data, self._messages.known())
+        return [data]
+
+    def keep_share(self, peer: PeerId, piece: int, payload: Payload) -> None:  # noqa: ARG002
+        """Fetch what it announces."""
+        announced = self._messages.terms.read(
+            decode_record(bytes(payload[0]), GatherShare).announcement
+        )
+        if announced.author == peer:
+            self._messages.announce(announced)
+
+    def use_plan(self, plan: bytes, n_pieces: int = 1) -> None:  # noqa: ARG002
+        """Let go of the set of an earlier plan."""
+        if plan != self._plan:
+            self._plan, self._set = plan, b""
+
+    def keep_sum(self, piece: int, payload: Payload) -> None:  # noqa: ARG002
+        """Keep the set."""
+        self._set = bytes(payload[0])
+
+    async def reduce(
+        self,
+        plan: bytes,
+        piece: int,  # noqa: ARG002
+        contributors: Sequence[PeerId],
+        weights: Sequence[float],  # noqa: ARG002
+    ) -> None:
+        """Make the set of what is here in time: the rest has as long again as most have taken."""
+        wanted = [each for each in self._messages.known() if each.author in contributors]
+        began_at = trio.current_time()
+        with trio.move_on_after(_MAKE_SHARE * self._transfer_s):
+            await self._messages.wait_for(wanted, at_least=len(wanted) // 2 + 1)
+            took_s = trio.current_time() - began_at
+            with trio.move_on_after(max(took_s, limits.GATHER_GRACE_S)):
+                await self._messages.wait_for(wanted)
+        if plan == self._plan:
+            held = (each for each in self._messages.held() if each.author in contributors)
+            self._set = self._messages.terms.make_set(held)
+
+    def sum(self, piece: int) -> Payload:  # noqa: ARG002
+        """Return the set."""
+        return [self._set]
+
+    async def assemble(self) -> bytes:
+        """Fetch all messages of the set; return the SHA-256 over it and them.
+
+        Raises WorkerError: it cannot be right.
+        """
+        plan, data = self._plan, self._set
+        try:
+            entries = self._messages.terms.read_set(data, self._messages.known())
+        except RemoteProtocolError as error:
+            raise WorkerError(str(error)) from error
+        own = self._own.digest if self._own is not None else b""
+        mine = [each.digest for each in entries if each.author == self._signer.peer_id]
+        if mine not in ([], [own]):
+            raise WorkerError("the set says something else in this node's name: a key is stolen")
+        self._messages.settle(entries)
+        await self._messages.wait_for(entries)
+        found = hashlib.sha256(data)
+        for each in entries:
+            found.update(self._messages.data(each.digest))
+            await trio.lowlevel.checkpoint()
+        if plan == self._plan:  # else what comes of it is not what will be committed
+            self._entries = entries
+        return found.digest()
+
+    def committed(self, commit: events.Commit) -> None:
+        """Hand the lease on: its room holds the messages."""
+        if self._lease is not None:
+            at = 0
+            for each in self._entries:
+                data = self._messages.data(each.digest)
+                self._lease.room[at : at + len(data)] = data
+                at += len(data)
+        self._ended(self._lease, self._entries, commit)
+
+    def aborted(self, abort: events.Abort) -> None:
+        """Hand the lease on: its room holds nothing of use."""
+        self._ended(self._lease, (), abort)

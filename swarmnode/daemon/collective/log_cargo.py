@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.group.runs import Payload
+from swarmnode.daemon.collective.runs import Payload
 from swarmnode.errors import MalformedMessage, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.net.stream import Stream
@@ -26,7 +26,7 @@ _SHARE_BYTES_MAX = limits.LOG_ROUND_BYTES_MAX + limits.KIB
 
 
 class LogCargo:
-    """The cargo of one run; see ``daemon/exchange/group/runs.py``. It has one piece.
+    """The cargo of one run; see ``runs.py``. It has one piece.
 
     Args:
         make_share: says what this node brings, when the roll is closed.

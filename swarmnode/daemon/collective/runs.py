@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.collective.post import Parcel, Post, PostNames
 from swarmnode.daemon.driver import CoreDriver, Tasks
-from swarmnode.daemon.exchange.group.post import Parcel, Post, PostNames
 from swarmnode.env import Env
 from swarmnode.errors import (
     DeadlineExceeded,
@@ -42,13 +42,13 @@ from swarmnode.wire.exchange import group as wire
 from swarmnode.wire.packing import decode_record
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.exchange.pair.exchanges import Partners
+    from swarmnode.daemon.membership.swarm import Partners
 
 
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _PATIENCE = 3  # a parcel waits for the view of the worker, for shares elsewhere, and for the link
 Payload = Sequence[Buffer]  # in parts, such as the chunks of a codec
-_log = get_logger("swarmnode.daemon.exchange")
+_log = get_logger("swarmnode.daemon.collective")
 
 
 class Cargo(Protocol):

@@ -29,10 +29,10 @@ from swarmnode.wire.packing import encode_record
 from swarmnode.wire.session import Priority
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.exchange.pair.exchanges import Partners
+    from swarmnode.daemon.membership.swarm import Partners
 
 
-_log = get_logger("swarmnode.daemon.exchange")
+_log = get_logger("swarmnode.daemon.collective")
 
 
 @dataclass(frozen=True)

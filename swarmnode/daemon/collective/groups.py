@@ -31,15 +31,14 @@ from typing import TYPE_CHECKING
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.group.attempts import Attempts
-from swarmnode.daemon.exchange.group.payload import (
-    FLOAT32_BYTES,
+from swarmnode.daemon.collective.payload import (
     GroupPayload,
     count_grains,
     cut_chunks,
+    transfer_limit_s,
 )
-from swarmnode.daemon.exchange.group.runs import GroupRuns
-from swarmnode.daemon.exchange.history import MeanEnded
+from swarmnode.daemon.collective.rounds import Attempts
+from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
@@ -51,11 +50,11 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.exchange import group as wire
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.exchange.pair.exchanges import Partners
+    from swarmnode.daemon.membership.swarm import Partners
 
 
 GROUP_SERVICE = "group"
-_log = get_logger("swarmnode.daemon.exchange")
+_log = get_logger("swarmnode.daemon.collective")
 _Topic = tuple[str, int]  # tag, fragment
 _WHOLE = -1  # all fragments
 # One round that comes to nothing is a straggler's. From the second in a row on, and after so long
@@ -158,7 +157,7 @@ class Groups:
             called=self._called,
         )
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
-        self.on_record: Callable[[MeanEnded], None] = lambda _mean: None
+        self.on_record: Callable[[events.MeanEnded], None] = lambda _mean: None
         self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None
@@ -341,7 +340,7 @@ class Groups:
             self._abort(intent, topic, lease, why)
             if lease is not None:
                 in_doubt = isinstance(how, events.Abort) and how.in_doubt
-                self.on_record(MeanEnded(gid, (), b"", why, in_doubt, took_s))
+                self.on_record(events.MeanEnded(gid, (), b"", why, in_doubt, took_s))
 
     def _apply(
         self,
@@ -361,7 +360,7 @@ class Groups:
         self.on_end(is_applied)
         peers, result = commit.contributors, commit.result
         self.on_record(
-            MeanEnded(commit.gid, peers, result, "", False, took_s, is_lost=not is_applied)
+            events.MeanEnded(commit.gid, peers, result, "", False, took_s, is_lost=not is_applied)
         )
         _log.info(
             "group mean",
@@ -392,10 +391,3 @@ def _topic(intent: PostedIntent) -> _Topic:
 def _round_of(intent: PostedIntent) -> int:
     """Return a number that is the same for all who average the same."""
     return intent.round if intent.lineage is None else intent.lineage
-
-
-def transfer_limit_s(numel: int) -> float:
-    """Return how long one share or sum may take: a slow step, and all of it at a slow uplink."""
-    payload_s = numel * FLOAT32_BYTES / limits.EXCHANGE_RATE_BYTES_PER_S_MIN
-    wanted_s = limits.EXCHANGE_TRANSFER_S_MIN + limits.EXCHANGE_VIEW_S + payload_s
-    return min(wanted_s, limits.GROUP_TRANSFER_S_MAX)

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.log import LOG_SERVICE
+from swarmnode.daemon.collective.log import LOG_SERVICE
 from swarmnode.errors import Refused
 from swarmnode.protocol.gossip.log_book import LogBook
 from swarmnode.wire.exchange.log import LogAsk, LogGive, LogRound

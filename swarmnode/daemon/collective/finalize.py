@@ -26,8 +26,8 @@ import msgspec
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.group.runs import GroupRuns
-from swarmnode.daemon.exchange.merge.part import MergePart, Swarm, for_all
+from swarmnode.daemon.collective.merge_part import MergePart, Swarm, for_all
+from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Overloaded, Refused, SwarmNodeError, WorkerError
@@ -43,7 +43,7 @@ FINALIZE_SERVICE = "finalize/1"
 
 MEANS_SERVICE = "finalize-mean"  # of the group runs
 _FID_BYTES = 16
-_log = get_logger("swarmnode.daemon.exchange")
+_log = get_logger("swarmnode.daemon.collective")
 
 
 class Finalized(msgspec.Struct, frozen=True):

@@ -24,15 +24,15 @@ import msgspec
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.group.groups import transfer_limit_s
-from swarmnode.daemon.exchange.group.payload import (
+from swarmnode.daemon.collective.payload import (
     FLOAT32_BYTES,
     GroupPayload,
     count_grains,
     cut_chunks,
+    transfer_limit_s,
 )
-from swarmnode.daemon.exchange.group.runs import GroupRuns
-from swarmnode.daemon.exchange.pair.exchanges import Partners
+from swarmnode.daemon.collective.runs import GroupRuns
+from swarmnode.daemon.membership.swarm import Partners
 from swarmnode.daemon.worker.leases import BufferLease
 from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.env import Env
@@ -47,7 +47,7 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.exchange import finalize as wire
 from swarmnode.wire.packing import decode_record, encode_record
 
-_log = get_logger("swarmnode.daemon.exchange")
+_log = get_logger("swarmnode.daemon.collective")
 
 
 _CODEC = "RAW32"

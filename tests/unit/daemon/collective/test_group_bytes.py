@@ -11,7 +11,7 @@ from swarmnode.strategies.base import Intent, Kind, Selector, Strategy, View
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.tasks import Sgd, Walk
 from tests.kits.lessor_kit import intent
-from tests.unit.daemon.exchange.test_group_shell import members
+from tests.unit.daemon.collective.test_group_shell import members
 
 NUMEL = 100_000
 

@@ -12,12 +12,12 @@ import pytest
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.group.groups import Groups
-from swarmnode.daemon.exchange.group.payload import count_grains, cut_chunks, cut_pieces
-from swarmnode.daemon.exchange.history import MeanEnded
+from swarmnode.daemon.collective.groups import Groups
+from swarmnode.daemon.collective.payload import count_grains, cut_chunks, cut_pieces
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import ViewShape
 from swarmnode.protocol.gossip import group_events as events
+from swarmnode.protocol.gossip.group_events import MeanEnded
 from swarmnode.tensor.codec import get_codec
 from swarmnode.wire.exchange import group as wire
 from swarmnode.wire.packing import encode_record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmnode.daemon.exchange.group.attempts import Attempts
+from swarmnode.daemon.collective.rounds import Attempts
 from swarmnode.wire.exchange.group import Enlist
 from tests.kits.lessor_kit import KEY, intent
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.group.runs import Payload
+from swarmnode.daemon.collective.runs import Payload
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.errors import MalformedMessage, Refused, WorkerError
 from swarmnode.ids import PeerId
@@ -137,7 +137,7 @@ def cut_pieces(made: Sequence[Chunk], n_pieces: int) -> tuple[Piece, ...]:
 
 
 class GroupPayload:
-    """The cargo of one run; see ``daemon/exchange/group/runs.py``.
+    """The cargo of one run; see ``runs.py``.
 
     Args:
         ended: told of the lease, or that there was none, once all is over.
@@ -277,3 +277,10 @@ class GroupPayload:
     def aborted(self, abort: events.Abort) -> None:
         """Hand the lease on: its room holds nothing of use."""
         self._ended(self._lease, abort)
+
+
+def transfer_limit_s(numel: int) -> float:
+    """Return how long one share or sum may take: a slow step, and all of it at a slow uplink."""
+    payload_s = numel * FLOAT32_BYTES / limits.EXCHANGE_RATE_BYTES_PER_S_MIN
+    wanted_s = limits.EXCHANGE_TRANSFER_S_MIN + limits.EXCHANGE_VIEW_S + payload_s
+    return min(wanted_s, limits.GROUP_TRANSFER_S_MAX)

@@ -16,8 +16,8 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.merge.finalize import FINALIZE_SERVICE, Finalized, Finalizer
-from swarmnode.daemon.exchange.merge.part import groups_of
+from swarmnode.daemon.collective.finalize import FINALIZE_SERVICE, Finalized, Finalizer
+from swarmnode.daemon.collective.merge_part import groups_of
 from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.errors import ConfigError, DeadlineExceeded, Overloaded, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
