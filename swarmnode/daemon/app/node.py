@@ -23,17 +23,20 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.app.completion import follow_progress
-from swarmnode.daemon.app.training import complete, drain, make_briefing, make_training
+from swarmnode.daemon.app.training import (
+    complete,
+    drain,
+    follow_progress,
+    make_briefing,
+    make_training,
+)
 from swarmnode.daemon.discovery.composition import compose, make_beacon
-from swarmnode.daemon.discovery.manifests import ManifestKeeper, check_strategy
-from swarmnode.daemon.discovery.rendezvous import SwarmRendezvous
+from swarmnode.daemon.discovery.rendezvous import ManifestKeeper, SwarmRendezvous, check_strategy
 from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals
-from swarmnode.daemon.membership.admission import AdmissionGate
 from swarmnode.daemon.membership.progress import watch_progress
 from swarmnode.daemon.membership.report import SelfReport
-from swarmnode.daemon.membership.swarm import SwarmPart
+from swarmnode.daemon.membership.swarm import AdmissionGate, SwarmPart
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.daemon.snapshots.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status.control import control_routes

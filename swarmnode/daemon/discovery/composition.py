@@ -18,7 +18,7 @@ from swarmnode.config import NodeConfig, is_loopback, parse_host_port
 from swarmnode.daemon.discovery import lookup
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.discovery.lookup import Findings, Searched, gather
-from swarmnode.daemon.discovery.manifests import check_names, request_manifest
+from swarmnode.daemon.discovery.rendezvous import check_names, request_manifest
 from swarmnode.daemon.transport.nat import Nat, wants_nat
 from swarmnode.daemon.transport.network import Network
 from swarmnode.daemon.transport.reach import own_networks
