@@ -25,7 +25,6 @@ run compares is the SHA-256 over the set and over the bytes of all messages in i
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -33,9 +32,9 @@ from typing import TYPE_CHECKING
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.groups import Failing, Failures
 from swarmnode.daemon.collective.messages import GatherRounds, Round
-from swarmnode.daemon.collective.runs import GroupRuns, Payload
+from swarmnode.daemon.collective.rounds import Rounds, Topic
+from swarmnode.daemon.collective.runs import Payload
 from swarmnode.daemon.driver import Tasks
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.env import Env
@@ -62,10 +61,9 @@ GATHER_RUN_SERVICE = "gather-run"
 # As many as one run holds, and as one round does.
 _MEMBERS_MAX = min(limits.GATHER_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
 _log = get_logger("swarmnode.daemon.collective")
-_Topic = tuple[str, int]  # tag, fragment
 
 
-class Gathers:
+class Gathers(Rounds):
     """The IntentHandler of gatherings.
 
     Args:
@@ -75,12 +73,7 @@ class Gathers:
         live: who is alive, as the failure detector knows.
 
     Attributes:
-        on_intent: told of each round that begins.
-        on_end: told of each round's end, and whether its messages are applied.
-        on_worker_gone: told that the next worker begins anew.
-        is_beside: whether others had all places at the last intent.
         is_used: whether the strategy gathers.
-        committed_total, refused_total: rounds applied, and intents that did not even begin.
     """
 
     def __init__(
@@ -96,35 +89,22 @@ class Gathers:
         live: Callable[[], Collection[PeerId]],
         env: Env,
     ) -> None:
-        self._self_id = self_id
-        self._key = key
-        self._codec_name = codec_name
-        self._signer = signer
-        self._partners = partners
-        self._lessor = lessor
-        self._live = live
-        self._env = env
-        self._running: dict[bytes, _Topic] = {}
-        self._newest: dict[_Topic, bytes] = {}  # bounded as intents are, like the next
-        self._posted_at: dict[_Topic, float] = {}
-        self._failures = Failures()
-        self._is_known = False  # to the worker, or it is dead: nothing came of the intent
-        self._tasks = Tasks()
-        self.messages = GatherRounds(self_id=self_id, partners=partners, services=services, env=env)
-        self.runs = GroupRuns(
+        super().__init__(
             GATHER_RUN_SERVICE,
             self_id=self_id,
             partners=partners,
             services=services,
+            lessor=lessor,
             live=live,
             env=env,
-            called=self._called,
         )
-        self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
-        self.on_end: Callable[[bool], None] = lambda _is_applied: None
-        self.on_worker_gone: Callable[[], None] = lambda: None
-        self.is_beside = self.is_used = False
-        self.committed_total = self.refused_total = 0
+        self._key = key
+        self._codec_name = codec_name
+        self._signer = signer
+        self._live = live
+        self._tasks = Tasks()
+        self.messages = GatherRounds(self_id=self_id, partners=partners, services=services, env=env)
+        self.is_used = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve intents until cancelled."""
@@ -140,8 +120,7 @@ class Gathers:
         """Look for others that want the same; an earlier intent that still waits is given up."""
         topic = (intent.tag, intent.fragment)
         self.is_used = True
-        if self.runs.is_enlisting(self._newest.get(topic, b"")):
-            self._give_up_quietly(self._newest[topic], "no member came before the next round")
+        self._replace(topic)
         self.on_intent(intent)
         gid = events.group_id(
             self._key, intent.tag, intent.fragment, intent.round, intent.base_version
@@ -153,30 +132,13 @@ class Gathers:
             self._lessor.drop(intent, why or "local: this node is starting or leaving")
             self.on_end(False)
             return
-        self._running[gid] = topic
-        self._newest[topic] = gid
+        self._note_begun(gid, topic)
         self._tasks.start_soon(self._begin, intent, gid, members, self._enlist_s(topic))
 
-    def worker_gone(self) -> None:
-        """Leave all runs: the payload, and the room for the messages, were the worker's."""
-        for gid in list(self._running):
-            self._give_up_quietly(gid, "the worker went away")
-        self._newest.clear()
-        self._posted_at.clear()
-        self._failures.clear()
-        self.is_beside = False
-        self.on_worker_gone()
-
     def partners_changed(self) -> None:
-        """Go on without the dead. A member that came is in the next round."""
-        self.runs.members_changed()
+        """Go on without the dead, and ask them for no message."""
+        super().partners_changed()
         self.messages.members_changed(self._live())
-
-    def failing(self, now: float) -> Failing:
-        """Return the rounds that come to nothing again and again, if others are there, or were."""
-        if not (self.committed_total or len(self._partners.partners()) > 1):
-            return Failing(now)  # the first node of a swarm waits for the second
-        return self._failures.look(now)
 
     # --- inside --------------------------------------------------------------------------------
 
@@ -227,20 +189,6 @@ class Gathers:
         )
         self.runs.begin(begin, cargo)
 
-    def _give_up_quietly(self, gid: bytes, why: str) -> None:
-        """Give a run up of which the worker knows already that nothing came."""
-        self._is_known = True
-        self.runs.give_up(gid, why)
-        self._is_known = False
-        self._running.pop(gid, None)
-
-    def _enlist_s(self, topic: _Topic) -> float:
-        now = self._env.monotonic()
-        before = self._posted_at.get(topic, -math.inf)  # the first waits for the longest
-        self._posted_at[topic] = now
-        share = limits.GROUP_ENLIST_SHARE * (now - before)
-        return min(max(share, limits.GROUP_ENLIST_S_MIN), limits.GROUP_ENLIST_S_MAX)
-
     def _called(self, peer: PeerId, message: wire.Message) -> None:
         """A member waits for this node, which has no place: let it go on."""
         if self.is_beside and isinstance(message, wire.Enlist):
@@ -254,34 +202,38 @@ class Gathers:
         entries: tuple[Announced, ...],
         how: events.Commit | events.Abort,
     ) -> None:
-        self._running.pop(gid, None)
         topic = (intent.tag, intent.fragment)
-        if self._newest.get(topic) == gid:
-            del self._newest[topic]
+        self._note_over(gid, topic)
         self.messages.close(gid)
-        if isinstance(how, events.Commit) and lease is not None and entries:
-            present = tuple(bytes(each.author) for each in entries)
-            is_applied = self._lessor.apply(lease, gid, present=present)
-            self.committed_total += is_applied
-            self._failures.forget(topic)
-            self.on_end(is_applied)
-            _log.info(
-                "gathered",
-                tag=intent.tag,
-                round=intent.round,
-                messages=len(present),
-                result=how.result.hex()[:16],
-                is_applied=is_applied,
-            )
-            return
-        why = how.why if isinstance(how, events.Abort) else "no message came in time"
+        match how, lease:
+            case events.Commit(), BufferLease() if entries:
+                self._commit(intent, topic, lease, entries, how)
+                return
+            case events.Abort(why=why), _:
+                pass
+            case _:
+                why = "no message came in time"
         _log.info("nothing gathered", tag=intent.tag, round=intent.round, why=why)
-        self._failures.note(topic, self._posted_at.get(topic, self._env.monotonic()), why)
-        if lease is not None:
-            self._lessor.give_back(lease, why)
-        elif not self._is_known:
-            self._lessor.drop(intent, why)
-        self.on_end(False)
+        self._come_to_nothing(intent, topic, lease, why)
+
+    def _commit(
+        self,
+        intent: PostedIntent,
+        topic: Topic,
+        lease: BufferLease,
+        entries: tuple[Announced, ...],
+        commit: events.Commit,
+    ) -> None:
+        is_applied = self._apply(topic, lease, commit.gid, [each.author for each in entries])
+        self.on_end(is_applied)
+        _log.info(
+            "gathered",
+            tag=intent.tag,
+            round=intent.round,
+            messages=len(entries),
+            result=commit.result.hex()[:16],
+            is_applied=is_applied,
+        )
 
 
 def _transfer_limit_s(size_bytes: int, n_members: int) -> float:
@@ -332,7 +284,7 @@ class GatherCargo:
         self._transfer_s = transfer_s
         self._ended = ended
         self._lease: BufferLease | None = None
-        self._own: Announced | None = None
+        self._share = self._digest = b""  # of the own message, once it is loaded
         self._plan = b""
         self._set = b""
         self._entries: tuple[Announced, ...] = ()
@@ -345,14 +297,14 @@ class GatherCargo:
             self._codec.encode(values, payload)
             self._codec.decode(payload, values)
             await trio.lowlevel.checkpoint()
-        digest = hashlib.sha256(data).digest()
-        self._own = self._messages.terms.announce(self._signer, digest)
-        self._messages.publish(self._own, bytes(data))
+        self._digest = hashlib.sha256(data).digest()
+        own = self._messages.terms.announce(self._signer, self._digest)
+        self._share = encode_record(GatherShare(own.signed))
+        self._messages.publish(own, bytes(data))
 
     def share(self, piece: int) -> Payload:  # noqa: ARG002
         """Return the announcement of the own message."""
-        assert self._own is not None, "after load"
-        return [encode_record(GatherShare(self._own.signed))]
+        return [self._share]
 
     async def receive(self, stream: Stream, header: wire.Share | wire.Sum) -> Payload:
         """Read an announcement or a set. Raises RemoteProtocolError and what streams do."""
@@ -413,9 +365,8 @@ class GatherCargo:
             entries = self._messages.terms.read_set(data, self._messages.known())
         except RemoteProtocolError as error:
             raise WorkerError(str(error)) from error
-        own = self._own.digest if self._own is not None else b""
         mine = [each.digest for each in entries if each.author == self._signer.peer_id]
-        if mine not in ([], [own]):
+        if mine not in ([], [self._digest]):
             raise WorkerError("the set says something else in this node's name: a key is stolen")
         self._messages.settle(entries)
         await self._messages.wait_for(entries)

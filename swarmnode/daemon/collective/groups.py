@@ -22,9 +22,7 @@ the others train beside it and catch up: two groups of one round would be two li
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,8 +35,7 @@ from swarmnode.daemon.collective.payload import (
     cut_chunks,
     transfer_limit_s,
 )
-from swarmnode.daemon.collective.rounds import Attempts
-from swarmnode.daemon.collective.runs import GroupRuns
+from swarmnode.daemon.collective.rounds import FAILED_S_MIN, Attempts, Failing, Rounds, Topic
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
@@ -55,53 +52,10 @@ if TYPE_CHECKING:
 
 GROUP_SERVICE = "group"
 _log = get_logger("swarmnode.daemon.collective")
-_Topic = tuple[str, int]  # tag, fragment
 _WHOLE = -1  # all fragments
-# One round that comes to nothing is a straggler's. From the second in a row on, and after so long
-# that rounds of a second may miss a few, it is no accident.
-_FAILED_MIN = 2
-_FAILED_S_MIN = 5.0
 
 
-@dataclass(frozen=True)
-class Failing:
-    """Rounds of one kind that came to nothing, one after the other; at first there are none."""
-
-    since: float  # when the first of them began
-    rounds: int = 0
-    why: str = ""  # of the last
-
-
-class Failures:
-    """Rounds that come to nothing, one after the other, by what they are of; bounded as intents."""
-
-    def __init__(self) -> None:
-        self._failing: dict[_Topic, Failing] = {}
-
-    def note(self, topic: _Topic, since: float, why: str) -> None:
-        """A round that began at ``since`` came to nothing."""
-        before = self._failing.get(topic, Failing(since))
-        self._failing[topic] = replace(before, rounds=before.rounds + 1, why=why)
-
-    def forget(self, topic: _Topic) -> None:
-        """A round counted."""
-        self._failing.pop(topic, None)
-
-    def clear(self) -> None:
-        """The next worker begins anew."""
-        self._failing.clear()
-
-    def look(self, now: float, *others: Failing) -> Failing:
-        """Return what comes to nothing again and again for the longest; ``others`` count too."""
-        found = [
-            each
-            for each in self._failing.values()
-            if each.rounds >= _FAILED_MIN and now - each.since >= _FAILED_S_MIN
-        ]
-        return min((*found, *others), key=lambda each: each.since, default=Failing(now))
-
-
-class Groups:
+class Groups(Rounds):
     """The IntentHandler of group means.
 
     Args:
@@ -112,11 +66,6 @@ class Groups:
     Attributes:
         on_mean: told of each mean over whom it is.
         on_record: one line of history.
-        on_intent: told of each round that begins.
-        on_worker_gone: told that the next worker begins anew.
-        on_end: told of each round's end, and whether its mean is applied.
-        is_beside: whether all places of the group were taken by others at the last intent.
-        committed_total, refused_total: means applied, and intents that did not even begin.
         payloads_refused_total: shares and sums of others that were implausibly large.
     """
 
@@ -133,36 +82,22 @@ class Groups:
         live: Callable[[], Collection[PeerId]],
         env: Env,
     ) -> None:
-        self._self_id = self_id
-        self._swarm_id = swarm_id
-        self._key = key
-        self._codec_name = codec_name
-        self._partners = partners
-        self._lessor = lessor
-        self._env = env
-        self._running: dict[bytes, tuple[_Topic, float]] = {}  # and since when
-        self._newest: dict[_Topic, bytes] = {}  # bounded as intents are, like the next
-        self._attempts: dict[_Topic, Attempts] = {}  # of means in a lineage
-        self._posted_at: dict[_Topic, float] = {}
-        self._graces: dict[_Topic, float] = {}  # how long the roll of a topic stays open
-        self._failures = Failures()
-        self._is_known = False  # to the worker, or it is dead: nothing came of the intent
-        self.runs = GroupRuns(
+        super().__init__(
             GROUP_SERVICE,
             self_id=self_id,
             partners=partners,
             services=services,
+            lessor=lessor,
             live=live,
             env=env,
-            called=self._called,
         )
+        self._swarm_id = swarm_id
+        self._key = key
+        self._codec_name = codec_name
+        self._attempts: dict[Topic, Attempts] = {}  # of means in a lineage
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
         self.on_record: Callable[[events.MeanEnded], None] = lambda _mean: None
-        self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
-        self.on_end: Callable[[bool], None] = lambda _is_applied: None
-        self.on_worker_gone: Callable[[], None] = lambda: None
-        self.is_beside = False
-        self.committed_total = self.refused_total = self.payloads_refused_total = 0
+        self.payloads_refused_total = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve intents until cancelled."""
@@ -182,29 +117,19 @@ class Groups:
         self._begin(intent, topic, enlist_s)
 
     def worker_gone(self) -> None:
-        """Leave all runs: the payload, and the room for the mean, were the worker's."""
-        for gid in list(self._running):
-            self._give_up_quietly(gid, "the worker went away")
-        self._newest.clear()
+        """Leave all runs, whatever attempt they are."""
+        super().worker_gone()
         self._attempts.clear()
-        self._posted_at.clear()
-        self._failures.clear()
-        self.is_beside = False
-        self.on_worker_gone()
-
-    def partners_changed(self) -> None:
-        """Go on without the dead. A member that came is in the next round."""
-        self.runs.members_changed()
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _gid(self, intent: PostedIntent, topic: _Topic) -> bytes:
+    def _gid(self, intent: PostedIntent, topic: Topic) -> bytes:
         if topic in self._attempts:
             return self._attempts[topic].gid
         tag, fragment, number = intent.tag, intent.fragment, intent.round
         return events.group_id(self._key, tag, fragment, number, intent.base_version)
 
-    def _begin(self, intent: PostedIntent, topic: _Topic, enlist_s: float) -> None:
+    def _begin(self, intent: PostedIntent, topic: Topic, enlist_s: float) -> None:
         members, is_full = self._members(intent)
         self.is_beside = self._self_id not in members
         if self.is_beside:
@@ -223,8 +148,7 @@ class Groups:
                 self._attempts[topic].failed()  # of an earlier life of the worker
             self._lessor.drop(intent, why)
             return
-        self._running[gid] = (topic, self._env.monotonic())
-        self._newest[topic] = gid
+        self._note_begun(gid, topic)
         begin = events.Begin(
             gid,
             members,
@@ -244,43 +168,16 @@ class Groups:
         )
         self.runs.begin(begin, cargo)
 
-    def _replace(self, topic: _Topic) -> None:
-        """The worker knows already that nothing came of an intent that it lent nothing for."""
-        gid = self._newest.get(topic, b"")
-        if self.runs.is_enlisting(gid):
-            self._give_up_quietly(gid, "nobody came before the next round")
-
-    def _give_up_quietly(self, gid: bytes, why: str) -> None:
-        self._is_known = True
-        self.runs.give_up(gid, why)
-        self._is_known = False
-
-    def _enlist_s(self, topic: _Topic) -> float:
-        now = self._env.monotonic()
-        before = self._posted_at.get(topic, -math.inf)  # the first waits for the longest
-        self._posted_at[topic] = now
-        share = limits.GROUP_ENLIST_SHARE * (now - before)
-        self._graces[topic] = min(max(share, limits.GROUP_ENLIST_S_MIN), limits.GROUP_ENLIST_S_MAX)
-        return self._graces[topic]
-
-    def _grace_s(self, topic: _Topic) -> float:
-        return self._graces.get(topic, limits.GROUP_ENLIST_S_MAX)
-
-    def failing(self, now: float) -> Failing:
-        """Return the rounds that come to nothing again and again, if others are there, or were."""
-        if not (self.committed_total or len(self._partners.partners()) > 1):
-            return Failing(now)  # the first node of a swarm waits for the second
-        waiting = [
+    def _waiting(self, now: float) -> Sequence[Failing]:
+        return [
             Failing(since, 1, "a quorum of the members has not come")
             for gid, (topic, since) in self._running.items()
             if self.runs.is_enlisting(gid)
-            and now - since >= max(_FAILED_S_MIN, 1.5 * self._grace_s(topic))
+            and now - since >= max(FAILED_S_MIN, 1.5 * self._grace_s(topic))
         ]
-        return self._failures.look(now, *waiting)
 
-    def _note_failure(self, topic: _Topic, why: str) -> None:
-        since = self._posted_at.get(topic, self._env.monotonic())
-        self._failures.note(topic, since, why)
+    def _grace_s(self, topic: Topic) -> float:
+        return self._graces.get(topic, limits.GROUP_ENLIST_S_MAX)
 
     def _called(self, peer: PeerId, message: wire.Message) -> None:
         """A member waits for this node: in a later attempt, behind it, or where it has no place."""
@@ -326,39 +223,37 @@ class Groups:
         lease: BufferLease | None,
         how: events.Commit | events.Abort,
     ) -> None:
-        topic, since = self._running.pop(gid)
-        if self._newest.get(topic) == gid:
-            del self._newest[topic]
+        topic = _topic(intent)
+        took_s = self._env.monotonic() - self._running[gid][1]
+        if self._note_over(gid, topic) and isinstance(how, events.Abort):
             attempts = self._attempts.get(topic)
-            if isinstance(how, events.Abort) and attempts is not None and attempts.gid == gid:
+            if attempts is not None and attempts.gid == gid:
                 attempts.failed()
-        took_s = self._env.monotonic() - since
-        if isinstance(how, events.Commit) and lease is not None:
-            self._apply(intent, topic, lease, how, took_s)
-        else:
-            why = how.why if isinstance(how, events.Abort) else "nothing was lent"
-            self._abort(intent, topic, lease, why)
-            if lease is not None:
-                in_doubt = isinstance(how, events.Abort) and how.in_doubt
+        match how, lease:
+            case events.Commit(), BufferLease():
+                self._commit(intent, topic, lease, how, took_s)
+            case events.Commit(), None:
+                self._abort(intent, topic, lease, "nothing was lent")
+            case events.Abort(why=why), None:
+                self._abort(intent, topic, lease, why)
+            case events.Abort(why=why, in_doubt=in_doubt), BufferLease():
+                self._abort(intent, topic, lease, why)
                 self.on_record(events.MeanEnded(gid, (), b"", why, in_doubt, took_s))
 
-    def _apply(
+    def _commit(
         self,
         intent: PostedIntent,
-        topic: _Topic,
+        topic: Topic,
         lease: BufferLease,
         commit: events.Commit,
         took_s: float,
     ) -> None:
         if topic in self._attempts:
             self._attempts[topic].committed()
-        present = tuple(bytes(peer) for peer in commit.contributors)
-        is_applied = self._lessor.apply(lease, commit.gid, present=present)
-        self.committed_total += is_applied
-        self._failures.forget(topic)
-        self.on_mean(commit.contributors)
-        self.on_end(is_applied)
         peers, result = commit.contributors, commit.result
+        is_applied = self._apply(topic, lease, commit.gid, peers)
+        self.on_mean(peers)
+        self.on_end(is_applied)
         self.on_record(
             events.MeanEnded(commit.gid, peers, result, "", False, took_s, is_lost=not is_applied)
         )
@@ -366,24 +261,19 @@ class Groups:
             "group mean",
             tag=intent.tag,
             round=_round_of(intent),
-            members=len(present),
-            result=commit.result.hex()[:16],
+            members=len(peers),
+            result=result.hex()[:16],
             is_applied=is_applied,
         )
 
     def _abort(
-        self, intent: PostedIntent, topic: _Topic, lease: BufferLease | None, why: str
+        self, intent: PostedIntent, topic: Topic, lease: BufferLease | None, why: str
     ) -> None:
         _log.info("no group mean", tag=intent.tag, round=_round_of(intent), why=why)
-        if lease is not None:
-            self._lessor.give_back(lease, why)
-        elif not self._is_known:
-            self._lessor.drop(intent, why)
-        self._note_failure(topic, why)
-        self.on_end(False)
+        self._come_to_nothing(intent, topic, lease, why)
 
 
-def _topic(intent: PostedIntent) -> _Topic:
+def _topic(intent: PostedIntent) -> Topic:
     """Return what there is one mean of at a time; a lineage is one, whatever its fragments are."""
     return (intent.tag, intent.fragment if intent.lineage is None else _WHOLE)
 

@@ -34,6 +34,7 @@ from swarmnode import limits
 from swarmnode.daemon.collective.gathers import Gathers
 from swarmnode.daemon.collective.groups import Groups
 from swarmnode.daemon.collective.log import Log
+from swarmnode.daemon.collective.rounds import Rounds
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.exchange.pull import Pulls
 from swarmnode.daemon.membership.swarm import SwarmPart
@@ -212,7 +213,7 @@ class IntentHandlers:
         }
 
     @property
-    def rounds(self) -> Groups | Gathers:
+    def rounds(self) -> Rounds:
         """Of the kinds that meet in rounds the one that this swarm's strategy wants."""
         return self.gathers if self.gathers.is_used else self.groups
 
@@ -279,7 +280,7 @@ def _of_log(log: Log, now: float) -> str:
     )
 
 
-def _of_group(groups: Groups | Gathers, now: float) -> str:
+def _of_group(groups: Rounds, now: float) -> str:
     failing = groups.failing(now)
     if not failing.rounds:
         return ""
@@ -308,7 +309,7 @@ def _of_lineage(lineages: Lineages) -> str:
     )
 
 
-def _of_places(rounds: Groups | Gathers) -> str:
+def _of_places(rounds: Rounds) -> str:
     if not rounds.is_beside:
         return ""
     most = limits.GROUP_MEMBERS_MAX
