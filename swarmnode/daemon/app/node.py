@@ -72,7 +72,6 @@ from swarmnode.store.blobs import BlobStore
 from swarmnode.store.swarms import save_link
 from swarmnode.store.training_data import save_training_data
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.wire.swarm import Manifest
 
 _log = get_logger("swarmnode.daemon.app")
@@ -157,7 +156,7 @@ class Node:
                 started_unix_s=env.wall(),
                 totals=self._totals,
                 volunteer=self.volunteer,
-                nat=self.nat.snapshot if self.nat is not None else NatSnapshot,
+                nat=self.nat.snapshot,
                 addresses=self._addresses,
                 own_addresses=self._direct_addresses,
             )
@@ -232,8 +231,7 @@ class Node:
         self._on_event(f"{self._identity.peer_id.short}… listens on {address}")
         self._discovery.reachable_at(self._direct_addresses())
         await nursery.start(self._discovery.run)
-        if self.nat is not None:
-            await nursery.start(self.nat.run, address)
+        await nursery.start(self.nat.run, address)
         for hint in map(Hint.parse, config.bootstrap):
             self._discovery.discovered(hint.peer, (hint.address,))
         if self.beacon is not None:
@@ -302,9 +300,8 @@ class Node:
         part = member.part
         self.view.membership = member
         await nursery.start(part.run)
-        if self.nat is not None:
-            self.nat.on_addresses = part.addresses_changed
-            self.nat.prefers = lambda peer: part.peer_report(peer).role == "relay"
+        self.nat.on_addresses = part.addresses_changed
+        self.nat.prefers = lambda peer: part.peer_report(peer).role == "relay"
         await nursery.start(member.snapshots.run)
         return member
 
@@ -431,8 +428,8 @@ class Node:
 
     def _addresses(self) -> tuple[str, ...]:
         """Where others reach us: what strangers have confirmed, then relays, then our own word."""
-        found = self.nat.addresses() if self.nat is not None else ()
-        return tuple(dict.fromkeys((*self._config.advertise, *found, *self._direct_addresses())))
+        found = (*self._config.advertise, *self.nat.addresses(), *self._direct_addresses())
+        return tuple(dict.fromkeys(found))
 
     def _report(self) -> SelfReport:
         return self.view.report(self._addresses(), self.env.monotonic())

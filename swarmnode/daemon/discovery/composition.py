@@ -19,7 +19,7 @@ from swarmnode.daemon.discovery import lookup
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.discovery.lookup import Findings, Searched, gather
 from swarmnode.daemon.discovery.rendezvous import check_names, request_manifest
-from swarmnode.daemon.transport.nat import Nat, wants_nat
+from swarmnode.daemon.transport.nat import Nat, NoNat, wants_nat
 from swarmnode.daemon.transport.network import Network
 from swarmnode.daemon.transport.reach import own_networks
 from swarmnode.env import Env
@@ -52,7 +52,7 @@ class Composition:
     network: Network
     services: Services
     discovery: Discovery
-    nat: Nat | None  # None: no other machine can reach us, nor we it
+    nat: Nat | NoNat
     env: Env
 
 
@@ -78,7 +78,7 @@ def compose(
         remembered=config.paths.contacts,
         lan=own_networks() if config.lan else (),
     )
-    nat = None
+    nat: Nat | NoNat = NoNat()
     if isinstance(transport, TcpTransport) and wants_nat(config):
         nat = Nat(
             config,

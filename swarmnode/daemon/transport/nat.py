@@ -50,6 +50,36 @@ _log = get_logger("swarmnode.daemon.transport")
 _MAPPERS: dict[str, Mapper] = {"PCP": "pcp", "NAT-PMP": "nat-pmp", "UPnP": "upnp"}
 
 
+class NoNat:
+    """In place of ``Nat``: no other machine can reach us, nor we it.
+
+    Attributes:
+        prefers, on_addresses: as in ``Nat``; neither is called.
+    """
+
+    def __init__(self) -> None:
+        self.prefers: Callable[[PeerId], bool] = lambda _peer: False
+        self.on_addresses: Callable[[], None] = lambda: None
+
+    async def run(
+        self,
+        bound: str,  # noqa: ARG002
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """There is nothing to look after."""
+        task_status.started()
+        await trio.lowlevel.checkpoint()
+
+    def addresses(self) -> tuple[str, ...]:
+        """Others reach us nowhere besides our own interfaces."""
+        return ()
+
+    def snapshot(self) -> NatSnapshot:
+        """Return gauges and counters of nothing."""
+        return NatSnapshot()
+
+
 class Nat:
     """See the module.
 
