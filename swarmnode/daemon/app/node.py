@@ -381,7 +381,7 @@ class Node:
         trainer.handlers = handlers.by_kind()
         handlers.groups.on_mean = self._note_mean
         handlers.groups.on_record = self._log.mean_ended
-        trainer.on_log_round = handlers.log.worker_ready
+        trainer.on_log_round = handlers.worker_ready
         trainer.briefing = make_briefing(member, trainer)
         trainer.assigner = training.assigner
         nursery.start_soon(training.assigner.run)

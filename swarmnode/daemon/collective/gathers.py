@@ -76,6 +76,8 @@ class Gathers(Rounds):
         is_used: whether the strategy gathers.
     """
 
+    places = limits.GATHER_MEMBERS_MAX
+
     def __init__(
         self,
         *,
@@ -139,6 +141,11 @@ class Gathers(Rounds):
         """Go on without the dead, and ask them for no message."""
         super().partners_changed()
         self.messages.members_changed(self._live())
+
+    def payload_bytes(self) -> tuple[int, int]:
+        """Return the bytes of payloads sent and received, those of messages too."""
+        sent, received = super().payload_bytes()
+        return sent + self.messages.sent_bytes, received + self.messages.received_bytes
 
     # --- inside --------------------------------------------------------------------------------
 

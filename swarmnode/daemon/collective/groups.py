@@ -69,6 +69,8 @@ class Groups(Rounds):
         payloads_refused_total: shares and sums of others that were implausibly large.
     """
 
+    places = limits.GROUP_MEMBERS_MAX
+
     def __init__(
         self,
         *,

@@ -15,7 +15,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from swarmnode import limits
 from swarmnode.daemon.collective.runs import GroupRuns
@@ -146,7 +146,10 @@ class Rounds(ABC):
         on_worker_gone: told that the next worker begins anew.
         is_beside: whether others had all places at the last intent.
         committed_total, refused_total: rounds applied, and intents that did not even begin.
+        places: for so many members.
     """
+
+    places: ClassVar[int]
 
     def __init__(
         self,
@@ -209,6 +212,10 @@ class Rounds(ABC):
         if not (self.committed_total or len(self._partners.partners()) > 1):
             return Failing(now)  # the first node of a swarm waits for the second
         return self._failures.look(now, *self._waiting(now))
+
+    def payload_bytes(self) -> tuple[int, int]:
+        """Return the bytes of payloads sent and received, since the start."""
+        return self.runs.sent_bytes, self.runs.received_bytes
 
     # --- for one kind of rounds --------------------------------------------------------------
 
