@@ -60,6 +60,10 @@ if TYPE_CHECKING:
 GATHER_RUN_SERVICE = "gather-run"
 # As many as one run holds, and as one round does.
 _MEMBERS_MAX = min(limits.GATHER_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
+# A set of GATHER_MEMBERS_MAX announcements, each with a key and a signature.
+_SET_BYTES_MAX = limits.GATHER_MEMBERS_MAX * limits.KIB
+# Of the time that a sum may take: the rest is for those who then fetch what the set names.
+_MAKE_SHARE = 0.3
 _log = get_logger("swarmnode.daemon.collective")
 
 
@@ -196,6 +200,10 @@ class Gathers(Rounds):
         )
         self.runs.begin(begin, cargo)
 
+    def _give_up_quietly(self, gid: bytes, why: str) -> None:
+        super()._give_up_quietly(gid, why)
+        self._running.pop(gid, None)  # its round may still be opening: no run has begun
+
     def _called(self, peer: PeerId, message: wire.Message) -> None:
         """A member waits for this node, which has no place: let it go on."""
         if self.is_beside and isinstance(message, wire.Enlist):
@@ -255,11 +263,6 @@ def _check(codec: Codec, numel: int, data: bytes) -> None:
     for payload, n_elems in coded.sizes(codec, data, numel):
         codec.validate(payload, n_elems)
 
-
-# A set of GATHER_MEMBERS_MAX announcements, each with a key and a signature.
-_SET_BYTES_MAX = limits.GATHER_MEMBERS_MAX * limits.KIB
-# Of the time that a sum may take: the rest is for those who then fetch what the set names.
-_MAKE_SHARE = 0.3
 
 Ended = Callable[[BufferLease | None, tuple[Announced, ...], events.Commit | events.Abort], None]
 

@@ -238,7 +238,6 @@ class Rounds(ABC):
         self._is_known = True
         self.runs.give_up(gid, why)
         self._is_known = False
-        self._running.pop(gid, None)  # one that was not begun yet
 
     def _enlist_s(self, topic: Topic) -> float:
         """An intent came: return how long its roll stays open; see GROUP_ENLIST_SHARE."""
