@@ -221,8 +221,8 @@ class Gathers(Rounds):
         self._note_over(gid, topic)
         self.messages.close(gid)
         match how, lease:
-            case events.Commit(), BufferLease() if entries:
-                self._commit(intent, topic, lease, entries, how)
+            case events.Commit() as commit, BufferLease() as lent if entries:
+                self._commit(intent, topic, lent, entries, commit)
                 return
             case events.Abort(why=why), _:
                 pass

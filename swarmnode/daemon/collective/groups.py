@@ -232,14 +232,14 @@ class Groups(Rounds):
             if attempts is not None and attempts.gid == gid:
                 attempts.failed()
         match how, lease:
-            case events.Commit(), BufferLease():
-                self._commit(intent, topic, lease, how, took_s)
+            case events.Commit() as commit, BufferLease() as lent:
+                self._commit(intent, topic, lent, commit, took_s)
             case events.Commit(), None:
                 self._abort(intent, topic, lease, "nothing was lent")
             case events.Abort(why=why), None:
                 self._abort(intent, topic, lease, why)
-            case events.Abort(why=why, in_doubt=in_doubt), BufferLease():
-                self._abort(intent, topic, lease, why)
+            case events.Abort(why=why, in_doubt=in_doubt), BufferLease() as lent:
+                self._abort(intent, topic, lent, why)
                 self.on_record(events.MeanEnded(gid, (), b"", why, in_doubt, took_s))
 
     def _commit(

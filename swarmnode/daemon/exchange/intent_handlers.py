@@ -238,8 +238,12 @@ class IntentHandlers:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
-            for handler in (self.exchanges, self.groups, *self._gathers, self.pulls, *self._logs):
+            for handler in (self.exchanges, self.groups, self.pulls):
                 await nursery.start(handler.run)
+            for gathers in self._gathers:
+                await nursery.start(gathers.run)
+            for log in self._logs:
+                await nursery.start(log.run)
             task_status.started()
 
 
