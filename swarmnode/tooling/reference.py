@@ -20,8 +20,8 @@ import msgspec
 
 from swarmnode.cli.main import cli
 from swarmnode.config import ENVIRONMENT_PREFIX, HOME_VARIABLE, NodeConfig
+from swarmnode.daemon.collective.finalize import Finalized
 from swarmnode.daemon.discovery.lookup import FoundSwarm
-from swarmnode.daemon.exchange.merge.finalize import Finalized
 from swarmnode.daemon.status.control import control_routes
 from swarmnode.daemon.status.netcheck import Finding
 from swarmnode.daemon.status.overview import Overview

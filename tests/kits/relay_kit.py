@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from swarmnode.daemon.nat.relay import RelayService
+from swarmnode.daemon.transport.relay import RelayService
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId

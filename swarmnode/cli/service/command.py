@@ -184,7 +184,7 @@ class _Scope:
         """
         if not self.is_system:
             return
-        from swarmnode.cli.service.access import service_user, why_unreadable
+        from swarmnode.cli.service.files import service_user, why_unreadable
 
         why = why_unreadable(home, service_user())
         if why and is_for_now:

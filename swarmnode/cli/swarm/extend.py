@@ -33,7 +33,7 @@ def extend(name: str, tokens: str, home: Path | None, as_json: bool) -> None:
     The machine that created the swarm has the key for it. The new target is passed on by the
     members; a swarm that was finished goes on, and its learning rate rises once more.
     """
-    from swarmnode.daemon.membership.target import TargetKeeper
+    from swarmnode.daemon.membership.progress import TargetKeeper
     from swarmnode.ipc.lr_schedule import is_decayed
     from swarmnode.protocol.extension import sign_extension
     from swarmnode.protocol.swarm import check_name

@@ -18,7 +18,7 @@ from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.discovery.composition import Visitor, visit
 from swarmnode.daemon.discovery.lookup import Findings, FoundSwarm, check_names, in_words
-from swarmnode.daemon.nat.reach import reachable_addresses
+from swarmnode.daemon.transport.reach import reachable_addresses
 from swarmnode.env import real_env
 from swarmnode.errors import ConfigError, NotRunning, Refused, SwarmNodeError, one_error
 from swarmnode.ids import PUBLIC_KEY_BYTES, PeerId, decode_base32, encode_base32

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from swarmnode.env import Env
@@ -10,27 +9,11 @@ from swarmnode.errors import StorageError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Applied
 from swarmnode.protocol.gossip.events import Finished
+from swarmnode.protocol.gossip.group_events import MeanEnded
 from swarmnode.store.files import HistoryFile
 from swarmnode.telemetry.logs import get_logger
 
 _log = get_logger("swarmnode.daemon.exchange")
-
-
-@dataclass(frozen=True)
-class MeanEnded:
-    """What became of one group mean here, once something was lent for it.
-
-    ``result``: the SHA-256 of the mean, over ``contributors``; both empty if nothing came of it.
-    ``is_lost``: it has committed, and the worker that was to merge it is gone.
-    """
-
-    gid: bytes
-    contributors: tuple[PeerId, ...]
-    result: bytes
-    reason: str
-    in_doubt: bool
-    took_s: float
-    is_lost: bool = False
 
 
 class ExchangeLog:

@@ -54,7 +54,7 @@ _log = get_logger("swarmnode.daemon.membership")
 
 
 class Gate(Protocol):
-    """Who may be a member; see ``daemon/membership/admission.py``."""
+    """Who may be a member; see ``daemon/membership/swarm.py``."""
 
     is_open: bool
 

@@ -253,6 +253,23 @@ class Abort:
     in_doubt: bool
 
 
+@dataclass(frozen=True)
+class MeanEnded:
+    """What became of one group mean here, once something was lent for it.
+
+    ``result``: the SHA-256 of the mean, over ``contributors``; both empty if nothing came of it.
+    ``is_lost``: it has committed, and the worker that was to merge it is gone.
+    """
+
+    gid: bytes
+    contributors: tuple[PeerId, ...]
+    result: bytes
+    reason: str
+    in_doubt: bool
+    took_s: float
+    is_lost: bool = False
+
+
 Effect = (
     Send
     | TakePayload

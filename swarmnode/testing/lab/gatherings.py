@@ -89,7 +89,7 @@ class Gatherings:
         return max(PATIENCE, limits.GROUP_ENLIST_SHARE * (now - before))
 
     def _has_place(self, node: Node, intent: Intent) -> bool:
-        """Whether a node takes part where not all can; see ``daemon/exchange/group/groups.py``."""
+        """Whether a node takes part where not all can; see ``daemon/collective/groups.py``."""
         if intent.group_size_max and intent.lineage is None:
             return True  # any number of groups
         most = limits.GROUP_MEMBERS_MAX

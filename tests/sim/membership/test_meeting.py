@@ -11,7 +11,7 @@ import trio
 from msgspec import structs
 
 from swarmnode import limits
-from swarmnode.daemon.discovery.manifests import MANIFEST_SERVICE
+from swarmnode.daemon.discovery.rendezvous import MANIFEST_SERVICE
 from swarmnode.errors import AuthenticationFailed, DeadlineExceeded, Refused
 from swarmnode.ids import PeerId
 from swarmnode.protocol.identity import Identity

@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.snapshots.upload import BLOB_SERVICE, Turns
+from swarmnode.daemon.snapshots.chunks import BLOB_SERVICE, Turns
 from swarmnode.errors import DeadlineExceeded, Overloaded, Refused, StorageError, StorageFull
 from swarmnode.ids import PeerId
 from swarmnode.net.stream import Stream

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.transport.dialler import Ways
+from swarmnode.daemon.transport.channels import Ways
 from swarmnode.env import Env
 from swarmnode.errors import DeadlineExceeded, DialFailed, SwarmNodeError
 from swarmnode.net.channel import Channel, Transport
