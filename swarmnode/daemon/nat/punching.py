@@ -24,7 +24,7 @@ from swarmnode.errors import DeadlineExceeded, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.punch import Puncher, dial_from
-from swarmnode.net.rtc.engine import RtcEngine
+from swarmnode.net.rtc.on_demand import RtcOnDemand
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.where import ask_where
 from swarmnode.protocol.nat.punch import SIGNAL_KIND, Invited, Inviter, Sides, make_address
@@ -185,7 +185,7 @@ class RtcWays(Agreement[RtcOffer | RtcAnswer]):
     def __init__(
         self,
         signals: Signals,
-        engine: RtcEngine,
+        engine: RtcOnDemand,
         *,
         stun_servers: Callable[[], Sequence[str]],
         may_invite: Callable[[PeerId], bool],
