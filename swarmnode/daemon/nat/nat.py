@@ -37,7 +37,7 @@ from swarmnode.net.relays.relay import RelayHolder, Relays
 from swarmnode.net.rtc.on_demand import RtcOnDemand, open_rtc_on_demand
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
-from swarmnode.net.stun import StunResponder, add_probe_service, request_probe, survey_nat
+from swarmnode.net.stun import StunResponder, add_probe_service, request_probe
 from swarmnode.net.tcp import format_address, parse_address
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
@@ -229,6 +229,7 @@ class Nat:
         servers = self._public_peers()[: limits.STUN_SERVERS_MAX]
         if not servers:
             return None
+        from swarmnode.net.nat_survey import survey_nat  # only a person asks, by `netcheck`
 
         async def ask_probe(index: int, port: int, transaction: bytes) -> None:
             peer, _ = servers[index]
