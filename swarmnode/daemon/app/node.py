@@ -30,10 +30,9 @@ from swarmnode.daemon.discovery.manifests import ManifestKeeper, check_strategy
 from swarmnode.daemon.discovery.rendezvous import SwarmRendezvous
 from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals
-from swarmnode.daemon.membership.admission import AdmissionGate
 from swarmnode.daemon.membership.progress import watch_progress
 from swarmnode.daemon.membership.report import SelfReport
-from swarmnode.daemon.membership.swarm import SwarmPart
+from swarmnode.daemon.membership.swarm import SwarmPart, make_gate
 from swarmnode.daemon.nat.reach import reachable_addresses
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.daemon.snapshots.snapshots import Snapshots, snapshot_bytes_max
@@ -314,7 +313,7 @@ class Node:
             manifest=manifest,
             paths=self._config.paths.swarm(manifest.name),
             rendezvous=self._rendezvous,
-            gate=AdmissionGate(
+            gate=make_gate(
                 manifest,
                 self._link,
                 role=self._config.role,

@@ -5,6 +5,5 @@ state, and what this node says of itself in it. What is told of training comes i
 here knows a worker or a tensor.
 
 For others: ``swarm`` (:class:`~swarmnode.daemon.membership.swarm.SwarmPart`), ``report`` (what
-members say), ``admission`` (the gate of a swarm), ``assignment``, ``progress`` (how far the
-swarm is) and ``target`` (where it ends).
+members say), ``assignment``, ``progress`` (how far the swarm is) and ``target`` (where it ends).
 """

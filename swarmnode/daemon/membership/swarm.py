@@ -17,7 +17,7 @@ from swarmnode import limits
 from swarmnode.config import SwarmPaths
 from swarmnode.daemon.discovery.composition import Composition
 from swarmnode.daemon.discovery.rendezvous import SwarmRendezvous
-from swarmnode.daemon.membership.members import Gate, Members
+from swarmnode.daemon.membership.members import Gate, Members, OpenGate
 from swarmnode.daemon.membership.report import (
     ROLE,
     STEP_TIME_S,
@@ -27,6 +27,7 @@ from swarmnode.daemon.membership.report import (
     peer_report,
 )
 from swarmnode.daemon.membership.shared_state import ADDRESS, StateKeeper
+from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.relays.address import is_relayed
@@ -37,6 +38,7 @@ from swarmnode.protocol.shards.words import REGISTERS
 from swarmnode.protocol.swarm import SwarmLink
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import dht as wire_dht
+from swarmnode.wire.admission import Role
 from swarmnode.wire.swarm import Manifest
 
 _log = get_logger("swarmnode.daemon.membership")
@@ -247,3 +249,25 @@ def _is_out_of_date(
         or abs(members - old_members) * 4 > old_members
         or contacts > 2 * old_contacts
     )
+
+
+def make_gate(
+    manifest: Manifest,
+    link: SwarmLink,
+    *,
+    role: Role,
+    self_id: PeerId,
+    paths: SwarmPaths,
+    env: Env,
+) -> Gate:
+    """Return the gate that the manifest asks for.
+
+    Raises:
+        NotAdmitted: the swarm is closed, and nothing on this disk or in the link admits us.
+    """
+    if manifest.admission == "open":
+        return OpenGate(role)
+    # Invites, certificates and their uses: most swarms are open and need none of it.
+    from swarmnode.daemon.membership.admission import AdmissionGate
+
+    return AdmissionGate(link, role=role, self_id=self_id, paths=paths, env=env)
