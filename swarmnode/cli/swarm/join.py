@@ -185,11 +185,17 @@ def _find(
     may_ask: bool,
     wait_s: float,
 ) -> SwarmLink:
-    from swarmnode.cli.swarm.lookup import resolve, somebody_sits_there
+    from swarmnode.cli.swarm.named import known_here, somebody_sits_there
 
-    may_ask = may_ask and somebody_sits_there()
-    # A daemon of this home would not let another one start here: there is no point in asking it.
-    found = resolve(link, key, config, on_event, may_ask=may_ask, asks_daemon=False, wait_s=wait_s)
+    found = known_here(link, key, config, on_event)
+    if found is None:
+        from swarmnode.cli.swarm.lookup import look_up  # with most of the network
+
+        may_ask = may_ask and somebody_sits_there()
+        # A daemon of this home would not let another one start here: it is not asked.
+        found = look_up(
+            link, key, config, on_event, may_ask=may_ask, asks_daemon=False, wait_s=wait_s
+        )
     _check_somebody_to_ask(config, has_peers=bool(found.hints), name=found.name)
     return found
 

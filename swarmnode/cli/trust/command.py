@@ -59,7 +59,8 @@ def trust(
     """
     flags = given(home=home and str(home), network=network, bootstrap=bootstrap, lan=lan)
     config = load_config(flags, os.environ)
-    from swarmnode.cli.swarm.lookup import look_around, own_node, resolve, somebody_sits_there
+    from swarmnode.cli.swarm.lookup import look_around, own_node, resolve
+    from swarmnode.cli.swarm.named import somebody_sits_there
     from swarmnode.cli.trust.costs import measure
     from swarmnode.cli.trust.report import make_report
     from swarmnode.daemon.volunteer.machine import computed

@@ -36,7 +36,7 @@ from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals
 from swarmnode.daemon.membership.progress import watch_progress
 from swarmnode.daemon.membership.report import SelfReport
-from swarmnode.daemon.membership.swarm import AdmissionGate, SwarmPart
+from swarmnode.daemon.membership.swarm import SwarmPart, make_gate
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.daemon.snapshots.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status.control import control_routes
@@ -314,7 +314,7 @@ class Node:
             manifest=manifest,
             paths=self._config.paths.swarm(manifest.name),
             rendezvous=self._rendezvous,
-            gate=AdmissionGate(
+            gate=make_gate(
                 manifest,
                 self._link,
                 role=self._config.role,

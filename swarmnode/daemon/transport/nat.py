@@ -33,10 +33,10 @@ from swarmnode.net.gateway.portmap import Mapping, PortMapper
 from swarmnode.net.paths import path_of
 from swarmnode.net.punch import Puncher
 from swarmnode.net.relays.relay import RelayHolder, Relays
-from swarmnode.net.rtc.engine import RtcEngine, open_rtc
+from swarmnode.net.rtc.on_demand import RtcOnDemand, open_rtc_on_demand
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
-from swarmnode.net.stun import StunResponder, add_probe_service, request_probe, survey_nat
+from swarmnode.net.stun import StunResponder, add_probe_service, request_probe
 from swarmnode.net.tcp import format_address, parse_address
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
@@ -157,7 +157,7 @@ class Nat:
     ) -> None:
         """Reach and be reached until cancelled; ``bound`` is what the listener is bound to."""
         port = parse_host_port(bound, setting="listen").port
-        async with open_rtc() as engine, trio.open_nursery() as nursery:
+        async with open_rtc_on_demand() as engine, trio.open_nursery() as nursery:
             self._network.listener.claim = (puncher := Puncher(port, env=self._env)).claim
             punching, rtc = self._make_punching(puncher, port), self._make_rtc(engine)
             self._ways = (("punched-tcp", punching), ("rtc", rtc))
@@ -191,7 +191,7 @@ class Nat:
             env=self._env,
         )
 
-    def _make_rtc(self, engine: RtcEngine) -> RtcWays:
+    def _make_rtc(self, engine: RtcOnDemand) -> RtcWays:
         return RtcWays(
             self.signals,
             engine,
@@ -258,6 +258,7 @@ class Nat:
         servers = self._public_peers()[: limits.STUN_SERVERS_MAX]
         if not servers:
             return None
+        from swarmnode.net.nat_survey import survey_nat  # only a person asks, by `netcheck`
 
         async def ask_probe(index: int, port: int, transaction: bytes) -> None:
             peer, _ = servers[index]

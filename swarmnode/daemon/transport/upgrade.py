@@ -37,7 +37,7 @@ from swarmnode.net.paths import path_of
 from swarmnode.net.punch import Puncher, dial_from
 from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.relays.legs import RelayedChannel
-from swarmnode.net.rtc.engine import RtcEngine
+from swarmnode.net.rtc.on_demand import RtcOnDemand
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.where import ask_where
@@ -380,7 +380,7 @@ class RtcWays(Agreement[RtcOffer | RtcAnswer]):
     def __init__(
         self,
         signals: Signals,
-        engine: RtcEngine,
+        engine: RtcOnDemand,
         *,
         stun_servers: Callable[[], Sequence[str]],
         may_invite: Callable[[PeerId], bool],

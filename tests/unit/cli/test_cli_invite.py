@@ -72,7 +72,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 def admission_of(paths: Paths) -> Admission:
     key = load_or_create_identity(paths.swarm("demo").swarm_key).public_key
-    return Admission(swarm_id(key), key, False, store.load_admission_state(paths.swarm("demo")))
+    return Admission(swarm_id(key), key, store.load_admission_state(paths.swarm("demo")))
 
 
 def test_a_printed_link_lets_a_peer_in(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,8 @@ import pytest
 import trio
 
 from swarmnode.cli.swarm import lookup
-from swarmnode.cli.swarm.lookup import age, check_key, choose, describe, look_until_found, resolve
+from swarmnode.cli.swarm.lookup import age, choose, describe, look_until_found, resolve
+from swarmnode.cli.swarm.named import check_key, somebody_sits_there
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.discovery.lookup import Findings, FoundSwarm, Searched
 from swarmnode.errors import ConfigError, Refused
@@ -111,9 +112,9 @@ def test_only_a_terminal_has_somebody_to_ask(monkeypatch: pytest.MonkeyPatch) ->
     with os.fdopen(ours, "rb"), os.fdopen(theirs, "r") as terminal, Path(os.devnull).open() as null:
         monkeypatch.setattr("sys.stdin", terminal)
         monkeypatch.setattr("sys.stdout", terminal)
-        assert lookup.somebody_sits_there()
+        assert somebody_sits_there()
         monkeypatch.setattr("sys.stdin", null)
-        assert not lookup.somebody_sits_there()
+        assert not somebody_sits_there()
 
 
 # --- words ----------------------------------------------------------------------------------

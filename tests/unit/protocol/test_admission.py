@@ -53,7 +53,7 @@ def new_invite(
 
 
 def admission() -> Admission:
-    return Admission(NETWORK, SWARM.public_key, is_open=False)
+    return Admission(NETWORK, SWARM.public_key)
 
 
 def resigned(invite: Invite, chain: MemberChain, **changes: object) -> MemberChain:
@@ -168,16 +168,6 @@ def test_the_holder_of_the_swarm_key_needs_no_invite() -> None:
     assert book.expires_at(PEER) == NOW + 30 * DAY_S
     forged = make_creator_chain(OTHER_SWARM, OTHER, NOW)
     assert refusal(book, OTHER, forged).reason is Reason.WRONG_NETWORK
-
-
-def test_an_open_swarm_admits_everybody() -> None:
-    book = Admission(NETWORK, SWARM.public_key, is_open=True)
-    assert book.admit(PEER, None, NOW) == "trainer"
-    assert book.admit(PEER, None, NOW, role="monitor") == "monitor"
-    assert book.is_member(OTHER, NOW)
-    assert book.expires_at(OTHER) is None
-    book.hear([make_member_chain(new_invite(), PEER, NOW)], NOW)
-    assert book.credentials(None) == Credentials(None)
 
 
 @pytest.mark.parametrize(
@@ -393,7 +383,7 @@ def test_a_restart_gives_nobody_a_second_chance() -> None:
     book, made, revoked = admission(), new_invite(), new_invite()
     book.admit(PEER, make_member_chain(made, PEER, NOW), NOW)
     book.take_revocations(revocations(1, revoked))
-    again = Admission(NETWORK, SWARM.public_key, False, book.state())
+    again = Admission(NETWORK, SWARM.public_key, book.state())
     assert again.state() == book.state()
     assert again.is_member(PEER, NOW)
     assert again.expires_at(PEER) == book.expires_at(PEER)
@@ -407,9 +397,7 @@ def test_what_another_swarm_has_kept_is_not_believed() -> None:
     book, made = admission(), new_invite()
     book.admit(PEER, make_member_chain(made, PEER, NOW), NOW)
     book.take_revocations(revocations(1, made))
-    stranger = Admission(
-        swarm_id(OTHER_SWARM.public_key), OTHER_SWARM.public_key, False, book.state()
-    )
+    stranger = Admission(swarm_id(OTHER_SWARM.public_key), OTHER_SWARM.public_key, book.state())
     assert stranger.revocations is None
     assert not stranger.is_member(PEER, NOW)
 

@@ -20,7 +20,7 @@ from swarmnode.ipc.control import (
     decode_to_worker,
     encode_message,
 )
-from swarmnode.worker.training.feed import Feed
+from swarmnode.worker.training.loop import Feed
 from tests.kits.worker_kit import Rig
 
 

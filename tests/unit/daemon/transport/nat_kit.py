@@ -17,7 +17,7 @@ from swarmnode.errors import DialFailed, MalformedMessage, Refused, SwarmNodeErr
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
 from swarmnode.net.punch import Puncher
-from swarmnode.net.rtc.engine import RtcEngine
+from swarmnode.net.rtc.on_demand import RtcOnDemand
 from swarmnode.protocol.nat.punch import PunchPlan, Start, make_address
 from swarmnode.testing.memory_network import MemoryChannel, MemoryNetwork
 from swarmnode.wire.connect.nat import RtcAnswer, RtcCandidate, RtcOffer
@@ -136,7 +136,7 @@ def rtc_answer(*hosts: str, offer: bytes = bytes(32)) -> bytes:
 
 @dataclass
 class FakeEngine:
-    """In place of ``RtcEngine``.
+    """In place of ``RtcOnDemand``.
 
     Attributes:
         offers: how many were made.
@@ -218,7 +218,7 @@ class Neighbour:
         )
         self.rtc = RtcWays(
             signals,
-            cast("RtcEngine", self.engine),
+            cast("RtcOnDemand", self.engine),
             stun_servers=lambda: (RELAY_AT,),
             may_invite=self.friends.__contains__,
             take=self.take,

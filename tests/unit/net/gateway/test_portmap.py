@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode.errors import Refused, TransportError
-from swarmnode.net.gateway.methods import Granted
+from swarmnode.net.gateway.mapping import Granted
 from swarmnode.net.gateway.portmap import PORTMAP_LOOK_S, PORTMAP_RETRY_S, Mapping
 from swarmnode.net.gateway.routes import Place, parse_gateway
 from tests.unit.net.gateway.router_kit import EXTERNAL, PORT, Script, Where, mapper_of

@@ -12,10 +12,10 @@ from trio.testing import MockClock
 
 from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, LimitExceeded, Refused, TransportError
+from swarmnode.net.gateway.mapping import Granted
 from swarmnode.net.gateway.methods import (
     PORTMAP_ASK_S_MIN,
     PORTMAP_PORTS_TRIED_MAX,
-    Granted,
     NatPmpMethod,
     PcpMethod,
     UpnpMethod,
