@@ -160,7 +160,7 @@ def _chart(losses: Sequence[float | None], width: int) -> list[Text]:
     shown = list(losses)[-columns:]
     known = [value for value in shown if value is not None]
     if not known:
-        return [_line("loss of the swarm: nobody has said one yet", "dim")]
+        return [_line("loss of the swarm: no member has said one yet", "dim")]
     low, high = min(known), max(known)
     units = _CHART_LINES * (len(_BLOCKS) - 1)
     heights = [
@@ -218,7 +218,7 @@ def _member(member: Mapping[str, Any], all_steps: int) -> Iterator[Text]:
 
 def _snapshots(snapshots: Sequence[Mapping[str, Any]]) -> Text:
     if not snapshots:
-        return _line("snapshots: nobody says to hold one", "dim")
+        return _line("snapshots: no member says that it holds one", "dim")
     said = (f"step {each['step']:,} held by {each['n_holders']}" for each in snapshots)
     return _line("snapshots: " + "; ".join(said))
 

@@ -53,14 +53,14 @@ def resolve(
     asks_daemon: bool,
     wait_s: float = 0.0,
 ) -> SwarmLink:
-    """Return the link to the swarm that somebody means, looked up if this home does not know it.
+    """Return the link to the swarm that is meant, looked up if this home does not know it.
 
     Args:
         key: of the swarm, in base32, or at least KEY_LETTERS_MIN letters of it.
         say: told what is being done, and what was found.
-        may_ask: whether somebody sits there who can choose one of several.
+        may_ask: whether a person can be asked to choose one of several.
         asks_daemon: whether what a daemon of this home knows will do.
-        wait_s: how long a name that nobody knows is looked for: who has it may be starting.
+        wait_s: how long a name that no node knows is looked for: a member may be starting.
 
     Raises:
         ConfigError: it is no link, no name, no key; or no such swarm was found.
@@ -97,7 +97,7 @@ def choose(name: str, wanted: str, findings: Findings, *, may_ask: bool) -> Foun
 
     Raises:
         ConfigError: there is none.
-        Refused: there are several, and nobody to ask which is meant.
+        Refused: there are several, and no person to ask which is meant.
     """
     named = [swarm for swarm in findings.swarms if swarm.name == name]
     if not named:
@@ -177,13 +177,13 @@ def find(
         return await _visit_once(config, say, lambda visitor: visitor.find_swarms(names))
 
     if not _can_ask(config):
-        wait_s = 0.0  # who waits for nobody waits in vain
+        wait_s = 0.0  # there is no node to wait for
     wanted = f"a member of swarm {', '.join(names)}"
     return _run(config, lambda: look_until_found(look, names, key, wait_s, say, wanted=wanted))
 
 
 def _can_ask(config: NodeConfig) -> bool:
-    """Whether there is anybody who might answer."""
+    """Whether there is a node that might answer."""
     if config.lan or config.bootstrap or load_contacts(config.paths.contacts):
         return True
     return any(link.hints for link in stored_links(config.paths))
@@ -207,7 +207,7 @@ async def look_until_found(
             break
         if not is_said:
             say(
-                f"nobody {in_words(findings.searched)} knows {wanted} yet: waiting up to"
+                f"no node {in_words(findings.searched)} knows {wanted} yet: waiting up to"
                 f" {wait_s:.0f} s for one to come up (Ctrl-C ends that, --wait says how long)"
             )
             is_said = True
@@ -256,7 +256,7 @@ def own_node(config: NodeConfig) -> tuple[Hint, ...]:
     return ()
 
 
-def somebody_sits_there() -> bool:
+def is_interactive() -> bool:
     """Whether a question would reach a person."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 

@@ -249,7 +249,7 @@ class Groups:
         """The worker knows already that nothing came of an intent that it lent nothing for."""
         gid = self._newest.get(topic, b"")
         if self.runs.is_enlisting(gid):
-            self._give_up_quietly(gid, "nobody came before the next round")
+            self._give_up_quietly(gid, "no peer came before the next round")
 
     def _give_up_quietly(self, gid: bytes, why: str) -> None:
         self._is_known = True
