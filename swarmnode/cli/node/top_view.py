@@ -95,10 +95,11 @@ class Screen:
 
     def _frame(self, lines: int | None) -> RenderableType:
         seen, node = self._overview, self._overview["node"]
+        problems = [_line(text, "bold red") for text in (node["alarm"], self._said) if text]
         n_members = len(seen["members"])
         if lines is not None:
-            n_members = max(_MEMBERS_LINES_MIN, lines - _AROUND_LINES - _CHART_LINES)
-        problems = [_line(text, "bold red") for text in (node["alarm"], self._said) if text]
+            room = max(_MEMBERS_LINES_MIN, lines - _AROUND_LINES - _CHART_LINES)
+            n_members = room - len(problems)
         return Group(
             _title(node, self._console.width),
             _state(node),
@@ -106,7 +107,7 @@ class Screen:
             *_chart(self._losses, self._console.width),
             *_figures(seen),
             Text(),
-            _members(seen, n_members - len(problems), self._console.width),
+            _members(seen, n_members, self._console.width),
             Text(),
             _snapshots(seen["snapshots"]),
             _line("q quits, p pauses or goes on", "dim"),
