@@ -1,6 +1,6 @@
 """``swarmnode bench state``: what a newcomer's first synchronisation costs, plain and compressed.
 
-The cores of a member and of a newcomer talk to each other in this process. Everybody whom the
+The cores of a member and of a newcomer talk to each other in this process. Every member that the
 member knows has reported as a node that trains does; keys and signatures are real.
 """
 

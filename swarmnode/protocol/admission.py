@@ -1,6 +1,6 @@
 """Who is a member of a closed swarm: certificates seen, uses of invites, revocations.
 
-One :class:`Admission` per swarm and node. It has no time of its own and asks nobody: whoever
+One :class:`Admission` per swarm and node. It has no time of its own and asks no other part: what
 shows a valid chain is a member until the chain ends, its invite is revoked, or its use of the
 invite turns out to be one too many. So a yes may become a no: after :meth:`Admission.admit`,
 :meth:`Admission.hear` or :meth:`Admission.take_revocations` took in something new, and as time
@@ -13,7 +13,7 @@ has seen claim one. If they are too many, those with the smallest (date, peer id
 kept is the ``uses`` smallest: joining such lists gives the same result in any order, so members
 that have heard the same certificates agree. A use stays one when its certificate has ended.
 
-**The date.** A certificate says when its peer joined, and whoever holds the link can write
+**The date.** A certificate says when its peer joined, and a holder of the link can write
 any date. So a claim counts as no older than ADMISSION_BACKDATE_S before it was first seen
 here, unless this node has not watched for that long itself: then it cannot know better.
 Members that heard of every claim in time still agree; ``proto/admission.md`` says when not.

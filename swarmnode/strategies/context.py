@@ -46,7 +46,7 @@ class TaskFacts:
     """What of a task decides whether an algorithm is fit for it.
 
     ``strong_convexity`` (mu) and ``smoothness`` (L) are bounds over all nodes' objectives, None
-    where nobody knows them, as for every neural network.
+    where they are not known, as for every neural network.
     """
 
     name: str

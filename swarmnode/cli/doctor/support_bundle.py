@@ -1,4 +1,4 @@
-"""``swarmnode support-bundle``: what somebody who helps needs, and not what they must not see.
+"""``swarmnode support-bundle``: what a helper needs, and nothing that a helper must not see.
 
 What must not leave the machine is taken out of each text in two ways, because each misses
 something: what this node's files hold is looked for as it is, in every spelling that is in use; and
@@ -64,7 +64,7 @@ private networks, and what the logs say otherwise. Look through it before you se
 @click.option("--torch/--no-torch", "with_torch", default=True, help="Let the doctor try torch.")
 @json_option
 def support_bundle(home: Path | None, out: Path | None, with_torch: bool, as_json: bool) -> None:
-    """Write a zip file for whoever helps you: status, peers, metrics, settings, doctor, logs.
+    """Write a zip file for a person who helps you: status, peers, metrics, settings, doctor, logs.
 
     Secrets, home paths and public addresses are replaced; it is sent nowhere.
     """
@@ -181,7 +181,7 @@ def _listing(home: Path) -> list[dict[str, Any]]:
 
 
 def _hosts(home: Path | None) -> Iterator[str]:
-    """Yield the names of machines in the settings: they say who somebody is."""
+    """Yield the names of machines in the settings: they say who a person is."""
     try:
         settings = explain_config(given(home=home and str(home)), os.environ)
     except ConfigError:

@@ -1,7 +1,7 @@
 """What service managers are given: units, a property list, a task, from templates.
 
 The templates lie in ``swarmnode/services``. What was written from one has a mark with a digest of
-the rest, so that a file of somebody else, or one that its owner has changed, is known as such.
+the rest, so that a file of another program, or one that its owner has changed, is known as such.
 
 Here is also whether the user of a system service reaches what its units name: Python, swarmnode,
 the home. Distributions make home folders that only their owner may enter, and a unit with

@@ -69,7 +69,7 @@ _SHOWN = (
     default="matching",
     show_default=True,
     metavar="NAME|FILE",
-    help="Who meets whom: anybody (matching), a graph such as ring, or a file of edges.",
+    help="Which nodes meet: any two (matching), a graph such as ring, or a file of edges.",
 )
 @click.option(
     "--set",
@@ -100,7 +100,7 @@ _SHOWN = (
 @click.option(
     "--own-data",
     is_flag=True,
-    help="Each member is meant to train on data of its own: nobody is warned of a difference.",
+    help="Each member is meant to train on data of its own: no member is warned of a difference.",
 )
 @click.option("--expires-days", type=click.IntRange(1, 36_500), help="Refuse newcomers after that.")
 @click.option("--closed", is_flag=True, help="Only who has an invite may join.")
@@ -129,7 +129,7 @@ def create(
 ) -> None:
     """Create the swarm NAME and print the one link that others join with.
 
-    This node then takes part with `swarmnode join NAME`, like everybody else; the swarm
+    This node then takes part with `swarmnode join NAME`, like every other node; the swarm
     goes on without it.
     """
     from swarmnode.protocol.swarm import check_name
@@ -193,7 +193,7 @@ def _tell(
     if is_closed:
         flags = _given_flags([("--home", str(home or ""))])
         invite = ["swarmnode", "invite", "create", name, *flags]
-        click.echo(f"others need an invite, this link alone lets nobody in: {shlex.join(invite)}")
+        click.echo(f"others need an invite, this link alone admits no node: {shlex.join(invite)}")
     else:
         click.echo(f"others: swarmnode join '{link}'")
 
@@ -218,13 +218,13 @@ def _say_how_many(described: dict[str, Any]) -> None:
     if described["members_max"]:
         click.echo(
             f"note: at most {described['members_max']} members take part in"
-            f" {described['strategy']}: whoever comes after them trains beside;"
+            f" {described['strategy']}: later ones train beside;"
             " for more choose one that meets in pairs"
         )
 
 
 def _warn_if_private(link: str) -> None:
-    """Somebody who passes the link on should not have to find out by others' failures."""
+    """A person who passes the link on should not have to find out by others' failures."""
     import ipaddress
 
     from swarmnode.config import parse_host_port
@@ -283,7 +283,7 @@ def _describe(
 
 
 def check_memory_for(task: str, numel: int, memory: MainMemory | None) -> None:
-    """Refuse to build a model for which the memory will not do; 0 is a size that nobody knows.
+    """Refuse to build a model for which the memory will not do; 0: the size is not known.
 
     Raises:
         Refused: with what is needed and what is there.

@@ -75,9 +75,9 @@ def look_up(
     Args:
         key: of the swarm, in base32, or at least KEY_LETTERS_MIN letters of it.
         say: told what is being done, and what was found.
-        may_ask: whether somebody sits there who can choose one of several.
+        may_ask: whether a person can be asked to choose one of several.
         asks_daemon: whether what a daemon of this home knows will do.
-        wait_s: how long a name that nobody knows is looked for: who has it may be starting.
+        wait_s: how long a name that no node knows is looked for: a member may be starting.
 
     Raises:
         ConfigError: it is no name, no key; or no such swarm was found.
@@ -95,7 +95,7 @@ def choose(name: str, wanted: str, findings: Findings, *, may_ask: bool) -> Foun
 
     Raises:
         ConfigError: there is none.
-        Refused: there are several, and nobody to ask which is meant.
+        Refused: there are several, and no person to ask which is meant.
     """
     named = [swarm for swarm in findings.swarms if swarm.name == name]
     if not named:
@@ -175,7 +175,7 @@ def find(
         return await _visit_once(config, say, lambda visitor: visitor.find_swarms(names))
 
     if not can_ask(config):
-        wait_s = 0.0  # who waits for nobody waits in vain
+        wait_s = 0.0  # there is no node to wait for
     wanted = f"a member of swarm {', '.join(names)}"
     return _run(config, lambda: look_until_found(look, names, key, wait_s, say, wanted=wanted))
 
@@ -198,7 +198,7 @@ async def look_until_found(
             break
         if not is_said:
             say(
-                f"nobody {in_words(findings.searched)} knows {wanted} yet: waiting up to"
+                f"no node {in_words(findings.searched)} knows {wanted} yet: waiting up to"
                 f" {wait_s:.0f} s for one to come up (Ctrl-C ends that, --wait says how long)"
             )
             is_said = True

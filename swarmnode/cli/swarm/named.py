@@ -64,7 +64,7 @@ def can_ask(config: NodeConfig) -> bool:
     return any(link.hints for link in stored_links(config.paths))
 
 
-def somebody_sits_there() -> bool:
+def is_interactive() -> bool:
     """Whether a question would reach a person."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 

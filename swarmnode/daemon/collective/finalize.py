@@ -1,4 +1,4 @@
-"""``finalize``: one merge of all members' models, when somebody asks for it.
+"""``finalize``: one merge of all members' models, when an operator asks for it.
 
 ::
 

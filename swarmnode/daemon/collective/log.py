@@ -219,7 +219,7 @@ class Log:
         """Whether a round can close with those who are there; wait a little if not."""
         members = self._members(book)
         if book.is_fresh and not self._is_called and not self._may_found(members):
-            await self._pause(limits.LOG_RETRY_S, "looking for somebody who has the log")
+            await self._pause(limits.LOG_RETRY_S, "looking for a peer that has the log")
             self._must_ask = True
             return False
         if not events.has_majority(book.members, members):
@@ -373,7 +373,7 @@ class Log:
             return
         self._must_ask = True
         if reached is _Reached.NOBODY_KEEPS_IT and (book.is_fresh or 2 * len(ahead) > len(answers)):
-            self._halt(f"nobody has round {book.next} of the log any more")
+            self._halt(f"no peer has round {book.next} of the log any more")
         elif reached is not _Reached.SOME:
             await self._pause(limits.LOG_RETRY_S, "catching up")
             self._must_ask = True

@@ -1,4 +1,4 @@
-"""A node's part in a merge of all members' models that somebody asked for; see ``finalize.py``.
+"""A node's part in a merge of all members' models that an operator asked for; see ``finalize.py``.
 
 The exact mean of one vector of each member, in files, by rounds of groups.
 

@@ -96,7 +96,7 @@ class Loop:
         ``shard_seed`` is of this node's own batches, for when it has no shard to train.
         """
         own = self.state.batches(shard_seed)
-        with contextlib.suppress(DaemonGone):  # nobody to report to: save and leave
+        with contextlib.suppress(DaemonGone):  # no daemon to report to: save and leave
             self.intents.offer_answers(self.state)
             while not self.stopping:
                 self.listen()
@@ -136,12 +136,12 @@ class Loop:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nobody has said yet how far the swarm is, which its recipe goes by."""
+        """Whether it is not known yet how far the swarm is, which its recipe goes by."""
         return self.state.recipe is not None and not self.swarm.is_known
 
     @property
     def is_resting(self) -> bool:
-        """Whether no step follows, as far as anybody knows."""
+        """Whether no step follows, as far as is known."""
         return self.paused or self.finished or self.stopping or self.is_waiting
 
     # --- a step --------------------------------------------------------------------------

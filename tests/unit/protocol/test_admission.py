@@ -297,7 +297,7 @@ def test_nothing_made_from_an_invite_outlives_it_by_more_than_a_certificate() ->
     last = NOW + 7 * DAY_S
     chain = make_member_chain(made, PEER, last)
     assert certificate_of(chain).not_after == last + 30 * DAY_S
-    with pytest.raises(NotAdmitted, match=r"expired 1\.0 days ago: ask whoever sent it") as caught:
+    with pytest.raises(NotAdmitted, match=r"expired 1\.0 days ago: ask its sender") as caught:
         make_member_chain(made, PEER, last + DAY_S)
     assert caught.value.reason is Reason.EXPIRED
 
@@ -351,7 +351,7 @@ def test_who_came_first_has_it_even_if_heard_of_later() -> None:
     assert not book.is_member(PEER, NOW + 90)
 
 
-def test_an_old_date_is_not_believed_by_who_has_been_watching() -> None:
+def test_an_old_date_is_not_believed_by_members_that_have_been_watching() -> None:
     book, made = admission(), new_invite(life_s=60 * DAY_S)
     book.admit(PEERS[2], make_creator_chain(SWARM, PEERS[2], NOW), NOW)  # begins to watch
     for day in range(20):
@@ -379,7 +379,7 @@ def test_a_use_stays_one_when_its_certificate_has_ended() -> None:
         assert refusal(book, OTHER, late, later).reason is Reason.USED_UP
 
 
-def test_a_restart_gives_nobody_a_second_chance() -> None:
+def test_a_restart_gives_no_member_a_second_chance() -> None:
     book, made, revoked = admission(), new_invite(), new_invite()
     book.admit(PEER, make_member_chain(made, PEER, NOW), NOW)
     book.take_revocations(revocations(1, revoked))
@@ -481,7 +481,7 @@ def test_the_newest_list_counts_in_any_order() -> None:
     assert kept < {lists[1].body, lists[2].body}
 
 
-def test_nobody_else_can_revoke() -> None:
+def test_no_other_key_can_revoke() -> None:
     book, made = admission(), new_invite()
     with pytest.raises(AuthenticationFailed, match="another key has signed"):
         book.take_revocations(revocations(1, made, swarm=OTHER_SWARM))

@@ -11,7 +11,7 @@ def call(attempts: Attempts) -> Enlist:
     return Enlist(attempts.gid, True, attempts.intent.lineage, attempts.number)
 
 
-def test_all_who_stand_behind_the_same_mean_name_the_next_alike() -> None:
+def test_all_members_behind_the_same_mean_name_the_next_alike() -> None:
     one = Attempts(KEY, intent(round=3, lineage=7, base_version=b"v7"))
     two = Attempts(KEY, intent(round=9, lineage=7, base_version=b"v7"))
     assert one.gid == two.gid

@@ -142,7 +142,7 @@ async def test_all_come_to_what_the_rule_says(
         assert found.path == str(tmp_path / "m0" / "model")
 
 
-async def test_only_who_asked_writes_a_model_and_nothing_else_is_left(
+async def test_only_the_asker_writes_a_model_and_nothing_else_is_left(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with members(3, tmp_path) as (_, all_of_them):
@@ -228,7 +228,7 @@ async def test_one_merge_at_a_time(autojump_clock: MockClock, tmp_path: Path) ->
         assert (await all_of_them[2].finalizer.finalize("mean")).agreed == 3
 
 
-async def test_two_who_ask_at_once_both_give_up_and_may_try_again(
+async def test_two_askers_at_once_both_give_up_and_may_try_again(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with members(3, tmp_path) as (_, all_of_them):

@@ -209,10 +209,10 @@ async def test_the_next_intent_takes_the_place_of_one_that_waits_in_silence(auto
         assert [told[:2] for told in one.lessor.told] == [("apply", 2)]
 
 
-async def test_whoever_is_alone_is_told_at_once(autojump_clock) -> None:
+async def test_a_member_that_is_alone_is_told_at_once(autojump_clock) -> None:
     async with members(1) as (_, (one,)):
         one.groups.intent_posted(intent())
-        assert one.lessor.told == [("drop", 1, "nobody else is there")]
+        assert one.lessor.told == [("drop", 1, "no other member is there")]
 
 
 async def test_a_round_that_is_over_cannot_be_had_again(autojump_clock) -> None:
@@ -361,7 +361,7 @@ async def test_without_a_quorum_nothing_comes_of_it_and_it_is_tried_again(autoju
         await made.until(lambda: all(member.lessor.told for member in few), 200)
         assert {member.lessor.told[0][2] for member in few} <= {
             "too few are left",
-            "nobody else is there",
+            "no other member is there",
         }
         answered = dict.fromkeys(others, 0) | dict.fromkeys(few, 1)
         for number in range(2, 5):  # two of them at a later attempt than the rest
@@ -398,7 +398,7 @@ async def test_two_are_a_group_and_one_is_none(autojump_clock) -> None:
         two.node.die()
         one.sees_the_death()
         one.groups.intent_posted(intent(2, lineage=4, base_version=b"v4"))
-        assert one.lessor.told[-1] == ("drop", 2, "nobody else is there")
+        assert one.lessor.told[-1] == ("drop", 2, "no other member is there")
 
 
 async def test_what_became_of_each_is_in_the_history(autojump_clock) -> None:
@@ -420,7 +420,7 @@ async def test_what_became_of_each_is_in_the_history(autojump_clock) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-async def test_whoever_dies_the_others_agree(autojump_clock, seed: int) -> None:
+async def test_whichever_member_dies_the_others_agree(autojump_clock, seed: int) -> None:
     rng = random.Random(seed)
     n = rng.randrange(3, 6)
     async with members(n, codec_name="Q8B64", delay_s=0.02) as (made, all_of_them):
@@ -523,12 +523,12 @@ async def test_a_member_that_breaks_a_rule_is_lost_and_disconnected(
             case "piece":
                 await say(two, one, wire.Want(gid, bytes(16), (3,), ()))
         await made.until(lambda: one.lessor.told, 20)
-        assert one.lessor.told == [("give_back", 1, "nobody else is left")]
+        assert one.lessor.told == [("give_back", 1, "no other member is left")]
         if fault != "short":  # a stream that ends early may be an accident
             await made.until(lambda: session.is_closed)
 
 
-async def test_payloads_that_nobody_asked_for_are_not_read(autojump_clock) -> None:
+async def test_payloads_that_were_not_asked_for_are_not_read(autojump_clock) -> None:
     async with members(2) as (_, (one, two)):
         gid = await begin_with_a_stranger(one)
         for header in (wire.Share(gid, 0, 1.0), wire.Share(bytes(16), 0, 1.0)):
@@ -540,7 +540,7 @@ async def test_payloads_that_nobody_asked_for_are_not_read(autojump_clock) -> No
 
 
 @pytest.mark.parametrize("value", [3e38, 1e30])
-async def test_a_share_that_is_implausibly_large_is_in_nobodys_mean(autojump_clock, value) -> None:
+async def test_a_share_that_is_implausibly_large_is_in_no_mean(autojump_clock, value) -> None:
     async with members(4) as (made, (liar, *honest)):
         liar.lessor.vector[:] = value
         for member in (liar, *honest):

@@ -56,7 +56,7 @@ async def test_a_late_joiner_catches_up_and_takes_part(autojump_clock) -> None:
         assert not any(writer.halts for writer in everyone)
 
 
-async def test_a_member_with_nothing_to_say_holds_nobody_up(autojump_clock) -> None:
+async def test_a_member_with_nothing_to_say_holds_no_other_up(autojump_clock) -> None:
     async with writers(3) as (made, all_of_them):
         await made.until(lambda: len(all_of_them[0].rounds) >= 5)
         all_of_them[2].may_publish = False
@@ -138,7 +138,7 @@ async def test_two_logs_are_noticed_and_the_smaller_side_halts(autojump_clock) -
         check_agreement(lonely, *others)
 
 
-async def test_rounds_that_nobody_keeps_halt_a_newcomer(autojump_clock, monkeypatch) -> None:
+async def test_rounds_that_no_member_keeps_halt_a_newcomer(autojump_clock, monkeypatch) -> None:
     monkeypatch.setattr(limits, "LOG_ROUNDS_KEPT", 5)
     async with writers(2) as (made, all_of_them):
         await made.until(lambda: all(len(w.rounds) >= 20 for w in all_of_them))
@@ -176,7 +176,7 @@ async def test_a_node_gives_what_it_has(autojump_clock) -> None:
         assert (give.rounds, give.before) == ((), b"")
 
 
-async def test_a_liar_among_those_who_give_is_outvoted(autojump_clock) -> None:
+async def test_a_liar_among_the_givers_is_outvoted(autojump_clock) -> None:
     async with writers(4) as (made, all_of_them):
         await made.until(lambda: all(len(w.rounds) >= 10 for w in all_of_them))
         liar = all_of_them[0]

@@ -27,7 +27,7 @@ def config(**changes: Any) -> NodeConfig:
 # --- the relay's quota --------------------------------------------------------------------------
 
 
-def test_everybody_relays_a_little() -> None:
+def test_every_node_relays_a_little() -> None:
     assert relay_quota(config()) == Quota()
     assert relay_quota(config(relay_bytes_per_s=7)) == Quota(bytes_per_s=7)
 
@@ -42,7 +42,7 @@ def test_a_relay_by_profession_gives_all_that_there_is_or_what_it_was_told() -> 
 
 
 @pytest.mark.parametrize("role", ["trainer", "keeper", "relay", "monitor"])
-def test_who_does_not_want_to_relay_gives_nothing(role: str) -> None:
+def test_a_node_that_does_not_want_to_relay_gives_nothing(role: str) -> None:
     quota = relay_quota(config(role=role, relay=False, relay_bytes_per_s=9))
     assert (quota.reservations_max, quota.circuits_max) == (0, 0)
 
@@ -72,7 +72,7 @@ def test_names_of_nats(
     assert nat_kind(seen) == kind
 
 
-def test_before_anybody_was_asked_the_nat_has_no_name() -> None:
+def test_before_a_peer_was_asked_the_nat_has_no_name() -> None:
     assert nat_kind(None) == "unknown"
 
 
@@ -153,7 +153,7 @@ async def test_peers_without_a_public_address_are_asked_nothing_and_hold_no_plac
         assert snapshot.relays_held == 0
 
 
-async def test_relays_by_profession_are_preferred_and_nobody_while_we_are_reached(
+async def test_relays_by_profession_are_preferred_and_none_while_we_are_reached(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with parties("a", "b", "c") as (a, b, c):

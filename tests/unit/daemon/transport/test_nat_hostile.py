@@ -148,7 +148,7 @@ async def test_hostile_replayed_offers_and_their_candidates_count_once(
 
 
 @pytest.mark.parametrize("kind", OFFERS)
-async def test_hostile_offers_of_somebody_without_a_relayed_session_lead_to_nothing(
+async def test_hostile_offers_of_a_peer_without_a_relayed_session_lead_to_nothing(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """They are signed and new: any key may sign something."""

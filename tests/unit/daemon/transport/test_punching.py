@@ -147,7 +147,7 @@ async def test_one_punch_with_a_peer_at_a_time_and_few_in_all(
 # --- hostile ------------------------------------------------------------------------------------
 
 
-async def test_hostile_an_offer_of_somebody_without_a_relayed_session_leads_to_nothing(
+async def test_hostile_an_offer_of_a_peer_without_a_relayed_session_leads_to_nothing(
     autojump_clock: MockClock, lookouts: Lookouts, office: PostOffice
 ) -> None:
     bob = node(office, BOB, ALICE)
@@ -161,7 +161,7 @@ async def test_hostile_an_offer_of_somebody_without_a_relayed_session_leads_to_n
         assert office.sent == []
 
 
-async def test_hostile_answers_and_words_to_begin_that_nobody_asked_for_lead_to_nothing(
+async def test_hostile_answers_and_words_to_begin_that_were_not_asked_for_lead_to_nothing(
     autojump_clock: MockClock, lookouts: Lookouts, office: PostOffice
 ) -> None:
     bob = node(office, BOB, ALICE)

@@ -235,7 +235,7 @@ def test_voters_are_bounded_and_of_many_networks() -> None:
     assert world.core.reachability.hosts == (OWN,)
 
 
-def test_what_nobody_asked_for_and_nonsense_count_for_nothing() -> None:
+def test_what_was_not_asked_for_and_nonsense_count_for_nothing() -> None:
     world = World()
     world.sees = lambda _peer: "999.1.1.1"
     world.feed(PortsChanged((PORT,)))
@@ -308,7 +308,7 @@ async def test_a_helper_dials_only_the_address_that_it_sees(autojump_clock: Mock
         )
 
 
-async def test_a_helper_dials_no_services_of_others_and_nobody_it_does_not_see(
+async def test_a_helper_dials_no_services_of_others_and_no_peer_it_does_not_see(
     autojump_clock: MockClock,
 ) -> None:
     async with nodes("a", "h") as (a, h):

@@ -56,7 +56,7 @@ async def test_an_offer_without_an_answer_ends_and_leaves_nothing(
     assert alice.engine.open_now == 0
 
 
-async def test_no_way_through_is_said_to_who_asked_and_the_other_tries_nothing_more(
+async def test_no_way_through_is_said_to_the_asker_and_the_other_tries_nothing_more(
     autojump_clock: MockClock,
 ) -> None:
     office = PostOffice()
@@ -97,7 +97,7 @@ async def test_one_offer_to_a_peer_at_a_time_and_few_in_all(autojump_clock: Mock
 # --- hostile ------------------------------------------------------------------------------------
 
 
-async def test_hostile_an_offer_of_somebody_without_a_relayed_session_leads_to_nothing(
+async def test_hostile_an_offer_of_a_peer_without_a_relayed_session_leads_to_nothing(
     autojump_clock: MockClock,
 ) -> None:
     office = PostOffice()
@@ -110,7 +110,7 @@ async def test_hostile_an_offer_of_somebody_without_a_relayed_session_leads_to_n
         assert office.sent == []
 
 
-async def test_hostile_an_answer_that_nobody_asked_for_leads_to_nothing(
+async def test_hostile_an_answer_that_was_not_asked_for_leads_to_nothing(
     autojump_clock: MockClock,
 ) -> None:
     office = PostOffice()
@@ -125,7 +125,7 @@ async def test_hostile_an_answer_that_nobody_asked_for_leads_to_nothing(
         assert office.sent == []
 
 
-async def test_hostile_an_answer_of_somebody_else_is_not_waited_for(
+async def test_hostile_an_answer_of_another_peer_is_not_waited_for(
     autojump_clock: MockClock,
 ) -> None:
     office = PostOffice(is_lost=lambda _target, _payload: True)

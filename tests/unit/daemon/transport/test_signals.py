@@ -182,7 +182,7 @@ def test_a_carrier_carries_only_what_its_neighbour_has_signed() -> None:
         postbox.carry(ALICE.peer_id, BOB.peer_id, long, NOW)
 
 
-def test_nobody_is_flooded_through_a_carrier_not_even_by_many() -> None:
+def test_no_peer_is_flooded_through_a_carrier_not_even_by_many() -> None:
     postbox = Postbox(CARRIER)
     carried = 0
     for number in range(100):

@@ -135,7 +135,7 @@ async def pair(names: str = "ab") -> AsyncIterator[Pair]:
 
 
 @pytest.mark.parametrize("names", ["ab", "ba"])
-async def test_a_session_moves_once_on_both_sides_whoever_has_the_greater_id(
+async def test_a_session_moves_once_on_both_sides_whichever_has_the_greater_id(
     autojump_clock: MockClock, names: str
 ) -> None:
     async with pair(names) as p:
@@ -368,7 +368,7 @@ async def test_a_channel_on_which_nothing_comes_is_given_up_and_the_session_stay
         assert session.resumed == 0
 
 
-async def test_hostile_a_channel_of_somebody_else_moves_nothing(autojump_clock: MockClock) -> None:
+async def test_hostile_a_channel_of_another_peer_moves_nothing(autojump_clock: MockClock) -> None:
     """Whoever sits at a punched address cannot show the session's keys."""
     async with pair() as p:
         p.first.works = p.second.works = False

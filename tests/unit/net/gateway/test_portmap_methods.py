@@ -231,7 +231,7 @@ async def test_upnp_takes_a_permanent_mapping_where_there_is_no_other(
     nursery.cancel_scope.cancel()
 
 
-async def test_a_router_leads_nobody_elsewhere(
+async def test_a_router_leads_no_node_elsewhere(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """That a neighbour who answers the search is not heard, the lab shows with real multicast."""
