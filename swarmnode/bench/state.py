@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.mixing import letters_of
+from swarmnode.daemon.exchange.history import letters_of
 from swarmnode.daemon.membership.report import SelfReport
 from swarmnode.protocol.crdt import events
 from swarmnode.protocol.crdt.replica import SharedState

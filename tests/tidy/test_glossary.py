@@ -50,7 +50,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # Bytes on the wire, and on the worker's socket; the same as a metric's label.
     "": ("no-wish", "drop-wish", 'tag="wish"'),
     # What Python calls it.
-    "swarmnode/tooling/runtime_lines.py": ("A finder",),
+    "swarmnode/tooling/house.py": ("A finder",),
     "swarmnode/tasks/installed.py": ("PathFinder",),
     "swarmnode/api/process.py": (".seek(", "SEEK_END"),
     "swarmnode/cli/doctor/support_bundle.py": (".seek(", "SEEK_END"),

@@ -2,7 +2,7 @@
 
 ``groups`` the mean of a round's members; ``gathers`` each of them gets what all of them sent;
 ``log`` rounds of published updates; ``finalize`` one merge of all members' whole models when
-an operator asks for it, in files beside training, of which ``merge_part`` is a node's part. Owns the
+an operator asks for it, in files beside training: ``merge_part`` is a part of it. Owns the
 runs (``runs``, the core is ``protocol/gossip/group.py``), what one node sends to another in them
 (``post``, ``messages``), and which rounds of each kind go on or came to nothing (``rounds``). A run
 knows no tensors: what is averaged or agreed on is its cargo's business. It borrows from ``worker``.

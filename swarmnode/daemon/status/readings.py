@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from swarmnode import __version__, limits
-from swarmnode.daemon.exchange.mixing import InThread
+from swarmnode.daemon.exchange.history import InThread
 from swarmnode.daemon.membership.assignment import Shards
 from swarmnode.daemon.membership.progress import ProgressWatch
 from swarmnode.daemon.membership.report import PeerReport

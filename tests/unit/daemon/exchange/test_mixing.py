@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.mixing import (
+from swarmnode.daemon.exchange.history import (
     Meetings,
     SwarmMixing,
     letters_of,
