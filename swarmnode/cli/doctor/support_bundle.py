@@ -268,7 +268,7 @@ class Redactor:
             return text  # a time, a version
         mapped = getattr(address, "ipv4_mapped", None)
         if not (mapped or address).is_global:
-            return text  # of no use to anybody who is not there
+            return text  # of no use elsewhere
         return self._placeholder("ip", str(mapped or address))
 
     def _placeholder(self, kind: str, value: str) -> str:

@@ -58,7 +58,7 @@ def check_key(text: str) -> str:
 
 
 def can_ask(config: NodeConfig) -> bool:
-    """Whether there is anybody who might answer."""
+    """Whether there is a node that might answer."""
     if config.lan or config.bootstrap or load_contacts(config.paths.contacts):
         return True
     return any(link.hints for link in stored_links(config.paths))

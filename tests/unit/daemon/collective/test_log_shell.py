@@ -145,7 +145,7 @@ async def test_rounds_that_no_member_keeps_halt_a_newcomer(autojump_clock, monke
         late = await join(made, "late", 3)
         everybody_changed(all_of_them)
         await made.until(lambda: late.halts, 60)
-        assert late.halts == ["nobody has round 3 of the log any more"]
+        assert late.halts == ["no peer has round 3 of the log any more"]
         late.log.worker_gone()
         late.first = late.log_round = all_of_them[0].log_round - 2
         late.log.worker_ready(late.log_round)

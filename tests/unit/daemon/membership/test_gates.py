@@ -10,7 +10,7 @@ from swarmnode.wire.membership import SwarmHello
 PEER, OTHER = PeerId(b"p" * 32), PeerId(b"o" * 32)
 
 
-def test_an_open_swarm_admits_everybody() -> None:
+def test_an_open_swarm_admits_every_node() -> None:
     gate = OpenGate("monitor")
     assert gate.is_open
     assert gate.hello() == SwarmHello("monitor", Credentials(None))
