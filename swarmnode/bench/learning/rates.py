@@ -1,12 +1,9 @@
-"""Learning rates: what baselines try, and what a swarm of so many members takes.
-
-Averaging the models of n nodes lowers the noise as a batch n times larger would, and a larger batch
-bears a larger rate: about the square root of n, with a bound.
-"""
+"""Learning rates: what baselines try, and what a swarm of so many members takes."""
 
 from __future__ import annotations
 
-import math
+from swarmnode.ipc.lr_schedule import MEMBERS_EXPONENT, MEMBERS_MAX, members_factor
+from swarmnode.wire.recipe import Recipe
 
 TASK_LR = 6e-3  # that of bytes-lm, for one node
 
@@ -15,9 +12,9 @@ TASK_LR = 6e-3  # that of bytes-lm, for one node
 # these, whatever the number of nodes.
 BASELINE_LRS = (TASK_LR, 2 * TASK_LR, 4 * TASK_LR)
 
-_FACTOR_MAX = 4.0
+_RECIPE = Recipe(members_exponent=MEMBERS_EXPONENT, members_max=MEMBERS_MAX)
 
 
-def lr_factor(n_members: int) -> float:
-    """Return by how much a swarm of so many takes larger steps than one node alone."""
-    return min(math.sqrt(n_members), _FACTOR_MAX)
+def swarm_lr(n_members: int) -> float:
+    """Return the highest learning rate of a swarm of so many, by the rule of real swarms."""
+    return TASK_LR * members_factor(_RECIPE, n_members)

@@ -17,7 +17,7 @@ import msgspec
 from swarmnode.bench.learning.jobs import Job, Trained
 from swarmnode.bench.learning.outcome import Outcome, SeedResult, combine, format_seed
 from swarmnode.bench.learning.plan import Plan, Swarm
-from swarmnode.bench.learning.rates import BASELINE_LRS, TASK_LR, lr_factor
+from swarmnode.bench.learning.rates import BASELINE_LRS, swarm_lr
 from swarmnode.errors import WorkerError
 from swarmnode.processes.worker_tools import stream_offline
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
@@ -99,7 +99,7 @@ def _swarms(plan: Plan, seeds: Sequence[int], engine: Engine) -> list[Swarm]:
             kind="laboratory",
             nodes=plan.nodes,
             steps=plan.steps,
-            lr=TASK_LR * lr_factor(plan.nodes),
+            lr=swarm_lr(plan.nodes),
             seed=seed,
             model_seed=seed,
             data=plan.data,

@@ -6,16 +6,18 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from swarmnode.bench.learning.jobs import TASK, Evaluation, Job, Trained
 from swarmnode.errors import ConfigError
+from swarmnode.ipc.lr_schedule import shorten_warmup
 from swarmnode.strategies.base import Exchange, Needs
 from swarmnode.strategies.registry import build_strategy, check_strategy, find_strategy
 from swarmnode.tasks.base import Task
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.world import Node
-from swarmnode.testing.learning.descent import AdamW, cosine
+from swarmnode.testing.learning.descent import AdamW, Schedule, by_recipe, cosine
 from swarmnode.testing.learning.text import TextTask
 from swarmnode.worker.model.state import build_state, build_task
 from swarmnode.worker.snapshots import restore
@@ -41,12 +43,15 @@ def train(job: Job) -> Trained:
     Raises:
         ConfigError: the strategy is not for this, or the loss was no number.
     """
-    task = TextTask(
-        _task(job.config, job.data), job.nodes, seed=job.seed, model_seed=job.model_seed
-    )
+    text = _task(job.config, job.data)
+    seeds = {"seed": job.seed, "model_seed": job.model_seed}
     if job.kind == "data-parallel":
-        return _train_data_parallel(job, task)
-    return _train_swarm(job, task)
+        return _train_data_parallel(job, TextTask(text, job.nodes, **seeds))
+    tokens = job.nodes * text.tokens_per_batch  # of all nodes, in a step of each
+    target = msgspec.structs.replace(text.recipe(), target_tokens=tokens * job.steps)
+    recipe = shorten_warmup(target)
+    task = TextTask(text, job.nodes, clip_norm=recipe.clip_norm, **seeds)
+    return _train_swarm(job, task, by_recipe(recipe, job.lr, tokens))
 
 
 def _train_data_parallel(job: Job, task: TextTask) -> Trained:
@@ -59,7 +64,7 @@ def _train_data_parallel(job: Job, task: TextTask) -> Trained:
     return Trained(mean_loss=loss, own_loss=loss, numel=x.shape[1])
 
 
-def _train_swarm(job: Job, task: TextTask) -> Trained:
+def _train_swarm(job: Job, task: TextTask, schedule: Schedule) -> Trained:
     check_strategy(job.strategy, job.settings, task.facts)
     if find_strategy(job.strategy).needs is Needs.GRADIENT:
         raise ConfigError(
@@ -69,7 +74,7 @@ def _train_swarm(job: Job, task: TextTask) -> Trained:
     arena = _Counted(
         task,
         lambda x: build_strategy(job.strategy, job.settings, x),
-        optimizer=AdamW.like(task.optimizer, task.x, cosine(job.lr, job.steps)),
+        optimizer=AdamW.like(task.optimizer, task.x, schedule),
         seed=job.seed,
         codec=job.codec,
     )

@@ -24,8 +24,15 @@ class TextTask(LabTask):
         optimizer: the task's, for its settings alone.
     """
 
-    def __init__(self, task: Task, n: int, *, seed: int, model_seed: int) -> None:
-        """``seed``: of the batches; ``model_seed``: of the first weights, as in a manifest."""
+    def __init__(
+        self, task: Task, n: int, *, seed: int, model_seed: int, clip_norm: float = 0.0
+    ) -> None:
+        """Build the model once.
+
+        ``seed``: of the batches; ``model_seed``: of the first weights, as in a manifest;
+        ``clip_norm``: the largest norm of a node's own gradient, 0: any.
+        """
+        self._clip_norm = clip_norm
         torch.manual_seed(model_seed)
         self._task, self._model = task, task.build_model(model_seed)
         self._arena = Arena(self._model)
@@ -44,6 +51,8 @@ class TextTask(LabTask):
         for node in nodes:
             loss, gradient = self._gradient(self.x[node], next(self._batches[node]))
             losses.append(loss)
+            if self._clip_norm:
+                gradient.mul_((self._clip_norm / gradient.norm()).clamp(max=1.0))
             gradients.append(gradient)
         return torch.tensor(losses), torch.stack(gradients)
 
