@@ -103,7 +103,7 @@ class Streaming(InLineage, Strategy):
         ``reference``: whether φ is sent as its difference to the common one.
         """
 
-        every: PositiveInt = 24
+        every: PositiveInt = 20
         fragments: Annotated[int, Range(ge=1, le=_FRAGMENTS_MAX)] = 4
         overlap: Annotated[int, Range(ge=0, le=1000)] = 0
         local_share: Share = 0.0
