@@ -1,8 +1,8 @@
 """``swarmnode bench learning``: a swarm between one node alone and data parallelism.
 
 Both baselines have the best of three learning rates, with a cosine decay, in the same run; a swarm
-has one, by the rule that ``create`` goes by (``ipc/lr_schedule.py``). All of it is measured on text that none has trained on. What needs torch runs in processes
-of its own, one for each core.
+has one, by the rule that ``create`` goes by (``ipc/lr_schedule.py``). All of it is measured on text
+that none has trained on. What needs torch runs in processes of its own, one for each core.
 """
 
 from __future__ import annotations
