@@ -15,6 +15,7 @@ from swarmnode import limits
 from swarmnode.daemon.transport.network import Network, own_key_elsewhere
 from swarmnode.env import Env
 from swarmnode.errors import KeyInUse
+from swarmnode.net.session import Session
 from swarmnode.telemetry.logs import get_logger
 
 _log = get_logger("swarmnode.daemon.transport")
@@ -38,10 +39,19 @@ class KeyGuard:
         self._boot_epoch = boot_epoch
         self._env = env
         self._fail = fail
-        self._started_at = env.monotonic()
+        self._heard_at: float | None = None  # by any peer, for the first time
         self._refusal: KeyInUse | None = None
         self._refused = trio.Event()
         network.on_key_in_use = self._note_refusal
+        network.watchers.append(self)
+
+    def session_opened(self, session: Session) -> None:  # noqa: ARG002
+        """From the first one on we would hear of another node; a slow start does not count."""
+        if self._heard_at is None:
+            self._heard_at = self._env.monotonic()
+
+    def session_closed(self, session: Session) -> None:
+        """Nothing follows from it."""
 
     async def run(self) -> None:
         """Judge refusals, a moment after the first: one peer may lie, all of them do not."""
@@ -59,7 +69,8 @@ class KeyGuard:
         know both turn us away.
         """
         error = own_key_elsewhere(f"(start {epoch}, this is start {self._boot_epoch})")
-        age_s = self._env.monotonic() - self._started_at
+        now = self._env.monotonic()
+        age_s = now - (now if self._heard_at is None else self._heard_at)
         was_refused = self._refusal is not None and age_s < limits.KEY_CONFLICT_YOUNG_S
         if was_refused or age_s < limits.KEY_CONFLICT_NEW_S:
             self._fail(error)

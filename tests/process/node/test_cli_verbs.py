@@ -110,12 +110,19 @@ def test_generate_reads_exports_and_refuses_the_rest(home: Path, tmp_path: Path)
     assert f"{model} is damaged" in answer.json["error"]
 
 
+PAIRS = ("--set", "strategy.meet=pair")
+
+
 def test_a_failed_create_leaves_the_name_free(tmp_path: Path) -> None:
     home = tmp_path / "home"
     for settings, code, message in (
         (("--task", "nosuch"), 2, "task 'nosuch' is not installed here; installed: bytes-lm"),
         (("--task", "synthetic", "--set", "strategy.foo=1"), 2, "unknown setting 'foo'"),
-        (("--task", "synthetic", "--set", "strategy.gamma=1.5"), 2, "expected gamma below 1.5"),
+        (
+            ("--task", "synthetic", *PAIRS, "--set", "strategy.gamma=1.5"),
+            2,
+            "expected gamma below 1.5",
+        ),
         (("--task", "synthetic", "--strategy", "dadao"), 2, "a strongly convex task"),
         (
             ("--task", "synthetic", "--strategy", "a2cid2", "--codec", "Q4B64"),
