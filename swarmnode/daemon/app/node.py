@@ -464,12 +464,12 @@ class Node:
             match self.view.membership:
                 case Member(part=part):
                     await part.leave(self._stop_reason)
-        with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
-            await self._network.close(self._stop_reason)
         try:
-            self._discovery.remember()
+            self._discovery.remember()  # before questions under way fail with their sessions
         except StorageError as error:
             _log.error("good peers are not written down", why=str(error))
+        with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
+            await self._network.close(self._stop_reason)
 
     def _note_mean(self, contributors: Collection[PeerId]) -> None:
         for peer in contributors:

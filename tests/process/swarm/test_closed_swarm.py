@@ -14,7 +14,7 @@ from tests.process.life_kit import NAME, Party, ended, flip_bit, interrupt, on_d
 
 REFUSED = 4
 REVOKED_S_MAX = 30.0
-COPY_ENDS_S_MAX = 15.0
+COPY_ENDS_S_MAX = 45.0
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ from swarmnode.ipc.control import (
     WorkerReady,
 )
 from swarmnode.ipc.segment import StaleSlot
+from tests.kits.daemon_kit import is_alive
 
 # The worker is niced: on a machine on which all tests run at once it loads torch for half a minute.
 DEADLINE_S = 120.0
@@ -88,14 +89,6 @@ async def next_slot(link):
         answer = await next_of(link, SlotReady | NoView)
         if isinstance(answer, SlotReady):
             return answer
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.mark.parametrize(("task", "config"), [("synthetic", {}), ("bytes-lm", SMALL_LM)])

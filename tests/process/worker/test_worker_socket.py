@@ -28,10 +28,10 @@ from swarmnode.ipc.control import (
 from swarmnode.ipc.handover import GREETING, receive_descriptors, sender
 from swarmnode.ipc.spawn import worker_command, worker_environment
 from swarmnode.worker.main import take_over
+from tests.kits.daemon_kit import is_alive
 from tests.process.worker.test_worker_process import (  # noqa: F401
     PARTNER,
     configure,
-    is_alive,
     log_path,
     next_of,
     next_slot,
