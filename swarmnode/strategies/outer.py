@@ -24,7 +24,7 @@ method for large models", 2025, give a bound that grows with μ; simulation agre
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.exchanges import Exchange, Kind
+from swarmnode.tensor.formats import find_format
 
 Momentum = Annotated[float, Range(ge=0.0, lt=1.0)]
 Rate = Annotated[float, Range(ge=0.0, le=4.0)]
@@ -114,3 +115,24 @@ def moment_map(
             d_next,
         ]
     )
+
+
+def spell_codecs(settings: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Return the settings with codecs as manifests spell them; people may write small letters."""
+    codecs = {name: settings[name] for name in names if isinstance(settings.get(name), str)}
+    return settings | {name: codec.upper() for name, codec in codecs.items()}
+
+
+def refuse_fed_back(strategy: str, *codecs: str) -> None:
+    """Refuse codecs whose error has to be carried on, which outer steps of dense views do not.
+
+    Raises:
+        ConfigError: a name that is not empty is such a codec, or none.
+    """
+    for name in filter(None, codecs):
+        found = find_format(name)
+        if found is None or found.needs_error_feedback:
+            raise ConfigError(
+                f"strategy {strategy}: expected a codec that stands alone, such as E3M0 for "
+                f"delta_codec and Q8B64 for weights_codec, got {name!r}"
+            )

@@ -30,7 +30,7 @@ learnt since then survives whole, where the papers would keep the share a of it.
 partner keeps training, with φ and m as they are. a is the share of the *local* weights. By default
 τ and a are 0 in groups: what is learnt while a fragment is on its way survives, and counts for the
 next mean, which is taken as it is: μ = 0, β = 1. Measured on bytes-lm: outer momentum loses
-more than it gains where a node moves far in H steps, and nobody's long time alone is multiplied
+more than it gains where a node moves far in H steps, and a node's long time alone is not multiplied
 when others come. In pairs slow weights differ, γ pulls them together, and other numbers are right.
 """
 
@@ -65,10 +65,11 @@ from swarmnode.strategies.outer import (
     Rate,
     momentum_step,
     pull,
+    refuse_fed_back,
     refuse_unstable,
+    spell_codecs,
 )
 from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut
-from swarmnode.tensor.formats import find_format
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]
 CodecName = Annotated[str, Range(max_length=16)]
@@ -132,13 +133,8 @@ class Streaming(InLineage, Strategy):
 
     @classmethod
     def parse(cls, settings: dict[str, Any]) -> Any:
-        codecs = {
-            name: value.upper()  # manifests have the one spelling, people may write small letters
-            for name, value in settings.items()
-            if name in ("delta_codec", "weights_codec") and isinstance(value, str)
-        }
         unsaid = _IN_PAIRS if settings.get("meet") == "pair" else {}
-        return super().parse({**unsaid, **settings, **codecs})
+        return super().parse(unsaid | spell_codecs(settings, "delta_codec", "weights_codec"))
 
     @classmethod
     def check(cls, config: Any, facts: TaskFacts) -> None:
@@ -154,13 +150,7 @@ class Streaming(InLineage, Strategy):
                 f"strategy streaming: expected at most one fragment a step, got fragments "
                 f"{config.fragments} in rounds of {config.every} steps"
             )
-        for name in filter(None, (config.delta_codec, config.weights_codec)):
-            found = find_format(name)
-            if found is None or found.needs_error_feedback:
-                raise ConfigError(
-                    f"strategy streaming: expected a codec that stands alone, such as E3M0 for "
-                    f"delta_codec and Q8B64 for weights_codec, got {name!r}"
-                )
+        refuse_fed_back(cls.name, config.delta_codec, config.weights_codec)
         group_size = PAIR if config.meet == "pair" else 0
         refuse_unstable(
             cls.name, config.momentum, config.gamma, group_size, nesterov=config.nesterov

@@ -7,6 +7,7 @@ and says so.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import trio
@@ -39,7 +40,7 @@ class KeyGuard:
         self._boot_epoch = boot_epoch
         self._env = env
         self._fail = fail
-        self._heard_at: float | None = None  # by any peer, for the first time
+        self._heard_at = math.inf  # when the first session began
         self._refusal: KeyInUse | None = None
         self._refused = trio.Event()
         network.on_key_in_use = self._note_refusal
@@ -47,8 +48,7 @@ class KeyGuard:
 
     def session_opened(self, session: Session) -> None:  # noqa: ARG002
         """From the first one on we would hear of another node; a slow start does not count."""
-        if self._heard_at is None:
-            self._heard_at = self._env.monotonic()
+        self._heard_at = min(self._heard_at, self._env.monotonic())
 
     def session_closed(self, session: Session) -> None:
         """Nothing follows from it."""
@@ -69,8 +69,7 @@ class KeyGuard:
         know both turn us away.
         """
         error = own_key_elsewhere(f"(start {epoch}, this is start {self._boot_epoch})")
-        now = self._env.monotonic()
-        age_s = now - (now if self._heard_at is None else self._heard_at)
+        age_s = self._env.monotonic() - self._heard_at
         was_refused = self._refusal is not None and age_s < limits.KEY_CONFLICT_YOUNG_S
         if was_refused or age_s < limits.KEY_CONFLICT_NEW_S:
             self._fail(error)

@@ -200,7 +200,7 @@ _COPIED = 3  # of those: a snapshot is written from a copy, which has no gradien
 _SLOTS = 2  # of SLOTS_PER_WORKER in use at a time; untouched ones cost nothing
 _PROCESS_BYTES = 300_000_000  # Python and torch before any model: 240 to 290 MB measured
 # (buffers, elements of half a slot) in whole models; what is not known here counts as the most.
-_KEPT = {
+KEPT = {
     "a2cid2": (1.0, 1.0),
     "dadao": (5.0, 1.0),
     "diloco": (2.0, 2.0),
@@ -210,7 +210,7 @@ _KEPT = {
     "sparse": (2.0, 1.0),
     "streaming": (2.0, 2.0),
 }
-_KEPT_IN_PAIRS = {"streaming": (3.0, 1.0)}  # whose default is groups
+KEPT_IN_PAIRS = {"streaming": (3.0, 1.0)}  # whose default is groups
 _KEPT_UNKNOWN = (5.0, 2.0)
 ASSUMPTION = "an optimizer with two moments such as Adam, and no examples"
 
@@ -250,9 +250,9 @@ def computed(manifest: Manifest, config: NodeConfig, device: str = "auto") -> Fo
     """Return what a worker of this swarm needs at least, without its examples."""
     gpu = gpu_memory(config.gpus) if device == "auto" or device.startswith("cuda") else None
     model = _NUMBER_BYTES * manifest.numel
-    buffers, payload = _KEPT.get(manifest.strategy, _KEPT_UNKNOWN)
+    buffers, payload = KEPT.get(manifest.strategy, _KEPT_UNKNOWN)
     if manifest.strategy_settings.get("meet") == "pair":
-        buffers, payload = _KEPT_IN_PAIRS.get(manifest.strategy, _KEPT_UNKNOWN)
+        buffers, payload = KEPT_IN_PAIRS.get(manifest.strategy, _KEPT_UNKNOWN)
     mean = 1 if manifest.recipe and manifest.recipe.ema_share else 0  # of the weights
     trained = round((_STATE_COPIES + buffers + mean) * model)
     apart = round((_COPIED + buffers + 2 * _SLOTS * payload) * model) + _PROCESS_BYTES

@@ -84,8 +84,8 @@ def test_a_system_that_does_not_tell_is_no_obstacle() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        *((name, {}, machine._KEPT) for name in sorted(installed_strategies())),
-        *((name, {"meet": "pair"}, machine._KEPT_IN_PAIRS) for name in machine._KEPT_IN_PAIRS),
+        *((name, {}, machine.KEPT) for name in sorted(installed_strategies())),
+        *((name, {"meet": "pair"}, machine.KEPT_IN_PAIRS) for name in machine.KEPT_IN_PAIRS),
     ],
 )
 def test_strategies_keep_what_is_said_of_them(
