@@ -172,6 +172,12 @@ class Stray(Message, frozen=True, tag="stray"):
     """Most members have slow weights of another lineage: ask for theirs, and go on from them."""
 
 
+class Called(Message, frozen=True, tag="called"):
+    """Members who stand behind the same mean, number ``lineage``, wait for this node's share."""
+
+    lineage: Count
+
+
 class RoundSteps(Message, frozen=True, tag="round-steps"):
     """Take so many local steps in each round that begins from now on; see protocol/pacing.py."""
 
@@ -327,6 +333,7 @@ class SlotReady(Message, frozen=True, tag="slot"):
     """A slot holds the views that TakeView asked for, in their order; it is the daemon's now.
 
     ``weights_rms``, ``weights_largest``: how large the weights are, over a sample; 0: not said.
+    ``weight``: of the views in a mean over a group; 0: as the intent says.
     """
 
     ticket: Count
@@ -336,6 +343,7 @@ class SlotReady(Message, frozen=True, tag="slot"):
     tokens: Count
     weights_rms: float = 0.0
     weights_largest: float = 0.0
+    weight: Annotated[float, Meta(ge=0.0)] = 0.0
 
 
 class NoView(Message, frozen=True, tag="no-view"):
@@ -454,6 +462,7 @@ ToWorker = (
     | Records
     | Members
     | Stray
+    | Called
     | RoundSteps
     | SwarmProgress
     | SaveSnapshot

@@ -41,7 +41,7 @@ from swarmnode.daemon.worker.leases import IntentHandler
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import PostedIntent, Stray
+from swarmnode.ipc.control import Called, PostedIntent, Stray
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.protocol.identity import Signer
 from swarmnode.protocol.swarm import compatibility_key
@@ -185,6 +185,7 @@ class IntentHandlers:
             env=env,
         )
         self.lineages = Lineages(partial(_said_lineages, part, self_id), trainer.post)
+        self.groups.on_call = lambda lineage: trainer.post(Called(lineage))
         for rounds in (self.groups, self.gathers):
             rounds.on_intent = self.lineages.intent_posted
             rounds.on_end = self.lineages.round_ended

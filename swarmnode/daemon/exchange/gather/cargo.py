@@ -75,7 +75,7 @@ class GatherCargo:
         self._set = b""
         self._entries: tuple[Announced, ...] = ()
 
-    async def load(self) -> None:
+    async def load(self) -> float:
         """Borrow the view, encode it and offer it; what the others decode takes its place."""
         self._lease = lease = await self._lessor.borrow(self._intent)
         data = bytearray(coded.coded_bytes(self._codec, self._intent.numel))
@@ -86,6 +86,7 @@ class GatherCargo:
         digest = hashlib.sha256(data).digest()
         self._own = self._messages.terms.announce(self._signer, digest)
         self._messages.publish(self._own, bytes(data))
+        return 0.0
 
     def share(self, piece: int) -> Payload:  # noqa: ARG002
         """Return the announcement of the own message."""

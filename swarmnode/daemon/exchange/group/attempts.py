@@ -67,6 +67,10 @@ class Attempts:
         """Whether who calls lacks means that are behind this node."""
         return call.lineage is not None and call.lineage < self._count
 
+    def is_level_with(self, call: Enlist) -> bool:
+        """Whether who calls is at this node's mean, as far as is known without its worker."""
+        return call.lineage is not None and call.lineage >= self._count
+
     def _gid(self, number: int) -> bytes:
         intent = self.intent
         return group_id(self.key, intent.tag, intent.fragment, number, intent.base_version)

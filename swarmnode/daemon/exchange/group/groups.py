@@ -62,6 +62,9 @@ _WHOLE = -1  # all fragments
 # that rounds of a second may miss a few, it is no accident.
 _FAILED_MIN = 2
 _FAILED_S_MIN = 5.0
+# Between two calls that the worker is told of: all members repeat theirs twice a second, and a step
+# is rarely shorter.
+_CALL_TOLD_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ class Groups:
         on_record: one line of history.
         on_intent: told of each round that begins.
         on_worker_gone: told that the next worker begins anew.
+        on_call: told which mean others wait for, when this node is not due itself.
         on_end: told of each round's end, and whether its mean is applied.
         is_beside: whether all places of the group were taken by others at the last intent.
         committed_total, refused_total: means applied, and intents that did not even begin.
@@ -147,6 +151,7 @@ class Groups:
         self._posted_at: dict[_Topic, float] = {}
         self._graces: dict[_Topic, float] = {}  # how long the roll of a topic stays open
         self._failures = Failures()
+        self._call_told_at = -math.inf
         self._is_known = False  # to the worker, or it is dead: nothing came of the intent
         self.runs = GroupRuns(
             GROUP_SERVICE,
@@ -162,6 +167,7 @@ class Groups:
         self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None
+        self.on_call: Callable[[int], None] = lambda _lineage: None
         self.is_beside = False
         self.committed_total = self.refused_total = self.payloads_refused_total = 0
 
@@ -284,7 +290,7 @@ class Groups:
         self._failures.note(topic, since, why)
 
     def _called(self, peer: PeerId, message: wire.Message) -> None:
-        """A member waits for this node: in a later attempt, behind it, or where it has no place."""
+        """A member waits for this node: later, behind, where it has no place, or before it is due."""
         if not isinstance(message, wire.Enlist):
             return
         if self.is_beside:
@@ -293,14 +299,24 @@ class Groups:
         for topic, attempts in self._attempts.items():
             newest = self._newest.get(topic, b"")
             is_waiting = self.runs.is_enlisting(newest)
-            if (is_waiting or not newest) and attempts.follow(message):
-                if is_waiting:
-                    self._give_up_quietly(newest, "others are at a later attempt")
-                    self._begin(attempts.intent, topic, self._grace_s(topic))
+            if is_waiting and attempts.follow(message):
+                self._give_up_quietly(newest, "others are at a later attempt")
+                self._begin(attempts.intent, topic, self._grace_s(topic))
                 return
             if attempts.is_ahead_of(message):
                 self.runs.refuse(peer, message.gid, "behind: other means were made since")
                 return
+            if not newest and attempts.is_level_with(message):
+                attempts.follow(message)
+                self._pass_on(message)
+                return
+
+    def _pass_on(self, call: wire.Enlist) -> None:
+        """Let the worker hand in what it has: who calls does not wait until it is due here."""
+        now = self._env.monotonic()
+        if call.lineage is not None and now >= self._call_told_at + _CALL_TOLD_S:
+            self._call_told_at = now
+            self.on_call(call.lineage)
 
     def _members(self, intent: PostedIntent) -> tuple[tuple[PeerId, ...], bool]:
         """Return with whom, and whether all places are taken.
