@@ -42,6 +42,7 @@ class Rounds:
         self.state = torch.tensor([0, 0, steps])
         self._n_fragments = n_fragments
         self._next_steps = self._most_steps = steps
+        self._is_called = False
 
     def set_steps(self, steps: int) -> None:
         """Let the next round, and those after it, have so many steps."""
@@ -73,15 +74,33 @@ class Rounds:
         """Go on as round ``number``, as those do with whom to meet; it may be an earlier one."""
         self.state[_ROUND] = number
 
+    def call(self) -> None:
+        """Let the next moment be now, or after the fewest steps that a pacer would ask for."""
+        self._is_called = True
+
+    def _brought_forward(self, step: int) -> tuple[int, int, int]:
+        """Return the state, with a round that began earlier if a call makes its moment due."""
+        number, begin, steps = self.state.tolist()
+        moments = [p * steps // self._n_fragments for p in range(self._n_fragments + 1)]
+        since = step - begin
+        if not self._is_called or not 0 < since < steps:
+            return number, begin, steps
+        last = max(moment for moment in moments if moment < since)
+        coming = min(moment for moment in moments if moment >= since)
+        if since - last < limits.PACING_FEWEST_SHARE * (coming - last):
+            return number, begin, steps
+        self._is_called = False
+        return number, begin - (coming - since), steps
+
     def due(self, step: int) -> list[tuple[int, int]]:
         """Return (fragment, round) of what is due after local step ``step``; call it for each."""
-        number, begin, steps = self.state.tolist()
+        number, begin, steps = self._brought_forward(step)
         if not begin <= step < begin + steps:
             if step == begin + steps:
                 number, begin, steps = number + 1, step, self._next_steps
             else:
                 begin = step - 1  # the rounds came from a peer, the steps are our own
-            self.state.copy_(torch.tensor([number, begin, steps]))
+        self.state.copy_(torch.tensor([number, begin, steps]))
         since = step - begin
         n = self._n_fragments
         return [(p, number) for p in range(n) if p * steps // n == since]

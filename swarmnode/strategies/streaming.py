@@ -187,9 +187,9 @@ class Streaming(InLineage, Strategy):
 
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
         self._flights.note_step(info.step, self.fragments, self.x)
-        due = [each for each in self.rounds.due(info.step) if each[0] < len(self.fragments)]
         if self._in_groups:
-            return self.means_due(is_due=bool(due))
+            return self.means_due(info)
+        due = [each for each in self.rounds.due(info.step) if each[0] < len(self.fragments)]
         return [self._intent(fragment, number) for fragment, number in due]
 
     def _meet(self, round_number: int) -> Intent:
@@ -219,6 +219,9 @@ class Streaming(InLineage, Strategy):
             lineage=int(self.lineage[0]) if self._in_groups else None,
         )
 
+    def weight(self, intent: Intent) -> float:
+        return self.contributions.weight(intent.fragment, len(self.fragments))
+
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
         if intent.tag == CATCH_UP:
             self.give(name, out)
@@ -229,6 +232,7 @@ class Streaming(InLineage, Strategy):
             x = fragment.gather(self.x)
             out.copy_(phi - x)
             self._flights.begin(intent.fragment, x)
+            self.contributions.begin(intent.fragment)
         elif self.reference is None:
             out.copy_(phi)
         else:

@@ -74,12 +74,20 @@ class Gatherings:
             self._world.tally.aborted += 1
             node.strategy.on_abort(intent, "others have all places of the group")
         else:
+            if in_lineage and not self._open[key]:
+                self._call(node, intent)
             self._open[key][node.number] = intent
         if all(
             other.number in self._open[key] or not self._has_place(other, intent)
             for other in self._world.up
         ):
             self._close(key)
+
+    def _call(self, node: Node, intent: Intent) -> None:
+        """Let the others come as they are, as a node's ENLIST does."""
+        for other in self._world.up:
+            if other is not node and self._has_place(other, intent):
+                other.strategy.on_call(intent.lineage or 0)
 
     def _patience(self, number: int) -> float:
         """Return how long a node waits for the others, which comes again to a mean of a lineage."""
@@ -329,7 +337,7 @@ def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
     One product, one sum and one division each, as ``tensor/mean.py`` has it for daemons: means of
     three often lie in the middle of two float32, and any other order rounds some of them apart.
     """
-    weights = fair_weights([side.intent.weight for side in sides])
+    weights = fair_weights([side.meta.weight for side in sides])
     means = {}
     for name, first in sides[0].sent.items():
         summed = torch.zeros_like(first, dtype=torch.float64)
