@@ -54,10 +54,11 @@ class Rounds:
         No pacer lets a round have more steps than the settings say.
         """
         number, begin, steps = state.tolist()
-        longest = max(self._most_steps, self._n_fragments)
+        longest, latest = max(self._most_steps, self._n_fragments), limits.TRAINED_STEPS_MAX
         return (
-            outside("rounds", number, 0, limits.TRAINED_STEPS_MAX)
-            or outside("the step at which the round began", begin, 0, limits.TRAINED_STEPS_MAX)
+            outside("rounds", number, 0, latest)
+            # A call brings the first round's moments forward, as if it had begun before step 0.
+            or outside("the step at which the round began", begin, -longest, latest)
             or outside("the steps of a round", steps, self._n_fragments, longest)
         )
 
@@ -78,29 +79,33 @@ class Rounds:
         """Let the next moment be now, or after the fewest steps that a pacer would ask for."""
         self._is_called = True
 
-    def _brought_forward(self, step: int) -> tuple[int, int, int]:
-        """Return the state, with a round that began earlier if a call makes its moment due."""
-        number, begin, steps = self.state.tolist()
-        moments = [p * steps // self._n_fragments for p in range(self._n_fragments + 1)]
-        since = step - begin
+    def _brought_forward(self, since: int, steps: int) -> int:
+        """Return by how much earlier the round is to have begun, where a call makes a moment due.
+
+        ``since``: steps since it began.
+        """
         if not self._is_called or not 0 < since < steps:
-            return number, begin, steps
+            return 0
+        moments = [p * steps // self._n_fragments for p in range(self._n_fragments + 1)]
         last = max(moment for moment in moments if moment < since)
         coming = min(moment for moment in moments if moment >= since)
         if since - last < limits.PACING_FEWEST_SHARE * (coming - last):
-            return number, begin, steps
+            return 0
         self._is_called = False
-        return number, begin - (coming - since), steps
+        return coming - since
 
     def due(self, step: int) -> list[tuple[int, int]]:
         """Return (fragment, round) of what is due after local step ``step``; call it for each."""
-        number, begin, steps = self._brought_forward(step)
+        before = self.state.tolist()
+        number, begin, steps = before
+        begin -= self._brought_forward(step - begin, steps)
         if not begin <= step < begin + steps:
             if step == begin + steps:
                 number, begin, steps = number + 1, step, self._next_steps
             else:
                 begin = step - 1  # the rounds came from a peer, the steps are our own
-        self.state.copy_(torch.tensor([number, begin, steps]))
+        if [number, begin, steps] != before:
+            self.state.copy_(torch.tensor([number, begin, steps]))
         since = step - begin
         n = self._n_fragments
         return [(p, number) for p in range(n) if p * steps // n == since]

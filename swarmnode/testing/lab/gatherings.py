@@ -1,11 +1,12 @@
 """Group means, gatherings and the log of the laboratory.
 
 GROUP: a round waits for every node that is alive, at most ``PATIENCE``, and in a lineage for the
-share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE); the mean is that of
-those who came with the same base version and whose payload arrived, the same bits for each of them.
-As in a daemon it goes through the codec, a round of a lineage has a quorum of those who are alive
-or comes to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. And whoever
-is on another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
+share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE). Whoever opens one in
+a lineage calls the others, who come as they are. The mean is that of those who came with the same
+base version and whose payload arrived, by weight, the same bits for each of them. As in a daemon it
+goes through the codec, a round of a lineage has a quorum of those who are alive or comes to
+nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. And whoever is on
+another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
 GATHER: a round as of a node's count, with a quorum, of at most GATHER_MEMBERS_MAX; each gets what
 all of them sent, and sends its own to every other one.
 LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the

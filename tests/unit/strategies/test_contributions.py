@@ -78,6 +78,14 @@ def test_a_call_waits_for_an_eighth_of_the_steps():
     assert moments(Rounds(64), 140, calls=(1,)) == [8, 72, 136]
 
 
+def test_a_round_that_was_called_before_it_was_whole_is_none_to_be_refused():
+    rounds = Rounds(64, 2)
+    assert moments(rounds, 6, calls=(1,)) == [4]
+    assert int(rounds.state[1]) < 0
+    assert Rounds(64, 2).refusal(rounds.state) is None
+    assert Rounds(64, 2).refusal(torch.tensor([0, -65, 64]))
+
+
 def test_the_called_fragments_come_in_their_order():
     rounds = Rounds(32, 2)
     found = []
