@@ -29,13 +29,6 @@ from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes,
 # Vectors in a payload: a strategy sends one to three.
 _VIEWS_MAX = 8
 
-# How models become one, see strategies/merge.py.
-MERGE_RULES = ("mean", "tokens", "variance-corrected", "rda")
-
-# The task of a swarm whose nodes start no worker: a program of their owner's brings the model, and
-# trains it in a loop of its own (swarmnode/integrations).
-PROGRAM_TASK = "program"
-
 NotNegative = Annotated[float, Meta(ge=0)]
 BaseVersion = Annotated[bytes, Meta(max_length=32)]
 
@@ -441,17 +434,11 @@ class MergeFailed(Message, frozen=True, tag="merge-failed"):
 
 
 class WorkerFailed(Message, frozen=True, tag="failed"):
-    """The worker is about to exit; ``kind`` is one of FAILURE_KINDS, ``message`` one line."""
+    """The worker is about to exit: ``kind`` as in ``ipc/names.py``, ``message`` one line."""
 
     kind: ShortText
     message: str
 
-
-# Kinds that a restart cannot mend end the node with the message; the others are restarted.
-FATAL_KINDS = frozenset(
-    {"torch-missing", "task-unknown", "config", "layout", "data", "too-little-memory"}
-)
-FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "snapshot", "crash"}
 
 ToWorker = (
     Configure

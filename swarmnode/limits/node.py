@@ -69,7 +69,7 @@ MEMBERS_TOLD_S = 1.0
 PROGRESS_LINE_S = 30.0
 # Leaving: an exchange that is almost through may end, so that it counts on both sides.
 LEAVE_DRAIN_S = 0.3
-# ... and one that waits for the partner's decision gets a few round trips more: whoever
+# ... and one that waits for the partner's decision gets a few round trips more: a peer that
 # leaves in that state applies nothing, and the partner may.
 LEAVE_DECISION_S = 0.7
 # A snapshot of some GiB on a slow disk.
@@ -126,7 +126,7 @@ METRICS_SNAPSHOT_BYTES_MAX = 64 * KIB
 METRICS_PEER_DEADLINE_S = 6.0
 METRICS_SCRAPE_TIME_SHARE = 0.8  # of the time that Prometheus says it waits
 # Who asks at the same time costs a peer one question; who asks every two seconds, as fast as
-# anybody scrapes, is to see each time what is, so that the dead are down at the second look.
+# a scrape comes, is to see each time what is, so that the dead are down at the second look.
 METRICS_PEER_KEEP_S = 1.5
 # What others are answered: however many ask, it is made twice a second at most.
 METRICS_ANSWER_KEEP_S = 0.5
@@ -198,11 +198,11 @@ EXCHANGE_OUTCOME_KEEP_S = 600.0
 # Of one group: as many as a node keeps sessions with, for each speaks with all others. What a
 # member sends grows with the words only: a change of the view is 2 kB to each of 63.
 GROUP_MEMBERS_MAX = 64
-# What a member's word about its own weight in a mean is worth, in medians of its group's. Nobody
+# What a member's word about its own weight in a mean is worth, in medians of its group's. None
 # gains by claiming more than the others: a lie is worth no more than in a mean without weights.
 GROUP_WEIGHT_MEDIANS_MAX = 1.0
-# ... and whoever has just come, or has just been in a mean, is not nothing: as few steps as a pacer
-# ever asks for, PACING_FEWEST_SHARE.
+# ... and a member that has just come, or has just been in a mean, is not nothing: as few steps as a
+# pacer ever asks for, PACING_FEWEST_SHARE.
 GROUP_WEIGHT_MEDIANS_MIN = 1 / 8
 # From the first look for the others to the roll being closed without those who are missing.
 GROUP_ENLIST_S_MAX = 120.0

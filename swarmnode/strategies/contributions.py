@@ -3,8 +3,8 @@
 A node learns from so many tokens between two means of the same parameters. Its pseudo-gradient is
 what came of them, so it counts by them: a straggler that had time for a quarter of the steps pulls
 the mean a quarter as much towards where all began. What aborts stays in the pseudo-gradient of the
-next mean, and its tokens in the next weight: whoever is in every k-th mean counts there for all k,
-as far as the others' median allows (``fair_weights``).
+next mean, and its tokens in the next weight: a node that is in every k-th mean counts there for all
+k, as far as the others' median allows (``fair_weights``).
 
 What was learnt on slow weights that have moved on meanwhile points elsewhere. A contribution that
 missed s rounds of means counts (1 + s)^-1/2 of its tokens.
@@ -13,7 +13,7 @@ Sources: A. Douillard et al., "Decoupled DiLoCo", 2026 (weights by tokens, membe
 are); B. Liu et al., "Asynchronous Local-SGD training for language modeling", 2024 (1/√(1+s));
 Y. Fraboni et al., "A general theory for federated optimization with asynchronous and heterogeneous
 clients updates", 2023 (who is there in every k-th round counts k times). Deviation: no weight is
-above the median of those who meet, for nobody can check what a node says of itself.
+above the median of those who meet, for no node can check what a node says of itself.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def check_fit(
     Args:
         codec: that the swarm's manifest names.
         topology: as :func:`read_topology` returns it.
-        members: how many are to train at most; 0: nobody has said.
+        members: how many are to train at most; 0: it is not said.
 
     Raises:
         ConfigError: with what would suit.

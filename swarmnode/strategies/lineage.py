@@ -8,9 +8,9 @@ next together, whatever their steps and rounds are. A node has one mean on its w
                                             again when the next is due
 
 Who is due calls the others, and those hand in what they have by then, be it that a straggler has
-taken an eighth of the steps: nobody waits for it, and it counts by its tokens (contributions.py).
+taken an eighth of the steps: none waits for it, and it counts by its tokens (contributions.py).
 
-Whoever a mean was made without has other slow weights than the rest. So these have a version, a
+A node that a mean was made without has other slow weights than the rest. So these have a version, a
 count of means and a hash over who took part in them: only equal ones average. A node of which
 nothing came asks a peer, and takes over what is further: φ, the momentum, the lineage, and the
 number of the round. The steps that it took itself are kept. The engine tells a node that most are
@@ -105,6 +105,9 @@ class InLineage(InRounds):
     def _meet(self, round_number: int) -> Intent:
         """Return the intent of the next mean, which begins now."""
 
+    def weight(self, intent: Intent) -> float:
+        return self.contributions.weight(intent.fragment, self.rounds.n_fragments)
+
     @property
     def _version(self) -> bytes:
         return lineage_version(self.lineage)
@@ -185,7 +188,7 @@ class InLineage(InRounds):
         self.phi.copy_(phi)
         getattr(self, self.momentum_buffer).copy_(theirs[self.momentum_buffer])
         self.lineage.copy_(torch.tensor([place.count, place.hashed]))
-        # What is on its way stands on slow weights that nobody has any more, and what it has
+        # What is on its way stands on slow weights that no node has any more, and what it has
         # learnt since is in no mean yet. A straggler that was late waits until others call: they
         # are not due, and would meet for its sake.
         self._is_due |= self._posted is not None

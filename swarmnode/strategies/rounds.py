@@ -36,17 +36,18 @@ class Rounds:
         state: int64 [3]: round, the step that it began at, its steps. A buffer of the strategy,
             so that a node goes on where it was, and a joiner in the round where its peer is,
             with the steps of its own.
+        n_fragments: moments of a round.
     """
 
     def __init__(self, steps: int, n_fragments: int = 1) -> None:
         self.state = torch.tensor([0, 0, steps])
-        self._n_fragments = n_fragments
+        self.n_fragments = n_fragments
         self._next_steps = self._most_steps = steps
         self._is_called = False
 
     def set_steps(self, steps: int) -> None:
         """Let the next round, and those after it, have so many steps."""
-        self._next_steps = max(steps, self._n_fragments)
+        self._next_steps = max(steps, self.n_fragments)
 
     def refusal(self, state: torch.Tensor) -> str | None:
         """Return why ``state``, of a peer or a file, is none, or None.
@@ -54,12 +55,12 @@ class Rounds:
         No pacer lets a round have more steps than the settings say.
         """
         number, begin, steps = state.tolist()
-        longest, latest = max(self._most_steps, self._n_fragments), limits.TRAINED_STEPS_MAX
+        longest, latest = max(self._most_steps, self.n_fragments), limits.TRAINED_STEPS_MAX
         return (
             outside("rounds", number, 0, latest)
             # A call brings the first round's moments forward, as if it had begun before step 0.
             or outside("the step at which the round began", begin, -longest, latest)
-            or outside("the steps of a round", steps, self._n_fragments, longest)
+            or outside("the steps of a round", steps, self.n_fragments, longest)
         )
 
     @property
@@ -86,7 +87,7 @@ class Rounds:
         """
         if not self._is_called or not 0 < since < steps:
             return 0
-        moments = [p * steps // self._n_fragments for p in range(self._n_fragments + 1)]
+        moments = [p * steps // self.n_fragments for p in range(self.n_fragments + 1)]
         last = max(moment for moment in moments if moment < since)
         coming = min(moment for moment in moments if moment >= since)
         if since - last < limits.PACING_FEWEST_SHARE * (coming - last):
@@ -107,7 +108,7 @@ class Rounds:
         if [number, begin, steps] != before:
             self.state.copy_(torch.tensor([number, begin, steps]))
         since = step - begin
-        n = self._n_fragments
+        n = self.n_fragments
         return [(p, number) for p in range(n) if p * steps // n == since]
 
 

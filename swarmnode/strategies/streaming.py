@@ -77,6 +77,7 @@ class Streaming(InLineage, Strategy):
     """Slow weights meet fragment by fragment; fast ones are mixed with them."""
 
     name = "streaming"
+    kinds = "pair group pull"
     momentum_buffer = "m"
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -218,9 +219,6 @@ class Streaming(InLineage, Strategy):
             base_version=self._base,
             lineage=int(self.lineage[0]) if self._in_groups else None,
         )
-
-    def weight(self, intent: Intent) -> float:
-        return self.contributions.weight(intent.fragment, len(self.fragments))
 
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
         if intent.tag == CATCH_UP:

@@ -1,7 +1,7 @@
 """Which tasks this machine has, without importing any: names, packages, versions, presets.
 
 The built-in ones, and entry points of the group ``swarmnode.tasks`` of installed packages.
-Importing a task imports torch, which takes seconds and may not be installed; and whoever only
+Importing a task imports torch, which takes seconds and may not be installed; and a caller that only
 looks at a swarm need not run anything. A preset is a name for a task with settings.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmnode import __version__
-from swarmnode.ipc.control import PROGRAM_TASK
+from swarmnode.ipc.names import PROGRAM_TASK
 
 ENTRY_POINT_GROUP = "swarmnode.tasks"
 # Also when swarmnode runs from a checkout that is not installed.

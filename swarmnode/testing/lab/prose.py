@@ -33,12 +33,15 @@ _SHAPES: dict[str, tuple[int, ...]] = {
 class Prose(LabTask):
     """``loss`` is that of the mean model on what is held out, ``own_loss`` the mean over nodes."""
 
-    def __init__(self, n: int, seed: int, texts: Sequence[bytes]) -> None:
-        """``texts``: node i learns from number i modulo their count."""
+    def __init__(
+        self, n: int, seed: int, texts: Sequence[bytes], *, is_mixed: bool = False
+    ) -> None:
+        """``texts``: node i learns from number i modulo their count; ``is_mixed``: from all."""
         self.facts = TaskFacts("prose")
         self._generators = [torch.Generator().manual_seed(1000 * seed + i) for i in range(n)]
         cut = [_split(text) for text in texts]
-        self._trained = [cut[i % len(cut)][0] for i in range(n)]
+        own = [torch.cat([text for text, _ in cut])] if is_mixed else [text for text, _ in cut]
+        self._trained = [own[i % len(own)] for i in range(n)]
         share = _WINDOWS // len(cut)
         self._held_out = torch.cat([_spread(held_out, share) for _, held_out in cut])
         self.x = _init(seed).repeat(n, 1)

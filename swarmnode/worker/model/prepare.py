@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 from swarmnode.errors import SpecMismatch
 from swarmnode.ipc.control import Configure, Members
 from swarmnode.strategies.base import Context, Strategy, TaskFacts
 from swarmnode.strategies.registry import build_strategy, check_strategy
-from swarmnode.strategies.topology import graph_over
 from swarmnode.tasks.base import Task
 from swarmnode.tasks.packages import how_to_get
 from swarmnode.worker.model.state import TrainState, build_state, build_task
+
+if TYPE_CHECKING:
+    from swarmnode.strategies.topology import Graph
 
 
 def prepare_state(configure: Configure) -> TrainState:
@@ -99,6 +102,13 @@ class Surroundings:
             layout=self._layout,
             members=self._members,
             facts=self._facts,
-            topology=graph_over(self._topology, len(self._members)),
+            topology=self._graph(),
             probe=self._probe,
         )
+
+    def _graph(self) -> Graph | None:
+        if not self._topology:
+            return None
+        from swarmnode.strategies.topology import graph_over  # of few strategies only
+
+        return graph_over(self._topology, len(self._members))

@@ -99,7 +99,7 @@ def test_the_called_fragments_come_in_their_order():
 def node():
     x = torch.zeros(4)
     strategy = DiLoCo({"every": 8}, x)
-    strategy._n_members = 2
+    strategy.on_membership((b"a", b"b"))
     return strategy
 
 

@@ -77,7 +77,7 @@ def test_who_claims_more_gains_nothing_over_a_mean_without_weights():
             assert counted[-1] / sum(counted) <= 1 / n + 1e-12
 
 
-def test_fewer_than_half_who_lie_together_do_not_widen_the_bound():
+def test_fewer_than_half_that_lie_together_do_not_widen_the_bound():
     rng, most_medians = random.Random(3), limits.FINALIZE_WEIGHT_MEDIANS_MAX
     for n in range(3, limits.FINALIZE_GROUP_MEMBERS_MAX + 1):
         for claim in (1e18, 1e-18):
