@@ -336,7 +336,7 @@ class SlotReady(Message, frozen=True, tag="slot"):
     tokens: Count
     weights_rms: float = 0.0
     weights_largest: float = 0.0
-    weight: Annotated[float, Meta(ge=0.0)] = 0.0
+    weight: Annotated[float, Meta(ge=0.0, le=1e18)] = 0.0
 
 
 class NoView(Message, frozen=True, tag="no-view"):

@@ -12,7 +12,7 @@ from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.tasks.text import load_corpus
 from swarmnode.testing.lab.arena import Arena
-from swarmnode.testing.lab.faults import Faults
+from swarmnode.testing.lab.faults import Faults, Outage
 from swarmnode.testing.lab.prose import Prose
 from swarmnode.testing.learning.descent import AdamW, cosine
 
@@ -38,18 +38,12 @@ _OFTEN = {**_STREAMING, "every": 16, "fragments": 1}
 _LR = 0.016  # the best of those that were tried on such a model, for four nodes that average
 _LR_ALONE = 0.008
 _POINTS = 10_000  # into which a schedule is cut
+_DOWN = 15  # steps for which a killed node is away
 _TURN = 5.0  # units of time between two looks at the tokens
 
 
-class _Unpaced(Streaming):
-    """Takes as many steps in a round as the fastest, however long they take."""
-
-    def set_round_steps(self, steps: int) -> None:
-        pass
-
-
-class _Uncalled(_Unpaced):
-    """Comes only when it is due itself, and counts as much as any other."""
+class _Uncalled(Streaming):
+    """Comes when it is due itself, in rounds of its own length, and counts as much as any other."""
 
     def on_call(self, lineage: int) -> None:
         pass
@@ -57,12 +51,14 @@ class _Uncalled(_Unpaced):
     def weight(self, intent: Intent) -> float:
         return 1.0
 
+    def set_round_steps(self, steps: int) -> None:
+        pass
+
 
 STREAMING: Make = partial(Streaming, _STREAMING)
 UNCALLED: Make = partial(_Uncalled, _STREAMING)
 DILOCO: Make = partial(DiLoCo, _DILOCO)
 PAIRS: Make = partial(Streaming, _PAIRS)
-UNPACED_PAIRS: Make = partial(_Unpaced, _PAIRS)
 OFTEN: Make = partial(Streaming, _OFTEN)
 
 
@@ -94,6 +90,18 @@ def swarm_loss(
         left = steps - arena.tally.gradients
         arena.run(max(1.0, min(_TURN, left // sum(speeds))))
     return arena.measure()["own_loss"]
+
+
+def share(make: Make, steps: int, texts: Sequence[bytes] = ()) -> float:
+    """Return what a swarm keeps of the distance from one node alone to data parallelism."""
+    alone = alone_loss(steps, texts)
+    return (alone - swarm_loss(make, steps, texts=texts)) / (alone - parallel_loss(steps, texts))
+
+
+def kills(n_nodes: int, every: int, until: int) -> Faults:
+    """Return faults: one node after the other is killed, and comes back with a snapshot."""
+    times = range(every, until, every)
+    return Faults(outages=tuple(Outage(k % n_nodes, t, t + _DOWN) for k, t in enumerate(times)))
 
 
 def parallel_loss(steps: int, texts: Sequence[bytes] = ()) -> float:
