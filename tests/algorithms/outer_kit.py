@@ -12,7 +12,8 @@ SEEDS = pytest.mark.parametrize(
     "seed", [1, pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
 )
 
-PLAIN = {"fragments": 1, "overlap": 0, "local_share": 0.0, "delta_codec": "", "weights_codec": ""}
+PLAIN = {"meet": "pair", "fragments": 1, "overlap": 0, "local_share": 0.0}
+PLAIN |= {"delta_codec": "", "weights_codec": ""}
 
 
 def stationary(strategy, settings, rounds=80, **kwargs):

@@ -15,8 +15,8 @@ from swarmnode.testing.lab.tasks import Adam, Sgd, Walk
 torch.set_num_threads(1)
 NODES, STEPS = 6, 120
 STRATEGIES = {
-    "streaming": {},
-    "streaming-groups": {"meet": "group"},
+    "streaming": {"meet": "pair"},
+    "streaming-groups": {},
     "noloco": {"every": 16},
     "diloco": {"every": 16},
     "pair-average": {"every": 8},

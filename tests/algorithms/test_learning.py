@@ -12,8 +12,7 @@ from swarmnode.testing.learning.descent import AdamW, cosine
 from swarmnode.testing.learning.runs import TextTask, train
 
 _SMALL = {"dim": 16, "layers": 1, "heads": 2, "context": 16, "batch": 2}
-_GROUP = {"meet": "group", "every": 4, "fragments": 2, "overlap": 1, "gamma": 0.0}
-_GROUP |= {"local_share": 0.0, "nesterov": True, "momentum": 0.6}
+_GROUP = {"every": 4, "fragments": 2}
 
 
 def _job(kind: str, nodes: int, **more: object) -> Job:

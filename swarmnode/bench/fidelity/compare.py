@@ -91,7 +91,7 @@ def _experiment(setting: Setting) -> str:
     )
     return (
         f"{setting.n_nodes} daemons with a worker each, over TCP on loopback, `bytes-lm` of"
-        f" {setting.numel:,} parameters, strategy `{setting.strategy}` with its defaults,"
+        f" {setting.numel:,} parameters, strategy `{setting.strategy}` in pairs,"
         f" {setting.steps:,} steps of {setting.tokens_per_step:,} tokens for every node; against"
         " torch.distributed over gloo, a rank for each node, from the same first weights on the"
         " same batches, gradients averaged in float32 at every step. Loss in nats per byte on the"

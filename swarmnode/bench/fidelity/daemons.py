@@ -1,6 +1,6 @@
 """``swarmnode bench fidelity --only daemons``: a real swarm against synchronous all-reduce.
 
-Four daemons on loopback, each with a worker, train ``bytes-lm`` with the strategy ``streaming``.
+Four daemons on loopback, each with a worker, train ``bytes-lm`` with ``streaming`` in pairs.
 Then the same first weights are trained on the same batches by ``torch.distributed`` over gloo, in
 as many processes, with the mean of all gradients at every step. Every node draws its own batches:
 the swarm is created with other data than the nodes have, so that no shards are dealt out, and what
@@ -34,6 +34,7 @@ from swarmnode.wire.swarm import Manifest
 
 _SWARM = "fidelity"
 _STRATEGY = "streaming"
+_STRATEGY_OPTIONS = ("--strategy", _STRATEGY, "--set=strategy.meet=pair")
 _ALLREDUCE = "swarmnode.testing.fidelity.allreduce"
 # A thread of the CPU, as the ranks have. A byte a second: no copies of snapshots in this run.
 _SETTINGS = b"""\
@@ -152,8 +153,8 @@ class _Swarm:
             make_private_dir(node.home)
             write_atomic(node.home / "config.toml", _SETTINGS)
         config = [f"--set={key}={value}" for key, value in self._plan.config.items()]
-        options = ("--task", "bytes-lm", "--strategy", _STRATEGY, "--data", str(other), *config)
-        return await self.nodes[0].create(_SWARM, *options, *_PLAIN_RECIPE)
+        options = ("--task", "bytes-lm", "--data", str(other), *config)
+        return await self.nodes[0].create(_SWARM, *options, *_STRATEGY_OPTIONS, *_PLAIN_RECIPE)
 
     def evaluate(self) -> Run:
         """Measure the models that were saved."""

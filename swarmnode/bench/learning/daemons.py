@@ -1,8 +1,9 @@
 """Real daemons learn: what ``create`` gives by default, on one machine.
 
 As many nodes as asked for, each a daemon and a worker of its own over TCP on loopback, with one
-thread each. All are held until the last one is there, so that every node begins with the first
-weights. Everything that they send counts, copies of snapshots too.
+thread each. The swarm has an end in tokens, so that its learning rate decays. All are held until
+the last one is there, so that every node begins with the first weights. Everything that they send
+counts, copies of snapshots too.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class _Run:
         plan = self._plan
         options = [f"--set={key}={value}" for key, value in CONFIG.items()]
         options += [f"--set=strategy.{k}={json.dumps(v)}" for k, v in plan.settings.items()]
+        options.append(f"--tokens={plan.target_tokens}")
         if plan.strategy:
             options.append(f"--strategy={plan.strategy}")
         return await self._nodes[0].create(_SWARM, f"--task={TASK}", *data, *options)

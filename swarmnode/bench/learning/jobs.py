@@ -12,6 +12,7 @@ TASK = "bytes-lm"
 # Small enough for a swarm of eight on two cores, noisy enough that averaging pays: with a batch of
 # 8 windows the noise of the gradient is what limits one node alone.
 CONFIG: dict[str, Any] = {"dim": 48, "layers": 2, "heads": 4, "context": 64, "batch": 8}
+TOKENS_PER_BATCH: int = CONFIG["batch"] * CONFIG["context"]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,7 +22,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         kind: ``data-parallel``: the mean gradient of all nodes at every step, in float32; one node
             alone is a case of it. ``laboratory``: strategy objects in virtual time.
         nodes, steps: how many nodes take how many steps each.
-        lr: the highest learning rate; a warm-up leads up to it and a cosine down from it.
+        lr: the highest learning rate. Data parallelism has a warm-up and a cosine down to 0, the
+            laboratory follows the recipe of the task.
         seed: of the batches.
         model_seed: of the first weights.
         data: folder of text; empty: what comes with the task.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from swarmnode.bench.learning.jobs import Trained
+from swarmnode.bench.learning.jobs import TOKENS_PER_BATCH, Trained
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,14 @@ class Plan:
     strategy: str
     settings: dict[str, Any] = field(default_factory=dict)
     data: str = ""
+
+    @property
+    def target_tokens(self) -> int:
+        """Where a swarm that is to take all these steps ends: one batch beyond the last of them.
+
+        At its target a swarm merges its models, and here each node's own is measured.
+        """
+        return (self.steps * self.nodes + 1) * TOKENS_PER_BATCH
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,12 @@
 """``swarmnode bench learning``: a swarm between one node alone and data parallelism.
 
 Both baselines have the best of three learning rates, with a cosine decay, in the same run; a swarm
-has one, by the rule that ``create`` goes by: averaging the models of n nodes lowers the noise as a
-batch n times larger would, and a larger batch bears a larger rate, about the square root of n, with
-a bound. All of it is measured on text that none has trained on. What needs torch runs in processes
-of its own, one for each core.
+has one, by the rule that ``create`` goes by (``ipc/lr_schedule.py``). All of it is measured on text
+that none has trained on. What needs torch runs in processes of its own, one for each core.
 """
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +18,10 @@ from swarmnode.bench.learning.jobs import Job, Trained
 from swarmnode.bench.learning.outcome import Outcome, SeedResult, combine, format_seed
 from swarmnode.bench.learning.plan import Plan, Swarm
 from swarmnode.errors import WorkerError
+from swarmnode.ipc.lr_schedule import MEMBERS_EXPONENT, MEMBERS_MAX, members_factor
 from swarmnode.processes.worker_tools import stream_offline
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
+from swarmnode.wire.recipe import Recipe
 
 TASK_LR = 6e-3  # that of bytes-lm, for one node
 
@@ -30,21 +29,16 @@ TASK_LR = 6e-3  # that of bytes-lm, for one node
 # 2.199, 2.180; data parallelism of four at .006, .012 to 1.817, 1.786. So both have the best of
 # these, whatever the number of nodes.
 BASELINE_LRS = (TASK_LR, 2 * TASK_LR, 4 * TASK_LR)
-
-_FACTOR_MAX = 4.0
 
 Engine = Literal["daemons", "lab"]
 
 _MODULE = "swarmnode.testing.learning"
+_RECIPE = Recipe(members_exponent=MEMBERS_EXPONENT, members_max=MEMBERS_MAX)
 
-TASK_LR = 6e-3  # that of bytes-lm, for one node
 
-# Measured on sources of Python over 1,200 steps: one node alone at .003, .006, .012 comes to 2.219,
-# 2.199, 2.180; data parallelism of four at .006, .012 to 1.817, 1.786. So both have the best of
-# these, whatever the number of nodes.
-BASELINE_LRS = (TASK_LR, 2 * TASK_LR, 4 * TASK_LR)
-
-_FACTOR_MAX = 4.0
+def swarm_lr(n_members: int) -> float:
+    """Return the highest learning rate of a swarm of so many, by the rule of real swarms."""
+    return TASK_LR * members_factor(_RECIPE, n_members)
 
 
 def run_learning_bench(
@@ -119,7 +113,7 @@ def _swarms(plan: Plan, seeds: Sequence[int], engine: Engine) -> list[Swarm]:
             kind="laboratory",
             nodes=plan.nodes,
             steps=plan.steps,
-            lr=TASK_LR * lr_factor(plan.nodes),
+            lr=swarm_lr(plan.nodes),
             seed=seed,
             model_seed=seed,
             data=plan.data,
@@ -168,8 +162,3 @@ def _result(plan: Plan, seed: int, swarm: Swarm, runs: Sequence[tuple[Job, Train
 def _best(runs: Sequence[tuple[Job, Trained]], nodes: int) -> tuple[float, float]:
     """Return (loss, rate) of the best run over so many nodes."""
     return min((trained.mean_loss, job.lr) for job, trained in runs if job.nodes == nodes)
-
-
-def lr_factor(n_members: int) -> float:
-    """Return by how much a swarm of so many takes larger steps than one node alone."""
-    return min(math.sqrt(n_members), _FACTOR_MAX)

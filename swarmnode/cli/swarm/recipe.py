@@ -14,12 +14,9 @@ import msgspec
 from swarmnode.config import Paths
 from swarmnode.daemon.membership.progress import TargetKeeper
 from swarmnode.errors import ConfigError
-from swarmnode.ipc.lr_schedule import Horizon
+from swarmnode.ipc.lr_schedule import Horizon, shorten_warmup
 from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.swarm import Manifest
-
-# Of a short training, so much at most is warm-up.
-_WARMUP_SHARE_MAX = 0.05
 
 
 def parse_settings(
@@ -80,10 +77,7 @@ def make_recipe(
         recipe = msgspec.convert(chosen, Recipe)
     except msgspec.ValidationError as error:
         raise ConfigError(f"recipe: {str(error)[0].lower()}{str(error)[1:]}") from error
-    if recipe.target_tokens and "warmup_tokens" not in settings:
-        warmup = min(recipe.warmup_tokens, round(_WARMUP_SHARE_MAX * recipe.target_tokens))
-        recipe = msgspec.structs.replace(recipe, warmup_tokens=warmup)
-    return recipe
+    return recipe if "warmup_tokens" in settings else shorten_warmup(recipe)
 
 
 def horizon_of(manifest: Manifest, paths: Paths) -> Horizon:

@@ -353,5 +353,5 @@ def _of_places(rounds: Rounds) -> str:
     return (
         f"groups hold at most {rounds.places} members and others have all places: this"
         " node trains beside them, and takes a place when one is free; for more members create a"
-        " swarm whose nodes meet in pairs (--strategy streaming)"
+        " swarm whose nodes meet in pairs (--set strategy.meet=pair)"
     )

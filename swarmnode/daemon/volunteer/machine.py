@@ -208,8 +208,9 @@ _KEPT = {
     "one-byte": (0.0, 0.0),
     "pair-average": (0.0, 1.0),
     "sparse": (2.0, 1.0),
-    "streaming": (3.0, 1.0),
+    "streaming": (2.0, 2.0),
 }
+_KEPT_IN_PAIRS = {"streaming": (3.0, 1.0)}  # whose default is groups
 _KEPT_UNKNOWN = (5.0, 2.0)
 ASSUMPTION = "an optimizer with two moments such as Adam, and no examples"
 
@@ -250,6 +251,8 @@ def computed(manifest: Manifest, config: NodeConfig, device: str = "auto") -> Fo
     gpu = gpu_memory(config.gpus) if device == "auto" or device.startswith("cuda") else None
     model = _NUMBER_BYTES * manifest.numel
     buffers, payload = _KEPT.get(manifest.strategy, _KEPT_UNKNOWN)
+    if manifest.strategy_settings.get("meet") == "pair":
+        buffers, payload = _KEPT_IN_PAIRS.get(manifest.strategy, _KEPT_UNKNOWN)
     mean = 1 if manifest.recipe and manifest.recipe.ema_share else 0  # of the weights
     trained = round((_STATE_COPIES + buffers + mean) * model)
     apart = round((_COPIED + buffers + 2 * _SLOTS * payload) * model) + _PROCESS_BYTES

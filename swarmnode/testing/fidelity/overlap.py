@@ -30,6 +30,7 @@ from swarmnode.testing.lab.setups import ADAM_LR, Settings, StrategyClass, digit
 from swarmnode.testing.learning.descent import AdamW, cosine
 
 _EVERY = 20
+_PAIRS: Settings = {"meet": "pair", "every": _EVERY}
 _FP32: Settings = {"delta_codec": "", "weights_codec": ""}
 _NEVER = 10**6  # steps of a round: no exchange
 _SHARE = "share of the gain of data parallelism, own models"
@@ -140,12 +141,12 @@ def _train_baseline(
 
 
 def streaming(quick: bool) -> Finding:
-    """The production default against the papers that it joins, on digits."""
+    """Streaming in pairs against the papers that it joins, on digits."""
     seeds = [1] if quick else [1, 2, 3]
     n, steps = 8, 40 if quick else 600
     runs: dict[str, tuple[StrategyClass, Settings]] = {
-        "streaming": (Streaming, {"every": _EVERY}),
-        "streaming, fp32": (Streaming, {"every": _EVERY, **_FP32}),
+        "streaming": (Streaming, _PAIRS),
+        "streaming, fp32": (Streaming, {**_PAIRS, **_FP32}),
         "NoLoCo, fp32": (NoLoCo, {"every": _EVERY}),
         "no exchange": (NoLoCo, {"every": _NEVER}),
     }
@@ -281,7 +282,7 @@ def codecs(quick: bool) -> Finding:
     n, early, steps = 8, 20 if quick else 100, 40 if quick else 600
     runs = {
         name: [
-            _train(Streaming, {"every": _EVERY, "delta_codec": codec}, n=n, steps=steps, seeds=[s])
+            _train(Streaming, {**_PAIRS, "delta_codec": codec}, n=n, steps=steps, seeds=[s])
             for s in seeds
         ]
         for name, codec in (("fp32", ""), ("Q8B64", "Q8B64"), ("Q4B64", "Q4B64"), ("E3M0", "E3M0"))
@@ -298,7 +299,7 @@ def codecs(quick: bool) -> Finding:
         accuracy, sent = mean(r.accuracy for r in found), mean(r.sent_bytes for r in found)
         rows.append([name, *cells, number(accuracy), number(sent / n / 1e3)])
     e3m0 = [_difference(*pair)[0] for pair in zip(losses["E3M0"], losses["fp32"], strict=True)]
-    apart = _train(Streaming, {"every": _NEVER}, n=n, steps=steps, seeds=seeds[:1])
+    apart = _train(Streaming, {**_PAIRS, "every": _NEVER}, n=n, steps=steps, seeds=seeds[:1])
     gained = runs["E3M0"][0].own_losses[0] / apart.own_losses[0]
     error, zeros, cosine = _e3m0_on_noise()
     return Finding(

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from swarmnode.ipc.lr_schedule import Horizon, lr_factor
 from swarmnode.testing.lab.tasks import Adam
+from swarmnode.wire.recipe import Recipe
 
 _WARM_UP = 0.05  # of all steps
 
@@ -24,6 +26,15 @@ def cosine(lr: float, steps: int) -> Schedule:
         return lr * (1 + math.cos(math.pi * min(1.0, (k - warm_up) / (steps - warm_up)))) / 2
 
     return rate
+
+
+def by_recipe(recipe: Recipe, lr: float, tokens_per_step: int) -> Schedule:
+    """Return the rate at step k as members of a real swarm have it, which goes by its progress.
+
+    ``lr``: the highest; ``tokens_per_step``: of all members, each of which takes a step.
+    """
+    horizon = Horizon(recipe.target_tokens)
+    return lambda k: lr * lr_factor(recipe, float(k * tokens_per_step), horizon)
 
 
 class AdamW(Adam):

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from swarmnode.bench.learning.jobs import TASK, Evaluation, Job, Trained
 from swarmnode.errors import ConfigError
+from swarmnode.ipc.lr_schedule import shorten_warmup
 from swarmnode.strategies.base import Exchange, Needs, TaskFacts
 from swarmnode.strategies.registry import build_strategy, check_strategy, find_strategy
 from swarmnode.tasks.base import Task
@@ -18,7 +20,7 @@ from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.tasks import LabTask
 from swarmnode.testing.lab.world import Node
-from swarmnode.testing.learning.descent import AdamW, cosine
+from swarmnode.testing.learning.descent import AdamW, Schedule, by_recipe, cosine
 from swarmnode.worker.model.arena import Arena as ModelArena
 from swarmnode.worker.model.state import build_state, build_task
 from swarmnode.worker.snapshots import restore
@@ -44,12 +46,15 @@ def train(job: Job) -> Trained:
     Raises:
         ConfigError: the strategy is not for this, or the loss was no number.
     """
-    task = TextTask(
-        _task(job.config, job.data), job.nodes, seed=job.seed, model_seed=job.model_seed
-    )
+    text = _task(job.config, job.data)
+    seeds = {"seed": job.seed, "model_seed": job.model_seed}
     if job.kind == "data-parallel":
-        return _train_data_parallel(job, task)
-    return _train_swarm(job, task)
+        return _train_data_parallel(job, TextTask(text, job.nodes, **seeds))
+    tokens = job.nodes * text.tokens_per_batch  # of all nodes, in a step of each
+    target = msgspec.structs.replace(text.recipe(), target_tokens=tokens * job.steps)
+    recipe = shorten_warmup(target)
+    task = TextTask(text, job.nodes, clip_norm=recipe.clip_norm, **seeds)
+    return _train_swarm(job, task, by_recipe(recipe, job.lr, tokens))
 
 
 def _train_data_parallel(job: Job, task: TextTask) -> Trained:
@@ -62,7 +67,7 @@ def _train_data_parallel(job: Job, task: TextTask) -> Trained:
     return Trained(mean_loss=loss, own_loss=loss, numel=x.shape[1])
 
 
-def _train_swarm(job: Job, task: TextTask) -> Trained:
+def _train_swarm(job: Job, task: TextTask, schedule: Schedule) -> Trained:
     check_strategy(job.strategy, job.settings, task.facts)
     if find_strategy(job.strategy).needs is Needs.GRADIENT:
         raise ConfigError(
@@ -72,7 +77,7 @@ def _train_swarm(job: Job, task: TextTask) -> Trained:
     arena = _Counted(
         task,
         lambda x: build_strategy(job.strategy, job.settings, x),
-        optimizer=AdamW.like(task.optimizer, task.x, cosine(job.lr, job.steps)),
+        optimizer=AdamW.like(task.optimizer, task.x, schedule),
         seed=job.seed,
         codec=job.codec,
     )
@@ -130,8 +135,15 @@ class TextTask(LabTask):
         optimizer: the task's, for its settings alone.
     """
 
-    def __init__(self, task: Task, n: int, *, seed: int, model_seed: int) -> None:
-        """``seed``: of the batches; ``model_seed``: of the first weights, as in a manifest."""
+    def __init__(
+        self, task: Task, n: int, *, seed: int, model_seed: int, clip_norm: float = 0.0
+    ) -> None:
+        """Build the model once.
+
+        ``seed``: of the batches; ``model_seed``: of the first weights, as in a manifest;
+        ``clip_norm``: the largest norm of a node's own gradient, 0: any.
+        """
+        self._clip_norm = clip_norm
         torch.manual_seed(model_seed)
         self._task, self._model = task, task.build_model(model_seed)
         self._arena = ModelArena(self._model)
@@ -150,6 +162,8 @@ class TextTask(LabTask):
         for node in nodes:
             loss, gradient = self._gradient(self.x[node], next(self._batches[node]))
             losses.append(loss)
+            if self._clip_norm:
+                gradient.mul_((self._clip_norm / gradient.norm()).clamp(max=1.0))
             gradients.append(gradient)
         return torch.tensor(losses), torch.stack(gradients)
 

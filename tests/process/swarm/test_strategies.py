@@ -42,10 +42,9 @@ def rounds_closed(times: int) -> Callable[[Status], bool]:
     return lambda s: s["strategy"].get("rounds_closed", 0) >= times
 
 
-IN_GROUPS = {"meet": "group", "gamma": 0.0, "nesterov": True, "momentum": 0.6, "local_share": 0.0}
 CASES = (
-    Case("streaming", {"every": 64}, exchanged(8)),
-    Case("streaming", {"every": 64, **IN_GROUPS}, exchanged(8)),
+    Case("streaming", {"every": 64, "meet": "pair"}, exchanged(8)),
+    Case("streaming", {"every": 64, "meet": "group"}, exchanged(8)),
     Case("noloco", {"every": 64}, exchanged(4)),
     Case("a2cid2", {"rate": 0.05}, exchanged(8)),
     Case("diloco", {"every": 250}, exchanged(3), task={"batch": 256, "lr": 0.002}),

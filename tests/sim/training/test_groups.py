@@ -18,9 +18,8 @@ from swarmnode.testing.swarm import SimSwarm, sim_swarm
 from tests.sim.checks import are_one_swarm, until
 from tests.sim.strategy_worker import StrategyWorker
 
-GROUP = {"every": 20, "meet": "group", "fragments": 1, "gamma": 0.0, "nesterov": True}
-SETTINGS = {**GROUP, "momentum": 0.6, "beta": 0.7, "local_share": 0.0}
-STREAMING = StrategyWorker(np.zeros(0), lambda x: Streaming(SETTINGS, x), step_s=0.1)
+GROUP = {"every": 20, "fragments": 1}
+STREAMING = StrategyWorker(np.zeros(0), lambda x: Streaming(GROUP, x), step_s=0.1)
 DILOCO = StrategyWorker(np.zeros(0), lambda x: DiLoCo({"every": 20, "lr": 0.4}, x), step_s=0.1)
 
 

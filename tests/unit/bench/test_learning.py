@@ -4,7 +4,7 @@ import pytest
 
 from swarmnode.bench.learning import outcome
 from swarmnode.bench.learning.jobs import Evaluation, Job, Trained, parse_jobs
-from swarmnode.bench.learning.run import BASELINE_LRS, TASK_LR, deal_jobs, lr_factor
+from swarmnode.bench.learning.run import BASELINE_LRS, TASK_LR, deal_jobs, swarm_lr
 from swarmnode.cli.bench import _json_object, _seeds
 from swarmnode.errors import ConfigError
 
@@ -70,9 +70,10 @@ def test_the_longest_jobs_are_dealt_first() -> None:
 
 
 def test_a_swarm_takes_larger_steps_up_to_a_bound() -> None:
-    assert [lr_factor(n) for n in (1, 4, 16, 64)] == [1.0, 2.0, 4.0, 4.0]
+    rates = [swarm_lr(n) for n in (1, 4, 8, 64)]
+    assert rates[0] == TASK_LR < rates[1] < rates[2] == rates[3]
     assert len(BASELINE_LRS) == 3
-    assert min(BASELINE_LRS) <= TASK_LR * lr_factor(4) <= max(BASELINE_LRS)
+    assert min(BASELINE_LRS) <= rates[1] <= rates[2] <= max(BASELINE_LRS)
 
 
 def test_what_a_process_is_asked_is_checked() -> None:

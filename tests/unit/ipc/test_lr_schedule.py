@@ -1,7 +1,5 @@
 """The learning rate as a function of the swarm's progress."""
 
-import math
-
 import pytest
 
 from swarmnode.ipc.lr_schedule import (
@@ -49,10 +47,9 @@ def test_without_an_end_nothing_decays_and_a_larger_swarm_is_not_faster(schedule
 def test_more_members_take_the_larger_steps_that_were_measured():
     recipe = Recipe(members_exponent=MEMBERS_EXPONENT, members_max=MEMBERS_MAX)
     factors = [members_factor(recipe, n) for n in (0.0, 1, 4, 8, 64)]
-    assert factors == pytest.approx([1, 1, 3.29, 5.98, 5.98], rel=0.01)
-    # Best of .004, .016 and .024: within the distance of two neighbours in such a search.
-    assert math.sqrt(0.5) < 0.004 * factors[2] / 0.016 < math.sqrt(2)
-    assert math.sqrt(0.5) < 0.004 * factors[3] / 0.024 < math.sqrt(2)
+    assert factors == pytest.approx([1, 1, 1.41, 1.68, 1.68], rel=0.01)
+    # Four nodes do as well from .007 to .012, within what runs differ by; see MEMBERS_EXPONENT.
+    assert 0.007 < 0.006 * factors[2] < 0.012
 
 
 def test_training_that_goes_on_after_its_end_warms_up_again_and_ends_at_the_new_target():

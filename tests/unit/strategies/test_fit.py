@@ -84,7 +84,7 @@ def test_differences_are_content_with_a_coarse_one(codec: str) -> None:
     fit("streaming", codec)
     fit("streaming", codec, delta_codec="", weights_codec="")
     with pytest.raises(ConfigError, match="whole weights"):
-        fit("streaming", codec, weights_codec="", reference=False)
+        fit("streaming", codec, meet="pair", weights_codec="", reference=False)
 
 
 @pytest.mark.parametrize("name", ["pair-average", "noloco", "a2cid2"])
@@ -116,7 +116,7 @@ def test_strategies_that_agree_on_each_round_have_a_largest_number() -> None:
         fit(name)  # nobody has said how many
         with pytest.raises(ConfigError, match=rf"expected at most {most} for {name}, .* got"):
             fit(name, members=most + 1)
-    fit("streaming", members=64, meet="group")
+    fit("streaming", members=64)
     for name in ("diloco", "streaming", "pair-average", "noloco", "a2cid2"):
         fit(name, members=4096)
 
@@ -125,11 +125,12 @@ def test_strategies_that_agree_on_each_round_have_a_largest_number() -> None:
 
 
 def test_graphs_are_for_pairs() -> None:
-    for name in ("a2cid2", "pair-average", "streaming", "noloco", "dadao"):
+    for name in ("a2cid2", "pair-average", "noloco", "dadao"):
         fit(name, topology="ring")
-    for name, settings in (("diloco", {}), ("one-byte", {}), ("streaming", {"meet": "group"})):
+    fit("streaming", topology="ring", meet="pair")
+    for name in ("diloco", "one-byte", "streaming"):
         with pytest.raises(ConfigError, match=f"meet in pairs, in {name} all who are present"):
-            fit(name, topology="ring", **settings)
+            fit(name, topology="ring")
 
 
 @pytest.mark.parametrize("name", ["ring", "torus", "complete", "star", "exponential", "grid"])
@@ -186,7 +187,7 @@ def test_neither_a_name_nor_a_file(tmp_path: Path) -> None:
         *((name, {}) for name in NAMES),
         ("pair-average", {"rate": 0.25}),
         ("streaming", {"gamma": 0.0, "delta_codec": ""}),
-        ("streaming", {"meet": "group"}),
+        ("streaming", {"meet": "pair"}),
     ],
 )
 def test_trust_says_what_the_strategies_say(name: str, settings: dict[str, Any]) -> None:

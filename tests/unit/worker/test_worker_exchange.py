@@ -304,7 +304,9 @@ def test_a_pause_merges_what_is_held(noted):
 
 @pytest.mark.parametrize("end", ["stop", "death"])
 def test_the_end_merges_what_is_held_before_it_saves(make_rig, end):
-    rig = make_rig(strategy=Streaming, settings={"every": 8, "overlap": 4, "fragments": 1})
+    rig = make_rig(
+        strategy=Streaming, settings={"meet": "pair", "every": 8, "overlap": 4, "fragments": 1}
+    )
     rig.step(8)
     ready = rig.ask(rig.intent())
     rig.halves(ready)[1].fill_(0.5)
@@ -463,7 +465,9 @@ def test_the_public_probe_says_what_parameters_are_worth_and_changes_nothing(not
 
 
 def test_several_views_lie_one_after_the_other(make_rig):
-    rig = make_rig(strategy=Streaming, settings={"every": 8, "fragments": 2, "overlap": 0})
+    rig = make_rig(
+        strategy=Streaming, settings={"meet": "pair", "every": 8, "fragments": 2, "overlap": 0}
+    )
     rig.strategy.phi += 3.0
     rig.step(8)
     intent = rig.intent()

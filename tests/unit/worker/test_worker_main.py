@@ -80,7 +80,7 @@ def read_all(data):
         ("a2cid2", DIM, 0, ["pair"]),
         ("noloco", 2 * DIM, 50, []),
         ("diloco", 2 * DIM + 3, 100, ["pull"]),
-        ("streaming", 2 * DIM, 32, []),
+        ("streaming", 2 * DIM + 3, 20, ["pull"]),
         ("one-byte", 1, 0, []),
     ],
 )

@@ -81,12 +81,20 @@ def test_a_system_that_does_not_tell_is_no_obstacle() -> None:
     assert found.sentence() == "needs at least 1 GB of main memory; computed"
 
 
-@pytest.mark.parametrize("name", sorted(installed_strategies()))
-def test_strategies_keep_what_is_said_of_them(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        *((name, {}, machine._KEPT) for name in sorted(installed_strategies())),
+        *((name, {"meet": "pair"}, machine._KEPT_IN_PAIRS) for name in machine._KEPT_IN_PAIRS),
+    ],
+)
+def test_strategies_keep_what_is_said_of_them(
+    name: str, settings: dict[str, str], said: dict[str, tuple[float, float]]
+) -> None:
     numel = 128 * 64
     x = torch.zeros(numel, dtype=torch.float64 if name == "dadao" else torch.float32)
-    built = build_strategy(name, {}, x)
-    buffers, _ = machine._KEPT[name]
+    built = build_strategy(name, settings, x)
+    buffers, _ = said[name]
     kept = sum(tensor.numel() for tensor in built.buffers().values() if tensor.numel() >= numel)
     assert kept / numel == buffers
 
