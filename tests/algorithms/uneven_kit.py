@@ -33,7 +33,7 @@ _STREAMING = {
     "beta": 0.7,
 }
 _DILOCO = {"every": 40, "lr": 0.7, "momentum": 0.5}
-_PAIRS = {"every": 40, "fragments": 2, "overlap": 0}
+_PAIRS = {"meet": "pair", "every": 40, "fragments": 2, "overlap": 0}
 _OFTEN = {**_STREAMING, "every": 16, "fragments": 1}
 _LR = 0.016  # the best of those that were tried on such a model, for four nodes that average
 _LR_ALONE = 0.008
