@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from swarmnode.config import Paths, resolve_home
 from swarmnode.errors import ConfigError
-from swarmnode.ipc.control import MERGE_RULES
+from swarmnode.ipc.names import MERGE_RULES
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 key_option = click.option(

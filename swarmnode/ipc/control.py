@@ -29,13 +29,6 @@ from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes,
 # Vectors in a payload: a strategy sends one to three.
 _VIEWS_MAX = 8
 
-# How models become one, see strategies/merge.py.
-MERGE_RULES = ("mean", "tokens", "variance-corrected", "rda")
-
-# The task of a swarm whose nodes start no worker: a program of their owner's brings the model, and
-# trains it in a loop of its own (swarmnode/integrations).
-PROGRAM_TASK = "program"
-
 NotNegative = Annotated[float, Meta(ge=0)]
 BaseVersion = Annotated[bytes, Meta(max_length=32)]
 
@@ -170,6 +163,12 @@ class Members(Message, frozen=True, tag="members"):
 
 class Stray(Message, frozen=True, tag="stray"):
     """Most members have slow weights of another lineage: ask for theirs, and go on from them."""
+
+
+class Called(Message, frozen=True, tag="called"):
+    """Members who stand behind the same mean, number ``lineage``, wait for this node's share."""
+
+    lineage: Count
 
 
 class RoundSteps(Message, frozen=True, tag="round-steps"):
@@ -327,6 +326,7 @@ class SlotReady(Message, frozen=True, tag="slot"):
     """A slot holds the views that TakeView asked for, in their order; it is the daemon's now.
 
     ``weights_rms``, ``weights_largest``: how large the weights are, over a sample; 0: not said.
+    ``weight``: of the views in a mean over a group; 0: as the intent says.
     """
 
     ticket: Count
@@ -336,6 +336,7 @@ class SlotReady(Message, frozen=True, tag="slot"):
     tokens: Count
     weights_rms: float = 0.0
     weights_largest: float = 0.0
+    weight: Annotated[float, Meta(ge=0.0, le=1e18)] = 0.0
 
 
 class NoView(Message, frozen=True, tag="no-view"):
@@ -433,17 +434,11 @@ class MergeFailed(Message, frozen=True, tag="merge-failed"):
 
 
 class WorkerFailed(Message, frozen=True, tag="failed"):
-    """The worker is about to exit; ``kind`` is one of FAILURE_KINDS, ``message`` one line."""
+    """The worker is about to exit: ``kind`` as in ``ipc/names.py``, ``message`` one line."""
 
     kind: ShortText
     message: str
 
-
-# Kinds that a restart cannot mend end the node with the message; the others are restarted.
-FATAL_KINDS = frozenset(
-    {"torch-missing", "task-unknown", "config", "layout", "data", "too-little-memory"}
-)
-FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "snapshot", "crash"}
 
 ToWorker = (
     Configure
@@ -454,6 +449,7 @@ ToWorker = (
     | Records
     | Members
     | Stray
+    | Called
     | RoundSteps
     | SwarmProgress
     | SaveSnapshot

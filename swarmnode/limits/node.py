@@ -198,9 +198,12 @@ EXCHANGE_OUTCOME_KEEP_S = 600.0
 # Of one group: as many as a node keeps sessions with, for each speaks with all others. What a
 # member sends grows with the words only: a change of the view is 2 kB to each of 63.
 GROUP_MEMBERS_MAX = 64
-# A member's weight counts up to so many times the median of its group's. Honest ones differ by how
-# fast they train, and in one round seldom by as much; who lies cannot replace the mean by its own.
-GROUP_WEIGHT_MEDIANS_MAX = 8.0
+# What a member's word about its own weight in a mean is worth, in medians of its group's. None
+# gains by claiming more than the others: a lie is worth no more than in a mean without weights.
+GROUP_WEIGHT_MEDIANS_MAX = 1.0
+# ... and a member that has just come, or has just been in a mean, is not nothing: as few steps as a
+# pacer ever asks for, PACING_FEWEST_SHARE.
+GROUP_WEIGHT_MEDIANS_MIN = 1 / 8
 # From the first look for the others to the roll being closed without those who are missing.
 GROUP_ENLIST_S_MAX = 120.0
 # A change of the view is one small message each way; who is silent that long is gone.
@@ -308,6 +311,9 @@ FINALIZE_MEMBERS_MAX = 256
 FINALIZE_GROUP_MEMBERS_MAX = 16
 # Members of one group of a larger merge; a line of a grid may be one longer.
 FINALIZE_GROUP_SIZE = 8
+# A model counts by its tokens up to so many times the median. That is once, for a copy, and nodes
+# differ by how long they were there; who lies cannot replace the mean by its own model.
+FINALIZE_WEIGHT_MEDIANS_MAX = 8.0
 # A member that dies between two rounds of a grid spoils it: again, with those who are left.
 FINALIZE_ATTEMPTS_MAX = 3
 # A slow step, and a model copied to disk; evaluating it afterwards takes as long again.

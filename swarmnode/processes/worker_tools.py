@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from swarmnode.errors import ConfigError, SpecMismatch, SwarmNodeError, WorkerError
-from swarmnode.ipc.control import FATAL_KINDS
+from swarmnode.ipc.names import FATAL_KINDS
 from swarmnode.ipc.spawn import worker_command
 from swarmnode.processes.children import start_child
 

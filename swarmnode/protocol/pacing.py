@@ -5,12 +5,10 @@ as many as fit, and at least the fewest::
 
     steps = clip(floor(round_s / own step_s), fewest, most)         round_s = most · min step_s
 
-Sources: B. Liu et al., "Asynchronous Local-SGD training for language modeling", 2024 (DyLU, the
-grace that lets arrivals meet, 1/√(1+s)); Z. Li et al., "FedCompass", 2024 (the bounds on steps);
-Y. Fraboni et al., "A general theory for federated optimization with asynchronous and
-heterogeneous clients updates", 2023 (FedFix, :func:`sure_weight`). Deviation: no server plans;
-each node fits itself to what all members say of their speed. A lie costs at most what the bounds
-allow: no node takes fewer than the fewest steps.
+Sources: B. Liu et al., "Asynchronous Local-SGD training for language modeling", 2024 (DyLU);
+Z. Li et al., "FedCompass", 2024 (the bounds on steps). Deviation: no server plans; each node fits
+itself to what all members say of their speed. A lie costs at most what the bounds allow: no node
+takes fewer than the fewest steps. What those count who took fewer: strategies/contributions.py.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from swarmnode import limits
 from swarmnode.errors import ConfigError
 
 # Of the last measure of a local step in the next: about ten steps tell.
@@ -52,16 +51,12 @@ class Pacer:
         fitting = math.floor(self.round_s(peers_step_s) / self.step_s * (1 + 1e-9))
         return min(max(fitting, self._fewest), self.most)
 
+    def told_steps(self, peers_step_s: Iterable[float]) -> int:
+        """Return them as the worker is told: all, for who can take PACING_EQUAL_SHARE of them."""
+        steps = self.steps(peers_step_s)
+        return self.most if steps >= limits.PACING_EQUAL_SHARE * self.most else steps
 
-def staleness_weight(rounds_behind: int) -> float:
-    """Return (1 + s)^-1/2: what a contribution counts that is ``s`` rounds old."""
-    return 1 / math.sqrt(1 + rounds_behind)
 
-
-def sure_weight(round_s: float, period_s: float, share: float) -> float:
-    """Return the weight at which a node counts when it contributes after ``round_s`` of work.
-
-    Contributions are taken every ``period_s``. Who needs k periods is there in every k-th only,
-    and counts k times: on average as its ``share`` of the objective says, however slow it is.
-    """
-    return math.ceil(round_s / period_s) * share
+def pacer_of(round_steps: int) -> Pacer:
+    """Return the pacer of rounds that have so many steps by the settings, at least one."""
+    return Pacer(round_steps, max(1, int(limits.PACING_FEWEST_SHARE * round_steps)))

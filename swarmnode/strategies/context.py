@@ -33,12 +33,16 @@ class Needs(enum.StrEnum):
 
 @dataclass(frozen=True)
 class StepInfo:
-    """A local step that was taken: ``step`` of them so far, the last took ``seconds``."""
+    """A local step that was taken: ``step`` of them so far, the last took ``seconds``.
+
+    ``tokens``: that it learnt from; 1: all steps are alike.
+    """
 
     step: int
     t: float  # units of own steps, see base.py
     loss: float
     seconds: float
+    tokens: int = 1
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class DiLoCo(InLineage, Strategy):
     # --- when, and what ------------------------------------------------------------------
 
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
-        return self.means_due(is_due=bool(self.rounds.due(info.step)))
+        return self.means_due(info)
 
     def _meet(self, round_number: int) -> Intent:
         if self.config.eager:
@@ -106,6 +106,10 @@ class DiLoCo(InLineage, Strategy):
             lineage=int(self.lineage[0]),
         )
 
+    def weight(self, intent: Intent) -> float:
+        # Eager steps count on a share of one among so many for all members.
+        return 1.0 if self.config.eager else super().weight(intent)
+
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
         if intent.tag == CATCH_UP:
             self.give(name, out)
@@ -114,6 +118,7 @@ class DiLoCo(InLineage, Strategy):
             out.copy_(self._sent)
         else:
             self._sent = self.x.clone()
+            self.contributions.begin(intent.fragment)
             out.copy_(self.phi - self.x)
 
     # --- the outer step ------------------------------------------------------------------

@@ -70,8 +70,9 @@ class Intent:
         lineage: GROUP, GATHER: how many means are behind ``base_version``, which then ends with the
             hash of a lineage: nodes on different ones do not meet, and the engine brings them
             together again, see :meth:`Strategy.on_stray`. None: it stands for no lineage.
-        weight: of this node in a weighted mean, such as its tokens; above 0. In a GROUP it counts
-            up to GROUP_WEIGHT_MEDIANS_MAX times the median of those who are there.
+        weight: of this node in a weighted mean, such as its tokens; above 0. In a GROUP what
+            :meth:`Strategy.weight` says when the views are taken, and it counts up to
+            GROUP_WEIGHT_MEDIANS_MAX times the median of those who are there.
         record: LOG: what is published, at most 64 bytes.
     """
 

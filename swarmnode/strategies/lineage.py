@@ -7,6 +7,9 @@ next together, whatever their steps and rounds are. A node has one mean on its w
                                +-> abort -> asks a peer for its slow weights, if they are further;
                                             again when the next is due
 
+Who is due calls the others, and those hand in what they have by then, be it that a straggler has
+taken an eighth of the steps: none waits for it, and it counts by its tokens (contributions.py).
+
 A node that a mean was made without has other slow weights than the rest. So these have a version, a
 count of means and a hash over who took part in them: only equal ones average. A node of which
 nothing came asks a peer, and takes over what is further: φ, the momentum, the lineage, and the
@@ -23,7 +26,7 @@ from typing import ClassVar
 
 import torch
 
-from swarmnode.strategies.base import Exchange, Intent, Kind, Offer, Selector, View
+from swarmnode.strategies.base import Exchange, Intent, Kind, Offer, Selector, StepInfo, View
 from swarmnode.strategies.catch_up import (
     ANY_LINEAGE,
     PLACE_NUMEL,
@@ -32,6 +35,7 @@ from swarmnode.strategies.catch_up import (
     lineage_refusal,
     lineage_version,
 )
+from swarmnode.strategies.contributions import Contributions
 from swarmnode.strategies.rounds import InRounds
 
 CATCH_UP = "catch-up"
@@ -57,6 +61,8 @@ class InLineage(InRounds):
         self._catch_ups = CatchUps()
         self._posted: bytes | None = None  # the base version of the mean that is on its way
         self._is_due = False
+        self._called: int | None = None  # for which mean others wait
+        self.contributions = Contributions()
 
     def lineage_buffers(self) -> Mapping[str, torch.Tensor]:
         """Return what a snapshot holds of it."""
@@ -79,19 +85,28 @@ class InLineage(InRounds):
 
     # --- when ----------------------------------------------------------------------------
 
-    def means_due(self, *, is_due: bool) -> list[Intent]:
+    def on_call(self, lineage: int) -> None:
+        self._called = lineage
+
+    def means_due(self, info: StepInfo) -> list[Intent]:
         """Return what this step makes due: a mean, unless one is on its way, or a question."""
+        self.contributions.note_step(info.tokens)
         intents = self._catch_ups.due(self._catch_up)
-        self._is_due |= is_due
+        if self._posted is None and self._called == int(self.lineage[0]):
+            self.rounds.call()
+        self._is_due |= bool(self.rounds.due(info.step))
         if self._is_due and self._posted is None:
             intent = self._meet(self.rounds.number)
-            self._is_due, self._posted = False, intent.base_version
+            self._is_due, self._called, self._posted = False, None, intent.base_version
             intents.append(intent)
         return intents
 
     @abstractmethod
     def _meet(self, round_number: int) -> Intent:
         """Return the intent of the next mean, which begins now."""
+
+    def weight(self, intent: Intent) -> float:
+        return self.contributions.weight(intent.fragment, self.rounds.n_fragments)
 
     @property
     def _version(self) -> bytes:
@@ -112,6 +127,7 @@ class InLineage(InRounds):
     def extend(self, exchange: Exchange) -> None:
         """Count a mean that was merged."""
         extend_lineage(self.lineage, exchange.present)
+        self.contributions.merged(exchange.intent.fragment)
 
     # --- means that others had, and this node had not ---------------------------------------
 
@@ -165,6 +181,7 @@ class InLineage(InRounds):
             self.rounds.catch_up(place.round)
             if place.version <= self._version:
                 return False
+        self.contributions.note_missed(place.count - int(self.lineage[0]))
         theirs = exchange.partner.views
         phi = theirs["phi"].to(self.x.device)
         self.x.add_(phi - self.phi)
@@ -172,6 +189,8 @@ class InLineage(InRounds):
         getattr(self, self.momentum_buffer).copy_(theirs[self.momentum_buffer])
         self.lineage.copy_(torch.tensor([place.count, place.hashed]))
         # What is on its way stands on slow weights that no node has any more, and what it has
-        # learnt since is in no mean yet.
-        self._posted, self._is_due = None, True
+        # learnt since is in no mean yet. A straggler that was late waits until others call: they
+        # are not due, and would meet for its sake.
+        self._is_due |= self._posted is not None
+        self._posted = None
         return True

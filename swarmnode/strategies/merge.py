@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from swarmnode.errors import ConfigError
-from swarmnode.ipc.control import MERGE_RULES
+from swarmnode.ipc.names import MERGE_RULES
 from swarmnode.tensor.layout import Layout
 
 _EPSILON = 1e-6  # of the target: what the paper adds, 1e-4, is a percent of usual variances

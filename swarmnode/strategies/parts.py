@@ -166,6 +166,13 @@ class GroupPart:
     def on_stray(self) -> None:
         """Take note that most members are on another lineage: ask for theirs."""
 
+    def on_call(self, lineage: int) -> None:
+        """Take note that others wait for this node's share of mean number ``lineage``, from 0."""
+
+    def weight(self, intent: Intent) -> float:
+        """Return what the views of a GROUP count, just after they were taken; above 0."""
+        return intent.weight
+
 
 class LogPart:
     """LOG: records that all members see in the same rounds and order."""

@@ -36,16 +36,18 @@ class Rounds:
         state: int64 [3]: round, the step that it began at, its steps. A buffer of the strategy,
             so that a node goes on where it was, and a joiner in the round where its peer is,
             with the steps of its own.
+        n_fragments: moments of a round.
     """
 
     def __init__(self, steps: int, n_fragments: int = 1) -> None:
         self.state = torch.tensor([0, 0, steps])
-        self._n_fragments = n_fragments
+        self.n_fragments = n_fragments
         self._next_steps = self._most_steps = steps
+        self._is_called = False
 
     def set_steps(self, steps: int) -> None:
         """Let the next round, and those after it, have so many steps."""
-        self._next_steps = max(steps, self._n_fragments)
+        self._next_steps = max(steps, self.n_fragments)
 
     def refusal(self, state: torch.Tensor) -> str | None:
         """Return why ``state``, of a peer or a file, is none, or None.
@@ -53,11 +55,12 @@ class Rounds:
         No pacer lets a round have more steps than the settings say.
         """
         number, begin, steps = state.tolist()
-        longest = max(self._most_steps, self._n_fragments)
+        longest, latest = max(self._most_steps, self.n_fragments), limits.TRAINED_STEPS_MAX
         return (
-            outside("rounds", number, 0, limits.TRAINED_STEPS_MAX)
-            or outside("the step at which the round began", begin, 0, limits.TRAINED_STEPS_MAX)
-            or outside("the steps of a round", steps, self._n_fragments, longest)
+            outside("rounds", number, 0, latest)
+            # A call brings the first round's moments forward, as if it had begun before step 0.
+            or outside("the step at which the round began", begin, -longest, latest)
+            or outside("the steps of a round", steps, self.n_fragments, longest)
         )
 
     @property
@@ -73,17 +76,39 @@ class Rounds:
         """Go on as round ``number``, as those do with whom to meet; it may be an earlier one."""
         self.state[_ROUND] = number
 
+    def call(self) -> None:
+        """Let the next moment be now, or after the fewest steps that a pacer would ask for."""
+        self._is_called = True
+
+    def _brought_forward(self, since: int, steps: int) -> int:
+        """Return by how much earlier the round is to have begun, where a call makes a moment due.
+
+        ``since``: steps since it began.
+        """
+        if not self._is_called or not 0 < since < steps:
+            return 0
+        moments = [p * steps // self.n_fragments for p in range(self.n_fragments + 1)]
+        last = max(moment for moment in moments if moment < since)
+        coming = min(moment for moment in moments if moment >= since)
+        if since - last < limits.PACING_FEWEST_SHARE * (coming - last):
+            return 0
+        self._is_called = False
+        return coming - since
+
     def due(self, step: int) -> list[tuple[int, int]]:
         """Return (fragment, round) of what is due after local step ``step``; call it for each."""
-        number, begin, steps = self.state.tolist()
+        before = self.state.tolist()
+        number, begin, steps = before
+        begin -= self._brought_forward(step - begin, steps)
         if not begin <= step < begin + steps:
             if step == begin + steps:
                 number, begin, steps = number + 1, step, self._next_steps
             else:
                 begin = step - 1  # the rounds came from a peer, the steps are our own
+        if [number, begin, steps] != before:
             self.state.copy_(torch.tensor([number, begin, steps]))
         since = step - begin
-        n = self._n_fragments
+        n = self.n_fragments
         return [(p, number) for p in range(n) if p * steps // n == since]
 
 

@@ -194,9 +194,9 @@ class Streaming(InLineage, Strategy):
 
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
         self._flights.note_step(info.step, self.fragments, self.x)
-        due = [each for each in self.rounds.due(info.step) if each[0] < len(self.fragments)]
         if self._in_groups:
-            return self.means_due(is_due=bool(due))
+            return self.means_due(info)
+        due = [each for each in self.rounds.due(info.step) if each[0] < len(self.fragments)]
         return [self._intent(fragment, number) for fragment, number in due]
 
     def _meet(self, round_number: int) -> Intent:
@@ -236,6 +236,7 @@ class Streaming(InLineage, Strategy):
             x = fragment.gather(self.x)
             out.copy_(phi - x)
             self._flights.begin(intent.fragment, x)
+            self.contributions.begin(intent.fragment)
         elif self.reference is None:
             out.copy_(phi)
         else:

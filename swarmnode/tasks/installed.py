@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmnode import __version__
-from swarmnode.ipc.control import PROGRAM_TASK
+from swarmnode.ipc.names import PROGRAM_TASK
 
 ENTRY_POINT_GROUP = "swarmnode.tasks"
 # Also when swarmnode runs from a checkout that is not installed.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from swarmnode.errors import ConfigError
-from swarmnode.ipc.control import PROGRAM_TASK
+from swarmnode.ipc.names import PROGRAM_TASK
 from swarmnode.tasks.base import Task, TaskConfig
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from swarmnode.ipc.control import FAILURE_KINDS
+from swarmnode.ipc.names import FAILURE_KINDS
 from swarmnode.protocol.crdt.ledger import Verdict
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.wire.admission import Role

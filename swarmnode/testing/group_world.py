@@ -16,6 +16,7 @@ from functools import partial
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group import GroupCore
+from swarmnode.protocol.gossip.groups import fair_weights
 from swarmnode.wire.exchange import group as wire
 
 GID = bytes(16)
@@ -72,6 +73,8 @@ class Member:
         match effect:
             case events.Send(peer, message):
                 self.world.send(self, peer, message)
+            case events.TakePayload(gid):
+                self.world.later(lambda: self.feed(events.Loaded(gid, self.weight)))
             case events.UsePlan(_, _, n_pieces):
                 self.n_pieces = n_pieces
                 self.shares.clear()
@@ -178,7 +181,7 @@ class GroupWorld:
                 GID,
                 members(number, ids),
                 len(member.payload),
-                member.weight,
+                1.0,  # as it says when it is loaded
                 self.enlist_s,
                 transfer_s=3.0,
             )
@@ -273,8 +276,9 @@ class GroupWorld:
         """Return the largest deviation of its mean from the exact one over its contributors."""
         assert isinstance(member.outcome, events.Commit), "it holds no mean"
         parts = [self.by_id[peer] for peer in member.outcome.contributors]
-        total = sum(part.weight for part in parts)
+        weights = fair_weights([part.weight for part in parts])
+        weighed = list(zip(weights, parts, strict=True))
         return max(
-            abs(value - sum(part.weight * part.payload[piece] for part in parts) / total)
+            abs(value - sum(w * part.payload[piece] for w, part in weighed) / sum(weights))
             for piece, value in enumerate(member.mean)
         )

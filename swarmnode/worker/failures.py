@@ -62,7 +62,7 @@ class TooLittleMemory(WorkerError):
 
 
 def classify(error: BaseException) -> tuple[str, str]:
-    """Return (kind, message); kind is one of ``ipc.control.FAILURE_KINDS``."""
+    """Return (kind, message); kind is one of ``ipc.names.FAILURE_KINDS``."""
     match error:
         case ModuleNotFoundError(name="torch"):
             return "torch-missing", TORCH_MISSING

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from swarmnode.errors import ConfigError
-from swarmnode.ipc.control import MERGE_RULES
+from swarmnode.ipc.names import MERGE_RULES
 from swarmnode.strategies import merge
 from swarmnode.strategies.merge import (
     mean,

@@ -306,13 +306,16 @@ def test_who_claims_a_huge_weight_does_not_replace_the_mean():
     assert world.survivors[0].mean == pytest.approx(mean_by(world, counted), rel=1e-12)
 
 
-def test_honest_weights_of_nodes_of_unequal_speed_are_not_touched():
+def test_who_had_time_for_less_counts_for_less():
     world = GroupWorld(5, 1)
-    for member, weight in zip(world.members, [1.0, 4.0, 1.0, 2.0, 1.0], strict=True):
+    weights = [400.0, 100.0, 400.0, 200.0, 400.0]
+    for member, weight in zip(world.members, weights, strict=True):
         member.weight = weight
     world.begin()
     world.run()
     world.check()
+    for member in world.members:
+        assert member.mean == pytest.approx(mean_by(world, weights), rel=1e-12)
 
 
 def test_where_all_know_the_weights_no_member_can_say_otherwise():

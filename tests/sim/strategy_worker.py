@@ -21,6 +21,7 @@ from swarmnode import limits
 from swarmnode.errors import WorkerCrashed
 from swarmnode.ipc.control import (
     Apply,
+    Called,
     Configure,
     Drop,
     FromWorker,
@@ -208,6 +209,8 @@ class _Life:
                 self._strategy.on_membership(message.members)
             case Stray():
                 self._strategy.on_stray()
+            case Called(lineage=lineage):
+                self._strategy.on_call(lineage)
             case Records() if message.round == self._strategy.log_round():
                 records = [Record(r.author, r.payload, r.round) for r in message.records]
                 self._strategy.on_records(message.round, records)

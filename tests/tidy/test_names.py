@@ -35,8 +35,6 @@ TWICE: dict[str, frozenset[str]] = {
 # Public, and without a caller in the product.
 IDLE: dict[str, str] = {
     "swarmnode.tensor.feedback:encode_with_feedback": "strategies with SIGN64 and TK4 will need it",
-    "swarmnode.protocol.pacing:staleness_weight": "what comes late will be weighed by it",
-    "swarmnode.protocol.pacing:sure_weight": "as above",
     # Rooms that are being moved; to be looked at there.
     "swarmnode.strategies.merge:rda": "",
     "Discovery.find_peers": "",

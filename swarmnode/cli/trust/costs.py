@@ -25,7 +25,7 @@ import msgspec
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.volunteer.machine import Footprint, computed, measured
 from swarmnode.errors import SwarmNodeError
-from swarmnode.ipc.control import PROGRAM_TASK
+from swarmnode.ipc.names import PROGRAM_TASK
 from swarmnode.ipc.spawn import worker_command, worker_environment
 from swarmnode.memory import main_memory
 from swarmnode.processes.client import ControlClient

@@ -58,7 +58,7 @@ from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env
 from swarmnode.errors import StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import PROGRAM_TASK
+from swarmnode.ipc.names import PROGRAM_TASK
 from swarmnode.names import default_name
 from swarmnode.net.channel import Transport
 from swarmnode.net.lan.beacon import LanBeacon, LanPeer, LanSwarm

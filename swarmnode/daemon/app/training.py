@@ -33,7 +33,7 @@ from swarmnode.daemon.worker.briefing import Briefing
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import MERGE_RULES
+from swarmnode.ipc.names import MERGE_RULES
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.swarm import SwarmLink, compatibility_key
 from swarmnode.telemetry.logs import get_logger

@@ -32,7 +32,7 @@ from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import MERGE_RULES
+from swarmnode.ipc.names import MERGE_RULES
 from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip.groups import fair_weights
 from swarmnode.telemetry.logs import get_logger
@@ -285,7 +285,8 @@ def _weights(rule: str, prepared: Mapping[PeerId, wire.Prepared]) -> dict[PeerId
     if rule != "tokens":
         return dict.fromkeys(prepared, 1.0)
     claimed = [float(max(1, each.tokens)) for each in prepared.values()]
-    return dict(zip(prepared, fair_weights(claimed), strict=True))
+    fair = fair_weights(claimed, most=limits.FINALIZE_WEIGHT_MEDIANS_MAX, least=0.0)
+    return dict(zip(prepared, fair, strict=True))
 
 
 def _problem(loss: float, mean_loss: float) -> str:

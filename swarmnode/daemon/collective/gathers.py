@@ -299,7 +299,7 @@ class GatherCargo:
         self._set = b""
         self._entries: tuple[Announced, ...] = ()
 
-    async def load(self) -> None:
+    async def load(self) -> float:
         """Borrow the view, encode it and offer it; what the others decode takes its place."""
         self._lease = lease = await self._lessor.borrow(self._intent)
         data = bytearray(coded.coded_bytes(self._codec, self._intent.numel))
@@ -311,6 +311,7 @@ class GatherCargo:
         own = self._messages.terms.announce(self._signer, self._digest)
         self._share = encode_record(GatherShare(own.signed))
         self._messages.publish(own, bytes(data))
+        return 0.0
 
     def share(self, piece: int) -> Payload:  # noqa: ARG002
         """Return the announcement of the own message."""

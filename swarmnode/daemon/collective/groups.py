@@ -22,6 +22,7 @@ the others train beside it and catch up: two groups of one round would be two li
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -53,6 +54,9 @@ if TYPE_CHECKING:
 GROUP_SERVICE = "group"
 _log = get_logger("swarmnode.daemon.collective")
 _WHOLE = -1  # all fragments
+# Between two calls that the worker is told of: all members repeat theirs twice a second, and a step
+# is rarely shorter.
+_CALL_TOLD_S = 0.1
 
 
 class Groups(Rounds):
@@ -66,6 +70,7 @@ class Groups(Rounds):
     Attributes:
         on_mean: told of each mean over whom it is.
         on_record: one line of history.
+        on_call: told which mean others wait for, when this node is not due itself.
         payloads_refused_total: shares and sums of others that were implausibly large.
     """
 
@@ -99,6 +104,8 @@ class Groups(Rounds):
         self._attempts: dict[Topic, Attempts] = {}  # of means in a lineage
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
         self.on_record: Callable[[events.MeanEnded], None] = lambda _mean: None
+        self.on_call: Callable[[int], None] = lambda _lineage: None
+        self._call_told_at = -math.inf
         self.payloads_refused_total = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -182,7 +189,7 @@ class Groups(Rounds):
         return self._graces.get(topic, limits.GROUP_ENLIST_S_MAX)
 
     def _called(self, peer: PeerId, message: wire.Message) -> None:
-        """A member waits for this node: in a later attempt, behind it, or where it has no place."""
+        """A member waits for this node: behind it, where it has no place, or before it is due."""
         if not isinstance(message, wire.Enlist):
             return
         if self.is_beside:
@@ -191,14 +198,24 @@ class Groups(Rounds):
         for topic, attempts in self._attempts.items():
             newest = self._newest.get(topic, b"")
             is_waiting = self.runs.is_enlisting(newest)
-            if (is_waiting or not newest) and attempts.follow(message):
-                if is_waiting:
-                    self._give_up_quietly(newest, "others are at a later attempt")
-                    self._begin(attempts.intent, topic, self._grace_s(topic))
+            if is_waiting and attempts.follow(message):
+                self._give_up_quietly(newest, "others are at a later attempt")
+                self._begin(attempts.intent, topic, self._grace_s(topic))
                 return
             if attempts.is_ahead_of(message):
                 self.runs.refuse(peer, message.gid, "behind: other means were made since")
                 return
+            if not newest:
+                attempts.follow(message)
+                self._pass_on(message.lineage or 0)
+                return
+
+    def _pass_on(self, lineage: int) -> None:
+        """Let the worker hand in what it has: who calls does not wait until it is due here."""
+        now = self._env.monotonic()
+        if now >= self._call_told_at + _CALL_TOLD_S:
+            self._call_told_at = now
+            self.on_call(lineage)
 
     def _members(self, intent: PostedIntent) -> tuple[tuple[PeerId, ...], bool]:
         """Return with whom, and whether all places are taken.

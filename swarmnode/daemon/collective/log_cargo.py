@@ -60,13 +60,14 @@ class LogCargo:
         self.why = ""
         self.result: ClosedRound | None = None
 
-    async def load(self) -> None:
+    async def load(self) -> float:
         """Decide what to bring."""
         await trio.lowlevel.checkpoint()
         share = self._make_share()
         self._offered.add(share.record)
         self._shares[self._self_id] = share
         self._share = encode_record(share)
+        return 0.0
 
     def share(self, piece: int) -> Payload:  # noqa: ARG002
         """Return what this node brings."""

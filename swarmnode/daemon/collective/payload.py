@@ -168,7 +168,7 @@ class GroupPayload:
         self._plan = b""
         self._sums: dict[int, Payload] = {}
 
-    async def load(self) -> None:
+    async def load(self) -> float:
         """Borrow the views and encode them; what the others decode takes their place."""
         self._lease = lease = await self._lessor.borrow(self._intent)
         for chunk in self._chunks:
@@ -181,6 +181,7 @@ class GroupPayload:
             self._own.append(payload)
             await trio.lowlevel.checkpoint()
         self._loaded.set()
+        return lease.weight
 
     def share(self, piece: int) -> Payload:
         """Return the own parts of a piece."""

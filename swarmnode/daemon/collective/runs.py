@@ -54,8 +54,11 @@ _log = get_logger("swarmnode.daemon.collective")
 class Cargo(Protocol):
     """What one run carries. Async methods are cancelled when the run is over."""
 
-    async def load(self) -> None:
-        """Take the own payload. Raises WorkerError: there is none."""
+    async def load(self) -> float:
+        """Take the own payload; return its weight, 0: as Begin says.
+
+        Raises WorkerError: there is none.
+        """
 
     def use_plan(self, plan: bytes, n_pieces: int) -> None:
         """Pieces are those of this plan now. What was kept or made for another is of no use."""
@@ -256,8 +259,9 @@ class GroupRuns:
         self._tasks.start_while_open(supervise)
 
     async def _load(self, run: _Running) -> None:
-        await run.cargo.load()
+        weight = await run.cargo.load()
         run.loaded.set()
+        self._driver.feed(events.Loaded(run.begin.gid, weight))
 
     async def _reduce(self, run: _Running, effect: events.Reduce) -> None:
         await run.loaded.wait()

@@ -40,7 +40,7 @@ from swarmnode.daemon.worker.leases import IntentHandler
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import PostedIntent, Stray
+from swarmnode.ipc.control import Called, PostedIntent, Stray
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.protocol.identity import Signer
 from swarmnode.protocol.swarm import compatibility_key
@@ -182,6 +182,7 @@ class IntentHandlers:
             env=env,
         )
         self.lineages = Lineages(partial(_said_lineages, part, self_id), trainer.post)
+        self.groups.on_call = lambda lineage: trainer.post(Called(lineage))
         self._gathers: tuple[Gathers, ...] = ()  # one, if the strategy may want it; so the log
         if strategy.may_want("gather"):
             self._gathers = (_make_gathers(key, manifest, part, trainer, signer, env),)

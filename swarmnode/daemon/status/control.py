@@ -52,7 +52,7 @@ from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import MERGE_RULES
+from swarmnode.ipc.names import MERGE_RULES
 from swarmnode.net.lan.beacon import LanBeacon
 from swarmnode.net.paths import path_of
 from swarmnode.net.web.routes import Request, Response, Route, json_response

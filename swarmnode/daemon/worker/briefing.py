@@ -30,7 +30,7 @@ from swarmnode.ipc.control import (
     SwarmProgress,
     WorkerReady,
 )
-from swarmnode.protocol.pacing import Pacer
+from swarmnode.protocol.pacing import Pacer, pacer_of
 from swarmnode.quantities import parse_bytes
 from swarmnode.store.training_data import TrainingData
 from swarmnode.telemetry.logs import get_logger
@@ -251,10 +251,8 @@ class Briefing:
         self.on_ready()
         self.tell_progress()
         self._tell_members()
-        self._pacer, self._steps = None, ready.round_steps
-        if ready.round_steps:
-            fewest = max(1, int(limits.PACING_FEWEST_SHARE * ready.round_steps))
-            self._pacer = Pacer(ready.round_steps, fewest)
+        self._steps = ready.round_steps
+        self._pacer = pacer_of(ready.round_steps) if ready.round_steps else None
 
     def worker_gone(self) -> None:
         """There is no worker to tell."""
@@ -278,9 +276,7 @@ class Briefing:
     def _tell_steps(self) -> None:
         if self._pacer is None:
             return
-        steps = self._pacer.steps(self._speeds().values())
-        if steps >= limits.PACING_EQUAL_SHARE * self._pacer.most:
-            steps = self._pacer.most
+        steps = self._pacer.told_steps(self._speeds().values())
         if abs(steps - self._steps) > limits.PACING_CHANGE_SHARE * self._steps:
             self._steps = steps
             _log.info("rounds are fitted", steps=steps, own_step_s=round(self._pacer.step_s, 6))

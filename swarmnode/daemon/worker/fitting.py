@@ -21,7 +21,8 @@ from collections.abc import Callable
 import msgspec
 
 from swarmnode.errors import ConfigError, SpecMismatch, WorkerCrashed, WorkerError, WorkerHung
-from swarmnode.ipc.control import FAILURE_KINDS, FATAL_KINDS, BatchFit, Configure, WorkerFailed
+from swarmnode.ipc.control import BatchFit, Configure, WorkerFailed
+from swarmnode.ipc.names import FAILURE_KINDS, FATAL_KINDS
 from swarmnode.memory import MainMemory, main_memory, oom_kills
 from swarmnode.quantities import show_bytes
 from swarmnode.telemetry.logs import get_logger

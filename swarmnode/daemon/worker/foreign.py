@@ -35,7 +35,6 @@ from swarmnode import limits
 from swarmnode.daemon.worker.link import SAID_NOTHING, StartWorker, WorkerLink, WorkerWire
 from swarmnode.errors import WorkerCrashed, WorkerLeft
 from swarmnode.ipc.control import (
-    PROGRAM_TASK,
     Configure,
     FromWorker,
     Stop,
@@ -49,6 +48,7 @@ from swarmnode.ipc.handover import (
     descriptors,
     sender,
 )
+from swarmnode.ipc.names import PROGRAM_TASK
 from swarmnode.ipc.segment import Segment
 
 

@@ -55,6 +55,7 @@ class BufferLease:
         own: writable bytes of the own views: float32 [intent.numel], in their order.
         room: writable bytes for what comes, of the same size; of a gathering all that there is.
         weights: how large the worker's weights are.
+        weight: of the views in a mean; 0: as the intent says.
     """
 
     intent: PostedIntent
@@ -65,6 +66,7 @@ class BufferLease:
     step: int
     tokens: int
     weights: Scale = UNKNOWN
+    weight: float = 0.0
 
 
 class Lessor(Protocol):
@@ -269,6 +271,7 @@ class SlotLessor:
             step=message.step,
             tokens=message.tokens,
             weights=Scale(message.weights_rms, message.weights_largest),
+            weight=message.weight,
         )
         self._leases[lease.slot, lease.generation] = lease
         if ticket.is_abandoned:

@@ -44,7 +44,6 @@ from swarmnode.errors import (
     first_leaf,
 )
 from swarmnode.ipc.control import (
-    PROGRAM_TASK,
     Applied,
     BatchFit,
     Configure,
@@ -67,6 +66,7 @@ from swarmnode.ipc.control import (
     WorkerFailed,
     WorkerReady,
 )
+from swarmnode.ipc.names import PROGRAM_TASK
 from swarmnode.ipc.segment import StaleSlot
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.membership import PeerState

@@ -109,6 +109,11 @@ class GroupCore:
                 for run in self._runs.values():
                     if gid in (None, run.gid):
                         run.lose(peer, now)
+            case events.Loaded(gid, weight):
+                if weight < 0 or not math.isfinite(weight):
+                    raise LocalProtocolError(f"expected a weight above 0, or 0, got {weight}")
+                if gid in self._runs:
+                    self._runs[gid].note_loaded(weight)
             case events.Reduced(gid, plan, piece):
                 if gid in self._runs:
                     self._runs[gid].note_reduced(plan, piece)

@@ -70,7 +70,8 @@ class Begin:
     Attributes:
         pieces_max: into how many pieces the vector can be cut at most, the same for all members.
             A plan has as many as contributors, so that each reduces its part, if that is no more.
-        weight: of this node's payload in the mean, above 0; what it counts, ``fair_weights`` says.
+        weight: of this node's payload in the mean, above 0, unless Loaded says another one; what
+            it counts, ``fair_weights`` says.
         weights: of ``members`` in their order, where all of them know these beforehand: then
             nothing else counts. Empty: each tells its own.
         enlist_s: how long to wait for members who have not come; the grace of this round.
@@ -117,6 +118,17 @@ class PeerLost:
 
 
 @dataclass(frozen=True)
+class Loaded:
+    """The own payload that TakePayload asked for is there.
+
+    ``weight``: what it counts, as of the moment at which it was taken; 0: as Begin says.
+    """
+
+    gid: bytes
+    weight: float = 0.0
+
+
+@dataclass(frozen=True)
 class Reduced:
     """The sum of a piece that Reduce asked for is there."""
 
@@ -142,7 +154,7 @@ class Failed:
     why: str
 
 
-Event = Begin | Received | PeerLost | Reduced | Assembled | Failed
+Event = Begin | Received | PeerLost | Loaded | Reduced | Assembled | Failed
 
 
 # --- effects -----------------------------------------------------------------------------
@@ -160,8 +172,8 @@ class Send:
 class TakePayload:
     """The roll is closed: take the own payload now, as fresh as can be. Comes once, or never.
 
-    Shares that are to be sent, and sums that are to be made, wait for it; Failed says that there
-    is none.
+    Shares that are to be sent, and sums that are to be made, wait for Loaded; Failed says that
+    there is none.
     """
 
     gid: bytes

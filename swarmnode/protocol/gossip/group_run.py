@@ -64,6 +64,7 @@ class Run:
         self._shares: set[tuple[PeerId, int]] = set()
         self._agreed = dict(zip(begin.members, begin.weights, strict=bool(begin.weights)))
         self._weights = {self_id: begin.weight}
+        self._is_loaded = False
         self._wants: dict[PeerId, wire.Want] = {}
         self._prepared: dict[PeerId, wire.Prepared] = {}
         self._shares_sent: set[tuple[PeerId, bytes, int]] = set()
@@ -124,14 +125,18 @@ class Run:
         else:
             self._adopt(set(self.view) - {peer}, now)
 
+    def note_loaded(self, weight: float) -> None:
+        """The shell has the own payload, of this weight; 0: as it was said at the beginning."""
+        self._is_loaded = True
+        self._weights[self.self_id] = weight or self.begin.weight
+        self._go_on()
+
     def note_reduced(self, plan: bytes, piece: int) -> None:
         """The shell has the sum of a piece."""
         if self._plan is None or self._plan.plan != plan:
             return
         self._plan.held.add(piece)
-        for peer in self.view:
-            self._serve(peer)
-        self._advance()
+        self._go_on()
 
     def note_assembled(self, plan: bytes, result: bytes) -> None:
         """The shell has the whole mean."""
@@ -209,8 +214,7 @@ class Run:
         assert plan is not None, "a run has a plan"
         if plan.is_prepared:
             return {peer for peer in self.view if not self._is_prepared(peer)}
-        lacking = self._lacking_shares()
-        if lacking:
+        if lacking := self._lacking_shares():
             return {peer for peer, _ in lacking}
         return {self._source(piece) for piece in self._missing(plan)}
 
@@ -326,17 +330,18 @@ class Run:
         if used is None or used.plan != plan:
             if used is not None and used.is_prepared:
                 raise InvariantViolation("a mean that was prepared may not be given up")
-            used = Plan(contributors, plan, self._n_pieces(contributors), set(), set())
+            n_pieces = min(self.begin.pieces_max, len(contributors))
+            used = Plan(contributors, plan, n_pieces, set(), set())
             self._use(used)
         if used.is_prepared:
             self._send_prepared(self.view)
         self._ask()
+        self._go_on()
+
+    def _go_on(self) -> None:
         for peer in self.view:
             self._serve(peer)
         self._advance()
-
-    def _n_pieces(self, contributors: tuple[PeerId, ...]) -> int:
-        return min(self.begin.pieces_max, len(contributors))
 
     def _use(self, plan: Plan) -> None:
         """Begin with another mean. What came for the last one was cut in another way."""
@@ -383,11 +388,11 @@ class Run:
         want, plan = self._wants.get(peer), self._plan
         if want is None or plan is None or plan.plan != want.plan or peer not in self.view:
             return
-        for piece in want.shares:
+        for piece in want.shares if self._is_loaded else ():
             sent = (peer, plan.plan, piece)
             if piece < plan.n_pieces and sent not in self._shares_sent:
                 self._shares_sent.add(sent)
-                weight = self.begin.weight
+                weight = self._weights[self.self_id]
                 self.effects.append(SendShare(self.gid, peer, plan.plan, piece, weight))
         for piece in want.sums:
             sent = (peer, plan.plan, piece)
@@ -414,7 +419,7 @@ class Run:
         plan = self._plan
         if plan is None or self.phase is not Phase.RUN:
             return
-        if not self._sources:
+        if not self._sources and self._is_loaded:
             self._reduce_what_is_complete(plan)
         if len(plan.held) == plan.n_pieces and not plan.is_assembling:
             plan.is_assembling = True

@@ -28,17 +28,22 @@ class Group:
     weights: tuple[float, ...]
 
 
-def fair_weights(claimed: Sequence[float]) -> tuple[float, ...]:
+def fair_weights(
+    claimed: Sequence[float],
+    *,
+    most: float = limits.GROUP_WEIGHT_MEDIANS_MAX,
+    least: float = limits.GROUP_WEIGHT_MEDIANS_MIN,
+) -> tuple[float, ...]:
     """Return what weights that members claim count, in units of their median.
 
-    None counts for more than GROUP_WEIGHT_MEDIANS_MAX: as long as fewer than half of them lie, the
-    median lies between honest weights, whatever the others say. Those below the bound keep their
-    ratios. Of an even number the lower one in the middle is the median.
+    None counts for more than ``most``: as long as fewer than half of them lie, the median lies
+    between honest weights, whatever the others say. None counts for less than ``least``. Those
+    between keep their ratios. Of an even number the lower one in the middle is the median.
 
     ``claimed``: one or more, above 0.
     """
     median = sorted(claimed)[(len(claimed) - 1) // 2]
-    return tuple(min(weight / median, limits.GROUP_WEIGHT_MEDIANS_MAX) for weight in claimed)
+    return tuple(max(least, min(weight / median, most)) for weight in claimed)
 
 
 def seats(members: Iterable[PeerId], n_seats: int) -> tuple[PeerId, ...]:

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from swarmnode.protocol.pacing import pacer_of
 from swarmnode.strategies.base import Context, Intent, Kind, Needs, StepInfo, Strategy
 from swarmnode.strategies.topology import Graph, observed
 from swarmnode.testing.lab.codecs import RAW
@@ -68,6 +69,7 @@ class Arena(World):
         self.nodes = [self._build(i, 1.0 if speeds is None else speeds[i]) for i in range(task.n)]
         for node in self.nodes:
             self._start(node)
+        self._pace()
         for outage in faults.outages:
             self._plan(outage)
 
@@ -135,10 +137,20 @@ class Arena(World):
         self._plan_step(node)
         self._plan_ring(node)
 
+    def _pace(self) -> None:
+        """Fit all rounds to the speeds, as each daemon does by what the others say of theirs."""
+        step_s = {node.number: 1 / node.speed for node in self.up}
+        for node in self.up:
+            if node.strategy.round_steps():
+                pacer = pacer_of(node.strategy.round_steps())
+                pacer.note_step(step_s[node.number])
+                node.strategy.set_round_steps(pacer.told_steps(step_s.values()))
+
     def _tell_members(self) -> None:
         members = tuple(node.peer_id for node in self.up)
         for node in self.up:
             node.strategy.on_membership(members)
+        self._pace()
 
     def _plan(self, outage: Outage) -> None:
         self.at(outage.begin, lambda: self.crash(outage.node))

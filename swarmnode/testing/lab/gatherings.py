@@ -1,11 +1,12 @@
 """Group means, gatherings and the log of the laboratory.
 
 GROUP: a round waits for every node that is alive, at most ``PATIENCE``, and in a lineage for the
-share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE); the mean is that of
-those who came with the same base version and whose payload arrived, the same bits for each of them.
-As in a daemon it goes through the codec, a round of a lineage has a quorum of those who are alive
-or comes to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. A node that
-is on another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
+share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE). A node that opens one
+in a lineage calls the others, who come as they are. The mean is that of those who came with the
+same base version and whose payload arrived, by weight, the same bits for each of them. As in a
+daemon it goes through the codec, a round of a lineage has a quorum of those who are alive or comes
+to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. A node that is on
+another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
 GATHER: a round as of a node's count, with a quorum, of at most GATHER_MEMBERS_MAX; each gets what
 all of them sent, and sends its own to every other one.
 LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the
@@ -74,12 +75,20 @@ class Gatherings:
             self._world.tally.aborted += 1
             node.strategy.on_abort(intent, "others have all places of the group")
         else:
+            if in_lineage and not self._open[key]:
+                self._call(node, intent)
             self._open[key][node.number] = intent
         if all(
             other.number in self._open[key] or not self._has_place(other, intent)
             for other in self._world.up
         ):
             self._close(key)
+
+    def _call(self, node: Node, intent: Intent) -> None:
+        """Let the others come as they are, as a node's ENLIST does."""
+        for other in self._world.up:
+            if other is not node and self._has_place(other, intent):
+                other.strategy.on_call(intent.lineage or 0)
 
     def _patience(self, number: int) -> float:
         """Return how long a node waits for the others, which comes again to a mean of a lineage."""
@@ -329,7 +338,7 @@ def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
     One product, one sum and one division each, as ``tensor/mean.py`` has it for daemons: means of
     three often lie in the middle of two float32, and any other order rounds some of them apart.
     """
-    weights = fair_weights([side.intent.weight for side in sides])
+    weights = fair_weights([side.meta.weight for side in sides])
     means = {}
     for name, first in sides[0].sent.items():
         summed = torch.zeros_like(first, dtype=torch.float64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -50,7 +50,10 @@ def take_view(world: World, node: Node, intent: Intent) -> Side:
         codec = world.codec if view.codec == SWARM_CODEC else view.codec
         sent[view.name], payload_bytes = through(codec, out)
         size += payload_bytes
-    return Side(node, node.life, intent, meta_of(node, intent), sent, size)
+    meta = meta_of(node, intent)
+    if intent.kind is Kind.GROUP:
+        meta = replace(meta, weight=node.strategy.weight(intent))
+    return Side(node, node.life, intent, meta, sent, size)
 
 
 def refusal(side: Side, partner: Side) -> str:

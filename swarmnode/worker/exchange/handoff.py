@@ -104,12 +104,13 @@ class Handoff:
             return self._refuse(posted, order, _NOT_FINITE)
         self._intents.take(posted)
         self._free.pop()
-        meta = replace(now, base_version=intent.base_version, weight=intent.weight)
+        weight = self._strategy.weight(intent) if intent.kind is Kind.GROUP else intent.weight
+        meta = replace(now, base_version=intent.base_version, weight=weight)
         self._lent[slot] = _Lent(posted, intent, meta)
         self._segment.hand_over(slot, generation, Owner.DAEMON)
         scale = scale_of(self._strategy.x)
         return SlotReady(
-            order.ticket, slot, generation, now.steps, now.tokens, scale.rms, scale.largest
+            order.ticket, slot, generation, now.steps, now.tokens, scale.rms, scale.largest, weight
         )
 
     def release(self, message: Release) -> None:

@@ -19,6 +19,7 @@ from swarmnode import limits
 from swarmnode.errors import LocalProtocolError
 from swarmnode.ipc.control import (
     Apply,
+    Called,
     Drop,
     DropShard,
     GiveShare,
@@ -89,6 +90,7 @@ class Loop:
         self.rung: Sequence[Intent] = ()  # what the clock made due last
         self.paused = self.stopping = self.has_ended = False
         self.bad_steps = 0
+        self.counted_tokens = state.tokens
 
     def run(self, shard_seed: int) -> None:
         """Train until told to stop or the daemon is gone, then save. Raises Diverged.
@@ -170,11 +172,16 @@ class Loop:
         self.merge_due()
         self.state.applied.average(self.swarm_tokens)
         step = self.state.step
-        info = StepInfo(step, self.clocks.t, loss, seconds)
+        info = StepInfo(step, self.clocks.t, loss, seconds, self.learnt_tokens())
         self.intents.post(self.strategy.after_step(info), self.state)
         if step % self.state.task.eval_every_steps == 0 and not self.finished:
             self.evaluate()
         self.see_end()
+
+    def learnt_tokens(self) -> int:
+        """Return the tokens of the steps since this was asked last."""
+        before, self.counted_tokens = self.counted_tokens, self.state.tokens
+        return self.counted_tokens - before
 
     def see_end(self) -> None:
         """Do what follows the last step; at the swarm's target, others may have taken that."""
@@ -254,6 +261,8 @@ class Loop:
                 self.intents.offer_answers(self.state)
             case Stray():
                 self.strategy.on_stray()
+            case Called():
+                self.strategy.on_call(message.lineage)
             case RoundSteps():
                 self.strategy.set_round_steps(message.steps)
             case SwarmProgress():

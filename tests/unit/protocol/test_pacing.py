@@ -1,11 +1,9 @@
 """Rounds end together whatever the speeds, and slow nodes count as much as their data."""
 
-import heapq
-
 import pytest
 
 from swarmnode.errors import ConfigError
-from swarmnode.protocol.pacing import Pacer, staleness_weight, sure_weight
+from swarmnode.protocol.pacing import Pacer
 
 
 def paced(speeds, most, fewest):
@@ -61,28 +59,3 @@ def test_a_change_of_speed_is_followed_within_some_tens_of_steps():
     for _ in range(30):
         pacer.note_step(2.0)
     assert pacer.steps([1.0]) == pytest.approx(40, abs=2)
-
-
-def test_what_is_older_counts_less():
-    assert [staleness_weight(s) for s in (0, 3, 8)] == [1.0, 0.5, pytest.approx(1 / 3)]
-
-
-@pytest.mark.parametrize(("weigh", "expected"), [(True, 0.5), (False, 0.25)])
-def test_sure_weights_give_the_slow_what_is_theirs(weigh, expected):
-    """f_i = (x - b_i)²/2 with b = 0 and 1, which take 1 and 3; the optimum of the mean is 1/2."""
-    assert fixed_point((1.0, 3.0), (0.0, 1.0), weigh=weigh) == pytest.approx(expected, abs=0.01)
-
-
-def fixed_point(durations, goals, *, weigh, period=0.5, lr=0.002):
-    """Return where x settles when every contribution moves it by its weighted gradient."""
-    x, total, taken = 0.3, 0.0, 0
-    arrivals = [(duration, number) for number, duration in enumerate(durations)]
-    heapq.heapify(arrivals)
-    while arrivals[0][0] < 9000:
-        at, number = heapq.heappop(arrivals)
-        weight = sure_weight(durations[number], period, 0.5) if weigh else 0.5
-        x -= lr * weight * (x - goals[number])
-        heapq.heappush(arrivals, (at + durations[number], number))
-        if at > 6000:
-            total, taken = total + x, taken + 1
-    return total / taken

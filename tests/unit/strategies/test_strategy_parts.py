@@ -64,6 +64,8 @@ INTERFACE = {
     "apply": ["exchange"],
     "on_abort": ["intent", "why"],
     "on_stray": [],
+    "on_call": ["lineage"],
+    "weight": ["intent"],
     "on_records": ["round_number", "records"],
     "log_round": [],
     "on_membership": ["members"],

@@ -14,7 +14,6 @@ import torch
 
 from swarmnode.errors import ConfigError, MalformedMessage, SpecMismatch, StorageFull
 from swarmnode.ipc.control import (
-    FAILURE_KINDS,
     Applied,
     Pause,
     Progress,
@@ -25,6 +24,7 @@ from swarmnode.ipc.control import (
     Stop,
     encode_message,
 )
+from swarmnode.ipc.names import FAILURE_KINDS
 from swarmnode.tasks.base import DataError
 from swarmnode.tasks.registry import UnknownTask
 from swarmnode.tasks.synthetic import Synthetic

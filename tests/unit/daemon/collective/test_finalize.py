@@ -22,7 +22,6 @@ from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.errors import ConfigError, DeadlineExceeded, Overloaded, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import (
-    MERGE_RULES,
     GiveShare,
     MergeFailed,
     MergeWeighed,
@@ -30,6 +29,7 @@ from swarmnode.ipc.control import (
     ToWorker,
     WeighMerge,
 )
+from swarmnode.ipc.names import MERGE_RULES
 from swarmnode.net.session import Session
 from swarmnode.strategies import merge
 from swarmnode.tensor.layout import Layout
@@ -340,7 +340,7 @@ async def test_who_claims_all_the_tokens_does_not_replace_the_model(
         for member, tokens in zip(all_of_them, (100, 100, 400, 100, 10**18), strict=True):
             member.tokens = tokens
         await all_of_them[0].finalizer.finalize("tokens")
-        all_of_them[4].tokens = int(100 * limits.GROUP_WEIGHT_MEDIANS_MAX)
+        all_of_them[4].tokens = int(100 * limits.FINALIZE_WEIGHT_MEDIANS_MAX)
         torch.testing.assert_close(
             all_of_them[0].merged, expected("tokens", all_of_them), rtol=1e-5, atol=1e-6
         )

@@ -82,7 +82,7 @@ def through(codec_name: str, vector: np.ndarray) -> np.ndarray:
 
 async def test_all_have_the_same_weighted_mean_and_know_whose(autojump_clock) -> None:
     async with members(4, codec_name="Q8B64") as (made, all_of_them):
-        weights = [1.0, 2.0, 5.0, 0.5]
+        weights = [8.0, 2.0, 8.0, 8.0]
         for member, weight in zip(all_of_them, weights, strict=True):
             member.groups.intent_posted(intent(weight=weight))
         await made.until(lambda: all(member.lessor.told for member in all_of_them))

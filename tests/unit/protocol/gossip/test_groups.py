@@ -59,25 +59,33 @@ def test_sizes_that_would_not_fit_are_refused():
         grid(SALT, peers(20), 9)
 
 
-def test_one_weight_counts_up_to_a_bound_and_the_others_as_they_are():
-    most = limits.GROUP_WEIGHT_MEDIANS_MAX
-    assert fair_weights([1.0] * 4 + [1e18]) == (1.0, 1.0, 1.0, 1.0, most)
-    assert fair_weights([300.0, 100.0, 400.0, 100.0, 100.0]) == (3.0, 1.0, 4.0, 1.0, 1.0)
-    assert fair_weights([1.0, 4.0]) == (1.0, 4.0)
+def test_weights_count_between_two_bounds_and_keep_their_ratios_there():
+    assert fair_weights([1.0] * 4 + [1e18]) == (1.0,) * 5
+    assert fair_weights([100.0, 25.0, 100.0, 100.0]) == (1.0, 0.25, 1.0, 1.0)
+    assert fair_weights([1.0, 2.0, 4.0, 8.0]) == (0.5, 1.0, 1.0, 1.0)
     assert fair_weights([7.0]) == (1.0,)
-    # Of two, the other one's claim is the median, however small: it does not vanish in the sum.
-    assert fair_weights([1e18, 1e-18]) == fair_weights([1e18, 5e-324]) == (most, 1.0)
+    # Who has just come is not nothing, and does not vanish in the sum.
+    assert fair_weights([100.0, 100.0, 1.0]) == (1.0, 1.0, limits.GROUP_WEIGHT_MEDIANS_MIN)
+    assert fair_weights([1e18, 5e-324]) == (1.0, 1.0)
+
+
+def test_who_claims_more_gains_nothing_over_a_mean_without_weights():
+    for n in range(2, 12):
+        honest = [1.0] * (n - 1)
+        for claim in (1.0, 3.0, 1e18):
+            counted = fair_weights([*honest, claim])
+            assert counted[-1] / sum(counted) <= 1 / n + 1e-12
 
 
 def test_fewer_than_half_that_lie_together_do_not_widen_the_bound():
-    rng = random.Random(3)
+    rng, most_medians = random.Random(3), limits.FINALIZE_WEIGHT_MEDIANS_MAX
     for n in range(3, limits.FINALIZE_GROUP_MEMBERS_MAX + 1):
         for claim in (1e18, 1e-18):
             honest = [rng.uniform(1.0, 4.0) for _ in range(n // 2 + 1)]
             liars = [claim] * (n - len(honest))
-            counted = fair_weights(honest + liars)
+            counted = fair_weights(honest + liars, most=most_medians, least=0.0)
             share = sum(counted[len(honest) :]) / sum(counted)
-            most = limits.GROUP_WEIGHT_MEDIANS_MAX * max(honest) * len(liars)
+            most = most_medians * max(honest) * len(liars)
             assert share <= most / (most + sum(honest)) + 1e-12
             if claim < 1:  # then the median is an honest one, or smaller than all of these
                 assert [w / counted[0] for w in counted[: len(honest)]] == pytest.approx(

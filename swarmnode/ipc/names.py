@@ -1,0 +1,17 @@
+"""Names that daemon and worker both know, beside their messages."""
+
+from __future__ import annotations
+
+# How models become one, see strategies/merge.py.
+MERGE_RULES = ("mean", "tokens", "variance-corrected", "rda")
+
+# The task of a swarm whose nodes start no worker: a program of their owner's brings the model, and
+# trains it in a loop of its own (swarmnode/integrations).
+PROGRAM_TASK = "program"
+
+# Why a worker ended. Kinds that a restart cannot mend end the node with the message; the others are
+# restarted.
+FATAL_KINDS = frozenset(
+    {"torch-missing", "task-unknown", "config", "layout", "data", "too-little-memory"}
+)
+FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "snapshot", "crash"}

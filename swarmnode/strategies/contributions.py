@@ -1,0 +1,60 @@
+"""What a node's part of a mean counts: the tokens behind it, and less for what is old.
+
+A node learns from so many tokens between two means of the same parameters. Its pseudo-gradient is
+what came of them, so it counts by them: a straggler that had time for a quarter of the steps pulls
+the mean a quarter as much towards where all began. What aborts stays in the pseudo-gradient of the
+next mean, and its tokens in the next weight: a node that is in every k-th mean counts there for all
+k, as far as the others' median allows (``fair_weights``).
+
+What was learnt on slow weights that have moved on meanwhile points elsewhere. A contribution that
+missed s rounds of means counts (1 + s)^-1/2 of its tokens.
+
+Sources: A. Douillard et al., "Decoupled DiLoCo", 2026 (weights by tokens, members who come as they
+are); B. Liu et al., "Asynchronous Local-SGD training for language modeling", 2024 (1/√(1+s));
+Y. Fraboni et al., "A general theory for federated optimization with asynchronous and heterogeneous
+clients updates", 2023 (who is there in every k-th round counts k times). Deviation: no weight is
+above the median of those who meet, for no node can check what a node says of itself.
+"""
+
+from __future__ import annotations
+
+import math
+
+_WEIGHT_MIN = 1.0  # of who has not learnt anything yet: a weight is above 0
+
+
+def staleness_weight(rounds_behind: float) -> float:
+    """Return (1 + s)^-1/2: what a contribution counts that is ``s`` rounds old."""
+    return 1 / math.sqrt(1 + rounds_behind)
+
+
+class Contributions:
+    """Tokens that a node has learnt from, and not yet given to a mean, by fragment."""
+
+    def __init__(self) -> None:
+        self._learnt = self._missed = 0  # since the start: tokens, means of others alone
+        self._given: dict[int, tuple[int, int]] = {}  # both as of the last mean of a fragment
+        self._viewed: dict[int, tuple[int, int]] = {}  # as of what is on its way
+
+    def note_step(self, tokens: int) -> None:
+        """A local step was taken."""
+        self._learnt += tokens
+
+    def note_missed(self, n_means: int) -> None:
+        """The slow weights have come from a peer, with means that this node was not in."""
+        self._missed += max(0, n_means)
+
+    def begin(self, fragment: int) -> None:
+        """A fragment's pseudo-gradient is taken now."""
+        self._viewed[fragment] = self._learnt, self._missed
+
+    def merged(self, fragment: int) -> None:
+        """What was taken is in the mean."""
+        if fragment in self._viewed:
+            self._given[fragment] = self._viewed.pop(fragment)
+
+    def weight(self, fragment: int, n_fragments: int = 1) -> float:
+        """Return what a fragment counts that was taken just now."""
+        learnt, missed = self._given.get(fragment, (0, 0))
+        rounds_behind = (self._missed - missed) / n_fragments
+        return max(_WEIGHT_MIN, (self._learnt - learnt) * staleness_weight(rounds_behind))

@@ -1,0 +1,117 @@
+"""What a node's part of a mean counts: its tokens since the last one, and less for what is old."""
+
+import pytest
+import torch
+
+from swarmnode.strategies.base import Exchange, Meta, StepInfo
+from swarmnode.strategies.contributions import Contributions, staleness_weight
+from swarmnode.strategies.diloco import DiLoCo
+from swarmnode.strategies.rounds import Rounds
+
+
+def test_what_is_older_counts_less():
+    assert [staleness_weight(s) for s in (0, 3, 8)] == [1.0, 0.5, pytest.approx(1 / 3)]
+
+
+def test_tokens_count_from_the_view_of_the_last_mean_on():
+    it = Contributions()
+    for _ in range(5):
+        it.note_step(100)
+    it.begin(0)
+    assert it.weight(0) == 500
+    it.note_step(100)  # learnt while the mean is under way: it is in the next one
+    it.merged(0)
+    assert it.weight(0) == 100
+
+
+def test_what_aborts_counts_in_the_next_mean():
+    it = Contributions()
+    it.note_step(100)
+    it.begin(0)
+    it.note_step(100)  # nothing came of it
+    it.begin(0)
+    assert it.weight(0) == 200
+    it.merged(0)
+    it.merged(0)
+    assert it.weight(0) == 1  # above 0, as a weight must be
+
+
+def test_fragments_count_each_for_itself():
+    it = Contributions()
+    it.note_step(60)
+    it.begin(0)
+    it.merged(0)
+    it.note_step(40)
+    assert [it.weight(fragment, 2) for fragment in (0, 1)] == [40, 100]
+
+
+def test_what_is_from_before_the_others_went_on_counts_less():
+    it = Contributions()
+    it.note_step(600)
+    it.note_missed(6)
+    assert it.weight(0, n_fragments=2) == pytest.approx(300)
+    it.begin(0)
+    it.merged(0)
+    it.note_step(600)
+    assert it.weight(0, n_fragments=2) == pytest.approx(600)
+    it.note_missed(-3)  # to a shorter lineage, of which most are
+    assert it.weight(0, n_fragments=2) == pytest.approx(600)
+
+
+def moments(rounds, steps, calls=()):
+    """Return the steps at which something is due, where ``calls`` are the steps with a call."""
+    found = []
+    for step in range(1, steps + 1):
+        if step in calls:
+            rounds.call()
+        found += [step] if rounds.due(step) else []
+    return found
+
+
+def test_a_call_brings_the_next_moment_forward_and_the_rest_with_it():
+    assert moments(Rounds(32, 2), 64) == [16, 32, 48, 64]
+    assert moments(Rounds(32, 2), 64, calls=(20,)) == [16, 20, 36, 52]
+    assert moments(Rounds(32, 2), 64, calls=(10, 20)) == [10, 20, 36, 52]
+
+
+def test_a_call_waits_for_an_eighth_of_the_steps():
+    assert moments(Rounds(64), 140, calls=(1,)) == [8, 72, 136]
+
+
+def test_a_round_that_was_called_before_it_was_whole_is_none_to_be_refused():
+    rounds = Rounds(64, 2)
+    assert moments(rounds, 6, calls=(1,)) == [4]
+    assert int(rounds.state[1]) < 0
+    assert Rounds(64, 2).refusal(rounds.state) is None
+    assert Rounds(64, 2).refusal(torch.tensor([0, -65, 64]))
+
+
+def test_the_called_fragments_come_in_their_order():
+    rounds = Rounds(32, 2)
+    found = []
+    for step in range(1, 41):
+        if step % 8 == 0:
+            rounds.call()
+        found += rounds.due(step)
+    assert found == [(1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+
+
+def node():
+    x = torch.zeros(4)
+    strategy = DiLoCo({"every": 8}, x)
+    strategy.on_membership((b"a", b"b"))
+    return strategy
+
+
+def test_a_call_counts_for_the_mean_that_this_node_stands_behind():
+    strategy = node()
+    strategy.on_call(3)
+    assert not strategy.after_step(StepInfo(1, 1.0, 0.0, 0.1, tokens=50))
+    strategy.on_call(0)
+    (intent,) = strategy.after_step(StepInfo(2, 2.0, 0.0, 0.1, tokens=50))
+    strategy.view(intent, "delta", torch.zeros(4))
+    assert strategy.weight(intent) == 100
+    mean = {"delta": torch.zeros(4)}
+    strategy.apply(Exchange(intent, Meta(2, 100, 2.0), mean, {}, 0, mean, (b"a", b"b")))
+    assert strategy.weight(intent) == 1
+    assert int(strategy.lineage[0]) == 1
