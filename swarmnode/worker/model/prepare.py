@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+import time
 
 from swarmnode.errors import SpecMismatch
 from swarmnode.ipc.control import Configure, Members
 from swarmnode.strategies.base import Context, Strategy, TaskFacts
+from swarmnode.strategies.fit import check_width
 from swarmnode.strategies.registry import build_strategy, check_strategy
 from swarmnode.strategies.topology import graph_over
 from swarmnode.tasks.base import Task
 from swarmnode.tasks.packages import how_to_get
 from swarmnode.worker.model.state import TrainState, build_state, build_task
+
+_MS_PER_S = 1000
 
 
 def prepare_state(configure: Configure) -> TrainState:
@@ -54,7 +58,9 @@ def prepare_strategy(configure: Configure, state: TrainState) -> Strategy:
     """
     name, settings = configure.strategy, configure.strategy_settings
     check_strategy(name, settings, facts_of(state.task))
-    return build_strategy(name, settings, state.arena.flat)
+    strategy = build_strategy(name, settings, state.arena.flat)
+    check_width(name, strategy.meeting(strategy.config), strategy.x.element_size())
+    return strategy
 
 
 def facts_of(task: Task) -> TaskFacts:
@@ -76,9 +82,12 @@ class Surroundings:
         self._self_id = configure.self_id
         self._rng = random.Random(f"{configure.shard_seed}/{state.step}/strategy")
         self._layout = state.arena.layout
+        self._task = state.task
         self._facts = facts_of(state.task)
+        self._life = int(_MS_PER_S * time.time())
         self._probe = state.evaluate_at
         self._members: tuple[bytes, ...] = (self._self_id,)
+        self._task.placed(0, 1)
         strategy.start(self._context())
 
     def take(self, message: Members) -> None:
@@ -86,6 +95,7 @@ class Surroundings:
         if message.members == self._members:
             return
         self._members = message.members
+        self._task.placed(self._members.index(self._self_id), len(self._members))
         if self._topology:
             self._strategy.start(self._context())
         else:
@@ -101,4 +111,5 @@ class Surroundings:
             facts=self._facts,
             topology=graph_over(self._topology, len(self._members)),
             probe=self._probe,
+            life=self._life,
         )
