@@ -55,6 +55,7 @@ from swarmnode.strategies.base import (
     View,
 )
 from swarmnode.strategies.lineage import CATCH_UP, InLineage
+from swarmnode.strategies.merging.variance_corrected import PairMerge
 from swarmnode.strategies.outer import (
     PAIR,
     Momentum,
@@ -63,8 +64,9 @@ from swarmnode.strategies.outer import (
     pull,
     refuse_unstable,
 )
-from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut
+from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut, layout_of
 from swarmnode.tensor.formats import find_format
+from swarmnode.tensor.layout import Layout
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]
 CodecName = Annotated[str, Range(max_length=16)]
@@ -86,6 +88,7 @@ class Streaming(InLineage, Strategy):
         ``local_share``: a. ``momentum``: μ. ``meet``: with one peer, or with all who are present.
         ``delta_codec``, ``weights_codec``: of Δ and of φ; empty: the swarm's.
         ``reference``: whether φ is sent as its difference to the common one.
+        ``merge``: of pairs without a reference: the rule for mean(φ̂), see strategies/merging.
         """
 
         every: PositiveInt = 32
@@ -100,6 +103,7 @@ class Streaming(InLineage, Strategy):
         delta_codec: CodecName = "E3M0"
         weights_codec: CodecName = "Q8B64"
         reference: bool = True
+        merge: PairMerge = "mean"
 
     config: Config
 
@@ -111,6 +115,7 @@ class Streaming(InLineage, Strategy):
         self.rounds = Rounds(self.config.every, self.config.fragments)
         self.begin_lineage()
         self.fragments: tuple[Fragment, ...] = ()
+        self._layouts: tuple[Layout, ...] = ()  # of the fragments, for a merge rule
         self._base_version = b""
         self._flights = Flights(self.config.overlap)
 
@@ -136,6 +141,12 @@ class Streaming(InLineage, Strategy):
             raise ConfigError(
                 f"strategy streaming: expected at most one fragment a step, got fragments "
                 f"{config.fragments} in rounds of {config.every} steps"
+            )
+        if config.merge != "mean" and (config.reference or config.meet == "group"):
+            raise ConfigError(
+                f"strategy streaming: expected reference false and meet pair with merge "
+                f"{config.merge}, which is for models that began apart: those that have a common "
+                "reference or are in one group are relatives, and the mean is right"
             )
         for name in filter(None, (config.delta_codec, config.weights_codec)):
             found = find_format(name)
@@ -165,6 +176,8 @@ class Streaming(InLineage, Strategy):
     def start(self, ctx: Context) -> None:
         super().start(ctx)
         self.fragments = cut(ctx.layout, self.config.fragments)
+        if self.config.merge != "mean":
+            self._layouts = tuple(layout_of(fragment, ctx.layout) for fragment in self.fragments)
         if self.reference is not None:
             self._base_version = _digest(self.reference)
 
@@ -245,7 +258,8 @@ class Streaming(InLineage, Strategy):
             self._flights.end(exchange.intent.fragment)  # of slow weights that it left
             return
         fragment = self.fragments[exchange.intent.fragment]
-        g = pull(exchange, c.beta, c.gamma).to(self.x.device)
+        layout = self._layouts[exchange.intent.fragment] if c.merge != "mean" else None
+        g = pull(exchange, c.beta, c.gamma, c.merge, layout).to(self.x.device)
         m = fragment.gather(self.m)
         moved = momentum_step(m, g, c.momentum, nesterov=c.nesterov)
         fragment.put(self.m, m)
