@@ -240,13 +240,13 @@ def test_other_tasks_and_other_precision_are_refused():
 
 def test_the_optimum_stays_where_it_is_when_a_node_is_lost_and_comes_back():
     """Its duals are gone; with those of the others kept, all would converge to another point."""
-    task = Quadratic.conditioned(6, 4.0, seed=0)
-    outage = Outage(node=2, begin=150.0, end=200.0)
+    task = Quadratic.conditioned(4, 4.0, seed=0)
+    outage = Outage(node=2, begin=30.0, end=50.0)
     arena = Arena(
-        task, lambda x: Dadao({}, x), graph=build_graph("ring", 6), faults=Faults(outages=(outage,))
+        task, lambda x: Dadao({}, x), graph=build_graph("ring", 4), faults=Faults(outages=(outage,))
     )
-    arena.run(1100)
-    assert arena.measure()["error"] <= 1e-12
+    arena.run(350)
+    assert arena.measure()["error"] <= 1e-6
     assert len({node.strategy.epoch for node in arena.nodes}) == 1
     for name in ("z", "z_tilde"):
         assert float(total(arena, name).abs().max()) <= 1e-9
@@ -266,8 +266,8 @@ def test_who_has_seen_other_members_for_a_moment_takes_the_rest_along():
     assert 2 < epoch <= 2 + 4  # each node has gone one further the first time
     for name in ("z", "z_tilde"):
         assert float(total(arena, name).abs().max()) <= 1e-9
-    arena.run(500)
-    assert arena.measure()["error"] <= 1e-12
+    arena.run(300)
+    assert arena.measure()["error"] <= 1e-6
 
 
 def offer(strategy, epoch):
