@@ -1,4 +1,4 @@
-"""What somebody who misspelt a name probably meant."""
+"""What a misspelt name probably means."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     pause_on_metered: bool = True
     # Pause while other programs use an NVIDIA GPU.
     pause_on_gpu_busy: bool = False
-    # Pause until nobody has used this machine for so many seconds; 0 pays no attention to that.
+    # Pause until this machine has not been used for so many seconds; 0 pays no attention to that.
     pause_on_user_s: Annotated[int, Meta(ge=0, le=86_400)] = 0
     # Who listens on this Unix socket starts the worker, in a sandbox of its own; "": this node.
     worker_socket: Annotated[
@@ -461,7 +461,7 @@ def _check_addresses(settings: Mapping[str, Setting]) -> None:
     if is_open and not is_loopback(parse_host_port(metrics.value, setting="metrics").host):
         raise ConfigError(
             f"metrics ({metrics.origin}): {metrics.value} can be reached from other machines and "
-            "asks nobody who they are: use 127.0.0.1:PORT, or set metrics_allow_remote = true"
+            "asks for no password: use 127.0.0.1:PORT, or set metrics_allow_remote = true"
         )
 
 
@@ -471,8 +471,8 @@ def _check_dashboard(setting: Setting) -> None:
         return
     _, port = parse_host_port(setting.value, setting=where)
     raise ConfigError(
-        f"{where}: {setting.value} can be reached from other machines, and the page asks nobody who"
-        f" they are: use 127.0.0.1:{port}, and `ssh -L {port}:127.0.0.1:{port} HOST` from elsewhere"
+        f"{where}: {setting.value} can be reached from other machines, and the page asks for no"
+        f" password: use 127.0.0.1:{port}, and `ssh -L {port}:127.0.0.1:{port} HOST` from elsewhere"
     )
 
 

@@ -109,7 +109,7 @@ class TransportError(SwarmNodeError):
 
 
 class DialFailed(TransportError):
-    """Nobody could be reached at ``address``; ``is_refused``: its machine says nobody listens."""
+    """No node could be reached at ``address``; ``is_refused``: no process listens there."""
 
     def __init__(self, message: str, *, address: str = "", is_refused: bool = False) -> None:
         super().__init__(message)

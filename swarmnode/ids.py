@@ -1,6 +1,6 @@
 """Identifiers: who a peer is, and how that is written.
 
-A peer is the SHA-256 of its Ed25519 public key. Nobody can claim another's
+A peer is the SHA-256 of its Ed25519 public key. No node can claim another's
 id without its key, and the id never depends on an address.
 """
 

@@ -1,7 +1,7 @@
 """Names of nodes, for people. What tells nodes apart is their id; a name is only its owner's word.
 
-A node whose owner chose none is called by two words that follow from its id, so that everybody
-calls it the same, also those who never heard it say so.
+A node whose owner chose none is called by two words that follow from its id, so that all
+other nodes call it the same, also those that never heard it say so.
 """
 
 from __future__ import annotations

@@ -135,9 +135,56 @@ SN_TARGET SN_INLINE void topk_merge_tile(const float tile[SN_TILE_ELEMS], uint8_
     }
 }
 
-static inline void topk_pack(const uint8_t *values, const uint16_t *positions, size_t n_kept,
-                             float inverse_scale, uint8_t *codes)
+/* What differs between formats: how what is kept of a tile is written and read. Both are known at
+ * each call, so the loops below are compiled once for each format, without a call through them. */
+typedef void (*topk_packer)(const uint8_t *values, const uint16_t *positions, float inverse_scale,
+                            const sn_format *format, uint8_t *codes);
+typedef void (*topk_unpacker)(const sn_coded *from, size_t b, float tile[SN_TILE_ELEMS]);
+
+SN_TARGET SN_INLINE size_t topk_encode(const sn_values *from, const sn_format *scale_format,
+                                       topk_packer pack, uint8_t *scales, uint8_t *codes)
 {
+    const sn_format *format = from->format;
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        const uint8_t *values = from->values + b * SN_BLOCK_BYTES_MAX;
+        uint32_t magnitudes[SN_TILE_ELEMS];
+        const uint32_t amax_bits = topk_magnitudes(values, magnitudes);
+        if (amax_bits >= SN_INFINITY_BITS) {
+            return b;
+        }
+        uint16_t positions[SN_KEPT_MAX + 1];
+        topk_select(magnitudes, amax_bits, format->n_kept, positions);
+        const uint32_t scale_bits = sn_scale_bits(amax_bits, scale_format);
+        sn_scale_store(scales, b, scale_bits);
+        pack(values, positions, sn_inverse_scale(scale_bits), format,
+             codes + b * format->block_code_bytes);
+    }
+    return from->n_blocks;
+}
+
+SN_TARGET SN_INLINE void topk_decode(const sn_coded *from, topk_unpacker unpack, uint8_t *out)
+{
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        float tile[SN_TILE_ELEMS];
+        unpack(from, b, tile);
+        memcpy(out + b * SN_BLOCK_BYTES_MAX, tile, sizeof tile);
+    }
+}
+
+SN_TARGET SN_INLINE void topk_merge(const sn_coded *from, topk_unpacker unpack, uint8_t *target,
+                                    float own_weight, float peer_weight)
+{
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        float tile[SN_TILE_ELEMS];
+        unpack(from, b, tile);
+        topk_merge_tile(tile, target + b * SN_BLOCK_BYTES_MAX, own_weight, peer_weight);
+    }
+}
+
+SN_TARGET SN_INLINE void tk4_pack(const uint8_t *values, const uint16_t *positions,
+                                  float inverse_scale, const sn_format *format, uint8_t *codes)
+{
+    const size_t n_kept = format->n_kept;
     uint8_t *pairs = codes + n_kept / 2 * SN_POSITION_PAIR_BYTES;
     int32_t nibbles[SN_KEPT_MAX];
     for (size_t i = 0; i < n_kept; i++) {
@@ -156,21 +203,7 @@ static inline void topk_pack(const uint8_t *values, const uint16_t *positions, s
 
 SN_TARGET static size_t tk4_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
 {
-    for (size_t b = 0; b < from->n_blocks; b++) {
-        const uint8_t *values = from->values + b * SN_BLOCK_BYTES_MAX;
-        uint32_t magnitudes[SN_TILE_ELEMS];
-        const uint32_t amax_bits = topk_magnitudes(values, magnitudes);
-        if (amax_bits >= SN_INFINITY_BITS) {
-            return b;
-        }
-        uint16_t positions[SN_KEPT_MAX + 1];
-        topk_select(magnitudes, amax_bits, from->format->n_kept, positions);
-        const uint32_t scale_bits = sn_scale_bits(amax_bits, &sn_q4_format);
-        sn_scale_store(scales, b, scale_bits);
-        topk_pack(values, positions, from->format->n_kept, sn_inverse_scale(scale_bits),
-                  codes + b * from->format->block_code_bytes);
-    }
-    return from->n_blocks;
+    return topk_encode(from, &sn_q4_format, tk4_pack, scales, codes);
 }
 
 SN_TARGET SN_INLINE void tk4_unpack(const sn_coded *from, size_t b, float tile[SN_TILE_ELEMS])
@@ -187,21 +220,13 @@ SN_TARGET SN_INLINE void tk4_unpack(const sn_coded *from, size_t b, float tile[S
 
 SN_TARGET static void tk4_decode(const sn_coded *from, uint8_t *out)
 {
-    for (size_t b = 0; b < from->n_blocks; b++) {
-        float tile[SN_TILE_ELEMS];
-        tk4_unpack(from, b, tile);
-        memcpy(out + b * SN_BLOCK_BYTES_MAX, tile, sizeof tile);
-    }
+    topk_decode(from, tk4_unpack, out);
 }
 
 SN_TARGET static void tk4_merge(const sn_coded *from, uint8_t *target, float own_weight,
                                 float peer_weight)
 {
-    for (size_t b = 0; b < from->n_blocks; b++) {
-        float tile[SN_TILE_ELEMS];
-        tk4_unpack(from, b, tile);
-        topk_merge_tile(tile, target + b * SN_BLOCK_BYTES_MAX, own_weight, peer_weight);
-    }
+    topk_merge(from, tk4_unpack, target, own_weight, peer_weight);
 }
 
 /* Nibbles as those of Q4B64; positions must ascend, so that each is named once. */

@@ -68,8 +68,8 @@ static inline void tk2_positions_pack(const uint16_t *positions, const sn_format
     }
 }
 
-static inline void tk2_pack(const uint8_t *values, const uint16_t *positions, float inverse_scale,
-                            const sn_format *format, uint8_t *codes)
+SN_TARGET SN_INLINE void tk2_pack(const uint8_t *values, const uint16_t *positions,
+                                  float inverse_scale, const sn_format *format, uint8_t *codes)
 {
     uint32_t sizes[SN_KEPT_MAX];
     uint8_t is_negative[SN_KEPT_MAX];
@@ -97,22 +97,7 @@ static inline void tk2_pack(const uint8_t *values, const uint16_t *positions, fl
 
 SN_TARGET static size_t tk2_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
 {
-    const sn_format *format = from->format;
-    for (size_t b = 0; b < from->n_blocks; b++) {
-        const uint8_t *values = from->values + b * SN_BLOCK_BYTES_MAX;
-        uint32_t magnitudes[SN_TILE_ELEMS];
-        const uint32_t amax_bits = topk_magnitudes(values, magnitudes);
-        if (amax_bits >= SN_INFINITY_BITS) {
-            return b;
-        }
-        uint16_t positions[SN_KEPT_MAX + 1];
-        topk_select(magnitudes, amax_bits, format->n_kept, positions);
-        const uint32_t scale_bits = sn_scale_bits(amax_bits, format);
-        sn_scale_store(scales, b, scale_bits);
-        tk2_pack(values, positions, sn_inverse_scale(scale_bits), format,
-                 codes + b * format->block_code_bytes);
-    }
-    return from->n_blocks;
+    return topk_encode(from, from->format, tk2_pack, scales, codes);
 }
 
 static inline tk2_table tk2_table_load(const uint8_t *codes)
@@ -140,21 +125,13 @@ SN_TARGET SN_INLINE void tk2_unpack(const sn_coded *from, size_t b, float tile[S
 
 SN_TARGET static void tk2_decode(const sn_coded *from, uint8_t *out)
 {
-    for (size_t b = 0; b < from->n_blocks; b++) {
-        float tile[SN_TILE_ELEMS];
-        tk2_unpack(from, b, tile);
-        memcpy(out + b * SN_BLOCK_BYTES_MAX, tile, sizeof tile);
-    }
+    topk_decode(from, tk2_unpack, out);
 }
 
 SN_TARGET static void tk2_merge(const sn_coded *from, uint8_t *target, float own_weight,
                                 float peer_weight)
 {
-    for (size_t b = 0; b < from->n_blocks; b++) {
-        float tile[SN_TILE_ELEMS];
-        tk2_unpack(from, b, tile);
-        topk_merge_tile(tile, target + b * SN_BLOCK_BYTES_MAX, own_weight, peer_weight);
-    }
+    topk_merge(from, tk2_unpack, target, own_weight, peer_weight);
 }
 
 /* Levels in order and in range; as many positions as are kept, ascending. */

@@ -252,7 +252,7 @@ async def _hold(folder: Path, number: int) -> None:
     identity = Identity.generate()
     services = Services()
     store = BlobStore(folder / f"holder-{number}", bytes_max=limits.BLOB_BYTES_MAX)
-    blobs = Blobs(store, services, _dial_nobody, real_env(trio.current_time))
+    blobs = Blobs(store, services, _dial_none, real_env(trio.current_time))
     name = await blobs.add_file(source)
 
     async def send_copy(_session: Session, stream: Stream) -> None:
@@ -293,7 +293,7 @@ async def _hold(folder: Path, number: int) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def _dial_nobody(_peer: PeerId) -> Session:
+async def _dial_none(_peer: PeerId) -> Session:
     raise AssertionError("a holder fetches nothing")
 
 

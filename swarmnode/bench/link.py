@@ -255,7 +255,7 @@ async def _receive_raw(stream: trio.abc.Stream) -> None:
 
 
 async def stdin_closed() -> None:
-    """Wait until whoever started this process wants its end."""
+    """Wait until the parent process wants the end of this one."""
     async with trio.lowlevel.FdStream(os.dup(sys.stdin.fileno())) as stdin:
         while await stdin.receive_some(1):
             pass

@@ -23,7 +23,7 @@ from swarmnode.bench.link import (
     send_bulk,
     stdin_closed,
 )
-from swarmnode.daemon.nat.relay import RelayService
+from swarmnode.daemon.transport.relay import RelayService
 from swarmnode.env import real_env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.spawn import worker_command

@@ -1,6 +1,6 @@
 """``swarmnode bench state``: what a newcomer's first synchronisation costs, plain and compressed.
 
-The cores of a member and of a newcomer talk to each other in this process. Everybody whom the
+The cores of a member and of a newcomer talk to each other in this process. Every member that the
 member knows has reported as a node that trains does; keys and signatures are real.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.mixing import letters_of
+from swarmnode.daemon.exchange.history import letters_of
 from swarmnode.daemon.membership.report import SelfReport
 from swarmnode.protocol.crdt import events
 from swarmnode.protocol.crdt.replica import SharedState

@@ -4,7 +4,7 @@ Every node is a process with a home of its own, in the role of a monitor, so tha
 loaded and no worker runs. All but the first know its address only, from the link; the local
 network is not asked. In order:
 
-1. all start at once; until everybody knows everybody;
+1. all start at once; until each node knows all others;
 2. nothing happens for a while: memory and CPU time of an idle node;
 3. a fresh node joins, several times: from the start of its process, and from when it listens,
    until it knows all others, which is: each is alive and has said what it does;
@@ -205,7 +205,7 @@ async def _join_fresh(home: Path, link: SwarmLink, nodes: list[NodeProcess]) -> 
 
 
 async def _stop_all(nodes: list[NodeProcess]) -> None:
-    """Let them leave; whoever does not in time is ended."""
+    """Let them leave; one that does not in time is ended."""
     with trio.CancelScope(shield=True):
         try:
             async with trio.open_nursery() as nursery:
@@ -319,7 +319,7 @@ async def _publish(discovery: Discovery, digest: bytes) -> None:
     draft = wire.ProviderRecord(0, 0, limits.DHT_RECORD_TTL_S, ("127.0.0.1:1",), digest)
     done = await discovery.publish(blob_key(digest), draft)
     if not done.replicas:
-        raise SwarmNodeError("a record was published and nobody holds it")
+        raise SwarmNodeError("a record was published and no node holds it")
 
 
 async def _get(ask: Callable[[], Awaitable[Any]]) -> None:

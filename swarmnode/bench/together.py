@@ -25,7 +25,7 @@ class Together:
     async def train(self, deadline_s: float) -> float:
         """Hold all until the last one is there, let all take their steps; return the seconds.
 
-        Each was started with a number of steps. Nobody begins with a peer's snapshot so.
+        Each was started with a number of steps. So none begins with a peer's snapshot.
 
         Raises:
             DeadlineExceeded: a node did not come, or did not end in time.

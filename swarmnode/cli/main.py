@@ -83,7 +83,7 @@ class _LazyVerbs(click.Group):
             return None
         module = import_module(f"swarmnode.cli.{_VERBS[cmd_name][0]}")
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
-        if _COMPLETES in os.environ:  # the shell asks: nobody else pays for it
+        if _COMPLETES in os.environ:  # the shell asks: no other call pays for it
             from swarmnode.cli.options import offer_names
 
             return offer_names(command, cmd_name)
@@ -165,7 +165,7 @@ def plain(text: str) -> str:
 
 
 def _usual_order(arguments: list[str]) -> list[str]:
-    """Let ``--json`` stand before the verb too, and show the help to whoever says nothing."""
+    """Let ``--json`` stand before the verb too, and show the help where there is none."""
     if arguments[:1] == ["--json"]:
         arguments = [*arguments[1:], "--json"]
     return arguments or ["--help"]
@@ -201,7 +201,7 @@ def _fail(arguments: list[str], message: str, exit_code: int) -> int:
 
 
 def _say_last(arguments: list[str], message: str) -> None:
-    """Say why it ended from a place where the streams may be in somebody's hands."""
+    """Say why it ended from a place where the streams may be in use."""
     text, descriptor = f"swarmnode: {message}", 2
     if "--json" in arguments:
         text, descriptor = json.dumps({"error": message, "exit_code": 1}), 1
@@ -210,7 +210,7 @@ def _say_last(arguments: list[str], message: str) -> None:
 
 
 def say(line: str) -> bool:
-    """Print a line at once; False if nobody takes it: a closed terminal, a full disk."""
+    """Print a line at once; False if it cannot be written: a closed terminal, a full disk."""
     try:
         print(line, flush=True)
     except OSError:
@@ -220,10 +220,10 @@ def say(line: str) -> bool:
 
 
 def _discard_output() -> None:
-    """Let nobody try again: Python would when it exits, and exit with 120."""
+    """Let no later code try again: Python would when it exits, and exit with 120."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_json(value: Any) -> None:
-    """Print one line of JSON, at once: somebody may be reading a pipe."""
+    """Print one line of JSON, at once: a program may be reading it from a pipe."""
     print(json.dumps(value, allow_nan=False), flush=True)

@@ -39,7 +39,7 @@ def create_swarm(
     """Return the link of a new swarm that trains ``model``, beginning from its present weights.
 
     What `swarmnode create` does for a task. This node takes part with
-    ``swarmnode.Node.join(name, home=home)``, like everybody else.
+    ``swarmnode.Node.join(name, home=home)``, like every other node.
 
     Args:
         about: what is trained, for people: the name of the program and its version, say.

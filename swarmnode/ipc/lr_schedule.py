@@ -1,8 +1,8 @@
 """From the swarm's progress to the learning rate, and to the weight of the newest step in the mean.
 
 Progress is the number of tokens that all members have trained together. Nothing here asks for a
-member's own steps, so that members agree: whoever came late, has started again or is slow has the
-learning rate of all others.
+member's own steps, so that members agree: a member that came late, has started again or is slow has
+the learning rate of all others.
 
 Sources: cosine decay, I. Loshchilov and F. Hutter, "SGDR", 2017; warm-up, stable, decay, S. Hu et
 al., "MiniCPM", 2024 (linear here, as its last phase is in A. Hägele et al., "Scaling laws and
@@ -34,7 +34,7 @@ class Horizon:
     """Where training ends: the recipe's target, or that of the newest extension.
 
     Attributes:
-        target_tokens: 0: nobody has said.
+        target_tokens: 0: it is not said.
         resumed_tokens: the decayed learning rate rises anew from there; 0: it had not decayed.
     """
 

@@ -229,7 +229,7 @@ PUNCH_ROUND_TRIP_MS_MAX = 10_000
 # Home routers fall over when a client opens many connections at once.
 PUNCHES_CONCURRENT_MAX = 4
 
-# --- from a relay to a better way (daemon.nat.upgrade, net.where) -------------------------------
+# --- from a relay to a better way (daemon.transport.upgrade, net.where) --------------------------
 # One line each way.
 WHERE_S = 5.0
 # The asker keeps it open while its punch takes place.

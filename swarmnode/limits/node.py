@@ -69,7 +69,7 @@ MEMBERS_TOLD_S = 1.0
 PROGRESS_LINE_S = 30.0
 # Leaving: an exchange that is almost through may end, so that it counts on both sides.
 LEAVE_DRAIN_S = 0.3
-# ... and one that waits for the partner's decision gets a few round trips more: whoever
+# ... and one that waits for the partner's decision gets a few round trips more: a peer that
 # leaves in that state applies nothing, and the partner may.
 LEAVE_DECISION_S = 0.7
 # A snapshot of some GiB on a slow disk.
@@ -126,7 +126,7 @@ METRICS_SNAPSHOT_BYTES_MAX = 64 * KIB
 METRICS_PEER_DEADLINE_S = 6.0
 METRICS_SCRAPE_TIME_SHARE = 0.8  # of the time that Prometheus says it waits
 # Who asks at the same time costs a peer one question; who asks every two seconds, as fast as
-# anybody scrapes, is to see each time what is, so that the dead are down at the second look.
+# a scrape comes, is to see each time what is, so that the dead are down at the second look.
 METRICS_PEER_KEEP_S = 1.5
 # What others are answered: however many ask, it is made twice a second at most.
 METRICS_ANSWER_KEEP_S = 0.5

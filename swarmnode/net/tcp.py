@@ -192,8 +192,8 @@ class TcpTransport:
         if host == _EVERY_INTERFACE:
             bound_host = host
         for listener in listeners:
-            # Connections may leave from this port, for hole punching. Set after binding: nobody
-            # else can listen on it all the same.
+            # Connections may leave from this port, for hole punching. Set after binding: no other
+            # socket can listen on it all the same.
             listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         async with trio.open_nursery() as nursery:
             await nursery.start(

@@ -35,7 +35,7 @@ _started: list[subprocess.Popen[Any]] = []
 def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """Start a command of :func:`worker_command` as ``subprocess.Popen`` does.
 
-    In a session of its own: Ctrl-C in a terminal is for whoever started it, who ends it then.
+    In a session of its own: Ctrl-C in a terminal goes to its parent, which ends it then.
 
     Raises:
         OSError: the system refused.
@@ -67,7 +67,7 @@ def end_children() -> None:
         return
     until = time.monotonic() + _END_S
     while pids := _running():
-        # All stand still before the first is gone: nobody is there to complain of the others.
+        # All stand still before the first is gone: none is left to complain of the others.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError, PermissionError):

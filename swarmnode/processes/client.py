@@ -170,7 +170,7 @@ class ControlClient:
             connection.close()
 
     def _check_owner(self, socket_path: Path) -> None:
-        """Refuse a socket that somebody else made in the shared temporary directory."""
+        """Refuse a socket that another user made in the shared temporary directory."""
         if self._paths.home in socket_path.parents:
             return
         owner, expected = socket_path.parent.stat().st_uid, self._paths.home.stat().st_uid

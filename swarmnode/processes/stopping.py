@@ -1,4 +1,4 @@
-"""SIGTERM, Ctrl-C, a closed terminal, and an output that nobody reads any more: one way to end.
+"""SIGTERM, Ctrl-C, a closed terminal, and an output that is read no more: one way to end.
 
 The processes that the verb has started are ended first, at once; the verb then unwinds,
 and ``main`` says one line. A verb that takes longer than ``_UNWIND_S`` for that is ended
@@ -29,7 +29,7 @@ _WORDS = {
     signal.SIGTERM: "stopped by SIGTERM",
     signal.SIGHUP: "stopped: the terminal was closed",
 }
-_UNREAD = "stopped: nobody reads the output any more (broken pipe)"
+_UNREAD = "stopped: the output is read no more (broken pipe)"
 # Removing a temporary folder takes some tenths. Two seconds are promised for all of it.
 _UNWIND_S = 1.2
 _STDOUT = 1
@@ -40,7 +40,7 @@ class _Stop:
     """What is known of the end of this process."""
 
     def __init__(self) -> None:
-        self.words = ""  # why; empty while nobody wants it to end
+        self.words = ""  # why; empty while it is not to end
         self.was_signalled = False
         self.is_said = threading.Lock()
         self.say: Callable[[str], None] | None = None  # None: the signals are not ours
@@ -70,7 +70,7 @@ def reason() -> str:
 
 
 def may_say() -> bool:
-    """Return whether nobody has said yet why it ends; True for one caller only."""
+    """Return whether no reason was given before; True for one caller only."""
     return _stop.is_said.acquire(blocking=False)
 
 
@@ -80,7 +80,7 @@ def end_started() -> None:
 
 
 def watch(end: Callable[[], None] | None = None) -> None:
-    """From now on see to it that the end comes in time, and that somebody reads the output.
+    """From now on see to it that the end comes in time, and that the output is read.
 
     ``end``: what ends the processes that will be started.
     """
@@ -117,7 +117,7 @@ def run_async(
 
 def _on_signal(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
     if _stop.was_signalled:
-        _end_now()  # whoever asks twice does not want to wait
+        _end_now()  # a second signal means: do not wait
     _stop.was_signalled = True
     _stop.words = _stop.words or _WORDS[signal.Signals(number)]
     end_started()

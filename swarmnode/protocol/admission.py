@@ -1,6 +1,6 @@
-"""Who is a member of a swarm: certificates seen, uses of invites, revocations.
+"""Who is a member of a closed swarm: certificates seen, uses of invites, revocations.
 
-One :class:`Admission` per swarm and node. It has no time of its own and asks nobody: whoever
+One :class:`Admission` per swarm and node. It has no time of its own and asks no other part: what
 shows a valid chain is a member until the chain ends, its invite is revoked, or its use of the
 invite turns out to be one too many. So a yes may become a no: after :meth:`Admission.admit`,
 :meth:`Admission.hear` or :meth:`Admission.take_revocations` took in something new, and as time
@@ -13,7 +13,7 @@ has seen claim one. If they are too many, those with the smallest (date, peer id
 kept is the ``uses`` smallest: joining such lists gives the same result in any order, so members
 that have heard the same certificates agree. A use stays one when its certificate has ended.
 
-**The date.** A certificate says when its peer joined, and whoever holds the link can write
+**The date.** A certificate says when its peer joined, and a holder of the link can write
 any date. So a claim counts as no older than ADMISSION_BACKDATE_S before it was first seen
 here, unless this node has not watched for that long itself: then it cannot know better.
 Members that heard of every claim in time still agree; ``proto/admission.md`` says when not.
@@ -174,17 +174,12 @@ class AdmissionState(msgspec.Struct, frozen=True):
 
 
 class Admission:
-    """The members of one swarm, as far as this node knows them."""
+    """The members of one closed swarm, as far as this node knows them."""
 
     def __init__(
-        self,
-        swarm_id: bytes,
-        swarm_key: bytes,
-        is_open: bool,
-        state: AdmissionState | None = None,
+        self, swarm_id: bytes, swarm_key: bytes, state: AdmissionState | None = None
     ) -> None:
         """Begin with no member, or with what a former run has kept; that is verified again."""
-        self.is_open = is_open
         self.changes = 0  # grows when a membership may have begun or ended, but for its time
         self._swarm_id = swarm_id
         self._swarm_key = swarm_key
@@ -211,7 +206,7 @@ class Admission:
         """Take ``peer`` for a member on the strength of its chain; it must have proved its id.
 
         Args:
-            chain: what it shows; an open swarm wants none and looks at none.
+            chain: what it shows.
             role: what it says it does; None is whatever it may.
 
         Returns:
@@ -220,8 +215,6 @@ class Admission:
         Raises:
             NotAdmitted: why not, and what would help; a Refused.
         """
-        if self.is_open:
-            return role or "trainer"
         if chain is None:
             raise NotAdmitted(
                 Reason.MISSING,
@@ -238,17 +231,13 @@ class Admission:
         A chain that does not count is no offence of the peer that passed it on: clocks differ,
         and so does what each has heard.
         """
-        if self.is_open:
-            return
         self._ledger.watch(now_unix_s)
         for chain in islice(chains, limits.CREDENTIALS_HEARD_MAX):
             with suppress(NotAdmitted, RemoteProtocolError):
                 self._take(PeerId(certificate_of(chain).peer), chain, now_unix_s)
 
     def is_member(self, peer: PeerId, now_unix_s: float) -> bool:
-        """Whether a peer may take part now: all may in an open swarm."""
-        if self.is_open:
-            return True
+        """Whether a peer may take part now."""
         self._ledger.watch(now_unix_s)
         expires_at = self.expires_at(peer)
         return expires_at is not None and now_unix_s < expires_at

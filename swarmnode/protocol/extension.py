@@ -1,7 +1,7 @@
 """A later target for a swarm: signed by its key, passed on by every member, never taken back.
 
 It travels as text in the shared state: each member that has verified it says it, too, so that it
-outlives the node that brought it. Whoever holds an older one takes the one whose target lies
+outlives the node that brought it. A member that holds an older one takes the one whose target lies
 further; an old one that comes back changes nothing.
 """
 

@@ -190,7 +190,7 @@ def make_member_chain(
         raise NotAdmitted(
             Reason.EXPIRED,
             f"invite {name} expired {_days(now_unix_s - terms.not_after)} ago:"
-            " ask whoever sent it for a new one",
+            " ask its sender for a new one",
         )
     wanted = role or terms.role
     check_role(terms.role, wanted, what=f"invite {name}")

@@ -9,7 +9,7 @@ A beacon leaves on every interface, so one arrives in several copies: the first 
 verified, a copy adds an address to dial. Anything else that is not newer than what
 its author said before is a replay. A replay to a node that never heard the author,
 or a copy with a forged source, costs one dial of an address that turns out to be
-somebody else: the handshake proves who answers, a beacon only says where to knock.
+another node: the handshake proves who answers, a beacon only says where to knock.
 
 Invariants: at most LAN_PEERS_MAX peers, LAN_PEERS_PER_HOST_MAX of them from one
 host; no signature is checked beyond the rates in ``limits``; memory does not

@@ -44,7 +44,7 @@ class Hint:
 class SwarmLink:
     """``swarm:NAME?k=<swarm public key>&b=<hint>…&i=<invite>``: all that a volunteer needs.
 
-    A link with an invite is a secret: whoever reads it can join in its place. ``invite``
+    A link with an invite is a secret: every reader can join in its place. ``invite``
     is the token of :meth:`swarmnode.protocol.invites.Invite.encode`, b"" for none.
     """
 

@@ -150,7 +150,7 @@ class SwarmProgressCore:
         """Return the marks between which this node's weight is to rise if it begins now."""
         state = self.state(now)
         pace = state.others_per_s + own_per_s
-        # Where all begin at about the same time nobody waits for longer than they have trained.
+        # Where all begin at about the same time no member waits for longer than they have trained.
         begin = state.tokens + min(pace * limits.MEMBERS_RAMP_DELAY_S, state.tokens)
         return begin, begin + min(pace * limits.MEMBERS_RAMP_S, state.tokens)
 

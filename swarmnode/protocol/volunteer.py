@@ -6,7 +6,7 @@ The owner's rules and readings of the machine go in, a verdict comes out::
     sensors -- Readings --+--> Policy.decide(now, wall) --> Verdict: what holds, the first one first
     pause, resume, finish-+
 
-Everything that holds is named, so that nobody has to guess. What a person has said by hand comes
+Everything that holds is named, so that no one has to guess. What a person has said by hand comes
 first, and nothing but a person, or the time that they named, ends it. ``now`` is monotonic and
 counts what has to pass; ``wall`` is Unix time, for the schedule and for what outlives a restart.
 """
@@ -23,7 +23,7 @@ from swarmnode.schedule import WeeklySchedule
 
 # A desktop draws with a few percent of a GPU; a game, a film or another model takes more.
 _GPU_BUSY_SHARE = 0.2
-# Somebody who plays is in a menu now and then.
+# A player is in a menu now and then.
 GPU_QUIET_S = 60.0
 # Below the limit by this much before training goes on: else it would stop again at once.
 _GPU_COOLER_CELSIUS = 5.0
@@ -56,7 +56,7 @@ class Rules:
     on_battery: bool = True  # whether to pause for it, as the next two
     on_metered: bool = True
     when_gpu_busy: bool = False
-    user_quiet_s: float = 0.0  # somebody who did something within this time is there
+    user_quiet_s: float = 0.0  # a person who did something within this time is there
     gpu_celsius_max: float = 0.0
     quota_bytes: int = 0  # of a month
     disk_bytes: int = 0
@@ -220,7 +220,7 @@ class Policy:
     def _by_user(self, seen: Readings, wall: float) -> Iterator[Hold]:
         quiet_s, wanted_s = seen.user_quiet_s, self.rules.user_quiet_s
         if quiet_s is not None and quiet_s < wanted_s:
-            text = f"somebody uses this machine (it has to be quiet for {show_duration(wanted_s)})"
+            text = f"this machine is in use (it has to be quiet for {show_duration(wanted_s)})"
             yield Hold("user", text, wall + wanted_s - quiet_s)
 
     def _by_gpu(self, seen: Readings, now: float, wall: float) -> Iterator[Hold]:

@@ -14,8 +14,8 @@ bytes, fails that test and is fetched again. A blob that is not complete can be 
 as well, since the proofs are kept.
 
 What rots later is found when it is read and is missing from then on. Reading compares the
-checksum, Poly1305 with a key that everybody knows, seven times faster than the hash: a disk does
-not forge, and whoever is sent the chunk hashes it anyway.
+checksum, Poly1305 with a key that all know, seven times faster than the hash: a disk does
+not forge, and the receiver of the chunk hashes it anyway.
 
 All calls block for as long as the disk does; a Trio caller uses a thread.
 """
@@ -371,7 +371,7 @@ class BlobStore:
         return None if manifest is None else Blob(folder, manifest)
 
     def add_file(self, path: Path, *, chunk_bytes: int = limits.BLOB_CHUNK_BYTES) -> Blob:
-        """Return a file as a complete blob. It shares its bytes: nobody may change it any more.
+        """Return a file as a complete blob. It shares its bytes: it may not be changed any more.
 
         Raises:
             StorageFull, StorageError: as for :meth:`begin`.

@@ -1,7 +1,7 @@
 """Peers that answered for long, written down so that a restart needs no link and no beacon.
 
 A text file, one contact a line: ``sn1…@HOST:PORT,HOST:PORT``. What is not readable in it is
-skipped: these are hints, and whoever answers there must prove the id.
+skipped: these are hints, and the node that answers there must prove the id.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ In the folder of a swarm::
 
 A new list of revocations is a new file and never replaces one, so that of two processes that
 revoke at once neither takes back what the other did. No signature is verified here: that is
-done by whoever uses it, once for what comes from disk and from peers alike. The last two files
-begin with a CRC-32, since not all that is in them is signed, and what is damaged is made anew.
+done by the code that uses it, once for what comes from disk and from peers alike. The last two
+files begin with a CRC-32, since not all that is in them is signed; what is damaged is made anew.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def revoke_invite(
         StorageError: the disk does not do what was asked.
     """
     make_private_dir(_revocations(paths))
-    while True:  # until ours is on the newest list, whoever else adds to it
+    while True:  # until ours is on the newest list, whatever process adds to it too
         newest = load_revocations(paths)
         if newest is not None and revoked_id in _revoked(newest):
             return newest
@@ -165,7 +165,7 @@ def load_admission_state(paths: SwarmPaths) -> AdmissionState:
 
 
 def set_admission_state_aside(paths: SwarmPaths) -> None:
-    """Keep a damaged file for who wants to see it, where nobody reads it any more."""
+    """Keep a damaged file for a person who wants to see it, where no code reads it any more."""
     path = _admission(paths)
     with storage_errors(path, "rename"), suppress(FileNotFoundError):
         path.replace(path.with_name("admission.damaged"))

@@ -282,7 +282,7 @@ def _parse(data: bytes) -> tuple[tuple[bytes, ...], int, str]:
 
 
 def _save_aside(path: Path, tail: bytes) -> Path:
-    """Keep the last few tails for whoever wants to know what happened."""
+    """Keep the last few tails for a person who wants to know what happened."""
     taken = sorted(path.parent.glob(f"{path.name}.torn-*"), key=_torn_number)
     number = _torn_number(taken[-1]) + 1 if taken else 1
     saved_as = path.with_name(f"{path.name}.torn-{number}")

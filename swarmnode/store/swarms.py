@@ -61,7 +61,7 @@ def stored_link(name: str, paths: Paths) -> SwarmLink | None:
         stored = read_file(path, bytes_max=limits.KEY_FILE_BYTES_MAX)
     except FileNotFoundError:
         return None
-    # Former versions wrote the checksum as a second line. Somebody who copies a link there by hand
+    # Former versions wrote the checksum as a second line. A person who copies a link there by hand
     # leaves it out.
     text, _, check_line = stored.decode("utf-8", "replace").partition("\n")
     try:
@@ -103,7 +103,7 @@ def stored_links(paths: Paths) -> list[SwarmLink]:
 
 
 def is_link(text: str) -> bool:
-    """Whether somebody meant a link and not a name."""
+    """Whether a link was meant and not a name."""
     return ":" in text or "?" in text
 
 

@@ -21,7 +21,7 @@ class TrainingData(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         folder: absolute; "" is the task's own data.
-        is_own: other data than the creator's is meant, so nobody need be warned.
+        is_own: other data than the creator's is meant, so no member need be warned.
     """
 
     folder: str = ""

@@ -44,7 +44,7 @@ def save_pause(path: Path, pause: ManualPause | None) -> None:
 def load_pause(path: Path) -> ManualPause | None:
     """Return the pause that is in force.
 
-    A file that cannot be read means one without an end: nobody but its owner ends a pause.
+    A file that cannot be read means one without an end: only its owner ends a pause.
     """
     try:
         words = _load(path)

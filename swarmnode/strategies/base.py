@@ -123,9 +123,12 @@ class Strategy(
 
     Class attributes:
         dtype: the only one that ``x`` may have; None: any floating one.
+        kinds: of exchange that it may want, with any settings, as words; the code of others is not
+            loaded. "": any.
     """
 
     dtype: ClassVar[torch.dtype | None] = None
+    kinds: ClassVar[str] = ""
 
     config: Any  # narrowed to its own Config by each strategy
     ctx: Context  # from start() on

@@ -6,11 +6,14 @@ import enum
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-from swarmnode.strategies.topology import Graph
 from swarmnode.tensor.layout import Layout
+
+if TYPE_CHECKING:
+    from swarmnode.strategies.topology import Graph
 
 # Takes a function that returns the loss of this step's batch at ``x`` as it is at that moment,
 # without gradients; returns the loss of the step, with ``x`` as it was. For zeroth-order methods.
@@ -43,7 +46,7 @@ class TaskFacts:
     """What of a task decides whether an algorithm is fit for it.
 
     ``strong_convexity`` (mu) and ``smoothness`` (L) are bounds over all nodes' objectives, None
-    where nobody knows them, as for every neural network.
+    where they are not known, as for every neural network.
     """
 
     name: str

@@ -17,9 +17,9 @@ momentum 0.9 it costs a little, while waiting a whole round for Δ̄ is far wors
 (tests/algorithms/test_diloco.py).
 
 Deviations. The paper's barrier is a round that closes over the members that came; training goes on
-meanwhile, and θ ← φ is added as φ − θ_sent. Whoever a round closes without has another φ than the
-others, and catches up: slow weights have a lineage (strategies/lineage.py). An outer step that is
-due while one is on its way is taken after it, never beside it.
+meanwhile, and θ ← φ is added as φ − θ_sent. A node that a round closes without has another φ than
+the others, and catches up: slow weights have a lineage (strategies/lineage.py). An outer step that
+is due while one is on its way is taken after it, never beside it.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Meeting:
-    """How nodes meet under given settings, for whoever creates a swarm and chooses a codec.
+    """How nodes meet under given settings, for the creator of a swarm, who chooses a codec.
 
     ``every_steps``: local steps between two meetings at which all of ``sent`` goes once; 0: it
     depends on more than the settings.

@@ -32,7 +32,7 @@ def check_fit(
     Args:
         codec: that the swarm's manifest names.
         topology: as :func:`read_topology` returns it.
-        members: how many are to train at most; 0: nobody has said.
+        members: how many are to train at most; 0: it is not said.
         value_bytes: of each number of the model: 4, float32, or 8, float64.
 
     Raises:

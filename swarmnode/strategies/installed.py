@@ -1,7 +1,8 @@
 """Which strategies this version has, without importing any: importing one imports torch.
 
 A strategy is one file of this folder with a class that has :class:`base.Strategy` as its base, its
-last one if there are several, and ``name = "..."`` in its body; ``version = N`` if it is not 1.
+last one if there are several, and ``name = "..."`` in its body; ``version = N`` if it is not 1, and
+``kinds = "..."`` if it never wants exchanges of other kinds.
 That is all there is to its registration.
 """
 
@@ -28,6 +29,11 @@ class InstalledStrategy:
     name: str
     version: int
     target: str
+    kinds: tuple[str, ...] = ()  # of exchange, all that it may want; empty: any
+
+    def may_want(self, kind: str) -> bool:
+        """Whether an exchange of this kind may ever be wanted."""
+        return not self.kinds or kind in self.kinds
 
 
 @lru_cache(maxsize=1)
@@ -72,8 +78,10 @@ def _in_file(path: Path) -> Iterator[InstalledStrategy]:
             continue
         literals = dict(_literals(node))
         name, version = literals.get("name"), literals.get("version", 1)
-        if isinstance(name, str) and isinstance(version, int):
-            yield InstalledStrategy(name, version, f"{_PACKAGE}.{path.stem}:{node.name}")
+        kinds = literals.get("kinds", "")
+        if isinstance(name, str) and isinstance(version, int) and isinstance(kinds, str):
+            target = f"{_PACKAGE}.{path.stem}:{node.name}"
+            yield InstalledStrategy(name, version, target, tuple(kinds.split()))
 
 
 def _is_strategy(node: ast.ClassDef) -> bool:

@@ -7,7 +7,7 @@ next together, whatever their steps and rounds are. A node has one mean on its w
                                +-> abort -> asks a peer for its slow weights, if they are further;
                                             again when the next is due
 
-Whoever a mean was made without has other slow weights than the rest. So these have a version, a
+A node that a mean was made without has other slow weights than the rest. So these have a version, a
 count of means and a hash over who took part in them: only equal ones average. A node of which
 nothing came asks a peer, and takes over what is further: φ, the momentum, the lineage, and the
 number of the round. The steps that it took itself are kept. The engine tells a node that most are
@@ -171,7 +171,7 @@ class InLineage(InRounds):
         self.phi.copy_(phi)
         getattr(self, self.momentum_buffer).copy_(theirs[self.momentum_buffer])
         self.lineage.copy_(torch.tensor([place.count, place.hashed]))
-        # What is on its way stands on slow weights that nobody has any more, and what it has
+        # What is on its way stands on slow weights that no node has any more, and what it has
         # learnt since is in no mean yet.
         self._posted, self._is_due = None, True
         return True

@@ -93,7 +93,7 @@ def refuse_unstable(
 def gamma_bound(momentum: float, group_size: int, *, nesterov: bool = False) -> float:
     """Return the γ up to which (exclusive) outer steps over random groups are stable.
 
-    ``group_size``: nodes in a group, at least 2; 0 for everybody, whatever the number.
+    ``group_size``: nodes in a group, at least 2; 0 for all nodes, whatever the number.
     """
     if group_size == 2 and not nesterov:
         return 2 * (1 - momentum**2)

@@ -79,6 +79,7 @@ class Streaming(InLineage, Strategy):
     """Slow weights meet fragment by fragment; fast ones are mixed with them."""
 
     name = "streaming"
+    kinds = "pair group pull"
     momentum_buffer = "m"
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):

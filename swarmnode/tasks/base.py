@@ -85,7 +85,7 @@ class Task(ABC):
         batches_per_shard: how many batches one node trains between two agreements with the
             others on who trains what; seconds of training, so that they agree in time.
         strong_convexity, smoothness: bounds mu and L on the curvature of every node's objective,
-            for algorithms that are proven for convex ones; None where nobody knows, as for every
+            for algorithms that are proven for convex ones; None where it is not known, as for every
             neural network.
         loss_is_mean: whether the loss of a batch is the mean over its examples of what each
             of them has alone. Where memory is short, a batch is then trained in parts, and the

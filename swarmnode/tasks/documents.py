@@ -155,7 +155,7 @@ class HubDocuments:
 
     Args:
         place: where it is: its name, or a folder with a clone of it.
-        name: its name, which the fingerprint goes by: nobody can read all of it first.
+        name: its name, which the fingerprint goes by: it is too long to be read first.
     """
 
     def __init__(self, place: str, name: str, subset: str, split: str, text_field: str) -> None:
@@ -170,7 +170,7 @@ class HubDocuments:
             self._stream: Any = datasets.load_dataset(
                 place, subset or None, split=split, streaming=True
             )
-        # Whatever the hub, the network or the files are like, it is one line for whoever asked.
+        # Whatever the hub, the network or the files are like, it is one line for the caller.
         except (OSError, ValueError, RuntimeError) as error:
             why = " ".join(str(error).split())[:200]
             raise DataError(f"data set {name}: cannot be opened at {place}: {why}") from error

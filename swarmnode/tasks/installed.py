@@ -1,7 +1,7 @@
 """Which tasks this machine has, without importing any: names, packages, versions, presets.
 
 The built-in ones, and entry points of the group ``swarmnode.tasks`` of installed packages.
-Importing a task imports torch, which takes seconds and may not be installed; and whoever only
+Importing a task imports torch, which takes seconds and may not be installed; and a caller that only
 looks at a swarm need not run anything. A preset is a name for a task with settings.
 """
 

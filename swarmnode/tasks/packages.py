@@ -51,13 +51,13 @@ def how_to_get(name: str, version: str) -> str:
     if not is_package(name, version):
         return ""
     if re.sub(r"[-_.]+", "-", name).lower() == _OURS:
-        # On the package index that name is somebody else's.
+        # On the package index that name belongs to another project.
         return (
             f"swarmnode {version} has it: git pull in the clone of swarmnode, then the same pip"
             " install again there"
         )
     return (
-        f"its creator has it from the package {name} {version}: links come from anybody, so check"
+        f"its creator has it from the package {name} {version}: links come from strangers, so check"
         f" first who publishes that package, then pip install '{name}=={version}', or a copy that"
         " the creator gives you"
     )

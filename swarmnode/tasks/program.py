@@ -2,7 +2,7 @@
 
 A program of each owner's brings model, optimizer and data, and trains in a loop of its own, such
 as a Trainer of transformers (``swarmnode/integrations``). The manifest says which model that must
-be: by the layout of its parameters, and by a hash of the weights that everybody begins from.
+be: by the layout of its parameters, and by a hash of the weights that all nodes begin from.
 """
 
 from __future__ import annotations

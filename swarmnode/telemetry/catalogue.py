@@ -174,7 +174,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     _gauge("resident_memory_bytes", "Memory that is not swapped out.", Label("process", PROCESSES)),
     _gauge(
         "gpu_utilization_ratio",
-        "Share of the time in which the GPU was busy, whoever used it.",
+        "Share of the time in which the GPU was busy, whichever program used it.",
         _gpu,
         most=limits.METRICS_GPUS_MAX,
     ),
@@ -265,16 +265,19 @@ FAMILIES: Final[tuple[Family, ...]] = (
     _gauge("dht_records", "Records held for others."),
     _gauge("dht_bootstrapped", "1 once it has found its place among the others, else 0."),
     _counter("dht_requests_total", "Questions asked."),
-    _counter("dht_requests_unanswered_total", "Those that nobody answered in time."),
+    _counter("dht_requests_unanswered_total", "Those that were not answered in time."),
     _counter(
         "dht_records_rejected_total", "Records not taken, by why.", Label("reason", DHT_REJECTIONS)
     ),
     # --- failure detector ------------------------------------------------------------------------
     _counter("swim_probes_total", "Members asked whether they are there."),
-    _counter("swim_probe_failures_total", "Those that did not answer, nor anybody for them."),
+    _counter("swim_probe_failures_total", "Those that did not answer, nor a helper for them."),
     _counter("swim_suspicions_total", "Members that came under suspicion."),
     _counter("swim_deaths_total", "Members that were given up."),
-    _counter("swim_stalls_total", "Times this process was held up so long that it trusts nobody."),
+    _counter(
+        "swim_stalls_total",
+        "Times this process was held up so long that it trusts no verdict of its own.",
+    ),
     _gauge("swim_health_score", "0 if it is prompt itself; the higher, the more patient it is."),
     # --- shared state ----------------------------------------------------------------------------
     _gauge("crdt_authors", "Nodes whose records it holds."),
@@ -388,7 +391,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     _gauge("swarm_step", "How far the furthest model is."),
     _gauge("swarm_loss_best", "Lowest probe loss that a member who trains says it has."),
     _gauge("swarm_loss_mean", "Mean probe loss of the members who train."),
-    _gauge("swarm_snapshot_step", "Step of the newest snapshot that somebody holds."),
+    _gauge("swarm_snapshot_step", "Step of the newest snapshot that a member holds."),
     _gauge("swarm_snapshot_holders", "How many hold it."),
     _gauge(
         "swarm_lambda2",

@@ -1,9 +1,9 @@
 """Readings as the text that Prometheus reads: its own format, or OpenMetrics where asked for.
 
-Only what the catalogue names is written, in its order, so that a page looks the same whoever's
-readings it shows. The Prometheus client writes it; importing that takes 3 MB, so it is done at the
-first scrape, which most volunteers' nodes never see. No global registry is used: many nodes fit
-into one process.
+Only what the catalogue names is written, in its order, so that a page looks the same whichever
+node's readings it shows. The Prometheus client writes it; importing that takes 3 MB, so it is done
+at the first scrape, which most volunteers' nodes never see. No global registry is used: many
+nodes fit into one process.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ _LOG_FILE_BYTES_MAX = 16 * limits.MIB
 class LogFile:
     """A log in one file of bounded size: ``node.log``, and the older ``node.log.1``.
 
-    For whoever has no journal that does it: a service of macOS, a container, ``nohup``. Takes
+    For nodes without a journal that does it: a service of macOS, a container, ``nohup``. Takes
     whole events, as the stream of a handler; never raises once it is open. Nothing is synced: a
     power failure may cost the last lines.
 
@@ -104,7 +104,7 @@ class EventLogger:
         self._logger = logger
 
     def debug(self, event: str, /, **fields: Any) -> None:
-        """For whoever looks for a fault."""
+        """For a person who looks for a fault."""
         self._logger.debug(event, extra={"fields": fields})
 
     def info(self, event: str, /, **fields: Any) -> None:
@@ -206,7 +206,7 @@ class _OurHandler(logging.StreamHandler[TextIO | LogFile]):
             self.flush()
 
     def close(self) -> None:
-        """Give up the file, which is ours; a stream is somebody else's."""
+        """Give up the file, which is ours; a stream belongs to the caller."""
         super().close()
         if isinstance(self.stream, LogFile):
             self.stream.close()

@@ -20,11 +20,11 @@ from swarmnode.wire.membership import PeerState
 
 PauseReason = Literal[
     "none",  # nothing holds it
-    "manual",  # until somebody resumes it
+    "manual",  # until it is resumed by hand
     "schedule",
     "battery",
-    "user",  # somebody works at this machine
-    "gpu-busy",  # somebody else uses the GPU
+    "user",  # a person works at this machine
+    "gpu-busy",  # another program uses the GPU
     "gpu-hot",
     "metered",  # the network costs money
     "quota",  # this month's bytes are used up

@@ -2,7 +2,7 @@
 
 Nothing that a peer sends reaches a page but numbers, values of labels that the catalogue knows,
 and a few words that keep to a pattern and are not too many over time: in Prometheus each new
-word is a series for ever, so that whoever invents words could fill the operator's disk.
+word is a series for ever, so that a peer that invents words could fill the operator's disk.
 """
 
 from __future__ import annotations

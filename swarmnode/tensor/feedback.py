@@ -11,7 +11,7 @@ where every consumer sees every message: towards random partners the residual
 raises the disagreement instead of lowering it.
 
 The residual belongs to one sender, one codec and one vector; a snapshot saves
-it, and whoever has none starts at zero.
+it, and a node that has none starts at zero.
 """
 
 from __future__ import annotations

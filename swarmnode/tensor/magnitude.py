@@ -1,7 +1,7 @@
 """How large a vector is, and whether that is plausible beside one's own.
 
 Codecs carry any finite number, 3e38 too, and one such exchange destroys every model that it
-reaches. So whoever receives a vector compares it with what it sends itself: the largest element
+reaches. So the receiver of a vector compares it with what it sends itself: the largest element
 by VECTOR_LARGEST_RATIO_MAX, the norm by VECTOR_NORM_RATIO_MAX. It says nothing of a vector that is
 wrong and of the usual size.
 
@@ -58,7 +58,7 @@ class Scale:
     largest: float = 0.0
 
 
-UNKNOWN = Scale()  # nobody has said how large the weights are
+UNKNOWN = Scale()  # it is not known how large the weights are
 
 
 def measure(values: Buffer, value_bytes: int = 4) -> Magnitude:
@@ -95,7 +95,7 @@ def own_scale(own: Magnitude, weights: Scale, numel: int) -> Magnitude:
 
     Args:
         own: of the vector that this node sends; nothing where it sends none.
-        weights: of this node's model; nothing where nobody knows.
+        weights: of this node's model; nothing where it is not known.
 
     Where both are zero, a model that begins with zeros, it is a vector of ones.
     """

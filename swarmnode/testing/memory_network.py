@@ -147,7 +147,7 @@ class MemoryChannel:
 
 
 class MemoryNetwork:
-    """Who listens, which links exist, and what is wrong with them.
+    """The listening nodes, the links between nodes, and what is wrong with them.
 
     ``delay_s`` is one-way and counts for every byte sent from now on. The machines in ``refusing``
     refuse connections, though a node listens there.
@@ -205,12 +205,12 @@ class MemoryNetwork:
         await trio.sleep(2 * self.delay_s)
         accepting = self._listeners.get(listener)
         if accepting is None or listener in self.refusing:
-            raise _nobody(address)
+            raise _not_listening(address)
         near, far = self.link(dialler, listener)
         try:
             await accepting.send(far)
         except trio.BrokenResourceError as error:
-            raise _nobody(address) from error
+            raise _not_listening(address) from error
         return near
 
     def listen(self, name: str) -> trio.MemoryReceiveChannel[MemoryChannel]:
@@ -257,8 +257,8 @@ class MemoryTransport:
             self._network.stop_listening(name)
 
 
-def _nobody(address: str) -> DialFailed:
-    return DialFailed(f"{address}: nobody listens there", address=address, is_refused=True)
+def _not_listening(address: str) -> DialFailed:
+    return DialFailed(f"{address}: no node listens there", address=address, is_refused=True)
 
 
 def _name_of(address: str) -> str:

@@ -2,7 +2,7 @@
 
 Messages travel over sessions as in a real node: the first one to a peer pays for a dial of
 three one-way trips, and a node behind a NAT is reached only over a session that it opened
-itself. A session that nobody used for ``SESSION_IDLE_S`` is closed.
+itself. A session that was not used for ``SESSION_IDLE_S`` is closed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class NetworkModel:
         """Attach one more node; return its number and place.
 
         Args:
-            is_unaware: it does not know of its NAT and names an address where nobody answers.
+            is_unaware: it does not know of its NAT and names an address where no node answers.
             crowd: the chance that it shares its /24 with others: machines of one provider.
         """
         rng = self._rng
@@ -156,7 +156,7 @@ class NetworkModel:
 
 @dataclass(frozen=True)
 class Profile:
-    """What a run is like. In each, some nodes are behind NATs: they dial, nobody dials them.
+    """What a run is like. In each, some nodes are behind NATs: they dial, and cannot be dialled.
 
     Attributes:
         faults_s: how long gets and faults go on.
@@ -164,7 +164,7 @@ class Profile:
         cut_s: how long the network is in two halves, from a quarter of ``faults_s`` on.
         healed_s: after that, how long until gets must work again.
         grey: share of the nodes that stop answering lookups when the faults begin.
-        nated: share of nodes that nobody can dial.
+        nated: share of nodes that cannot be dialled.
         unaware: share of those that name an address all the same; the others name none.
         members_max: the largest swarm. The cost of a run is nodes x members x time.
         membership_s: promised time until members agree after the last change.
@@ -188,12 +188,12 @@ class Profile:
 
 PROFILES = {
     "calm": Profile(600.0, false_deaths=0.001),
-    # Whoever vanishes must be found out first, and may be suspected for 12 to 72 seconds.
+    # A node that vanishes must be found out first, and may be suspected for 12 to 72 seconds.
     "churn": Profile(
         3600.0, Weather(loss=0.001), replaced_per_h=0.3, members_max=30, membership_s=120.0
     ),
     "partition": Profile(600.0, cut_s=300.0, members_max=64),
-    # With every tenth message lost somebody is always being suspected, wrongly, and refutes.
+    # With every tenth message lost some member is always suspected, wrongly, and refutes.
     "lossy": Profile(600.0, Weather(loss=0.1, stall=0.02), membership_s=120.0, state_s=120.0),
     "grey": Profile(600.0, grey=0.6),
 }

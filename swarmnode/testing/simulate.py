@@ -5,7 +5,7 @@
     boot (all join within BOOT_S) -> settle -> publish -> faults and gets -> last checks
 
 A profile says how long that lasts and what goes wrong meanwhile. What a get is for is a record
-that somebody published before; it succeeds if it finds that record. Gets of nodes that die
+that another node published before; it succeeds if it finds that record. Gets of nodes that die
 meanwhile do not count, nor do those made while the network is cut.
 
 All nodes share one DHT and are spread over swarms (world_swarm.py), where they detect failures
@@ -14,7 +14,7 @@ and say something about themselves every 80 to 90 seconds. What is measured::
     membership_converged_s  from the last change (the last boot or kill, or the healing of a
                             partition) until every member of every swarm holds exactly those
                             for live that are up
-    state_converged_s       from the last words (everybody says something within one second:
+    state_converged_s       from the last words (every member says something within one second:
                             when a partition heals, else when the faults end) until all
                             members of each swarm have equal version vectors and equal bytes
 
@@ -55,7 +55,7 @@ from swarmnode.wire import dht as wire
 BOOT_S = 60.0
 SETTLE_S = 60.0
 ANSWER_S = 60.0  # at the end: every command must be answered by then
-GIVE_UP_S = 120.0  # nobody waits any longer for members to agree
+GIVE_UP_S = 120.0  # no run waits any longer for members to agree
 _ENTRY_NODES = 8  # that links name
 _HINTS = 3
 _RECORDS_MAX = 200
@@ -128,7 +128,7 @@ class Simulation:
         )
         self.membership = Stopwatch(self.world, self.swarms.members_agree, GIVE_UP_S)
         self.state = Stopwatch(self.world, self.swarms.states_are_equal, GIVE_UP_S)
-        self._last_change = 0.0  # when somebody is to come or go for the last time
+        self._last_change = 0.0  # when a node is to come or go for the last time
         self._entries: list[wire.Contact] = []
         self._authors: dict[bytes, Node] = {}  # blob to who published it
 
@@ -273,18 +273,18 @@ class Simulation:
         for node in world.up.values():
             if dht_of(node).unanswered():
                 world.violated("I14", node, f"a command got no answer within {ANSWER_S:g} s")
-        anybody = next(iter(world.up.values()))
+        any_node = next(iter(world.up.values()))
         for what, took_s, limit_s in (
             ("members agreed", self.membership.took_s, profile.membership_s),
             ("states were equal", self.state.took_s, profile.state_s),
         ):
             if took_s is None or took_s > limit_s:
                 after = "never" if took_s is None else f"after {took_s:g} s"
-                world.violated("R4", anybody, f"{what} {after}, not within {limit_s:g} s")
+                world.violated("R4", any_node, f"{what} {after}, not within {limit_s:g} s")
         share = self.swarms.false_death_share()
         if share > profile.false_deaths:
             what = f"live members were declared dead by {share:.2%} of probes"
-            world.violated("I12", anybody, what)
+            world.violated("I12", any_node, what)
 
 
 def dht_of(node: Node) -> DhtPart:

@@ -40,7 +40,7 @@ class DhtWatch:
     def check_found(
         self, node: Node, found: events.PeersFound | events.RecordsFound, n_nodes: int
     ) -> None:
-        """Check a finished lookup: sorted, nobody twice, not ourselves, few rounds."""
+        """Check a finished lookup: sorted, no contact twice, not ourselves, few rounds."""
         self.hops.append(found.hops)
         target = number_of(found.key)
         distances = [number_of(contact.peer) ^ target for contact in found.contacts]

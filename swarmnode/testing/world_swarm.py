@@ -1,6 +1,6 @@
 """Swarms in the simulator: members that detect failures and share a state, over sessions.
 
-One swarm of thousands costs more than a machine has: everybody holds a record of everybody.
+One swarm of thousands costs more than a machine has: each member holds a record of all others.
 So the nodes of a simulation, which share one DHT, are spread over swarms of equal size.
 
 Sessions are as a daemon keeps them and its cores are told. Each member dials a random one that its
@@ -66,7 +66,7 @@ class Mesh:
         self._dial_after(node, HURRY_S)
 
     def lose(self, node: Node) -> None:
-        """A node is gone: whoever had a session with it will notice."""
+        """A node is gone: the peers that had a session with it will notice."""
         for link in self._links.pop(node).values():
             self._break(link)
 
@@ -206,7 +206,7 @@ class Swarms:
             swarm.mesh.cut()
 
     def say_last_words(self) -> None:
-        """Let everybody say something within a second; then they are silent for longer than
+        """Let every member say something within a second; then they are silent for longer than
         any state may take to become equal everywhere.
         """
         for swarm in self.all:

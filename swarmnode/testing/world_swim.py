@@ -58,7 +58,7 @@ class SwimPart(Part):
     """A failure detector; its messages reach peers behind NATs too, by way of a relay.
 
     Args:
-        seeds: members that its link names, asked until somebody answers.
+        seeds: members that its link names, asked until one answers.
     """
 
     service = "swim"
@@ -100,7 +100,7 @@ class SwimPart(Part):
                     self._watch.death(self.node, peer)
                 world.report(self.node, "member", world.node_of(peer).number, state.value)
             case events.KeyConflict():
-                world.violated("I9", self.node, "somebody else has our key")
+                world.violated("I9", self.node, "another node has our key")
 
     def _check_version(self, peer: PeerId) -> None:
         version = self.core.version_of(peer)
@@ -123,11 +123,11 @@ class SwimPart(Part):
 
 def is_agreed(parts: Collection[SwimPart]) -> bool:
     """Whether each of these members holds exactly them for live, itself included."""
-    everybody = sorted(part.node.peer_id for part in parts)
+    all_ids = sorted(part.node.peer_id for part in parts)
     for part in parts:
         live = part.core.live_members()
-        if len(live) != len(everybody) - 1:
+        if len(live) != len(all_ids) - 1:
             return False
-        if sorted([*live, part.node.peer_id]) != everybody:
+        if sorted([*live, part.node.peer_id]) != all_ids:
             return False
     return True

@@ -20,8 +20,8 @@ import msgspec
 
 from swarmnode.cli.main import cli
 from swarmnode.config import ENVIRONMENT_PREFIX, HOME_VARIABLE, NodeConfig
+from swarmnode.daemon.collective.finalize import Finalized
 from swarmnode.daemon.discovery.lookup import FoundSwarm
-from swarmnode.daemon.exchange.merge.finalize import Finalized
 from swarmnode.daemon.status.control import control_routes
 from swarmnode.daemon.status.netcheck import Finding
 from swarmnode.daemon.status.overview import Overview
@@ -79,8 +79,8 @@ _SETTINGS = {
     "node_name": "What people see this node called; nothing: two words that follow from its id.",
     "lan": "Look for nodes on the local network, and be found there.",
     "metrics": "Where `/metrics` answers, or `off`.",
-    "metrics_allow_remote": "Let `metrics` be an address that other machines reach. It asks nobody"
-    " who they are.",
+    "metrics_allow_remote": "Let `metrics` be an address that other machines reach. It asks for"
+    " no password.",
     "device": "`auto`, `cpu`, `cuda`, `cuda:N` or `mps`.",
     "snapshot_download_bytes_per_s": "Limit of fetching snapshots of the model. 0: none.",
     "port_mapping": "Whether to ask the home router for an open port (PCP, NAT-PMP, UPnP).",
@@ -110,10 +110,10 @@ _SETTINGS = {
     " is metered.",
     "pause_on_gpu_busy": "Pause while other programs use a fifth of an NVIDIA GPU or more, and for"
     " a minute after; the worker gives its memory back.",
-    "pause_on_user_s": "Pause until nobody has typed or moved a mouse for so many seconds."
+    "pause_on_user_s": "Pause until keyboard and mouse have been still for so many seconds."
     " 0: never.",
     "dashboard": "Where the page about the swarm is served, or `off`: only on this machine, as"
-    " the page asks nobody who they are. A port that is taken is said, and the node goes on.",
+    " the page asks for no password. A port that is taken is said, and the node goes on.",
     "worker_socket": "The Unix socket of a service manager that starts the worker, as the units of"
     " `swarmnode service install` have it. Empty: the node starts it itself.",
     "log_format": "`text` or `json`, one event a line on standard error; with `json` also what"

@@ -38,7 +38,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
         weight_decay: of the optimizer; not set: as the task has it.
         ema_share: the exported model is a mean over about the last so much of the training, by
             the swarm's progress; 0: it is the model itself.
-        target_tokens: at which training ends; 0: nobody has said.
+        target_tokens: at which training ends; 0: it is not said.
     """
 
     schedule: Schedule = "wsd"

@@ -58,8 +58,8 @@ class Manifest(msgspec.Struct, frozen=True):
     strategy_version: Annotated[int, Meta(ge=1, le=10_000)] = 1
     topology: Topology = ""  # of who meets whom: a graph's name, or its edges "0-1 1-2 ..."
     # These are not encoded where they are not set, so that manifests without them keep their bytes.
-    # The package that has the task on its creator's machine, for people who lack it. Whoever prints
-    # one checks first that it is a name and a version of a package.
+    # The package that has the task on its creator's machine, for people who lack it. A node that
+    # prints one checks first that it is a name and a version of a package.
     task_package: PackageName | UnsetType = UNSET
     task_package_version: PackageVersion | UnsetType = UNSET
     own_data: bool | UnsetType = UNSET  # each member is meant to have data of its own

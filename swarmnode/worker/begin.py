@@ -49,7 +49,7 @@ def begin(
     Raises:
         SnapshotUnfit: see ``wants_another``; the file has been put aside.
         SwarmNodeError: strategy, snapshots and model do not fit together.
-        DaemonGone: there is nobody to be ready for.
+        DaemonGone: there is no daemon to be ready for.
     """
     strategy = prepare_strategy(configure, state)
     with SnapshotStore(Path(configure.snapshot_dir)) as snapshots:

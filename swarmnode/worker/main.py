@@ -9,9 +9,9 @@ Torch is imported only once the control socket works, so that its absence is one
 to the daemon and not a traceback. Every failure becomes one WorkerFailed message and an
 exit status of its own (``failures.py``).
 
-Standard output and error lead to ``worker.log``, whoever writes to them, line by line in the format
-that the owner asked for. In JSON that goes for what a task or a library prints, too; only what
-native code prints stays as it is.
+Standard output and error lead to ``worker.log``, whatever writes to them, line by line in the
+format that the owner asked for. In JSON that goes for what a task or a library prints, too; only
+what native code prints stays as it is.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.activated:
         inherited = take_over()
         if inherited is None:
-            return 0  # whoever connected has gone
+            return 0  # the daemon that connected has gone
         control_fd, segment_fd = inherited
     else:
         control_fd, segment_fd = arguments.control_fd, arguments.segment_fd
@@ -139,7 +139,7 @@ def _report_failure(channel: Channel, error: Exception) -> int:
 
 
 def take_over() -> tuple[int, int] | None:
-    """Return the descriptors of the control socket and the segment; None if nobody is there.
+    """Return the descriptors of the control socket and the segment; None if no daemon is there.
 
     From here on standard output and error are the daemon's log of its worker.
 
@@ -166,7 +166,7 @@ def take_over() -> tuple[int, int] | None:
 
 
 def _inherited_fd(environ: MutableMapping[str, str]) -> int:
-    """Return the one descriptor that was passed, and let nobody take it for theirs."""
+    """Return the one descriptor that was passed, and close it to all other code."""
     pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
     environ.pop("LISTEN_FDNAMES", None)
     if (pid, count) != (str(os.getpid()), "1"):

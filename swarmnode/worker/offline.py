@@ -12,7 +12,7 @@ output. A failure is ``{"failed": KIND, "message": LINE}`` and the exit status o
     generate MODEL --prompt TEXT               text written by an export or snapshot
     evaluate MODEL...                          loss of each, of their mean, and their spread
     alone --task NAME --steps N                train one node with no peers, for comparison
-    export SNAPSHOT FOLDER                     the weights alone, for everybody else
+    export SNAPSHOT FOLDER                     the weights alone, for other programs
     bench_snapshot --params N ...              steps with and without snapshots
     trial --task NAME ...                      what a step takes here, and what memory
 """
@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         for line in verb(arguments):
             _print(line)
-    # The whole process is one question: whoever asked gets one line, whatever went wrong.
+    # The whole process is one question: the caller gets one line, whatever went wrong.
     except Exception as error:  # noqa: BLE001
         kind, message = classify(error)
         _print({"failed": kind, "message": message})

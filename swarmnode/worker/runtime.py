@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> None:
-    """Have the system send SIGTERM to this process when whoever started it is gone (Linux)."""
+    """Have the system send SIGTERM to this process when its parent is gone (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 

@@ -215,7 +215,7 @@ def group(round_number, **kwargs):
     return {"kind": Kind.GROUP, "round": round_number, "selector": Selector.ALL, **kwargs}
 
 
-def test_a_group_has_one_mean_of_those_who_are_present():
+def test_a_group_has_one_mean_of_the_members_present():
     arena = watching(
         5, lambda step: [group(step)] if step % 10 == 0 else (),
         faults=Faults(outages=(Outage(4, 5, math.inf),)),
@@ -248,7 +248,7 @@ def test_groups_of_limited_size_are_means_of_their_own():
 
 
 @pytest.mark.parametrize("latency", [0.0, 1.0])
-def test_the_log_is_the_same_for_everybody(latency):
+def test_the_log_is_the_same_for_all(latency):
     def intents(step):
         return [{"kind": Kind.LOG, "round": step, "record": bytes([step % 256])}]
 

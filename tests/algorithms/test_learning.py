@@ -9,8 +9,7 @@ from swarmnode.errors import ConfigError
 from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.testing.lab.isolation import isolated
 from swarmnode.testing.learning.descent import AdamW, cosine
-from swarmnode.testing.learning.runs import train
-from swarmnode.testing.learning.text import TextTask
+from swarmnode.testing.learning.runs import TextTask, train
 
 _SMALL = {"dim": 16, "layers": 1, "heads": 2, "context": 16, "batch": 2}
 _GROUP = {"meet": "group", "every": 4, "fragments": 2, "overlap": 1, "gamma": 0.0}

@@ -82,7 +82,7 @@ def test_settings_outside_are_refused_with_the_bound():
 WELL = {"n": 16, "pull": 1.0, "rounds": 60}  # walks in a well, so that a lost pair costs progress
 
 
-def test_with_half_of_the_pairs_lost_those_who_keep_training_hardly_notice():
+def test_with_half_of_the_pairs_lost_the_nodes_that_keep_training_hardly_notice():
     quiet = stationary(NoLoCo, SETTINGS, **WELL)
     lossy = stationary(NoLoCo, SETTINGS, faults=Faults(loss=0.5), **WELL)
     assert lossy <= 1.3 * quiet

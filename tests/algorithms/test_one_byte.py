@@ -162,7 +162,7 @@ def test_mutants_lose_the_common_bits(mutant):
     assert len(hashes(arena)[1]) > 1
 
 
-def test_a_malformed_record_is_dropped_by_everybody():
+def test_a_malformed_record_is_dropped_by_all():
     strategy = alone()
     strategy.on_records(0, [Record(b"a" * 32, b"\x80", 0), Record(b"b" * 32, b"xy", 0)])
     assert strategy.round == 1

@@ -76,10 +76,10 @@ def test_vectors_that_would_ruin_the_model_are_refused(node, phi, b):
     assert is_as_it_was(node)
 
 
-def test_who_is_refused_is_followed_by_somebody_else(node):
+def test_a_refused_peer_is_followed_by_another(node):
     (intent,) = node.answers()
     (mean,) = node.means_due(is_due=True)
-    node.on_abort(mean, "nobody else came")
+    node.on_abort(mean, "no other member came")
     for _ in range(3):
         (again,) = node.after_step(StepInfo(1, 1.0, 1.0, 0.1))
         assert again.tag == intent.tag

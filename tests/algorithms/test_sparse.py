@@ -207,7 +207,7 @@ def test_a_round_of_slow_weights_that_it_left_is_not_applied():
 # --- in the laboratory ---------------------------------------------------------------------------
 
 
-def test_all_who_take_part_hold_the_same_bits():
+def test_all_members_of_a_round_hold_the_same_bits():
     arena, _ = digits(Sparse, SETTINGS, n=4, steps=60)
     assert all(torch.equal(phi, slow(arena)[0]) for phi in slow(arena))
     assert arena.nodes[0].strategy.lineage[0] == 3

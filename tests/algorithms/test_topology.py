@@ -31,7 +31,7 @@ def test_edges(name, n, edges):
 
 
 @pytest.mark.parametrize(("n", "chi1"), [(8, 3.41), (16, 13.14), (32, 52.0), (64, 207.7)])
-def test_a_ring_on_which_everybody_takes_part_in_one_exchange_per_step(n, chi1):
+def test_a_ring_on_which_every_node_takes_part_in_one_exchange_per_step(n, chi1):
     mixing = build_graph("ring", n).with_node_rate(1.0).mixing()
     assert mixing.chi1 == pytest.approx(chi1, rel=0.002)
     assert mixing.lambda2 == pytest.approx(1 - math.cos(2 * math.pi / n))

@@ -13,7 +13,6 @@ import pytest
 
 from swarmnode import limits
 from swarmnode.errors import CorruptRecord, Refused, StorageError, StorageFull
-from swarmnode.store import journal as journal_module
 from swarmnode.store.journal import JOURNAL_RECORD_BYTES_MAX, Journal
 from tests.conftest import ROOT
 
@@ -275,10 +274,14 @@ def test_a_failed_fsync_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                 use()
 
 
-def test_the_parser_reads_a_prefix_for_any_bytes() -> None:
+def test_a_prefix_is_read_whatever_follows_it(tmp_path: Path, no_fsync: None) -> None:
     """Whatever follows a valid prefix, its records are those of the prefix or continue them."""
-    prefix = journal_module._MAGIC + journal_module._frame(1, b"x")
-    for tail in (b"", b"\x00", bytes(16), b"\xff" * 64, journal_module._frame(2, b"y")[:-1]):
-        payloads, end, _ = journal_module._parse(prefix + tail)
-        assert payloads == (b"x",)
-        assert end == len(prefix)
+    prefix = written(tmp_path / "one", (b"x",))
+    second = written(tmp_path / "two", (b"x", b"y"))[len(prefix) :]
+    path = tmp_path / "journal"
+    for tail in (b"", b"\x00", bytes(16), b"\xff" * 64, second[:-1]):
+        path.write_bytes(prefix + tail)
+        with Journal(path) as journal:
+            assert journal.recovered.records == (b"x",)
+            assert journal.recovered.cut_bytes == len(tail)
+        assert path.read_bytes() == prefix

@@ -78,6 +78,6 @@ def test_vectors() -> None:
     }
     assert re.findall(r"^    ([a-z2-7]{100,})$", SPEC, re.MULTILINE) == [encode_base32(token)]
     assert made.encode() == token
-    book = Admission(swarm_id(SWARM.public_key), SWARM.public_key, is_open=False)
+    book = Admission(swarm_id(SWARM.public_key), SWARM.public_key)
     chain = MemberChain(MEMBER_SIGNED, INVITE_SIGNED)
     assert book.admit(SWARM.peer_id, chain, 1_800_000_060) == "keeper"

@@ -10,7 +10,7 @@ from swarmnode.errors import ConfigError
 from swarmnode.integrations.schedulers import take_over
 from swarmnode.wire.recipe import Recipe
 from swarmnode.worker.model.arena import Arena
-from swarmnode.worker.model.recipe import AppliedRecipe
+from swarmnode.worker.model.state import AppliedRecipe
 
 
 def test_a_schedule_of_steps_is_constant_once_it_is_taken_over():

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import numpy as np
 import trio
 
-from swarmnode.daemon.exchange.log import Log
+from swarmnode.daemon.collective.log import Log
 from swarmnode.ipc.control import Records
 from tests.kits.lessor_kit import KEY, FakeLessor, Party, PartyNode, intent, party
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import trio
 
-from swarmnode.daemon.nat.relay import RelayService
+from swarmnode.daemon.transport.relay import RelayService
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, Transport, receive_exactly
+from swarmnode.net.channel import Channel, ChannelHandler, Transport, receive_exactly
 from swarmnode.net.relays.address import RelayAddress, is_relayed
 from swarmnode.net.relays.relay import Relays
 from swarmnode.net.services import Services
@@ -35,7 +35,7 @@ class Node:
     """One node: sessions over its transport, relays for others, and reaches others by relays.
 
     ``dialled`` lists the addresses that were dialled; while ``has_one_way_only`` no second
-    connection to a relay can be had.
+    connection to a relay can be had. ``take_relayed`` gets what comes through relays.
     """
 
     def __init__(self, transport: Transport, name: str, quota: Quota = GENEROUS) -> None:
@@ -52,6 +52,7 @@ class Node:
         self.dialled: list[str] = []
         self.has_one_way_only = False
         self.address = ""
+        self.take_relayed: ChannelHandler = self.accept
         self.relays = Relays(self.services, self.connect, self.dial_leg)
         self.relay = RelayService(
             self.services,
@@ -74,7 +75,7 @@ class Node:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 await nursery.start(self.relay.run)
-                await nursery.start(self.relays.run, self._accept)
+                await nursery.start(self.relays.run, self._take_relayed)
                 self.address = await nursery.start(self.transport.serve, listen, self._sort)
                 task_status.started()
                 await trio.sleep_forever()
@@ -125,9 +126,12 @@ class Node:
         if LEG_MAGIC.startswith(first):
             await self.relay.serve_leg(channel, bytes(first))
         else:
-            await self._accept(channel, bytes(first))
+            await self.accept(channel, bytes(first))
 
-    async def _accept(self, channel: Channel, first_bytes: bytes = b"") -> None:
+    async def _take_relayed(self, channel: Channel) -> None:
+        await self.take_relayed(channel)
+
+    async def accept(self, channel: Channel, first_bytes: bytes = b"") -> None:
         session = await self._start(channel, Role.SERVER, None, first_bytes)
         self.accepted.append(session)
         await session.wait_closed()
@@ -152,14 +156,17 @@ class Node:
 
 @asynccontextmanager
 async def nodes(
-    *names: str, quota: Quota = GENEROUS, delay_s: float = 0.01
+    *names: str,
+    quota: Quota = GENEROUS,
+    quotas: Mapping[str, Quota] | None = None,
+    delay_s: float = 0.01,
 ) -> AsyncIterator[list[Node]]:
-    """Give running nodes; all listen, but nobody has to dial them."""
+    """Give running nodes, which all listen. ``quotas``: of those that have another ``quota``."""
     links = MemoryNetwork(delay_s=delay_s)
     async with trio.open_nursery() as nursery:
         made = []
         for name in names:
-            node = Node(links.transport(name), name, quota)
+            node = Node(links.transport(name), name, (quotas or {}).get(name, quota))
             await nursery.start(node.run, f"mem:{name}")
             made.append(node)
         yield made

@@ -50,12 +50,12 @@ class Rig:
         topology="",
         dim=DIM,
         recipe=None,
-        task=None,
+        task_type=Synthetic,
     ):
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
         self._inbox = b""
-        task = Synthetic({"dim": dim}) if task is None else task
+        task = task_type({"dim": dim})
         self.state = build_state(task, swarm_seed=0, device="cpu", recipe=recipe)
         self.channel = Channel(theirs)
         self.store = SnapshotStore(directory)

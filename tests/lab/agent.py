@@ -28,7 +28,8 @@ from swarmnode import limits
 from swarmnode.env import Env
 from swarmnode.errors import DialFailed, TransportError
 from swarmnode.net.channel import Channel, aclose_forcefully
-from swarmnode.net.gateway.portmap import METHODS, PortMapper
+from swarmnode.net.gateway.methods import METHODS
+from swarmnode.net.gateway.portmap import PortMapper
 from swarmnode.net.punch import Appointment, Puncher, dial_from
 from swarmnode.net.tcp import TcpChannel, TcpTransport, format_address
 from swarmnode.protocol.identity import Identity

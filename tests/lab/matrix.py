@@ -63,7 +63,7 @@ def expected_path(a: str, b: str) -> str:
     """Return the best path that physics allows between two kinds."""
     kinds = {a, b}
     if "none" in kinds:
-        # Only ports 80 and 443 get out of there, and nobody listens on them but relays.
+        # Only ports 80 and 443 get out of there, and no node listens on them but relays.
         return "relay" if "tcp-443" in kinds else "direct"
     if "tcp-443" in kinds:
         return "relay"

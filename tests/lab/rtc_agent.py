@@ -19,9 +19,10 @@ import trio
 from swarmnode import limits
 from swarmnode.errors import DialFailed
 from swarmnode.net.channel import receive_exactly
+from swarmnode.net.nat_survey import survey_nat
 from swarmnode.net.rtc.channel import RtcChannel
 from swarmnode.net.rtc.engine import PendingAnswer, PendingOffer, RtcEngine, open_rtc
-from swarmnode.net.stun import StunResponder, survey_nat
+from swarmnode.net.stun import StunResponder
 from swarmnode.net.tcp import parse_address
 
 _WORD = b"word"

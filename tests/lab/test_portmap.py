@@ -129,7 +129,7 @@ def test_a_router_without_it(lab: NatLab) -> None:
     host.close()
 
 
-def test_a_machine_without_a_nat_asks_nobody(lab: NatLab) -> None:
+def test_a_machine_without_a_nat_asks_no_router(lab: NatLab) -> None:
     host = Host(lab, "c3")
     answer = host.ask("map", port=PORT, methods=ALL)
     assert answer == {

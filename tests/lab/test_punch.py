@@ -102,7 +102,7 @@ def rounds(kinds: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
         ring = [ring[0], ring[-1], *ring[1:-1]]
 
 
-def test_what_two_reflectors_see_tells_who_can_punch(
+def test_what_two_reflectors_see_tells_which_nodes_can_punch(
     clients: dict[str, tuple[Client, Client]],
 ) -> None:
     one_mapping = {

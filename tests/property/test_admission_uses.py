@@ -51,7 +51,7 @@ def chain_of(uses: int, peer: PeerId, joined_at: int) -> MemberChain:
 
 
 def watching_since(now: int) -> Admission:
-    book = Admission(NETWORK, SWARM.public_key, is_open=False)
+    book = Admission(NETWORK, SWARM.public_key)
     book.admit(WATCHER, make_creator_chain(SWARM, WATCHER, now), now)
     return book
 
@@ -153,7 +153,7 @@ def test_a_flipped_bit_anywhere_spoils_a_chain(bit: int, part: str, is_invite: b
     assert signed is not None
     broken = msgspec.structs.replace(signed, **{part: flip(getattr(signed, part), bit)})
     forged = MemberChain(chain.member, broken) if is_invite else MemberChain(broken, chain.invite)
-    book = Admission(NETWORK, SWARM.public_key, is_open=False)
+    book = Admission(NETWORK, SWARM.public_key)
     with pytest.raises(NotAdmitted):
         book.admit(PEERS[0], forged, NOW)
     assert book.state().claims == ()

@@ -129,7 +129,7 @@ def test_honest_peers_lead_to_the_closest(seed: int, n_peers: int, paths: int) -
 
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=20, deadline=None)
-def test_whoever_owns_one_path_does_not_steer_the_others(seed: int) -> None:
+def test_an_attacker_on_one_path_does_not_steer_the_others(seed: int) -> None:
     """A liar names only accomplices, who are closer to the target than anybody else."""
     network = Network(seed, 60, 1.0, 60)
     rng = network.rng

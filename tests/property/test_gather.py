@@ -19,7 +19,7 @@ def held(member):
 
 @pytest.mark.parametrize("n", [2, 4, 8, 20, 32])
 @pytest.mark.parametrize("seed", range(5))
-def test_everybody_gets_every_message(n, seed):
+def test_every_member_gets_every_message(n, seed):
     world = GatherWorld(n, seed)
     world.publish_all()
     world.run()
@@ -38,7 +38,7 @@ def test_twenty_members_send_their_own_message_and_a_fair_share_of_the_others():
     assert max(member.done_at for member in world.members) < 6.0
 
 
-def test_a_slow_author_is_helped_by_those_who_have_its_message():
+def test_a_slow_author_is_helped_by_members_that_have_its_message():
     world = GatherWorld(20, 2, size_bytes=10**6)
     world.members[0].rate = 2.5e5  # 4 s a message: alone it would take 76 s
     world.publish_all()
@@ -147,7 +147,7 @@ def test_strangers_and_digests_that_are_not_known_make_no_difference():
 # --- sets ----------------------------------------------------------------------------------------
 
 
-def test_a_set_is_the_same_bytes_whoever_makes_it_and_is_read_by_all():
+def test_a_set_is_the_same_bytes_whichever_member_makes_it_and_is_read_by_all():
     world = GatherWorld(4, 1)
     announced = [
         world.terms.announce(m.identity, bytes([i]) * 32) for i, m in enumerate(world.members)

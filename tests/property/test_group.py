@@ -21,7 +21,7 @@ def survive(n, seed, **kwargs):
     return world
 
 
-def test_without_deaths_everybody_has_the_weighted_mean_of_all_after_a_few_trips():
+def test_without_deaths_every_member_has_the_weighted_mean_of_all_after_a_few_trips():
     for n in (2, 3, 4, 8, 16):
         world = survive(n, 1, n_pieces=16)
         assert all(len(m.outcome.contributors) == n for m in world.members)
@@ -77,7 +77,7 @@ def drop_control_messages(world, share):
     world.send = lossy
 
 
-def test_who_comes_late_is_waited_for_and_who_never_comes_is_not():
+def test_a_late_member_is_waited_for_and_one_that_never_comes_is_not():
     world = GroupWorld(4, 3)
     world.begin(at=lambda number: 2.0 * (number == 3))
     world.run()
@@ -92,7 +92,7 @@ def test_who_comes_late_is_waited_for_and_who_never_comes_is_not():
     assert all(len(m.outcome.contributors) == 3 for m in world.members[:3])
 
 
-def test_members_who_do_not_know_of_all_others_meet_in_what_they_have_in_common():
+def test_members_that_do_not_know_of_all_others_meet_in_what_they_have_in_common():
     world = GroupWorld(5, 4)
     world.begin(members=lambda number, ids: ids[:4] if number == 0 else ids)
     world.run()
@@ -203,7 +203,7 @@ def test_hashes_that_differ_are_not_applied_anywhere():
     for member in world.members:
         assert isinstance(member.outcome, events.Abort)
         assert member.outcome.why.startswith("the hashes of the mean differ") or (
-            member.outcome.why == "nobody else is left"
+            member.outcome.why == "no other member is left"
         )
 
 
@@ -217,12 +217,12 @@ def test_a_member_that_fails_leaves_the_others_to_it():
     assert len({m.outcome.result for m in others}) == 1
 
 
-def test_nobody_else_there():
+def test_no_other_member_there():
     core = GroupCore(GroupWorld(1, 0).members[0].peer_id)
     core.handle(events.Begin(GID, (), 4, 1.0, 5.0, 5.0), 0.0)
     (abort,) = core.poll_effects()
-    assert (abort.why, abort.in_doubt) == ("nobody else is there", False)
-    assert core.statistics().aborted_total == {"nobody else is there": 1}
+    assert (abort.why, abort.in_doubt) == ("no other member is there", False)
+    assert core.statistics().aborted_total == {"no other member is there": 1}
     # Nobody was told anything yet: it may begin again, and a run of which a view was told not.
     assert core.may_begin(GID)
     world = survive(2, 1)
@@ -315,7 +315,7 @@ def test_honest_weights_of_nodes_of_unequal_speed_are_not_touched():
     world.check()
 
 
-def test_where_all_know_the_weights_nobody_can_say_otherwise():
+def test_where_all_know_the_weights_no_member_can_say_otherwise():
     world = GroupWorld(3, 1)
     ids, agreed = tuple(m.peer_id for m in world.members), (1.0, 100.0, 3.0)
     for number, member in enumerate(world.members):
@@ -392,7 +392,7 @@ def test_runs_are_bounded_and_outcomes_are_forgotten():
     assert core.statistics().outcomes_kept == GROUP_OUTCOMES_MAX
 
 
-def test_whoever_still_asks_is_told_the_outcome():
+def test_a_member_that_still_asks_is_told_the_outcome():
     world = survive(3, 7)
     one, two, _ = world.members
     flush = wire.Flush(GID, view=(one.peer_id, two.peer_id), prepared=())

@@ -146,7 +146,7 @@ def test_a_pcp_request_is_laid_out_as_in_the_rfc(
 
 
 @given(st.binary(min_size=12, max_size=12).filter(lambda nonce: nonce != NONCE))
-def test_without_the_nonce_nobody_answers_for_the_router(nonce: bytes) -> None:
+def test_without_the_nonce_no_other_answers_for_the_router(nonce: bytes) -> None:
     forged = pcp_answer(IPv4Address("6.6.6.6"), 7337, 3600, nonce=nonce)
     with pytest.raises(MalformedMessage, match="another request"):
         pcp.decode_pcp_map(forged, NONCE, 7337)

@@ -10,7 +10,7 @@ from tests.property.models.shard_world import ShardWorld
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_every_shard_of_an_epoch_is_trained_once_and_by_nobody_in_parallel(seed: int) -> None:
+def test_every_shard_of_an_epoch_is_trained_once_and_never_in_parallel(seed: int) -> None:
     swarm = ShardWorld(8, seed)
     swarm.run(60.0)
     assert not list(swarm.overlaps())
@@ -29,7 +29,7 @@ def test_shards_shorter_than_the_news_need_the_time_to_settle(
     assert (not list(swarm.overlaps())) == is_clean
 
 
-def test_after_the_first_claims_have_settled_nobody_waits_for_a_shard() -> None:
+def test_after_the_first_claims_have_settled_no_member_waits_for_a_shard() -> None:
     swarm = ShardWorld(8, 5)
     swarm.run(10.0)
     before = {peer: node.idle_s for peer, node in swarm.nodes.items()}
@@ -55,7 +55,7 @@ def test_the_unfinished_shard_of_a_dead_peer_is_taken_over(seed: int) -> None:
     assert not list(swarm.overlaps())
 
 
-def test_a_newcomer_gets_work_and_takes_nobody_elses() -> None:
+def test_a_newcomer_gets_work_and_takes_no_others() -> None:
     swarm = ShardWorld(7, 1)
     swarm.run(10.0)
     newcomer = swarm.join()
@@ -77,7 +77,7 @@ def test_a_peer_that_starts_again_says_again_what_it_had_trained() -> None:
     assert set(swarm.whole(0).values()) == {1}
 
 
-def test_a_slow_peer_holds_nobody_up() -> None:
+def test_a_slow_peer_holds_no_other_up() -> None:
     swarm = ShardWorld(4, 3, n_shards=8, shard_s=(2.2, 2.6))
     slow = swarm.world.ids[0]
     swarm.nodes[slow].shard_s = 400.0

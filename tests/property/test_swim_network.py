@@ -30,7 +30,7 @@ def with_pauses(net: SwimNetwork, seconds: float, pause_s_max: float) -> None:
     net.run(seconds)
 
 
-def test_in_calm_nobody_is_declared_dead_for_an_hour() -> None:
+def test_in_calm_no_member_is_declared_dead_for_an_hour() -> None:
     net = settled(50, seed=1)
     net.run(3600.0)
     assert net.probes() > 80_000
@@ -39,7 +39,7 @@ def test_in_calm_nobody_is_declared_dead_for_an_hour() -> None:
     assert net.agree()
 
 
-def test_short_pauses_kill_hardly_anybody() -> None:
+def test_short_pauses_kill_hardly_any_member() -> None:
     """Shorter than a suspicion: only where a refutation is late too, once in 60,000 probes."""
     net = settled(50, seed=2)
     with_pauses(net, 600.0, pause_s_max=6.0)
@@ -98,7 +98,7 @@ def test_who_leaves_is_known_to_have_left() -> None:
 
 
 @pytest.mark.parametrize(("loss", "share_max"), [(0.1, 0.0), (0.25, 0.01)])
-def test_lost_messages_kill_hardly_anybody(loss: float, share_max: float) -> None:
+def test_lost_messages_kill_hardly_any_member(loss: float, share_max: float) -> None:
     net = SwimNetwork(30, seed=9, loss=loss)
     net.run(300.0)
     assert len(net.deaths) <= net.probes() * share_max

@@ -48,7 +48,7 @@ def tracked_files() -> list[Path]:
     return [ROOT / name for name in listed.stdout.decode().split("\0") if name]
 
 
-def test_nothing_here_installs_the_package_of_somebody_else() -> None:
+def test_nothing_here_installs_the_package_of_another_project() -> None:
     found = []
     for path in tracked_files():
         text = path.read_bytes().decode("utf-8", "replace") if path.exists() else ""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
+from tests.tidy.test_tidy import TESTS, sources_in, text_of
 
 PLACES = ("README.md", "docs", "proto", "swarmnode")
 GLOSSARY = ROOT / "docs" / "development.md"
@@ -32,12 +33,24 @@ OLD = {
     "finder": "rendezvous",
     "seek": "lookup",
 }
+# Words for a person whom the reader cannot know: a party of the protocol has a name.
+UNNAMED = {
+    "whoever": "the peer, node, member or caller that",
+    "nobody": "no peer, no node, no member",
+    "somebody": "a peer, a node, a member; a person",
+    "anybody": "any peer, any node, any member",
+    "everybody": "all, every peer, every node, every member",
+}
+# What still has them: the rooms of the daemon, and pages that are made from its messages.
+UNNAMED_LEFT = ("swarmnode/daemon/", "docs/reference.md", "docs/error-index.md")
+# A quoted message of the daemon.
+UNNAMED_ALLOWED = {"docs/errors.md": ("nobody gave the manifest of swarm",)}
 # A path's beginning, and what is allowed in it: with the reason.
 ALLOWED: dict[str, tuple[str, ...]] = {
     # Bytes on the wire, and on the worker's socket; the same as a metric's label.
     "": ("no-wish", "drop-wish", 'tag="wish"'),
     # What Python calls it.
-    "swarmnode/tooling/runtime_lines.py": ("A finder",),
+    "swarmnode/tooling/house.py": ("A finder",),
     "swarmnode/tasks/installed.py": ("PathFinder",),
     "swarmnode/api/process.py": (".seek(", "SEEK_END"),
     "swarmnode/cli/doctor/support_bundle.py": (".seek(", "SEEK_END"),
@@ -54,6 +67,11 @@ PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 def old_words(text: str) -> list[str]:
     """Return the words of a text, and of its names, that have been replaced."""
     return [part for part in PART.findall(text) if part.lower() in OLD]
+
+
+def unnamed_parties(text: str) -> list[str]:
+    """Return the words of a text, and of its names, that leave open which party is meant."""
+    return [part for part in PART.findall(text) if part.lower() in UNNAMED]
 
 
 def without_allowed(path: str, text: str) -> str:
@@ -83,6 +101,39 @@ def test_words_that_were_replaced_do_not_come_back() -> None:
                 f"{path}:{number}: {old} is now: {OLD[old.lower()]}"
                 for old in old_words(without_allowed(path, line))
             ]
+    assert found == []
+
+
+def test_each_party_is_named() -> None:
+    found = []
+    for path in tracked_files():
+        file = ROOT / path
+        if path.startswith(UNNAMED_LEFT) or file.suffix not in SUFFIXES or not file.exists():
+            continue
+        text = file.read_text("utf-8")
+        for allowed in UNNAMED_ALLOWED.get(path, ()):
+            assert allowed in text
+            text = text.replace(allowed, "")
+        found += [
+            f"{path}:{number}: {word}: {UNNAMED[word.lower()]}"
+            for number, line in enumerate(text.split("\n"), 1)
+            for word in unnamed_parties(line)
+        ]
+    assert found == []
+
+
+@pytest.mark.parametrize("text", ["is told Nobody", "_dial_nobody", "EVERYBODY", "whoever asks"])
+def test_an_unnamed_party_is_seen(text: str) -> None:
+    assert len(unnamed_parties(text)) == 1
+
+
+def test_names_of_tests_name_each_party() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sources_in(TESTS)
+        for name in re.findall(r"^(?:async )?def (test_\w+)", text_of(path), re.MULTILINE)
+        if unnamed_parties(name)
+    ]
     assert found == []
 
 

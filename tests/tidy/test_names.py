@@ -264,7 +264,7 @@ def test_what_is_twice_is_noticed() -> None:
     assert repeated(made) == ["swarmnode.a: X in one, two"]
 
 
-def test_what_nobody_uses_is_noticed() -> None:
+def test_what_is_not_used_is_noticed() -> None:
     user = """
 from swarmnode import whole
 from swarmnode.one import used, Used

@@ -119,7 +119,7 @@ def test_nothing_is_left_for_later() -> None:
     assert not found, "do it now, or say in the docs that it is not done"
 
 
-def test_nobody_sleeps_on_the_wall_clock() -> None:
+def test_no_test_sleeps_on_the_wall_clock() -> None:
     found = [
         where(path, node)
         for path in sources_with("sleep")

@@ -63,4 +63,4 @@ def test_huge_values_are_said_to_be_refused(page: str, figures: dict[str, str]) 
 
 
 def test_dials_told_by_members_are_excepted_where_requests_are_safe(page: str) -> None:
-    assert "Nobody aims what answers a request at a third party" in page
+    assert "No peer aims what answers a request at a third party" in page

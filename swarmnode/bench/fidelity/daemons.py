@@ -134,7 +134,7 @@ class _Swarm:
         link = await self._create()
         try:
             for node in self.nodes:
-                # Whoever creates a swarm remembers the folder; here it only names the rules.
+                # The creator of a swarm remembers the folder; here it only names the rules.
                 await node.start(link, "--no-data", "--steps", str(self._plan.steps))
             together = Together(self.nodes)
             self.took_s = await together.train(self._plan.deadline_s)

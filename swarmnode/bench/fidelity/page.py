@@ -20,7 +20,7 @@ from swarmnode.errors import ConfigError
 from swarmnode.store.files import write_atomic
 
 _DATA_NAME = "findings.json"
-_MODE = 0o644  # it is for everybody to read
+_MODE = 0o644  # every user may read it
 _HEAD = """\
 # Fidelity
 

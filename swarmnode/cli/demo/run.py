@@ -124,7 +124,7 @@ class DemoRun:
             await self._wait_until_training(self.nodes[:-1])
             self._view.say(f"{len(self.nodes) - 1} nodes train together; one more joins later")
             await self._train()
-            await self._wait_until_training(self.nodes)  # whoever came back just now
+            await self._wait_until_training(self.nodes)  # and the node that came back just now
             await self._save()
             await self._leave()
         finally:
@@ -162,7 +162,7 @@ class DemoRun:
         joined_s: float | None = None
         restarted_s: float | None = None
         is_killed = False
-        # On a slow machine whoever was killed late may need longer than is left to come back.
+        # On a slow machine a node that was killed late may need longer than is left to come back.
         while (elapsed_s := trio.current_time() - begin) < total_s or (
             self.rejoined_s is None and elapsed_s < total_s + _COME_BACK_S
         ):

@@ -38,7 +38,7 @@ class LiveView:
         click.echo(text, err=self._to_stderr)
 
     def show(self, elapsed_s: float, total_s: float, rows: Sequence[Row]) -> None:
-        """Show how far everybody is."""
+        """Show how far each node is."""
         if self._is_terminal:
             self._redraw(_table(elapsed_s, total_s, rows))
         elif elapsed_s >= self._next_line_s:

@@ -31,7 +31,7 @@ _FSYNC_S = (0.05, 1.0)
 _FSYNCS = 5
 _SKEW_S = (60.0, limits.CLOCK_ALARM_S)
 _FILES_MIN = 1024
-_TIME_ERROR = 5  # of adjtimex(2): nobody sets this clock
+_TIME_ERROR = 5  # of adjtimex(2): the clock is not synchronised
 _ANSWER_S = 3.0
 
 
@@ -86,7 +86,7 @@ def check_config(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Iterat
 
 
 def check_home(paths: Paths) -> Iterator[Finding]:
-    """Whether the home is this user's, and nobody else's."""
+    """Whether the home is this user's, and no other's."""
     home = paths.home
     if not home.exists():
         yield Finding("home", "OK", f"{home} is not there yet: the first `join` makes it")
@@ -114,19 +114,28 @@ def check_home(paths: Paths) -> Iterator[Finding]:
 def check_disk(paths: Paths) -> Iterator[Finding]:
     """How much room there is, and how long it takes until a write is durable."""
     folder = _existing(paths.home)
-    free = shutil.disk_usage(folder).free
-    yield _measured(
-        Finding("disk", "OK", f"{free / _GIB:.1f} GiB free at {folder}"),
-        -free,
-        [-value for value in _DISK_FREE_BYTES],
-        "Free some space: a snapshot takes about 12 bytes for each parameter.",
-    )
+    yield check_room(folder, shutil.disk_usage(folder).free)
     try:
         fsync_s = _fsync_s(folder)
     except OSError as error:
         yield Finding("fsync", "FAIL", f"cannot write in {folder}: {error.strerror}", "Free it.")
         return
-    yield _measured(
+    yield check_fsync(fsync_s)
+
+
+def check_room(folder: Path, free_bytes: int) -> Finding:
+    """Return whether so much room on the disk of ``folder`` is enough."""
+    return _measured(
+        Finding("disk", "OK", f"{free_bytes / _GIB:.1f} GiB free at {folder}"),
+        -free_bytes,
+        [-value for value in _DISK_FREE_BYTES],
+        "Free some space: a snapshot takes about 12 bytes for each parameter.",
+    )
+
+
+def check_fsync(fsync_s: float) -> Finding:
+    """Return whether a durable write that takes so long is quick enough."""
+    return _measured(
         Finding("fsync", "OK", f"{fsync_s * 1e3:.1f} ms, the median of {_FSYNCS}"),
         fsync_s,
         _FSYNC_S,
@@ -167,8 +176,11 @@ def check_memory(meminfo: Path = Path("/proc/meminfo")) -> Iterator[Finding]:
     )
 
 
-def check_clock(status: Mapping[str, Any] | None) -> Iterator[Finding]:
-    """Whether somebody sets the clock, and what the neighbours of a running node say of it."""
+def check_clock(status: Mapping[str, Any] | None, state: int | None) -> Iterator[Finding]:
+    """Whether the clock is synchronised, and what the neighbours of a running node say of it.
+
+    ``state``: of :func:`clock_state`.
+    """
     skew_s = (status or {}).get("clock_skew_s")
     if skew_s is not None:
         said = f"{abs(skew_s):.1f} s {'behind' if skew_s > 0 else 'ahead of'} the neighbours"
@@ -176,17 +188,16 @@ def check_clock(status: Mapping[str, Any] | None) -> Iterator[Finding]:
             Finding("clock", "OK", said), abs(skew_s), _SKEW_S, "Set the clock of this machine."
         )
         return
-    state = _adjtimex()
     if state is None:
-        yield Finding("clock", "OK", "this system does not say who sets it")
+        yield Finding("clock", "OK", "this system does not say whether it is set")
     elif state == _TIME_ERROR:
         advice = "Run `timedatectl set-ntp true`, or install chrony; an hour off is too much."
-        yield Finding("clock", "WARN", "nobody synchronises it", advice)
+        yield Finding("clock", "WARN", "it is not synchronised", advice)
     else:
         yield Finding("clock", "OK", "synchronised")
 
 
-def _adjtimex() -> int | None:
+def clock_state() -> int | None:
     """Return the state of the kernel's clock, None where it cannot be asked."""
     if sys.platform != "linux":
         return None
@@ -229,22 +240,33 @@ def _bound(check: str, host: str | None, port: int, kind: str, number: int) -> F
     return Finding(check, "OK", f"{kind} {port} is free")
 
 
-def check_limits() -> Iterator[Finding]:
-    """What this user's processes may take."""
+class ProcessLimits(NamedTuple):
+    """What a process of this user may take, None without a bound."""
+
+    files: int | None
+    memory_bytes: int | None
+
+
+def process_limits() -> ProcessLimits | None:
+    """Return those of this process, None where the system has none."""
     try:
         import resource
     except ImportError:
-        return
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    memory, _ = resource.getrlimit(resource.RLIMIT_AS)
-    said = f"{files} open files"
-    if memory != resource.RLIM_INFINITY:
+        return None
+    soft = [resource.getrlimit(each)[0] for each in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS)]
+    return ProcessLimits(*(None if each == resource.RLIM_INFINITY else each for each in soft))
+
+
+def check_limits(allowed: ProcessLimits) -> Finding:
+    """Return whether these are enough."""
+    files, memory = allowed
+    said = "any number of open files" if files is None else f"{files} open files"
+    if memory is not None:
         advice = "Torch reserves far more than it uses: run `ulimit -v unlimited` before."
-        yield Finding("limits", "WARN", f"{said}, {memory / _GIB:.1f} GiB address space", advice)
-    elif files != resource.RLIM_INFINITY and files < _FILES_MIN:
-        yield Finding("limits", "WARN", said, f"Run `ulimit -n {_FILES_MIN}` before.")
-    else:
-        yield Finding("limits", "OK", said)
+        return Finding("limits", "WARN", f"{said}, {memory / _GIB:.1f} GiB address space", advice)
+    if files is not None and files < _FILES_MIN:
+        return Finding("limits", "WARN", said, f"Run `ulimit -n {_FILES_MIN}` before.")
+    return Finding("limits", "OK", said)
 
 
 def check_node(paths: Paths) -> tuple[Finding, dict[str, Any] | None]:

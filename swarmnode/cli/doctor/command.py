@@ -51,11 +51,13 @@ def examine(home: Path | None, *, with_torch: bool) -> Iterator[Finding]:
     yield node
     yield from doctor_checks.check_disk(paths)
     yield from doctor_checks.check_memory()
-    yield from doctor_checks.check_clock(status)
+    yield from doctor_checks.check_clock(status, doctor_checks.clock_state())
     config = _config(flags)
     if config is not None:
         yield from doctor_checks.check_ports(config, is_running=status is not None)
-    yield from doctor_checks.check_limits()
+    allowed = doctor_checks.process_limits()
+    if allowed is not None:
+        yield doctor_checks.check_limits(allowed)
     if with_torch:
         yield from check_torch(config)
 

@@ -292,7 +292,7 @@ def finalize(merge: str, out: Path | None, home: Path | None, as_json: bool) -> 
 
 
 def ask_for_merge(client: ControlClient, rule: str) -> dict[str, Any]:
-    """Return the fields of ``daemon/exchange/merge/finalize.py``. Raises SwarmNodeError."""
+    """Return the fields of ``daemon/collective/finalize.py``. Raises SwarmNodeError."""
     path = f"/finalize?merge={rule}"
     found: dict[str, Any] = client.post(path, deadline_s=limits.FINALIZE_DEADLINE_S)
     return found

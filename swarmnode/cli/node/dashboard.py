@@ -20,7 +20,7 @@ from swarmnode.errors import SwarmNodeError
 def dashboard(in_browser: bool, home: Path | None, as_json: bool) -> None:
     """Print where the page about the running node is, or open it.
 
-    The part after # lets whoever opens it pause the node, until the node is started again: do
+    The part after # lets each reader pause the node, until the node is started again: do
     not pass it on.
     """
     where = client_for(home).get("/dashboard")

@@ -95,10 +95,11 @@ class Screen:
 
     def _frame(self, lines: int | None) -> RenderableType:
         seen, node = self._overview, self._overview["node"]
+        problems = [_line(text, "bold red") for text in (node["alarm"], self._said) if text]
         n_members = len(seen["members"])
         if lines is not None:
-            n_members = max(_MEMBERS_LINES_MIN, lines - _AROUND_LINES - _CHART_LINES)
-        problems = [_line(text, "bold red") for text in (node["alarm"], self._said) if text]
+            room = max(_MEMBERS_LINES_MIN, lines - _AROUND_LINES - _CHART_LINES)
+            n_members = room - len(problems)
         return Group(
             _title(node, self._console.width),
             _state(node),
@@ -106,7 +107,7 @@ class Screen:
             *_chart(self._losses, self._console.width),
             *_figures(seen),
             Text(),
-            _members(seen, n_members - len(problems), self._console.width),
+            _members(seen, n_members, self._console.width),
             Text(),
             _snapshots(seen["snapshots"]),
             _line("q quits, p pauses or goes on", "dim"),
@@ -160,7 +161,7 @@ def _chart(losses: Sequence[float | None], width: int) -> list[Text]:
     shown = list(losses)[-columns:]
     known = [value for value in shown if value is not None]
     if not known:
-        return [_line("loss of the swarm: nobody has said one yet", "dim")]
+        return [_line("loss of the swarm: no member has said one yet", "dim")]
     low, high = min(known), max(known)
     units = _CHART_LINES * (len(_BLOCKS) - 1)
     heights = [
@@ -218,7 +219,7 @@ def _member(member: Mapping[str, Any], all_steps: int) -> Iterator[Text]:
 
 def _snapshots(snapshots: Sequence[Mapping[str, Any]]) -> Text:
     if not snapshots:
-        return _line("snapshots: nobody says to hold one", "dim")
+        return _line("snapshots: no member says that it holds one", "dim")
     said = (f"step {each['step']:,} held by {each['n_holders']}" for each in snapshots)
     return _line("snapshots: " + "; ".join(said))
 

@@ -1,4 +1,4 @@
-"""Verbs of whoever owns the machine: pause, resume, finish, and what holds. Loads nothing heavy."""
+"""Verbs of the machine's owner: pause, resume, finish, and what holds. Loads nothing heavy."""
 
 from __future__ import annotations
 

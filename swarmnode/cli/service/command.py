@@ -184,7 +184,7 @@ class _Scope:
         """
         if not self.is_system:
             return
-        from swarmnode.cli.service.access import service_user, why_unreadable
+        from swarmnode.cli.service.files import service_user, why_unreadable
 
         why = why_unreadable(home, service_user())
         if why and is_for_now:
@@ -236,7 +236,7 @@ def _check_free(plan: Plan) -> None:
 
 
 def _save_link(link: Any, home: Path) -> None:
-    """Keep the link where the service finds it by name: unit files are for everybody to read."""
+    """Keep the link where the service finds it by name: every user can read unit files."""
     from swarmnode.store.swarms import save_link
 
     paths = Paths(home)

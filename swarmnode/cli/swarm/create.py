@@ -6,6 +6,8 @@ import json
 import os
 import secrets
 import shlex
+import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,6 @@ from swarmnode.cli.options import (
     json_option,
     node_options,
 )
-from swarmnode.cli.progress import Progress
 from swarmnode.cli.swarm.recipe import make_recipe, parse_settings, recipe_words
 from swarmnode.config import NodeConfig, Paths, load_config
 from swarmnode.errors import ConfigError, Refused
@@ -38,6 +39,9 @@ _SECONDS_PER_DAY = 86_400
 _BYTES_PER_PARAMETER = 2 * 4
 _GB = 1e9
 _LARGE_NUMEL = 10_000_000  # building so many takes seconds, on a busy machine a minute
+_TICK_S = 0.5
+_LINE_EVERY_S = 5.0  # where lines stay, in a log
+_CLEAR = "\r\x1b[K"
 _SHOWN = (
     "task",
     "config",
@@ -65,7 +69,7 @@ _SHOWN = (
     default="matching",
     show_default=True,
     metavar="NAME|FILE",
-    help="Who meets whom: anybody (matching), a graph such as ring, or a file of edges.",
+    help="Which nodes meet: any two (matching), a graph such as ring, or a file of edges.",
 )
 @click.option(
     "--set",
@@ -96,7 +100,7 @@ _SHOWN = (
 @click.option(
     "--own-data",
     is_flag=True,
-    help="Each member is meant to train on data of its own: nobody is warned of a difference.",
+    help="Each member is meant to train on data of its own: no member is warned of a difference.",
 )
 @click.option("--expires-days", type=click.IntRange(1, 36_500), help="Refuse newcomers after that.")
 @click.option("--closed", is_flag=True, help="Only who has an invite may join.")
@@ -125,7 +129,7 @@ def create(
 ) -> None:
     """Create the swarm NAME and print the one link that others join with.
 
-    This node then takes part with `swarmnode join NAME`, like everybody else; the swarm
+    This node then takes part with `swarmnode join NAME`, like every other node; the swarm
     goes on without it.
     """
     from swarmnode.protocol.swarm import check_name
@@ -189,7 +193,7 @@ def _tell(
     if is_closed:
         flags = _given_flags([("--home", str(home or ""))])
         invite = ["swarmnode", "invite", "create", name, *flags]
-        click.echo(f"others need an invite, this link alone lets nobody in: {shlex.join(invite)}")
+        click.echo(f"others need an invite, this link alone admits no node: {shlex.join(invite)}")
     else:
         click.echo(f"others: swarmnode join '{link}'")
 
@@ -214,13 +218,13 @@ def _say_how_many(described: dict[str, Any]) -> None:
     if described["members_max"]:
         click.echo(
             f"note: at most {described['members_max']} members take part in"
-            f" {described['strategy']}: whoever comes after them trains beside;"
+            f" {described['strategy']}: later ones train beside;"
             " for more choose one that meets in pairs"
         )
 
 
 def _warn_if_private(link: str) -> None:
-    """Somebody who passes the link on should not have to find out by others' failures."""
+    """A person who passes the link on should not have to find out by others' failures."""
     import ipaddress
 
     from swarmnode.config import parse_host_port
@@ -279,7 +283,7 @@ def _describe(
 
 
 def check_memory_for(task: str, numel: int, memory: MainMemory | None) -> None:
-    """Refuse to build a model for which the memory will not do; 0 is a size that nobody knows.
+    """Refuse to build a model for which the memory will not do; 0: the size is not known.
 
     Raises:
         Refused: with what is needed and what is there.
@@ -319,7 +323,7 @@ def write_swarm(
     recipe: Recipe | None = None,
 ) -> tuple[str, str]:
     """Sign and write a manifest of what was ``described``; return the link and this node's id."""
-    from swarmnode.daemon.nat.reach import reachable_addresses
+    from swarmnode.daemon.transport.reach import reachable_addresses
     from swarmnode.limits import BOOTSTRAP_HINTS_MAX
     from swarmnode.protocol.swarm import Hint, SwarmLink, sign_manifest
     from swarmnode.store.files import write_atomic
@@ -367,3 +371,52 @@ def write_swarm(
     # The manifest comes last: without it the name is still free for another try.
     write_atomic(paths.swarm(name).manifest, encode_record(sign_manifest(manifest, swarm)))
     return str(link), str(node.peer_id)
+
+
+class Progress:
+    """Say on standard error what goes on, and for how long. Owns: a thread.
+
+    It is one line on a terminal, now and then one elsewhere.
+    """
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        self._is_quiet = is_quiet
+        self._is_terminal = sys.stderr.isatty()
+        self._words = ""
+        self._says_lines = False  # where it is no terminal: once something long has begun
+        self._began_s = time.monotonic()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._tick, name="progress", daemon=True)
+
+    def show(self, words: str, *, is_long: bool) -> None:
+        """From now on it is doing this; ``is_long``: it is known to take a while."""
+        self._words = words
+        self._says_lines = self._says_lines or is_long
+        if self._is_terminal or is_long:
+            self._print()
+
+    def __enter__(self) -> Progress:
+        if not self._is_quiet:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        if self._is_quiet:
+            return
+        self._thread.join()
+        if self._is_terminal:
+            print(_CLEAR, end="", file=sys.stderr, flush=True)
+
+    def _tick(self) -> None:
+        while not self._is_over.wait(_TICK_S if self._is_terminal else _LINE_EVERY_S):
+            self._print()
+
+    def _print(self) -> None:
+        if self._is_quiet or not (self._words and (self._is_terminal or self._says_lines)):
+            return
+        line = f"swarmnode: {self._words}, {time.monotonic() - self._began_s:.0f} s"
+        if self._is_terminal:
+            print(f"{_CLEAR}{line}", end="", file=sys.stderr, flush=True)
+        else:
+            print(line, file=sys.stderr, flush=True)

@@ -33,7 +33,7 @@ def extend(name: str, tokens: str, home: Path | None, as_json: bool) -> None:
     The machine that created the swarm has the key for it. The new target is passed on by the
     members; a swarm that was finished goes on, and its learning rate rises once more.
     """
-    from swarmnode.daemon.membership.target import TargetKeeper
+    from swarmnode.daemon.membership.progress import TargetKeeper
     from swarmnode.ipc.lr_schedule import is_decayed
     from swarmnode.protocol.extension import sign_extension
     from swarmnode.protocol.swarm import check_name
@@ -58,7 +58,7 @@ def extend(name: str, tokens: str, home: Path | None, as_json: bool) -> None:
     before = keeper.horizon
     progress = _progress(paths, name)
     if progress is None:
-        resumed = before.target_tokens  # nobody to ask: it may be finished
+        resumed = before.target_tokens  # no node to ask: it may be finished
     else:
         # With its first target a larger swarm takes larger steps; they, too, are warmed up to.
         is_first = not before.target_tokens and recipe.members_exponent > 0

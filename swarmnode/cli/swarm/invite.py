@@ -34,7 +34,7 @@ from swarmnode.store.swarms import read_manifest, resolve_link
 from swarmnode.wire.admission import INVITE_ID_BYTES, InviteCertificate, Revocations, Role
 from swarmnode.wire.packing import decode_record
 
-# An invite renews its members while it lasts: once a year somebody should think about it.
+# An invite renews its members while it lasts: once a year its owner should think about it.
 _INVITE_DAYS_MAX = 366
 
 _UNITS_S = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -78,7 +78,7 @@ def invite() -> None:
     metavar="TIME",
     default="7d",
     show_default=True,
-    help="Nobody joins or renews after that: 90m, 12h, 7d, 4w. Members stay at most 30 days more.",
+    help="No node joins or renews after that: 90m, 12h, 7d, 4w. Members stay at most 30 days more.",
 )
 @click.option(
     "--role",
@@ -95,7 +95,7 @@ def create(name: str, uses: int, life_s: int, role: Role, home: Path | None, as_
     swarm = _swarm_key(name, paths)
     if read_manifest(name, paths).admission != "closed":
         raise Refused(
-            f"swarm {name!r} is open: whoever has its link may join without an invite;"
+            f"swarm {name!r} is open: every node with its link may join without an invite;"
             " `swarmnode create --closed` makes a swarm that wants one"
         )
     now = time.time()
@@ -113,7 +113,7 @@ def create(name: str, uses: int, life_s: int, role: Role, home: Path | None, as_
         f" {_date(made.certificate.not_after)}"
     )
     click.echo(f"\n  {link}\n")
-    click.echo("this link is a secret: whoever reads it can join in another's place")
+    click.echo("this link is a secret: every reader can join in another's place")
     click.echo(f"they: swarmnode join '{link}'")
     click.echo(f"to take it back: swarmnode invite revoke {name} {text}")
 
@@ -172,8 +172,8 @@ def revoke(name: str, invite: str, home: Path | None, as_json: bool) -> None:
         print_json({"invite": encode_base32(key), "name": name, **facts})
         return
     click.echo(
-        f"revoked invite {encode_base32(key)}: nobody joins with it any more, and who did is no"
-        f" member once the news has come; {len(revocations.revoked)} invite(s) are revoked now"
+        f"revoked invite {encode_base32(key)}: no node joins with it any more, and one that did is"
+        f" no member once the news has come; {len(revocations.revoked)} invite(s) are revoked now"
     )
 
 

@@ -41,7 +41,7 @@ from swarmnode.store.training_data import TrainingData, load_training_data
 if TYPE_CHECKING:
     from swarmnode.protocol.swarm import SwarmLink
 
-# `join NAME` waits for somebody who was just restarted: a service manager takes up to ten seconds,
+# `join NAME` waits for a node that was just restarted: a service manager takes up to ten seconds,
 # a node some more, and a person who sees what is waited for stays so long.
 _LOOKUP_WAIT_S = 30.0
 
@@ -116,7 +116,7 @@ def choose_data(
     default=_LOOKUP_WAIT_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long to look for a NAME that nobody knows yet: a member may be starting.",
+    help="How long to look for a NAME that no node knows yet: a member may be starting.",
 )
 @click.option("--steps", type=click.IntRange(min=1), help="Stop training after this many steps.")
 @json_option
@@ -185,12 +185,18 @@ def _find(
     may_ask: bool,
     wait_s: float,
 ) -> SwarmLink:
-    from swarmnode.cli.swarm.lookup import resolve, somebody_sits_there
+    from swarmnode.cli.swarm.named import is_interactive, known_here
 
-    may_ask = may_ask and somebody_sits_there()
-    # A daemon of this home would not let another one start here: there is no point in asking it.
-    found = resolve(link, key, config, on_event, may_ask=may_ask, asks_daemon=False, wait_s=wait_s)
-    _check_somebody_to_ask(config, has_peers=bool(found.hints), name=found.name)
+    found = known_here(link, key, config, on_event)
+    if found is None:
+        from swarmnode.cli.swarm.lookup import look_up  # with most of the network
+
+        may_ask = may_ask and is_interactive()
+        # A daemon of this home would not let another one start here: it is not asked.
+        found = look_up(
+            link, key, config, on_event, may_ask=may_ask, asks_daemon=False, wait_s=wait_s
+        )
+    _check_has_peer_to_ask(config, has_peers=bool(found.hints), name=found.name)
     return found
 
 
@@ -214,8 +220,8 @@ def _train(
     run_daemon(config, found, training, on_event=on_event)
 
 
-def _check_somebody_to_ask(config: NodeConfig, *, has_peers: bool, name: str) -> None:
-    """Say at once what would else come out after a minute: that nobody can be found."""
+def _check_has_peer_to_ask(config: NodeConfig, *, has_peers: bool, name: str) -> None:
+    """Say at once what would else come out after a minute: that no peer can be found."""
     has_manifest = config.paths.swarm(name).manifest.exists()
     others = config.lan or config.bootstrap or config.paths.contacts.exists()
     if not (has_peers or has_manifest or others):
@@ -236,7 +242,7 @@ def teller(config: NodeConfig, *, as_json: bool) -> Callable[[str], None]:
     def tell(text: str) -> None:
         if config.log_file:
             logger.info(text)
-        # Whether anybody reads it or not: a closed terminal must not end the training.
+        # Whether it is read or not: a closed terminal must not end the training.
         if is_shown and as_json:
             say(json.dumps({"event": text}))
         elif is_shown and config.log_format == "json":

@@ -130,5 +130,5 @@ def _notes(found: Found, home: Path | None) -> list[str]:
     if found.is_closed:
         flags = ["--home", str(home)] if home else []
         command = shlex.join(["swarmnode", "invite", "create", found.link.name, *flags])
-        notes.append(f"this link alone lets nobody in, the swarm is closed: {command}")
+        notes.append(f"this link alone admits no node, the swarm is closed: {command}")
     return notes

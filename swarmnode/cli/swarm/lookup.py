@@ -1,9 +1,7 @@
-"""From what a person names to a swarm: a link, a name of this home, a name of the network."""
+"""Looks for swarms in the network, and lets a person choose one of several."""
 
 from __future__ import annotations
 
-import re
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -15,27 +13,29 @@ import msgspec
 import trio
 
 from swarmnode import limits
+from swarmnode.cli.swarm.named import (
+    KEY_LETTERS_MIN,
+    KEY_LETTERS_SHOWN,
+    can_ask,
+    check_key,
+    known_here,
+)
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.discovery.composition import Visitor, visit
 from swarmnode.daemon.discovery.lookup import Findings, FoundSwarm, check_names, in_words
-from swarmnode.daemon.nat.reach import reachable_addresses
+from swarmnode.daemon.transport.reach import reachable_addresses
 from swarmnode.env import real_env
 from swarmnode.errors import ConfigError, NotRunning, Refused, SwarmNodeError, one_error
-from swarmnode.ids import PUBLIC_KEY_BYTES, PeerId, decode_base32, encode_base32
+from swarmnode.ids import PeerId
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.processes.client import ControlClient
 from swarmnode.processes.stopping import run_async
-from swarmnode.protocol.swarm import Hint, SwarmLink, cut_note
-from swarmnode.store.contacts import load_contacts
-from swarmnode.store.swarms import is_link, resolve_link, stored_link, stored_links
+from swarmnode.protocol.swarm import Hint, SwarmLink
 from swarmnode.telemetry.logs import configure_logging
 
 # Between two visits, each of which takes seconds itself.
 _LOOKUP_AGAIN_S = 1.0
 
-KEY_LETTERS_MIN = 8
-KEY_LETTERS_SHOWN = 12
-_KEY_LETTERS = len(encode_base32(bytes(PUBLIC_KEY_BYTES)))
 _ANSWER_S = limits.LOOKUP_DHT_S + 2
 _SHOWN_MAX = 8  # in one line; `swarmnode swarms NAME` shows all
 _ROW = "{:>3}  {:<15} {:>9}  {:<17} {}"
@@ -51,45 +51,43 @@ def resolve(
     *,
     may_ask: bool,
     asks_daemon: bool,
+) -> SwarmLink:
+    """Return the link to the swarm that a person means, looked up if this home does not know it.
+
+    Arguments and errors are those of :func:`known_here` and of :func:`look_up`.
+    """
+    known = known_here(text, key, config, say)
+    return known or look_up(text, key, config, say, may_ask=may_ask, asks_daemon=asks_daemon)
+
+
+def look_up(
+    name: str,
+    key: str | None,
+    config: NodeConfig,
+    say: Say,
+    *,
+    may_ask: bool,
+    asks_daemon: bool,
     wait_s: float = 0.0,
 ) -> SwarmLink:
-    """Return the link to the swarm that somebody means, looked up if this home does not know it.
+    """Return the link to a swarm of that name that others know.
 
     Args:
         key: of the swarm, in base32, or at least KEY_LETTERS_MIN letters of it.
         say: told what is being done, and what was found.
-        may_ask: whether somebody sits there who can choose one of several.
+        may_ask: whether a person can be asked to choose one of several.
         asks_daemon: whether what a daemon of this home knows will do.
-        wait_s: how long a name that nobody knows is looked for: who has it may be starting.
+        wait_s: how long a name that no node knows is looked for: a member may be starting.
 
     Raises:
-        ConfigError: it is no link, no name, no key; or no such swarm was found.
-        Refused: there are several, or this home has another swarm of that name.
+        ConfigError: it is no name, no key; or no such swarm was found.
+        Refused: there are several.
     """
     wanted = check_key(key) if key else ""
-    known = resolve_link(text, config.paths) if is_link(text) else stored_link(text, config.paths)
-    if known is not None:
-        _check_has_key(known, wanted, is_given=is_link(text))
-        if is_link(text) and _can_ask(config) and (note := cut_note(text, known)):
-            say(f"{note}; looking for it elsewhere meanwhile")
-        return known
-    if len(wanted) == _KEY_LETTERS:
-        return SwarmLink(text, decode_base32(wanted, what="--key"))
-    findings = find((text,), config, say, asks_daemon=asks_daemon, key=wanted, wait_s=wait_s)
-    swarm = choose(text, wanted, findings, may_ask=may_ask)
-    say(f"found swarm {text}: {describe(swarm, time.time())}")
+    findings = find((name,), config, say, asks_daemon=asks_daemon, key=wanted, wait_s=wait_s)
+    swarm = choose(name, wanted, findings, may_ask=may_ask)
+    say(f"found swarm {name}: {describe(swarm, time.time())}")
     return swarm.link()
-
-
-def check_key(text: str) -> str:
-    """Return a key or the first letters of one. Raises ConfigError."""
-    letters = text.lower().rstrip("…")
-    if not re.fullmatch(f"[a-z2-7]{{{KEY_LETTERS_MIN},{_KEY_LETTERS}}}", letters):
-        raise ConfigError(
-            f"--key: expected {KEY_LETTERS_MIN} to {_KEY_LETTERS} letters of a swarm's key (a-z,"
-            f" 2-7), got {text[:80]!r}"
-        )
-    return letters
 
 
 def choose(name: str, wanted: str, findings: Findings, *, may_ask: bool) -> FoundSwarm:
@@ -97,7 +95,7 @@ def choose(name: str, wanted: str, findings: Findings, *, may_ask: bool) -> Foun
 
     Raises:
         ConfigError: there is none.
-        Refused: there are several, and nobody to ask which is meant.
+        Refused: there are several, and no person to ask which is meant.
     """
     named = [swarm for swarm in findings.swarms if swarm.name == name]
     if not named:
@@ -176,17 +174,10 @@ def find(
     async def look() -> Findings:
         return await _visit_once(config, say, lambda visitor: visitor.find_swarms(names))
 
-    if not _can_ask(config):
-        wait_s = 0.0  # who waits for nobody waits in vain
+    if not can_ask(config):
+        wait_s = 0.0  # there is no node to wait for
     wanted = f"a member of swarm {', '.join(names)}"
     return _run(config, lambda: look_until_found(look, names, key, wait_s, say, wanted=wanted))
-
-
-def _can_ask(config: NodeConfig) -> bool:
-    """Whether there is anybody who might answer."""
-    if config.lan or config.bootstrap or load_contacts(config.paths.contacts):
-        return True
-    return any(link.hints for link in stored_links(config.paths))
 
 
 async def look_until_found(
@@ -207,7 +198,7 @@ async def look_until_found(
             break
         if not is_said:
             say(
-                f"nobody {in_words(findings.searched)} knows {wanted} yet: waiting up to"
+                f"no node {in_words(findings.searched)} knows {wanted} yet: waiting up to"
                 f" {wait_s:.0f} s for one to come up (Ctrl-C ends that, --wait says how long)"
             )
             is_said = True
@@ -254,25 +245,6 @@ def own_node(config: NodeConfig) -> tuple[Hint, ...]:
         peer = PeerId.parse(status["peer"])
         return tuple(Hint(peer, address) for address in reachable_addresses(status["address"]))
     return ()
-
-
-def somebody_sits_there() -> bool:
-    """Whether a question would reach a person."""
-    return sys.stdin.isatty() and sys.stdout.isatty()
-
-
-def _check_has_key(link: SwarmLink, wanted: str, *, is_given: bool) -> None:
-    key = encode_base32(link.swarm_key)
-    if key.startswith(wanted):
-        return
-    if is_given:
-        raise ConfigError(
-            f"--key: the link names the key {key}, which does not start with {wanted}"
-        )
-    raise Refused(
-        f"this home already holds another swarm named {link.name!r} (key"
-        f" {key[:KEY_LETTERS_SHOWN]}…): use another --home for the one you mean"
-    )
 
 
 def _one_line(swarms: Sequence[FoundSwarm]) -> str:

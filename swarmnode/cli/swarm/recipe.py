@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from swarmnode.config import Paths
-from swarmnode.daemon.membership.target import TargetKeeper
+from swarmnode.daemon.membership.progress import TargetKeeper
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.lr_schedule import Horizon
 from swarmnode.wire.recipe import Recipe

@@ -43,7 +43,8 @@ def swarms(
     """
     flags = given(home=home and str(home), network=network, bootstrap=bootstrap, lan=lan)
     config = load_config(flags, os.environ)
-    from swarmnode.cli.swarm.lookup import KEY_LETTERS_SHOWN, age, find, members
+    from swarmnode.cli.swarm.lookup import age, find, members
+    from swarmnode.cli.swarm.named import KEY_LETTERS_SHOWN
     from swarmnode.daemon.discovery.lookup import Findings, in_words, merge
 
     own = _claims_of_home(config)

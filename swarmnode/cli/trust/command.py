@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SETTINGS_CHARACTERS_MAX = 300
 _ACCESS = {
-    "open": "whoever has the link, or finds the name, may join",
+    "open": "every node that has the link, or finds the name, may join",
     "member": "you are a member",
     "invited": "the link has an invite",
     "invite ended": "the invite in the link has ended",
@@ -59,7 +59,8 @@ def trust(
     """
     flags = given(home=home and str(home), network=network, bootstrap=bootstrap, lan=lan)
     config = load_config(flags, os.environ)
-    from swarmnode.cli.swarm.lookup import look_around, own_node, resolve, somebody_sits_there
+    from swarmnode.cli.swarm.lookup import look_around, own_node, resolve
+    from swarmnode.cli.swarm.named import is_interactive
     from swarmnode.cli.trust.costs import measure
     from swarmnode.cli.trust.report import make_report
     from swarmnode.daemon.volunteer.machine import computed
@@ -69,7 +70,7 @@ def trust(
             click.echo(f"swarmnode: {plain(text)}", err=True)
 
     asks_daemon = not (network or bootstrap or lan is not None)
-    may_ask = not as_json and somebody_sits_there()
+    may_ask = not as_json and is_interactive()
     found = resolve(link, key, config, tell, may_ask=may_ask, asks_daemon=asks_daemon)
     manifest = _stored_manifest(found, config)
     if manifest is None:

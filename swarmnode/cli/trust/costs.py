@@ -42,7 +42,7 @@ _MEMBERS_MAX = 1000
 # Starting Python and torch takes 4 s alone and 20 s on a machine that is busy; steps take 1.5 s.
 _TRIAL_S = 30.0
 _STEPS_S = 1.5
-# The machine has other things to do while a task that nobody knows is tried.
+# The machine has other things to do while an unknown task is tried.
 _MEMORY_SHARE = 0.8
 _ANSWER_BYTES_MAX = 64 * 1024
 
@@ -98,7 +98,7 @@ def _members_say(name: str, config: NodeConfig) -> Sequence[Any]:
 
 
 def step_of_members(said: Iterable[Any]) -> StepTime | None:
-    """Return the median of what members say a step takes; None if nobody says what can be."""
+    """Return the median of what members say a step takes; None if none says what can be."""
     times_s = [
         float(each)
         for each in said

@@ -10,7 +10,7 @@ from swarmnode import __version__
 from swarmnode.cli.swarm.recipe import recipe_words
 from swarmnode.cli.trust.costs import habits
 from swarmnode.config import NodeConfig, Paths
-from swarmnode.daemon.discovery.manifests import parse_version
+from swarmnode.daemon.discovery.rendezvous import parse_version
 from swarmnode.daemon.snapshots.snapshots import snapshot_bytes_max
 from swarmnode.daemon.volunteer.machine import Footprint, computed
 from swarmnode.errors import CorruptRecord
@@ -46,8 +46,8 @@ CANNOT_HAPPEN = (
     "no code comes over the network: names of installed tasks, numbers and tensors do",
     "no file of yours is sent, and none is read to train on but the task's own data or --data",
     "nothing is written outside the home of the node, but for a socket if its path is too long",
-    "nobody on the way reads or changes what nodes send: it is encrypted, and keys are proved",
-    "nobody changes task, model or rules later: the manifest on your disk is what counts",
+    "no machine on the way reads or changes what nodes send: it is encrypted, and keys are proved",
+    "task, model and rules cannot be changed later: the manifest on your disk is what counts",
 )
 
 Access = Literal["open", "member", "invited", "invite ended", "invite not begun", "no invite"]

@@ -23,18 +23,20 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.app.completion import follow_progress
-from swarmnode.daemon.app.training import complete, drain, make_briefing, make_training
+from swarmnode.daemon.app.training import (
+    complete,
+    drain,
+    follow_progress,
+    make_briefing,
+    make_training,
+)
 from swarmnode.daemon.discovery.composition import compose, make_beacon
-from swarmnode.daemon.discovery.manifests import ManifestKeeper, check_strategy
-from swarmnode.daemon.discovery.rendezvous import SwarmRendezvous
+from swarmnode.daemon.discovery.rendezvous import ManifestKeeper, SwarmRendezvous, check_strategy
 from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals
-from swarmnode.daemon.membership.admission import AdmissionGate
 from swarmnode.daemon.membership.progress import watch_progress
 from swarmnode.daemon.membership.report import SelfReport
-from swarmnode.daemon.membership.swarm import SwarmPart
-from swarmnode.daemon.nat.reach import reachable_addresses
+from swarmnode.daemon.membership.swarm import SwarmPart, make_gate
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.daemon.snapshots.snapshots import Snapshots, snapshot_bytes_max
 from swarmnode.daemon.status.control import control_routes
@@ -45,6 +47,7 @@ from swarmnode.daemon.status.readings import ReadingsDesk
 from swarmnode.daemon.status.scrape import keep_metrics_files, metrics_routes, target_address
 from swarmnode.daemon.status.view import NodeView, in_one_line
 from swarmnode.daemon.transport.key_guard import KeyGuard
+from swarmnode.daemon.transport.reach import reachable_addresses
 from swarmnode.daemon.volunteer.machine import before_joining
 from swarmnode.daemon.volunteer.rules import Machine, Volunteer
 from swarmnode.daemon.volunteer.totals import TotalsKeeper
@@ -69,7 +72,6 @@ from swarmnode.store.blobs import BlobStore
 from swarmnode.store.swarms import save_link
 from swarmnode.store.training_data import save_training_data
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.wire.swarm import Manifest
 
 _log = get_logger("swarmnode.daemon.app")
@@ -154,7 +156,7 @@ class Node:
                 started_unix_s=env.wall(),
                 totals=self._totals,
                 volunteer=self.volunteer,
-                nat=self.nat.snapshot if self.nat is not None else NatSnapshot,
+                nat=self.nat.snapshot,
                 addresses=self._addresses,
                 own_addresses=self._direct_addresses,
             )
@@ -229,8 +231,7 @@ class Node:
         self._on_event(f"{self._identity.peer_id.short}… listens on {address}")
         self._discovery.reachable_at(self._direct_addresses())
         await nursery.start(self._discovery.run)
-        if self.nat is not None:
-            await nursery.start(self.nat.run, address)
+        await nursery.start(self.nat.run, address)
         for hint in map(Hint.parse, config.bootstrap):
             self._discovery.discovered(hint.peer, (hint.address,))
         if self.beacon is not None:
@@ -299,9 +300,8 @@ class Node:
         part = member.part
         self.view.membership = member
         await nursery.start(part.run)
-        if self.nat is not None:
-            self.nat.on_addresses = part.addresses_changed
-            self.nat.prefers = lambda peer: part.peer_report(peer).role == "relay"
+        self.nat.on_addresses = part.addresses_changed
+        self.nat.prefers = lambda peer: part.peer_report(peer).role == "relay"
         await nursery.start(member.snapshots.run)
         return member
 
@@ -314,7 +314,7 @@ class Node:
             manifest=manifest,
             paths=self._config.paths.swarm(manifest.name),
             rendezvous=self._rendezvous,
-            gate=AdmissionGate(
+            gate=make_gate(
                 manifest,
                 self._link,
                 role=self._config.role,
@@ -381,7 +381,7 @@ class Node:
         trainer.handlers = handlers.by_kind()
         handlers.groups.on_mean = self._note_mean
         handlers.groups.on_record = self._log.mean_ended
-        trainer.on_log_round = handlers.log.worker_ready
+        trainer.on_log_round = handlers.worker_ready
         trainer.briefing = make_briefing(member, trainer)
         trainer.assigner = training.assigner
         nursery.start_soon(training.assigner.run)
@@ -428,8 +428,8 @@ class Node:
 
     def _addresses(self) -> tuple[str, ...]:
         """Where others reach us: what strangers have confirmed, then relays, then our own word."""
-        found = self.nat.addresses() if self.nat is not None else ()
-        return tuple(dict.fromkeys((*self._config.advertise, *found, *self._direct_addresses())))
+        found = (*self._config.advertise, *self.nat.addresses(), *self._direct_addresses())
+        return tuple(dict.fromkeys(found))
 
     def _report(self) -> SelfReport:
         return self.view.report(self._addresses(), self.env.monotonic())

@@ -1,31 +1,46 @@
-"""What only a node that trains has: it is put together here, and brought to its end.
+"""What only a node that trains has, and what follows once the swarm has trained enough.
 
-A node goes at once, as far as exchanges let it, or after all that runs is completed.
+It is put together here, and brought to its end: a node goes at once, as far as exchanges let it, or
+after all that runs is completed. At the swarm's target::
+
+    all members are finished, or have had time to be
+      the one with the lowest id   merges all models, and offers the result as a snapshot
+      keepers                      fetch that as they fetch the newest one, and write it out
+
+If the one that is to merge dies over it, the next one does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import trio
 
 from swarmnode import limits
-from swarmnode.config import SwarmPaths
+from swarmnode.config import NodeConfig, SwarmPaths
+from swarmnode.daemon.collective.finalize import Finalizer
 from swarmnode.daemon.discovery.composition import Composition
 from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.intent_handlers import IntentHandlers
-from swarmnode.daemon.exchange.merge.finalize import Finalizer
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.membership.assignment import ShardAssigner
 from swarmnode.daemon.membership.progress import ProgressWatch
+from swarmnode.daemon.membership.swarm import SwarmPart
+from swarmnode.daemon.snapshots.snapshots import Snapshots
 from swarmnode.daemon.status.phases import Member, Training, Work
 from swarmnode.daemon.worker.briefing import Briefing
 from swarmnode.daemon.worker.trainer import Trainer
+from swarmnode.errors import SwarmNodeError
+from swarmnode.ids import PeerId
+from swarmnode.ipc.control import MERGE_RULES
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.swarm import SwarmLink, compatibility_key
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.codec import get_codec
+from swarmnode.wire.admission import Role
 
+_LOOK_S = 1.0
 _log = get_logger("swarmnode.daemon.app")
 
 
@@ -119,3 +134,114 @@ async def drain(work: Work) -> None:
             exchanges.give_up("leaving, and the partner is away", is_last=True)
             with trio.move_on_after(limits.LEAVE_DECISION_S):
                 await trainer.lessor.drain()
+
+
+async def follow_progress(member: Member, work: Callable[[], Work], config: NodeConfig) -> None:
+    """Know where a swarm with a recipe is, and complete it at its target, until cancelled.
+
+    Args:
+        work: of this node; one that trains can merge.
+    """
+    match member.progress:
+        case ProgressWatch() as watch:
+            completion = Completion(
+                part=member.part,
+                watch=watch,
+                snapshots=member.snapshots,
+                work=work,
+                role=config.role,
+                final_model=config.paths.swarm(member.manifest.name).final_model,
+            )
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch.run)
+                nursery.start_soon(completion.run)
+
+
+class Completion:
+    """Looks whether the swarm has reached its target, and does this node's part then.
+
+    Args:
+        work: of this node; one that trains can merge.
+        final_model: where a keeper writes it.
+    """
+
+    def __init__(
+        self,
+        *,
+        part: SwarmPart,
+        watch: ProgressWatch,
+        snapshots: Snapshots,
+        work: Callable[[], Work],
+        role: Role,
+        final_model: Path,
+    ) -> None:
+        self._part, self._watch, self._snapshots = part, watch, snapshots
+        self._work, self._role, self._final_model = work, role, final_model
+        self._merged_target = 0  # for which this node has merged the models
+        self._written = b""  # the root of what a keeper has written out
+
+    async def run(self) -> None:
+        """Do so until cancelled, for each target anew."""
+        while True:
+            await trio.sleep(_LOOK_S)
+            await self._complete()
+
+    async def _complete(self) -> None:
+        """Do it until the target is moved on, or at once if it is not reached."""
+        since = trio.current_time()
+        while self._watch.target.horizon.is_reached(self._watch.counted_tokens):
+            match self._work():
+                case Training(finalizer=finalizer):
+                    if self._is_our_turn(trio.current_time() - since):
+                        await self._merge(finalizer)
+                case _ if self._role == "keeper":
+                    await self._write_out()
+            await trio.sleep(_LOOK_S)
+
+    def _is_our_turn(self, waited_s: float) -> bool:
+        target = self._watch.target.horizon.target_tokens
+        if self._merged_target == target or self._snapshots.is_merged_offered:
+            return False
+        states = {peer: self._state(peer) for peer in self._part.members.live()}
+        if "training" in states.values() and waited_s < limits.COMPLETION_WAIT_S:
+            return False
+        finished = [peer for peer, state in states.items() if state == "finished"]
+        return bool(finished) and min(finished) == self._part.self_id
+
+    def _state(self, peer: PeerId) -> str | None:
+        if peer == self._part.self_id:
+            return self._part.report().state
+        return self._part.peer_report(peer).state
+
+    async def _merge(self, finalizer: Finalizer) -> None:
+        target = self._watch.target.horizon.target_tokens
+        try:
+            found = await finalizer.finalize(MERGE_RULES[0])
+            if found.problem:
+                _log.warning("the merged model is not offered", why=found.problem)
+            else:
+                await self._snapshots.offer_merged(Path(found.path), found.loss)
+        except (SwarmNodeError, OSError) as error:  # another one merges, members go: again
+            _log.warning("the models are not merged yet", why=str(error))
+            return
+        self._merged_target = target
+        _log.info(
+            "the swarm is finished",
+            target_tokens=target,
+            contributors=found.contributors,
+            agreed=found.agreed,
+            members=found.members,
+            path=found.path,
+        )
+
+    async def _write_out(self) -> None:
+        """Put the furthest model that we hold where people find it."""
+        path = self._final_model
+        try:
+            written = await self._snapshots.write_furthest(path, self._written)
+        except (SwarmNodeError, OSError) as error:
+            _log.warning("the model is not written out", path=str(path), why=str(error))
+            return
+        if written != self._written:
+            self._written = written
+            _log.info("the swarm is finished", path=str(path))

@@ -18,10 +18,10 @@ from swarmnode.config import NodeConfig, is_loopback, parse_host_port
 from swarmnode.daemon.discovery import lookup
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.discovery.lookup import Findings, Searched, gather
-from swarmnode.daemon.discovery.manifests import check_names, request_manifest
-from swarmnode.daemon.nat.nat import Nat, wants_nat
-from swarmnode.daemon.nat.reach import own_networks
+from swarmnode.daemon.discovery.rendezvous import check_names, request_manifest
+from swarmnode.daemon.transport.nat import Nat, NoNat, wants_nat
 from swarmnode.daemon.transport.network import Network
+from swarmnode.daemon.transport.reach import own_networks
 from swarmnode.env import Env
 from swarmnode.errors import ProtocolError, Refused, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId
@@ -52,7 +52,7 @@ class Composition:
     network: Network
     services: Services
     discovery: Discovery
-    nat: Nat | None  # None: no other machine can reach us, nor we it
+    nat: Nat | NoNat
     env: Env
 
 
@@ -78,7 +78,7 @@ def compose(
         remembered=config.paths.contacts,
         lan=own_networks() if config.lan else (),
     )
-    nat = None
+    nat: Nat | NoNat = NoNat()
     if isinstance(transport, TcpTransport) and wants_nat(config):
         nat = Nat(
             config,

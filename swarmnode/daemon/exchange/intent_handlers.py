@@ -26,14 +26,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.gather.gathers import Gathers
-from swarmnode.daemon.exchange.group.groups import Groups
-from swarmnode.daemon.exchange.log import Log
+from swarmnode.daemon.collective.groups import Groups
+from swarmnode.daemon.collective.rounds import Rounds
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.exchange.pull import Pulls
 from swarmnode.daemon.membership.swarm import SwarmPart
@@ -45,8 +44,13 @@ from swarmnode.ipc.control import PostedIntent, Stray
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.protocol.identity import Signer
 from swarmnode.protocol.swarm import compatibility_key
+from swarmnode.strategies.installed import look_at_strategy
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.swarm import Manifest
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.collective.gathers import Gathers
+    from swarmnode.daemon.collective.log import Log
 
 _log = get_logger("swarmnode.daemon.exchange")
 # Waiting is no standstill before. A round of the log waits LOG_GRACE_S_MAX for a slow member, and
@@ -132,7 +136,10 @@ class Lineages:
 
 
 class IntentHandlers:
-    """Pairs, group means, gatherings, pulls and the log of one swarm that is trained here.
+    """Pairs, group means, pulls, and what else the strategy of a swarm that is trained here wants.
+
+    Gatherings and the log are most of the code of all kinds, and few strategies want them: neither
+    is imported in a swarm whose strategy says that it wants others.
 
     Args:
         signer: this node's key.
@@ -152,23 +159,13 @@ class IntentHandlers:
         self_id = signer.peer_id
         key = compatibility_key(manifest)
         services = part.members.services
+        strategy = look_at_strategy(manifest.strategy)
         self.exchanges = exchanges
         self.groups = Groups(
             self_id=self_id,
             swarm_id=swarm_id,
             key=key,
             codec_name=manifest.codec,
-            partners=part,
-            services=services,
-            lessor=trainer.lessor,
-            live=part.members.live,
-            env=env,
-        )
-        self.gathers = Gathers(
-            self_id=self_id,
-            key=key,
-            codec_name=manifest.codec,
-            signer=signer,
             partners=part,
             services=services,
             lessor=trainer.lessor,
@@ -185,49 +182,53 @@ class IntentHandlers:
             env=env,
         )
         self.lineages = Lineages(partial(_said_lineages, part, self_id), trainer.post)
-        for rounds in (self.groups, self.gathers):
+        self._gathers: tuple[Gathers, ...] = ()  # one, if the strategy may want it; so the log
+        if strategy.may_want("gather"):
+            self._gathers = (_make_gathers(key, manifest, part, trainer, signer, env),)
+        self._logs: tuple[Log, ...] = ()
+        if strategy.may_want("log"):
+            self._logs = (_make_log(key, part, trainer, self_id, env),)
+        for rounds in (self.groups, *self._gathers):
             rounds.on_intent = self.lineages.intent_posted
             rounds.on_end = self.lineages.round_ended
             rounds.on_worker_gone = self.lineages.worker_gone
         self.pulls.prefers, self.pulls.on_pulled = self.lineages.preferred, self.lineages.pulled
-        self.log = Log(
-            self_id=self_id,
-            key=key,
-            partners=part,
-            services=services,
-            lessor=trainer.lessor,
-            tell=trainer.tell,
-            live=part.members.live,
-            env=env,
-        )
 
     def by_kind(self) -> dict[str, IntentHandler]:
         """Return the handler of each kind of intent."""
-        return {
+        found: dict[str, IntentHandler] = {
             "pair": self.exchanges,
             "group": self.groups,
-            "gather": self.gathers,
             "pull": self.pulls,
-            "log": self.log,
         }
+        found.update(("gather", each) for each in self._gathers)
+        found.update(("log", each) for each in self._logs)
+        return found
 
     @property
-    def rounds(self) -> Groups | Gathers:
+    def rounds(self) -> Rounds:
         """Of the kinds that meet in rounds the one that this swarm's strategy wants."""
-        return self.gathers if self.gathers.is_used else self.groups
+        return next((each for each in self._gathers if each.is_used), self.groups)
+
+    def worker_ready(self, log_round: int) -> None:
+        """A worker is up, whose model holds all rounds of the log before ``log_round``."""
+        for log in self._logs:
+            log.worker_ready(log_round)
+
+    @property
+    def log_rounds_total(self) -> int:
+        """Rounds of the log that were closed or fetched since the start."""
+        return sum(log.closed_total for log in self._logs)
 
     def round_bytes(self) -> tuple[int, int]:
         """Return the bytes of payloads sent and received in rounds, since the start."""
-        runs, messages = (self.groups.runs, self.gathers.runs), self.gathers.messages
-        return (
-            messages.sent_bytes + sum(each.sent_bytes for each in runs),
-            messages.received_bytes + sum(each.received_bytes for each in runs),
-        )
+        every = [each.payload_bytes() for each in (self.groups, *self._gathers)]
+        return sum(sent for sent, _ in every), sum(received for _, received in every)
 
     def standstills(self, now: float) -> Mapping[str, str]:
         """Return what stands still, and what to do, by the words above; ``now`` is monotonic."""
         found = {
-            "log": _of_log(self.log, now),
+            "log": "".join(_of_log(log, now) for log in self._logs),
             "group": _of_group(self.rounds, now),
             "lineage": _of_lineage(self.lineages),
             "full": _of_places(self.rounds),
@@ -237,9 +238,46 @@ class IntentHandlers:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
-            for handler in (self.exchanges, self.groups, self.gathers, self.pulls, self.log):
+            for handler in (self.exchanges, self.groups, self.pulls):
                 await nursery.start(handler.run)
+            for gathers in self._gathers:
+                await nursery.start(gathers.run)
+            for log in self._logs:
+                await nursery.start(log.run)
             task_status.started()
+
+
+def _make_gathers(
+    key: bytes, manifest: Manifest, part: SwarmPart, trainer: Trainer, signer: Signer, env: Env
+) -> Gathers:
+    from swarmnode.daemon.collective.gathers import Gathers
+
+    return Gathers(
+        self_id=signer.peer_id,
+        key=key,
+        codec_name=manifest.codec,
+        signer=signer,
+        partners=part,
+        services=part.members.services,
+        lessor=trainer.lessor,
+        live=part.members.live,
+        env=env,
+    )
+
+
+def _make_log(key: bytes, part: SwarmPart, trainer: Trainer, self_id: PeerId, env: Env) -> Log:
+    from swarmnode.daemon.collective.log import Log
+
+    return Log(
+        self_id=self_id,
+        key=key,
+        partners=part,
+        services=part.members.services,
+        lessor=trainer.lessor,
+        tell=trainer.tell,
+        live=part.members.live,
+        env=env,
+    )
 
 
 def _said_lineages(part: SwarmPart, self_id: PeerId) -> Mapping[PeerId, str]:
@@ -279,7 +317,7 @@ def _of_log(log: Log, now: float) -> str:
     )
 
 
-def _of_group(groups: Groups | Gathers, now: float) -> str:
+def _of_group(groups: Rounds, now: float) -> str:
     failing = groups.failing(now)
     if not failing.rounds:
         return ""
@@ -308,14 +346,11 @@ def _of_lineage(lineages: Lineages) -> str:
     )
 
 
-def _of_places(rounds: Groups | Gathers) -> str:
+def _of_places(rounds: Rounds) -> str:
     if not rounds.is_beside:
         return ""
-    most = limits.GROUP_MEMBERS_MAX
-    if isinstance(rounds, Gathers):
-        most = limits.GATHER_MEMBERS_MAX
     return (
-        f"groups hold at most {most} members and others have all places: this"
+        f"groups hold at most {rounds.places} members and others have all places: this"
         " node trains beside them, and takes a place when one is free; for more members create a"
         " swarm whose nodes meet in pairs (--strategy streaming)"
     )

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.collective.payload import Chunk, cut_chunks, transfer_limit_s
 from swarmnode.daemon.driver import Tasks
-from swarmnode.daemon.exchange.group.groups import transfer_limit_s
-from swarmnode.daemon.exchange.group.payload import Chunk, cut_chunks
 from swarmnode.daemon.exchange.pair.exchanges import costs
 from swarmnode.daemon.worker.leases import BufferLease, Lessor, NoLease
 from swarmnode.env import Env
@@ -45,7 +44,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.exchange.pair.exchanges import Partners
+    from swarmnode.daemon.membership.swarm import Partners
 
 PULL_SERVICE = "pull/1"
 _ID_BYTES = 16

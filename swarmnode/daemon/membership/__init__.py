@@ -4,7 +4,7 @@ Owns the hellos, the failure detector, the certificates of closed swarms, the jo
 state, and what this node says of itself in it. What is told of training comes in as values: nothing
 here knows a worker or a tensor.
 
-For others: ``swarm`` (:class:`~swarmnode.daemon.membership.swarm.SwarmPart`), ``report`` (what
-members say), ``admission`` (the gate of a swarm), ``assignment``, ``progress`` (how far the
-swarm is) and ``target`` (where it ends).
+For others: ``swarm`` (:class:`~swarmnode.daemon.membership.swarm.SwarmPart`, and its gate),
+``report`` (what members say), ``assignment`` and ``progress`` (how far the swarm is, and where it
+ends).
 """

@@ -1,4 +1,4 @@
-"""Who may be a member of our swarm: the shell of ``protocol/admission.py``.
+"""Who may be a member of a closed swarm: the shell of ``protocol/admission.py``.
 
 It keeps our own certificate fresh, passes on revocations and what else it has heard, and
 remembers over a restart who has used which invite.
@@ -29,23 +29,23 @@ from swarmnode.store.invites import (
 )
 from swarmnode.store.keys import load_identity
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.wire.admission import Credentials, MemberChain, Role
+from swarmnode.wire.admission import MemberChain, Role
 from swarmnode.wire.membership import SwarmHello
-from swarmnode.wire.swarm import Manifest
 
 _log = get_logger("swarmnode.daemon.membership")
 
 
 class AdmissionGate:
-    """Admits peers to one swarm, and shows what admits us.
+    """Admits peers to a closed swarm, and shows what admits us.
 
     Raises:
-        NotAdmitted: the swarm is closed, and nothing on this disk or in the link admits us.
+        NotAdmitted: nothing on this disk or in the link admits us.
     """
+
+    is_open = False
 
     def __init__(
         self,
-        manifest: Manifest,
         link: SwarmLink,
         *,
         role: Role,
@@ -53,27 +53,22 @@ class AdmissionGate:
         paths: SwarmPaths,
         env: Env,
     ) -> None:
-        self.is_open = manifest.admission == "open"
         self._link = link
         self._role: Role = role
         self._self_id = self_id
         self._paths = paths
         self._env = env
         self._saved_changes = 0
-        self._chain: MemberChain | None = None
         self._greeted: set[PeerId] = set()
-        state = AdmissionState() if self.is_open else self._load_state()
-        self.admission = Admission(link.swarm_id, link.swarm_key, self.is_open, state)
-        if not self.is_open:
-            self._chain = self._load_chain()
-            self._take_own_revocations()
-            self._renew()
-            self.admission.admit(self_id, self._chain, env.wall(), role=role)
+        self.admission = Admission(link.swarm_id, link.swarm_key, self._load_state())
+        self._chain = self._load_chain()
+        self._take_own_revocations()
+        self._renew()
+        self.admission.admit(self_id, self._chain, env.wall(), role=role)
 
     def hello(self) -> SwarmHello:
         """See ``members.Gate``."""
-        credentials = Credentials(None) if self.is_open else self.admission.credentials(self._chain)
-        return SwarmHello(self._role, credentials)
+        return SwarmHello(self._role, self.admission.credentials(self._chain))
 
     def admit(self, peer: PeerId, hello: SwarmHello) -> None:
         """See ``members.Gate``.
@@ -83,7 +78,7 @@ class AdmissionGate:
             RemoteProtocolError: it shows revocations that the swarm's key did not sign.
         """
         shown, now_unix_s = hello.credentials, self._env.wall()
-        if not self.is_open and shown.revocations is not None:
+        if shown.revocations is not None:
             self.admission.take_revocations(shown.revocations)
         self.admission.hear(shown.heard, now_unix_s)
         self.admission.admit(peer, shown.chain, now_unix_s, role=hello.role)
@@ -99,8 +94,6 @@ class AdmissionGate:
         Raises:
             NotAdmitted: we are no member any more.
         """
-        if self.is_open:
-            return
         self._take_own_revocations()
         self._renew()
         self._save_changes()  # first: who is out now knows it after a restart, too

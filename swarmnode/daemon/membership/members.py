@@ -44,6 +44,7 @@ from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.protocol.swarm import Hint, SwarmLink
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import swim as wire
+from swarmnode.wire.admission import Credentials, Role
 from swarmnode.wire.membership import SwarmHello
 from swarmnode.wire.packing import decode_record, encode_record
 
@@ -54,7 +55,7 @@ _log = get_logger("swarmnode.daemon.membership")
 
 
 class Gate(Protocol):
-    """Who may be a member; see ``daemon/membership/admission.py``."""
+    """Who may be a member; everyone, or those whom ``daemon/membership/admission.py`` lets in."""
 
     is_open: bool
 
@@ -69,6 +70,31 @@ class Gate(Protocol):
 
     def refresh(self) -> None:
         """Do what time brings. Raises Refused if we are no member any more."""
+
+
+class OpenGate:
+    """Admits every peer that has said hello, and shows nothing."""
+
+    is_open = True
+
+    def __init__(self, role: Role) -> None:
+        self._role: Role = role
+        self._greeted: set[PeerId] = set()
+
+    def hello(self) -> SwarmHello:
+        """Say what we do."""
+        return SwarmHello(self._role, Credentials(None))
+
+    def admit(self, peer: PeerId, hello: SwarmHello) -> None:  # noqa: ARG002 -- of a closed one
+        """Take note of it."""
+        self._greeted.add(peer)
+
+    def is_member(self, peer: PeerId) -> bool:
+        """Whether it has said hello."""
+        return peer in self._greeted
+
+    def refresh(self) -> None:
+        """Time changes nothing here."""
 
 
 class NeighbourWatcher(Protocol):

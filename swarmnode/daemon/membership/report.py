@@ -54,7 +54,7 @@ class SelfReport:
     met: str | None = None  # with whom it exchanged lately, see ``status/mixing.py``; None: never
     lineage: str = ""  # of its slow weights, see ``protocol/gossip/lineages.py``; empty: none
     name: str = ""  # what it is called; "": it does not say
-    target: str = ""  # the newest extension that it knows, see ``target.py``; "": none
+    target: str = ""  # the newest extension that it knows, see ``progress.py``; "": none
     swarm_tokens: int = 0  # of all members, those that nobody remembers included; 0: not counted
 
     def update(self, peer: PeerId, earlier: Mapping[str, int]) -> Update:

@@ -1,15 +1,19 @@
-"""Our part in one swarm: its members, its shared state, and what we say in it.
+"""Our part in one swarm: who may be in it, its members, its shared state, and what we say in it.
 
 ::
 
     rendezvous -> members (sessions, who is alive) -> shared state (who says what)
                  ^------------- addresses ------------------+
     reporter: what we say    publisher: how newcomers find us
+
+The gate is the shell of ``protocol/admission.py``: it keeps our own certificate fresh, passes on
+revocations and what else it has heard, and remembers over a restart who has used which invite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import trio
 
@@ -17,7 +21,7 @@ from swarmnode import limits
 from swarmnode.config import SwarmPaths
 from swarmnode.daemon.discovery.composition import Composition
 from swarmnode.daemon.discovery.rendezvous import SwarmRendezvous
-from swarmnode.daemon.membership.members import Gate, Members
+from swarmnode.daemon.membership.members import Gate, Members, OpenGate
 from swarmnode.daemon.membership.report import (
     ROLE,
     STEP_TIME_S,
@@ -27,6 +31,7 @@ from swarmnode.daemon.membership.report import (
     peer_report,
 )
 from swarmnode.daemon.membership.shared_state import ADDRESS, StateKeeper
+from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.relays.address import is_relayed
@@ -37,6 +42,7 @@ from swarmnode.protocol.shards.words import REGISTERS
 from swarmnode.protocol.swarm import SwarmLink
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import dht as wire_dht
+from swarmnode.wire.admission import Role
 from swarmnode.wire.swarm import Manifest
 
 _log = get_logger("swarmnode.daemon.membership")
@@ -44,8 +50,19 @@ _AT_WORK = ("starting", "syncing", "training", "serving", "paused")
 _WITH_MODEL = ("training", "paused", "stopped", "finished")
 
 
+class Partners(Protocol):
+    """Who may be a partner, and how to talk to it."""
+
+    @property
+    def sessions(self) -> Mapping[PeerId, Session]:
+        """With our neighbours."""
+
+    def partners(self) -> tuple[PeerId, ...]:
+        """Return who trains now, ourselves included, in id order."""
+
+
 class SwarmPart:
-    """See the module.
+    """What a node is in a swarm.
 
     Args:
         report: what there is to say of ourselves now.
@@ -247,3 +264,25 @@ def _is_out_of_date(
         or abs(members - old_members) * 4 > old_members
         or contacts > 2 * old_contacts
     )
+
+
+def make_gate(
+    manifest: Manifest,
+    link: SwarmLink,
+    *,
+    role: Role,
+    self_id: PeerId,
+    paths: SwarmPaths,
+    env: Env,
+) -> Gate:
+    """Return the gate that the manifest asks for.
+
+    Raises:
+        NotAdmitted: the swarm is closed, and nothing on this disk or in the link admits us.
+    """
+    if manifest.admission == "open":
+        return OpenGate(role)
+    # Invites, certificates and their uses: most swarms are open and need none of it.
+    from swarmnode.daemon.membership.admission import AdmissionGate
+
+    return AdmissionGate(link, role=role, self_id=self_id, paths=paths, env=env)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from swarmnode.daemon.snapshots.chunks import OpenSession, Uploads
 from swarmnode.daemon.snapshots.fetch import Fetch, FetchTally, Order
-from swarmnode.daemon.snapshots.link import OpenSession
-from swarmnode.daemon.snapshots.upload import Uploads
 from swarmnode.env import Env
 from swarmnode.errors import Refused
 from swarmnode.ids import PeerId

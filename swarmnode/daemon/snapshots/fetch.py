@@ -25,7 +25,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver, Tasks
-from swarmnode.daemon.snapshots.link import Link, OpenSession
+from swarmnode.daemon.snapshots.chunks import Link, OpenSession
 from swarmnode.env import Env
 from swarmnode.errors import (
     CorruptRecord,

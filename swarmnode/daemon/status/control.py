@@ -13,7 +13,7 @@ GET /dashboard  :class:`~swarmnode.daemon.status.dashboard.Whereabouts`
 GET /metrics, /peers/ID/metrics, /sd, /-/healthy, /-/ready  see ``scrape.py``; also where
                 metrics are off on TCP
 POST /snapshot  write a snapshot now; ``{"step", "path"}``
-POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.exchange.merge.finalize.Finalized`
+POST /finalize  ``?merge=RULE``: :class:`~swarmnode.daemon.collective.finalize.Finalized`
 POST /extend    ``?signed=TEXT``: a target that the swarm's key has signed; ``{"target_tokens"}``
 GET /limits     :class:`~swarmnode.daemon.status.owner.LimitsView`
 POST /pause     ``?for=2h``, or until /resume:
@@ -41,13 +41,13 @@ from swarmnode.daemon.discovery.lookup import (
     gather,
     searched,
 )
-from swarmnode.daemon.nat.nat import Nat, relay_quota
 from swarmnode.daemon.status.dashboard import Shown, dashboard_routes
 from swarmnode.daemon.status.netcheck import Known, PeerWay, find
 from swarmnode.daemon.status.owner import link_routes, volunteer_routes
 from swarmnode.daemon.status.phases import Member
 from swarmnode.daemon.status.scrape import Scraped, metrics_routes
 from swarmnode.daemon.status.view import NodeView
+from swarmnode.daemon.transport.nat import Nat, NoNat, relay_quota
 from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
@@ -61,7 +61,7 @@ from swarmnode.net.web.routes import Request, Response, Route, json_response
 class Controlled(Scraped, Shown, Protocol):
     """A node that its owner asks."""
 
-    nat: Nat | None
+    nat: Nat | NoNat
     beacon: LanBeacon | None
 
     def stop(self, reason: str) -> None:
@@ -139,7 +139,7 @@ async def ask_node(
 # --- what is looked at for ``swarmnode netcheck`` ----------------------------------------------
 
 
-async def look(view: NodeView, nat: Nat | None) -> Known:
+async def look(view: NodeView, nat: Nat | NoNat) -> Known:
     """Return what is known, having asked peers about our NAT; takes up to NETCHECK_S."""
     node, members = view.node, _live(view)
     known = Known(
@@ -150,8 +150,9 @@ async def look(view: NodeView, nat: Nat | None) -> Known:
         told=node.addresses(),
     )
     whys: Mapping[PeerId, tuple[str, ...]] = {}
-    if nat is not None:
-        known, whys = await _with_nat(known, nat), nat.upgrader.whys
+    match nat:
+        case Nat(upgrader=upgrader):
+            known, whys = await _with_nat(known, nat), upgrader.whys
     return replace(known, peers=tuple(_peers(node.network, whys, members)))
 
 

@@ -45,7 +45,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import HostPort
-from swarmnode.daemon.exchange.mixing import letters_of
+from swarmnode.daemon.exchange.history import letters_of
 from swarmnode.daemon.status.overview import Overview, overview_of
 from swarmnode.daemon.status.owner import Owned, link_routes, volunteer_routes
 from swarmnode.daemon.status.phases import Member

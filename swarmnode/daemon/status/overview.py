@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.mixing import letters_of, observed_rates
+from swarmnode.daemon.exchange.history import letters_of, observed_rates
 from swarmnode.daemon.status.phases import Member
 from swarmnode.ids import PeerId
 

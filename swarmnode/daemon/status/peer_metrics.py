@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.mixing import InThread
+from swarmnode.daemon.exchange.history import InThread
 from swarmnode.errors import (
     ChannelBroken,
     DeadlineExceeded,

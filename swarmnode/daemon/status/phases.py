@@ -22,9 +22,9 @@ from typing import ClassVar
 import msgspec
 
 from swarmnode import limits
+from swarmnode.daemon.collective.finalize import Finalizer
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.exchange.intent_handlers import IntentHandlers, other_base_alarm
-from swarmnode.daemon.exchange.merge.finalize import Finalizer
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.membership.assignment import ShardAssigner
 from swarmnode.daemon.membership.progress import NoProgress, ProgressWatch

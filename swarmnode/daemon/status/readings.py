@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from swarmnode import __version__, limits
-from swarmnode.daemon.exchange.mixing import InThread
+from swarmnode.daemon.exchange.history import InThread
 from swarmnode.daemon.membership.assignment import Shards
 from swarmnode.daemon.membership.progress import ProgressWatch
 from swarmnode.daemon.membership.report import PeerReport
@@ -240,7 +240,7 @@ def _other_kinds(readings: Readings, handlers: IntentHandlers) -> None:
     readings.set("pulls_total", pulls.failed_total, "failed")
     readings.set("pulls_total", pulls.given_total, "given")
     readings.set("pulls_total", pulls.declined_total, "declined")
-    readings.set("log_rounds_total", handlers.log.closed_total)
+    readings.set("log_rounds_total", handlers.log_rounds_total)
 
 
 def _training(readings: Readings, view: NodeView) -> None:

@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from swarmnode import __version__
-from swarmnode.daemon.exchange.mixing import InThread, Meetings, SwarmMixing
+from swarmnode.daemon.exchange.history import InThread, Meetings, SwarmMixing
 from swarmnode.daemon.membership.report import STEP_TIME_S, SelfReport
 from swarmnode.daemon.status.phases import (
     Idle,

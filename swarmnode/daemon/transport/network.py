@@ -23,8 +23,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import Tasks
-from swarmnode.daemon.transport.dialler import Dialler, Ways
-from swarmnode.daemon.transport.listener import Listener, WaitLeft
+from swarmnode.daemon.transport.channels import Dialler, Listener, WaitLeft, Ways
 from swarmnode.daemon.transport.resumer import Resumer
 from swarmnode.env import Env
 from swarmnode.errors import (

@@ -30,7 +30,7 @@ from functools import partial
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.transport.listener import WaitLeft
+from swarmnode.daemon.transport.channels import WaitLeft
 from swarmnode.env import Env, Rng
 from swarmnode.errors import (
     ChannelBroken,

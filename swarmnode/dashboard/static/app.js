@@ -36,7 +36,7 @@ function showOverview(overview) {
   const hidden = overview.members_known - overview.members.length;
   setText(byId("members-note"), hidden > 0 ? `${hidden} more are not listed` : "");
   showSnapshots(byId("snapshots"), overview.snapshots);
-  setText(byId("snapshots-note"), overview.snapshots.length ? "" : "nobody says to hold one yet");
+  setText(byId("snapshots-note"), overview.snapshots.length ? "" : "no member says that it holds one yet");
 }
 
 function recipe(node) {
@@ -113,7 +113,7 @@ function setLink(state, text) {
   setText(byId("link-state"), text);
 }
 
-// A page that nobody looks at costs the node nothing.
+// A page that is not looked at costs the node nothing.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
     disconnect();

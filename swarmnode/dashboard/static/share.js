@@ -19,7 +19,7 @@ export class Share {
       const answer = await fetch("/link", { headers: { "x-swarmnode-key": this.control.key } });
       const said = await answer.json();
       if (!answer.ok) throw new Error(said.error);
-      const closed = said.closed ? " (closed: nobody gets in without an invite)" : "";
+      const closed = said.closed ? " (closed: no node gets in without an invite)" : "";
       setText(this.note, `'${said.link}'${closed}`);
     } catch (error) {
       setText(this.note, String(error.message));

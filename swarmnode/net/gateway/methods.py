@@ -1,4 +1,4 @@
-"""How a router is asked for a port: what is asked and granted, and the three ways to ask.
+"""The three ways to ask a router for a port. Loaded when there is a router to ask.
 
 PCP and NAT-PMP are a datagram to the router, and one back; its socket is connected to the router,
 so that the kernel drops what others send. UPnP IGD finds the router's description by SSDP, then
@@ -9,62 +9,18 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from ipaddress import IPv4Address
-from random import Random
-from typing import Literal, Protocol, TypeVar
+from typing import TypeVar
 
 import trio
 
 from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, LimitExceeded, MalformedMessage, TransportError
+from swarmnode.net.gateway.mapping import Granted, MapRequest, MethodFactory, MethodName
 from swarmnode.net.gateway.routes import Place
 from swarmnode.protocol.nat import igd, pcp
 from swarmnode.protocol.nat.http_answer import AnswerReader, HttpAnswer, encode_http_request
 from swarmnode.protocol.nat.tree import Node
-
-MethodName = Literal["PCP", "NAT-PMP", "UPnP"]
-
-
-@dataclass(frozen=True)
-class MapRequest:
-    """A TCP port of ours that should be reached from outside."""
-
-    place: Place
-    port: int
-    nonce: bytes  # of the mapping, for PCP
-    rng: Random
-
-
-@dataclass(frozen=True)
-class Granted:
-    """What the router promised."""
-
-    external: IPv4Address
-    port: int
-    lease_s: int
-
-
-class Method(Protocol):
-    """One way to ask one router."""
-
-    @property
-    def name(self) -> MethodName:
-        """What people call it."""
-
-    async def map(self, external_port: int) -> Granted:
-        """Ask for the port or for a longer lease; the router may give another port.
-
-        Raises:
-            SwarmNodeError: it cannot be had this way; the message says why.
-        """
-
-    async def release(self, granted: Granted) -> None:
-        """Give the port back. Raises as :meth:`map`."""
-
-
-MethodFactory = Callable[[MapRequest], Method]
-
 
 # A router answers in milliseconds; three questions, each with twice the patience: 1.75 s in all.
 PORTMAP_ASK_S_MIN = 0.25
@@ -80,6 +36,7 @@ class PcpMethod:
 
     def __init__(self, wanted: MapRequest) -> None:
         self._wanted = wanted
+        self._nonce = wanted.secret[: pcp.NONCE_BYTES]
 
     async def map(self, external_port: int) -> Granted:
         """Send a MAP request."""
@@ -93,14 +50,14 @@ class PcpMethod:
     async def _ask(self, external_port: int, lease_s: int) -> pcp.PcpMapping:
         wanted = self._wanted
         request = pcp.encode_pcp_map(
-            wanted.nonce,
+            self._nonce,
             IPv4Address(wanted.place.own),
             wanted.port,
             external_port=external_port,
             lease_s=lease_s,
         )
         return await _ask_router(
-            wanted.place, request, lambda data: pcp.decode_pcp_map(data, wanted.nonce, wanted.port)
+            wanted.place, request, lambda data: pcp.decode_pcp_map(data, self._nonce, wanted.port)
         )
 
 
@@ -295,3 +252,6 @@ async def _read_answer(stream: trio.SocketStream) -> HttpAnswer:
         answer = reader.feed(bytes(await stream.receive_some(_PIECE_BYTES)))
         if answer is not None:
             return answer
+
+
+METHODS: tuple[MethodFactory, ...] = (PcpMethod, NatPmpMethod, UpnpMethod)

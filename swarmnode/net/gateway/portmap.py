@@ -22,20 +22,10 @@ import trio
 
 from swarmnode.env import Env
 from swarmnode.errors import MalformedMessage, Refused, SwarmNodeError, TransportError
-from swarmnode.net.gateway.methods import (
-    Granted,
-    MapRequest,
-    Method,
-    MethodFactory,
-    MethodName,
-    NatPmpMethod,
-    PcpMethod,
-    UpnpMethod,
-)
+from swarmnode.net.gateway.mapping import Granted, MapRequest, Method, MethodFactory, MethodName
 from swarmnode.net.gateway.routes import Place, find_place
 from swarmnode.net.tcp import format_address
 from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.nat.pcp import NONCE_BYTES
 
 # A router that gives shorter leases than a minute is not asked more often than this.
 _PORTMAP_RENEW_S_MIN = 30.0
@@ -48,7 +38,6 @@ PORTMAP_LOOK_S = 10.0
 # Leaving takes less than 2 s in all; a router that does not answer keeps the lease until its end.
 _PORTMAP_RELEASE_S = 0.5
 
-METHODS: tuple[MethodFactory, ...] = (PcpMethod, NatPmpMethod, UpnpMethod)
 _NONCE_DOMAIN = "pcp-nonce/1"
 
 _log = logging.getLogger(__name__)
@@ -97,14 +86,14 @@ class PortMapper:
         identity: Identity,
         env: Env,
         find_place: Callable[[], Place] = find_place,
-        methods: Sequence[MethodFactory] = METHODS,
+        methods: Sequence[MethodFactory] | None = None,
     ) -> None:
         self.external = ""
         self._port = port
         self._env = env
         # The same after a crash: PCP lets a mapping be renewed only with the nonce it began with.
         signed = identity.sign(_NONCE_DOMAIN, str(port).encode("ascii"))
-        self._nonce = hashlib.sha256(signed).digest()[:NONCE_BYTES]
+        self._secret = hashlib.sha256(signed).digest()
         self._find_place = find_place
         self._methods = methods
         self._place: Place | None = None
@@ -181,9 +170,9 @@ class PortMapper:
         self._next_at = self._env.monotonic() + PORTMAP_RETRY_S
         if place is None or (self._held is not None and await self._renew(self._held)):
             return
-        wanted = MapRequest(place, self._port, self._nonce, self._env.rng)
+        wanted = MapRequest(place, self._port, self._secret, self._env.rng)
         reasons = []
-        for make in self._methods:
+        for make in self._methods if self._methods is not None else _all_methods():
             method = make(wanted)
             try:
                 self._hold(method, await self._map(method, self._port))
@@ -268,6 +257,13 @@ class PortMapper:
                 await held.method.release(held.granted)
             except SwarmNodeError as error:
                 _log.info("%s: giving the port back failed: %s", held.method.name, error)
+
+
+def _all_methods() -> Sequence[MethodFactory]:
+    """Load them here: a machine with a public address, or without a gateway, asks no router."""
+    from swarmnode.net.gateway.methods import METHODS
+
+    return METHODS
 
 
 def _is_public(address: IPv4Address) -> bool:

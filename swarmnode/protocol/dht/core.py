@@ -11,7 +11,7 @@ Which network this is, is the session's business: peers of another one never get
 
 Source: Maymounkov and Mazières, Kademlia (2002); disjoint paths from Baumgart and Mies,
 S/Kademlia (2007). Deviations: a sliding window instead of rounds; no node republishes but
-the author, so what its author no longer stands for ends; requests insert nobody.
+the author, so what its author no longer stands for ends; requests insert no node.
 """
 
 from __future__ import annotations

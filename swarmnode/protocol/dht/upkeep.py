@@ -2,8 +2,8 @@
 
 Bootstrap (2.3 of the Kademlia paper) is repeated self-lookups until one finds no new peer
 close to us, then a lookup in every bucket farther away than our closest neighbour. Two
-networks of the same peers that grew apart find each other again: everybody now and then asks
-somebody of the link, of the disk, or whom it lost; and who gets several new neighbours at
+networks of the same peers that grew apart find each other again: every node now and then asks
+a node of the link, of the disk, or one that it lost; and one that gets several new neighbours at
 once looks itself up again, so the news goes round.
 """
 
@@ -18,7 +18,7 @@ from swarmnode.protocol.dht.keys import KEY_BITS, number_of
 from swarmnode.protocol.dht.table import RoutingTable
 from swarmnode.wire.dht import Contact
 
-# What has run out is not given to anybody; this is only about its memory.
+# What has run out is not given to any node; this is only about its memory.
 _DHT_SWEEP_S = 60.0
 
 
@@ -79,7 +79,7 @@ class Upkeep:
         self._table = table
         self._rng = rng
         self._is_looking = False
-        self._self_at: float | None = None  # next self-lookup; None: nobody to ask
+        self._self_at: float | None = None  # next self-lookup; None: no node to ask
         self._few_pause_s = limits.DHT_SELF_LOOKUP_PAUSE_S
         self._last_self_at = now
         self._in_a_row = 0
@@ -111,7 +111,7 @@ class Upkeep:
         return [Meet(contact) for contact in strangers]
 
     def inserted(self, number: int, now: float) -> None:
-        """Somebody new is in the table: a neighbour, perhaps one of many."""
+        """A new node is in the table: a neighbour, perhaps one of many."""
         if self._self_at is None:
             self._self_at = now
         if not self.is_bootstrapped or not self._is_neighbour(number):

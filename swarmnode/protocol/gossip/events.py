@@ -1,6 +1,6 @@
 """What goes into an exchange core and what comes out of it, and what it counts.
 
-An *intent* says what this node wants to exchange, an *answer* what it gives to whoever asks for it.
+An *intent* says what this node wants to exchange, an *answer* what it gives to a peer that asks.
 No payload is behind them yet: the shell gets it ready between ``StartTransfer`` and ``LocalDone``.
 Every ``Begin`` ends in exactly one of ``StartTransfer`` and ``Untaken``, and every
 ``StartTransfer`` in exactly one of ``Commit`` and ``Abort``.

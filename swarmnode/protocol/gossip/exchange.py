@@ -225,7 +225,7 @@ class ExchangeCore:
                 self._consider(peer, message, now)
                 return
             case wire.Accept() | wire.Ready() | wire.StatusQuery():
-                # Whoever asks waits for us; it must learn what we know, or that we do not.
+                # The peer that asks waits for us; it must learn what we know, or that we do not.
                 reply = wire.StatusReply(xid=message.xid, outcome=status_of(known))
                 self._effects.append(Send(peer, reply))
             case wire.Abort() if known is None:

@@ -53,7 +53,7 @@ class IntentTable:
             return intent
         current = self.current(intent)
         if current is None:
-            return intent  # it was promised: whoever lends its payload will say that it is gone
+            return intent  # it was promised: the lessor of its payload will say that it is gone
         del self._intents[intent.topic]
         return current
 

@@ -1,7 +1,7 @@
 """Who brings what to a gathering, signed, and the one set of it that counts.
 
 The set of a run is made by one member and checked by all: every entry is signed by its author for
-this run, so nobody can bring something in another's name, nor bring to one round what was meant
+this run, so no member can bring something in another's name, nor bring to one round what was meant
 for another. Whether all members have the same set is what the group run agrees on (``group.py``),
 whose one piece is the bytes of the set.
 """

@@ -6,20 +6,20 @@ There is no master and no vote. A run goes through views, which only ever shrink
                                                  ^                                       |
                                                  +--a member died, left or fell silent---+
 
-*Flush.* Whoever learns that a member is gone takes the smaller view, freezes, and tells its view,
+*Flush.* A member that learns that another is gone takes the smaller view, freezes, tells its view,
 and in the same message of which contributors it holds the whole mean, if it does (*prepared*).
 Views that differ are intersected. When all of a view have said the same, all know the same and
-come to the same plan: keep the mean that somebody has prepared, or make the mean over the view.
+come to the same plan: keep the mean that a member has prepared, or make the mean over the view.
 
 *Run.* The vector is cut into as many pieces as there are contributors. The sum of each is made by
-one member, from the shares of all contributors, and given to everybody: a reduce-scatter and an
+one member, from the shares of all contributors, and given to all: a reduce-scatter and an
 all-gather, of about twice the vector each way, however many members. Everything is asked for
 (WANT), so that no member sends what none needs. Another plan has another cut, and begins anew.
 
 *End.* A member that holds the whole mean says so, with its hash. It finishes when its whole view
-has said so. Hence the promise: **if anybody finishes with a mean, then every survivor holds that
-same mean, and finishes with it too.** For whoever finished had heard PREPARED from all; a survivor
-that did not hear one of them flushes, reports what it has prepared, and the plan keeps it.
+has said so. Hence the promise: **if a member finishes with a mean, then every survivor holds that
+same mean, and finishes with it too.** For a member that finished had heard PREPARED from all; a
+survivor that did not hear one of them flushes, reports what it has prepared, and the plan keeps it.
 
 That holds where only the dead are taken for lost. A network in two parts has two views, which may
 end with two means: each part's hashes are equal, and the lineage of what was averaged (base

@@ -20,7 +20,7 @@ _ID_BYTES = 16
 
 
 def group_id(key: bytes, tag: str, fragment: int, round_number: int, base_version: bytes) -> bytes:
-    """Return the name of a run: whoever averages the same thing finds the same.
+    """Return the name of a run: members that average the same thing find the same.
 
     ``key``: 32 bytes, the digest of strategy, settings, layout and codecs.
     """
@@ -79,7 +79,7 @@ class Begin:
             smallest id. Empty: any view may finish.
         needs_all: finish only with all members, or not at all.
         quorum_s: how long to wait for a majority of the electorate at the most; then those who are
-            missing have half of ``enlist_s`` at the least. 0: ``enlist_s``, whoever has come.
+            missing have half of ``enlist_s`` at the least. 0: ``enlist_s``, however few have come.
         lineage, attempt: what ENLIST says of the run, for those who do not know its name.
     """
 
@@ -251,6 +251,23 @@ class Abort:
     gid: bytes
     why: str
     in_doubt: bool
+
+
+@dataclass(frozen=True)
+class MeanEnded:
+    """What became of one group mean here, once something was lent for it.
+
+    ``result``: the SHA-256 of the mean, over ``contributors``; both empty if nothing came of it.
+    ``is_lost``: it has committed, and the worker that was to merge it is gone.
+    """
+
+    gid: bytes
+    contributors: tuple[PeerId, ...]
+    result: bytes
+    reason: str
+    in_doubt: bool
+    took_s: float
+    is_lost: bool = False
 
 
 Effect = (

@@ -191,7 +191,7 @@ class Run:
     def _lose_patience(self, now: float) -> None:
         if self.phase is Phase.ENLIST:
             if len(self._enlisted) < 2:
-                self.give_up("nobody else came")
+                self.give_up("no other member came")
             else:
                 self._adopt(self._enlisted, now)
             return
@@ -246,7 +246,7 @@ class Run:
 
     def _close_roll_if_complete(self, now: float) -> None:
         if len(self.view) < 2:
-            self.give_up("nobody else is there")
+            self.give_up("no other member is there")
         elif self._enlisted >= set(self.view):
             self._adopt(self._enlisted, now)
 
@@ -306,10 +306,10 @@ class Run:
     # --- what is averaged ------------------------------------------------------------------
 
     def _agree(self, now: float) -> None:
-        """All of the view have said the same: everybody comes to the same plan by itself.
+        """All of the view have said the same: every member comes to the same plan by itself.
 
-        Whoever finished had heard from its whole view that all are prepared. So if anybody may
-        have finished, everybody who is left is prepared, with one and the same mean: keep it.
+        A member that finished had heard from its whole view that all are prepared. So if one may
+        have finished, every member that is left is prepared, with one and the same mean: keep it.
         """
         self.phase, self._since = Phase.RUN, now
         kept = {prepared for prepared in self._flushes.values() if prepared}
@@ -319,7 +319,7 @@ class Run:
         contributors = kept.pop() if kept else self.view
         self._sources = tuple(peer for peer in self.view if self._flushes[peer])
         if len(contributors) < 2:
-            self.give_up("nobody else is left")
+            self.give_up("no other member is left")
             return
         plan = plan_id(self.gid, contributors)
         used = self._plan

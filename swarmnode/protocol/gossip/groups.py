@@ -1,4 +1,4 @@
-"""Who averages with whom in groups, and by which weights, without asking anybody.
+"""Which members average in groups, and by which weights, without asking any of them.
 
 Source of the grids: M. Ryabinin, E. Gorbunov, V. Plokhotnyuk, G. Pekhimenko, "Moshpit SGD", 2021.
 Deviation: a grid there is exact when n is a power of the group's size; the weights here make it

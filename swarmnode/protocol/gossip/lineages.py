@@ -2,7 +2,7 @@
 
 A lineage is a chain of group means. Each mean over other members is another branch, and only those
 on one branch can average. A node says the last few of its chain, ``COUNT:HASH,HASH,...`` with the
-newest first; whoever reads it compares it with its own::
+newest first; a member that reads it compares it with its own::
 
     own  40 a 39 b 38 c        said  39 b 38 c        one lineage, a round behind
     own  40 a 39 b 38 c        said  40 d 39 e 38 c   two lineages, which parted at 39

@@ -159,7 +159,7 @@ class LogBook:
         return encode_record(LogRound(self.next, self.head, members, tuple(entries)))
 
     def _latest_bound(self, shares: Sequence[LogShare]) -> bytes:
-        """Return what those are bound to who were so last; what is no round binds nobody."""
+        """Return what those are bound to who were so last; what is no round binds none."""
         for share in sorted(shares, key=lambda each: each.bound_attempt, reverse=True):
             if share.bound:
                 try:

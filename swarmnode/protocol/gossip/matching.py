@@ -1,4 +1,4 @@
-"""Who exchanges with whom in a round, without asking anybody.
+"""Which members exchange in a round, without asking any of them.
 
 Every node sorts the members by SHA-256(salt, round, id) and pairs neighbours
 in that order. Nodes with the same view find the same perfect matching; nodes

@@ -1,7 +1,7 @@
 """How exchanges ended: the memory behind STATUS, and against replays.
 
 Commits and aborts are bounded apart, so that a flood of offers that come to
-nothing never pushes out a commit. Aborts may be forgotten at no risk: whoever
+nothing never pushes out a commit. Aborts may be forgotten at no risk: a peer that
 is told ``unknown`` aborts too (presumed abort, Mohan and Lindsay 1983).
 """
 
@@ -28,7 +28,7 @@ class Outcome(enum.StrEnum):
 
 
 def status_of(known: Outcome | None) -> StatusOutcome:
-    """Return what whoever asks is told; None: there is no trace of it."""
+    """Return what a caller is told; None: there is no trace of it."""
     if known is None:
         return "unknown"
     return "committed" if known is Outcome.COMMITTED else "aborted"

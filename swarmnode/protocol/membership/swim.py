@@ -14,7 +14,7 @@ no other node can raise it. A doubt is hearsay about exactly one version; the me
 refutes it with the next one.
 
 Deviations from the papers. *Dead* from others is a certain suspicion, not a fact: every node
-gives a member its own shortest time to refute, so one node in trouble kills nobody for
+gives a member its own shortest time to refute, so one node in trouble kills no other for
 others. Time in which this process stood still counts against no member (``LivedClock``). A ping
 has its sender's own claim. Doubts carry their accusers as a set: news about one member is one
 claim. Dead members are called now and then, which heals partitions.

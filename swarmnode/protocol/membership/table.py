@@ -31,7 +31,7 @@ class Suspicion:
     def accuse(self, accusers: Iterable[PeerId], now: float, *, is_certain: bool) -> bool:
         """Add to the accusation, which may bring the deadline forward; return if it is news.
 
-        Not before ``now``: a deadline that nobody kept is what a stall looks like.
+        Not before ``now``: a deadline that was not kept is what a stall looks like.
         """
         before = len(self.accusers)
         for accuser in accusers:

@@ -1,7 +1,7 @@
 """A UPnP router (Internet Gateway Device, versions 1 and 2): finding it, its description, and SOAP.
 
 Every URL must lead to the default gateway itself: a description cannot make us talk to
-anybody else. It is found by SSDP (UPnP Device Architecture 1.1, 1.3): a search goes to all
+any other. It is found by SSDP (UPnP Device Architecture 1.1, 1.3): a search goes to all
 devices and any may answer; only an answer from the default gateway is of interest.
 """
 
@@ -35,7 +35,7 @@ _ERRORS = {
     501: "failed, perhaps for want of a public address",
     606: "does not allow this machine to map ports",
     NO_SUCH_MAPPING: "has no such mapping",
-    715: "maps no port for everybody",
+    715: "maps no port for all remote hosts",
     716: "cannot choose the port",
     CONFLICT: "gave this port to another machine",
     724: "wants the same port inside and outside",

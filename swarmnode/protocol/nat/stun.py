@@ -1,8 +1,8 @@
 """STUN binding, as much of it as peers need of each other: bytes to records, and what is answered.
 
 A question asks where it came from; the answer names the address that the server saw. A
-question is filled up to STUN_QUESTION_BYTES, so that no answer is ever larger: whoever forges
-the source of a question gains nothing. An indication is the probe of a NAT's filter.
+question is filled up to STUN_QUESTION_BYTES, so that no answer is ever larger: an attacker
+that forges the source of a question gains nothing. An indication is the probe of a NAT's filter.
 
 Source: RFC 8489 (STUN) without authentication; RFC 5780 for CHANGE-REQUEST and OTHER-ADDRESS,
 of which only the port is used: a peer has one address and two ports.

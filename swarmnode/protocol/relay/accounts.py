@@ -175,7 +175,7 @@ class Shaper:
         flow.waiting.append((side, n_bytes))
         if len(flow.waiting) > 1:
             return
-        # Of each direction only one piece waits here: whoever sends small ones has its turn in
+        # Of each direction only one piece waits here: a peer that sends small ones has its turn in
         # several parts.
         flow.has_turn = n_bytes <= flow.deficit_bytes
         if flow.has_turn:

@@ -207,7 +207,7 @@ class Outgoing:
             used = _put(head, used, encode_frame(FrameKind.END, stream.stream_id))
         if stream.stop_due and not stream.receive_finished:
             stream.stop_due = False
-            stop = Reset(ResetCode.CANCELLED, "nobody reads this stream any more", False)
+            stop = Reset(ResetCode.CANCELLED, "this stream is read no more", False)
             return self._put_reset(stream, stop, head, used)
         self._table.remove_if_finished(stream)
         return used

@@ -38,7 +38,7 @@ from swarmnode.protocol.shards.words import CLAIMS, Shard, register_name, write_
 _DOMAIN = b"swarmnode/shards/1\0"
 _NUMBERS = struct.Struct(">QQ")
 _SCORE_BYTES = 8
-_NOBODY = (-1, b"")
+_NO_MEMBER = (-1, b"")
 
 # Ties of scores are settled by the id; the greater one is preferred.
 Rank = tuple[int, bytes]
@@ -73,7 +73,7 @@ class Owners:
         self._seed = swarm_seed
         self._n_shards = n_shards
         self._members: frozenset[PeerId] = frozenset()
-        self._best: list[Rank] = [_NOBODY] * n_shards
+        self._best: list[Rank] = [_NO_MEMBER] * n_shards
 
     def follow(self, members: frozenset[PeerId]) -> None:
         """Take the membership as it is now. Cost: 20 µs for each that came, 7 µs a member
@@ -82,7 +82,7 @@ class Owners:
         left = self._members - members
         orphans = [i for i, (_, peer) in enumerate(self._best) if peer in left]
         for index in orphans:
-            self._best[index] = _NOBODY
+            self._best[index] = _NO_MEMBER
         if orphans:
             self._challenge(self._members & members, orphans)
         self._challenge(members - self._members, range(self._n_shards))

@@ -27,7 +27,6 @@ from typing import Literal
 
 import torch
 
-from swarmnode.strategies.merge import variance_corrected
 from swarmnode.tensor.layout import Layout
 
 PairMerge = Literal["mean", "variance-corrected"]
@@ -46,4 +45,6 @@ def pair_pull(
     """
     if rule == "mean":  # exact negatives on the two sides
         return theirs.sub_(own).mul_(0.5)
+    from swarmnode.strategies.merge import variance_corrected  # of few swarms only
+
     return variance_corrected([own, theirs], layout).sub_(own)

@@ -60,7 +60,7 @@ def main() -> int:
             _run_all(job)
         else:
             _run_rank(job, arguments.rank, arguments.meet)
-    # The whole process is one question: whoever asked gets one line, whatever went wrong.
+    # The whole process is one question: the caller gets one line, whatever went wrong.
     except Exception as error:  # noqa: BLE001
         kind, message = classify(error)
         print(json.dumps({"failed": kind, "message": message}), flush=True)

@@ -118,7 +118,7 @@ def _on(name: str, target: float) -> _Solved:
 
 def _graph(name: str, n: int) -> Graph:
     graph = build_graph(name, n)
-    assert graph is not None, "everybody with everybody is no graph for DADAO"
+    assert graph is not None, "all nodes with all is no graph for DADAO"
     return graph
 
 

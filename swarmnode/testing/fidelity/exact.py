@@ -160,7 +160,7 @@ def group_mean(quick: bool) -> Finding:
     deaths = _deaths(20 if quick else 1000, seed)
     return Finding(
         name="group-mean",
-        title="Group means: exact, whoever dies",
+        title="Group means: exact, whichever member dies",
         source="M. Ryabinin, E. Gorbunov, V. Plokhotnyuk, G. Pekhimenko, “Moshpit SGD”, NeurIPS"
         " 2021; the agreement after failures is that of view-synchronous groups (K. Birman, T."
         " Joseph, 1987)",

@@ -93,16 +93,16 @@ def _train(rule: Rule, rounds: int, seed: int, *, same_init: bool) -> list[Point
     task = Digits(_N, seed, widths=_DEEP, same_init=same_init)
     optimizer = momentum_sgd(task.x)
     generator = torch.Generator().manual_seed(seed)
-    everybody = list(range(_N))
+    all_nodes = list(range(_N))
     curve = []
     for number_ in range(1, rounds + 1):
         for _ in range(_STEPS):
-            task.x -= optimizer.steps(everybody, task.gradients(everybody)[1])
+            task.x -= optimizer.steps(all_nodes, task.gradients(all_nodes)[1])
         before = task.x.clone()
-        for node in everybody if not is_isolated() else ():
+        for node in all_nodes if not is_isolated() else ():
             others = [i for i in torch.randperm(_N, generator=generator).tolist() if i != node]
             task.x[node] = rule([before[i] for i in (node, *others[:_MET])], task.layout)
-        accuracy = task.measure(task.x.mean(0), everybody)["local_accuracy"]
+        accuracy = task.measure(task.x.mean(0), all_nodes)["local_accuracy"]
         curve.append((float(number_), accuracy))
     return curve
 

@@ -236,7 +236,7 @@ def diloco(quick: bool) -> Finding:
         " Computation in DiLoCo”, arXiv:2502.12996",
         claim="Nodes that exchange once in H steps train nearly as well as data parallelism, in"
         " fragments of four bits as well; where a whole round overlaps with training, the own fresh"
-        " share with the others' last one works, and everybody's last mean does not.",
+        " share with the others' last one works, and the last mean of all does not.",
         experiment=f"Digits on {n} nodes, Adam, H = {_EVERY}, {steps} steps, outer Nesterov with"
         " lr 0.4 and momentum 0.9. Data parallel: the mean of all gradients at every step; its"
         " bytes are 2 (n−1)/n of the model a step.",

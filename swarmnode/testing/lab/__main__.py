@@ -9,10 +9,16 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from swarmnode.errors import ConfigError
 from swarmnode.worker.failures import EXIT_STATUS, classify
 from swarmnode.worker.runtime import end_with_parent
+
+if TYPE_CHECKING:
+    from swarmnode.testing.lab.runs import Outcome, Run
+
+_LINEAR = frozenset({"accuracy", "local_accuracy"})
 
 
 def main() -> int:
@@ -24,7 +30,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         figures = _execute(arguments.run, arguments.plot)
-    # The whole process is one question: whoever asked gets one line, whatever went wrong.
+    # The whole process is one question: the caller gets one line, whatever went wrong.
     except Exception as error:  # noqa: BLE001
         kind, message = classify(error)
         print(json.dumps({"failed": kind, "message": message}))
@@ -36,15 +42,42 @@ def main() -> int:
 def _execute(run_text: str, picture: Path | None) -> dict[str, Any]:
     import torch  # here, so that its absence is one line like any other failure
 
-    from swarmnode.testing.lab.plot import plot
     from swarmnode.testing.lab.runs import execute, parse_run
 
     torch.set_num_threads(1)  # its vectors are small: a second core would only wait
     run = parse_run(run_text)
     outcome = execute(run)
     if picture is not None:
-        plot(run, outcome, picture)
+        _plot(run, outcome, picture)
     return outcome.figures
+
+
+def _plot(run: Run, outcome: Outcome, path: Path) -> None:
+    """Write one panel for each figure over time; the suffix of ``path`` says the format.
+
+    Raises:
+        ConfigError: matplotlib is missing or does not know the format.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigError(
+            "--plot needs matplotlib: pip install '.[plot]' in the clone of swarmnode"
+        ) from error
+    names = [name for name in (outcome.history or [{}])[0] if name != "t"]
+    figure = Figure(figsize=(4.0 * max(len(names), 1), 3.2), layout="constrained")
+    for number, name in enumerate(names):
+        axes = figure.add_subplot(1, len(names), number + 1)
+        axes.plot([p["t"] for p in outcome.history], [p[name] for p in outcome.history])
+        axes.set_yscale("linear" if name in _LINEAR else "log")
+        axes.set_title(name.replace("_", " "))
+        axes.set_xlabel("local steps")
+        axes.grid(visible=True, alpha=0.3)
+    figure.suptitle(f"{run.strategy}, {run.task}, {run.topology}, {run.nodes} nodes")
+    try:
+        figure.savefig(path)
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"--plot {path}: {error}") from error
 
 
 if __name__ == "__main__":

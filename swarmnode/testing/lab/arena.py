@@ -41,7 +41,7 @@ class Arena(World):
 
     Args:
         make_strategy: returns a strategy over the vector that it is given.
-        graph: who can meet; None: everybody everybody.
+        graph: who can meet; None: each node every other.
         speeds: of each node, in steps per unit of time; 1 for all by default.
         optimizer: None where strategies take gradients themselves.
         codec: of views that leave it to the swarm.

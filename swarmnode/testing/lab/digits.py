@@ -166,7 +166,7 @@ def _load() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _split(labels: torch.Tensor, n: int, dirichlet: float | None, seed: int) -> list[torch.Tensor]:
-    """Return each node's examples; nobody is left with none."""
+    """Return each node's examples; no node is left with none."""
     rng = np.random.default_rng(seed)
     if dirichlet is None:
         return [torch.tensor(part) for part in np.array_split(rng.permutation(len(labels)), n)]

@@ -4,7 +4,7 @@ GROUP: a round waits for every node that is alive, at most ``PATIENCE``, and in 
 share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE); the mean is that of
 those who came with the same base version and whose payload arrived, the same bits for each of them.
 As in a daemon it goes through the codec, a round of a lineage has a quorum of those who are alive
-or comes to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. And whoever
+or comes to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. A node that
 is on another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
 GATHER: a round as of a node's count, with a quorum, of at most GATHER_MEMBERS_MAX; each gets what
 all of them sent, and sends its own to every other one.
@@ -56,7 +56,7 @@ class Gatherings:
     # --- GROUP ---------------------------------------------------------------------------
 
     def gather(self, node: Node, intent: Intent) -> None:
-        """Come to a round, and close it if nobody is missing."""
+        """Come to a round, and close it if no member is missing."""
         in_lineage = intent.lineage is not None and intent.kind is Kind.GROUP
         key = (intent.tag, intent.fragment, intent.base_version if in_lineage else intent.round)
         self._note_lineage(node.number, intent)
@@ -89,7 +89,7 @@ class Gatherings:
         return max(PATIENCE, limits.GROUP_ENLIST_SHARE * (now - before))
 
     def _has_place(self, node: Node, intent: Intent) -> bool:
-        """Whether a node takes part where not all can; see ``daemon/exchange/group/groups.py``."""
+        """Whether a node takes part where not all can; see ``daemon/collective/groups.py``."""
         if intent.group_size_max and intent.lineage is None:
             return True  # any number of groups
         most = limits.GROUP_MEMBERS_MAX
@@ -115,7 +115,7 @@ class Gatherings:
             self._lineages[number] = own.then(intent.lineage, intent.base_version, is_next=is_next)
 
     def preferred(self, number: int) -> set[int]:
-        """Return whom a stray node asks; nobody: it is none, and asks anybody."""
+        """Return the nodes that a stray node asks; none: it is not stray, and asks any."""
         standing = self._standing(number)
         strongest = standing.strongest if standing is not None and standing.is_weaker else ()
         return {self._world.ids.index(peer) for peer in strongest}
@@ -196,7 +196,7 @@ class Gatherings:
                 self._made.remove(key)  # it may be tried again
             for side in present:
                 self._world.tally.aborted += 1
-                side.node.strategy.on_abort(side.intent, "nobody else came")
+                side.node.strategy.on_abort(side.intent, "no other member came")
             return
         is_gathering = present[0].intent.kind is Kind.GATHER
         mean = {} if is_gathering else coded_mean(self._world, present)

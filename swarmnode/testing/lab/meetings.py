@@ -68,13 +68,13 @@ class Meetings:
         intents = self._intents.setdefault((intent.tag, intent.fragment), {})
         old = intents.pop(node.number, None)
         if old is not None:
-            self._abort(node, old, "nobody came before the next round")
+            self._abort(node, old, "no peer came before the next round")
         intents[node.number] = intent
 
     def _meet(self, node: Node, intent: Intent, *, tries: int) -> None:
         intents = self._intents[intent.tag, intent.fragment]
         if intents.get(node.number) is not intent:
-            return  # it has met somebody
+            return  # it has met a peer
         for number in self._candidates(node.number, intent)[:tries]:
             other = intents.get(number)
             if other is not None and self._is_fit(node, intent, self._world.nodes[number], other):

@@ -24,7 +24,7 @@ class LabTask(ABC):
 
     Attributes:
         x: [n, numel], the parameters; row i is the storage of node i's.
-        optimum: the x that minimises the mean objective, [numel]; None: nobody knows.
+        optimum: the x that minimises the mean objective, [numel]; None: it is not known.
         facts: what strategies are told of it.
         has_poisson_steps: whether nodes step at random times, as the theory has it.
     """
@@ -98,7 +98,7 @@ class Quadratic(LabTask):
         return cls(hessians, torch.einsum("nde,ne->nd", hessians, truths), name="lsq")
 
     def gradients(self, nodes: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        if len(nodes) == 1:  # at random times nobody steps together
+        if len(nodes) == 1:  # at random times no two nodes step together
             (i,) = nodes
             pulled = self._h[i] @ self.x[i]
             gradient = pulled - self._c[i]

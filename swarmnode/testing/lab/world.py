@@ -53,7 +53,7 @@ class World:
     """The nodes and the time; see :class:`~swarmnode.testing.lab.arena.Arena` for what happens.
 
     Attributes:
-        graph: who can meet; None: everybody everybody.
+        graph: who can meet; None: each node every other.
         codec: of views that leave it to the swarm.
         nodes: by number; a node that comes back is another one.
         ids: of the nodes, by number.
@@ -90,7 +90,7 @@ class World:
         return node.t
 
     def flow_all(self) -> None:
-        """Bring everybody to the present: only then are sums over nodes what is conserved."""
+        """Bring every node to the present: only then are sums over nodes what is conserved."""
         for node in self.up:
             self.flow(node)
 

@@ -28,7 +28,7 @@ class Announcement(msgspec.Struct, frozen=True):
 
 
 class GatherShare(msgspec.Struct, frozen=True):
-    """What one member gives to whoever makes the set of a run."""
+    """What one member gives to the maker of the set of a run."""
 
     announcement: Signed
 

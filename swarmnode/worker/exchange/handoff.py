@@ -233,7 +233,7 @@ def _as_asked(posted: Posted, order: TakeView) -> Intent:
 
 
 def _meta(partner: Partner) -> Meta:
-    """Return what a partner said of itself; nobody tells another the time t."""
+    """Return what a partner said of itself; no node tells another the time t."""
     return Meta(partner.step, partner.tokens, 0.0, partner.base_version, partner.weight)
 
 

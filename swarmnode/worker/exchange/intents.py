@@ -55,7 +55,7 @@ class PendingIntents:
         for intent in intents:
             old = self._put(intent, state, is_open=False)
             if old is not None and intent.kind is not Kind.LOG:  # records are under way at once
-                self._strategy.on_abort(old.intent, "nobody came before the next round")
+                self._strategy.on_abort(old.intent, "no peer came before the next round")
         self._forget_oldest()
 
     def offer_answers(self, state: TrainState) -> None:

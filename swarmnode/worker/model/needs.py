@@ -21,7 +21,7 @@ def state_bytes(state: TrainState, strategy: StatePart) -> int:
 
 
 def needs_words(state: TrainState, strategy: StatePart) -> str:
-    """Say what is needed and what is there, for whoever has to find a larger machine."""
+    """Say what is needed and what is there, for a person who has to find a larger machine."""
     needed = show_bytes(state_bytes(state, strategy))
     return (
         f"model, gradients, optimizer and strategy need {needed}, and each example more;"

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 import time
+from typing import TYPE_CHECKING
+
+import torch
 
 from swarmnode.errors import SpecMismatch
 from swarmnode.ipc.control import Configure, Members
 from swarmnode.strategies.base import Context, Strategy, TaskFacts
-from swarmnode.strategies.fit import check_width
 from swarmnode.strategies.registry import build_strategy, check_strategy
-from swarmnode.strategies.topology import graph_over
 from swarmnode.tasks.base import Task
 from swarmnode.tasks.packages import how_to_get
 from swarmnode.worker.model.state import TrainState, build_state, build_task
+
+if TYPE_CHECKING:
+    from swarmnode.strategies.topology import Graph
 
 _MS_PER_S = 1000
 
@@ -59,7 +63,10 @@ def prepare_strategy(configure: Configure, state: TrainState) -> Strategy:
     name, settings = configure.strategy, configure.strategy_settings
     check_strategy(name, settings, facts_of(state.task))
     strategy = build_strategy(name, settings, state.arena.flat)
-    check_width(name, strategy.meeting(strategy.config), strategy.x.element_size())
+    if strategy.x.dtype != torch.float32:
+        from swarmnode.strategies.fit import check_width  # such models are rare
+
+        check_width(name, strategy.meeting(strategy.config), strategy.x.element_size())
     return strategy
 
 
@@ -109,7 +116,14 @@ class Surroundings:
             layout=self._layout,
             members=self._members,
             facts=self._facts,
-            topology=graph_over(self._topology, len(self._members)),
+            topology=self._graph(),
             probe=self._probe,
             life=self._life,
         )
+
+    def _graph(self) -> Graph | None:
+        if not self._topology:
+            return None
+        from swarmnode.strategies.topology import graph_over  # of few strategies only
+
+        return graph_over(self._topology, len(self._members))

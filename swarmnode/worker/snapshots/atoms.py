@@ -116,7 +116,7 @@ class Found:
         buffers: of the strategy.
         means: of the weights over the last steps, by their names in the model.
         is_a_peers: it was fetched; one's own was in range when it was written, unless the
-            disk or somebody at it has changed it.
+            disk or a user of it has changed it.
     """
 
     weights: Tensors

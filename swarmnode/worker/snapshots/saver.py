@@ -46,8 +46,15 @@ class Saver:
     Owns: one thread; as a context manager it waits for the write that is under way.
     """
 
-    def __init__(self, store: SnapshotStore, send: Callable[[Report], None]) -> None:
+    def __init__(
+        self,
+        store: SnapshotStore,
+        send: Callable[[Report], None],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``send`` tells the daemon how a save went; it may raise DaemonGone."""
+        self._monotonic = monotonic
         self._store = store
         self._send = send
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
@@ -55,7 +62,7 @@ class Saver:
         self._request = 0  # the newest that no save has begun for; 0: none
         self._tried_step = self._saved_step = 0
         self.write_s = 0.0  # from taking the last one until it was durable
-        self.next_s = time.monotonic() + period_s(self.write_s)
+        self.next_s = self._monotonic() + period_s(self.write_s)
 
     @property
     def is_busy(self) -> bool:
@@ -73,13 +80,13 @@ class Saver:
             last: there will be no further step; what was learnt since is saved now.
 
         Raises:
-            DaemonGone: nobody listens.
+            DaemonGone: the daemon has closed the channel.
         """
         if self._save is not None:
             if not self._save.written.done():
                 return
             self._send(self._end(self._save))
-        is_due = time.monotonic() >= self.next_s and state.step != self._saved_step
+        is_due = self._monotonic() >= self.next_s and state.step != self._saved_step
         if self._request or is_due or (last and state.step != self._tried_step):
             self._begin(state, strategy)
 
@@ -87,7 +94,7 @@ class Saver:
         """Save a last time, after what is being written, and then say how all that went.
 
         Raises:
-            DaemonGone: nobody listens; the snapshot is on disk all the same.
+            DaemonGone: the daemon has closed the channel; the snapshot is on disk all the same.
         """
         reports = [] if self._save is None else [self._end(self._save)]
         reports.append(self._end(self._begin(state, strategy)))
@@ -103,12 +110,12 @@ class Saver:
     def _begin(self, state: TrainState, strategy: StatePart) -> _Save:
         request, self._request = self._request, 0
         self._tried_step = state.step
-        began_s = time.monotonic()
+        began_s = self._monotonic()
         written: Future[_Written] = Future()
         try:
             taken = self._store.take(state, strategy)
         except StorageError as error:
-            written.set_result(_Written(error, time.monotonic()))
+            written.set_result(_Written(error, self._monotonic()))
         else:
             written = self._thread.submit(self._write, taken)
         self._save = _Save(request, state.step, began_s, written)
@@ -120,7 +127,7 @@ class Saver:
             result = self._store.write(taken)
         except StorageError as error:
             result = error
-        return _Written(result, time.monotonic())
+        return _Written(result, self._monotonic())
 
     def _end(self, save: _Save) -> Report:
         """Wait for a write; return what to say of it. A full disk does not end training."""

@@ -51,7 +51,7 @@ def describe_state(
     Args:
         settings: of the strategy; those that are not given are filled in.
         topology: a name, or a file of edges.
-        members: how many are to train at most; 0: nobody has said.
+        members: how many are to train at most; 0: it is not said.
 
     Raises:
         ConfigError: they do not fit together.

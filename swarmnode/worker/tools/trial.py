@@ -1,8 +1,8 @@
 """A few steps of a swarm's task on this machine: what a step takes, and what memory.
 
-For whoever looks at a swarm before joining it. A process of its own runs this, at low priority,
-with a bound on its memory, and without a network: a task whose data would be fetched cannot be
-tried. Nothing is written.
+For a person who looks at a swarm before joining it. A process of its own runs this, at low
+priority, with a bound on its memory, and without a network: a task whose data would be fetched
+cannot be tried. Nothing is written.
 """
 
 from __future__ import annotations

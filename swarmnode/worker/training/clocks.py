@@ -27,7 +27,7 @@ CLOCK_RINGS_MAX = 8
 # A worker that uses more than its share rests at once; one that was starved catches up this much.
 _CPU_SHARE_BURST_S = 0.5
 
-_NO_REST_S = 1e-4  # nobody can sleep for so short a time
+_NO_REST_S = 1e-4  # no system sleeps for so short a time
 
 
 class Clocks:

@@ -11,10 +11,12 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from swarmnode import limits
+from swarmnode.errors import LocalProtocolError
 from swarmnode.ipc.control import (
     Apply,
     Drop,
@@ -27,6 +29,7 @@ from swarmnode.ipc.control import (
     Resume,
     RoundSteps,
     SaveSnapshot,
+    ShardDone,
     Share,
     Stop,
     Stray,
@@ -41,19 +44,18 @@ from swarmnode.strategies.base import Intent, Meta, Record, StepInfo, Strategy
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.exchange.handoff import Handoff
 from swarmnode.worker.exchange.intents import PendingIntents
-from swarmnode.worker.exchange.merges import Merges
 from swarmnode.worker.failures import Diverged
 from swarmnode.worker.model.prepare import Surroundings
 from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.report import Reporter
 from swarmnode.worker.snapshots.saver import Saver
 from swarmnode.worker.training.clocks import Clocks, share_of
-from swarmnode.worker.training.feed import Feed
 from swarmnode.worker.training.learn import local_step
 from swarmnode.worker.training.progress import SwarmCount
 
 # One bad batch may overflow; this many in a row mean that the model is lost.
 DIVERGED_STEPS = 5
+_END = object()  # of a shard
 
 
 class Loop:
@@ -82,7 +84,6 @@ class Loop:
         self.reporter = Reporter(channel, strategy.metrics)
         self.share = share_of(state.device)
         self.feed = Feed(state.shard_batches, channel.send)
-        self.merges = Merges(state, channel.send)
         self.swarm = SwarmCount()
         self.steps_max = steps_max
         self.rung: Sequence[Intent] = ()  # what the clock made due last
@@ -95,7 +96,7 @@ class Loop:
         ``shard_seed`` is of this node's own batches, for when it has no shard to train.
         """
         own = self.state.batches(shard_seed)
-        with contextlib.suppress(DaemonGone):  # nobody to report to: save and leave
+        with contextlib.suppress(DaemonGone):  # no daemon to report to: save and leave
             self.intents.offer_answers(self.state)
             while not self.stopping:
                 self.listen()
@@ -135,12 +136,12 @@ class Loop:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether nobody has said yet how far the swarm is, which its recipe goes by."""
+        """Whether it is not known yet how far the swarm is, which its recipe goes by."""
         return self.state.recipe is not None and not self.swarm.is_known
 
     @property
     def is_resting(self) -> bool:
-        """Whether no step follows, as far as anybody knows."""
+        """Whether no step follows, as far as is known."""
         return self.paused or self.finished or self.stopping or self.is_waiting
 
     # --- a step --------------------------------------------------------------------------
@@ -271,7 +272,7 @@ class Loop:
             case DropShard():
                 self.feed.drop(message)
             case GiveShare() | WeighMerge():
-                self.merges.obey(message)
+                self.help_merge(message)
             case Pause() | Resume():
                 self.paused = isinstance(message, Pause)
                 self.merge_due()
@@ -281,8 +282,65 @@ class Loop:
             case Stop():
                 self.stopping = True
 
+    def help_merge(self, message: GiveShare | WeighMerge) -> None:
+        """Do this node's share of a merge of all models: loaded here, most runs never see one."""
+        from swarmnode.worker.exchange.merges import Merges
+
+        Merges(self.state, self.channel.send).obey(message)
+
     def take_records(self, message: Records) -> None:
         """Hand the strategy a round of the log, unless it is not the next one."""
         if message.round == self.strategy.log_round():
             records = [Record(r.author, r.payload, r.round) for r in message.records]
             self.strategy.on_records(message.round, records)
+
+
+class Feed:
+    """What the loop trains next: the shards it was told to take, else the node's own stream.
+
+    The daemon assigns a shard before the one in training is over. If none has come in time, the
+    node trains batches of its own rather than wait.
+
+    Args:
+        batches_of: returns the batches of a shard.
+        send: tells the daemon which shard is done.
+    """
+
+    def __init__(
+        self, batches_of: Callable[[TakeShard], Iterator[Any]], send: Callable[[ShardDone], None]
+    ) -> None:
+        self._batches_of = batches_of
+        self._send = send
+        self._queue: deque[tuple[TakeShard, Iterator[Any]]] = deque()
+
+    def take(self, order: TakeShard) -> None:
+        """Train this shard after those taken before.
+
+        Raises:
+            LocalProtocolError: it is one more than the daemon may claim.
+        """
+        if len(self._queue) >= limits.SHARD_CLAIMS_MAX:
+            raise LocalProtocolError(
+                f"expected at most {limits.SHARD_CLAIMS_MAX} shards at once, got one more"
+            )
+        self._queue.append((order, self._batches_of(order)))
+
+    def drop(self, order: DropShard) -> None:
+        """Forget this shard, also if it is in training; one that is over is no news."""
+        key = (order.epoch, order.index)
+        kept = [held for held in self._queue if (held[0].epoch, held[0].index) != key]
+        self._queue = deque(kept)
+
+    def next_batch(self, own: Iterator[Any]) -> Any:
+        """Return the next batch of the oldest shard taken, or one of ``own``.
+
+        A shard is reported as done when the step after its last batch is about to begin.
+        """
+        while self._queue:
+            order, batches = self._queue[0]
+            batch = next(batches, _END)
+            if batch is not _END:
+                return batch
+            self._queue.popleft()
+            self._send(ShardDone(epoch=order.epoch, index=order.index))
+        return next(own)

@@ -1,4 +1,4 @@
-"""The training loop turned inside out: somebody else takes the steps, and says so.
+"""The training loop turned inside out: a program of the user takes the steps, and says so.
 
 Between two steps it does what the loop of a worker does: merges what was exchanged, lends views,
 intents, saves, reports. It waits only while the node is paused, or is to rest.
@@ -62,7 +62,7 @@ class OuterLoop(Loop):
         """The program has taken a step; return when it may take the next one.
 
         Args:
-            loss: of the step; None: nobody knows, and what was said before stands.
+            loss: of the step; None: it is not known, and what was said before stands.
 
         Raises:
             Diverged: it was not finite for several steps.

@@ -92,7 +92,7 @@ async def test_bytes_arrive_in_order_both_ways_at_once(make_pair: MakePair, seed
         await other.aclose()
 
 
-async def test_nobody_reads_and_the_sender_waits(make_pair: MakePair) -> None:
+async def test_backpressure_without_a_reader_the_sender_waits(make_pair: MakePair) -> None:
     async with make_pair() as (one, other):
         piece = memoryview(bytes(64 * 1024))
         sent = quiet_rounds = 0
@@ -137,7 +137,7 @@ async def test_who_closed_it_gets_told_so(make_pair: MakePair) -> None:
         await other.aclose()
 
 
-async def test_closing_wakes_who_waits(make_pair: MakePair) -> None:
+async def test_closing_wakes_waiting_callers(make_pair: MakePair) -> None:
     errors: list[TransportError] = []
 
     async def receive(channel: Channel) -> None:

@@ -228,16 +228,16 @@ async def test_a_port_in_use_gives_one_clear_line() -> None:
             await TcpTransport().serve(address, trio.sleep_forever)  # type: ignore[arg-type]
 
 
-async def test_nobody_at_an_address_is_a_failed_dial() -> None:
+async def test_no_listener_at_an_address_is_a_failed_dial() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))  # bound, but no node listens
         address = format_address(*taken.getsockname())
         with pytest.raises(DialFailed, match="refused") as caught:
             await TcpTransport().dial(address)
         assert caught.value.address == address
 
 
-async def test_a_closed_channel_says_who_closed_it() -> None:
+async def test_a_closed_channel_says_which_side_closed_it() -> None:
     async def hang_up(_channel: Channel) -> None:
         await trio.lowlevel.checkpoint()
 

@@ -133,7 +133,7 @@ async def test_an_offer_without_an_answer_ends(monkeypatch: pytest.MonkeyPatch) 
                 await offer.connect(answer.description)
 
 
-async def test_nobody_at_the_addresses_is_a_failed_dial(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_peer_at_the_addresses_is_a_failed_dial(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RTC_CONNECT_S", 0.5)
     async with open_rtc(loopback) as one, open_rtc(loopback) as other, await one.offer() as offer:
         answer = await other.answer(offer.description)

@@ -12,13 +12,13 @@ import trio
 from swarmnode import limits
 from swarmnode.errors import ConfigError, Overloaded, Refused
 from swarmnode.ids import PeerId
+from swarmnode.net.nat_survey import survey_nat
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stun import (
     StunResponder,
     add_probe_service,
     request_probe,
-    survey_nat,
 )
 from swarmnode.protocol.nat.behaviour import Dependence
 from swarmnode.protocol.nat.stun import (

@@ -37,7 +37,7 @@ def wrong_clock(folder: Path, by_s: int) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-def test_a_clock_a_year_ahead_is_told_so_and_harms_nobody(party: Party) -> None:
+def test_a_clock_a_year_ahead_is_told_so_and_harms_no_peer(party: Party) -> None:
     creator = party.join("creator")
     keeper = party.keeper("keeper", via=creator)
     early = wrong_clock(party.folder / "year-ahead", YEAR_S)

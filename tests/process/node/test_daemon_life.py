@@ -191,7 +191,7 @@ def test_garbage_and_half_open_connections_harm_nothing(pair: Pair) -> None:
     assert pair.a.log.count("refused a connection") < 20  # a flood is no flood of lines
 
 
-def test_whoever_expects_another_peer_is_told_on_both_sides(pair: Pair) -> None:
+def test_a_wrong_expected_peer_is_told_on_both_sides(pair: Pair) -> None:
     expected = Identity.generate().peer_id
 
     async def dial() -> None:
@@ -233,7 +233,7 @@ async def ask_in_vain(session: Session, question: bytes) -> None:
         await session.request(DHT_SERVICE, question, deadline_s=10.0)
 
 
-def test_a_peer_that_stops_reading_holds_nobody_up(pair: Pair) -> None:
+def test_a_peer_that_stops_reading_holds_no_other_up(pair: Pair) -> None:
     async def be_deaf_while_others_train() -> None:
         stream = await trio.open_tcp_stream(LOOPBACK, pair.a.port)
         channel = DeafChannel(stream.socket)

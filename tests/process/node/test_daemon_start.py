@@ -335,7 +335,7 @@ def test_sigterm_ends_a_node_that_waits_for_its_manifest(home: Path) -> None:
     assert "leaving: SIGTERM" in daemon.log
 
 
-def test_a_link_with_nobody_to_ask_is_refused_at_once(home: Path) -> None:
+def test_a_link_without_a_node_to_ask_is_refused_at_once(home: Path) -> None:
     answer = join(home, str(new_swarm().link()))
     assert answer.code == 2
     assert "names no peer (b=) to join through" in answer.line

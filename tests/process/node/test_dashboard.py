@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from swarmnode.daemon.exchange.mixing import letters_of
+from swarmnode.daemon.exchange.history import letters_of
 from swarmnode.ids import PeerId
 from swarmnode.ipc.spawn import worker_command
 from swarmnode.protocol.swarm import Hint

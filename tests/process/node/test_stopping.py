@@ -26,7 +26,7 @@ TOKEN = "SWARMNODE_TEST_TOKEN"
 WAYS = {
     "SIGTERM": "swarmnode: stopped by SIGTERM",
     "SIGINT": "swarmnode: stopped by Ctrl-C",
-    "pipe": "swarmnode: stopped: nobody reads the output any more (broken pipe)",
+    "pipe": "swarmnode: stopped: the output is read no more (broken pipe)",
 }
 # What is run, and how many processes it has at least when all that it starts is there.
 STARTERS = {

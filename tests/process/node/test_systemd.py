@@ -36,7 +36,7 @@ def environment(sock, **more):
     return {"NOTIFY_SOCKET": sock.getsockname(), **more}
 
 
-def test_without_a_manager_nobody_is_told():
+def test_without_a_manager_none_is_told():
     clock = MockClock(autojump_threshold=0)
     manager = ServiceManager({})
     trio.run(manager.follow, lambda: pytest.fail("asked in vain"), clock=clock)

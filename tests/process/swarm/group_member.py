@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import trio
 
-from swarmnode.daemon.exchange.group.groups import Groups
+from swarmnode.daemon.collective.groups import Groups
 from swarmnode.daemon.transport.network import Network
 from swarmnode.env import real_env
 from swarmnode.ids import PeerId

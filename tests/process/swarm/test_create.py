@@ -53,7 +53,7 @@ def test_describing_a_model_takes_little_more_than_the_model() -> None:
     assert taken_bytes - bare_bytes <= TIMES_MAX * model_bytes
 
 
-def test_lines_say_what_goes_on_where_nobody_sits(tmp_path: Path) -> None:
+def test_lines_say_what_goes_on_without_a_terminal(tmp_path: Path) -> None:
     done = subprocess.run(
         create(tmp_path), env=worker_environment(), capture_output=True, text=True, check=True
     )

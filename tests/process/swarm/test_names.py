@@ -168,7 +168,7 @@ def test_a_name_and_a_node_of_another_swarm_are_enough(network: Network, tmp_pat
         node.kill()
 
 
-def test_a_name_that_nobody_has_says_where_was_looked(network: Network, tmp_path: Path) -> None:
+def test_a_name_that_no_swarm_has_says_where_was_looked(network: Network, tmp_path: Path) -> None:
     home = tmp_path / "home"
     answer = swarmnode(
         home, "join", "nosuch", "--wait", "0", *network.bootstrap, "--metrics", "off", "--json"
@@ -212,7 +212,7 @@ def test_trust_asks_through_the_running_node(network: Network) -> None:
     assert not Paths(network.folder / "one").swarm("solo").directory.exists()
 
 
-def test_trust_says_who_was_asked_in_vain(network: Network, tmp_path: Path) -> None:
+def test_trust_says_which_peers_were_asked_in_vain(network: Network, tmp_path: Path) -> None:
     link = str(new_swarm("stranger").link(Hint.parse(network.hint)))
     answer = swarmnode(tmp_path / "home", "trust", link)
     assert answer.code == 1

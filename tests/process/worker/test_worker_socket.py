@@ -173,7 +173,7 @@ async def refused(message, log, path):
     return str(caught.value)
 
 
-async def test_nobody_listens(configure, log_path, tmp_path):  # noqa: F811
+async def test_no_worker_listens(configure, log_path, tmp_path):  # noqa: F811
     said = await refused(configure(), log_path, tmp_path / "none.sock")
     assert "cannot connect to" in said
     assert "No such file" in said
@@ -239,7 +239,7 @@ def test_a_worker_takes_descriptors_from_a_daemon_only():
 @pytest.mark.parametrize(
     "environ", [{}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_FDS": "2"}]
 )
-def test_without_a_manager_it_says_who_starts_it(monkeypatch, environ):
+def test_without_a_manager_it_says_what_starts_it(monkeypatch, environ):
     for name in ("LISTEN_PID", "LISTEN_FDS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass, field
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.group.attempts import Attempts
+from swarmnode.daemon.collective.rounds import Attempts
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group import GroupCore

@@ -223,7 +223,7 @@ async def running_exchange(node: SimNode) -> bytes:
     return exchanges._current.xid
 
 
-async def test_a_message_of_a_running_exchange_from_somebody_else(tmp_path, autojump_clock) -> None:
+async def test_a_message_of_a_running_exchange_from_another_peer(tmp_path, autojump_clock) -> None:
     """Refused, and neither the exchange nor the session of its partner suffers."""
     async with sim_swarm(tmp_path, 2, delay_s=0.1, worker=TRAINING) as swarm:
         await trio.sleep(3)

@@ -67,7 +67,7 @@ def count_dials(swarm: SimSwarm, monkeypatch: pytest.MonkeyPatch) -> Counter[str
 
 
 @pytest.mark.parametrize("index", [0, 4])
-async def test_many_learn_within_two_seconds_who_has_left(
+async def test_many_learn_within_two_seconds_which_member_has_left(
     tmp_path, autojump_clock, monkeypatch, index: int
 ) -> None:
     async with sim_swarm(tmp_path, 10, worker=SLOW) as swarm:
@@ -113,9 +113,7 @@ async def test_who_was_killed_is_dead_within_a_minute(
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_everybody_leaves_in_the_middle_of_exchanges(
-    tmp_path, autojump_clock, seed: int
-) -> None:
+async def test_all_leave_in_the_middle_of_exchanges(tmp_path, autojump_clock, seed: int) -> None:
     async with sim_swarm(tmp_path, 6, seed=seed, delay_s=0.04, worker=TRAINING) as swarm:
         await trio.sleep(8 + 0.05 * seed)
         started = trio.current_time()

@@ -11,7 +11,7 @@ import trio
 from msgspec import structs
 
 from swarmnode import limits
-from swarmnode.daemon.discovery.manifests import MANIFEST_SERVICE
+from swarmnode.daemon.discovery.rendezvous import MANIFEST_SERVICE
 from swarmnode.errors import AuthenticationFailed, DeadlineExceeded, Refused
 from swarmnode.ids import PeerId
 from swarmnode.protocol.identity import Identity
@@ -141,7 +141,7 @@ async def test_a_node_of_another_network_is_refused(tmp_path, autojump_clock) ->
         await end(swarm)
 
 
-async def test_newcomers_that_ask_each_other_wait_for_whoever_has_the_manifest(
+async def test_newcomers_that_ask_each_other_wait_for_the_holder_of_the_manifest(
     tmp_path, autojump_clock
 ) -> None:
     async with sim_swarm(tmp_path, 0) as swarm:
@@ -158,7 +158,7 @@ async def test_newcomers_that_ask_each_other_wait_for_whoever_has_the_manifest(
         await end(swarm)
 
 
-async def test_nobody_has_the_manifest(tmp_path, autojump_clock) -> None:
+async def test_no_peer_has_the_manifest(tmp_path, autojump_clock) -> None:
     async with sim_swarm(tmp_path, 0) as swarm:
         newcomer = add_node(swarm, (3,))
         await swarm.start(0)

@@ -57,7 +57,7 @@ async def check_original_goes_on(swarm: SimSwarm, copy: SimNode) -> None:
 
 
 @pytest.mark.parametrize(("original_boots", "copy_boots"), [(0, 0), (0, 5), (5, 0)])
-async def test_a_copy_meets_somebody_who_knows_the_original(
+async def test_a_copy_meets_a_peer_that_knows_the_original(
     tmp_path, autojump_clock, expected_errors, original_boots: int, copy_boots: int
 ) -> None:
     expected_errors.add("one key on two nodes")
@@ -70,9 +70,7 @@ async def test_a_copy_meets_somebody_who_knows_the_original(
         await check_original_goes_on(swarm, copy)
 
 
-async def test_a_copy_of_a_whole_home_knows_everybody(
-    tmp_path, autojump_clock, expected_errors
-) -> None:
+async def test_a_copy_of_a_whole_home_knows_all(tmp_path, autojump_clock, expected_errors) -> None:
     """It has the manifest, contacts and what all have said, so it comes to every node at once."""
     expected_errors.add("one key on two nodes")
     async with sim_swarm(tmp_path, 0) as swarm:

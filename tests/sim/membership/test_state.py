@@ -43,7 +43,7 @@ def shows(viewer: SimNode, other: SimNode) -> bool:
     )
 
 
-async def test_everybody_shows_everybody_else_as_they_are(tmp_path, autojump_clock) -> None:
+async def test_every_member_shows_all_others_as_they_are(tmp_path, autojump_clock) -> None:
     async with sim_swarm(tmp_path, 5, worker=TRAINING) as swarm:
         await cut_at_random(swarm, 20)
         for viewer, other in itertools.permutations(swarm.nodes, 2):

@@ -89,7 +89,7 @@ async def test_a_running_node_tells_what_it_knows(tmp_path: Path, autojump_clock
             await ask_node(node.view, node.beacon, too_many, node.env)
 
 
-async def test_nobody_to_ask_is_known_at_once(tmp_path: Path, autojump_clock: Any) -> None:
+async def test_no_peer_to_ask_is_known_at_once(tmp_path: Path, autojump_clock: Any) -> None:
     async with sim_swarm(tmp_path, 0) as swarm, visiting(swarm) as (visitor, events):
         began = trio.current_time()
         assert (await visitor.find_swarms(["sim"])).swarms == ()

@@ -14,7 +14,7 @@ import trio.testing
 
 from swarmnode import limits
 from swarmnode.config import HostPort
-from swarmnode.daemon.exchange.mixing import letters_of
+from swarmnode.daemon.exchange.history import letters_of
 from swarmnode.daemon.status.dashboard import KEY_HEADER, Dashboard
 from swarmnode.daemon.status.overview import Overview, overview_of
 from swarmnode.net.web.http import HTTP_SEND_DEADLINE_S, HttpServer

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.merge.finalize import Finalized, Finalizer
+from swarmnode.daemon.collective.finalize import Finalized, Finalizer
 from swarmnode.errors import SwarmNodeError
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, SimSwarm, sim_swarm

@@ -17,7 +17,7 @@ _EVERY = 64
 
 # One to eight times.
 @pytest.mark.parametrize("steps_s", [(0.02, 0.16), (0.02, 0.04, 0.08, 0.16)], ids=["two", "four"])
-async def test_from_one_to_eight_times_the_speed_nobody_waits(
+async def test_from_one_to_eight_times_the_speed_no_node_waits(
     tmp_path, autojump_clock, steps_s
 ) -> None:
     worker = FakeWorker(np.zeros(0), every=_EVERY, save_every=0)

@@ -125,7 +125,7 @@ async def test_a_newcomer_of_unfit_snapshots_alone_begins_from_the_seed(
         assert newcomer.status.state == "training"
 
 
-async def test_the_only_holder_of_the_newest_died_and_nobody_has_noticed(
+async def test_the_only_holder_of_the_newest_died_and_no_member_has_noticed(
     tmp_path, autojump_clock
 ) -> None:
     async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:

@@ -41,7 +41,7 @@ async def test_only_neighbours_exchange(tmp_path, autojump_clock, topology, edge
         await end(swarm)
 
 
-async def test_a_graph_closes_over_those_who_stay(tmp_path, autojump_clock) -> None:
+async def test_a_graph_closes_over_the_members_that_stay(tmp_path, autojump_clock) -> None:
     async with sim_swarm(tmp_path, 5, topology="ring", worker=TRAINING) as swarm:
         await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.1)
         await trio.sleep(2)

@@ -65,7 +65,7 @@ def test_one_seed_is_one_run_in_any_process() -> None:
     ]
 
 
-def test_a_run_asks_nobody_for_time_or_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_asks_no_system_for_time_or_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise AssertionError("a simulation knows one clock and one source of randomness")
 
@@ -119,7 +119,7 @@ def test_lookups_find_the_closest_that_there_are() -> None:
         assert hits >= 19
 
 
-def test_nobody_behind_a_nat_is_in_any_table() -> None:
+def test_no_node_behind_a_nat_is_in_any_table() -> None:
     simulation = Simulation(40, "calm", 2, members_max=4)
     simulation.run()
     nodes = list(simulation.world.up.values())

@@ -35,14 +35,14 @@ def test_nodes_are_spread_over_swarms_of_equal_size(calm: Simulation) -> None:
             assert {*swim_of(node).core.live_members(), node.peer_id} == ids
 
 
-def test_everybody_has_some_sessions_and_nobody_many(calm: Simulation) -> None:
+def test_every_node_has_some_sessions_and_none_many(calm: Simulation) -> None:
     for swarm in calm.swarms.all:
         counts = [state_of(node).core.statistics().neighbours for node in swarm.members]
         assert min(counts) >= SESSIONS_WANTED
         assert max(counts) <= SESSIONS_MAX
 
 
-def test_everybody_reads_what_everybody_said(calm: Simulation) -> None:
+def test_all_read_what_all_said(calm: Simulation) -> None:
     for swarm in calm.swarms.all:
         views = [state_of(node).core.view for node in swarm.members]
         now = calm.world.now

@@ -4,8 +4,7 @@ import pytest
 
 from swarmnode.bench.learning import outcome
 from swarmnode.bench.learning.jobs import Evaluation, Job, Trained, parse_jobs
-from swarmnode.bench.learning.rates import BASELINE_LRS, TASK_LR, lr_factor
-from swarmnode.bench.learning.run import deal_jobs
+from swarmnode.bench.learning.run import BASELINE_LRS, TASK_LR, deal_jobs, lr_factor
 from swarmnode.cli.bench import _json_object, _seeds
 from swarmnode.errors import ConfigError
 

@@ -72,7 +72,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 def admission_of(paths: Paths) -> Admission:
     key = load_or_create_identity(paths.swarm("demo").swarm_key).public_key
-    return Admission(swarm_id(key), key, False, store.load_admission_state(paths.swarm("demo")))
+    return Admission(swarm_id(key), key, store.load_admission_state(paths.swarm("demo")))
 
 
 def test_a_printed_link_lets_a_peer_in(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +124,7 @@ def test_invites_are_listed_with_their_uses(
     assert "2027-01-22 09:00 UTC" in shown
 
 
-def test_a_revoked_invite_lets_nobody_in(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_revoked_invite_admits_no_node(paths: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     made = invite_in(parse_link(run_json(capsys, "create", "demo")["link"]))
     assert made is not None
     out = run(capsys, "revoke", "demo", run_json(capsys, "list", "demo")[0]["invite"][:6])
@@ -156,7 +156,7 @@ def test_revoking_goes_on_from_what_the_node_has_seen(
     assert again == answer
 
 
-def test_two_who_revoke_at_once_both_do(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_that_revoke_at_once_both_do(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
     own = paths.swarm("demo")
     swarm = load_or_create_identity(own.swarm_key)
     interrupted: list[bool] = []
@@ -194,7 +194,7 @@ def test_a_full_list_lets_go_of_invites_that_are_over(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (("create", "public"), 4, "swarm 'public' is open: whoever has its link may join"),
+        (("create", "public"), 4, "swarm 'public' is open: every node with its link may join"),
         (("create", "nosuch"), 4, "only the home that created swarm 'nosuch' can invite"),
         (("list", "nosuch"), 4, "name it with --home"),
         (("revoke", "nosuch", "a"), 4, "only the home that created swarm"),

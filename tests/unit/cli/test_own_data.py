@@ -206,7 +206,7 @@ async def test_other_data_shows_in_status_and_alarm(
         (TrainingChoice(), False, ""),
     ],
 )
-async def test_nobody_cries_wolf_where_it_is_meant_or_the_same(
+async def test_no_alarm_where_it_is_meant_or_the_same(
     tmp_path: Path, autojump_clock: Any, training: TrainingChoice, own_data: bool, data: str
 ) -> None:
     async with sim_swarm(tmp_path, 0) as swarm:

@@ -16,16 +16,17 @@ from click.testing import CliRunner, Result
 
 import swarmnode
 from swarmnode.cli.main import cli
-from swarmnode.cli.service import access as service_access
-from swarmnode.cli.service.access import ServiceUser, why_unreadable
+from swarmnode.cli.service import files as service_files
 from swarmnode.cli.service.files import (
     SYSTEM_HOME,
     Service,
     ServiceFile,
+    ServiceUser,
     plan_launchd,
     plan_systemd,
     plan_windows,
     unit_word,
+    why_unreadable,
 )
 from swarmnode.config import Paths
 from swarmnode.errors import ConfigError, Refused
@@ -316,7 +317,7 @@ def venv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "prefix", str(person / "venv"))
     monkeypatch.setattr(sys, "executable", str(person / "venv" / "bin" / "python"))
     monkeypatch.setattr(swarmnode, "__file__", str(person / "venv" / "swarmnode" / "__init__.py"))
-    monkeypatch.setattr(service_access, "_PRIVATE_TMP", (tmp_path / "tmp",))
+    monkeypatch.setattr(service_files, "_PRIVATE_TMP", (tmp_path / "tmp",))
     for folder in (person / "venv", person, *person.parents):
         if folder.is_relative_to(Path("/tmp").resolve()) and folder != Path("/tmp").resolve():
             folder.chmod(0o755)
@@ -370,7 +371,7 @@ def test_install_refuses_what_could_not_start(
     venv: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr(service_access, "service_user", lambda: STRANGER)
+    monkeypatch.setattr(service_files, "service_user", lambda: STRANGER)
     venv.parent.chmod(0o700)
     refused = run("install", "tiny", "--system", "--home", str(home))
     assert isinstance(refused.exception, Refused)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from swarmnode.cli.doctor import redact, support_bundle
-from swarmnode.cli.doctor.redact import Redactor, redactor_for
+from swarmnode.cli.doctor import support_bundle
+from swarmnode.cli.doctor.support_bundle import Redactor, redactor_for
 from swarmnode.cli.main import cli
 from swarmnode.config import Paths
 from swarmnode.ids import encode_base32
@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home" / USER / "node"
     monkeypatch.setenv("HOME", str(home.parent))
     monkeypatch.setattr(socket, "gethostname", lambda: HOST)
-    monkeypatch.setattr(redact.getpass, "getuser", lambda: USER)
+    monkeypatch.setattr(support_bundle.getpass, "getuser", lambda: USER)
     for name in ("LISTEN", "METRICS", "DASHBOARD"):
         monkeypatch.setenv(f"SWARMNODE_{name}", "127.0.0.1:0")
     monkeypatch.setattr(support_bundle, "_journal", lambda: f"Nov 21 {HOST} python: up\n")

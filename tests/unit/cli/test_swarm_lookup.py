@@ -13,7 +13,8 @@ import pytest
 import trio
 
 from swarmnode.cli.swarm import lookup
-from swarmnode.cli.swarm.lookup import age, check_key, choose, describe, look_until_found, resolve
+from swarmnode.cli.swarm.lookup import age, choose, describe, look_until_found, resolve
+from swarmnode.cli.swarm.named import check_key, is_interactive
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.discovery.lookup import Findings, FoundSwarm, Searched
 from swarmnode.errors import ConfigError, Refused
@@ -106,14 +107,14 @@ def test_a_person_chooses_by_number(
     assert encode_base32(KEYS[2])[:12] in shown[3]
 
 
-def test_only_a_terminal_has_somebody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_terminal_is_interactive(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = pty.openpty()
     with os.fdopen(ours, "rb"), os.fdopen(theirs, "r") as terminal, Path(os.devnull).open() as null:
         monkeypatch.setattr("sys.stdin", terminal)
         monkeypatch.setattr("sys.stdout", terminal)
-        assert lookup.somebody_sits_there()
+        assert is_interactive()
         monkeypatch.setattr("sys.stdin", null)
-        assert not lookup.somebody_sits_there()
+        assert not is_interactive()
 
 
 # --- words ----------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def test_ages(seconds: float, words: str) -> None:
     assert age(1000, 1000 + seconds) == words
 
 
-def test_what_nobody_said_is_not_made_up() -> None:
+def test_what_no_member_said_is_not_made_up() -> None:
     silent = FoundSwarm("demo", encode_base32(KEYS[1]), None, None, ("home",), ())
     assert describe(silent, 0.0) == (
         f"key {encode_base32(KEYS[1])[:12]}…, ? members, of unknown age (home)"

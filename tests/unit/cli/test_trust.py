@@ -90,7 +90,7 @@ def test_looking_imports_no_torch_and_writes_nothing(paths: Paths) -> None:
         ({"task": "nosuch"}, "task 'nosuch' is not installed here"),
         (
             {"task": "nosuch", "task_package": "circle-tasks", "task_package_version": "2.5"},
-            "from the package circle-tasks 2.5: links come from anybody, so check first who"
+            "from the package circle-tasks 2.5: links come from strangers, so check first who"
             " publishes that package",
         ),
         (

@@ -131,7 +131,7 @@ def test_batches_that_had_to_be_cut_are_named(config: NodeConfig) -> None:
     assert found.footprint.how.endswith("with batches in 4 parts as memory is short")
 
 
-def test_what_nobody_measured_is_a_range_with_its_assumption(
+def test_what_was_not_measured_is_a_range_with_its_assumption(
     capsys: pytest.CaptureFixture[str], home: Paths
 ) -> None:
     keep(home, sign_manifest(manifest(created_at=int(NOW) - 10**8, task="nosuch"), SWARM))

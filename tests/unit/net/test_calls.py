@@ -91,7 +91,7 @@ async def test_on_the_wire_it_is_a_request_like_any_other() -> None:
         assert await ask(alice, "echo", large) == large
 
 
-async def test_a_handler_knows_who_asks() -> None:
+async def test_a_handler_knows_its_caller() -> None:
     async with session_pair(services(who=lambda peer, _: bytes(peer))) as (alice, _):
         assert await ask(alice, "who") == bytes(ALICE.peer_id)
 
@@ -123,7 +123,7 @@ async def test_what_a_handler_raises_reaches_its_caller_only(
         assert bob.statistics().handlers_failed == n_failed
 
 
-async def test_a_service_that_nobody_offers_is_refused() -> None:
+async def test_a_service_that_is_not_offered_is_refused() -> None:
     async with session_pair(services()) as (alice, _):
         error = await ask(alice, "nothing")
         assert isinstance(error, Refused)
@@ -143,7 +143,7 @@ async def test_no_answer_in_time_frees_the_stream(autojump_clock: MockClock) -> 
         assert alice.statistics().core.streams_open == bob.statistics().core.streams_open == 0
 
 
-async def test_when_the_session_ends_everybody_is_told_once(autojump_clock: MockClock) -> None:
+async def test_when_the_session_ends_each_caller_is_told_once(autojump_clock: MockClock) -> None:
     silent, network = Services(), MemoryNetwork()
     silent.add_stream("silent", sleep_for_ever)
     async with session_pair(silent, network=network) as (alice, _):

@@ -198,7 +198,7 @@ def test_bad_beacons_are_counted_by_reason_and_nothing_else_happens(
     assert not caplog.records
 
 
-def test_replays_move_nobody() -> None:
+def test_replays_move_no_peer() -> None:
     core = core_of(2)
     first, second = beacon(1, 1), beacon(1, 2)
     hear(core, first, 0.0)
@@ -210,7 +210,7 @@ def test_replays_move_nobody() -> None:
     assert [peer.address for peer in core.peers(1.0)] == [f"{HOST}:7337"]
 
 
-def test_a_forgery_of_a_known_peer_moves_nobody() -> None:
+def test_a_forgery_of_a_known_peer_moves_no_peer() -> None:
     core = core_of(2)
     hear(core, beacon(1), 0.0)
     assert not hear(core, forged(), 1.0, "192.0.2.66")
@@ -247,7 +247,7 @@ def test_made_up_keys_of_one_host_leave_room_for_others() -> None:
     assert core.statistics().taken_total == limits.LAN_PEERS_PER_HOST_MAX + 2
 
 
-def test_the_table_keeps_who_was_heard_last() -> None:
+def test_the_table_keeps_the_peers_heard_last() -> None:
     core = core_of(0)
     n_peers = limits.LAN_PEERS_MAX + 10
     for number in range(1, n_peers + 1):
@@ -426,7 +426,7 @@ async def test_lost_datagrams_cost_little(autojump_clock: Any) -> None:
         assert (first.names, second.names) == ([2], [1])
 
 
-async def test_who_has_no_port_asks_and_is_met_by_nobody(autojump_clock: Any) -> None:
+async def test_a_node_without_a_port_asks_and_is_met_by_none(autojump_clock: Any) -> None:
     lan = MemoryLan()
     first = Node(1, lan.net("192.0.2.1"), port=0, swarms=(swarm(5),))
     second = Node(2, lan.net("192.0.2.2"))
@@ -440,7 +440,7 @@ async def test_who_has_no_port_asks_and_is_met_by_nobody(autojump_clock: Any) ->
             assert second.met == []
 
 
-async def test_whoever_listens_later_is_met_then(autojump_clock: Any) -> None:
+async def test_a_node_that_listens_later_is_met_then(autojump_clock: Any) -> None:
     lan = MemoryLan()
     first, second = Node(1, lan.net("192.0.2.1"), port=0), Node(2, lan.net("192.0.2.2"))
     async with running(first), running(second):

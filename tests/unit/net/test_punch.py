@@ -157,7 +157,7 @@ def test_private_addresses_count_only_behind_the_same_nat() -> None:
     assert hosts(NEIGHBOUR) == ["11.11.11.100", "192.168.1.3"]
 
 
-def test_nobody_dials_itself() -> None:
+def test_no_node_dials_itself() -> None:
     assert hosts(OURS) == []
     assert choose_targets((OURS[0], *NEIGHBOUR), OURS, "")[0] == ("11.11.11.100", 40_000)
 
@@ -185,7 +185,7 @@ def test_only_the_host_that_the_carrier_saw_is_dialled() -> None:
         "::ffff:11.11.11.200", "64:ff9b::0b0b:0b0b", "2002:0b0b:0b0b::1",
     ],
 )  # fmt: skip
-def test_what_nobody_behind_another_nat_has_is_not_dialled(host: str) -> None:
+def test_what_no_peer_behind_another_nat_has_is_not_dialled(host: str) -> None:
     assert hosts(addresses(host)) == []
     inviter = Inviter(sides(), nonce=NONCE, now=0.0)
     with pytest.raises(Refused, match="none of its 1 addresses"):
@@ -309,7 +309,7 @@ async def test_two_nodes_keep_the_same_connection(chooser_first: bool) -> None:
         assert chooser.others == follower.others == []
 
 
-async def test_both_know_who_is_who_over_it() -> None:
+async def test_both_know_each_other_over_it() -> None:
     """The smaller id is the server of TLS, whichever side dialled, and proves its key."""
     small, great = sorted(
         (Identity.from_seed(bytes([number]) * 32) for number in (1, 2)), key=lambda who: who.peer_id
@@ -418,7 +418,9 @@ def closed_port() -> int:
         return port
 
 
-async def test_whoever_does_not_choose_does_not_wait_for_ever(autojump_clock: MockClock) -> None:
+async def test_the_side_that_does_not_choose_does_not_wait_for_ever(
+    autojump_clock: MockClock,
+) -> None:
     async with node() as follower, node() as mute:
         with pytest.raises(DialFailed, match="the other side took no connection"):
             await punch(follower.puncher, follower.start(mute.port, we_choose=False))

@@ -17,18 +17,19 @@ from swarmnode.errors import (
     ChannelBroken,
     ConfigError,
     DialFailed,
+    Overloaded,
     Refused,
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
 from swarmnode.net.relays.address import RelayAddress
-from swarmnode.net.relays.relay import INCOMING_SERVICE, RelayHolder
+from swarmnode.net.relays.relay import INCOMING_SERVICE, RELAY_SERVICE, RelayHolder
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.relay.accounts import RELAY_BURST_S, Quota
 from swarmnode.testing.memory_network import MEMORY_LINK_BUFFER_BYTES
-from swarmnode.wire.connect.relay import Incoming, LegAnswer, encode_leg
+from swarmnode.wire.connect.relay import Incoming, LegAnswer, Reserve, encode_leg
 from swarmnode.wire.packing import encode_record
 from tests.kits.relay_kit import Node, nodes
 
@@ -82,7 +83,7 @@ async def test_a_session_through_a_relay_carries_requests_and_bulk(
         assert "enough" in str(b.accepted[-1].close_cause), "the goodbye comes through"
 
 
-async def test_who_has_no_reservation_is_not_reached(autojump_clock: MockClock) -> None:
+async def test_a_node_without_a_reservation_is_not_reached(autojump_clock: MockClock) -> None:
     async with nodes("a", "b", "r") as (a, b, r):
         await b.connect(r.peer, (r.address,))
         with pytest.raises(DialFailed, match="absent: the target has no reservation here"):
@@ -93,13 +94,14 @@ async def test_who_has_no_reservation_is_not_reached(autojump_clock: MockClock) 
 
 async def test_a_target_that_takes_nothing_declines(autojump_clock: MockClock) -> None:
     async with nodes("a", "b", "r") as (a, b, r):
-        await b.keep(r)
-        b.relays._held.clear()  # as if it had been started anew within the same session
+        session = await b.connect(r.peer, (r.address,))
+        # As if it had been started anew within the same session: the relay alone knows of it.
+        await session.request(RELAY_SERVICE, encode_record(Reserve()), deadline_s=5)
         with pytest.raises(DialFailed, match=r"declined: .*no reservation with you"):
             await a.connect(b.peer, (b.through(r),))
 
 
-async def test_a_relay_that_offers_what_nobody_asked_for_is_refused(
+async def test_a_relay_that_offers_what_was_not_asked_for_is_refused(
     autojump_clock: MockClock,
 ) -> None:
     async with nodes("a", "b", "r") as (_, b, r):
@@ -108,12 +110,14 @@ async def test_a_relay_that_offers_what_nobody_asked_for_is_refused(
         with pytest.raises(Refused, match="no reservation with you"):
             await session.request(INCOMING_SERVICE, offer, deadline_s=1)
         await b.keep(r)
+        b.has_one_way_only = True  # so that each takes a while
         for _ in range(limits.RELAY_INCOMING_MAX):  # tokens that lead nowhere
             await session.request(INCOMING_SERVICE, offer, deadline_s=1)
-        with trio.fail_after(30):
-            while b.relays._n_incoming:  # noqa: ASYNC110 -- of virtual time
-                await trio.sleep(0.1)
+        with pytest.raises(Overloaded, match="too many connections through relays at once"):
+            await session.request(INCOMING_SERVICE, offer, deadline_s=1)
+        await trio.sleep(30)
         assert b.accepted[1:] == []
+        await session.request(INCOMING_SERVICE, offer, deadline_s=1)  # there is room again
 
 
 async def test_when_a_relay_dies_the_peers_meet_again_through_another(
@@ -160,7 +164,7 @@ async def test_a_reader_that_is_slow_costs_the_relay_a_bounded_amount(
             await trio.sleep_forever()
 
         await b.keep(r)
-        b.relays._handle = never_read
+        b.take_relayed = never_read
         channel = await a.relays.dial(b.through(r))
         with trio.move_on_after(60) as patience:
             await channel.send_all(memoryview(bytes(64 * MIB)))
@@ -168,8 +172,8 @@ async def test_a_reader_that_is_slow_costs_the_relay_a_bounded_amount(
         assert len(stuck) == 1
         bound = limits.STREAM_WINDOW_BYTES if one_way else MEMORY_LINK_BUFFER_BYTES
         assert r.relay.statistics().relayed_bytes <= bound + limits.RELAY_PIECE_BYTES
-        b.relays._handle = b._accept
-        with trio.fail_after(10):  # and it holds up nobody else
+        b.take_relayed = b.accept
+        with trio.fail_after(10):  # and it holds up no other session
             await check_session(await c.connect(b.peer, (b.through(r),)))
 
 
@@ -228,7 +232,7 @@ async def test_dials_that_are_cancelled_anywhere_leave_nothing_behind(
         await check_echo(await a.connect(b.peer, (b.through(r),)))
 
 
-async def test_a_flood_of_connections_without_a_token_keeps_nobody_out(
+async def test_a_flood_of_connections_without_a_token_keeps_no_peer_out(
     autojump_clock: MockClock,
 ) -> None:
     async with nodes("a", "b", "r", "x") as (a, b, r, x):
@@ -325,8 +329,8 @@ async def test_a_share_that_is_used_up_ends_the_session_and_the_next_dial_says_w
 async def test_a_node_holds_two_relays_and_finds_another_when_one_dies(
     autojump_clock: MockClock,
 ) -> None:
-    async with nodes("b", "r", "s", "t", "u") as (b, r, s, t, u):
-        r.relay._core._quota = Quota(reservations_max=0)  # it has no room
+    no_room = {"r": Quota(reservations_max=0)}
+    async with nodes("b", "r", "s", "t", "u", quotas=no_room) as (b, r, s, t, u):
         known = [(node.peer, node.address) for node in (r, s, t, u)]
         changes: list[tuple[str, ...]] = []
         holder = RelayHolder(

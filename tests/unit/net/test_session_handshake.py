@@ -83,7 +83,7 @@ async def test_each_side_learns_the_others_identity() -> None:
     assert client.version == server.version == 1
 
 
-async def test_a_wrong_key_is_refused_and_both_sides_are_told_who_was_expected() -> None:
+async def test_a_wrong_key_is_refused_and_both_sides_are_told_which_peer_was_expected() -> None:
     stranger = Identity.from_seed(b"s" * 32).peer_id
     client, server = await both(Side(expected=stranger))
     for outcome in (client, server):
@@ -92,7 +92,7 @@ async def test_a_wrong_key_is_refused_and_both_sides_are_told_who_was_expected()
         assert str(BOB.peer_id) in str(outcome)
 
 
-async def test_a_listener_may_expect_somebody_too() -> None:
+async def test_a_listener_may_expect_a_peer_too() -> None:
     """With a simultaneous open both sides know whom they want."""
     client, server = await both(Side(expected=BOB.peer_id), Side(expected=BOB.peer_id))
     assert isinstance(client, AuthenticationFailed)
@@ -290,7 +290,7 @@ async def test_another_application_protocol_is_refused(monkeypatch: pytest.Monke
     assert isinstance(await result_for_stranger(context, monkeypatch), VersionMismatch)
 
 
-async def test_a_session_knows_who_dialled() -> None:
+async def test_a_session_knows_which_side_dialled() -> None:
     async with session_pair() as (alice, bob):
         assert (alice.outbound, bob.outbound) == (True, False)
         assert (alice.peer, bob.peer) == (BOB.peer_id, ALICE.peer_id)

@@ -224,7 +224,7 @@ async def test_the_words_of_a_handler_reach_the_caller() -> None:
             await alice.request("unknown", b"", deadline_s=1)
 
 
-async def test_a_handler_that_sleeps_delays_nobody_else(autojump_clock: MockClock) -> None:
+async def test_a_handler_that_sleeps_delays_no_other(autojump_clock: MockClock) -> None:
     services = echo_services()
 
     async def sleepy(_peer: PeerId, _request: bytes) -> bytes:
@@ -424,7 +424,7 @@ async def test_both_sides_see_an_orderly_close() -> None:
             await alice.request("echo", b"", deadline_s=1)
 
 
-async def test_a_cut_link_wakes_everybody_who_waits(autojump_clock: MockClock) -> None:
+async def test_a_cut_link_wakes_all_waiting_callers(autojump_clock: MockClock) -> None:
     network = MemoryNetwork()
     services = Services()
 

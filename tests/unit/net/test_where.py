@@ -141,7 +141,7 @@ def test_no_two_kinds_of_connections_begin_alike() -> None:
     assert all(begin[0] != 0x16 for begin in beginnings), "the first byte of a TLS handshake"
 
 
-async def test_reflection_one_short_line_to_whoever_has_shown_that_it_is_there(
+async def test_reflection_one_short_line_to_an_asker_that_has_shown_that_it_is_there(
     autojump_clock: MockClock,
 ) -> None:
     """Not a byte goes out before the whole question is in, and nothing more whatever follows."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmnode.daemon.discovery.manifests import parse_version
+from swarmnode.daemon.discovery.rendezvous import parse_version
 from swarmnode.errors import ConfigError, SpecMismatch, SwarmNodeError, WorkerError
 from swarmnode.processes import worker_tools
 from swarmnode.processes.worker_tools import run_offline, stream_offline

@@ -101,7 +101,7 @@ def test_a_wrong_chunk_drops_its_sender_for_good(wrong: str) -> None:
     assert sorted(asked(bench.feed(events.HolderFound(BERT, ALL)), BERT)) != []
 
 
-def test_a_chunk_nobody_asked_for_is_not_taken() -> None:
+def test_a_chunk_that_was_not_asked_for_is_not_taken() -> None:
     bench = Bench()
     bench.feed(events.HolderFound(ANNA, bitmap_of({0}, N_CHUNKS)))
     assert bench.arrive(ANNA, 3) == []

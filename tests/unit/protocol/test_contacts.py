@@ -191,7 +191,7 @@ def test_dials_at_once_are_bounded_and_those_that_never_failed_come_first(
     assert dialled(book, deadline).keys() == set(failing)
 
 
-def test_a_node_with_enough_neighbours_dials_nobody(book: ContactBook) -> None:
+def test_a_node_with_enough_neighbours_dials_none(book: ContactBook) -> None:
     for number in range(limits.PEERS_CONNECTED_MAX):
         book.handle(SessionOpened(peer(100 + number)), 0.0)
     book.handle(says(ONE, A), 0.0)
@@ -233,7 +233,7 @@ def test_a_session_that_ends_after_the_goodbye_is_not_sought_at_once(book: Conta
     assert deadline > 1.1 + 0.7 * limits.LOST_REDIAL_S
 
 
-def test_new_addresses_of_who_is_gone_do_not_hasten_anything(book: ContactBook) -> None:
+def test_new_addresses_of_a_gone_member_do_not_hasten_anything(book: ContactBook) -> None:
     book.handle(says(ONE, A), 0.0)
     dialled(book, 0.0)
     lose(book, ONE)
@@ -268,7 +268,7 @@ def small(monkeypatch: pytest.MonkeyPatch, book: ContactBook) -> ContactBook:
     return book
 
 
-def test_the_book_is_bounded_and_who_was_silent_for_longest_makes_room(
+def test_the_book_is_bounded_and_the_longest_silent_makes_room(
     small: ContactBook,
 ) -> None:
     for number, heard_at in ((1, 3.0), (2, 1.0), (3, 2.0), (4, 4.0)):

@@ -254,7 +254,7 @@ def test_a_newcomer_learns_of_bans() -> None:
     assert world.states[ToySigner.make(7).peer_id].statistics().bans == 1
 
 
-def test_a_made_up_proof_bans_nobody_but_costs_its_sender(pair: Pair) -> None:
+def test_a_made_up_proof_bans_no_member_but_costs_its_sender(pair: Pair) -> None:
     first, second = chain_of(2)
     forged = with_signed(
         signed_record(AUTHOR, 2, previous=first.hash, maxima={"step": 1}), signature=bytes(64)
@@ -400,7 +400,7 @@ def test_unknown_neighbours_are_not_heard(pair: Pair) -> None:
     assert pair.verdicts() == {}
 
 
-def test_we_refuse_to_say_what_nobody_would_read(pair: Pair) -> None:
+def test_we_refuse_to_say_what_no_member_would_read(pair: Pair) -> None:
     pair.update(pair.we, counters={"steps": 1})
     before = pair.state.digest()
     many = {("address", f"{n}" * 250): 60 for n in range(60)}

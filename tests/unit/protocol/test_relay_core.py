@@ -125,7 +125,7 @@ def test_reservations_are_bounded_and_one_household_cannot_take_them_all() -> No
 # --- setting up -------------------------------------------------------------------------------
 
 
-def test_only_peers_with_a_reservation_are_reached_and_nobody_reaches_itself() -> None:
+def test_only_peers_with_a_reservation_are_reached_and_none_reaches_itself() -> None:
     relay = Relay()
     assert relay.refusal(A, B).code == "absent"
     relay.reserve(A)
@@ -313,7 +313,7 @@ def test_bandwidth_is_shared_evenly_whatever_the_size_of_the_pieces() -> None:
     assert all(n_bytes == pytest.approx(fair, rel=0.05) for n_bytes in moved.values())
 
 
-def test_a_peer_at_its_own_limit_holds_up_nobody() -> None:
+def test_a_peer_at_its_own_limit_holds_up_no_other() -> None:
     relay = Relay(
         Quota(
             bytes_per_s=3_000_000,

@@ -136,7 +136,7 @@ def test_a_lent_buffer_is_filled_directly_as_long_as_nothing_waits() -> None:
     assert inbox.unread_bytes == 2
 
 
-def test_memory_is_used_again_only_when_nobody_looks_at_it() -> None:
+def test_memory_is_used_again_only_when_no_view_of_it_is_left() -> None:
     pool = BufferPool()
     size = RECYCLED_BUFFER_BYTES_MIN
     first = pool.get(size)

@@ -177,14 +177,14 @@ def test_a_rival_that_is_dead_is_none():
     assert peer.withdrawn == []
 
 
-def test_a_claim_stays_whoever_comes():
+def test_a_claim_stays_whichever_member_comes():
     peer = Peer()
     before = peer.up(members=(ME,))
     peer.see(members=PEERS)
     assert [shard.element for shard in before] == list(peer.claims)
 
 
-def test_a_shard_that_somebody_else_has_done_is_dropped():
+def test_a_shard_that_another_member_has_done_is_dropped():
     peer = Peer()
     first, _ = peer.up()
     peer.see(done={0: 1 << first.index})
@@ -250,7 +250,7 @@ def test_registers_go_round_and_an_old_epoch_never_overwrites_a_new_one():
     assert peer.core.statistics().finished_total == newest + 2
 
 
-def test_whoever_names_the_last_epoch_ends_the_sharing_and_no_more():
+def test_a_member_that_names_the_last_epoch_ends_the_sharing_and_no_more():
     peer = Peer()
     last = limits.SHARD_EPOCH_MAX
     everything = (1 << N_SHARDS) - 1

@@ -52,7 +52,7 @@ def test_who_is_not_heard_of_is_not_counted_on_for_ever():
     assert late == pytest.approx(1000 + 1000 * limits.SWARM_PROGRESS_AHEAD_S)
 
 
-def test_tokens_of_those_who_have_gone_count():
+def test_tokens_of_members_that_have_gone_count():
     core = SwarmProgressCore(ANNA)
     core.note({ANNA: said(500)}, 9500, 10.0)
     assert core.state(10.0).others_tokens == 9000
@@ -72,7 +72,7 @@ def test_a_newcomer_counts_slowly_and_by_progress_that_all_see_alike():
     assert bert.state(20.0).members == pytest.approx(2.5)
 
 
-def test_who_leaves_counts_less_and_less_and_who_rests_does_not_move_on():
+def test_a_member_that_leaves_counts_less_and_less_and_one_that_rests_does_not_move_on():
     core = SwarmProgressCore(ANNA)
     core.note({ANNA: said(0), BERT: said(1000), CLEO: said(1000)}, 2000, 10.0)
     assert core.state(10.0).members == 3
@@ -85,7 +85,7 @@ def test_who_leaves_counts_less_and_less_and_who_rests_does_not_move_on():
     assert core.state(after).members == 1
 
 
-def test_who_begins_alone_counts_at_once_and_who_joins_gives_the_others_time():
+def test_a_member_that_begins_alone_counts_at_once_and_one_that_joins_gives_the_others_time():
     alone = SwarmProgressCore(ANNA)
     assert alone.ramp(0.0, 0.0) == (0.0, 0.0)
     late = SwarmProgressCore(CLEO)

@@ -144,14 +144,14 @@ def test_an_unknown_peer_that_pings_introduces_itself() -> None:
     assert ack.seq == 7
 
 
-def test_nobody_new_is_learned_as_gone() -> None:
+def test_no_new_member_is_learned_as_gone() -> None:
     bench = Bench(3)
     assert bench.hear(claim(5, left="bye"), claim(6, doubt="dead", by=(1,))) == []
     assert bench.state(5) is None
     assert bench.state(6) is None
 
 
-def test_a_full_table_forgets_the_gone_first_then_who_never_answered(
+def test_a_full_table_forgets_the_gone_first_then_members_that_never_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench(4)  # 1 has answered; 2 and 3 are hearsay
@@ -260,7 +260,7 @@ def test_an_ack_in_time_keeps_a_member_alive(through_helper: bool) -> None:
     assert bench.core.statistics().probes_failed_total == 0
 
 
-def test_an_ack_from_somebody_else_does_not_count() -> None:
+def test_an_ack_from_another_member_does_not_count() -> None:
     bench = Bench(9)
     target, ping = bench.next_ping()
     other = next(number for number in range(1, 9) if IDS[number] != target)
@@ -453,7 +453,7 @@ def test_who_left_returns_with_a_new_epoch_only() -> None:
     ]
 
 
-def test_a_restart_is_reported_even_if_nobody_noticed_the_crash() -> None:
+def test_a_restart_is_reported_even_if_no_member_noticed_the_crash() -> None:
     bench = Bench(5)
     assert changes(bench.hear(claim(3, epoch=2))) == [
         Changed(IDS[3], MemberState.ALIVE, MemberState.ALIVE, 2)
@@ -536,7 +536,7 @@ def test_a_failed_probe_with_all_nacks_is_not_our_fault() -> None:
         assert bench.core.statistics().health_score == score
 
 
-def test_time_that_we_slept_counts_against_nobody() -> None:
+def test_time_that_we_slept_counts_against_no_member() -> None:
     bench = Bench(9)
     target, ping = bench.next_ping()
     bench.hear(claim(8 if IDS[8] != target else 7, doubt="suspect", by=(1, 2, 3, 4)))
@@ -577,7 +577,7 @@ def test_the_least_sent_news_goes_first_and_all_news_ends() -> None:
     assert len(rumours) == 0
 
 
-def test_news_about_the_receiver_waits_for_somebody_else() -> None:
+def test_news_about_the_receiver_waits_for_another_member() -> None:
     rumours = Rumours()
     rumours.push(IDS[1])
     assert rumours.take(5, 8, besides=(IDS[1],)) == []

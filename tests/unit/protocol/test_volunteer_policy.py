@@ -70,7 +70,7 @@ def test_nothing_holds_a_calm_machine() -> None:
     [
         (Readings(on_battery=True), "battery", "runs on battery", None),
         (Readings(metered=True), "metered", "metered", None),
-        (Readings(user_quiet_s=60), "user", "somebody uses this machine", 540),
+        (Readings(user_quiet_s=60), "user", "this machine is in use", 540),
         (Readings(gpu_others_share=0.5), "gpu-busy", "others use 50%", GPU_QUIET_S),
         (Readings(gpu_celsius=80), "gpu-hot", "the GPU has 80 °C, the limit is 80 °C", None),
         (

@@ -27,8 +27,13 @@ NAME = blob_name(MANIFEST)
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path / "blobs", bytes_max=10 * len(SOURCE))
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "blobs"
+
+
+@pytest.fixture
+def store(folder: Path) -> BlobStore:
+    return BlobStore(folder, bytes_max=10 * len(SOURCE))
 
 
 def put(blob: Blob, *indices: int) -> None:
@@ -74,7 +79,7 @@ def test_a_partial_blob_is_kept_and_can_be_served_from(store: BlobStore) -> None
             again.read(0)
 
 
-def test_a_chunk_that_does_not_belong_is_not_written(store: BlobStore) -> None:
+def test_a_chunk_that_does_not_belong_is_not_written(store: BlobStore, folder: Path) -> None:
     with store.begin(MANIFEST) as blob:
         leaf, proof = leaf_hash(CHUNKS[1]), TREE.proof(1)
         for index, chunk, wrong_leaf in (
@@ -85,15 +90,17 @@ def test_a_chunk_that_does_not_belong_is_not_written(store: BlobStore) -> None:
             with pytest.raises(CorruptRecord, match=f"chunk {index} does not belong"):
                 blob.write(index, chunk, wrong_leaf, proof)
         assert blob.stored == frozenset()
-    assert (store._folder / NAME.hex() / "part").read_bytes() == bytes(len(SOURCE))
+    assert (folder / NAME.hex() / "part").read_bytes() == bytes(len(SOURCE))
 
 
 @pytest.mark.parametrize("file", ["part", "proofs"])
-def test_a_flipped_bit_in_a_partial_blob_costs_that_chunk_only(store: BlobStore, file: str) -> None:
+def test_a_flipped_bit_in_a_partial_blob_costs_that_chunk_only(
+    store: BlobStore, folder: Path, file: str
+) -> None:
     with store.begin(MANIFEST) as blob:
         put(blob, 0, 1, 2)
     slot_bytes = 32 * 4 + 16
-    flip_bit(store._folder / NAME.hex() / file, CHUNK_BYTES + 5 if file == "part" else slot_bytes)
+    flip_bit(folder / NAME.hex() / file, CHUNK_BYTES + 5 if file == "part" else slot_bytes)
     with store.begin(MANIFEST) as blob:
         assert blob.stored == {0, 2}
 
@@ -179,10 +186,10 @@ def test_the_store_keeps_within_its_bytes(tmp_path: Path) -> None:
     assert store.names() == [blob_name(other)]
 
 
-def test_a_folder_without_its_manifest_is_no_blob(store: BlobStore) -> None:
+def test_a_folder_without_its_manifest_is_no_blob(store: BlobStore, folder: Path) -> None:
     with store.begin(MANIFEST) as blob:
         put(blob, 0)
-    manifest = store._folder / NAME.hex() / "manifest"
+    manifest = folder / NAME.hex() / "manifest"
     flip_bit(manifest, 20)
     assert store.names() == []
     assert store.open(NAME) is None

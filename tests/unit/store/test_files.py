@@ -156,7 +156,7 @@ def test_private_directory(tmp_path: Path) -> None:
         make_private_dir(tmp_path / "file")
 
 
-def test_second_daemon_on_a_home_is_told_who_is_there(tmp_path: Path) -> None:
+def test_second_daemon_on_a_home_is_told_which_is_there(tmp_path: Path) -> None:
     path = tmp_path / "home" / "home.lock"
     with HomeLock(path):
         with pytest.raises(Refused, match=rf"another swarmnode \(pid {os.getpid()}\) already runs"):

@@ -32,7 +32,7 @@ def test_what_was_saved_is_loaded_in_its_order(path: Path) -> None:
     assert load_contacts(path) == contacts[:1]
 
 
-def test_without_a_file_nobody_is_remembered(path: Path) -> None:
+def test_without_a_file_no_node_is_remembered(path: Path) -> None:
     assert load_contacts(path) == ()
 
 

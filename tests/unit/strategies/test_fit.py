@@ -111,7 +111,7 @@ def test_a_gathering_feeds_back_what_it_did_not_send() -> None:
         fit("sparse", "TK2")
 
 
-def test_those_who_agree_on_each_round_have_a_largest_number() -> None:
+def test_strategies_that_agree_on_each_round_have_a_largest_number() -> None:
     for name, most in (("one-byte", 16), ("sparse", 32)):
         fit(name, members=most)
         fit(name)  # nobody has said how many

@@ -153,7 +153,7 @@ def context(members, topology=""):
     )
 
 
-def test_a2cid2_tunes_itself_to_those_who_are_there():
+def test_a2cid2_tunes_itself_to_the_members_that_are_there():
     strategy = A2CiD2({"rate": 2.0}, torch.zeros(3))
     strategy.start(context(IDS[:1]))
     assert (strategy.eta, strategy.alpha_tilde) == (0.0, 0.5), "plain pair averaging, alone"
@@ -226,7 +226,7 @@ def test_dadao_begins_with_its_duals_anew_when_members_change(topology):
     assert strategy.accept(Offer(IDS[1], replace(new, round=9), meta)) is None
 
 
-def test_dadao_alone_takes_gradients_and_calls_nobody():
+def test_dadao_alone_takes_gradients_and_calls_no_peer():
     strategy = dadao(IDS[:1])
     assert strategy.clock_rate() == 0.0
     strategy.flow(1.0)

@@ -66,7 +66,7 @@ def test_create_writes_down_which_package_has_the_task(tmp_path: Path) -> None:
         assert package_of(task) == expected
 
 
-def test_who_lacks_the_task_is_told_its_package_and_to_look_who_publishes_it() -> None:
+def test_a_node_that_lacks_the_task_is_told_its_package_and_to_check_its_publisher() -> None:
     with pytest.raises(UnknownTask) as caught:
         prepare_state(configure("circle-tasks", "2.5"))
     text = str(caught.value)

@@ -20,7 +20,8 @@ from swarmnode.ipc.control import (
     decode_to_worker,
     encode_message,
 )
-from swarmnode.worker.training.feed import Feed
+from swarmnode.tasks.synthetic import Synthetic
+from swarmnode.worker.training.loop import Feed
 from tests.kits.worker_kit import Rig
 
 
@@ -89,19 +90,19 @@ def test_the_messages_survive_the_wire() -> None:
     assert decode_from_worker(encode_message(done)[4:]) == done
 
 
-def test_the_loop_trains_a_shard_and_says_so(tmp_path, monkeypatch) -> None:
-    rig = Rig(tmp_path, steps_max=9)
-    monkeypatch.setattr(type(rig.state.task), "batches_per_shard", 6)
+def test_the_loop_trains_a_shard_and_says_so(tmp_path) -> None:
     trained = []
-    take_step = rig.state.take_step
 
-    def note(batch):
-        trained.append(batch[0].clone())
-        if len(trained) == 8:
-            rig.send(Stop())
-        return take_step(batch)
+    class Noted(Synthetic):
+        batches_per_shard = 6
 
-    monkeypatch.setattr(rig.state, "take_step", note)
+        def loss(self, model, batch):
+            trained.append(batch[0].clone())
+            if len(trained) == 8:
+                rig.send(Stop())
+            return super().loss(model, batch)
+
+    rig = Rig(tmp_path, steps_max=9, task_type=Noted)
     order = TakeShard(epoch=4, index=2, n_shards=256)
     rig.send(order)
     rig.loop.run(shard_seed=1)

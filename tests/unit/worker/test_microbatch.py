@@ -25,18 +25,18 @@ def state_of(task: Task, parts: int = 1) -> TrainState:
     return build_state(task, swarm_seed=1, device="cpu", batch_parts=parts)
 
 
-def short_of_memory(state: TrainState, monkeypatch: pytest.MonkeyPatch, examples_max: int) -> None:
-    """Let the loss run out of memory over more than so many examples, after the forward pass."""
-    whole_loss = state.task.loss
+def short_of_memory(task: type[Task], examples_max: int) -> type[Task]:
+    """Return the task with a loss that has no memory for more examples, after the forward pass."""
 
-    def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-        value = whole_loss(model, batch)
-        first = batch[0] if isinstance(batch, tuple) else batch
-        if len(first) > examples_max:
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return value
+    class Short(task):  # type: ignore[misc,valid-type]
+        def loss(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+            value: torch.Tensor = super().loss(model, batch)
+            first = batch[0] if isinstance(batch, tuple) else batch
+            if len(first) > examples_max:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            return value
 
-    monkeypatch.setattr(state.task, "loss", loss)
+    return Short
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,9 @@ def test_the_gradient_is_that_of_the_whole_batch(task: Task, parts: int) -> None
     assert cut.micro.fit.parts == parts
 
 
-def test_out_of_memory_halves_the_micro_batch_and_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_out_of_memory_halves_the_micro_batch_and_goes_on() -> None:
     task = BytesLM(SMALL_LM)
-    free, short = state_of(task), state_of(BytesLM(SMALL_LM))
-    short_of_memory(short, monkeypatch, 3)
+    free, short = state_of(task), state_of(short_of_memory(BytesLM, 3)(SMALL_LM))
     said: list[BatchFit] = []
     short.micro.say = said.append
     batches = [next(task.batches(seed)) for seed in range(4)]
@@ -70,31 +67,28 @@ def test_out_of_memory_halves_the_micro_batch_and_goes_on(
     assert (short.arena.flat - free.arena.flat).abs().max() < 1e-3  # Adam divides by small numbers
 
 
-def test_what_was_summed_up_before_memory_ran_out_does_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_was_summed_up_before_memory_ran_out_does_not_count() -> None:
     """The second half is the one that fails: the gradient of the first must not count twice."""
+    calls: list[int] = []
+
+    class Short(Digits):
+        def loss(self, model: torch.nn.Module, part: Any) -> torch.Tensor:
+            calls.append(len(part[1]))
+            if len(calls) == 2:
+                raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
+            return super().loss(model, part)
+
     task = Digits({"batch": 8})
-    free, short = state_of(task), state_of(Digits({"batch": 8}), 2)
+    free, short = state_of(task), state_of(Short({"batch": 8}), 2)
     batch = next(task.batches(3))
     free.backward(batch)
-    whole_loss, calls = short.task.loss, []
-
-    def loss(model: torch.nn.Module, part: Any) -> torch.Tensor:
-        calls.append(len(part[1]))
-        if len(calls) == 2:
-            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
-        return whole_loss(model, part)
-
-    monkeypatch.setattr(short.task, "loss", loss)
     short.backward(batch)
     assert calls == [4, 4, 2, 2, 2, 2]
     assert (short.arena.gradient() - free.arena.gradient()).abs().max() < 1e-6
 
 
-def test_not_even_one_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = state_of(Digits({"batch": 4}))
-    short_of_memory(state, monkeypatch, 0)
+def test_not_even_one_example() -> None:
+    state = state_of(short_of_memory(Digits, 0)({"batch": 4}))
     strategy = PairAverage({}, state.arena.flat)
     state.micro.needs = lambda: needs_words(state, strategy)
     with pytest.raises(TooLittleMemory) as caught:
@@ -109,19 +103,18 @@ def test_not_even_one_example(monkeypatch: pytest.MonkeyPatch) -> None:
     assert state_bytes(state, strategy) == 4 * state.arena.flat.nbytes
 
 
-def test_another_error_is_none_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = state_of(Digits({}))
+def test_another_error_is_none_of_memory() -> None:
+    class Wrong(Digits):
+        def loss(self, *_: Any) -> torch.Tensor:
+            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    def loss(*_: Any) -> torch.Tensor:
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-
-    monkeypatch.setattr(state.task, "loss", loss)
+    state = state_of(Wrong({}))
     with pytest.raises(RuntimeError, match="mat1"):
         state.backward(next(state.batches(0)))
     assert state.micro.fit.parts == 1
 
 
-def test_a_loss_that_is_not_finite_leaves_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_not_finite_leaves_no_gradient() -> None:
     state = state_of(Digits({"batch": 4}), 2)
     pixels, labels = next(state.batches(0))
     pixels[3] = math.nan
@@ -194,15 +187,15 @@ def test_maps_and_other_shapes_are_cut(task: Task) -> None:
     assert cut.micro.fit == BatchFit(2, 6, 4)
 
 
-def test_a_loss_of_the_whole_batch_is_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = state_of(Contrastive({}), 4)
+def test_a_loss_of_the_whole_batch_is_never_cut() -> None:
     sizes: list[int] = []
 
-    def loss(_model: torch.nn.Module, batch: Any) -> torch.Tensor:
-        sizes.append(len(batch["x"]))
-        raise torch.OutOfMemoryError("CUDA out of memory")
+    class Short(Contrastive):
+        def loss(self, _model: torch.nn.Module, batch: Any) -> torch.Tensor:
+            sizes.append(len(batch["x"]))
+            raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(state.task, "loss", loss)
+    state = state_of(Short({}), 4)
     with pytest.raises(TooLittleMemory, match="a batch, which cannot be cut"):
         state.backward(next(state.batches(0)))
     assert sizes == [6]

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import wait
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +16,6 @@ from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.synthetic import Synthetic
 from swarmnode.worker.channel import DaemonGone
 from swarmnode.worker.model.state import build_state
-from swarmnode.worker.snapshots import saver as saver_module
 from swarmnode.worker.snapshots.saver import Saver
 from swarmnode.worker.snapshots.snapshot import SnapshotStore, Taken
 
@@ -29,10 +27,13 @@ class SlowStore(SnapshotStore):
         super().__init__(folder)
         self.may_write = threading.Event()
         self.may_write.set()
-        self.failure: StorageError | None = None
+        self.failure: Exception | None = None
+        self.take_failure: StorageError | None = None
         self.taken: list[int] = []
 
     def take(self, state, strategy):  # type: ignore[no-untyped-def]
+        if self.take_failure is not None:
+            raise self.take_failure
         taken = super().take(state, strategy)
         self.taken.append(taken.about.step)
         return taken
@@ -47,15 +48,20 @@ class SlowStore(SnapshotStore):
 class Rig:
     """A saver with a clock of its own; ``step`` is one turn of the worker's loop."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path) -> None:
         self.now = 100.0
-        monkeypatch.setattr(saver_module, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.state = build_state(Synthetic({"dim": 4}), swarm_seed=0, device="cpu")
         self.strategy = PairAverage({}, self.state.arena.flat)
         self.store = SlowStore(folder)
         self.sent: list[SnapshotSaved | SnapshotFailed] = []
-        self.saver = Saver(self.store, self.sent.append)
+        self.is_daemon_gone = False
+        self.saver = Saver(self.store, self.send, monotonic=lambda: self.now)
         self.batches = self.state.batches(0)
+
+    def send(self, report: SnapshotSaved | SnapshotFailed) -> None:
+        if self.is_daemon_gone:
+            raise DaemonGone("gone")
+        self.sent.append(report)
 
     def step(self, *, last: bool = False) -> None:
         self.state.take_step(next(self.batches))
@@ -65,16 +71,17 @@ class Rig:
         self.saver.save_when_due(self.state, self.strategy, last=last)
 
     def wait_written(self) -> None:
-        assert self.saver._save is not None
-        wait([self.saver._save.written])
+        save = self.saver._save
+        assert save is not None
+        wait([save.written])
 
     def steps_on_disk(self) -> list[int]:
         return [int(path.stem.rpartition("-")[2]) for path in self.store.paths()]
 
 
 @pytest.fixture
-def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
-    rig = Rig(tmp_path / "snapshots", monkeypatch)
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    rig = Rig(tmp_path / "snapshots")
     with rig.saver:
         yield rig
         rig.store.may_write.set()
@@ -113,12 +120,12 @@ def test_requests_while_one_is_written_wait_and_share_the_next(rig: Rig) -> None
     assert rig.store.taken == [1, 4], "what was asked for at step 3 is no older than step 3"
     assert [(saved.request, saved.step) for saved in rig.sent] == [(5, 1), (7, 4)]
     rig.step()
-    assert rig.saver._save is None
+    assert not rig.saver.is_busy
 
 
 def test_the_period_follows_from_how_long_writing_takes(rig: Rig) -> None:
     rig.step()
-    assert rig.saver._save is None, "none is due at once"
+    assert not rig.saver.is_busy, "none is due at once"
     rig.now += limits.SNAPSHOT_PERIOD_S_MIN
     rig.store.may_write.clear()
     rig.step()
@@ -137,7 +144,7 @@ def test_the_period_follows_from_how_long_writing_takes(rig: Rig) -> None:
     assert rig.saver.next_s == rig.now + limits.SNAPSHOT_PERIOD_S_MIN
     rig.now += 1000.0
     rig.turn()
-    assert rig.saver._save is None, "nothing was learnt since"
+    assert not rig.saver.is_busy, "nothing was learnt since"
 
 
 def test_the_last_step_is_saved_once(rig: Rig) -> None:
@@ -165,11 +172,8 @@ def test_a_full_disk_is_said_and_tried_again_later(rig: Rig) -> None:
     assert rig.steps_on_disk() == [1]
 
 
-def test_a_state_that_cannot_be_copied_is_said_too(rig: Rig, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    def no_memory(*_: object) -> Taken:
-        raise StorageError("no memory")
-
-    monkeypatch.setattr(rig.store, "take", no_memory)
+def test_a_state_that_cannot_be_copied_is_said_too(rig: Rig) -> None:
+    rig.store.take_failure = StorageError("no memory")
     rig.saver.ask(3)
     rig.step()
     rig.step()
@@ -187,11 +191,8 @@ def test_the_end_waits_for_what_is_written_and_saves_once_more(rig: Rig) -> None
     assert rig.steps_on_disk() == [2, 1]
 
 
-def test_the_last_snapshot_is_written_even_if_nobody_listens(rig: Rig, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    def gone(_: object) -> None:
-        raise DaemonGone("gone")
-
-    monkeypatch.setattr(rig.saver, "_send", gone)
+def test_the_last_snapshot_is_written_even_if_the_daemon_is_gone(rig: Rig) -> None:
+    rig.is_daemon_gone = True
     rig.saver.ask(8)
     rig.step()
     rig.wait_written()
@@ -202,11 +203,8 @@ def test_the_last_snapshot_is_written_even_if_nobody_listens(rig: Rig, monkeypat
     assert rig.steps_on_disk() == [2, 1]
 
 
-def test_what_no_disk_does_wrong_ends_the_worker(rig: Rig, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    def broken(_: object) -> Path:
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr(rig.store, "write", broken)
+def test_what_no_disk_does_wrong_ends_the_worker(rig: Rig) -> None:
+    rig.store.failure = ZeroDivisionError("a bug")
     rig.saver.ask(1)
     rig.step()
     rig.wait_written()

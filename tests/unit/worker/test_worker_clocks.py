@@ -109,7 +109,7 @@ def test_a_rest_that_was_slept_through_counts_once():
     assert rig.rings == pytest.approx(800, abs=90)
 
 
-def test_rings_that_nobody_serves_are_bounded():
+def test_rings_that_no_handler_serves_are_bounded():
     rig = Rig(rate=64.0)
     for _ in range(10):
         rig.clocks.begin_step()

@@ -168,8 +168,7 @@ def test_a_stranger_s_model_is_merged_by_the_rule_of_the_settings(make_rig):
 
 
 def test_numbers_of_float64_go_through_a_slot_as_they_are(make_rig):
-    task = LeastSquares({"dim": DIM, "parts": 2, "rows": 2 * DIM})
-    rig = make_rig(task=task, settings={"every": 1})
+    rig = make_rig(task_type=LeastSquares, settings={"every": 1})
     assert rig.x.dtype == torch.float64
     rig.step()
     intent = rig.intent()
@@ -183,15 +182,15 @@ def test_numbers_of_float64_go_through_a_slot_as_they_are(make_rig):
     torch.testing.assert_close(rig.x - before, torch.full_like(before, 5e-14), rtol=0.01, atol=0)
 
 
-def test_the_next_intent_of_the_same_takes_the_place_of_one_that_nobody_came_for(noted):
+def test_the_next_intent_of_the_same_takes_the_place_of_one_that_no_peer_came_for(noted):
     for round_number in range(3):
         noted.strategy.due = [intent_of(number=round_number), intent_of(tag="other")]
         noted.step()
     intents = noted.received(PostedIntent)
     assert len({intent.number for intent in intents}) == 6, "numbers are unique"
     assert noted.strategy.of("abort") == 2 * [
-        ("t", "nobody came before the next round"),
-        ("other", "nobody came before the next round"),
+        ("t", "no peer came before the next round"),
+        ("other", "no peer came before the next round"),
     ]
     assert noted.ask(intents[0]).why == "no-wish: it is over here"
     assert isinstance(noted.ask(intents[4]), SlotReady)
@@ -293,7 +292,7 @@ def test_an_apply_for_a_slot_that_was_not_handed_back_changes_nothing(noted):
     ("kind", "who"),
     [(Kind.PAIR, {"peer": None}), (Kind.GROUP, {}), (Kind.GROUP, {"peer": None, "present": ()})],
 )
-def test_an_apply_that_names_nobody_is_refused(noted, kind, who):
+def test_an_apply_that_names_no_intent_is_refused(noted, kind, who):
     ready = lend(noted, intent_of(kind), peer=None if kind is Kind.GROUP else PEER)
     with pytest.raises(LocalProtocolError, match="expected who took part"):
         noted.apply(ready, **who)
@@ -369,7 +368,7 @@ def test_the_last_step_merges_what_is_held_and_makes_the_last_intents(make_rig):
 # --- answers, PULL, GROUP -------------------------------------------------------------------------
 
 
-def test_answers_are_offered_first_and_serve_whoever_asks(noted):
+def test_answers_are_offered_first_and_serve_every_caller(noted):
     noted.strategy.open = [intent_of(selector=Selector.NEIGHBOUR)]
     noted.send(Stop())
     noted.loop.run(shard_seed=1)
@@ -449,7 +448,7 @@ def test_giving_is_no_hindrance_and_its_end_no_abort(noted):
     assert noted.strategy.of("abort") == []
 
 
-def test_a_group_brings_the_mean_of_those_who_were_present(noted):
+def test_a_group_brings_the_mean_of_the_members_present(noted):
     ready = lend(noted, intent_of(Kind.GROUP, selector=Selector.ALL, weight=3.0), peer=None)
     own, room = noted.halves(ready)
     own.fill_(1.0)
@@ -464,7 +463,7 @@ def test_a_group_brings_the_mean_of_those_who_were_present(noted):
     assert noted.strategy.of("accept") == []
 
 
-def test_a_gathering_brings_the_messages_of_those_who_were_present(make_rig):
+def test_a_gathering_brings_the_messages_of_the_members_present(make_rig):
     rig = make_rig(strategy=Sparse, settings={"every": 2, "kept": 64})
     rig.step(2)
     intent = next(each for each in rig.received(PostedIntent) if each.kind == "gather")

@@ -30,8 +30,8 @@ def state_with(recipe):
 def rig(tmp_path):
     rigs = []
 
-    def make(recipe, name="a"):
-        rigs.append(Rig(tmp_path / name, recipe=recipe))
+    def make(recipe, name="a", task_type=Synthetic):
+        rigs.append(Rig(tmp_path / name, recipe=recipe, task_type=task_type))
         return rigs[-1]
 
     yield make
@@ -160,10 +160,14 @@ def test_at_the_target_the_last_words_are_said_once_and_an_extension_goes_on(rig
     assert not rig.loop.is_resting
 
 
-def test_the_task_sees_the_progress(rig, monkeypatch):
-    rig = rig(Recipe())
+def test_the_task_sees_the_progress(rig):
     seen = []
-    monkeypatch.setattr(rig.state.task, "progressed", lambda *args: seen.append(args))
+
+    class Seeing(Synthetic):
+        def progressed(self, *args):
+            seen.append(args)
+
+    rig = rig(Recipe(), task_type=Seeing)
     rig.tell(told(500.0, target=10**6))
     rig.step(2)
     assert seen == [(500.0, 10**6), (500.0 + rig.state.task.tokens_per_batch, 10**6)]
@@ -177,7 +181,7 @@ def test_a_recipe_is_no_part_of_a_state_without_one():
     assert state.applied.exported is state.arena.flat
 
 
-def test_whoever_else_changes_the_learning_rate_is_noticed():
+def test_other_code_that_changes_the_learning_rate_is_noticed():
     state = state_with(Recipe(warmup_tokens=1000))
     (group,) = state.optimizer.param_groups
     asked_for = group["lr"]

@@ -18,9 +18,8 @@ took then waits for others who offer; but an intent for a random neighbour goes 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import trio
 
@@ -33,6 +32,7 @@ from swarmnode.daemon.exchange.pair.transfer import (
     Transfer,
     decode_message,
 )
+from swarmnode.daemon.membership.swarm import Partners
 from swarmnode.daemon.worker.leases import BufferLease, Lessor, NoLease
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -63,17 +63,6 @@ from swarmnode.wire.session import Priority
 EXCHANGE_SERVICE = "exchange/1"
 MESSAGE_SERVICE = "exchange-message/1"
 _log = get_logger("swarmnode.daemon.exchange")
-
-
-class Partners(Protocol):
-    """Who may be a partner, and how to talk to it."""
-
-    @property
-    def sessions(self) -> Mapping[PeerId, Session]:
-        """With our neighbours."""
-
-    def partners(self) -> tuple[PeerId, ...]:
-        """Return who trains now, ourselves included, in id order."""
 
 
 def costs(partners: Partners) -> dict[PeerId, float]:

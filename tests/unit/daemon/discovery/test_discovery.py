@@ -100,9 +100,7 @@ def swarm_record(address: str) -> wire.SwarmRecord:
 
 
 @pytest.mark.parametrize("names", ["ab", "abcde"])
-async def test_what_one_publishes_everybody_gets(
-    autojump_clock, tmp_path: Path, names: str
-) -> None:
+async def test_what_one_publishes_all_get(autojump_clock, tmp_path: Path, names: str) -> None:
     async with world(tmp_path) as here:
         nodes = await here.add_all(names)
         a, b = nodes[:2]
@@ -133,7 +131,7 @@ async def test_a_peer_is_found_by_its_id_with_few_answers(autojump_clock, tmp_pa
         assert len(nearest.contacts) == 4
 
 
-async def test_everybody_learns_of_everybody_and_bootstraps(autojump_clock, tmp_path: Path) -> None:
+async def test_all_learn_of_all_and_bootstrap(autojump_clock, tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         nodes = await here.add_all("abcde")
         for node in nodes:
@@ -159,7 +157,9 @@ async def test_a_record_is_kept_alive_by_its_author(autojump_clock, tmp_path: Pa
         assert len((await b.discovery.get(KEY)).records) == 1
 
 
-async def test_a_node_that_knows_nobody_still_holds_its_own(autojump_clock, tmp_path: Path) -> None:
+async def test_a_node_that_knows_no_peer_still_holds_its_own(
+    autojump_clock, tmp_path: Path
+) -> None:
     async with world(tmp_path) as here:
         a = await here.add("a")
         published = await a.discovery.publish(KEY, swarm_record(a.address))
@@ -263,7 +263,7 @@ async def test_good_peers_are_written_down_now_and_then(autojump_clock, tmp_path
         assert [PeerId(each.peer) for each in load_contacts(a.remembered)] == [b.peer]
 
 
-async def test_who_met_nobody_keeps_what_it_knew(autojump_clock, tmp_path: Path) -> None:
+async def test_a_node_that_met_none_keeps_what_it_knew(autojump_clock, tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         a, b = await here.add_all("ab")
         a.discovery.remember()
@@ -332,7 +332,9 @@ async def test_a_command_has_a_deadline(autojump_clock, tmp_path: Path, monkeypa
         assert (await a.discovery.get(KEY)).records == ()
 
 
-async def test_who_stops_waiting_leaves_nothing_behind(autojump_clock, tmp_path: Path) -> None:
+async def test_a_caller_that_stops_waiting_leaves_nothing_behind(
+    autojump_clock, tmp_path: Path
+) -> None:
     async with world(tmp_path) as here:
         a, _ = await here.add_all("ab")
         with trio.move_on_after(0.001):

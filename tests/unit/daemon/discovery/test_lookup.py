@@ -76,7 +76,7 @@ def test_no_single_author_makes_a_swarm_large(
     assert only(*(claim(n, members) for n, members in enumerate(claimed))).members == believed
 
 
-def test_an_author_who_speaks_twice_counts_once() -> None:
+def test_an_author_that_speaks_twice_counts_once() -> None:
     found = only(claim(1, 3, via="lan"), claim(1, 900), claim(1, 900))
     assert found.members == 3  # the beacon is fresher
     assert found.via == ("lan", "dht")

@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from swarmnode.config import NodeConfig, Paths
-from swarmnode.daemon.discovery.manifests import MANIFEST_SERVICE, ManifestKeeper, parse_version
+from swarmnode.daemon.discovery.rendezvous import MANIFEST_SERVICE, ManifestKeeper, parse_version
 from swarmnode.env import Env
 from swarmnode.errors import (
     AuthenticationFailed,

@@ -41,7 +41,7 @@ def intent_of(selector: Any, fragment: int = 0, round_number: int = 7) -> Posted
     return PostedIntent(1, "pair", "outer", fragment, round_number, selector)
 
 
-def test_the_matching_is_that_of_the_fragment_over_all_members_then_who_is_reachable() -> None:
+def test_the_matching_is_that_of_the_fragment_over_all_members_then_the_reachable() -> None:
     for fragment in range(3):
         salt = matching.salt(SWARM, "outer", fragment)
         ranked = matching.candidates(SELF, salt, 7, MEMBERS, limit=5)
@@ -51,7 +51,7 @@ def test_the_matching_is_that_of_the_fragment_over_all_members_then_who_is_reach
         assert choice_of().candidates(intent, MEMBERS, at_cost(())) == ()
 
 
-def test_a_slow_partner_is_asked_only_when_there_is_nobody_else() -> None:
+def test_a_straggler_is_asked_only_when_there_is_no_other() -> None:
     clock = Clock()
     choice, intent = choice_of(clock=clock), intent_of("matching")
     first, second, third = choice.candidates(intent, MEMBERS, at_cost(MEMBERS))
@@ -66,7 +66,7 @@ def test_a_slow_partner_is_asked_only_when_there_is_nobody_else() -> None:
 
 
 @pytest.mark.parametrize("topology", ["", "complete", "matching"])
-def test_any_neighbour_is_anybody_at_random(topology: str) -> None:
+def test_any_neighbour_is_a_member_at_random(topology: str) -> None:
     choice = choice_of(topology)
     drawn = [
         choice.candidates(intent_of("neighbour"), MEMBERS, at_cost(MEMBERS)) for _ in range(400)

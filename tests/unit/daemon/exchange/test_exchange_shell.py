@@ -284,7 +284,7 @@ async def test_every_intent_is_offered_once_one_after_the_other(autojump_clock) 
         assert alice.lessor.asked[-1][0] == 3
 
 
-async def test_an_intent_waits_for_somebody_to_be_there(autojump_clock) -> None:
+async def test_an_intent_waits_for_a_peer_to_be_there(autojump_clock) -> None:
     async with rig() as alice:
         sessions = dict(alice.sessions)
         alice.sessions.clear()
@@ -305,7 +305,7 @@ async def test_the_next_intent_takes_the_place_of_one_that_waits(autojump_clock)
         assert [number for number, _, _ in alice.lessor.asked] == [2]
 
 
-async def test_an_intent_for_any_neighbour_that_nobody_takes_goes_back(autojump_clock) -> None:
+async def test_an_intent_for_any_neighbour_that_none_takes_goes_back(autojump_clock) -> None:
     async with rig() as alice:
         alice.intent(1, selector="neighbour")
         stream, offer = await alice.first_offer()
@@ -318,7 +318,7 @@ async def test_an_intent_for_any_neighbour_that_nobody_takes_goes_back(autojump_
         assert answer == wire.Busy(b"y" * 16, "no-wish")
 
 
-async def test_an_answer_is_had_by_whoever_asks_and_offered_to_nobody(autojump_clock) -> None:
+async def test_an_answer_is_had_by_each_caller_and_offered_to_none(autojump_clock) -> None:
     async with rig() as alice:
         alice.intent(9, selector="neighbour", is_open=True)
         await trio.sleep(1)
@@ -413,7 +413,7 @@ async def test_an_exchange_does_not_outlive_its_exchange_by_long(autojump_clock)
         assert not alice.exchanges._streams
 
 
-async def test_an_answer_to_who_comes_late_takes_another_way(autojump_clock) -> None:
+async def test_an_answer_to_a_late_peer_takes_another_way(autojump_clock) -> None:
     """Our half of the stream has ended by then, and who waits must learn that it is over."""
     async with rig() as alice:
         heard: list[wire.Message] = []

@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.exchange.mixing import (
+from swarmnode.daemon.exchange.history import (
     Meetings,
     SwarmMixing,
     letters_of,
@@ -133,7 +133,7 @@ class Calls:
         return compute()
 
 
-async def test_it_is_computed_once_a_minute_for_all_who_ask(autojump_clock: MockClock) -> None:
+async def test_it_is_computed_once_a_minute_for_all_callers(autojump_clock: MockClock) -> None:
     mixing, calls = SwarmMixing(), Calls()
     said = told({(0, 1): 60}, 2)
     async with trio.open_nursery() as nursery:

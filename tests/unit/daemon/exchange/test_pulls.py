@@ -122,7 +122,7 @@ async def test_a_refusal_says_why(autojump_clock, case: str, why: str) -> None:
         assert not two.lessor.lent
 
 
-async def test_nobody_there_is_said_at_once(autojump_clock) -> None:
+async def test_no_peer_there_is_said_at_once(autojump_clock) -> None:
     async with members(1) as (made, (one,)):
         one.pulls.intent_posted(ask())
         await made.until(lambda: one.lessor.told)

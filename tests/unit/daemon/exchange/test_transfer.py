@@ -122,7 +122,7 @@ async def test_nothing_is_sent_and_what_comes_waits_until_the_slot_is_there(auto
     assert side.transfer.is_complete
 
 
-async def test_the_end_wakes_whoever_waits_and_leaves_the_slot_alone(autojump_clock) -> None:
+async def test_the_end_wakes_waiting_callers_and_leaves_the_slot_alone(autojump_clock) -> None:
     (payload,) = all_payloads(Side(values(640, 2), "Q8B64").lend())
     side = Side(values(640, 1), "Q8B64")
     async with trio.open_nursery() as nursery:

@@ -47,7 +47,7 @@ async def test_who_is_hinted_at_is_greeted_and_both_know_each_other(autojump_clo
         assert failed_handlers(a, b) == 0, "no message overtook a hello"
 
 
-async def test_a_session_for_something_else_makes_nobody_a_member(autojump_clock) -> None:
+async def test_a_session_for_something_else_makes_no_peer_a_member(autojump_clock) -> None:
     async with members("a", "b") as (a, b):
         session = await a.connect(b)
         assert a.members.sessions == b.members.sessions == {}
@@ -164,7 +164,7 @@ async def test_few_refusals_are_kept(autojump_clock, monkeypatch) -> None:
             a.knows(Party(a.links, name))
         await trio.sleep(1)
         assert len(a.members.refusals) == 2
-        assert all("nobody listens" in why for why in a.members.refusals.values())
+        assert all("no node listens" in why for why in a.members.refusals.values())
 
 
 async def test_who_is_a_member_no_more_is_no_neighbour_any_more(autojump_clock) -> None:
@@ -255,7 +255,7 @@ async def test_a_cut_link_costs_no_neighbour(autojump_clock) -> None:
         assert a.down == b.down == []
 
 
-async def test_nobody_waits_for_a_session_with_a_dead_member(autojump_clock) -> None:
+async def test_no_caller_waits_for_a_session_with_a_dead_member(autojump_clock) -> None:
     async with members("a", "b") as (a, b):
         a.knows(b)
         await trio.sleep(1)
@@ -305,7 +305,7 @@ async def test_members_meet_through_one_whom_all_know(autojump_clock) -> None:
         assert failed_handlers(*nodes) == 0
 
 
-async def test_told_addresses_are_used_before_anybody_is_asked(autojump_clock) -> None:
+async def test_told_addresses_are_used_before_a_peer_is_asked(autojump_clock) -> None:
     async with members("a", "b") as (a, b):
         a.members.found(b.peer, (b.address,))
         a.members.found(a.peer, (a.address,))
@@ -347,7 +347,7 @@ async def test_who_falls_silent_is_dead_for_all_and_sought_slowly(autojump_clock
             assert node.members.live() == everybody
 
 
-async def test_who_leaves_is_gone_at_once_and_greets_nobody(autojump_clock) -> None:
+async def test_a_member_that_leaves_is_gone_at_once_and_greets_none(autojump_clock) -> None:
     async with members("a", "b", "c", "d") as (a, b, c, d):
         for node in (b, c):
             node.knows(a)

@@ -501,7 +501,7 @@ async def test_what_others_have_seen_survives_a_crash_right_after_a_rotation(
 
 
 @pytest.mark.usefixtures("short_journals")
-async def test_a_rotation_that_fails_holds_nobody_up(autojump_clock, tmp_path: Path) -> None:
+async def test_a_rotation_that_fails_holds_no_caller_up(autojump_clock, tmp_path: Path) -> None:
     async with swarm(tmp_path) as world:
         a, b = [await world.add(name) for name in "ab"]
         await a.connect(b)

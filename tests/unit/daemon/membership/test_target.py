@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from swarmnode.daemon.membership.target import TargetKeeper
+from swarmnode.daemon.membership.progress import TargetKeeper
 from swarmnode.errors import AuthenticationFailed, MalformedMessage, Refused
 from swarmnode.ipc.lr_schedule import Horizon
 from swarmnode.protocol.extension import open_extension, sign_extension

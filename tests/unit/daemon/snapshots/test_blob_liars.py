@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.snapshots.upload import BLOB_SERVICE
+from swarmnode.daemon.snapshots.chunks import BLOB_SERVICE
 from swarmnode.errors import DeadlineExceeded
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream

@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.snapshots.upload import BLOB_SERVICE, Turns
+from swarmnode.daemon.snapshots.chunks import BLOB_SERVICE, Turns
 from swarmnode.errors import DeadlineExceeded, Overloaded, Refused, StorageError, StorageFull
 from swarmnode.ids import PeerId
 from swarmnode.net.stream import Stream
@@ -132,7 +132,7 @@ async def test_a_blob_larger_than_allowed_is_not_begun(
             await joiner.fetch(NAME, holder, size_bytes_max=1)
 
 
-async def test_what_nobody_has_ends_with_a_line_that_says_so(
+async def test_what_no_member_has_ends_with_a_line_that_says_so(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:
     async with mem_world(tmp_path) as world:
@@ -417,7 +417,7 @@ async def test_a_peer_that_stops_reading_does_not_keep_its_turn(
 PEERS = [PeerId(bytes([n]) * 32) for n in range(10)]
 
 
-def test_a_turn_lasts_while_nobody_else_wants_it_and_ends_for_those_who_were_refused() -> None:
+def test_a_turn_lasts_while_no_other_wants_it_and_ends_for_those_that_were_refused() -> None:
     turns = Turns(None)
     for peer in PEERS[: limits.BLOB_UPLOADS_MAX]:
         assert turns.admit(peer, 0.0)

@@ -146,7 +146,7 @@ def test_a_listener_on_loopback_says_so_and_nothing_else() -> None:
 # --- UDP ----------------------------------------------------------------------------------------
 
 
-def test_blocked_udp_is_told_from_nobody_to_ask() -> None:
+def test_blocked_udp_is_told_from_no_peer_to_ask() -> None:
     blocked = replace(HOME, behaviour=behind(UNKNOWN, UNKNOWN, answers=0, hairpins=None))
     has(say(blocked, "udp"), "warn", "none of 3 peers answers", advice="let UDP out")
     has(say(unasked(HOME), "udp"), "unknown", "no peer at a public address")
@@ -193,7 +193,7 @@ def test_without_a_word_of_the_router_a_carriers_nat_stays_unknown() -> None:
 # --- ports, IPv6, hairpins ----------------------------------------------------------------------
 
 
-def test_a_mapped_port_is_shown_and_doubted_if_nobody_gets_in() -> None:
+def test_a_mapped_port_is_shown_and_doubted_if_no_peer_gets_in() -> None:
     mapping = Mapping(PUBLIC, 40_001, "tcp", "UPnP", 3600)
     known = replace(HOME, mapping=mapping, mapping_why="", router=PUBLIC)
     has(say(known, "port mapping"), "ok", "11.11.11.100:40001", "(UPnP)")
@@ -242,7 +242,7 @@ def test_whether_strangers_get_in() -> None:
     has(say(nobody, "reachable"), "unknown", "nobody could tell", advice="3 of them in different")
 
 
-def test_who_holds_a_place_and_who_does_not() -> None:
+def test_which_relays_hold_a_place_and_which_do_not() -> None:
     held = replace(HOME, relays=("sn1r… at 11.11.11.9:443",), refusing=("sn1s…: it is full",))
     has(say(held, "relays"), "ok", "through sn1r… at 11.11.11.9:443; not sn1s…: it is full")
     many = replace(held, refusing=tuple(f"sn1{number}…: full" for number in range(99)))
@@ -276,7 +276,7 @@ def test_a_direct_way_is_good_enough(path: Any) -> None:
     assert found.peer == PEER.peer
 
 
-def test_of_a_relayed_peer_is_said_why_and_who_can_do_something() -> None:
+def test_of_a_relayed_peer_is_said_why_and_which_side_can_do_something() -> None:
     relayed = replace(PEER, path="relay", way="relay:sn1r@11.11.11.9:443")
     fresh = replace(HOME, peers=(relayed,))
     has(say(fresh, "peer"), "warn", "relay:sn1r", advice="look again in a minute")

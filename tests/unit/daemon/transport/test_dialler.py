@@ -157,7 +157,7 @@ async def test_a_relay_does_not_begin_early_while_a_direct_way_may_still_come(
 # --- who wins -----------------------------------------------------------------------------------
 
 
-async def test_the_first_that_proves_who_it_is_wins_and_the_rest_is_let_go(
+async def test_the_first_that_proves_its_key_wins_and_the_rest_is_let_go(
     autojump_clock: MockClock,
 ) -> None:
     async with race() as r:
@@ -204,7 +204,7 @@ async def test_a_stranger_at_one_address_does_not_keep_the_peer_from_winning_at_
         assert r.own.session(r.other) is None
 
 
-async def test_a_stranger_who_says_nothing_does_not_keep_others_waiting_for_ever(
+async def test_a_silent_stranger_does_not_keep_others_waiting_for_ever(
     autojump_clock: MockClock,
 ) -> None:
     async with race() as r, trio.open_nursery() as nursery:
@@ -272,7 +272,7 @@ async def test_an_address_that_is_heard_of_meanwhile_takes_part(autojump_clock: 
         assert r.own.session(r.peer) is not None
 
 
-async def test_news_of_somebody_who_is_not_dialled_any_more_dials_nobody(
+async def test_news_of_a_peer_that_is_not_dialled_any_more_dials_none(
     autojump_clock: MockClock,
 ) -> None:
     async with race() as r:

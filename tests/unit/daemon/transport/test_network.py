@@ -105,7 +105,9 @@ async def test_a_node_has_no_session_with_itself(autojump_clock) -> None:
 # --- dialling ---------------------------------------------------------------------------------
 
 
-async def test_all_who_want_a_peer_share_one_dial_and_survive_each_other(autojump_clock) -> None:
+async def test_all_callers_that_want_a_peer_share_one_dial_and_survive_each_other(
+    autojump_clock,
+) -> None:
     async with parties("a", "b") as (a, b):
         a.transport.dial_s = 3.0
         got = []
@@ -130,7 +132,7 @@ async def test_addresses_are_tried_in_turn(autojump_clock) -> None:
         assert a.session(c) is None
 
 
-async def test_why_a_peer_was_not_reached_is_said_to_each_who_asked(autojump_clock) -> None:
+async def test_why_a_peer_was_not_reached_is_said_to_each_caller(autojump_clock) -> None:
     async with parties("a", "b", "c") as (a, b, c):
         with pytest.raises(AuthenticationFailed, match="expected peer"):
             await a.network.connect(b.peer, ("mem:nobody", c.address))
@@ -148,7 +150,7 @@ async def test_why_a_peer_was_not_reached_is_said_to_each_who_asked(autojump_clo
             nursery.start_soon(fail)
             nursery.start_soon(fail)
         assert len({id(error) for error in errors}) == 2
-        assert "nobody listens" in str(a.network.dial_errors[b.peer])
+        assert "no node listens" in str(a.network.dial_errors[b.peer])
 
 
 async def test_a_dial_has_a_deadline(autojump_clock) -> None:
@@ -185,7 +187,7 @@ async def test_whether_a_peer_can_be_dialled_is_asked_beside_its_session(autojum
         session = a.session(b)
         assert await a.connect(b, dial_anew=True) is session
         assert a.transport.dials == 1
-        with pytest.raises(DialFailed, match="nobody listens"):
+        with pytest.raises(DialFailed, match="no node listens"):
             await a.network.connect(b.peer, ("mem:nobody",), dial_anew=True)
         with pytest.raises(DialFailed, match="no address"):
             await a.network.connect(b.peer, (), dial_anew=True)
@@ -247,9 +249,7 @@ async def test_our_own_key_elsewhere_is_noticed_at_the_addresses_of_the_link(
 # --- strangers, and letting go ----------------------------------------------------------------
 
 
-async def test_strangers_who_say_nothing_are_bounded_and_do_not_stay(
-    autojump_clock, monkeypatch
-) -> None:
+async def test_silent_strangers_are_bounded_and_do_not_stay(autojump_clock, monkeypatch) -> None:
     monkeypatch.setattr(limits, "STRANGERS_MAX", 4)
     async with parties("a", "b") as (a, b):
         crowd: list[Channel] = [await a.links.connect("x", a.address) for _ in range(4)]
@@ -264,7 +264,7 @@ async def test_strangers_who_say_nothing_are_bounded_and_do_not_stay(
             await aclose_forcefully(channel)
 
 
-async def test_what_was_opened_for_one_question_is_closed_when_nobody_asks_again(
+async def test_what_was_opened_for_one_question_is_closed_when_none_follows(
     autojump_clock,
 ) -> None:
     async with parties("a", "b", "c", "d") as (a, b, c, d):

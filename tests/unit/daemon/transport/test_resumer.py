@@ -48,7 +48,7 @@ def theirs(a: Party, b: Party) -> Session:
 
 
 @pytest.mark.parametrize("seed", range(16))
-async def test_whoever_asks_whenever_every_message_arrives_once(
+async def test_whichever_side_asks_whenever_every_message_arrives_once(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Both sides ask at the same moments, over channels that break, also while they agree."""
@@ -276,7 +276,7 @@ async def test_who_answers_elsewhere_is_not_believed(autojump_clock: MockClock) 
         nursery.cancel_scope.cancel()
 
 
-async def test_nobody_waits_for_ever(autojump_clock: MockClock) -> None:
+async def test_no_caller_waits_for_ever(autojump_clock: MockClock) -> None:
     async with connected() as (a, b, session):
         a.links.partition(["a"], ["b"])
         a.links.cut("a", "b")
@@ -290,7 +290,7 @@ async def test_nobody_waits_for_ever(autojump_clock: MockClock) -> None:
         assert (a.transport.dials, b.transport.dials) == dials
 
 
-async def test_leaving_does_not_wait_for_who_is_not_there(autojump_clock: MockClock) -> None:
+async def test_leaving_does_not_wait_for_absent_peers(autojump_clock: MockClock) -> None:
     async with connected() as (a, _, session):
         a.links.partition(["a"], ["b"])
         a.links.cut("a", "b")
@@ -351,7 +351,7 @@ async def test_who_wants_a_peer_that_is_not_running_learns_it(autojump_clock: Mo
         b.stop()
         await trio.sleep(0.01)
         asked_at = trio.current_time()
-        with pytest.raises(DialFailed, match="nobody listens"):
+        with pytest.raises(DialFailed, match="no node listens"):
             await a.connect(b)
         assert trio.current_time() - asked_at < 2
 
@@ -375,7 +375,7 @@ async def test_a_session_without_a_way_does_not_protect_its_key(autojump_clock: 
 # --- strangers ----------------------------------------------------------------------------------
 
 
-async def test_strangers_who_ask_and_stall_are_bounded(
+async def test_strangers_that_ask_and_stall_are_bounded(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "STRANGERS_MAX", 4)

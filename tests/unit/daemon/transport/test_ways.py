@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.transport.dialler import Ways
+from swarmnode.daemon.transport.channels import Ways
 from swarmnode.env import Env
 from swarmnode.errors import DeadlineExceeded, DialFailed, SwarmNodeError
 from swarmnode.net.channel import Channel, Transport
@@ -67,7 +67,7 @@ async def test_who_dials_alone_does_not_wait(autojump_clock: MockClock) -> None:
     assert dialled.began_at == [0.0, 0.5, 1.0]
 
 
-async def test_who_has_lost_a_channel_does_not_wait_for_those_who_want_more(
+async def test_a_peer_that_has_lost_a_channel_does_not_wait_for_those_that_want_more(
     autojump_clock: MockClock,
 ) -> None:
     dialled = Dialled(lasts_s=5.0)

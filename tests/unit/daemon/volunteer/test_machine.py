@@ -96,7 +96,7 @@ def test_a_program_that_hangs_is_not_waited_for(
     assert machine.is_metered() is None
 
 
-def test_somebody_types_in_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_person_types_in_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     now = 1_000_000.0
     for name, quiet_s in {"pts/0": 300, "pts/7": 40, "tty1": 5000}.items():
@@ -116,7 +116,7 @@ def test_somebody_types_in_a_terminal(tmp_path: Path, monkeypatch: pytest.Monkey
         ("Type=tty\nIdleHint=no\nIdleSinceHint=0", None),
     ],
 )
-def test_somebody_sits_at_the_desktop(
+def test_a_person_sits_at_the_desktop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, facts: str, quiet_s: float | None
 ) -> None:
     text = (

@@ -191,7 +191,9 @@ async def test_a_pause_of_two_hours(autojump_clock, tmp_path: Path) -> None:
         assert not (tmp_path / "pause.json").exists()
 
 
-async def test_a_pause_by_hand_stays_until_somebody_resumes(autojump_clock, tmp_path: Path) -> None:
+async def test_a_pause_by_hand_stays_until_it_is_resumed_by_hand(
+    autojump_clock, tmp_path: Path
+) -> None:
     async with rig(tmp_path, schedule=("mon-sun 08:00-20:00",)) as it:
         await it.volunteer.pause()
         for hour in range(13):

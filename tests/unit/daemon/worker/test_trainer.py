@@ -198,7 +198,7 @@ def crash(why: str = "killed") -> WorkerCrashed:
     return WorkerCrashed(why)
 
 
-async def test_intents_go_to_who_serves_their_kind(autojump_clock) -> None:
+async def test_intents_go_to_the_handler_of_their_kind(autojump_clock) -> None:
     async with rig() as it:
         group = PostedIntent(6, "group", "x", 0, 3, "all")
         log = PostedIntent(7, "log", "x", 0, 3, "all", is_open=True)
@@ -207,7 +207,7 @@ async def test_intents_go_to_who_serves_their_kind(autojump_clock) -> None:
         assert it.sent == [Drop(6, "other: this node does nothing of the kind group")]
 
 
-async def test_a_slot_is_lent_to_whoever_asked_for_the_view(autojump_clock) -> None:
+async def test_a_slot_is_lent_to_the_caller_that_asked_for_the_view(autojump_clock) -> None:
     async with rig() as it:
         await it.hears(READY)
         it.nursery.start_soon(it.borrow)
@@ -242,7 +242,7 @@ async def test_a_lease_ends_once(autojump_clock) -> None:
         assert it.lessor.apply(third, b"z" * 16, present=(bytes(32), SELF))
 
 
-async def test_a_view_that_nobody_waits_for_any_more_goes_back(autojump_clock) -> None:
+async def test_a_view_that_no_caller_waits_for_any_more_goes_back(autojump_clock) -> None:
     async with rig() as it:
         await it.hears(READY)
         with trio.move_on_after(1):
@@ -276,7 +276,7 @@ async def test_a_worker_that_owes_many_views_is_asked_for_no_more(autojump_clock
         assert it.leases == [f"busy: the worker owes {limits.TICKETS_MAX} views already"]
 
 
-async def test_a_view_that_nobody_asked_for_is_a_broken_contract(autojump_clock) -> None:
+async def test_a_view_that_was_not_asked_for_is_a_broken_contract(autojump_clock) -> None:
     async with rig() as it:
         await it.hears(READY, SlotReady(9, 0, 7, step=24, tokens=99))
         await trio.sleep(limits.WORKER_BACKOFF_S_MIN)
@@ -332,7 +332,7 @@ async def test_what_was_not_merged_is_lost_with_the_worker(autojump_clock) -> No
         assert it.trainer.applications.applied == 1
 
 
-async def test_the_worker_is_told_who_trains_but_not_all_the_time(autojump_clock) -> None:
+async def test_the_worker_is_told_which_members_train_but_not_all_the_time(autojump_clock) -> None:
     async with rig() as it:
         it.members = (SELF, OTHER)
         it.trainer.partners_changed()

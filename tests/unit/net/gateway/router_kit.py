@@ -14,7 +14,7 @@ import trio
 
 from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError, TransportError
-from swarmnode.net.gateway.methods import Granted, MapRequest, Method, MethodFactory, MethodName
+from swarmnode.net.gateway.mapping import Granted, MapRequest, Method, MethodFactory, MethodName
 from swarmnode.net.gateway.portmap import PortMapper
 from swarmnode.net.gateway.routes import Place
 from swarmnode.protocol.identity import Identity

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode.errors import Refused, TransportError
-from swarmnode.net.gateway.methods import Granted
+from swarmnode.net.gateway.mapping import Granted
 from swarmnode.net.gateway.portmap import PORTMAP_LOOK_S, PORTMAP_RETRY_S, Mapping
 from swarmnode.net.gateway.routes import Place, parse_gateway
 from tests.unit.net.gateway.router_kit import EXTERNAL, PORT, Script, Where, mapper_of
@@ -54,7 +54,7 @@ async def test_a_lease_is_renewed_at_half_of_it(
     nursery.cancel_scope.cancel()
 
 
-async def test_a_short_lease_keeps_nobody_busy(
+async def test_a_short_lease_keeps_no_router_busy(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     script = Script(answers=[Granted(EXTERNAL, PORT, 1)])
@@ -160,7 +160,7 @@ async def test_a_router_behind_another_nat_is_of_no_use(
     nursery.cancel_scope.cancel()
 
 
-async def test_a_machine_with_a_public_address_asks_nobody(
+async def test_a_machine_with_a_public_address_asks_no_router(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     script = Script(answers=[GRANTED])

@@ -12,10 +12,10 @@ from trio.testing import MockClock
 
 from swarmnode import limits
 from swarmnode.errors import DeadlineExceeded, LimitExceeded, Refused, TransportError
+from swarmnode.net.gateway.mapping import Granted
 from swarmnode.net.gateway.methods import (
     PORTMAP_ASK_S_MIN,
     PORTMAP_PORTS_TRIED_MAX,
-    Granted,
     NatPmpMethod,
     PcpMethod,
     UpnpMethod,
@@ -231,7 +231,7 @@ async def test_upnp_takes_a_permanent_mapping_where_there_is_no_other(
     nursery.cancel_scope.cancel()
 
 
-async def test_a_router_leads_nobody_elsewhere(
+async def test_a_router_leads_no_node_elsewhere(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     """That a neighbour who answers the search is not heard, the lab shows with real multicast."""

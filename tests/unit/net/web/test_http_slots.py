@@ -125,7 +125,7 @@ async def test_a_client_that_says_its_whole_request_in_time_is_answered(
             assert await status_of(client) == 200
 
 
-async def test_an_idle_connection_makes_way_for_who_asks(autojump_clock: MockClock) -> None:
+async def test_an_idle_connection_makes_way_for_a_caller(autojump_clock: MockClock) -> None:
     async with serving() as server:
         kept = await server.connect(get("/peers"), ALL)
         assert [await status_of(each) for each in kept] == [200] * ALL
@@ -160,7 +160,7 @@ async def test_the_oldest_in_the_waiting_room_makes_way(autojump_clock: MockCloc
         assert await status_of(waiting[1]) == 200
 
 
-async def test_two_who_wait_for_the_one_slot_of_status(autojump_clock: MockClock) -> None:
+async def test_two_callers_wait_for_the_one_slot_of_status(autojump_clock: MockClock) -> None:
     go_on = trio.Event()
 
     async def slow_status(request: Request) -> Response:

@@ -73,7 +73,7 @@ def test_an_answer_forgives_what_was_not_answered() -> None:
     assert number in table
 
 
-def test_the_least_recently_seen_is_who_answered_longest_ago() -> None:
+def test_the_least_recently_seen_is_the_contact_that_answered_longest_ago() -> None:
     table, contacts = full_bucket()
     table.answered(contacts[0], 100.0)
     oldest = table.least_recently_seen()

@@ -200,7 +200,7 @@ def test_an_intent_is_used_up_when_its_offer_is_accepted_though_it_comes_to_noth
     assert busy_in(bench.hear(OFFER)) == "no-wish"
 
 
-def test_what_nobody_took_may_be_had_by_whoever_offers() -> None:
+def test_what_no_peer_took_may_be_had_by_the_next_that_offers() -> None:
     bench = Bench()
     assert bench.hear(wire.Busy(bench.begin(), "busy"))[-1] == Untaken(3, "busy")
     _, start = bench.hear(OFFER)
@@ -231,7 +231,7 @@ def test_an_intent_that_was_offered_gives_way_to_the_next_where_the_partner_cann
         assert bench.core.statistics().intents == (expected == 3)
 
 
-def test_what_has_been_replaced_or_taken_back_is_offered_to_nobody_else() -> None:
+def test_what_has_been_replaced_or_taken_back_is_offered_to_no_other() -> None:
     for event in (Available(replace(NEXT, weight=3.0), LIMIT_S), Unavailable(3), Unavailable()):
         bench = Bench()
         xid = bench.begin(LARGER, OTHER)
@@ -364,7 +364,7 @@ def test_crossing_offer_of_a_smaller_id_is_accepted_with_the_same_intent() -> No
     ]
 
 
-def test_crossing_offers_that_do_not_fit_are_refused_at_once_whoever_is_smaller() -> None:
+def test_crossing_offers_that_do_not_fit_are_refused_at_once_whichever_is_smaller() -> None:
     for peer in (SMALLER, LARGER):
         bench = Bench()
         bench.begin(peer)

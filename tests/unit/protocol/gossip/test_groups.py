@@ -69,7 +69,7 @@ def test_one_weight_counts_up_to_a_bound_and_the_others_as_they_are():
     assert fair_weights([1e18, 1e-18]) == fair_weights([1e18, 5e-324]) == (most, 1.0)
 
 
-def test_fewer_than_half_who_lie_together_do_not_widen_the_bound():
+def test_fewer_than_half_that_lie_together_do_not_widen_the_bound():
     rng = random.Random(3)
     for n in range(3, limits.FINALIZE_GROUP_MEMBERS_MAX + 1):
         for claim in (1e18, 1e-18):

@@ -73,7 +73,7 @@ def test_a_minority_sees_that_it_is_one_and_a_majority_that_it_is_not() -> None:
     assert other.strongest == (peer(1),)
 
 
-def test_nobody_else_is_no_other_lineage() -> None:
+def test_no_other_member_is_no_other_lineage() -> None:
     standing = judge(chain(5), {})
     assert not standing.is_weaker
     assert not standing.is_apart

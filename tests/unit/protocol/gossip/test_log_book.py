@@ -29,7 +29,7 @@ def filled(n: int, first: int = 0) -> LogBook:
     return book
 
 
-def test_a_round_holds_who_took_part_and_what_they_published_in_order() -> None:
+def test_a_round_holds_its_members_and_what_they_published_in_order() -> None:
     book = LogBook(7)
     data = book.make([(C, share(b"c")), (A, share(None)), (B, share(b"b"))])
     closed = book.read(data)

@@ -30,7 +30,7 @@ def test_partner_first_then_next_in_order() -> None:
     assert candidates(last, SWARM, 7, MEMBERS, limit=1) == (first,)
 
 
-def test_alone_there_is_nobody() -> None:
+def test_alone_there_is_no_partner() -> None:
     assert candidates(MEMBERS[0], SWARM, 7, []) == ()
     assert candidates(MEMBERS[0], SWARM, 7, MEMBERS[:1]) == ()
 

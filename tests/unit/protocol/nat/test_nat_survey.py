@@ -8,14 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from swarmnode import limits
-from swarmnode.protocol.nat.behaviour import (
-    AskForProbe,
-    Dependence,
-    NatBehaviour,
-    NatSurvey,
-    Received,
-    Send,
-)
+from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.stun import (
     Answer,
     Endpoint,
@@ -24,6 +17,7 @@ from swarmnode.protocol.nat.stun import (
     encode_answer,
     encode_indication,
 )
+from swarmnode.protocol.nat.survey import AskForProbe, NatSurvey, Received, Send
 
 LOCAL = (Endpoint("192.168.1.2", 40_001), Endpoint("192.168.1.2", 40_002))
 PUBLIC = "11.0.0.1"

@@ -59,7 +59,7 @@ def test_private_addresses_are_tried_behind_one_nat_only(host: str) -> None:
         "64:ff9b:1::c0a8:101",
     ],
 )
-def test_addresses_of_nobody_or_of_everybody_are_never_tried(host: str) -> None:
+def test_addresses_of_no_host_or_of_all_are_never_tried(host: str) -> None:
     assert not usable(host)
     assert not usable(host, "11.0.0.1")
     assert not usable(host, ours=LOOPBACK)

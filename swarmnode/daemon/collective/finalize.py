@@ -1,0 +1,303 @@
+"""``finalize``: one merge of all members' models, when an operator asks for it.
+
+::
+
+the caller                              every member that has a worker, the asker too
+      --prepare(rule)-->                    its worker writes its share to a file
+      --merge(participants, weights)-->     means by rounds of groups; the worker weighs the result
+                        <--merged--         hash of the parameters, losses
+      --done-->                             forgets it
+
+Training goes on meanwhile, with each node's own model. A member that dies is left out: the others
+end with the mean over those that are left. One merge at a time: a caller that finds a member
+busy with another one gives its own up. The contract for others is ``proto/finalize.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.collective.merge_part import MergePart, Swarm, for_all
+from swarmnode.daemon.collective.runs import GroupRuns
+from swarmnode.daemon.worker.link import MergeDesk
+from swarmnode.env import Env
+from swarmnode.errors import ConfigError, Overloaded, Refused, SwarmNodeError, WorkerError
+from swarmnode.ids import PeerId
+from swarmnode.ipc.control import MERGE_RULES
+from swarmnode.net.services import ScopedServices
+from swarmnode.protocol.gossip.groups import fair_weights
+from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire.exchange import finalize as wire
+from swarmnode.wire.packing import decode_record, encode_record
+
+FINALIZE_SERVICE = "finalize/1"
+
+MEANS_SERVICE = "finalize-mean"  # of the group runs
+_FID_BYTES = 16
+_log = get_logger("swarmnode.daemon.collective")
+
+
+class Finalized(msgspec.Struct, frozen=True):
+    """What ``swarmnode finalize --json`` prints.
+
+    Attributes:
+        digest: SHA-256 of the merged parameters as little-endian float32, hex.
+        agreed, members: so many of the members asked came to this very digest.
+        contributors: whose models are in it.
+        loss, own_loss: on the task's probe, of the merged model and of this node's.
+        barrier: how far the merged model's loss lies above the mean of its members' own ones.
+        problem: empty if it is as good as those; else what to do.
+        path: of the merged model, as safetensors.
+        left_out: members that did not take part to the end, and why.
+    """
+
+    rule: str
+    digest: str
+    agreed: int
+    members: int
+    contributors: int
+    loss: float | None
+    own_loss: float | None
+    barrier: float | None
+    problem: str
+    path: str
+    step: int
+    tokens: int
+    left_out: dict[str, str]
+
+
+@dataclass
+class _Round:
+    """What the asker knows of one merge."""
+
+    fid: bytes
+    prepared: dict[PeerId, wire.Prepared] = field(default_factory=dict)
+    merged: dict[PeerId, wire.Merged] = field(default_factory=dict)
+    left_out: dict[PeerId, str] = field(default_factory=dict)
+    busy: list[PeerId] = field(default_factory=list)
+
+
+class Finalizer:
+    """Begins merges, and takes part in those of others.
+
+    Args:
+        key: 32 bytes that guard every exchange.
+        live: who is alive, as the failure detector knows.
+        desk: where the worker is asked.
+        folder: for what a merge needs on disk; whatever lies there is removed.
+    """
+
+    def __init__(
+        self,
+        *,
+        self_id: PeerId,
+        key: bytes,
+        swarm: Swarm,
+        services: ScopedServices,
+        live: Callable[[], Collection[PeerId]],
+        desk: MergeDesk,
+        folder: Path,
+        env: Env,
+    ) -> None:
+        self._runs = GroupRuns(
+            MEANS_SERVICE,
+            self_id=self_id,
+            partners=swarm,
+            services=services,
+            live=live,
+            env=env,
+        )
+        self._part = part = MergePart(
+            self_id=self_id,
+            key=key,
+            swarm=swarm,
+            runs=self._runs,
+            desk=desk,
+            folder=folder,
+            env=env,
+        )
+        self._self_id = self_id
+        self._swarm = swarm
+        self._env = env
+        self._service = services.name(FINALIZE_SERVICE)
+        services.add_request(FINALIZE_SERVICE, part.answer)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Be ready for merges until cancelled."""
+        await self._runs.run(task_status=task_status)
+
+    def look(self) -> None:
+        """Go on without those whom the failure detector has given up."""
+        self._runs.members_changed()
+
+    async def finalize(self, rule: str) -> Finalized:
+        """Merge the models of all members by ``rule``; this node's worker writes the result.
+
+        Raises:
+            ConfigError: no such rule.
+            Overloaded: another merge is under way, or has just been.
+            WorkerError, DeadlineExceeded: this node could not take part to the end.
+        """
+        if rule not in MERGE_RULES:
+            raise ConfigError(f"expected a merge rule among {', '.join(MERGE_RULES)}, got {rule!r}")
+        members = sorted({*self._swarm.mergers(), self._self_id})
+        if len(members) > limits.FINALIZE_MEMBERS_MAX:
+            raise Refused(
+                f"expected at most {limits.FINALIZE_MEMBERS_MAX} members that train for one merge,"
+                f" this swarm has {len(members)}"
+            )
+        this = _Round(self._env.token(_FID_BYTES))
+        try:
+            return await self._lead(this, rule, members)
+        finally:
+            with trio.move_on_after(limits.GOODBYE_DEADLINE_S, shield=True):
+                await self._tell_done(this)
+
+    async def _lead(self, this: _Round, rule: str, members: Sequence[PeerId]) -> Finalized:
+        # Ourselves first: a node that is busy asks no other.
+        own = await self._part.prepare(self._self_id, _prepare(this, rule))
+        this.prepared[self._self_id] = own
+        others = [peer for peer in members if peer != self._self_id]
+        await for_all(partial(self._prepare, this, rule), others)
+        if this.busy:
+            raise Overloaded(
+                f"another merge is under way, {this.busy[-1].short} takes part in it:"
+                " try again later"
+            )
+        taking_part = [
+            peer for peer, said in this.prepared.items() if self._is_alike(this, peer, said, own)
+        ]
+        for attempt in range(limits.FINALIZE_ATTEMPTS_MAX):
+            weights = _weights(rule, {peer: this.prepared[peer] for peer in sorted(taking_part)})
+            this.merged.clear()
+            await for_all(partial(self._merge, this, attempt, weights), taking_part)
+            if self._self_id not in this.merged:
+                raise WorkerError(
+                    f"no merge: {this.left_out.get(self._self_id, 'nothing came of it here')}"
+                )
+            taking_part = sorted(this.merged)
+            if self._is_settled(this, len(weights)):
+                break
+        return self._outcome(this, rule, members)
+
+    def _is_alike(
+        self, this: _Round, peer: PeerId, said: wire.Prepared, own: wire.Prepared
+    ) -> bool:
+        if said.numel != own.numel:
+            this.left_out[peer] = f"it has {said.numel:,} numbers to merge, not {own.numel:,}"
+        return said.numel == own.numel
+
+    def _is_settled(self, this: _Round, n: int) -> bool:
+        """Whether going on with those who are left would change anything."""
+        if n > limits.FINALIZE_GROUP_MEMBERS_MAX and len(this.merged) < n:
+            return False
+        return len({each.digest for each in this.merged.values()}) == 1
+
+    def _outcome(self, this: _Round, rule: str, members: Sequence[PeerId]) -> Finalized:
+        own = this.merged[self._self_id]
+        digests = Counter(each.digest for each in this.merged.values())
+        mean_loss = sum(each.own_loss for each in this.merged.values()) / len(this.merged)
+        prepared = [this.prepared[peer] for peer in this.merged]
+        left_out = {str(peer): why for peer, why in sorted(this.left_out.items())}
+        for peer, each in this.merged.items():
+            if each.digest != own.digest:
+                left_out[str(peer)] = f"it came to another model: {each.digest.hex()[:16]}"
+        weighed = self._part.weighed
+        assert weighed is not None, "whoever asks weighs the result itself"
+        return Finalized(
+            rule=rule,
+            digest=own.digest.hex(),
+            agreed=digests[own.digest],
+            members=len(members),
+            contributors=own.contributors,
+            loss=_finite(own.loss),
+            own_loss=_finite(own.own_loss),
+            barrier=_finite(own.loss - mean_loss),
+            problem=_problem(own.loss, mean_loss),
+            path=weighed.path,
+            step=max(each.step for each in prepared),
+            tokens=sum(each.tokens for each in prepared),
+            left_out=left_out,
+        )
+
+    async def _prepare(self, this: _Round, rule: str, peer: PeerId) -> None:
+        try:
+            answer = await self._request(
+                peer,
+                _prepare(this, rule),
+                limits.FINALIZE_WORKER_S + limits.PEER_REQUEST_DEADLINE_S,
+            )
+            this.prepared[peer] = decode_record(answer, wire.Prepared)
+        except Overloaded:
+            this.busy.append(peer)
+        except SwarmNodeError as error:
+            this.left_out[peer] = str(error)
+
+    async def _merge(
+        self, this: _Round, attempt: int, weights: Mapping[PeerId, float], peer: PeerId
+    ) -> None:
+        participants = tuple(wire.Participant(each, weight) for each, weight in weights.items())
+        message = wire.Merge(this.fid, attempt, participants)
+        try:
+            if peer == self._self_id:
+                this.merged[peer] = await self._part.merge(peer, message)
+            else:
+                answer = await self._request(peer, message, limits.FINALIZE_MERGE_S)
+                this.merged[peer] = decode_record(answer, wire.Merged)
+        except SwarmNodeError as error:
+            this.left_out[peer] = str(error)
+
+    async def _tell_done(self, this: _Round) -> None:
+        async def tell(peer: PeerId) -> None:
+            if peer == self._self_id:
+                self._part.forget(peer, this.fid)
+                return
+            try:
+                deadline_s = limits.GOODBYE_DEADLINE_S
+                await self._request(peer, wire.Done(this.fid), deadline_s)
+            except SwarmNodeError as error:
+                _log.debug("not told that a merge is over", peer=peer.short, why=str(error))
+
+        await for_all(tell, list(this.prepared))
+
+    async def _request(
+        self, peer: PeerId, message: wire.FinalizeRequest, deadline_s: float
+    ) -> bytes:
+        session = await self._swarm.connect(peer)
+        return await session.request(self._service, encode_record(message), deadline_s=deadline_s)
+
+
+def _prepare(this: _Round, rule: str) -> wire.Prepare:
+    return wire.Prepare(this.fid, msgspec.convert(rule, wire.Rule))
+
+
+def _weights(rule: str, prepared: Mapping[PeerId, wire.Prepared]) -> dict[PeerId, float]:
+    """Return what each member counts, in order of their ids; tokens are the members' word."""
+    if rule != "tokens":
+        return dict.fromkeys(prepared, 1.0)
+    claimed = [float(max(1, each.tokens)) for each in prepared.values()]
+    return dict(zip(prepared, fair_weights(claimed), strict=True))
+
+
+def _problem(loss: float, mean_loss: float) -> str:
+    """Models of different basins have a mean that lies between them: say so, or nothing."""
+    if loss - mean_loss <= limits.MERGE_BARRIER_SHARE_MAX * abs(mean_loss):
+        return ""
+    return (
+        f"expected the merged model to be as good as those that it is made of, got a loss of"
+        f" {loss:.4g} against {mean_loss:.4g} on average: the nodes trained apart for too long, or"
+        " from other inits; let them exchange longer, or export the model of one node"
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

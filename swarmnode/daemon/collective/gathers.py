@@ -1,0 +1,403 @@
+"""Intents for a gathering: who takes part, how long they are waited for, and what becomes of it.
+
+::
+
+    PostedIntent --members, gid--> Round (fetches), GroupRuns.begin ... roll closed --> borrow
+                                   ... Commit --> apply
+                                       Abort ---> give_back
+
+A round counts in a view with a majority of the members that this node knows, so that of a network
+in two parts one goes on at most. Its members are at most GATHER_MEMBERS_MAX, those with the
+smallest ids; the others train beside it and catch up. How long the roll stays open follows from how
+often this node wants the same, as with group means.
+
+The run of a gathering (``runs.py``) has one piece. Its shares are announcements, a few hundred
+bytes; its sum is the set of the round, made by one member of what that member holds by then, so
+that everything in it can be had of two. Each fetches what it lacks (``messages.py``), and what the
+run compares is the SHA-256 over the set and over the bytes of all messages in it::
+
+    load      borrow, encode, sign, offer to all
+    reduce    wait for the messages of the contributors, up to a share of the time; make the set
+    assemble  check the set, fetch what is missing, hash it all
+    committed the messages lie in the lease's room, in the order of the set
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.collective.messages import GatherRounds, Round
+from swarmnode.daemon.collective.rounds import Rounds, Topic
+from swarmnode.daemon.collective.runs import Payload
+from swarmnode.daemon.driver import Tasks
+from swarmnode.daemon.worker.leases import BufferLease, Lessor
+from swarmnode.env import Env
+from swarmnode.errors import Refused, RemoteProtocolError, WorkerError
+from swarmnode.ids import PeerId
+from swarmnode.ipc.control import PostedIntent
+from swarmnode.net.services import ScopedServices
+from swarmnode.net.stream import Stream
+from swarmnode.protocol.gossip import group_events as events
+from swarmnode.protocol.gossip.gather_set import Announced, RunTerms
+from swarmnode.protocol.gossip.groups import seats
+from swarmnode.protocol.identity import Signer, verify
+from swarmnode.telemetry.logs import get_logger
+from swarmnode.tensor import coded
+from swarmnode.tensor.codec import Codec, get_codec
+from swarmnode.wire.exchange import group as wire
+from swarmnode.wire.exchange.gather import GatherShare
+from swarmnode.wire.packing import decode_record, encode_record
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.membership.swarm import Partners
+
+GATHER_RUN_SERVICE = "gather-run"
+# As many as one run holds, and as one round does.
+_MEMBERS_MAX = min(limits.GATHER_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
+# A set of GATHER_MEMBERS_MAX announcements, each with a key and a signature.
+_SET_BYTES_MAX = limits.GATHER_MEMBERS_MAX * limits.KIB
+# Of the time that a sum may take: the rest is for those who then fetch what the set names.
+_MAKE_SHARE = 0.3
+_log = get_logger("swarmnode.daemon.collective")
+
+
+class Gathers(Rounds):
+    """The IntentHandler of gatherings.
+
+    Args:
+        key: 32 bytes that guard every exchange.
+        codec_name: the swarm's.
+        signer: this node's key.
+        live: who is alive, as the failure detector knows.
+
+    Attributes:
+        is_used: whether the strategy gathers.
+    """
+
+    places = limits.GATHER_MEMBERS_MAX
+
+    def __init__(
+        self,
+        *,
+        self_id: PeerId,
+        key: bytes,
+        codec_name: str,
+        signer: Signer,
+        partners: Partners,
+        services: ScopedServices,
+        lessor: Lessor,
+        live: Callable[[], Collection[PeerId]],
+        env: Env,
+    ) -> None:
+        super().__init__(
+            GATHER_RUN_SERVICE,
+            self_id=self_id,
+            partners=partners,
+            services=services,
+            lessor=lessor,
+            live=live,
+            env=env,
+        )
+        self._key = key
+        self._codec_name = codec_name
+        self._signer = signer
+        self._live = live
+        self._tasks = Tasks()
+        self.messages = GatherRounds(self_id=self_id, partners=partners, services=services, env=env)
+        self.is_used = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve intents until cancelled."""
+        async with self._tasks.open() as nursery:
+            await nursery.start(self.messages.run)
+            await nursery.start(self.runs.run)
+            task_status.started()
+            await trio.sleep_forever()
+
+    # --- as an IntentHandler -----------------------------------------------------------------
+
+    def intent_posted(self, intent: PostedIntent) -> None:
+        """Look for others that want the same; an earlier intent that still waits is given up."""
+        topic = (intent.tag, intent.fragment)
+        self.is_used = True
+        self._replace(topic)
+        self.on_intent(intent)
+        gid = events.group_id(
+            self._key, intent.tag, intent.fragment, intent.round, intent.base_version
+        )
+        members = seats({*self._partners.partners(), self._self_id}, _MEMBERS_MAX)
+        why = self._refusal(intent, gid, members)
+        if why or not self._tasks.are_open:
+            self.refused_total += 1
+            self._lessor.drop(intent, why or "local: this node is starting or leaving")
+            self.on_end(False)
+            return
+        self._note_begun(gid, topic)
+        self._tasks.start_soon(self._begin, intent, gid, members, self._enlist_s(topic))
+
+    def partners_changed(self) -> None:
+        """Go on without the dead, and ask them for no message."""
+        super().partners_changed()
+        self.messages.members_changed(self._live())
+
+    def payload_bytes(self) -> tuple[int, int]:
+        """Return the bytes of payloads sent and received, those of messages too."""
+        sent, received = super().payload_bytes()
+        return sent + self.messages.sent_bytes, received + self.messages.received_bytes
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _refusal(self, intent: PostedIntent, gid: bytes, members: Collection[PeerId]) -> str:
+        self.is_beside = self._self_id not in members
+        if self.is_beside:
+            return f"busy: {len(members)} others have all places of the gathering"
+        if not self.runs.may_begin(gid) or gid in self._running:
+            return "round: it is over here, or too many run at once"
+        size_bytes = coded.coded_bytes(self._codec(intent), intent.numel)
+        most = min(limits.GATHER_MESSAGE_BYTES_MAX, limits.GATHER_ROUND_BYTES_MAX // len(members))
+        if size_bytes > most:
+            return (
+                f"local: expected messages of up to {most} bytes from {len(members)} members, got "
+                f"{size_bytes}: choose a strategy that meets in groups or pairs"
+            )
+        return ""
+
+    def _codec(self, intent: PostedIntent) -> Codec:
+        return get_codec(intent.views[0].codec or self._codec_name)
+
+    async def _begin(
+        self, intent: PostedIntent, gid: bytes, members: tuple[PeerId, ...], enlist_s: float
+    ) -> None:
+        codec = self._codec(intent)
+        size_bytes = coded.coded_bytes(codec, intent.numel)
+        terms = RunTerms(gid, frozenset(members), size_bytes, verify)
+        try:
+            messages = await self.messages.open(terms, partial(_check, codec, intent.numel))
+        except Refused as error:
+            self._ended(intent, gid, None, (), events.Abort(gid, str(error), in_doubt=False))
+            return
+        transfer_s = _transfer_limit_s(size_bytes, len(members))
+        cargo = GatherCargo(
+            intent,
+            codec,
+            messages,
+            self._lessor,
+            self._signer,
+            transfer_s,
+            partial(self._ended, intent, gid),
+        )
+        if gid not in self._running:  # the worker went away in this very moment
+            self.messages.close(gid)
+            return
+        begin = events.Begin(
+            gid, members, 1, intent.weight, enlist_s, transfer_s, electorate=members
+        )
+        self.runs.begin(begin, cargo)
+
+    def _give_up_quietly(self, gid: bytes, why: str) -> None:
+        super()._give_up_quietly(gid, why)
+        self._running.pop(gid, None)  # its round may still be opening: no run has begun
+
+    def _called(self, peer: PeerId, message: wire.Message) -> None:
+        """A member waits for this node, which has no place: let it go on."""
+        if self.is_beside and isinstance(message, wire.Enlist):
+            self.runs.refuse(peer, message.gid, "others have all places of the gathering")
+
+    def _ended(
+        self,
+        intent: PostedIntent,
+        gid: bytes,
+        lease: BufferLease | None,
+        entries: tuple[Announced, ...],
+        how: events.Commit | events.Abort,
+    ) -> None:
+        topic = (intent.tag, intent.fragment)
+        self._note_over(gid, topic)
+        self.messages.close(gid)
+        match how, lease:
+            case events.Commit() as commit, BufferLease() as lent if entries:
+                self._commit(intent, topic, lent, entries, commit)
+                return
+            case events.Abort(why=why), _:
+                pass
+            case _:
+                why = "no message came in time"
+        _log.info("nothing gathered", tag=intent.tag, round=intent.round, why=why)
+        self._come_to_nothing(intent, topic, lease, why)
+
+    def _commit(
+        self,
+        intent: PostedIntent,
+        topic: Topic,
+        lease: BufferLease,
+        entries: tuple[Announced, ...],
+        commit: events.Commit,
+    ) -> None:
+        is_applied = self._apply(topic, lease, commit.gid, [each.author for each in entries])
+        self.on_end(is_applied)
+        _log.info(
+            "gathered",
+            tag=intent.tag,
+            round=intent.round,
+            messages=len(entries),
+            result=commit.result.hex()[:16],
+            is_applied=is_applied,
+        )
+
+
+def _transfer_limit_s(size_bytes: int, n_members: int) -> float:
+    """Return how long a phase may take: a slow step, and all messages at a slow uplink."""
+    bytes_s = size_bytes * n_members / limits.EXCHANGE_RATE_BYTES_PER_S_MIN
+    wanted_s = limits.EXCHANGE_TRANSFER_S_MIN + limits.EXCHANGE_VIEW_S + bytes_s
+    return min(wanted_s, limits.GROUP_TRANSFER_S_MAX)
+
+
+def _check(codec: Codec, numel: int, data: bytes) -> None:
+    """Raise MalformedMessage unless every chunk of a message is valid."""
+    for payload, n_elems in coded.sizes(codec, data, numel):
+        codec.validate(payload, n_elems)
+
+
+Ended = Callable[[BufferLease | None, tuple[Announced, ...], events.Commit | events.Abort], None]
+
+
+class GatherCargo:
+    """The cargo of one run.
+
+    Args:
+        messages: of this run; closed by the one who opened it.
+        transfer_s: of the run.
+        ended: told of the lease, or that there was none, and of the messages in it.
+    """
+
+    def __init__(
+        self,
+        intent: PostedIntent,
+        codec: Codec,
+        messages: Round,
+        lessor: Lessor,
+        signer: Signer,
+        transfer_s: float,
+        ended: Ended,
+    ) -> None:
+        self._intent = intent
+        self._codec = codec
+        self._messages = messages
+        self._lessor = lessor
+        self._signer = signer
+        self._transfer_s = transfer_s
+        self._ended = ended
+        self._lease: BufferLease | None = None
+        self._share = self._digest = b""  # of the own message, once it is loaded
+        self._plan = b""
+        self._set = b""
+        self._entries: tuple[Announced, ...] = ()
+
+    async def load(self) -> None:
+        """Borrow the view, encode it and offer it; what the others decode takes its place."""
+        self._lease = lease = await self._lessor.borrow(self._intent)
+        data = bytearray(coded.coded_bytes(self._codec, self._intent.numel))
+        for payload, values in coded.parts(self._codec, data, lease.own):
+            self._codec.encode(values, payload)
+            self._codec.decode(payload, values)
+            await trio.lowlevel.checkpoint()
+        self._digest = hashlib.sha256(data).digest()
+        own = self._messages.terms.announce(self._signer, self._digest)
+        self._share = encode_record(GatherShare(own.signed))
+        self._messages.publish(own, bytes(data))
+
+    def share(self, piece: int) -> Payload:  # noqa: ARG002
+        """Return the announcement of the own message."""
+        return [self._share]
+
+    async def receive(self, stream: Stream, header: wire.Share | wire.Sum) -> Payload:
+        """Read an announcement or a set. Raises RemoteProtocolError and what streams do."""
+        data = await stream.receive_rest(_SET_BYTES_MAX)
+        if isinstance(header, wire.Share):
+            self._messages.terms.read(decode_record(data, GatherShare).announcement)
+        else:
+            self._messages.terms.read_set(data, self._messages.known())
+        return [data]
+
+    def keep_share(self, peer: PeerId, piece: int, payload: Payload) -> None:  # noqa: ARG002
+        """Fetch what it announces."""
+        announced = self._messages.terms.read(
+            decode_record(bytes(payload[0]), GatherShare).announcement
+        )
+        if announced.author == peer:
+            self._messages.announce(announced)
+
+    def use_plan(self, plan: bytes, n_pieces: int = 1) -> None:  # noqa: ARG002
+        """Let go of the set of an earlier plan."""
+        if plan != self._plan:
+            self._plan, self._set = plan, b""
+
+    def keep_sum(self, piece: int, payload: Payload) -> None:  # noqa: ARG002
+        """Keep the set."""
+        self._set = bytes(payload[0])
+
+    async def reduce(
+        self,
+        plan: bytes,
+        piece: int,  # noqa: ARG002
+        contributors: Sequence[PeerId],
+        weights: Sequence[float],  # noqa: ARG002
+    ) -> None:
+        """Make the set of what is here in time: the rest has as long again as most have taken."""
+        wanted = [each for each in self._messages.known() if each.author in contributors]
+        began_at = trio.current_time()
+        with trio.move_on_after(_MAKE_SHARE * self._transfer_s):
+            await self._messages.wait_for(wanted, at_least=len(wanted) // 2 + 1)
+            took_s = trio.current_time() - began_at
+            with trio.move_on_after(max(took_s, limits.GATHER_GRACE_S)):
+                await self._messages.wait_for(wanted)
+        if plan == self._plan:
+            held = (each for each in self._messages.held() if each.author in contributors)
+            self._set = self._messages.terms.make_set(held)
+
+    def sum(self, piece: int) -> Payload:  # noqa: ARG002
+        """Return the set."""
+        return [self._set]
+
+    async def assemble(self) -> bytes:
+        """Fetch all messages of the set; return the SHA-256 over it and them.
+
+        Raises WorkerError: it cannot be right.
+        """
+        plan, data = self._plan, self._set
+        try:
+            entries = self._messages.terms.read_set(data, self._messages.known())
+        except RemoteProtocolError as error:
+            raise WorkerError(str(error)) from error
+        mine = [each.digest for each in entries if each.author == self._signer.peer_id]
+        if mine not in ([], [self._digest]):
+            raise WorkerError("the set says something else in this node's name: a key is stolen")
+        self._messages.settle(entries)
+        await self._messages.wait_for(entries)
+        found = hashlib.sha256(data)
+        for each in entries:
+            found.update(self._messages.data(each.digest))
+            await trio.lowlevel.checkpoint()
+        if plan == self._plan:  # else what comes of it is not what will be committed
+            self._entries = entries
+        return found.digest()
+
+    def committed(self, commit: events.Commit) -> None:
+        """Hand the lease on: its room holds the messages."""
+        if self._lease is not None:
+            at = 0
+            for each in self._entries:
+                data = self._messages.data(each.digest)
+                self._lease.room[at : at + len(data)] = data
+                at += len(data)
+        self._ended(self._lease, self._entries, commit)
+
+    def aborted(self, abort: events.Abort) -> None:
+        """Hand the lease on: its room holds nothing of use."""
+        self._ended(self._lease, (), abort)

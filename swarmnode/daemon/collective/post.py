@@ -1,0 +1,189 @@
+"""What one node sends to another one in group runs: words in order, and payloads one by one.
+
+Words (all control messages) go over a stream that is opened when there is something to say and
+closed when there was nothing for a while; the next one is opened when the peer has read the last
+to its end, so that nothing overtakes. Words may be lost with their session: the core repeats them.
+
+A payload has a stream of its own and is sent once. One at a time to each peer: it is the link that
+limits, and the peer reads one at a time. A stream that breaks is told as lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.driver import Tasks
+from swarmnode.errors import DeadlineExceeded, Refused, SwarmNodeError
+from swarmnode.ids import PeerId
+from swarmnode.net.session import Session
+from swarmnode.net.stream import Buffer, Stream
+from swarmnode.telemetry.logs import get_logger
+from swarmnode.wire.exchange import group as wire
+from swarmnode.wire.packing import encode_record
+from swarmnode.wire.session import Priority
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.membership.swarm import Partners
+
+
+_log = get_logger("swarmnode.daemon.collective")
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A payload that is to be sent.
+
+    Attributes:
+        load: gives its parts, which stay as they are until they are sent.
+        is_wanted: whether its run still goes on.
+        limit_s: how long it may take.
+    """
+
+    header: wire.Share | wire.Sum
+    load: Callable[[], Awaitable[Sequence[Buffer]]]
+    is_wanted: Callable[[], bool]
+    limit_s: float
+
+
+@dataclass(frozen=True)
+class PostNames:
+    """Services of words and of payloads, as they are called on the wire."""
+
+    words: str
+    payloads: str
+
+
+class Post:
+    """The way to one peer.
+
+    Args:
+        opened: a session is used: watch it.
+        lost: the payload of this header did not arrive.
+    """
+
+    def __init__(
+        self,
+        peer: PeerId,
+        names: PostNames,
+        partners: Partners,
+        tasks: Tasks,
+        *,
+        opened: Callable[[Session], None],
+        lost: Callable[[PeerId, bytes], None],
+    ) -> None:
+        self._peer = peer
+        self._names = names
+        self._partners = partners
+        self._tasks = tasks
+        self._opened = opened
+        self._lost = lost
+        self._words: deque[bytes] = deque(maxlen=limits.GROUP_OUTBOX_MAX)
+        self._parcels: deque[Parcel] = deque()  # bounded: each piece of a run once
+        self._news = trio.Event()
+        self._is_talking = self._is_hauling = False
+        self.sent_bytes = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return not (self._is_talking or self._is_hauling)
+
+    def say(self, message: wire.Message) -> None:
+        """Send a word after those before it; it is lost if the peer is not connected."""
+        self._words.append(encode_record(message))
+        self._news.set()
+        if not self._is_talking:
+            self._is_talking = True
+            self._tasks.start_while_open(self._talk)
+
+    def send(self, parcel: Parcel) -> None:
+        """Send a payload after those before it."""
+        self._parcels.append(parcel)
+        if not self._is_hauling:
+            self._is_hauling = True
+            self._tasks.start_while_open(self._haul)
+
+    @property
+    def _is_connected(self) -> bool:
+        sessions = self._partners.sessions
+        return self._peer in sessions and not sessions[self._peer].is_closed
+
+    def _session(self) -> Session:
+        """Return the open session, which is watched from now on."""
+        session = self._partners.sessions[self._peer]
+        self._opened(session)
+        return session
+
+    # --- words -----------------------------------------------------------------------------
+
+    async def _talk(self) -> None:
+        try:
+            while self._words:
+                if not self._is_connected:
+                    self._words.clear()
+                    break
+                try:
+                    await self._say_all(self._session())
+                except SwarmNodeError as error:
+                    _log.debug("not told", peer=self._peer.short, why=str(error))
+                    self._words.clear()
+        finally:
+            self._is_talking = False
+
+    async def _say_all(self, session: Session) -> None:
+        name = self._names.words
+        async with await session.open_stream(name, priority=Priority.CONTROL) as stream:
+            while self._words:
+                await stream.send_message(self._words.popleft())
+                if not self._words:
+                    self._news = trio.Event()
+                    with trio.move_on_after(limits.GROUP_LINGER_S):
+                        await self._news.wait()
+            await _end(stream, f"{self._peer.short} to read what it was told", limits.GROUP_FLUSH_S)
+
+    # --- payloads ----------------------------------------------------------------------------
+
+    async def _haul(self) -> None:
+        try:
+            while self._parcels:
+                parcel = self._parcels.popleft()
+                try:
+                    await self._deliver(parcel)
+                except Refused as error:  # it needs it no more
+                    _log.debug("payload refused", peer=self._peer.short, why=str(error))
+                except SwarmNodeError as error:
+                    _log.info("payload not delivered", peer=self._peer.short, why=str(error))
+                    self._lost(self._peer, parcel.header.gid)
+        finally:
+            self._is_hauling = False
+
+    async def _deliver(self, parcel: Parcel) -> None:
+        with trio.move_on_after(parcel.limit_s):
+            parts = await parcel.load()
+            if not self._is_connected or not parcel.is_wanted():
+                return  # what watches the session tells
+            session = self._session()
+            name = self._names.payloads
+            async with await session.open_stream(name, priority=Priority.BULK) as stream:
+                await stream.send_message(encode_record(parcel.header))
+                for part in parts:
+                    await stream.send(part)
+                    self.sent_bytes += len(part)
+                await _end(stream, f"{self._peer.short} to take a payload", parcel.limit_s)
+            return
+        raise DeadlineExceeded(f"sending a payload to {self._peer.short}", parcel.limit_s)
+
+
+async def _end(stream: Stream, what: str, limit_s: float) -> None:
+    """End our half, and wait until the peer has read it. Raises SwarmNodeError."""
+    await stream.send_end()
+    with trio.move_on_after(limit_s) as scope:
+        await stream.receive()
+    if scope.cancelled_caught:
+        raise DeadlineExceeded(f"waiting for {what}", limit_s)

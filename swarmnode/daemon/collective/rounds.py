@@ -1,0 +1,287 @@
+"""Rounds of an intent handler: which of them run, how they end, and which attempt each of them is.
+
+What is here serves means and gatherings alike. A round that counted is applied; of one that came to
+nothing the worker is told once, and what comes to nothing again and again is found by its topic.
+
+A run that came to nothing cannot be had again, so the next one at the same mean has another name:
+its attempt is part of it, where runs of no lineage have the round. A node counts on when a run of
+its own ends in vain, and when a peer calls to a later one; so all who stand behind the same mean
+meet in the highest that any of them has reached.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from swarmnode import limits
+from swarmnode.daemon.collective.runs import GroupRuns
+from swarmnode.daemon.worker.leases import BufferLease, Lessor
+from swarmnode.env import Env
+from swarmnode.ids import PeerId
+from swarmnode.ipc.control import PostedIntent
+from swarmnode.net.services import ScopedServices
+from swarmnode.protocol.gossip.group_events import group_id
+from swarmnode.wire.exchange import group as wire
+from swarmnode.wire.exchange.group import Enlist
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.membership.swarm import Partners
+
+Topic = tuple[str, int]  # tag, fragment
+# How far one call moves a node on: an attempt a second for twelve days. Without a bound a liar
+# would count it up to the last number that a message can hold.
+_AHEAD_MAX = 2**20
+# Times that calls may begin the wait for others anew, for one intent: a liar must not prolong it.
+_RESTARTS_MAX = 4
+# One round that comes to nothing is a straggler's. From the second in a row on, and after so long
+# that rounds of a second may miss a few, it is no accident.
+_FAILED_MIN = 2
+FAILED_S_MIN = 5.0
+
+
+@dataclass
+class Attempts:
+    """Of one kind of mean; ``key`` is that of all exchanges."""
+
+    key: bytes
+    intent: PostedIntent
+    number: int = 0
+    _count: int = 0  # means behind this node
+    _restarts_left: int = _RESTARTS_MAX
+
+    @property
+    def gid(self) -> bytes:
+        """The name of the run that this node makes or is to make."""
+        return self._gid(self.number)
+
+    def post(self, intent: PostedIntent) -> None:
+        """Take the next intent: on with the same mean, or another one from the beginning."""
+        topic = (intent.fragment, intent.base_version)
+        if topic != (self.intent.fragment, self.intent.base_version):
+            self.number = 0
+        self.intent, self._restarts_left = intent, _RESTARTS_MAX
+        self._count = intent.lineage or 0
+
+    def committed(self) -> None:
+        """One more mean is behind this node."""
+        self._count += 1
+
+    def failed(self) -> None:
+        """The run ended in vain: the next one has another name."""
+        self.number += 1
+
+    def follow(self, call: Enlist) -> bool:
+        """Go on to the attempt that a peer calls to; return whether it is a later one at this mean.
+
+        What it says counts only if the run's name agrees.
+        """
+        is_later = self.number < call.attempt <= self.number + _AHEAD_MAX
+        if not is_later or not self._restarts_left or self._gid(call.attempt) != call.gid:
+            return False
+        self.number = call.attempt
+        self._restarts_left -= 1
+        return True
+
+    def is_ahead_of(self, call: Enlist) -> bool:
+        """Whether who calls lacks means that are behind this node."""
+        return call.lineage is not None and call.lineage < self._count
+
+    def _gid(self, number: int) -> bytes:
+        intent = self.intent
+        return group_id(self.key, intent.tag, intent.fragment, number, intent.base_version)
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Rounds of one kind that came to nothing, one after the other; at first there are none."""
+
+    since: float  # when the first of them began
+    rounds: int = 0
+    why: str = ""  # of the last
+
+
+class Failures:
+    """Rounds that come to nothing, one after the other, by what they are of; bounded as intents."""
+
+    def __init__(self) -> None:
+        self._failing: dict[Topic, Failing] = {}
+
+    def note(self, topic: Topic, since: float, why: str) -> None:
+        """A round that began at ``since`` came to nothing."""
+        before = self._failing.get(topic, Failing(since))
+        self._failing[topic] = replace(before, rounds=before.rounds + 1, why=why)
+
+    def forget(self, topic: Topic) -> None:
+        """A round counted."""
+        self._failing.pop(topic, None)
+
+    def clear(self) -> None:
+        """The next worker begins anew."""
+        self._failing.clear()
+
+    def look(self, now: float, *others: Failing) -> Failing:
+        """Return what comes to nothing again and again for the longest; ``others`` count too."""
+        found = [
+            each
+            for each in self._failing.values()
+            if each.rounds >= _FAILED_MIN and now - each.since >= FAILED_S_MIN
+        ]
+        return min((*found, *others), key=lambda each: each.since, default=Failing(now))
+
+
+class Rounds(ABC):
+    """An IntentHandler of rounds, without what one kind of them carries.
+
+    Args:
+        service: of the runs.
+        live: who is alive, as the failure detector knows.
+
+    Attributes:
+        on_intent: told of each round that begins.
+        on_end: told of each round's end, and whether what came of it is applied.
+        on_worker_gone: told that the next worker begins anew.
+        is_beside: whether others had all places at the last intent.
+        committed_total, refused_total: rounds applied, and intents that did not even begin.
+        places: for so many members.
+    """
+
+    places: ClassVar[int]
+
+    def __init__(
+        self,
+        service: str,
+        *,
+        self_id: PeerId,
+        partners: Partners,
+        services: ScopedServices,
+        lessor: Lessor,
+        live: Callable[[], Collection[PeerId]],
+        env: Env,
+    ) -> None:
+        self._self_id = self_id
+        self._partners = partners
+        self._lessor = lessor
+        self._env = env
+        self._running: dict[bytes, tuple[Topic, float]] = {}  # and since when
+        self._newest: dict[Topic, bytes] = {}  # bounded as intents are, like the next
+        self._posted_at: dict[Topic, float] = {}
+        self._graces: dict[Topic, float] = {}  # how long the roll of a topic stays open
+        self._failures = Failures()
+        self._is_known = False  # to the worker, or it is dead: nothing came of the intent
+        self.runs = GroupRuns(
+            service,
+            self_id=self_id,
+            partners=partners,
+            services=services,
+            live=live,
+            env=env,
+            called=self._called,
+        )
+        self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
+        self.on_end: Callable[[bool], None] = lambda _is_applied: None
+        self.on_worker_gone: Callable[[], None] = lambda: None
+        self.is_beside = False
+        self.committed_total = self.refused_total = 0
+
+    # --- as an IntentHandler -----------------------------------------------------------------
+
+    @abstractmethod
+    def intent_posted(self, intent: PostedIntent) -> None:
+        """Look for others that want the same; an earlier intent that still waits is given up."""
+
+    def worker_gone(self) -> None:
+        """Leave all runs: the payload, and the room for what comes of them, were the worker's."""
+        for gid in list(self._running):
+            self._give_up_quietly(gid, "the worker went away")
+        self._newest.clear()
+        self._posted_at.clear()
+        self._failures.clear()
+        self.is_beside = False
+        self.on_worker_gone()
+
+    def partners_changed(self) -> None:
+        """Go on without the dead. A member that came is in the next round."""
+        self.runs.members_changed()
+
+    def failing(self, now: float) -> Failing:
+        """Return the rounds that come to nothing again and again, if others are there, or were."""
+        if not (self.committed_total or len(self._partners.partners()) > 1):
+            return Failing(now)  # the first node of a swarm waits for the second
+        return self._failures.look(now, *self._waiting(now))
+
+    def payload_bytes(self) -> tuple[int, int]:
+        """Return the bytes of payloads sent and received, since the start."""
+        return self.runs.sent_bytes, self.runs.received_bytes
+
+    # --- for one kind of rounds --------------------------------------------------------------
+
+    @abstractmethod
+    def _called(self, peer: PeerId, message: wire.Message) -> None:
+        """A member speaks of a run that is not known here."""
+
+    def _waiting(self, now: float) -> Sequence[Failing]:  # noqa: ARG002
+        """Return the rounds that have waited for others for too long; of most kinds none do."""
+        return ()
+
+    def _replace(self, topic: Topic) -> None:
+        """The worker knows already that nothing came of an intent that it lent nothing for."""
+        gid = self._newest.get(topic, b"")
+        if self.runs.is_enlisting(gid):
+            self._give_up_quietly(gid, "no member came before the next round")
+
+    def _give_up_quietly(self, gid: bytes, why: str) -> None:
+        """Give a run up of which the worker knows already that nothing came."""
+        self._is_known = True
+        self.runs.give_up(gid, why)
+        self._is_known = False
+
+    def _enlist_s(self, topic: Topic) -> float:
+        """An intent came: return how long its roll stays open; see GROUP_ENLIST_SHARE."""
+        now = self._env.monotonic()
+        before = self._posted_at.get(topic, -math.inf)  # the first waits for the longest
+        self._posted_at[topic] = now
+        share = limits.GROUP_ENLIST_SHARE * (now - before)
+        self._graces[topic] = min(max(share, limits.GROUP_ENLIST_S_MIN), limits.GROUP_ENLIST_S_MAX)
+        return self._graces[topic]
+
+    def _note_begun(self, gid: bytes, topic: Topic) -> None:
+        """A run of this name is made, or about to be."""
+        self._running[gid] = (topic, self._env.monotonic())
+        self._newest[topic] = gid
+
+    def _note_over(self, gid: bytes, topic: Topic) -> bool:
+        """A run has ended; return whether it was the newest of its topic."""
+        self._running.pop(gid, None)
+        is_newest = self._newest.get(topic) == gid
+        if is_newest:
+            del self._newest[topic]
+        return is_newest
+
+    def _note_failure(self, topic: Topic, why: str) -> None:
+        since = self._posted_at.get(topic, self._env.monotonic())
+        self._failures.note(topic, since, why)
+
+    def _apply(
+        self, topic: Topic, lease: BufferLease, gid: bytes, contributors: Collection[PeerId]
+    ) -> bool:
+        """Hand the worker what came of a round; return whether it was there to take it."""
+        present = tuple(bytes(peer) for peer in contributors)
+        is_applied = self._lessor.apply(lease, gid, present=present)
+        self.committed_total += is_applied
+        self._failures.forget(topic)
+        return is_applied
+
+    def _come_to_nothing(
+        self, intent: PostedIntent, topic: Topic, lease: BufferLease | None, why: str
+    ) -> None:
+        """Give back what was lent; else tell the worker, unless it knows."""
+        if lease is not None:
+            self._lessor.give_back(lease, why)
+        elif not self._is_known:
+            self._lessor.drop(intent, why)
+        self._note_failure(topic, why)
+        self.on_end(False)

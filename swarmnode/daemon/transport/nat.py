@@ -1,0 +1,369 @@
+"""Everything that reaches others through NATs, and lets us be reached: put together, and run.
+
+::
+
+    listener's port ---> port mapping (router) ---+
+                                                  +--> reach/1: dialled back? --+-- yes: we relay
+    sessions that we have dialled ----------------+                             |   for others
+                                                                                +-- no: relays hold
+    session through a relay ---> upgrade: direct, TCP punch, WebRTC                 a place for us
+
+A node that listens on the loopback interface only has no NAT before it: none of this runs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import trio
+
+from swarmnode import limits
+from swarmnode.config import NodeConfig, is_loopback, parse_host_port
+from swarmnode.daemon.transport.network import Network, remote_address
+from swarmnode.daemon.transport.reach import Reach, ReachAnswers
+from swarmnode.daemon.transport.relay import RelayService
+from swarmnode.daemon.transport.signals import Signals
+from swarmnode.daemon.transport.upgrade import Inviting, Punching, RtcWays, Upgrader
+from swarmnode.env import Env
+from swarmnode.errors import ConfigError, SwarmNodeError
+from swarmnode.ids import PeerId
+from swarmnode.net.channel import Channel, Transport
+from swarmnode.net.gateway.portmap import Mapping, PortMapper
+from swarmnode.net.paths import path_of
+from swarmnode.net.punch import Puncher
+from swarmnode.net.relays.relay import RelayHolder, Relays
+from swarmnode.net.rtc.on_demand import RtcOnDemand, open_rtc_on_demand
+from swarmnode.net.services import Services
+from swarmnode.net.session import Session
+from swarmnode.net.stun import StunResponder, add_probe_service, request_probe
+from swarmnode.net.tcp import format_address, parse_address
+from swarmnode.protocol.identity import Identity
+from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
+from swarmnode.protocol.nat.reach import Reachability, network_of
+from swarmnode.protocol.relay.accounts import Quota
+from swarmnode.telemetry.logs import get_logger
+from swarmnode.telemetry.nat import Mapper, NatKind, NatSnapshot, Reachable
+from swarmnode.wire.connect.relay import LEG_MAGIC
+
+_log = get_logger("swarmnode.daemon.transport")
+_MAPPERS: dict[str, Mapper] = {"PCP": "pcp", "NAT-PMP": "nat-pmp", "UPnP": "upnp"}
+
+
+class NoNat:
+    """In place of ``Nat``: no other machine can reach us, nor we it.
+
+    Attributes:
+        prefers, on_addresses: as in ``Nat``; neither is called.
+    """
+
+    def __init__(self) -> None:
+        self.prefers: Callable[[PeerId], bool] = lambda _peer: False
+        self.on_addresses: Callable[[], None] = lambda: None
+
+    async def run(
+        self,
+        bound: str,  # noqa: ARG002
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """There is nothing to look after."""
+        task_status.started()
+        await trio.lowlevel.checkpoint()
+
+    def addresses(self) -> tuple[str, ...]:
+        """Others reach us nowhere besides our own interfaces."""
+        return ()
+
+    def snapshot(self) -> NatSnapshot:
+        """Return gauges and counters of nothing."""
+        return NatSnapshot()
+
+
+class Nat:
+    """See the module.
+
+    Attributes:
+        upgrader: knows why a peer is only reached through a relay.
+        mapper: the port in the router; None before the node listens, or if that is switched off.
+        behaviour: what our NAT does, once it has been asked for.
+        prefers: tells whether a peer is a relay by profession.
+        on_addresses: told when others can reach us at other addresses.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        network: Network,
+        services: Services,
+        identity: Identity,
+        transport: Transport,
+        env: Env,
+    ) -> None:
+        self.mapper: PortMapper | None = None
+        self.behaviour: NatBehaviour | None = None
+        self.prefers: Callable[[PeerId], bool] = lambda _peer: False
+        self.on_addresses: Callable[[], None] = lambda: None
+        self.config = config
+        self._network = network
+        self._services = services
+        self._identity = identity
+        self._env = env
+        self._ways: tuple[tuple[str, Inviting], ...] = ()
+        self._resumed = 0
+        sessions = network.sessions
+        self.signals = Signals(
+            services, identity, env, sessions=sessions, address_of=remote_address
+        )
+        ReachAnswers(
+            services,
+            env,
+            sessions=sessions,
+            address_of=remote_address,
+            probe=network.shake_hands_only,
+        )
+        self.reach = Reach(env, sessions=sessions, on_change=self._reach_changed)
+        self.relay = RelayService(
+            services,
+            env,
+            quota=relay_quota(config),
+            sessions=sessions,
+            host_of=self._host_of,
+        )
+        self.relays = Relays(services, network.connect, transport.dial)
+        self.holder = RelayHolder(
+            self.relays,
+            self._candidates,
+            env,
+            own_id=identity.peer_id,
+            on_change=self._addresses_changed,
+        )
+        self.upgrader = Upgrader(network, own_id=identity.peer_id, ways=lambda: self._ways, env=env)
+        self._stun = StunResponder()
+        ports = limits.RELAY_PORTS if config.role == "relay" else ()
+        self._also_listen = tuple(f"*:{port}" for port in ports)
+        add_probe_service(services, self._stun, self._host_of)
+        network.watchers += [self.reach, self.relay, self]
+        network.keepers += [lambda peer: peer in self.relays.held, self.relay.serves]
+        network.ways.dial_relayed = self.relays.dial
+        network.listener.uses[LEG_MAGIC] = self.relay.serve_leg
+        network.also_listen = self._also_listen
+
+    # --- running ----------------------------------------------------------------------------
+
+    async def run(
+        self, bound: str, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Reach and be reached until cancelled; ``bound`` is what the listener is bound to."""
+        port = parse_host_port(bound, setting="listen").port
+        async with open_rtc_on_demand() as engine, trio.open_nursery() as nursery:
+            self._network.listener.claim = (puncher := Puncher(port, env=self._env)).claim
+            punching, rtc = self._make_punching(puncher, port), self._make_rtc(engine)
+            self._ways = (("punched-tcp", punching), ("rtc", rtc))
+            for part in (punching, rtc, self.upgrader, self.relay):
+                await nursery.start(part.run)
+            admit = self._network.listener.admit
+            await nursery.start(
+                partial(self.relays.run, self._network.listener.accept, admit=admit)
+            )
+            nursery.start_soon(self.holder.run)
+            self.reach.set_ports((port,))
+            nursery.start_soon(self.reach.run)
+            nursery.start_soon(self._answer_stun, self._stun, f"*:{port}")
+            for address in self._also_listen:
+                nursery.start_soon(self._answer_stun, StunResponder(), address)
+            if self.config.port_mapping:
+                self.mapper = PortMapper(port, identity=self._identity, env=self._env)
+                nursery.start_soon(self.mapper.run)
+                nursery.start_soon(self._follow_mapping, self.mapper, port)
+            task_status.started()
+
+    def _make_punching(self, puncher: Puncher, port: int) -> Punching:
+        return Punching(
+            self.signals,
+            puncher,
+            own_id=self._identity.peer_id,
+            port=port,
+            address_of=self._dialled_address,
+            may_invite=self._is_relayed,
+            take=self._take,
+            env=self._env,
+        )
+
+    def _make_rtc(self, engine: RtcOnDemand) -> RtcWays:
+        return RtcWays(
+            self.signals,
+            engine,
+            stun_servers=self.stun_servers,
+            may_invite=self._is_relayed,
+            take=self._take,
+        )
+
+    async def _answer_stun(self, responder: StunResponder, address: str) -> None:
+        """Tell others how their NATs translate UDP, on the port of the same number."""
+        try:
+            await responder.run(address)
+        except ConfigError as error:
+            _log.warning("no STUN for others there", address=address, why=str(error))
+
+    async def _follow_mapping(self, mapper: PortMapper, port: int) -> None:
+        mapping: Mapping | None = None
+        while True:
+            mapping = await mapper.wait_changed(mapping)
+            ports = (port,) if mapping is None else (port, mapping.port)
+            self.reach.set_ports(tuple(dict.fromkeys(ports)))
+            self._addresses_changed()
+
+    # --- what we are to others --------------------------------------------------------------
+
+    def addresses(self) -> tuple[str, ...]:
+        """Return where others reach us besides our own interfaces, the surest first."""
+        known = self.reach.reachability
+        reached = [format_address(*each) for each in (*known.endpoints, *known.tentative)]
+        return tuple(dict.fromkeys((*reached, *self.holder.addresses())))
+
+    def snapshot(self) -> NatSnapshot:
+        """Return gauges and counters."""
+        relay = self.relay.statistics()
+        mapping = self.mapper.mapping if self.mapper is not None else None
+        return NatSnapshot(
+            kind=nat_kind(self.behaviour),
+            reachable=self.reachable,
+            mapper="none" if mapping is None else _MAPPERS[mapping.method],
+            relays_held=len(self.relays.held),
+            relay_reservations=relay.reservations,
+            relay_circuits=relay.circuits_open,
+            ways_total=dict(self._network.ways.tried),
+            resumed_total=self._network.resumed_total,
+            relayed_bytes_total=relay.relayed_bytes,
+            relay_circuits_total=relay.circuits_total,
+            relay_refused_total=relay.refused_total,
+        )
+
+    @property
+    def reachable(self) -> Reachable:
+        """Whether strangers get through to our port, as those say whom we have asked."""
+        known = self.reach.reachability
+        if known.endpoints or known.tentative:
+            return "yes"
+        return "no" if known.refusals else "unknown"
+
+    async def survey(self) -> NatBehaviour | None:
+        """Ask peers what our NAT does; None if no peer can tell.
+
+        Raises:
+            SwarmNodeError: nothing can be sent at all.
+        """
+        servers = self._public_peers()[: limits.STUN_SERVERS_MAX]
+        if not servers:
+            return None
+        from swarmnode.net.nat_survey import survey_nat  # only a person asks, by `netcheck`
+
+        async def ask_probe(index: int, port: int, transaction: bytes) -> None:
+            peer, _ = servers[index]
+            if peer in self._network.sessions:
+                await request_probe(self._network.sessions[peer], port, transaction)
+
+        self.behaviour = await survey_nat([address for _, address in servers], ask_probe)
+        return self.behaviour
+
+    # --- whom we know -------------------------------------------------------------------------
+
+    def session_opened(self, session: Session) -> None:  # noqa: ARG002
+        """Part of ``SessionWatcher``."""
+        self.holder.look_again()
+
+    def session_closed(self, session: Session) -> None:
+        """Part of ``SessionWatcher``."""
+
+    def stun_servers(self) -> tuple[str, ...]:
+        """Return HOST:PORT of peers that answer STUN."""
+        return tuple(address for _, address in self._public_peers())
+
+    def _public_peers(self) -> list[tuple[PeerId, str]]:
+        """Return peers that we have dialled at a public address, and which."""
+        found = []
+        for peer, session in self._network.sessions.items():
+            address = self._dialled_address(peer)
+            if address and not session.is_suspended and network_of(parse_address(address)[0]):
+                found.append((peer, address))
+        return found
+
+    def _candidates(self) -> list[tuple[PeerId, str]]:
+        """Return relays that may hold a place for us: none while we are known to be reachable."""
+        if self.reach.reachability.endpoints:
+            return []
+        return sorted(self._public_peers(), key=lambda each: not self.prefers(each[0]))
+
+    def _dialled_address(self, peer: PeerId) -> str:
+        """Return where we have reached a peer directly, "" if we have not."""
+        if self._path_to(peer) != "direct":
+            return ""
+        session = self._network.sessions[peer]
+        return remote_address(session) if self._network.was_dialled(session) else ""
+
+    def _host_of(self, peer: PeerId) -> str:
+        address = self._network.remote_address_of(peer)
+        return parse_address(address)[0] if address else ""
+
+    def _is_relayed(self, peer: PeerId) -> bool:
+        return self._path_to(peer) == "relay"
+
+    def _path_to(self, peer: PeerId) -> str:
+        """Return the kind of way that the session with a peer takes, "" without a session."""
+        sessions = self._network.sessions
+        return path_of(sessions[peer].channel_description) if peer in sessions else ""
+
+    async def _take(self, peer: PeerId, channel: Channel) -> None:
+        """Move the session to a channel that the peer has begun; if not, it stays as it was."""
+        try:
+            await self.upgrader.take(peer, channel)
+        except SwarmNodeError as error:
+            _log.debug("not moved", peer=peer.short, why=str(error))
+
+    def _reach_changed(self, known: Reachability) -> None:
+        _log.info("reachability", endpoints=known.endpoints, some=known.tentative)
+        self._addresses_changed()
+        self.holder.look_again()
+
+    def _addresses_changed(self) -> None:
+        self.on_addresses()
+
+
+def wants_nat(config: NodeConfig) -> bool:
+    """Whether others than this machine can be reached at all from where we listen."""
+    return not is_loopback(config.listen_address.host)
+
+
+def relay_quota(config: NodeConfig) -> Quota:
+    """Return what this node gives to others as a relay."""
+    chosen = config.relay_bytes_per_s
+    if not config.relay:
+        return Quota(reservations_max=0, circuits_max=0)
+    if config.role != "relay":
+        return Quota(bytes_per_s=chosen or limits.RELAY_BYTES_PER_S)
+    return Quota(
+        reservations_max=limits.RELAY_RESERVATIONS_MAX * limits.RELAY_ROLE_FACTOR,
+        circuits_max=limits.RELAY_CIRCUITS_MAX * limits.RELAY_ROLE_FACTOR,
+        bytes_per_s=chosen or None,
+        peer_bytes_per_s=None,
+        bytes_per_day=None,
+        peer_bytes_per_day=None,
+    )
+
+
+def nat_kind(behaviour: NatBehaviour | None) -> NatKind:
+    """Return the short name of what a NAT does."""
+    if behaviour is None:
+        return "unknown"
+    if not behaviour.answers:
+        return "udp-blocked"
+    if not behaviour.is_translated:
+        return "none"
+    kinds: dict[Dependence, NatKind] = {
+        Dependence.NONE: "cone",
+        Dependence.ADDRESS: "symmetric",
+        Dependence.PORT: "symmetric",
+    }
+    return kinds.get(behaviour.mapping, "unknown")

@@ -1,0 +1,285 @@
+"""Gatherings over sessions: all get the same messages, whoever dies, is late or lies."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+import trio
+
+from swarmnode import limits
+from swarmnode.daemon.collective.gathers import Gathers
+from swarmnode.ipc.control import PostedIntent, ViewShape
+from swarmnode.tensor.codec import get_codec
+from swarmnode.wire.exchange import gather as wire
+from swarmnode.wire.packing import decode_record, encode_record
+from swarmnode.wire.session import Priority
+from tests.kits.lessor_kit import KEY, FakeLessor, Party, PartyNode, intent, party
+
+NUMEL, CODEC = 20_000, "TK2"
+WORDS, FETCHES = "gather-word/1@tag", "gather-fetch/1@tag"
+
+
+def posted(number: int = 1, **fields: object) -> PostedIntent:
+    views = (ViewShape("message", CODEC, NUMEL),)
+    return intent(number, "gather", **{"tag": "sparse", "views": views, "round": number, **fields})
+
+
+class Member:
+    """A node that gathers."""
+
+    def __init__(self, node: PartyNode) -> None:
+        self.node = node
+        seed = int.from_bytes(node.peer[:4], "big")
+        vector = np.random.default_rng(seed).standard_normal(NUMEL).astype(np.float32)
+        self.lessor = FakeLessor(vector)
+        self.gathers = Gathers(
+            self_id=node.peer,
+            key=KEY,
+            codec_name="Q8B64",
+            signer=node.identity,
+            partners=node,
+            services=node.services,
+            lessor=self.lessor,
+            live=node.live,
+            env=node.env,
+        )
+        self.ended: list[bool] = []
+        self.gathers.on_end = self.ended.append
+        self.run = self.gathers.run
+
+    @property
+    def message(self) -> bytes:
+        codec = get_codec(CODEC)
+        payload = bytearray(codec.payload_bytes(NUMEL))
+        codec.encode(self.lessor.vector.data, payload)
+        return bytes(payload)
+
+    @property
+    def received(self) -> bytes:
+        (room,) = self.lessor.means.values()
+        return room.tobytes()
+
+
+@asynccontextmanager
+async def members(n: int) -> AsyncIterator[tuple[Party, list[Member]]]:
+    async with party() as made:
+        yield made, [await made.add(f"m{number}", Member) for number in range(n)]
+
+
+def in_order(some: list[Member]) -> list[Member]:
+    return sorted(some, key=lambda member: member.node.peer)
+
+
+def check_same(some: list[Member], of: list[Member]) -> None:
+    """All of ``some`` were given the messages of ``of``, in order of their ids."""
+    expected = b"".join(member.message for member in in_order(of))
+    for member in some:
+        assert member.lessor.told == [
+            ("apply", 1, None, tuple(bytes(each.node.peer) for each in in_order(of)))
+        ]
+        assert member.received[: len(expected)] == expected
+        assert member.ended == [True]
+
+
+@pytest.mark.parametrize("n", [2, 4, 9])
+async def test_all_get_the_messages_of_all(n: int, autojump_clock) -> None:
+    async with members(n) as (made, all_of_them):
+        for member in all_of_them:
+            member.gathers.intent_posted(posted())
+        await made.until(lambda: all(member.lessor.told for member in all_of_them))
+        check_same(all_of_them, all_of_them)
+        sent = [member.gathers.messages.sent_bytes for member in all_of_them]
+        assert sent == [(n - 1) * len(all_of_them[0].message)] * n
+
+
+async def test_what_was_sent_counts_as_it_was_sent(autojump_clock) -> None:
+    async with members(2) as (made, all_of_them):
+        lent = []
+        for member in all_of_them:
+            member.gathers.intent_posted(posted())
+        one = all_of_them[0]
+        await made.until(lambda: one.lessor.lent)
+        lent = one.lessor.lent[0]
+        await made.until(lambda: one.lessor.told)
+        out = np.zeros(NUMEL, np.float32)
+        get_codec(CODEC).decode(one.message, out.data)
+        assert np.array_equal(np.frombuffer(lent.own, np.float32), out)
+
+
+async def test_one_that_dies_takes_only_its_own_message_with_it(autojump_clock) -> None:
+    async with members(5) as (made, all_of_them):
+        dead, *others = all_of_them
+        dead.lessor.step_s = 30.0  # its worker gives nothing
+        for member in all_of_them:
+            member.gathers.intent_posted(posted())
+        await trio.sleep(2)
+        dead.node.die()
+        for member in others:
+            member.gathers.partners_changed()
+        await made.until(lambda: all(member.lessor.told for member in others))
+        check_same(others, others)
+
+
+async def test_one_that_never_comes_is_waited_for_until_the_roll_closes(autojump_clock) -> None:
+    async with members(4) as (made, all_of_them):
+        late, *others = all_of_them
+        for member in others:
+            member.gathers.intent_posted(posted())
+        await made.until(lambda: all(member.lessor.told for member in others), 200)
+        check_same(others, others)
+        late.gathers.intent_posted(posted())
+        await made.until(lambda: late.lessor.told, 200)
+        assert late.lessor.kinds == ["drop"]
+
+
+async def test_less_than_a_majority_gathers_nothing(autojump_clock) -> None:
+    async with members(5) as (made, all_of_them):
+        some = all_of_them[:2]
+        for member in some:
+            member.gathers.intent_posted(posted())
+        await made.until(lambda: all(member.lessor.told for member in some), 300)
+        assert {tuple(member.lessor.kinds) for member in some} == {("drop",)}
+        assert all(member.ended == [False] for member in some)
+
+
+async def test_other_weights_before_are_another_run(autojump_clock) -> None:
+    async with members(4) as (made, all_of_them):
+        for number, member in enumerate(all_of_them):
+            member.gathers.intent_posted(posted(base_version=b"b" if number == 0 else b"a"))
+        other, *others = all_of_them
+        await made.until(lambda: all(member.lessor.told for member in others), 300)
+        check_same(others, others)
+        await made.until(lambda: other.lessor.told, 300)
+        assert other.lessor.kinds == ["drop"]
+
+
+async def test_an_author_that_gives_other_bytes_than_it_signed_is_left_out(
+    autojump_clock, monkeypatch
+) -> None:
+    async with members(4) as (made, all_of_them):
+        liar, *others = all_of_them
+        take_for = type(liar.gathers.messages)._give
+
+        async def lie(self, session, stream):
+            if self is not liar.gathers.messages:
+                await take_for(self, session, stream)
+                return
+            await stream.receive_message(max_bytes=0)
+            await stream.send_message(encode_record(wire.GatherGiven(len(liar.message))))
+            await stream.send(bytes(len(liar.message)))
+
+        monkeypatch.setattr(type(liar.gathers.messages), "_give", lie)
+        liar.node.registry._streams[FETCHES] = lambda s, t: lie(liar.gathers.messages, s, t)
+        for member in all_of_them:
+            member.gathers.intent_posted(posted())
+        await made.until(lambda: all(member.lessor.told for member in others), 300)
+        check_same(others, others)
+
+
+async def test_a_message_that_is_no_payload_is_left_out(autojump_clock) -> None:
+    async with members(4) as (made, all_of_them):
+        bad, *others = all_of_them
+        messages = bad.gathers.messages
+        publish = None
+
+        async def opened(terms, check):
+            found = await type(messages).open(messages, terms, check)
+            nonlocal publish
+            publish = found.publish
+
+            def publish_garbage(announced, data):
+                garbage = b"\xff" * len(data)
+                digest = hashlib.sha256(garbage).digest()
+                publish(terms.announce(bad.node.identity, digest), garbage)
+
+            found.publish = publish_garbage
+            return found
+
+        messages.open = opened
+        for member in all_of_them:
+            member.gathers.intent_posted(posted())
+        await made.until(lambda: all(member.lessor.told for member in others), 300)
+        check_same(others, others)
+
+
+async def test_a_worker_that_goes_away_leaves_the_others_to_it(autojump_clock) -> None:
+    async with members(4) as (made, all_of_them):
+        gone, *others = all_of_them
+        for member in all_of_them:
+            member.gathers.intent_posted(posted())
+        gone.gathers.worker_gone()
+        await made.until(lambda: all(member.lessor.told for member in others), 300)
+        check_same(others, others)
+        assert gone.lessor.told == []
+
+
+async def test_the_next_round_takes_the_place_of_one_that_waits(autojump_clock) -> None:
+    async with members(3) as (made, all_of_them):
+        one = all_of_them[0]
+        one.gathers.intent_posted(posted(1))
+        await trio.sleep(1)
+        one.gathers.intent_posted(posted(2))
+        await trio.sleep(1)
+        assert one.lessor.told == [], "the worker has replaced it itself"
+        for member in all_of_them[1:]:
+            member.gathers.intent_posted(posted(2))
+        await made.until(lambda: all(member.lessor.told for member in all_of_them))
+        assert {member.lessor.told[0][:2] for member in all_of_them} == {("apply", 2)}
+
+
+async def test_messages_that_are_too_long_are_refused_at_once(autojump_clock, monkeypatch) -> None:
+    monkeypatch.setattr(limits, "GATHER_ROUND_BYTES_MAX", 800)
+    async with members(2) as (_, all_of_them):
+        one = all_of_them[0]
+        one.gathers.intent_posted(posted())
+        ((kind, _, why),) = one.lessor.told
+        assert kind == "drop"
+        assert why.startswith("local: expected messages of up to 400 bytes from 2 members")
+
+
+# --- who asks ------------------------------------------------------------------------------------
+
+
+async def ask(asker: Member, giver: Member, record: object) -> object:
+    session = asker.node.sessions[giver.node.peer]
+    async with await session.open_stream(FETCHES, priority=Priority.BULK) as stream:
+        await stream.send_message(encode_record(record))
+        await stream.send_end()
+        header, _ = await stream.receive_message(max_bytes=0)
+        return decode_record(header, wire.Message)
+
+
+async def test_a_run_that_is_not_known_here_is_asked_for_again(autojump_clock) -> None:
+    async with members(2) as (_, (one, two)):
+        answer = await ask(one, two, wire.Fetch(bytes(16), bytes(32)))
+        assert answer == wire.NotGiven(is_busy=True)
+
+
+async def test_a_message_is_given_to_each_member_twice_at_most(autojump_clock) -> None:
+    async with members(3) as (made, all_of_them):
+        one, two, _ = all_of_them
+        two.gathers.intent_posted(posted())
+        all_of_them[2].gathers.intent_posted(posted())
+        one.gathers.intent_posted(posted())
+        await made.until(lambda: two.gathers.messages._rounds)
+        (found,) = two.gathers.messages._rounds.values()
+        await made.until(lambda: found.held())
+        digest = found.held()[0].digest
+        given = [found.take_for(one.node.peer, digest) is not None for _ in range(4)]
+        assert given.count(True) <= limits.GATHER_GIVEN_MAX
+        assert found.take_for(b"x" * 32, digest) is None
+
+
+async def test_a_word_that_is_none_ends_nothing(autojump_clock) -> None:
+    async with members(2) as (made, (one, two)):
+        session = one.node.sessions[two.node.peer]
+        have = wire.Have(bytes(16), (bytes(32),))
+        assert await session.request(WORDS, encode_record(have), deadline_s=5.0) == b""
+        for member in (one, two):
+            member.gathers.intent_posted(posted())
+        await made.until(lambda: one.lessor.told and two.lessor.told)
+        check_same([one, two], [one, two])

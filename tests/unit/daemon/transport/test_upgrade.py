@@ -1,0 +1,385 @@
+"""From a relay to a better way: once, on both sides, again and again until it works."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import pairwise
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from swarmnode import limits
+from swarmnode.daemon.transport.upgrade import Upgrader
+from swarmnode.errors import DeadlineExceeded, DialFailed, SwarmNodeError
+from swarmnode.ids import PeerId
+from swarmnode.net.channel import Channel
+from swarmnode.net.paths import path_of
+from swarmnode.net.relays.address import RelayAddress
+from swarmnode.net.relays.legs import RelayedChannel
+from swarmnode.net.session import Session
+from swarmnode.testing.memory_network import MemoryChannel
+from tests.kits.party_kit import Party, parties
+
+RELAY = PeerId(b"r" * 32)
+SECOND_LISTENER = "-relayed"  # of a node's second listener, to which its relay leads
+
+
+class Way:
+    """A kind of way that the first node is the one to ask for.
+
+    Attributes:
+        began_at: when it was asked for, by either node.
+        works: whether a channel comes about.
+    """
+
+    def __init__(self, pair: Pair, lasts_s: float = 0.5) -> None:
+        self.pair = pair
+        self.lasts_s = lasts_s
+        self.works = True
+        self.began_at: list[float] = []
+        self.far: list[MemoryChannel] = []
+
+    async def invite(self, peer: PeerId, via: PeerId) -> Channel:
+        assert via == RELAY
+        self.began_at.append(trio.current_time())
+        await trio.sleep(self.lasts_s)
+        if not self.works:
+            raise DialFailed("no answer")
+        own, other = self.pair.of(peer)
+        near, far = own.links.link(own.name, other.name)
+        self.far.append(far)
+        self.pair.nursery.start_soon(self._take, other, own.peer, far)
+        return near
+
+    async def _take(self, other: Party, own: PeerId, far: MemoryChannel) -> None:
+        await self.pair.upgraders[other.peer].take(own, far)
+
+
+class Pair:
+    """Two nodes, the first of which has dialled the second through a relay."""
+
+    def __init__(self, a: Party, b: Party, nursery: trio.Nursery) -> None:
+        self.a, self.b, self.nursery = a, b, nursery
+        self.upgraders: dict[PeerId, Upgrader] = {}
+        self.first, self.second = Way(self), Way(self)
+        for own, other in ((a, b), (b, a)):
+            own.network.ways.dial_relayed = self._dials_relayed(own, other)
+            own.network.keepers.append(lambda _peer: True)
+            self.may_be_at(own, other, is_direct=False)
+            self.upgraders[own.peer] = Upgrader(
+                own.network,
+                own_id=own.peer,
+                ways=lambda: (("punched-tcp", self.first), ("rtc", self.second)),
+                env=own.env,
+            )
+
+    def of(self, peer: PeerId) -> tuple[Party, Party]:
+        """Return who asks for a way to ``peer``, and that."""
+        return (self.a, self.b) if peer == self.b.peer else (self.b, self.a)
+
+    def may_be_at(self, own: Party, other: Party, *, is_direct: bool) -> None:
+        known = [str(RelayAddress(RELAY, f"mem:{other.name}{SECOND_LISTENER}", other.peer))]
+        known += [other.address] if is_direct else []
+        own.network.addresses_of = lambda _peer: tuple(known)
+
+    def _dials_relayed(self, own: Party, other: Party) -> Callable[[str], Awaitable[Channel]]:
+        async def dial(address: str) -> Channel:
+            leg = await own.transport.dial(RelayAddress.parse(address).address)
+            return RelayedChannel(leg, "relay:sn1r@mem:r", RELAY)
+
+        return dial
+
+    async def open_doors(self) -> None:
+        """Let both be reached through the relay too."""
+        for party in (self.a, self.b):
+            transport = party.links.transport(party.name + SECOND_LISTENER)
+            accept = party.network.listener.accept
+
+            async def accept_relayed(channel: Channel, accept: object = accept) -> None:
+                await accept(RelayedChannel(channel, "relay:sn1r@mem:r", RELAY))  # type: ignore[operator]
+
+            await self.nursery.start(
+                transport.serve, f"mem:{party.name}{SECOND_LISTENER}", accept_relayed
+            )
+
+    async def meet(self) -> Session:
+        relayed = str(RelayAddress(RELAY, f"mem:{self.b.name}{SECOND_LISTENER}", self.b.peer))
+        return await self.a.network.connect(self.b.peer, (relayed,))
+
+    @property
+    def theirs(self) -> Session:
+        session = self.b.session(self.a)
+        assert session is not None
+        return session
+
+    def paths(self) -> set[str]:
+        """Return the kinds of way that both sides see; in-memory ones are of no kind."""
+        sessions = (self.a.session(self.b), self.b.session(self.a))
+        return {path_of(each.channel_description) for each in sessions if each is not None}
+
+
+@asynccontextmanager
+async def pair(names: str = "ab") -> AsyncIterator[Pair]:
+    async with parties(*names) as (a, b), trio.open_nursery() as nursery:
+        made = Pair(a, b, nursery)
+        await made.open_doors()
+        for upgrader in made.upgraders.values():
+            await nursery.start(upgrader.run)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+# --- moving -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+async def test_a_session_moves_once_on_both_sides_whichever_has_the_greater_id(
+    autojump_clock: MockClock, names: str
+) -> None:
+    async with pair(names) as p:
+        session = await p.meet()
+        theirs = p.theirs
+        assert p.paths() == {"relay"}
+        await trio.sleep(5)
+        assert p.paths() == {"other"}
+        assert p.a.session(p.b) is session
+        assert p.b.session(p.a) is theirs
+        assert (session.resumed, theirs.resumed) == (1, 1)
+        assert theirs.channel is p.first.far[0]
+        assert p.a.network.resumed_total == p.b.network.resumed_total == 1
+        assert len(p.first.began_at) == 1, "only who has dialled asks"
+        assert p.second.began_at == [], "the best one works"
+        assert p.a.network.ways.tried["punched-tcp", "ok"] == 1
+        assert await p.a.is_heard_by(p.b)
+        assert await p.b.is_heard_by(p.a)
+        await trio.sleep(3600)
+        assert session.resumed == 1, "and then it stays"
+        assert p.a.ended == p.b.ended == []
+
+
+async def test_a_direct_way_comes_before_all_others(autojump_clock: MockClock) -> None:
+    async with pair() as p:
+        p.may_be_at(p.a, p.b, is_direct=True)
+        session = await p.meet()
+        await trio.sleep(limits.RELAY_HEAD_START_S)
+        assert p.paths() == {"other"}
+        assert p.first.began_at == []
+        assert session.resumed == 1
+        assert p.a.network.ways.tried == {("relay", "ok"): 1, ("direct", "ok"): 1}
+
+
+async def test_the_side_that_was_dialled_may_find_a_direct_way_too(
+    autojump_clock: MockClock,
+) -> None:
+    async with pair() as p:
+        p.first.works = p.second.works = False
+        p.may_be_at(p.b, p.a, is_direct=True)
+        session = await p.meet()
+        await trio.sleep(5)
+        assert p.paths() == {"other"}
+        assert session.resumed == 1
+
+
+async def test_the_next_kind_is_tried_when_one_fails_or_takes_too_long(
+    autojump_clock: MockClock,
+) -> None:
+    async with pair() as p:
+        p.first.lasts_s = 1e9
+        session = await p.meet()
+        await trio.sleep(limits.UPGRADE_TRY_S["punched-tcp"] + 2)
+        assert p.paths() == {"other"}
+        assert session.resumed == 1
+        tried = p.a.network.ways.tried
+        assert tried["punched-tcp", "failed"] == tried["rtc", "ok"] == 1
+
+
+async def test_what_runs_on_the_session_goes_on(autojump_clock: MockClock) -> None:
+    async with pair() as p:
+        answers = []
+
+        async def slow(_peer: PeerId, payload: bytes) -> bytes:
+            await trio.sleep(3)
+            return payload
+
+        p.b.services.add_request("slow/1", slow)
+        session = await p.meet()
+        answers.append(await session.request("slow/1", b"x", deadline_s=10))
+        assert answers == [b"x"]
+        assert session.resumed == 1
+
+
+# --- trying again -------------------------------------------------------------------------------
+
+
+async def test_failed_tries_are_repeated_with_growing_pauses_and_explained(
+    autojump_clock: MockClock,
+) -> None:
+    async with pair() as p:
+        p.first.works = p.second.works = False
+        session = await p.meet()
+        await trio.sleep(3)
+        whys = p.upgraders[p.a.peer].whys
+        assert whys == {p.b.peer: ("punched-tcp: no answer", "rtc: no answer")}
+        assert p.upgraders[p.b.peer].whys == {p.a.peer: ()}
+        await trio.sleep(4 * 3600)
+        assert p.paths() == {"relay"}
+        pauses = [later - earlier for earlier, later in pairwise(p.first.began_at)]
+        expected = limits.UPGRADE_PAUSE_S_MIN
+        for pause in pauses:
+            assert pause == pytest.approx(expected, rel=0.3, abs=3), pauses
+            expected = min(2 * expected, limits.UPGRADE_PAUSE_S_MAX)
+        assert 10 < len(pauses) < 24
+        assert p.a.network.ways.tried["rtc", "failed"] == len(p.second.began_at)
+        p.first.works = True
+        await trio.sleep(2 * limits.UPGRADE_PAUSE_S_MAX)
+        assert p.paths() == {"other"}
+        assert session.resumed == 1
+        assert whys == {}
+
+
+async def test_a_session_that_falls_back_to_a_relay_is_tried_again_soon(
+    autojump_clock: MockClock,
+) -> None:
+    async with pair() as p:
+        session = await p.meet()
+        await trio.sleep(5)
+        for round_ in range(1, 4):
+            assert session.resumed == 2 * round_ - 1
+            p.a.links.cut(p.a.name, p.b.name)
+            await trio.sleep(10)
+            assert p.paths() == {"other"}
+        assert len(p.first.began_at) == 4
+        assert p.a.session(p.b) is session
+        assert p.a.ended == p.b.ended == []
+
+
+async def test_another_relay_is_another_chance(autojump_clock: MockClock) -> None:
+    async with pair() as p:
+        p.first.works = p.second.works = False
+        session = await p.meet()
+        await trio.sleep(10 * limits.UPGRADE_PAUSE_S_MIN)
+        tries = len(p.first.began_at)
+        for name in (p.a.name, p.b.name):
+            p.a.links.cut(p.a.name, name + SECOND_LISTENER)
+        p.a.links.cut(p.b.name, p.a.name + SECOND_LISTENER)
+        await trio.sleep(10)
+        assert p.paths() == {"relay"}
+        assert session.resumed == 1
+        assert len(p.first.began_at) == tries + 1
+
+
+async def test_a_session_that_was_made_anew_is_tried_as_well(autojump_clock: MockClock) -> None:
+    """The old one was being tried: its end must not be the end of that."""
+    async with pair() as p:
+        p.first.works = p.second.works = False
+        old = await p.meet()
+        await trio.sleep(5)
+        old.close_nowait("started again")
+        new = await p.meet()
+        assert new is not old
+        p.first.works = True
+        await trio.sleep(5)
+        assert new.resumed == 1
+        assert p.paths() == {"other"}
+
+
+async def test_a_session_that_ends_is_tried_no_more(autojump_clock: MockClock) -> None:
+    async with pair() as p:
+        p.first.works = p.second.works = False
+        session = await p.meet()
+        await trio.sleep(3)
+        await session.aclose("enough")
+        await trio.sleep(3600)
+        assert len(p.first.began_at) == 1
+        assert p.upgraders[p.a.peer].whys == {}
+        assert all(not upgrader._trying for upgrader in p.upgraders.values())
+
+
+async def test_few_are_tried_at_once(autojump_clock: MockClock) -> None:
+    n = limits.UPGRADES_CONCURRENT_MAX + 3
+    names = "abcdefghijklmnop"[: n + 1]
+    async with parties(*names) as (a, *others), trio.open_nursery() as nursery:
+        now = most = 0
+
+        class Slow:
+            async def invite(self, peer: PeerId, via: PeerId) -> Channel:
+                nonlocal now, most
+                now += 1
+                most = max(most, now)
+                await trio.sleep(5)
+                now -= 1
+                raise DialFailed("no answer")
+
+        async def dial(address: str) -> Channel:
+            leg = await a.transport.dial(RelayAddress.parse(address).address)
+            return RelayedChannel(leg, "relay:sn1r@mem:r", RELAY)
+
+        a.network.ways.dial_relayed = dial
+        ways = (("rtc", Slow()),)
+        upgrader = Upgrader(a.network, own_id=a.peer, ways=lambda: ways, env=a.env)
+        await nursery.start(upgrader.run)
+        for other in others:
+            await a.network.connect(
+                other.peer, (str(RelayAddress(RELAY, other.address, other.peer)),)
+            )
+        await trio.sleep(20)
+        assert most == limits.UPGRADES_CONCURRENT_MAX
+        assert a.network.ways.tried["rtc", "failed"] == n
+        nursery.cancel_scope.cancel()
+
+
+# --- channels that lead nowhere -----------------------------------------------------------------
+
+
+async def test_a_channel_for_a_session_that_has_moved_already_is_closed(
+    autojump_clock: MockClock,
+) -> None:
+    async with pair() as p:
+        session = await p.meet()
+        await trio.sleep(5)
+        near, far = p.a.links.link("a", "b")
+        await p.upgraders[p.a.peer].take(p.b.peer, near)
+        assert near._is_closed
+        assert await far.receive_into(memoryview(bytearray(1))) == 0
+        near, _ = p.a.links.link("a", "b")
+        await p.upgraders[p.a.peer].take(PeerId(b"e" * 32), near)
+        assert near._is_closed, "nor is there a session with everybody"
+        assert session.resumed == 1
+
+
+async def test_a_channel_on_which_nothing_comes_is_given_up_and_the_session_stays(
+    autojump_clock: MockClock,
+) -> None:
+    """The smaller id waits for the other side to ask, the greater for its answer."""
+    async with pair() as p:
+        p.first.works = p.second.works = False
+        session = await p.meet()
+        await trio.sleep(5)
+        for own, other in ((p.a, p.b), (p.b, p.a)):
+            near, _ = own.links.link(own.name, other.name)
+            began = trio.current_time()
+            with pytest.raises(DeadlineExceeded):
+                await p.upgraders[own.peer].take(other.peer, near)
+            assert trio.current_time() - began <= limits.RESUME_HANDSHAKE_S + 0.1
+            assert await own.is_heard_by(other)
+        assert p.paths() == {"relay"}
+        assert session.resumed == 0
+
+
+async def test_hostile_a_channel_of_another_peer_moves_nothing(autojump_clock: MockClock) -> None:
+    """Whoever sits at a punched address cannot show the session's keys."""
+    async with pair() as p:
+        p.first.works = p.second.works = False
+        session = await p.meet()
+        await trio.sleep(5)
+        for own, other in ((p.a, p.b), (p.b, p.a)):
+            near, far = own.links.link(own.name, "eve")
+            await far.send_all(memoryview(bytes(10_000)))
+            with pytest.raises(SwarmNodeError):
+                await p.upgraders[own.peer].take(other.peer, near)
+            assert await own.is_heard_by(other)
+        assert p.paths() == {"relay"}
+        assert session.resumed == 0
+        assert p.a.ended == p.b.ended == []
