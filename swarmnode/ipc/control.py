@@ -10,9 +10,8 @@ msgpack map. Tensors never do: they lie in slots of the shared segment
       --SlotReady-->                            the slot holds what is sent; it is the daemon's
                     <--Apply | Release--        committed, or aborted; it is the worker's
 
-A slot has two halves of ``payload_numel`` numbers each: the own views in their order, and room for
-what comes. They are float32, or float64 where the model is.
-Neither side waits for an answer here: no step for the daemon, and no daemon for a step.
+A slot has two halves of ``payload_numel`` numbers each, as wide as the model's: the own views in
+their order, and room for what comes. No step waits for the daemon here, nor it for a step.
 """
 
 from __future__ import annotations
@@ -27,11 +26,9 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes, ShortText
 
-# Vectors in a payload: a strategy sends one to three.
-_VIEWS_MAX = 8
+_VIEWS_MAX = 8  # vectors in a payload: a strategy sends one to three
 
-# How models become one, see strategies/merge.py.
-MERGE_RULES = ("mean", "tokens", "variance-corrected", "rda")
+MERGE_RULES = ("mean", "tokens", "variance-corrected", "rda")  # see strategies/merge.py
 
 # The task of a swarm whose nodes start no worker: a program of their owner's brings the model, and
 # trains it in a loop of its own (swarmnode/integrations).
@@ -49,14 +46,13 @@ class ViewShape(msgspec.Struct, frozen=True):
     """One vector of a payload: [numel] numbers, written by ``codec``; empty: the swarm's.
 
     ``is_scaled``: values are of the size of weights, and a payload is refused where they are not.
-    ``value_bytes``: of each number in the slot, 8 for float64.
     """
 
     name: ShortText
     codec: Annotated[str, Meta(max_length=16)]
     numel: Count
     is_scaled: bool = True
-    value_bytes: Literal[4, 8] = 4
+    value_bytes: Literal[4, 8] = 4  # of each number
 
 
 class Partner(msgspec.Struct, frozen=True):
@@ -293,7 +289,7 @@ class WorkerReady(Message, frozen=True, tag="ready"):
     n_shards: Count = limits.SHARDS_PER_EPOCH_MAX  # of one epoch; the same for the same data
     round_steps: Count = 0  # local steps of a round of the strategy, as its settings say; 0: none
     log_round: Count = 0  # the next round of the log that the strategy wants
-    value_bytes: Literal[4, 8] = 4  # of each number of the model and in slots
+    value_bytes: Literal[4, 8] = 4  # of each number
 
 
 class PostedIntent(Message, frozen=True, tag="wish"):
@@ -325,11 +321,6 @@ class PostedIntent(Message, frozen=True, tag="wish"):
     def numel(self) -> int:
         """Elements of all views together."""
         return sum(view.numel for view in self.views)
-
-    @property
-    def value_bytes(self) -> int:
-        """Of each number in the slot: the same for all views."""
-        return self.views[0].value_bytes if self.views else 4
 
 
 class SlotReady(Message, frozen=True, tag="slot"):

@@ -55,7 +55,7 @@ from swarmnode.strategies.base import (
     View,
 )
 from swarmnode.strategies.lineage import CATCH_UP, InLineage
-from swarmnode.strategies.merging.variance_corrected import PairMerge
+from swarmnode.strategies.merging.variance_corrected import PairMerge, refuse_relatives
 from swarmnode.strategies.outer import (
     PAIR,
     Momentum,
@@ -66,7 +66,6 @@ from swarmnode.strategies.outer import (
 )
 from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut, layout_of
 from swarmnode.tensor.formats import find_format
-from swarmnode.tensor.layout import Layout
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]
 CodecName = Annotated[str, Range(max_length=16)]
@@ -112,11 +111,10 @@ class Streaming(InLineage, Strategy):
         super().__init__(settings, x)
         self.phi = x.clone()
         self.m = torch.zeros_like(x)
-        self.reference = x.clone() if self._sends_difference else None
+        self.reference = x.clone() if self.config.reference and self.config.gamma else None
         self.rounds = Rounds(self.config.every, self.config.fragments)
         self.begin_lineage()
         self.fragments: tuple[Fragment, ...] = ()
-        self._layouts: tuple[Layout, ...] = ()  # of the fragments, for a merge rule
         self._base_version = b""
         self._flights = Flights(self.config.overlap)
 
@@ -143,12 +141,7 @@ class Streaming(InLineage, Strategy):
                 f"strategy streaming: expected at most one fragment a step, got fragments "
                 f"{config.fragments} in rounds of {config.every} steps"
             )
-        if config.merge != "mean" and (config.reference or config.meet == "group"):
-            raise ConfigError(
-                f"strategy streaming: expected reference false and meet pair with merge "
-                f"{config.merge}, which is for models that began apart: those that have a common "
-                "reference or are in one group are relatives, and the mean is right"
-            )
+        refuse_relatives(config)
         for name in filter(None, (config.delta_codec, config.weights_codec)):
             found = find_format(name)
             if found is None or found.needs_error_feedback:
@@ -177,10 +170,9 @@ class Streaming(InLineage, Strategy):
     def start(self, ctx: Context) -> None:
         super().start(ctx)
         self.fragments = cut(ctx.layout, self.config.fragments)
-        if self.config.merge != "mean":
-            self._layouts = tuple(layout_of(fragment, ctx.layout) for fragment in self.fragments)
         if self.reference is not None:
-            self._base_version = _digest(self.reference)
+            reference = self.reference.cpu().numpy().tobytes()
+            self._base_version = hashlib.sha256(reference).digest()
 
     def payload_numel(self) -> int:
         of_a_fragment = 2 * max(fragment.numel for fragment in self.fragments)
@@ -192,10 +184,6 @@ class Streaming(InLineage, Strategy):
     @property
     def _in_groups(self) -> bool:
         return bool(self.config.meet == "group")
-
-    @property
-    def _sends_difference(self) -> bool:
-        return self.config.reference and self.config.gamma > 0
 
     # --- when, and what ------------------------------------------------------------------
 
@@ -259,7 +247,7 @@ class Streaming(InLineage, Strategy):
             self._flights.end(exchange.intent.fragment)  # of slow weights that it left
             return
         fragment = self.fragments[exchange.intent.fragment]
-        layout = self._layouts[exchange.intent.fragment] if c.merge != "mean" else None
+        layout = layout_of(fragment, self.ctx.layout) if c.merge != "mean" else None
         g = pull(exchange, c.beta, c.gamma, c.merge, layout).to(self.x.device)
         m = fragment.gather(self.m)
         moved = momentum_step(m, g, c.momentum, nesterov=c.nesterov)
@@ -283,7 +271,3 @@ class Streaming(InLineage, Strategy):
             "momentum_norm": float(self.m.norm()),
             "delta_norm": float((self.phi - self.x).norm()),
         }
-
-
-def _digest(vector: torch.Tensor) -> bytes:
-    return hashlib.sha256(vector.cpu().numpy().tobytes()).digest()

@@ -7,8 +7,8 @@ The objective is the mean over all parts of the data, in float64::
 
 Of n members, the one with index i has the parts i, i + n, i + 2n, … and the mean over them as its
 own objective; it takes the whole of it in every step. So the mean over the members is f itself
-where n divides P, whoever comes and goes, and the optimum stays where it is. Where n does not,
-the parts of those who have fewer weigh more; more members than parts share them.
+where n divides P, and the optimum stays where it is as members come and go. Where n does not, the
+parts of those who have fewer weigh more; more members than parts share them.
 
 Every f_p, and so every member's objective, has a curvature from mu to L. Both are computed from the
 data of all parts, so all members come to the same constants: they need the same data.
@@ -35,7 +35,7 @@ from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.tasks.base import DataError, Task, TaskConfig, seed_of
 
-Examples = tuple[torch.Tensor, torch.Tensor]
+LabelledRows = tuple[torch.Tensor, torch.Tensor]
 _DIM_MAX = 4096
 _NUMBERS_MAX = 2**24  # of generated data: 128 MiB
 Size = Annotated[int, Range(ge=1, le=_DIM_MAX)]
@@ -80,7 +80,7 @@ class Convex(Task):
                 f" (dim + 1), got {config_numbers:,}: lower one of them"
             )
         self._index, self._n_members = 0, 1
-        self._own: Examples | None = None
+        self._own: LabelledRows | None = None
 
     # --- what kind of regression it is ---------------------------------------------------
 
@@ -128,7 +128,7 @@ class Convex(Task):
         """Of x. No tensor is needed to know: the model is first built without values."""
         return len(self._table[0]) - 1 if self.data_dir else self.config.dim
 
-    def _draw(self, part: int) -> Examples:
+    def _draw(self, part: int) -> LabelledRows:
         """Return a part whose truth is its own, so that nodes have to agree on something."""
         config = self.config
         generator = torch.Generator().manual_seed(seed_of(f"{config.seed}/{part}"))
@@ -176,7 +176,7 @@ class Convex(Task):
         self._index, self._n_members, self._own = index, n_members, None
 
     @property
-    def own(self) -> Examples:
+    def own(self) -> LabelledRows:
         """The rows and labels of this member's parts."""
         if self._own is None:
             n_parts = len(self.parts.rows)
@@ -203,12 +203,12 @@ class Convex(Task):
     def build_optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
         return torch.optim.SGD(model.parameters(), lr=1 / self.smoothness)
 
-    def batches(self, seed: int) -> Iterator[Examples]:
+    def batches(self, seed: int) -> Iterator[LabelledRows]:
         del seed  # the whole of this member's data in every step
         while True:
             yield self.own
 
-    def loss(self, model: torch.nn.Module, batch: Examples) -> torch.Tensor:
+    def loss(self, model: torch.nn.Module, batch: LabelledRows) -> torch.Tensor:
         rows, labels = batch
         (x,) = model.parameters()
         found = self.losses(model(rows).squeeze(-1), labels).mean()

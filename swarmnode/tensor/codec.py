@@ -331,9 +331,9 @@ def _reference_kernels() -> Kernels:
 
 @cache
 def _wide_kernels() -> Kernels:
-    from swarmnode.tensor import wide  # numpy, as above
+    from swarmnode.tensor.wide import WideKernels  # numpy, as above
 
-    return wide
+    return WideKernels()
 
 
 def _is_finite_float32(number: float) -> bool:

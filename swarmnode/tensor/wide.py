@@ -20,53 +20,56 @@ if TYPE_CHECKING:
 _REFUSED_BYTE = 0xFF  # eight of them are a NaN
 
 
-def encode(fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | None) -> int:
-    """Copy; return -1, or the index of the first value that is not finite.
+class WideKernels:
+    """Encode and decode, as :class:`swarmnode.tensor.codec.Kernels` says."""
 
-    Then the whole payload is 0xFF, which no decoder accepts.
-    """
-    del fmt, reference  # it takes none
-    flat, out = _doubles(values), _doubles(payload)
-    refused = np.flatnonzero(~np.isfinite(flat))
-    if refused.size:
-        out.view(np.uint8)[:] = _REFUSED_BYTE
-        return int(refused[0])
-    out[:] = flat
-    return -1
+    def encode(self, fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | None) -> int:
+        """Copy; return -1, or the index of the first value that is not finite.
 
+        Then the whole payload is 0xFF, which no decoder accepts.
+        """
+        del fmt, reference  # it takes none
+        flat, out = _doubles(values), _doubles(payload)
+        refused = np.flatnonzero(~np.isfinite(flat))
+        if refused.size:
+            out.view(np.uint8)[:] = _REFUSED_BYTE
+            return int(refused[0])
+        out[:] = flat
+        return -1
 
-def validate(fmt: Format, payload: Buffer, n_elems: int) -> Verdict:
-    """Say whether all values of a foreign payload are finite."""
-    del fmt, n_elems
-    return Verdict.VALID if np.isfinite(_doubles(payload)).all() else Verdict.INVALID_VALUE
+    def validate(self, fmt: Format, payload: Buffer, n_elems: int) -> Verdict:
+        """Say whether all values of a foreign payload are finite."""
+        del fmt, n_elems
+        return Verdict.VALID if np.isfinite(_doubles(payload)).all() else Verdict.INVALID_VALUE
 
+    def decode(
+        self, fmt: Format, payload: Buffer, out: Buffer, reference: Buffer | None
+    ) -> Verdict:
+        """Write every value of ``out``, or nothing if the payload is invalid."""
+        del reference
+        target = _doubles(out)
+        verdict = self.validate(fmt, payload, target.size)
+        if verdict is Verdict.VALID:
+            target[:] = _doubles(payload)
+        return verdict
 
-def decode(fmt: Format, payload: Buffer, out: Buffer, reference: Buffer | None) -> Verdict:
-    """Write every value of ``out``, or nothing if the payload is invalid."""
-    del reference
-    target = _doubles(out)
-    verdict = validate(fmt, payload, target.size)
-    if verdict is Verdict.VALID:
-        target[:] = _doubles(payload)
-    return verdict
-
-
-def merge(
-    fmt: Format,
-    payload: Buffer,
-    target: Buffer,
-    reference: Buffer | None,
-    own_weight: float,
-    peer_weight: float,
-) -> Verdict:
-    """Set target to ``own_weight * target + peer_weight * decoded``: two products, then the sum."""
-    del reference
-    own = _doubles(target)
-    verdict = validate(fmt, payload, own.size)
-    if verdict is Verdict.VALID:
-        with np.errstate(all="ignore"):
-            own[:] = own_weight * own + peer_weight * _doubles(payload)
-    return verdict
+    def merge(
+        self,
+        fmt: Format,
+        payload: Buffer,
+        target: Buffer,
+        reference: Buffer | None,
+        own_weight: float,
+        peer_weight: float,
+    ) -> Verdict:
+        """Set target to ``own_weight * target + peer_weight * decoded``: two products, one sum."""
+        del reference
+        own = _doubles(target)
+        verdict = self.validate(fmt, payload, own.size)
+        if verdict is Verdict.VALID:
+            with np.errstate(all="ignore"):
+                own[:] = own_weight * own + peer_weight * _doubles(payload)
+        return verdict
 
 
 def _doubles(buffer: Buffer) -> Doubles:

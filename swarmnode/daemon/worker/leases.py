@@ -258,7 +258,7 @@ class SlotLessor:
         except StaleSlot as error:
             ticket.refuse(f"local: {error}")  # the worker has died since it sent this
             return
-        value_bytes = ticket.intent.value_bytes
+        value_bytes = max((view.value_bytes for view in ticket.intent.views), default=4)
         size, half = (n * value_bytes for n in (ticket.intent.numel, self._payload_numel))
         lease = BufferLease(
             intent=ticket.intent,

@@ -23,10 +23,11 @@ and members of a group share a lineage, so they are relatives.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
+from swarmnode.errors import ConfigError
 from swarmnode.tensor.layout import Layout
 
 PairMerge = Literal["mean", "variance-corrected"]
@@ -48,3 +49,17 @@ def pair_pull(
     from swarmnode.strategies.merge import variance_corrected  # of few swarms only
 
     return variance_corrected([own, theirs], layout).sub_(own)
+
+
+def refuse_relatives(config: Any) -> None:
+    """Refuse settings of ``streaming`` with a rule that has nothing to do there.
+
+    Raises:
+        ConfigError: with what it is for.
+    """
+    if config.merge != "mean" and (config.reference or config.meet == "group"):
+        raise ConfigError(
+            f"strategy streaming: expected reference false and meet pair with merge {config.merge},"
+            " which is for models that began apart: those that have a common reference or are in"
+            " one group are relatives, and the mean is right"
+        )

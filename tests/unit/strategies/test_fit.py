@@ -186,7 +186,7 @@ def fit_wide(name: str, codec: str, **settings: Any) -> None:
     check_fit(strategy, strategy.parse(settings), codec, "", value_bytes=8)
 
 
-def test_models_of_float64_take_their_own_codec_and_nobody_else_does() -> None:
+def test_models_of_float64_take_their_own_codec_and_no_other_model_does() -> None:
     fit_wide("dadao", "Q8B64")  # its own is RAW64
     for name in ("pair-average", "a2cid2", "noloco"):
         fit_wide(name, "RAW64")
