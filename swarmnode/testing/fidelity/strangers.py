@@ -91,7 +91,7 @@ def _cross_entropy(x: torch.Tensor, pixels: torch.Tensor, labels: torch.Tensor) 
 
 def _logits(x: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
     """Return logits [batch, 10] of one model [numel] on pixels [batch, 64]."""
-    tensors = x.split([math.prod(shape) for _, shape in _SHAPES])
+    tensors = torch.split(x, [math.prod(shape) for _, shape in _SHAPES])
     *convolutions, weight, bias = (
         tensor.view(shape) for tensor, (_, shape) in zip(tensors, _SHAPES, strict=True)
     )
