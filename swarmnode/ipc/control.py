@@ -10,8 +10,8 @@ msgpack map. Tensors never do: they lie in slots of the shared segment
       --SlotReady-->                            the slot holds what is sent; it is the daemon's
                     <--Apply | Release--        committed, or aborted; it is the worker's
 
-A slot has two halves of ``payload_numel`` float32 each: the own views in their order, and room for
-what comes. Neither side waits for an answer here: no step for the daemon, and no daemon for a step.
+A slot has two halves of ``payload_numel`` numbers each, as wide as the model's: the own views in
+their order, and room for what comes. No step waits for the daemon here, nor it for a step.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes, ShortText
 
-# Vectors in a payload: a strategy sends one to three.
-_VIEWS_MAX = 8
+_VIEWS_MAX = 8  # vectors in a payload: a strategy sends one to three
 
 NotNegative = Annotated[float, Meta(ge=0)]
 BaseVersion = Annotated[bytes, Meta(max_length=32)]
@@ -38,7 +37,7 @@ class Message(msgspec.Struct, frozen=True, tag_field="t"):
 
 
 class ViewShape(msgspec.Struct, frozen=True):
-    """One vector of a payload: float32 [numel], written by ``codec``; empty: the swarm's.
+    """One vector of a payload: [numel] numbers, written by ``codec``; empty: the swarm's.
 
     ``is_scaled``: values are of the size of weights, and a payload is refused where they are not.
     """
@@ -47,6 +46,7 @@ class ViewShape(msgspec.Struct, frozen=True):
     codec: Annotated[str, Meta(max_length=16)]
     numel: Count
     is_scaled: bool = True
+    value_bytes: Literal[4, 8] = 4  # of each number
 
 
 class Partner(msgspec.Struct, frozen=True):
@@ -278,7 +278,7 @@ class WorkerReady(Message, frozen=True, tag="ready"):
 
     layout_hash: bytes
     numel: Count
-    payload_numel: Count  # of half a slot: the most that one exchange sends
+    payload_numel: Count  # numbers of half a slot: the most that one exchange sends
     slots: Count
     step: Count  # > 0 after resuming from a snapshot
     tokens: Count
@@ -289,6 +289,7 @@ class WorkerReady(Message, frozen=True, tag="ready"):
     n_shards: Count = limits.SHARDS_PER_EPOCH_MAX  # of one epoch; the same for the same data
     round_steps: Count = 0  # local steps of a round of the strategy, as its settings say; 0: none
     log_round: Count = 0  # the next round of the log that the strategy wants
+    value_bytes: Literal[4, 8] = 4  # of each number
 
 
 class PostedIntent(Message, frozen=True, tag="wish"):

@@ -73,6 +73,7 @@ class Context:
             all members meet all others.
         probe: what parameters are worth, for rules that weigh what others send; None: this engine
             has no public probe.
+        life: of this node; greater than that of an earlier one, unless clocks are wrong.
     """
 
     self_id: bytes
@@ -83,6 +84,7 @@ class Context:
     facts: TaskFacts
     topology: Graph | None = None
     probe: LossAt | None = None
+    life: int = 0
 
     @property
     def index(self) -> int:

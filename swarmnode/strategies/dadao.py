@@ -26,13 +26,17 @@ the number of edges), which is the least that the proof allows: 2 chi1* chi2* = 
 
 Deviations. The paper lets clocks keep their promise; real exchanges fail. **The guard** is ours:
 each node measures how many of its exchanges complete, and below ``guard`` of the promised rate it
-takes its gradients more slowly, so that per gradient there are enough of them again. The
+takes its gradients more slowly, so that per gradient there are enough of them again. Where a step
+is much quicker than an exchange, as on real nodes, that alone keeps the two in step. The
 ``safety`` factor f makes β̃ smaller than the proof allows. f = 1 is the paper and diverges where
 half of the exchanges fail; f = 0.5 stands three quarters of them failing, and costs 6 % more
 gradients where none does (tests/algorithms/test_dadao.py). **Churn**: a node that goes takes its z
-with it, and the point that the others converge to would move. So whenever the members change, all
-duals begin again at zero; nodes that do not know of the same members do not exchange, and what
-they exchanged before does not count after.
+with it, and the point that the others converge to would move. So duals belong to an *epoch*, which
+a node enters with all of them at zero and never enters twice; then they sum to zero over those who
+are in it. A new one begins whenever a node sees its members change, or starts. Nodes exchange
+within one epoch only; who meets a later one goes over to it, so that the latest spreads to all. A
+node that has just started cannot know whether it was there in an earlier life, and answers the
+first that it meets with one that is later still.
 
 float64 and convex tasks only: float32 stops at a squared error of about 1e-10, and for a neural
 network mu does not exist. Use a2cid2 there.
@@ -56,8 +60,11 @@ from swarmnode.strategies.base import (
     Context,
     Exchange,
     Intent,
+    Kind,
+    Meeting,
     Needs,
     Offer,
+    Sent,
     Strategy,
     TaskFacts,
 )
@@ -68,7 +75,10 @@ _NAMES = ("x", "x_tilde", "y", "y_tilde", "z", "z_tilde")
 _X, _XT, _Y, _YT, _Z, _ZT = range(6)
 # Of a clock that rings at random, so many rings tell its rate within a seventh.
 _MEASURED_RINGS = 50
-_PACE_MIN = 0.01  # with no exchange at all there is nothing to wait for
+# A step of a small convex task takes 0.3 ms, an exchange on a busy machine 100 ms and more.
+_PACE_MIN = 1e-4
+# No count of milliseconds; a peer that says more would leave no later epoch to go on to.
+_EPOCH_MAX = 2**53
 
 
 @dataclass(frozen=True)
@@ -134,6 +144,8 @@ class Dadao(RandomPairs, Strategy):
     needs = Needs.GRADIENT
     dtype = torch.float64
     sends = "y+z"
+    codec = "RAW64"
+    is_scaled = False  # duals of gradients
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """``safety``: f above. ``guard``: gradients are taken more slowly while fewer than this
@@ -156,6 +168,7 @@ class Dadao(RandomPairs, Strategy):
         self._pace = 1.0
         self._members: tuple[bytes, ...] = ()
         self.base_version = b""  # of the duals: which members they are shared with
+        self._has_met = False  # another epoch, in this life
 
     @classmethod
     def check(cls, config: Any, facts: TaskFacts) -> None:
@@ -166,6 +179,11 @@ class Dadao(RandomPairs, Strategy):
                 f"{facts.name} has none: its proof and its constants hold for nothing else; "
                 "use a2cid2, or pair-average"
             )
+
+    @classmethod
+    def meeting(cls, config: Any) -> Meeting:
+        del config
+        return Meeting(Kind.PAIR, 0.0, (Sent(cls.codec),))
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
         return {name: self._s[row] for row, name in enumerate(_NAMES) if row != _X}
@@ -181,6 +199,7 @@ class Dadao(RandomPairs, Strategy):
         super().start(ctx)
         self.check(self.config, ctx.facts)
         self._s[_X] = self.x
+        self.epoch = max(self.epoch, ctx.life)
         self._take_members(ctx.members)
 
     def on_membership(self, members: tuple[bytes, ...]) -> None:
@@ -200,10 +219,14 @@ class Dadao(RandomPairs, Strategy):
             self.config.safety,
         )
         self._m = self.constants.flow_matrix()
-        if self._members not in ((), members):
-            self._s[_Y:] = 0
+        if self._members != members:
+            self._begin_epoch(self.epoch + 1 if self._members else self.epoch)
         self._members = members
         self.base_version = hashlib.sha256(b"".join(members)).digest()
+
+    def _begin_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._s[_Y:] = 0
 
     def _rates(self, members: tuple[bytes, ...]) -> Graph | None:
         """Return the rates of exchanges; None while there is no peer to converge with."""
@@ -222,7 +245,7 @@ class Dadao(RandomPairs, Strategy):
             return
         self._s = torch.from_numpy(exponential(self._m, elapsed)).to(self.x.device) @ self._s
         self.x.copy_(self._s[_X])
-        at_full_speed = elapsed / self._pace
+        at_full_speed = elapsed / self.pace()
         self._measured *= math.exp(-at_full_speed * self._rate / _MEASURED_RINGS)
 
     def local_update(self, v: torch.Tensor) -> None:
@@ -232,11 +255,11 @@ class Dadao(RandomPairs, Strategy):
         s[_XT].sub_(g, alpha=c.gamma_t)
         s[_YT].add_(g, alpha=c.delta + c.delta_t)
         self.x.copy_(s[_X])
-        if self.config.guard:
+        if self.config.guard and self._rate:
             self._pace = min(1.0, max(_PACE_MIN, self._measured / self.config.guard))
 
     def pace(self) -> float:
-        return self._pace
+        return self._pace if self._rate else 1.0  # alone there is nothing to wait for
 
     # --- exchanges -----------------------------------------------------------------------
 
@@ -246,6 +269,14 @@ class Dadao(RandomPairs, Strategy):
     def accept(self, offer: Offer) -> str | None:
         if offer.intent.base_version != self.base_version:
             return "base: it knows of other members"
+        theirs = offer.intent.round
+        if theirs < self.epoch or theirs > _EPOCH_MAX:
+            return f"round: expected epoch {self.epoch}, got {theirs}"
+        if theirs > self.epoch:
+            is_first, self._has_met = not self._has_met, True
+            self._begin_epoch(theirs + 1 if is_first else theirs)
+            if is_first:
+                return f"round: it was not there, so that epoch {self.epoch} begins"
         return None
 
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
@@ -253,7 +284,8 @@ class Dadao(RandomPairs, Strategy):
         out.copy_(self._s[_Y] + self._s[_Z])
 
     def apply(self, exchange: Exchange) -> None:
-        if exchange.intent.base_version != self.base_version:
+        intent = exchange.intent
+        if (intent.base_version, intent.round) != (self.base_version, self.epoch):
             return
         minus_m = exchange.difference("y+z").to(self.x.device)
         self._s[_Z].add_(minus_m, alpha=self.constants.beta)

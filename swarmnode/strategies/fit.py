@@ -15,11 +15,17 @@ from swarmnode.tensor.formats import FORMATS, Format, find_format
 
 _TOPOLOGY_CHARACTERS_MAX = 8192  # of a manifest
 _LEVELS_MIN = 100  # of a step of 1 % of the largest weight in a block
+_FLOAT32_BYTES = 4
 _SMALL = 4  # every graph is a legal one over so many nodes
 
 
 def check_fit(
-    strategy: type[SettingsPart], config: Any, codec: str, topology: str, members: int = 0
+    strategy: type[SettingsPart],
+    config: Any,
+    codec: str,
+    topology: str,
+    members: int = 0,
+    value_bytes: int = 4,
 ) -> None:
     """Refuse what would train badly, or never.
 
@@ -27,11 +33,15 @@ def check_fit(
         codec: that the swarm's manifest names.
         topology: as :func:`read_topology` returns it.
         members: how many are to train at most; 0: it is not said.
+        value_bytes: of each number of the model: 4, float32, or 8, float64.
 
     Raises:
         ConfigError: with what would suit.
     """
     meeting = strategy.meeting(config)
+    check_width(strategy.name, meeting, value_bytes)
+    for sent in meeting.sent:
+        _check_codec_width(strategy.name, sent.codec, _find(sent.codec or codec), value_bytes)
     if topology and meeting.kind is not Kind.PAIR:
         raise ConfigError(
             f"--topology: expected a strategy whose nodes meet in pairs, in {strategy.name} all"
@@ -56,6 +66,30 @@ def check_fit(
                 f" {strategy.name} sends: choose Q8B64, BF16 or RAW32, or the strategy streaming,"
                 " whose differences it suits"
             )
+
+
+def check_width(strategy: str, meeting: Meeting, value_bytes: int) -> None:
+    """Refuse a model of float64 where nodes do not meet in pairs. Raises ConfigError."""
+    if value_bytes != _FLOAT32_BYTES and meeting.kind not in (Kind.PAIR, Kind.LOG):
+        raise ConfigError(
+            f"strategy {strategy}: expected a model of float32, since its nodes meet all at once,"
+            " got one of float64: choose dadao, a2cid2 or pair-average"
+        )
+
+
+def _check_codec_width(strategy: str, its_own: str, codec: Format, value_bytes: int) -> None:
+    if codec.value_bytes == value_bytes:
+        return
+    if its_own:
+        raise ConfigError(
+            f"strategy {strategy}: expected a model of float{8 * codec.value_bytes}, as it sends"
+            f" {its_own}, got one of float{8 * value_bytes}: choose another strategy for this task"
+        )
+    suits = "RAW64" if value_bytes != _FLOAT32_BYTES else "Q8B64"
+    raise ConfigError(
+        f"--codec {codec.name}: expected a codec of float{8 * value_bytes}, as the model is,"
+        f" got one of float{8 * codec.value_bytes}: choose {suits}"
+    )
 
 
 def members_max(meeting: Meeting) -> int:

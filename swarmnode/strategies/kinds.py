@@ -14,19 +14,33 @@ from typing import Any, ClassVar
 import torch
 
 from swarmnode.errors import InvariantViolation
-from swarmnode.strategies.base import Exchange, Intent, Kind, Meeting, Selector, Strategy
+from swarmnode.strategies.base import (
+    SWARM_CODEC,
+    Exchange,
+    Intent,
+    Kind,
+    Meeting,
+    Selector,
+    Strategy,
+    View,
+)
 
 
 class RandomPairs(Strategy):
     """Meet neighbours as a clock rings; see :meth:`node_rate`.
 
     Attributes:
-        sends: the name of the vector.
+        sends: the name of the vector; ``codec``: its own, if it has one.
+        is_scaled: whether its numbers are of the size of weights.
         base_version: what it is a difference to, as in an intent.
+        epoch: the round of all intents.
     """
 
     sends: ClassVar[str] = "x"
+    codec: ClassVar[str] = SWARM_CODEC
+    is_scaled: ClassVar[bool] = True
     base_version: bytes = b""
+    epoch: int = 0
 
     @abstractmethod
     def node_rate(self) -> float:
@@ -43,8 +57,8 @@ class RandomPairs(Strategy):
         return (
             Intent(
                 Kind.PAIR,
-                0,
-                (self.whole(self.sends),),
+                self.epoch,
+                (View(self.sends, self.codec, 0, self.x.numel(), self.is_scaled),),
                 selector=Selector.NEIGHBOUR,
                 base_version=self.base_version,
             ),

@@ -37,6 +37,7 @@ from swarmnode.strategies.base import (
     Strategy,
     TaskFacts,
 )
+from swarmnode.strategies.merging.variance_corrected import PairMerge
 from swarmnode.strategies.outer import (
     PAIR,
     Momentum,
@@ -54,12 +55,17 @@ class NoLoCo(InRounds, Strategy):
     name = "noloco"
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """``every``: H, local steps of a round; ``momentum``: μ; ``beta``, ``gamma``: as above."""
+        """``every``: H, local steps of a round; ``momentum``: μ; ``beta``, ``gamma``: as above.
+
+        ``merge``: the rule for the mean of the slow weights, to which γ pulls; see
+        strategies/merging.
+        """
 
         every: PositiveInt = 50
         momentum: Momentum = 0.5
         beta: Rate = 0.7
         gamma: Rate = 0.7
+        merge: PairMerge = "mean"
 
     config: Config
 
@@ -101,7 +107,7 @@ class NoLoCo(InRounds, Strategy):
 
     def apply(self, exchange: Exchange) -> None:
         c = self.config
-        g = pull(exchange, c.beta, c.gamma).to(self.x.device)
+        g = pull(exchange, c.beta, c.gamma, c.merge, self.ctx.layout).to(self.x.device)
         self.phi.add_(momentum_step(self.m, g, c.momentum, nesterov=False))
         x_sent = self.x if self._x_sent is None else self._x_sent
         self.x.add_(self.phi - x_sent)

@@ -4,7 +4,7 @@ Source: X. Lian, W. Zhang, C. Zhang, J. Liu, "Asynchronous Decentralized Paralle
 Gradient Descent", ICML 2018 (AD-PSGD)::
 
     m = x̂_partner − x̂_own          both as they were when sent, after the codec
-    x ← x + m/2
+    x ← x + m/2                    or the merge rule's mean of the two, minus x̂_own
 
 In IEEE arithmetic (a − b)/2 and (b − a)/2 are exact negatives, so the swarm's sum is kept to the
 rounding of two additions, whatever steps were taken in flight. Deviation from the paper: partners
@@ -30,6 +30,7 @@ from swarmnode.strategies.base import (
     Strategy,
 )
 from swarmnode.strategies.kinds import RandomPairs
+from swarmnode.strategies.merging.variance_corrected import PairMerge, pair_pull
 
 
 class PairAverage(RandomPairs, Strategy):
@@ -42,10 +43,12 @@ class PairAverage(RandomPairs, Strategy):
 
         ``rate``: exchanges per step that a node takes part in, at random times with random
         neighbours; 0: every H steps, by the matching of the round.
+        ``merge``: the rule that makes one model of two, see strategies/merging.
         """
 
         every: PositiveInt = 8
         rate: Annotated[float, Range(ge=0.0, le=64.0)] = 0.0
+        merge: PairMerge = "mean"
 
     config: Config
 
@@ -65,4 +68,6 @@ class PairAverage(RandomPairs, Strategy):
         return super().answers() if self.config.rate else ()
 
     def apply(self, exchange: Exchange) -> None:
-        self.x.add_(exchange.difference("x").to(self.x.device), alpha=0.5)
+        own, theirs = exchange.sent["x"], exchange.partner.views["x"]
+        pulled = pair_pull(self.config.merge, own, theirs, self.ctx.layout)
+        self.x.add_(pulled.to(self.x.device))

@@ -220,6 +220,20 @@ def cut(layout: Layout, n: int) -> tuple[Fragment, ...]:
     return tuple(Fragment(tuple(own)) for own in spans if own)
 
 
+def layout_of(fragment: Fragment, layout: Layout) -> Layout:
+    """Return where tensors lie in what :meth:`Fragment.gather` returns.
+
+    Of a tensor that is shared out over fragments each part is one of its own.
+    """
+    parts = [
+        (spec, min(end, last) - max(begin, first))
+        for first, last in fragment.spans
+        for spec, begin, end in layout.spans()
+        if begin < last and first < end
+    ]
+    return Layout.of((f"{i}/{s.name}", (numel,), s.dtype) for i, (s, numel) in enumerate(parts))
+
+
 def _atoms(layout: Layout, largest: int) -> Iterator[tuple[int, int]]:
     for _, begin, end in layout.spans():
         for at in range(begin, end, largest):

@@ -59,6 +59,7 @@ from swarmnode.strategies.base import (
     View,
 )
 from swarmnode.strategies.lineage import CATCH_UP, InLineage
+from swarmnode.strategies.merging.variance_corrected import PairMerge, refuse_relatives
 from swarmnode.strategies.outer import (
     PAIR,
     Momentum,
@@ -69,7 +70,7 @@ from swarmnode.strategies.outer import (
     refuse_unstable,
     spell_codecs,
 )
-from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut
+from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut, layout_of
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]
 CodecName = Annotated[str, Range(max_length=16)]
@@ -103,6 +104,7 @@ class Streaming(InLineage, Strategy):
         ``local_share``: a. ``momentum``: μ. ``meet``: with one peer, or with all who are present.
         ``delta_codec``, ``weights_codec``: of Δ and of φ; empty: the swarm's.
         ``reference``: whether φ is sent as its difference to the common one.
+        ``merge``: of pairs without a reference: the rule for mean(φ̂), see strategies/merging.
         """
 
         every: PositiveInt = 20
@@ -117,6 +119,7 @@ class Streaming(InLineage, Strategy):
         delta_codec: CodecName = "E3M0"
         weights_codec: CodecName = "Q8B64"
         reference: bool = True
+        merge: PairMerge = "mean"
 
     config: Config
 
@@ -124,7 +127,7 @@ class Streaming(InLineage, Strategy):
         super().__init__(settings, x)
         self.phi = x.clone()
         self.m = torch.zeros_like(x)
-        self.reference = x.clone() if self._sends_difference else None
+        self.reference = x.clone() if self.config.reference and self.config.gamma else None
         self.rounds = Rounds(self.config.every, self.config.fragments)
         self.begin_lineage()
         self.fragments: tuple[Fragment, ...] = ()
@@ -150,6 +153,7 @@ class Streaming(InLineage, Strategy):
                 f"strategy streaming: expected at most one fragment a step, got fragments "
                 f"{config.fragments} in rounds of {config.every} steps"
             )
+        refuse_relatives(config)
         refuse_fed_back(cls.name, config.delta_codec, config.weights_codec)
         group_size = PAIR if config.meet == "pair" else 0
         refuse_unstable(
@@ -173,7 +177,8 @@ class Streaming(InLineage, Strategy):
         super().start(ctx)
         self.fragments = cut(ctx.layout, self.config.fragments)
         if self.reference is not None:
-            self._base_version = _digest(self.reference)
+            reference = self.reference.cpu().numpy().tobytes()
+            self._base_version = hashlib.sha256(reference).digest()
 
     def payload_numel(self) -> int:
         of_a_fragment = 2 * max(fragment.numel for fragment in self.fragments)
@@ -185,10 +190,6 @@ class Streaming(InLineage, Strategy):
     @property
     def _in_groups(self) -> bool:
         return bool(self.config.meet == "group")
-
-    @property
-    def _sends_difference(self) -> bool:
-        return self.config.reference and self.config.gamma > 0
 
     # --- when, and what ------------------------------------------------------------------
 
@@ -253,7 +254,8 @@ class Streaming(InLineage, Strategy):
             self._flights.end(exchange.intent.fragment)  # of slow weights that it left
             return
         fragment = self.fragments[exchange.intent.fragment]
-        g = pull(exchange, c.beta, c.gamma).to(self.x.device)
+        layout = layout_of(fragment, self.ctx.layout) if c.merge != "mean" else None
+        g = pull(exchange, c.beta, c.gamma, c.merge, layout).to(self.x.device)
         m = fragment.gather(self.m)
         moved = momentum_step(m, g, c.momentum, nesterov=c.nesterov)
         fragment.put(self.m, m)
@@ -276,7 +278,3 @@ class Streaming(InLineage, Strategy):
             "momentum_norm": float(self.m.norm()),
             "delta_norm": float((self.phi - self.x).norm()),
         }
-
-
-def _digest(vector: torch.Tensor) -> bytes:
-    return hashlib.sha256(vector.cpu().numpy().tobytes()).digest()

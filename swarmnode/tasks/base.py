@@ -123,6 +123,8 @@ class Task(ABC):
     def build_model(self, seed: int) -> torch.nn.Module:
         """Return the model on the CPU, in float32, bit-identical for the same ``seed``.
 
+        All of it in float64 is for convex tasks that are to come to the optimum.
+
         Torch's own generator is seeded with ``seed`` before the call.
         """
 
@@ -153,11 +155,20 @@ class Task(ABC):
         """
         del swarm_tokens, target_tokens
 
+    def placed(self, index: int, n_members: int) -> None:
+        """Hear between two steps which of the members this node is, from 0, whenever that changes.
+
+        For tasks that give each node a fixed part of the data, as theory has it; those say 0 for
+        :attr:`shards_per_epoch`. By default nothing does.
+        """
+        del index, n_members
+
     @property
     def shards_per_epoch(self) -> int:
         """Into how many shards one pass over the data is cut, 1 to SHARDS_PER_EPOCH_MAX.
 
-        It follows from settings and data alone, as all nodes must agree on it.
+        0: none is dealt out, and each node trains what :meth:`batches` yields. It follows from
+        settings and data alone, as all nodes must agree on it.
         """
         return limits.SHARDS_PER_EPOCH_MAX
 

@@ -23,7 +23,9 @@ ENTRY_POINT_GROUP = "swarmnode.tasks"
 BUILT_IN = {
     "bytes-lm": "swarmnode.tasks.bytes_lm:BytesLM",
     "digits": "swarmnode.tasks.digits:Digits",
+    "least-squares": "swarmnode.tasks.least_squares:LeastSquares",
     "llama-lm": "swarmnode.tasks.llama_lm:LlamaLM",
+    "logistic": "swarmnode.tasks.logistic:Logistic",
     PROGRAM_TASK: "swarmnode.tasks.program:Program",
     "synthetic": "swarmnode.tasks.synthetic:Synthetic",
 }

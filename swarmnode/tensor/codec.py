@@ -1,4 +1,4 @@
-"""Encode, decode and merge float32 vectors (proto/codecs.md).
+"""Encode, decode and merge vectors of float32, or float64 (proto/codecs.md).
 
 | codec | bits an element | for |
 |---|---|---|
@@ -10,11 +10,14 @@
 | SIGN64 | 1.25 | sums with error feedback |
 | TK4 | 0.254 | sums with error feedback; TK4Kn keeps n of 4096 instead of 64 |
 | TK2 | 0.168 | the same in fewer bits, with two sizes for the values of each 4096; TK2Kn |
+| RAW64 | 64 | models of float64; it takes no other values, and they no other codec |
 
 The work is done by the C extension, on the best instruction set that this
 machine runs; ``SWARMNODE_NATIVE`` forces another by name. Without the
 extension the numpy reference does it, and one warning says so. numpy is not
-imported otherwise. Every way gives the same bits.
+imported otherwise, but for RAW64: models of float64 are small. Every way gives the same bits.
+
+Where a docstring here says float32, RAW64 has float64.
 
 Buffers are anything that exports contiguous bytes or float32: bytes,
 bytearray, memoryview, mmap, numpy. Alignment does not matter. The GIL is
@@ -30,7 +33,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, Protocol
 
 from swarmnode.errors import ConfigError, LocalProtocolError, MalformedMessage, WorkerError
-from swarmnode.tensor.formats import FORMATS, Format, Verdict, find_format
+from swarmnode.tensor.formats import FORMATS, CodecId, Format, Verdict, find_format
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,9 +42,8 @@ if TYPE_CHECKING:
 
 CODEC_NAMES: Final = tuple(FORMATS)
 
-_FLOAT_BYTES = 4
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
-_FLOAT_FORMATS = frozenset({"f", "<f", "=f", "@f"})
+_FLOAT_FORMATS = {4: frozenset({"f", "<f", "=f", "@f"}), 8: frozenset({"d", "<d", "=d", "@d"})}
 _BYTE_FORMATS = frozenset({"B", "b", "c"})
 _FAULTS = {
     Verdict.INVALID_SCALE: "a scale is negative, not finite or too large",
@@ -87,6 +89,7 @@ class Codec:
         isa: who does the work, one of :func:`available_isas`.
         bits_per_elem: on the wire, scales included.
         block_elems: a vector may be cut into payloads of its own at multiples of this.
+        value_bytes: of each value: 4, float32, or 8, float64.
         takes_reference: whether ``reference`` may be given.
         needs_error_feedback: only for messages that every consumer sees, with
             :mod:`swarmnode.tensor.feedback`; a strategy with random partners must refuse it.
@@ -96,6 +99,7 @@ class Codec:
     isa: str
     bits_per_elem: float
     block_elems: int
+    value_bytes: int
     takes_reference: bool
     needs_error_feedback: bool
     _format: Format = field(repr=False)
@@ -239,16 +243,16 @@ class Codec:
 
     def _count_elems(self, floats: Buffer, *, writable: bool = False) -> int:
         view = memoryview(floats)
-        is_float32 = view.format in _FLOAT_FORMATS or (
-            view.format in _BYTE_FORMATS and view.nbytes % _FLOAT_BYTES == 0
+        fits = view.format in _FLOAT_FORMATS[self.value_bytes] or (
+            view.format in _BYTE_FORMATS and view.nbytes % self.value_bytes == 0
         )
-        if not is_float32 or not view.c_contiguous or (writable and view.readonly):
+        if not fits or not view.c_contiguous or (writable and view.readonly):
             raise LocalProtocolError(
                 f"{self.name}: expected a contiguous {'writable ' if writable else ''}buffer of "
-                f"float32, got format {view.format!r}, {view.nbytes} bytes, "
+                f"float{8 * self.value_bytes}, got format {view.format!r}, {view.nbytes} bytes, "
                 f"contiguous={view.c_contiguous}, readonly={view.readonly}"
             )
-        return view.nbytes // _FLOAT_BYTES
+        return view.nbytes // self.value_bytes
 
 
 @cache
@@ -264,12 +268,16 @@ def get_codec(name: str, isa: str | None = None) -> Codec:
     isa = active_isa() if isa is None else isa
     if isa not in available_isas():
         raise ConfigError(f"no instruction set {isa!r} here: choose {_or(available_isas())}")
-    kernels = _native_kernels().get(isa) or _reference_kernels()
+    if fmt.codec is CodecId.RAW64:
+        kernels = _wide_kernels()
+    else:
+        kernels = _native_kernels().get(isa) or _reference_kernels()
     return Codec(
         name,
         isa,
         bits_per_elem=fmt.bits_per_elem,
         block_elems=fmt.block_elems,
+        value_bytes=fmt.value_bytes,
         takes_reference=fmt.takes_reference,
         needs_error_feedback=fmt.needs_error_feedback,
         _format=fmt,
@@ -319,6 +327,13 @@ def _reference_kernels() -> Kernels:
     from swarmnode.tensor import reference  # imports numpy, 25 MB that an idle daemon saves
 
     return reference
+
+
+@cache
+def _wide_kernels() -> Kernels:
+    from swarmnode.tensor.wide import WideKernels  # numpy, as above
+
+    return WideKernels()
 
 
 def _is_finite_float32(number: float) -> bool:

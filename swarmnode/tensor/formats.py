@@ -43,6 +43,7 @@ class CodecId(IntEnum):
     SIGN64 = 6
     TK4 = 7
     TK2 = 8
+    RAW64 = 9  # numpy's alone: no kernel of the extension has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Format:
         levels: the largest code, where codes are integers; of TK2 the largest entry of its table.
         kept_elems: of each block, where not all are.
         low_bits: of a position, that TK2 writes as they are.
+        value_bytes: of each value that is encoded: 4, float32, or 8, float64.
         takes_reference: values can be encoded as the difference to a vector that both sides have.
         needs_error_feedback: the error is as large as the values, so what was not sent must be
             added to what is sent next; only right where every consumer sees every message.
@@ -73,6 +75,7 @@ class Format:
     levels: int = 0
     kept_elems: int = 0
     low_bits: int = 0
+    value_bytes: int = 4
     takes_reference: bool = False
     needs_error_feedback: bool = False
 
@@ -166,6 +169,8 @@ FORMATS = {
         _tk2("TK2", KEPT_ELEMS_DEFAULT),
     )
 }
+# For models of float64, which has no other; so it is not offered where codecs are chosen.
+_RAW64 = Format("RAW64", CodecId.RAW64, block_elems=1, scale_bytes=0, code_bytes=8, value_bytes=8)
 
 
 def find_format(name: str) -> Format | None:
@@ -174,6 +179,8 @@ def find_format(name: str) -> Format | None:
     ``TK4Kn`` is TK4 that keeps n of each 4096 elements; n is even, 2 to 2048, and 64 has the one
     name TK4, so that equal codecs have equal names. ``TK2Kn`` likewise, n a multiple of 8.
     """
+    if name == _RAW64.name:
+        return _RAW64
     if name in FORMATS:
         return FORMATS[name]
     match = _TOP_K_NAME.fullmatch(name)

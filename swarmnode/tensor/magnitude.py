@@ -61,9 +61,17 @@ class Scale:
 UNKNOWN = Scale()  # it is not known how large the weights are
 
 
-def measure(values: Buffer) -> Magnitude:
-    """Return the magnitude of contiguous float32. Cost: one pass over them."""
+def measure(values: Buffer, value_bytes: int = 4) -> Magnitude:
+    """Return the magnitude of contiguous float32, or of float64. Cost: one pass over them."""
+    if value_bytes != _FLOAT32_BYTES:
+        return _measure_wide(values)
     return Magnitude(*_measurer()(values))
+
+
+def _measure_wide(values: Buffer) -> Magnitude:
+    numbers = memoryview(values).cast("B").cast("d").tolist()
+    squares = sum(number * number for number in numbers)  # infinite where it is too large
+    return Magnitude(max(map(abs, numbers), default=0.0), squares)
 
 
 @cache
@@ -118,10 +126,10 @@ class Sizes:
         self._found: dict[int, Magnitude] = defaultdict(Magnitude)
         self._numel: dict[int, int] = defaultdict(int)
 
-    def add(self, view: int, values: Buffer) -> None:
-        """Take in a chunk of float32 of the view with this number."""
-        self._found[view] += measure(values)
-        self._numel[view] += memoryview(values).nbytes // _FLOAT32_BYTES
+    def add(self, view: int, values: Buffer, value_bytes: int = 4) -> None:
+        """Take in a chunk, of numbers of so many bytes, of the view with this number."""
+        self._found[view] += measure(values, value_bytes)
+        self._numel[view] += memoryview(values).nbytes // value_bytes
 
     def refusal(self, own: Sizes, weights: Scale) -> str:
         """Return why these are refused beside those that this node sends; empty: they are not.

@@ -58,7 +58,8 @@ def begin(
             if snapshots.unfit and wants_another:
                 raise SnapshotUnfit(snapshots.unfit)
         surroundings = Surroundings(configure, state, strategy)
-        segment.format(2 * strategy.payload_numel(), limits.SLOTS_PER_WORKER)
+        words = strategy.x.element_size() // 4  # a segment counts in float32
+        segment.format(2 * words * strategy.payload_numel(), limits.SLOTS_PER_WORKER)
         n_shards = state.task.shards_per_epoch if n_shards is None else n_shards
         channel.send(_ready(state, strategy, segment, threads=threads, n_shards=n_shards))
         _tell_of_batches(state, strategy, channel)
@@ -101,4 +102,5 @@ def _ready(
         n_shards=n_shards,
         round_steps=strategy.round_steps(),
         log_round=strategy.log_round(),
+        value_bytes=8 if strategy.x.dtype == torch.float64 else 4,
     )

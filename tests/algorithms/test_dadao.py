@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import random
 from functools import cache
 
 import numpy as np
@@ -9,12 +10,13 @@ import pytest
 import torch
 
 from swarmnode.errors import ConfigError
-from swarmnode.strategies.base import TaskFacts
+from swarmnode.strategies.base import Context, Exchange, Meta, Offer, Received, TaskFacts
 from swarmnode.strategies.dadao import Constants, Dadao, exchange_rates, exponential
 from swarmnode.strategies.registry import check_strategy
 from swarmnode.strategies.topology import build_graph
+from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.arena import Arena
-from swarmnode.testing.lab.faults import Faults
+from swarmnode.testing.lab.faults import Faults, Outage
 from swarmnode.testing.lab.tasks import Quadratic
 from tests.algorithms.kit import total
 
@@ -231,3 +233,78 @@ def test_other_tasks_and_other_precision_are_refused():
         check_strategy("dadao", {}, TaskFacts("digits"))
     with pytest.raises(ConfigError, match=r"expected parameters of torch\.float64"):
         Dadao({}, torch.zeros(3))
+
+
+# --- epochs -----------------------------------------------------------------------------------
+
+
+def test_the_optimum_stays_where_it_is_when_a_node_is_lost_and_comes_back():
+    """Its duals are gone; with those of the others kept, all would converge to another point."""
+    task = Quadratic.conditioned(4, 4.0, seed=0)
+    outage = Outage(node=2, begin=30.0, end=50.0)
+    arena = Arena(
+        task, lambda x: Dadao({}, x), graph=build_graph("ring", 4), faults=Faults(outages=(outage,))
+    )
+    arena.run(350)
+    assert arena.measure()["error"] <= 1e-6
+    assert len({node.strategy.epoch for node in arena.nodes}) == 1
+    for name in ("z", "z_tilde"):
+        assert float(total(arena, name).abs().max()) <= 1e-9
+
+
+def test_who_has_seen_other_members_for_a_moment_takes_the_rest_along():
+    """One node sees two members go and come: the others, who did not, begin again with it."""
+    arena = Arena(
+        Quadratic.conditioned(4, 4.0, seed=0), lambda x: Dadao({}, x), graph=build_graph("ring", 4)
+    )
+    arena.run(30)
+    one = arena.nodes[1]
+    one.strategy.on_membership(arena.ids[:3])
+    one.strategy.on_membership(arena.ids)
+    arena.run(30)
+    (epoch,) = {node.strategy.epoch for node in arena.nodes}
+    assert 2 < epoch <= 2 + 4  # each node has gone one further the first time
+    for name in ("z", "z_tilde"):
+        assert float(total(arena, name).abs().max()) <= 1e-9
+    arena.run(300)
+    assert arena.measure()["error"] <= 1e-6
+
+
+def offer(strategy, epoch):
+    (intent,) = strategy.answers()
+    return Offer(b"\1" * 32, dataclasses.replace(intent, round=epoch), Meta(0, 0, 0.0))
+
+
+def strategy_of(life):
+    strategy = Dadao({}, torch.zeros(3, dtype=torch.float64))
+    members = (bytes(32), b"\1" * 32)
+    layout = Layout.of([("x", (3,), "float64")])
+    facts = TaskFacts("lsq", 0.5, 2.0)
+    strategy.start(Context(bytes(32), 0, random.Random(0), layout, members, facts, life=life))
+    return strategy
+
+
+def test_an_epoch_that_an_earlier_life_may_have_been_in_is_not_gone_over_to():
+    strategy = strategy_of(life=5)
+    assert strategy.epoch == 5
+    assert strategy.accept(offer(strategy, 4)).startswith("round: ")
+    assert strategy.accept(offer(strategy, 7)).startswith("round: ")
+    assert strategy.epoch == 8
+    assert strategy.accept(offer(strategy, 8)) is None
+    assert strategy.accept(offer(strategy, 9)) is None  # made after this life began
+    assert strategy.epoch == 9
+    assert strategy.accept(offer(strategy, 2**62)).startswith("round: ")
+    assert strategy.epoch == 9
+
+
+def test_what_was_exchanged_in_another_epoch_does_not_count():
+    strategy = strategy_of(life=5)
+    (intent,) = strategy.answers()
+    view = torch.ones(3, dtype=torch.float64)
+    meta = Meta(0, 0, 0.0)
+    for round_number, counts in ((4, False), (6, False), (5, True)):
+        got = {b"\1" * 32: Received({"y+z": view.clone()}, meta)}
+        sent = {"y+z": torch.zeros(3, dtype=torch.float64)}
+        posted = dataclasses.replace(intent, round=round_number)
+        strategy.apply(Exchange(posted, meta, sent, got, steps_since=0))
+        assert bool(strategy.buffers()["z"].any()) == counts

@@ -74,7 +74,9 @@ class Rig:
         surroundings = Surroundings(configure, self.state, self.strategy)
         self.segment = Segment.create()
         worker_segment = Segment(os.dup(self.segment.fd))
-        worker_segment.format(2 * self.strategy.payload_numel(), limits.SLOTS_PER_WORKER)
+        words = self.x.element_size() // 4
+        payload_numel = words * self.strategy.payload_numel()
+        worker_segment.format(2 * payload_numel, limits.SLOTS_PER_WORKER)
         self.segment.map()
         self.loop = Loop(
             self.state,
@@ -137,12 +139,11 @@ class Rig:
         return answer
 
     def halves(self, ready):
-        """Return (own views, room for what comes) of a lent slot: float32 [payload_numel]."""
+        """Return (own views, room for what comes) of a lent slot: [payload_numel]."""
         self.segment.check(ready.slot, ready.generation, Owner.DAEMON)
         own, room = self.segment.halves(ready.slot)
-        return torch.frombuffer(own, dtype=torch.float32), torch.frombuffer(
-            room, dtype=torch.float32
-        )
+        own, room = (torch.frombuffer(half, dtype=self.x.dtype) for half in (own, room))
+        return own, room
 
     def apply(self, ready, xid=XID, peer=PEER, present=(), step=0):
         partner = Partner(peer=peer, step=step, tokens=0) if peer is not None else None

@@ -237,7 +237,7 @@ def _a2cid2(settings: dict[str, Any]) -> Said:
 
 def _dadao(settings: dict[str, Any]) -> Said:
     del settings
-    return (_SWARM_CODEC,), 0.0
+    return ("RAW64",), 0.0
 
 
 def _noloco(settings: dict[str, Any]) -> Said:

@@ -39,7 +39,6 @@ from swarmnode.ipc.control import (
 from swarmnode.ipc.segment import StaleSlot
 from swarmnode.tensor.magnitude import UNKNOWN, Scale
 
-_FLOAT32_BYTES = 4
 _WHY_CHARACTERS_MAX = 256  # of wire.records.ShortText
 
 
@@ -52,7 +51,7 @@ class BufferLease:
     """A slot of the worker, as it was at local step ``step``; until it is applied or given back.
 
     Attributes:
-        own: writable bytes of the own views: float32 [intent.numel], in their order.
+        own: writable bytes of the own views: [intent.numel] numbers, in their order.
         room: writable bytes for what comes, of the same size; of a gathering all that there is.
         weights: how large the worker's weights are.
         weight: of the views in a mean; 0: as the intent says.
@@ -261,7 +260,8 @@ class SlotLessor:
         except StaleSlot as error:
             ticket.refuse(f"local: {error}")  # the worker has died since it sent this
             return
-        size, half = (n * _FLOAT32_BYTES for n in (ticket.intent.numel, self._payload_numel))
+        value_bytes = max((view.value_bytes for view in ticket.intent.views), default=4)
+        size, half = (n * value_bytes for n in (ticket.intent.numel, self._payload_numel))
         lease = BufferLease(
             intent=ticket.intent,
             slot=message.slot,

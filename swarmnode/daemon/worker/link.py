@@ -83,7 +83,7 @@ class WorkerLink(Protocol):
         """
 
     def slot_view(self, slot: int, generation: int) -> memoryview:
-        """Return the bytes of a slot that is the daemon's: float32 [2, payload_numel], writable.
+        """Return the bytes of a slot that is the daemon's: [2, payload_numel] numbers, writable.
 
         The memory stays valid, if meaningless, when the worker dies.
 
@@ -132,7 +132,7 @@ class WorkerWire:
         self._stream = stream
         self._segment = segment
         self._inbox = bytearray()
-        self._payload_numel = 0
+        self._payload_numel, self._value_bytes = 0, 4
         self.is_sending = False  # also for ever, if a message was cut off
 
     async def send(self, message: ToWorker) -> None:
@@ -195,13 +195,19 @@ class WorkerWire:
         if isinstance(message, WorkerReady):
             self._segment.map()
             self._payload_numel = message.payload_numel
-            said = (2 * message.payload_numel, message.slots)
+            self._value_bytes = message.value_bytes
+            words = message.value_bytes // 4  # a segment counts in float32
+            said = (2 * words * message.payload_numel, message.slots)
             if said != (self._segment.numel, self._segment.slots):
                 raise SpecMismatch(f"the segment differs from what {message} says")
         elif isinstance(message, PostedIntent):
             if message.numel > self._payload_numel:
                 raise SpecMismatch(
                     f"an intent of {message.numel} numbers, half a slot has {self._payload_numel}"
+                )
+            if any(view.value_bytes != self._value_bytes for view in message.views):
+                raise SpecMismatch(
+                    f"an intent of other numbers than those of {self._value_bytes} bytes in slots"
                 )
         elif isinstance(message, SlotReady):
             self._segment.check(message.slot, message.generation, Owner.DAEMON)

@@ -23,6 +23,7 @@ EXPERIMENTS = {
     "a2cid2-rings": "swarmnode.testing.fidelity.gossip:a2cid2_rings",
     "a2cid2-digits": "swarmnode.testing.fidelity.gossip:a2cid2_digits",
     "vanishing-variance": "swarmnode.testing.fidelity.merging:vanishing_variance",
+    "variance-corrected": "swarmnode.testing.fidelity.strangers:variance_corrected",
     "final-merge": "swarmnode.testing.fidelity.merging:final_merge",
     "noloco-variance": "swarmnode.testing.fidelity.outer:noloco_variance",
     "noloco-boundary": "swarmnode.testing.fidelity.outer:noloco_boundary",

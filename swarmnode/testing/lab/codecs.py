@@ -1,6 +1,7 @@
 """What a payload looks like on the other side, and how many bytes it took.
 
-RAW is every number as it is; all others are the real codecs of :mod:`swarmnode.tensor.codec`.
+RAW is every number as it is, as RAW64 is; all others are the real codecs of
+:mod:`swarmnode.tensor.codec`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def through(codec: str, values: torch.Tensor) -> tuple[torch.Tensor, int]:
         ConfigError: no such codec.
         WorkerError: a value is not finite.
     """
-    if codec == RAW:
+    if codec in (RAW, "RAW64"):
         return values.clone(), values.numel() * values.element_size()
     found = get_codec(codec)
     payload = bytearray(found.payload_bytes(values.numel()))

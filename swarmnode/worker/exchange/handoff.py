@@ -75,7 +75,7 @@ class Handoff:
         self._segment, self._strategy, self._intents = segment, strategy, intents
         self._own, self._room = [], []
         for slot in range(segment.slots):
-            own, room = (torch.frombuffer(h, dtype=torch.float32) for h in segment.halves(slot))
+            own, room = (torch.frombuffer(h, dtype=strategy.x.dtype) for h in segment.halves(slot))
             self._own.append(own)
             self._room.append(room)
         self._free = list(range(segment.slots))

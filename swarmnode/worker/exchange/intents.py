@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+import torch
 
 from swarmnode import limits
 from swarmnode.errors import InvariantViolation
@@ -96,7 +99,8 @@ class PendingIntents:
         place = _place(intent, is_open=is_open)
         old = self._posted.pop(place, None)  # the new one goes to the end
         self._posted[place] = Posted(self._last_number, intent, is_open)
-        self._send(_message(self._last_number, intent, state, is_open=is_open))
+        wide = self._strategy.x.dtype == torch.float64
+        self._send(_message(self._last_number, intent, state, is_open=is_open, wide=wide))
         return old
 
     def _forget_oldest(self) -> None:
@@ -109,7 +113,10 @@ def _place(intent: Intent, *, is_open: bool) -> _Place:
     return intent.kind, intent.tag, intent.fragment, is_open
 
 
-def _message(number: int, intent: Intent, state: TrainState, *, is_open: bool) -> PostedIntent:
+def _message(
+    number: int, intent: Intent, state: TrainState, *, is_open: bool, wide: bool
+) -> PostedIntent:
+    value_bytes: Literal[4, 8] = 8 if wide else 4
     return PostedIntent(
         number=number,
         kind=intent.kind.value,
@@ -118,7 +125,8 @@ def _message(number: int, intent: Intent, state: TrainState, *, is_open: bool) -
         round=intent.round,
         selector=intent.selector.value,
         views=tuple(
-            ViewShape(view.name, view.codec, view.numel, view.is_scaled) for view in intent.views
+            ViewShape(view.name, view.codec, view.numel, view.is_scaled, value_bytes)
+            for view in intent.views
         ),
         group_size_max=intent.group_size_max,
         round_skew_max=intent.round_skew_max,

@@ -1,4 +1,4 @@
-"""The flat arena: every trained parameter is a view of one float32 vector.
+"""The flat arena: every trained parameter is a view of one vector, of float32 or float64.
 
 A strategy does its vector math on :attr:`Arena.flat`, and the model sees it at once. Tied
 parameters appear once. What is not trained stays outside: frozen parameters (each node
@@ -12,15 +12,17 @@ import torch
 from swarmnode.errors import ConfigError
 from swarmnode.tensor.layout import Layout
 
+_DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+
 
 class Arena:
-    """Owns: ``flat``, float32 [numel], where ``model``'s trained parameters are, ``trained``."""
+    """Owns: ``flat``, [numel], where ``model``'s trained parameters are, ``trained``."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         """Move the parameters of ``model`` into one storage on the device where they are.
 
         Raises:
-            ConfigError: nothing to train, or a parameter that is not float32.
+            ConfigError: nothing to train, or parameters that are not all float32 or all float64.
         """
         trained = {
             name: parameter
@@ -29,19 +31,21 @@ class Arena:
         }
         if not trained:
             raise ConfigError("the task's model has no parameter that requires a gradient")
+        dtype = next(iter(trained.values())).dtype
         for name, parameter in trained.items():
-            if parameter.dtype != torch.float32:
+            if parameter.dtype != dtype or dtype not in _DTYPES:
                 raise ConfigError(
                     f"parameter {name}: expected float32, got {parameter.dtype}; build the model "
-                    "in float32, autocast lowers the precision of the computation"
+                    "in float32, autocast lowers the precision of the computation; or all of it in"
+                    " float64, for a convex task"
                 )
         self.layout = Layout.of(
-            (name, parameter.shape, "float32") for name, parameter in trained.items()
+            (name, parameter.shape, _DTYPES[dtype]) for name, parameter in trained.items()
         )
         self.names = tuple(trained)
         self.trained = tuple(trained.values())
         device = next(iter(trained.values())).device
-        self.flat = torch.empty(self.layout.numel, dtype=torch.float32, device=device)
+        self.flat = torch.empty(self.layout.numel, dtype=dtype, device=device)
         for parameter, offset in zip(trained.values(), self.layout.offsets, strict=True):
             view = self.flat[offset : offset + parameter.numel()].view(parameter.shape)
             view.copy_(parameter.data)
@@ -49,7 +53,7 @@ class Arena:
 
     @property
     def numel(self) -> int:
-        """The number of float32 numbers in the arena."""
+        """How many numbers are in the arena."""
         return self.flat.numel()
 
     def views_of(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:

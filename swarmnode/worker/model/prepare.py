@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import TYPE_CHECKING
+
+import torch
 
 from swarmnode.errors import SpecMismatch
 from swarmnode.ipc.control import Configure, Members
@@ -15,6 +18,8 @@ from swarmnode.worker.model.state import TrainState, build_state, build_task
 
 if TYPE_CHECKING:
     from swarmnode.strategies.topology import Graph
+
+_MS_PER_S = 1000
 
 
 def prepare_state(configure: Configure) -> TrainState:
@@ -57,7 +62,12 @@ def prepare_strategy(configure: Configure, state: TrainState) -> Strategy:
     """
     name, settings = configure.strategy, configure.strategy_settings
     check_strategy(name, settings, facts_of(state.task))
-    return build_strategy(name, settings, state.arena.flat)
+    strategy = build_strategy(name, settings, state.arena.flat)
+    if strategy.x.dtype != torch.float32:
+        from swarmnode.strategies.fit import check_width  # such models are rare
+
+        check_width(name, strategy.meeting(strategy.config), strategy.x.element_size())
+    return strategy
 
 
 def facts_of(task: Task) -> TaskFacts:
@@ -79,9 +89,12 @@ class Surroundings:
         self._self_id = configure.self_id
         self._rng = random.Random(f"{configure.shard_seed}/{state.step}/strategy")
         self._layout = state.arena.layout
+        self._task = state.task
         self._facts = facts_of(state.task)
+        self._life = int(_MS_PER_S * time.time())
         self._probe = state.evaluate_at
         self._members: tuple[bytes, ...] = (self._self_id,)
+        self._task.placed(0, 1)
         strategy.start(self._context())
 
     def take(self, message: Members) -> None:
@@ -89,6 +102,7 @@ class Surroundings:
         if message.members == self._members:
             return
         self._members = message.members
+        self._task.placed(self._members.index(self._self_id), len(self._members))
         if self._topology:
             self._strategy.start(self._context())
         else:
@@ -104,6 +118,7 @@ class Surroundings:
             facts=self._facts,
             topology=self._graph(),
             probe=self._probe,
+            life=self._life,
         )
 
     def _graph(self) -> Graph | None:

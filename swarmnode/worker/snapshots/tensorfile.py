@@ -16,7 +16,7 @@ import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -59,9 +59,9 @@ class HostCopy:
     data: memoryview  # as in the file
     events: tuple[torch.cuda.Event, ...]  # copies from a GPU that may be under way
 
-    def floats(self, begin: int, end: int) -> npt.NDArray[np.float32]:
+    def floats(self, begin: int, end: int, dtype: str) -> npt.NDArray[np.floating[Any]]:
         """Return bytes of the data as what they are, or as if they were."""
-        return np.frombuffer(self.data[begin:end], np.float32)
+        return np.frombuffer(self.data[begin:end], np.float64 if dtype == "F64" else np.float32)
 
     def wait(self) -> None:
         """Return when all is copied."""
@@ -108,7 +108,8 @@ def write_copy(path: Path, copy: HostCopy, about: About, finite: Collection[str]
 
     Args:
         about: its hashes are replaced by those of the tensors.
-        finite: names of float32 tensors that are not worth keeping with a NaN or an infinity.
+        finite: names of tensors that are not worth keeping with a NaN or an infinity: all of
+            float32, or all of float64.
 
     Raises:
         StorageFull: no space is left; ``path`` is as it was.
@@ -182,10 +183,11 @@ def _check_finite(copy: HostCopy, names: Collection[str], step: int) -> None:
     if not checked:
         return
     with np.errstate(all="ignore"):  # what lies between them may be anything
-        if np.isfinite(copy.floats(checked[0].begin, checked[-1].end).sum()):
+        dtype = checked[0].dtype
+        if np.isfinite(copy.floats(checked[0].begin, checked[-1].end, dtype).sum()):
             return
     for entry in checked:
-        if not np.isfinite(copy.floats(entry.begin, entry.end)).all():
+        if not np.isfinite(copy.floats(entry.begin, entry.end, entry.dtype)).all():
             raise StorageError(
                 f"tensor {entry.name} at step {step} is not finite: not worth keeping"
             )

@@ -65,7 +65,7 @@ def describe_state(
     # Of the strategy's vectors, each as large as the model, nothing is computed here.
     shape_only = torch.empty_like(state.arena.flat, device="meta")
     built = build_strategy(strategy, settings, shape_only)
-    check_fit(type(built), built.config, codec, graph, members)
+    check_fit(type(built), built.config, codec, graph, members, shape_only.element_size())
     return {
         "task": task.name,
         "version": task.version,

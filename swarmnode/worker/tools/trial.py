@@ -71,7 +71,7 @@ def try_steps(configure: Configure, *, steps_s: float) -> dict[str, Any]:
     held = state_bytes(state, strategy)
     # A snapshot copies all of it but the gradients; slots have two halves.
     copied = held - state.arena.flat.nbytes
-    segment = _SEGMENT_SLOTS * 2 * strategy.payload_numel() * 4
+    segment = _SEGMENT_SLOTS * 2 * strategy.payload_numel() * strategy.x.element_size()
     is_cuda = state.device.torch_device.type == "cuda"
     gpu_bytes = torch.cuda.max_memory_reserved() + limits.GPU_CONTEXT_BYTES if is_cuda else 0
     return {

@@ -48,7 +48,7 @@ class Clocks:
         self.t = 0.0
         self.rings = 0
         self._until_ring = rng.expovariate(1.0)  # in units of clock_rate() times time
-        self._step_s = 0.0
+        self._step_s = self._whole_rest_s = 0.0
         self._rest_begin_s = self._rest_end_s = 0.0
 
     def begin_step(self) -> float:
@@ -61,8 +61,16 @@ class Clocks:
         self._advance(1.0)
         pace = self._strategy.pace()
         self._step_s = seconds
+        self._whole_rest_s = seconds * (1 / pace - 1)
         self._rest_begin_s = self._now()
-        self._rest_end_s = self._rest_begin_s + seconds * (1 / pace - 1)
+        self._rest_end_s = self._rest_begin_s + self._whole_rest_s
+
+    def current(self) -> float:
+        """Return t, and while the node rests a part of the unit until the next step."""
+        rest_s = self.rest_s()
+        if not self._whole_rest_s:
+            return self.t
+        return self.t + 1 - min(1.0, rest_s / self._whole_rest_s)
 
     def rest_s(self) -> float:
         """Return how long to wait before the next step; 0: none. The clock goes on meanwhile."""
@@ -78,7 +86,9 @@ class Clocks:
         """Return how long there is nothing to do but to listen: until a step or a ring."""
         rest_s = min(self.rest_s(), limits.WORKER_IDLE_POLL_S)
         rate = self._strategy.clock_rate()
-        return min(rest_s, self._until_ring / rate * self._step_s) if rate else rest_s
+        if not rate or self.rings >= CLOCK_RINGS_MAX:  # a message wakes it before another ring
+            return rest_s
+        return min(rest_s, self._until_ring / rate * self._step_s)
 
     def _advance(self, duration: float) -> None:
         """Let the clock ring as often as it does within ``duration``, in steps at full speed."""

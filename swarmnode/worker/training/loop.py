@@ -220,8 +220,15 @@ class Loop:
 
     def merge_due(self) -> None:
         """Merge the exchanges that have committed, as far as their time has come."""
+        self.flow()
         for applied in self.handoff.apply_due(self.state.step, at_once=self.is_resting):
             self.channel.send(applied)
+
+    def flow(self) -> float:
+        """Bring the strategy to this moment; return t."""
+        t = self.clocks.current()
+        self.strategy.flow(t)
+        return t
 
     def keep_books(self) -> None:
         """Save and report as far as that is due."""
@@ -245,7 +252,7 @@ class Loop:
         """Do what the daemon asks, between two steps."""
         match message:
             case TakeView():
-                now = Meta(self.state.step, self.state.tokens, self.clocks.t)
+                now = Meta(self.state.step, self.state.tokens, self.flow())
                 self.channel.send(self.handoff.lend(message, now))
             case Drop():
                 self.intents.drop(message.number, message.why)

@@ -46,6 +46,7 @@ CASES = (
     Case("streaming", {"every": 64, "meet": "pair"}, exchanged(8)),
     Case("streaming", {"every": 64, "meet": "group"}, exchanged(8)),
     Case("noloco", {"every": 64}, exchanged(4)),
+    Case("pair-average", {"every": 64, "merge": "variance-corrected"}, exchanged(8)),
     Case("a2cid2", {"rate": 0.05}, exchanged(8)),
     Case("diloco", {"every": 250}, exchanged(3), task={"batch": 256, "lr": 0.002}),
     Case("sparse", {"every": 250, "kept": 256}, exchanged(3), task={"batch": 256, "lr": 0.002}),

@@ -31,7 +31,8 @@ def fit(
     name: str, codec: str = "Q8B64", topology: str = "", members: int = 0, **settings: Any
 ) -> None:
     strategy = find_strategy(name)
-    check_fit(strategy, strategy.parse(settings), codec, topology, members)
+    value_bytes = 8 if name == "dadao" else 4
+    check_fit(strategy, strategy.parse(settings), codec, topology, members, value_bytes)
 
 
 # --- who is there -----------------------------------------------------------------------------
@@ -71,7 +72,7 @@ def test_fine_codecs_suit_all(name: str, codec: str) -> None:
     fit(name, codec)
 
 
-@pytest.mark.parametrize("name", ["pair-average", "a2cid2", "noloco", "dadao"])
+@pytest.mark.parametrize("name", ["pair-average", "a2cid2", "noloco"])
 @pytest.mark.parametrize("codec", ["E3M0", "Q4B64"])
 def test_whole_weights_want_a_fine_codec(name: str, codec: str) -> None:
     with pytest.raises(ConfigError, match=rf"--codec {codec}: its error is too large .* {name} se"):
@@ -176,6 +177,34 @@ def test_neither_a_name_nor_a_file(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="cannot read"):
         read_topology(str(tmp_path / "bytes"))
+
+
+# --- models of float64 --------------------------------------------------------------------------
+
+
+def fit_wide(name: str, codec: str, **settings: Any) -> None:
+    strategy = find_strategy(name)
+    check_fit(strategy, strategy.parse(settings), codec, "", value_bytes=8)
+
+
+def test_models_of_float64_take_their_own_codec_and_no_other_model_does() -> None:
+    fit_wide("dadao", "Q8B64")  # its own is RAW64
+    for name in ("pair-average", "a2cid2", "noloco"):
+        fit_wide(name, "RAW64")
+        with pytest.raises(ConfigError, match=r"codec of float64, as the model is.*choose RAW64"):
+            fit_wide(name, "RAW32")
+        with pytest.raises(ConfigError, match=r"codec of float32, as the model is.*choose Q8B64"):
+            fit(name, "RAW64")
+    with pytest.raises(ConfigError, match="expected a model of float32, as it sends E3M0"):
+        fit_wide("streaming", "RAW64")
+    with pytest.raises(ConfigError, match="expected a model of float64, as it sends RAW64"):
+        check_fit(find_strategy("dadao"), None, "Q8B64", "")
+
+
+@pytest.mark.parametrize("name", ["diloco", "sparse"])
+def test_models_of_float64_meet_in_pairs(name: str) -> None:
+    with pytest.raises(ConfigError, match="expected a model of float32, since its nodes meet all"):
+        fit_wide(name, "RAW64")
 
 
 # --- what `trust` says of it --------------------------------------------------------------------

@@ -71,6 +71,34 @@ def test_a_quarter_of_the_pace_rests_three_steps_for_each_and_rings_meanwhile():
     assert rig.rings == pytest.approx(1000, abs=100), "the clock goes on at full speed"
 
 
+def test_while_a_node_rests_time_goes_on_to_its_next_step():
+    rig = Rig(rate=0.5, pace=0.25)
+    assert rig.clocks.current() == 0.0
+    rig.step(0.1)
+    seen = [rig.clocks.current()]
+    for _ in range(4):
+        rig.now_s += 0.1
+        seen.append(rig.clocks.current())
+    assert seen == pytest.approx([1.0, 4 / 3, 5 / 3, 2.0, 2.0])
+    assert rig.clocks.begin_step() == 2.0
+
+
+def test_it_does_not_wake_for_rings_that_would_not_count():
+    rig = Rig(rate=5.0, pace=0.01)
+    rig.step(0.001)
+    rig.now_s += 0.05
+    assert rig.clocks.rest_s() == pytest.approx(0.049)
+    assert rig.clocks.rings == CLOCK_RINGS_MAX
+    assert rig.clocks.nap_s() == pytest.approx(min(0.049, limits.WORKER_IDLE_POLL_S))
+
+
+def test_at_full_speed_time_stands_still_between_steps():
+    rig = Rig(rate=0.5)
+    rig.step(0.1)
+    rig.now_s += 1.0
+    assert rig.clocks.current() == 1.0
+
+
 def test_a_rest_that_was_slept_through_counts_once():
     rig = Rig(rate=0.2, pace=0.5)
     for _ in range(2000):

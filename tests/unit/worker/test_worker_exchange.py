@@ -32,6 +32,7 @@ from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.one_byte import OneByte
 from swarmnode.strategies.sparse import Sparse
 from swarmnode.strategies.streaming import Streaming
+from swarmnode.tasks.least_squares import LeastSquares
 from swarmnode.tensor.codec import get_codec
 from swarmnode.worker.training.clocks import CLOCK_RINGS_MAX
 from tests.kits.worker_kit import DIM, ME, PEER, THIRD, XID, Rig
@@ -150,6 +151,35 @@ def test_apply_adds_half_of_the_difference_to_the_parameters_as_they_are_now(mak
     rig.apply(ready)
     assert torch.equal(rig.x, before + difference / 2)
     assert rig.received(Applied) == [Applied(xid=XID, step=3, staleness_steps=1)]
+
+
+def test_a_stranger_s_model_is_merged_by_the_rule_of_the_settings(make_rig):
+    dim = 1024
+    rig = make_rig(settings={"every": 2, "merge": "variance-corrected"}, dim=dim)
+    rig.x.copy_(torch.randn(dim, generator=torch.Generator().manual_seed(1)))
+    rig.step(2)
+    ready = rig.ask(rig.intent())
+    own, room = rig.halves(ready)
+    room.copy_(torch.randn(dim, generator=torch.Generator().manual_seed(2)))
+    before, target = rig.x.clone(), (own.var() + room.var()) / 2
+    rig.apply(ready)
+    assert float(rig.x.var()) == pytest.approx(float(target), rel=0.01)
+    assert float(rig.x @ before) > 0.4 * float(before @ before)
+
+
+def test_numbers_of_float64_go_through_a_slot_as_they_are(make_rig):
+    rig = make_rig(task_type=LeastSquares, settings={"every": 1})
+    assert rig.x.dtype == torch.float64
+    rig.step()
+    intent = rig.intent()
+    assert [view.value_bytes for view in intent.views] == [8]
+    ready = rig.ask(intent)
+    own, room = rig.halves(ready)
+    assert torch.equal(own, rig.x)
+    room.copy_(own + 1e-13)
+    before = rig.x.clone()
+    rig.apply(ready)
+    torch.testing.assert_close(rig.x - before, torch.full_like(before, 5e-14), rtol=0.01, atol=0)
 
 
 def test_the_next_intent_of_the_same_takes_the_place_of_one_that_no_peer_came_for(noted):

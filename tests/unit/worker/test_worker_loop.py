@@ -189,11 +189,23 @@ def test_the_arena_is_the_model(rig):
     assert model[1].bias.eq(2.0).all()
 
 
+def test_a_model_of_float64_is_an_arena_of_float64():
+    arena = Arena(torch.nn.Linear(2, 2, dtype=torch.float64))
+    assert arena.flat.dtype == torch.float64
+    assert {spec.dtype for spec in arena.layout.specs} == {"float64"}
+
+
 def test_a_model_that_cannot_be_averaged_is_refused():
+    half = torch.nn.Linear(2, 2, dtype=torch.bfloat16)
+    mixed = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, dtype=torch.float64))
     with pytest.raises(
-        ConfigError, match=r"parameter weight: expected float32, got torch\.float64"
+        ConfigError, match=r"parameter weight: expected float32, got torch\.bfloat16"
     ):
-        Arena(torch.nn.Linear(2, 2, dtype=torch.float64))
+        Arena(half)
+    with pytest.raises(
+        ConfigError, match=r"parameter 1\.weight: expected float32, got torch\.float64"
+    ):
+        Arena(mixed)
     with pytest.raises(ConfigError, match="no parameter that requires a gradient"):
         Arena(torch.nn.ReLU())
 

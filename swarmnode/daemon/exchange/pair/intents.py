@@ -51,6 +51,11 @@ class Piece:
         """What it takes on the wire."""
         return self.codec.payload_bytes(self.end - self.begin)
 
+    @property
+    def value_bytes(self) -> int:
+        """Of each number in the slot."""
+        return self.codec.value_bytes
+
 
 def view_codec(view: ViewShape, usual: Codec) -> Codec:
     """Return the codec of a view. Raises ConfigError: there is none of this name."""
@@ -62,7 +67,8 @@ def pair_codecs(intent: PostedIntent, usual: Codec) -> tuple[Codec, ...]:
 
     Raises:
         ConfigError: there is none of this name, or it needs error feedback: what its payload
-            leaves out would have to reach the same partner with the next one.
+            leaves out would have to reach the same partner with the next one; or it is of
+            numbers of another width than the model's.
     """
     codecs = tuple(view_codec(view, usual) for view in intent.views)
     for codec in codecs:
@@ -70,6 +76,12 @@ def pair_codecs(intent: PostedIntent, usual: Codec) -> tuple[Codec, ...]:
             raise ConfigError(
                 f"codec {codec.name} does not stand alone, so random partners cannot use it:"
                 " choose RAW32, BF16, Q8B64, Q4B64 or E3M0"
+            )
+    for view, codec in zip(intent.views, codecs, strict=True):
+        if codec.value_bytes != view.value_bytes:
+            raise ConfigError(
+                f"expected a codec of float{8 * view.value_bytes}, as the model is, got"
+                f" {codec.name}, which is of float{8 * codec.value_bytes}"
             )
     return codecs
 

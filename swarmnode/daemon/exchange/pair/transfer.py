@@ -40,7 +40,7 @@ from swarmnode.wire.exchange import gossip as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import ResetCode
 
-FLOAT32_BYTES = 4
+_FORMATS = {4: "f", 8: "d"}  # of a number of so many bytes, as memoryview has it
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Transfer:
         return self._sent == self._decoded == len(self._pieces)
 
     def lend(self, own: memoryview, room: memoryview, weights: Scale = UNKNOWN) -> None:
-        """Begin: writable bytes of the own views, float32 [numel], and as many for the partner's.
+        """Begin: writable bytes of the own views, [numel] numbers, and as many for the partner's.
 
         They are ours until the exchange ends. ``weights``: how large those of the model are.
         """
@@ -109,7 +109,7 @@ class Transfer:
             return None
         piece = self._pieces[index]
         payload, values = self._payload[: piece.payload_bytes], _values(self._own, piece)
-        exact = _sample(values) if index == 0 else []
+        exact = _sample(values, piece.value_bytes) if index == 0 else []
         t0 = time.perf_counter()
         piece.codec.encode(values, payload)
         t1 = time.perf_counter()
@@ -117,10 +117,10 @@ class Transfer:
         self.times.encode_s += t1 - t0
         self.times.requantize_s += time.perf_counter() - t1
         if index == 0:
-            lost = math.dist(exact, _sample(values))
+            lost = math.dist(exact, _sample(values, piece.value_bytes))
             self.encode_error_ratio = _ratio(lost, math.hypot(*exact))
         if piece.is_scaled:
-            self._own_sizes.add(piece.view, values)
+            self._own_sizes.add(piece.view, values, piece.value_bytes)
         self._encoded = index + 1
         return index, payload
 
@@ -149,7 +149,7 @@ class Transfer:
         piece.codec.decode(payload, values)
         self.times.decode_s += time.perf_counter() - t0
         if piece.is_scaled:
-            self._their_sizes.add(piece.view, values)
+            self._their_sizes.add(piece.view, values, piece.value_bytes)
         self._decoded += 1
         self.received_bytes += len(payload)
 
@@ -159,7 +159,8 @@ class Transfer:
 
     def measure(self) -> None:
         """See how far the two vectors are apart, once both are here."""
-        own, theirs = _sample(self._own), _sample(self._room)
+        value_bytes = self._pieces[0].value_bytes  # the same for all
+        own, theirs = _sample(self._own, value_bytes), _sample(self._room, value_bytes)
         total = [a + b for a, b in zip(own, theirs, strict=True)]
         self.distance_ratio = _ratio(math.dist(own, theirs), math.hypot(*total))
 
@@ -171,7 +172,7 @@ class Transfer:
 
 
 def _values(half: memoryview, piece: Piece) -> memoryview:
-    return half[piece.begin * FLOAT32_BYTES : piece.end * FLOAT32_BYTES]
+    return half[piece.begin * piece.value_bytes : piece.end * piece.value_bytes]
 
 
 @dataclass
@@ -209,9 +210,9 @@ class ExchangeTotals:
         self.distance_ratio = transfer.distance_ratio
 
 
-def _sample(values: memoryview) -> list[float]:
-    """Return some of the float32 values in these bytes, evenly spread, always the same ones."""
-    floats = values.cast("B").cast("f")
+def _sample(values: memoryview, value_bytes: int) -> list[float]:
+    """Return some of the values in these bytes, evenly spread, always the same ones."""
+    floats = values.cast("B").cast(_FORMATS[value_bytes])
     return list(map(float, floats[:: max(1, len(floats) // limits.TRANSFER_SAMPLE_ELEMS)]))
 
 
