@@ -211,8 +211,7 @@ class Streaming(InLineage, Strategy):
         return self._base_version[:_DIGEST_BYTES] + self._version
 
     def _intent(self, fragment: int, round_number: int) -> Intent:
-        c = self.config
-        numel = self.fragments[fragment].numel
+        c, numel = self.config, self.fragments[fragment].numel
         delta = View("delta", c.delta_codec, 0, numel)
         phi = View("phi", c.weights_codec, 0, numel)
         return Intent(

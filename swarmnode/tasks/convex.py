@@ -211,8 +211,9 @@ class Convex(Task):
     def loss(self, model: torch.nn.Module, batch: LabelledRows) -> torch.Tensor:
         rows, labels = batch
         (x,) = model.parameters()
-        found = self.losses(model(rows).squeeze(-1), labels).mean()
-        return found + self.config.ridge / 2 * x.square().sum()
+        found: torch.Tensor = self.losses(model(rows).squeeze(-1), labels).mean()
+        ridge: torch.Tensor = self.config.ridge / 2 * x.square().sum()
+        return found + ridge
 
     def evaluate(self, model: torch.nn.Module) -> float:
         x = next(model.parameters()).detach().cpu().flatten()

@@ -30,4 +30,6 @@ class LeastSquares(Convex):
     def find_optimum(self) -> torch.Tensor:
         rows, labels = (each.flatten(0, 1) for each in self.parts)
         ridge = self.config.ridge * torch.eye(rows.shape[1], dtype=rows.dtype)
-        return torch.linalg.solve(rows.mT @ rows / len(rows) + ridge, rows.mT @ labels / len(rows))
+        hessian = rows.mT @ rows / len(rows) + ridge
+        found: torch.Tensor = torch.linalg.solve(hessian, rows.mT @ labels / len(rows))
+        return found

@@ -36,11 +36,11 @@ class Logistic(Convex):
         return (torch.sigmoid(scores) > drawn).to(scores.dtype)
 
     def check_labels(self, labels: torch.Tensor) -> None:
-        found = labels.unique()
-        if not set(found.tolist()) <= {0.0, 1.0}:
+        found = sorted(set(labels.tolist()))
+        if not set(found) <= {0.0, 1.0}:
             raise DataError(
                 "data_dir: expected labels 0 and 1 in the last column, got"
-                f" {', '.join(f'{value:g}' for value in found[:8].tolist())}"
+                f" {', '.join(f'{value:g}' for value in found[:8])}"
             )
 
     def losses(self, scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

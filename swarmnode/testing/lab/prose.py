@@ -103,7 +103,7 @@ def _losses(x: torch.Tensor, windows: torch.Tensor) -> torch.Tensor:
     """Return the loss of each model of x [k, numel] on its windows [k, n, context + 1]: [k]."""
     k, n = windows.shape[:2]
     sizes = [math.prod(shape) for shape in _SHAPES.values()]
-    parts = zip(x.split(sizes, 1), _SHAPES.values(), strict=True)
+    parts = zip(torch.split(x, sizes, 1), _SHAPES.values(), strict=True)
     embedding, weight, bias, weight_out, bias_out = (part.view(k, *shape) for part, shape in parts)
     rows = windows[:, :, :_CONTEXT] + _BYTES * torch.arange(k)[:, None, None]
     known = functional.embedding(rows, embedding.reshape(-1, _EMBEDDING)).view(k, n, -1)

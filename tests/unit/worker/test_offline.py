@@ -48,8 +48,8 @@ def test_describe_says_what_a_manifest_needs(run):
     assert len(facts["layout_hash"]) == len(facts["data_hash"]) == 64
     assert facts["config"] == SMALL_LM | {"lr": 0.006}
     assert (facts["strategy"], facts["strategy_version"]) == ("streaming", 1)
-    assert facts["strategy_settings"]["every"] == 32
-    assert (facts["topology"], facts["codecs"]) == ("", ["E3M0", "Q8B64"])
+    assert facts["strategy_settings"]["every"] == 20
+    assert (facts["topology"], facts["codecs"]) == ("", ["E3M0"])
     assert facts["exchange_every_steps"] == 16
     assert run("describe", "--task", "bytes-lm", "--config", config) == [facts]
 
@@ -122,7 +122,13 @@ def test_an_export_is_the_same_model(run, snapshots, tmp_path):
         ),
         (["describe", "--task", "synthetic", "--strategy", "nope"], 12, "config", "among a2cid2"),
         (
-            ["describe", "--task", "synthetic", "--strategy-settings", '{"gamma": 1.6}'],
+            [
+                "describe",
+                "--task",
+                "synthetic",
+                "--strategy-settings",
+                '{"meet": "pair", "gamma": 1.6}',
+            ],
             12,
             "config",
             "expected gamma below 1.5, where outer steps with momentum 0.5",

@@ -26,7 +26,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import trio
 
@@ -40,7 +40,11 @@ from swarmnode.wire.exchange import gossip as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import ResetCode
 
-_FORMATS = {4: "f", 8: "d"}  # of a number of so many bytes, as memoryview has it
+# Of a number of so many bytes, as memoryview has it.
+_FORMATS: dict[int, Literal["f", "d"]] = {4: "f", 8: "d"}
+    4: "f",
+    8: "d",
+}  # of a number of so many bytes, as memoryview has it
 
 
 @dataclass
