@@ -42,9 +42,6 @@ from swarmnode.wire.session import ResetCode
 
 # Of a number of so many bytes, as memoryview has it.
 _FORMATS: dict[int, Literal["f", "d"]] = {4: "f", 8: "d"}
-    4: "f",
-    8: "d",
-}  # of a number of so many bytes, as memoryview has it
 
 
 @dataclass
