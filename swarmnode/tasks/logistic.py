@@ -36,7 +36,7 @@ class Logistic(Convex):
         return (torch.sigmoid(scores) > drawn).to(scores.dtype)
 
     def check_labels(self, labels: torch.Tensor) -> None:
-        found = sorted(set(labels.tolist()))
+        found = sorted(set(labels.flatten().tolist()))
         if not set(found) <= {0.0, 1.0}:
             raise DataError(
                 "data_dir: expected labels 0 and 1 in the last column, got"

@@ -18,7 +18,8 @@ from swarmnode.testing.lab.tasks import Sgd
 
 LAYOUT = Layout.of([("w", (64, 64), "float32"), ("b", (64,), "float32"), ("s", (), "float32")])
 CORRECTED = {"merge": "variance-corrected"}
-WHOLE = {"every": 1, "fragments": 1, "overlap": 0, "local_share": 0.0, "reference": False}
+WHOLE = {"meet": "pair", "every": 1, "fragments": 1, "overlap": 0, "local_share": 0.0}
+WHOLE |= {"reference": False, "nesterov": False}
 
 
 def two(seed=0):
@@ -87,7 +88,9 @@ def test_parts_of_tensors_lie_in_a_fragment_as_it_gathers_them():
 def test_streaming_takes_it_for_pairs_without_a_reference_only(more):
     with pytest.raises(ConfigError, match="expected reference false and meet pair with merge"):
         check_strategy("streaming", {**CORRECTED, **more}, TaskFacts("digits"))
-    check_strategy("streaming", {**CORRECTED, "reference": False}, TaskFacts("digits"))
+    check_strategy(
+        "streaming", {**CORRECTED, "meet": "pair", "reference": False}, TaskFacts("digits")
+    )
 
 
 def test_other_rules_are_named():

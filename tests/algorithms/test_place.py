@@ -78,7 +78,7 @@ def test_vectors_that_would_ruin_the_model_are_refused(node, phi, b):
 
 def test_a_refused_peer_is_followed_by_another(node):
     (intent,) = node.answers()
-    (mean,) = node.means_due(is_due=True)
+    (mean,) = node.means_due(StepInfo(32, 32.0, 1.0, 0.1))
     node.on_abort(mean, "no other member came")
     for _ in range(3):
         (again,) = node.after_step(StepInfo(1, 1.0, 1.0, 0.1))

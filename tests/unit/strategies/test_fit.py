@@ -196,7 +196,7 @@ def test_models_of_float64_take_their_own_codec_and_no_other_model_does() -> Non
         with pytest.raises(ConfigError, match=r"codec of float32, as the model is.*choose Q8B64"):
             fit(name, "RAW64")
     with pytest.raises(ConfigError, match="expected a model of float32, as it sends E3M0"):
-        fit_wide("streaming", "RAW64")
+        fit_wide("streaming", "RAW64", meet="pair")
     with pytest.raises(ConfigError, match="expected a model of float64, as it sends RAW64"):
         check_fit(find_strategy("dadao"), None, "Q8B64", "")
 

@@ -27,9 +27,12 @@ from swarmnode.tensor.layout import Layout
 
 def nodes(n, numel=257, scale=1.0):
     generator = torch.Generator().manual_seed(7)
-    return [
+    made = [
         PairAverage({"every": 4}, scale * torch.randn(numel, generator=generator)) for _ in range(n)
     ]
+    for strategy in made:
+        strategy.start(context(IDS[:1], numel=numel))
+    return made
 
 
 def due(strategy, step):
@@ -223,7 +226,10 @@ def test_dadao_begins_with_its_duals_anew_when_members_change(topology):
     meta = Meta(0, 0, 0.0)
     assert strategy.accept(Offer(IDS[1], new, meta)) is None
     assert strategy.accept(Offer(IDS[1], old, meta)) == "base: it knows of other members"
-    assert strategy.accept(Offer(IDS[1], replace(new, round=9), meta)) is None
+    later = Offer(IDS[1], replace(new, round=9), meta)
+    assert strategy.accept(later) == "round: it was not there, so that epoch 10 begins"
+    assert strategy.accept(later) == "round: expected epoch 10, got 9"
+    assert strategy.accept(Offer(IDS[1], replace(new, round=12), meta)) is None, "it goes over"
 
 
 def test_dadao_alone_takes_gradients_and_calls_no_peer():
