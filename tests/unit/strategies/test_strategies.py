@@ -115,6 +115,8 @@ def test_random_matchings_shrink_the_variance_as_theory_says():
     ratios = []
     for _ in range(400):
         strategies = [PairAverage({}, torch.randn(8, generator=generator)) for _ in range(32)]
+        for strategy in strategies:
+            strategy.start(context(IDS[:1], numel=8))
         before = spread(strategies)
         order = torch.randperm(32, generator=generator).tolist()
         for a, b in zip(order[::2], order[1::2], strict=True):
@@ -144,12 +146,12 @@ def test_wrong_names_and_settings_are_named():
 IDS = tuple(bytes([n]) * 32 for n in range(1, 9))
 
 
-def context(members, topology=""):
+def context(members, topology="", numel=3):
     return Context(
         self_id=IDS[0],
         seed=0,
         rng=random.Random(0),
-        layout=Layout.of([("x", (3,), "float32")]),
+        layout=Layout.of([("x", (numel,), "float32")]),
         members=members,
         facts=TaskFacts("lsq", 0.5, 2.0),
         topology=graph_over(topology, len(members)),
