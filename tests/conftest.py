@@ -1,12 +1,17 @@
 """For all tests: those that run beside each other are not in each other's way."""
 
 import contextlib
+import gc
 import os
+import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+# Of real sockets and processes: what takes so long hangs, however much else the machine does.
+HANGS_S = 60.0
 
 
 def pytest_configure() -> None:
@@ -14,10 +19,29 @@ def pytest_configure() -> None:
 
     Several tests run at once. Two threads of torch in each of them wait for each other more than
     they compute, and workers, which are polite, would load torch for half a minute beside them.
+
+    Bytecode is kept, even where the environment says that none is to be written (images of
+    containers do): else each of the hundreds of processes that tests start compiles all it imports.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     with contextlib.suppress(OSError):  # it is not ours to set
         os.setpriority(os.PRIO_PROCESS, 0, 19)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave what is collected out of garbage collection: it stays until the end.
+
+    A full collection looks at all that lives, here thousands of tests and torch, each time.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def long_tests() -> set[str]:

@@ -332,8 +332,11 @@ def test_errors_are_those_of_the_code() -> None:
     assert len(rows) > 80
     unknown = []
     for _, text in rows:
-        pattern = re.compile(".*".join(map(re.escape, text.strip().split("…"))), re.DOTALL)
-        if not any(pattern.search(known) for known in texts_in_code()):
+        parts = text.strip().split("…")
+        pattern = re.compile(".*".join(map(re.escape, parts)), re.DOTALL)
+        # To look for the longest part first is a hundred times as fast.
+        rare = max(parts, key=len)
+        if not any(rare in known and pattern.search(known) for known in texts_in_code()):
             unknown.append(text)
     assert not unknown
 
