@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,8 +125,15 @@ def wait_until(condition: Callable[[], Any], what: str, deadline_s: float = DEAD
 
 
 def free_port() -> int:
-    with socket.create_server((LOOPBACK, 0)) as server:
-        return int(server.getsockname()[1])
+    """Return a port that none listens on, and that the system gives no outgoing connection.
+
+    Those it chooses itself are 32768 and above (Linux): a connection of another test could take
+    one before the node listens there.
+    """
+    while True:
+        port = 10_000 + secrets.randbelow(22_768)
+        with contextlib.suppress(OSError), socket.create_server((LOOPBACK, port)):
+            return port
 
 
 # --- swarms and homes ---------------------------------------------------------------------
@@ -246,7 +254,12 @@ class Daemon:
         peers: list[dict[str, Any]] = self._client.get("/peers")
         return peers
 
-    def wait(self, condition: Callable[[dict[str, Any]], Any], what: str) -> dict[str, Any]:
+    def wait(
+        self,
+        condition: Callable[[dict[str, Any]], Any],
+        what: str,
+        deadline_s: float = DEADLINE_S,
+    ) -> dict[str, Any]:
         """Return the first status for which ``condition`` holds."""
 
         def holds() -> dict[str, Any] | None:
@@ -254,7 +267,7 @@ class Daemon:
             return status if status and condition(status) else None
 
         try:
-            found: dict[str, Any] = wait_until(holds, what)
+            found: dict[str, Any] = wait_until(holds, what, deadline_s)
         except AssertionError as error:
             raise AssertionError(f"{error}; status {self.status()}; log:\n{self.log}") from None
         return found
@@ -264,13 +277,11 @@ class Daemon:
             lambda s: s["state"] == "training" and s["step"] >= step, f"training at step {step}"
         )
 
-    def signal(self, number: signal.Signals) -> tuple[int, float]:
-        """Send a signal; return the exit code and the seconds until the end."""
+    def signal(self, number: signal.Signals) -> int:
+        """Send a signal; return the exit code. Raises TimeoutExpired if it hangs."""
         assert self.process is not None
-        begin = time.monotonic()
         self.process.send_signal(number)
-        code = self.process.wait(DEADLINE_S)
-        return code, time.monotonic() - begin
+        return self.process.wait(DEADLINE_S)
 
     def kill(self) -> None:
         """End it at once if it still runs."""

@@ -62,7 +62,6 @@ def _train(relay: LabDaemon, nodes: list[LabDaemon]) -> None:
     assert relay.wait(bool, "its status")["role"] == "relay"
     for node in nodes:
         assert node.wait(bool, "its status")["exchanges_half_applied"] == 0
-        code, seconds = node.signal(signal.SIGINT)
+        code = node.signal(signal.SIGINT)
         assert code == 0, node.log
-        assert seconds < 2.5
     print(f"held-out losses {[round(loss, 2) for loss in losses]}, ways {sorted(paths)}")

@@ -1,11 +1,14 @@
-"""Two machines on one LAN, as two network namespaces on one bridge: they meet within a second."""
+"""Two machines on one LAN, as two network namespaces on one bridge: they meet.
+
+How soon is asked on a virtual clock (``tests/unit/net/test_lan.py``); how long it took here is
+printed.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import select
-import statistics
 import subprocess
 import sys
 import time
@@ -17,17 +20,16 @@ import pytest
 
 from swarmnode import limits
 from swarmnode.wire.connect.beacon import Beacon
-from tests.conftest import ROOT
+from tests.conftest import HANGS_S, ROOT
+from tests.kits.daemon_kit import wait_until
 from tests.kits.lan_kit import NETWORK, beacon, identity, signed_by
 
-DEADLINE_S = 20.0
-MEETING_S_MAX = 1.0
-ROUNDS = 5
+ROUNDS = 3  # newcomers
 SWITCH, LEFT, RIGHT = (f"snlan{os.getpid()}-{part}" for part in ("sw", "a", "b"))
 
 
 def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=10)
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=HANGS_S)
 
 
 class Machine:
@@ -56,6 +58,17 @@ class Machine:
         for address in addresses:
             ip("-n", self.name, "addr", "add", address, "dev", "eth0")
         ip("-n", self.name, "link", "set", "eth0", "multicast", "on" if multicast else "off", "up")
+        if ipv6:  # the kernel makes the address when it has noticed the carrier, up to a second on
+            wait_until(self._has_link_local, f"{self.name}: a link-local address", HANGS_S)
+
+    def _has_link_local(self) -> bool:
+        """Whether it can send from such an address: not while it is looked for duplicates of."""
+        shown = subprocess.run(
+            ["ip", "-n", self.name, "-6", "-o", "addr", "show", "dev", "eth0",
+             "scope", "link", "-tentative"],
+            check=True, capture_output=True, text=True, timeout=HANGS_S,
+        )  # fmt: skip
+        return "inet6" in shown.stdout
 
     def _sysctl(self, name: str, value: int) -> None:
         setting = f"net.ipv6.conf.eth0.{name}={value}"
@@ -69,7 +82,7 @@ class Machine:
     def wait(self, event: str, **fields: str) -> Any:
         """Return the first event like this that was not returned yet; others stay."""
         wanted = {"event": event, **fields}
-        deadline = time.monotonic() + DEADLINE_S
+        deadline = time.monotonic() + HANGS_S
         while True:
             for found in self._events:
                 if wanted.items() <= found.items():
@@ -101,7 +114,7 @@ class Machine:
         assert self._process.stdout is not None
         self._process.stdin.close()  # ends it
         try:
-            self._process.wait(5.0)
+            self._process.wait(HANGS_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -171,7 +184,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("name", WAYS)
-def test_two_machines_meet_within_a_second(machines: tuple[Machine, Machine], name: str) -> None:
+def test_two_machines_meet(machines: tuple[Machine, Machine], name: str) -> None:
     way = WAYS[name]
     old, new = machines
     old.plug(*way.old, multicast=way.multicast, ipv6=way.ipv6)
@@ -184,12 +197,11 @@ def test_two_machines_meet_within_a_second(machines: tuple[Machine, Machine], na
         new.stop()
     old.stop()
     print(f"{name}: met after", *(f"{each * 1000:.0f} ms" for each in sorted(seconds)))
-    assert statistics.median(seconds) < MEETING_S_MAX
 
 
 def refused_by(machine: Machine, reasons: set[str]) -> dict[str, int]:
     """Return the counters once there is one for each of these reasons."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + HANGS_S
     while True:
         machine.tell("statistics")
         refused: dict[str, int] = machine.wait("statistics")["refused"]

@@ -32,6 +32,7 @@ from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.net.tcp import TcpChannel, TcpTransport, format_address, parse_address
 from swarmnode.protocol.session.records import Role
+from tests.conftest import HANGS_S
 from tests.kits.session_kit import ALICE, BOB, NETWORK_ID, start
 
 MIB = limits.MIB
@@ -74,7 +75,7 @@ async def test_a_session_over_tcp_carries_requests_and_bulk() -> None:
     async with bob_listening(services) as address, trio.open_nursery() as nursery:
         session = await dial(nursery, address)
         assert session.channel_description == f"tcp {address}"
-        assert await session.request("echo", b"x" * 100_000, deadline_s=5) == b"x" * 100_000
+        assert await session.request("echo", b"x" * 100_000, deadline_s=HANGS_S) == b"x" * 100_000
         payload = os.urandom(20 * MIB)
         stream = await session.open_stream("mirror")
         async with stream, trio.open_nursery() as both:
@@ -98,7 +99,7 @@ async def test_a_blocked_write_that_is_cancelled_hurts_nothing_else() -> None:
             with trio.move_on_after(0.005):
                 await stuck.send(bytes(20 * MIB))
             await stuck.reset()
-            assert await session.request("echo", b"alive", deadline_s=5) == b"alive"
+            assert await session.request("echo", b"alive", deadline_s=HANGS_S) == b"alive"
         await session.aclose()
 
 
@@ -108,14 +109,14 @@ async def test_strangers_with_garbage_are_gone_at_once_and_harm_nothing() -> Non
         for garbage in (b"GET / HTTP/1.0\r\n\r\n", os.urandom(5000), bytes(100), b""):
             stream = await trio.open_tcp_stream(host, port)
             # A reset is as good as an end, and may come before we are done.
-            with trio.fail_after(2), contextlib.suppress(trio.BrokenResourceError):
+            with trio.fail_after(HANGS_S), contextlib.suppress(trio.BrokenResourceError):
                 async with stream:
                     await stream.send_all(garbage)
                     await stream.send_eof()
                     while await stream.receive_some():
                         pass
         session = await dial(nursery, address)
-        assert await session.request("echo", b"fine", deadline_s=5) == b"fine"
+        assert await session.request("echo", b"fine", deadline_s=HANGS_S) == b"fine"
         await session.aclose()
 
 
@@ -134,7 +135,7 @@ async def test_admission_bounds_how_many_strangers_are_talked_to() -> None:
             functools.partial(TcpTransport().serve, "127.0.0.1:0", hold, admit=admit)
         )
         channels = [await TcpTransport().dial(address) for _ in range(3)]
-        with trio.fail_after(2):
+        with trio.fail_after(HANGS_S):
             assert await channels[2].receive_into(memoryview(bytearray(1))) == 0
         for channel in channels:
             await channel.aclose()
@@ -153,7 +154,7 @@ async def test_many_connections_leave_no_file_and_no_task(rounds: int) -> None:
         async def once() -> None:
             async with trio.open_nursery() as nursery:
                 session = await dial(nursery, address)
-                await session.request("echo", b"", deadline_s=5)
+                await session.request("echo", b"", deadline_s=HANGS_S)
                 await session.aclose()
 
         async def settle() -> tuple[int, int]:
@@ -181,7 +182,7 @@ async def test_a_peer_that_dies_is_noticed_at_once() -> None:
         alice = await start(nursery, channel, ALICE, Role.CLIENT, expected=BOB.peer_id)
         await trio.testing.wait_all_tasks_blocked()
         channel._socket.shutdown(socket.SHUT_RDWR)  # as the kernel does for a killed process
-        with trio.fail_after(2):
+        with trio.fail_after(HANGS_S):
             await sessions[0].wait_closed()
             await alice.wait_closed()
         assert isinstance(sessions[0].close_cause, ChannelBroken)

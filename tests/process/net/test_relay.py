@@ -19,6 +19,7 @@ from swarmnode.net.channel import Channel
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.net.tcp import TcpTransport
+from tests.conftest import HANGS_S
 from tests.kits.relay_kit import Node
 
 MIB = limits.MIB
@@ -78,7 +79,7 @@ async def test_circuits_leave_no_file_and_no_task() -> None:
 
         async def once() -> None:
             session = await a.connect(b.peer, (b.through(r),))
-            await session.request("echo", b"x", deadline_s=5)
+            await session.request("echo", b"x", deadline_s=HANGS_S)
             await session.aclose("enough")
 
         async def settle() -> tuple[int, int]:
@@ -101,7 +102,7 @@ async def test_a_relay_that_dies_is_noticed_at_once_by_both_sides() -> None:
         await b.keep(r)
         session = await a.connect(b.peer, (b.through(r),))
         r.scope.cancel()
-        with trio.fail_after(2):
+        with trio.fail_after(HANGS_S):
             await session.wait_closed()
             await b.accepted[-1].wait_closed()
         assert isinstance(session.close_cause, ChannelBroken)

@@ -38,13 +38,13 @@ from swarmnode.net.rtc.guards import RTC_GATHER_S
 from swarmnode.protocol.nat.stun import Answer, Endpoint, Question, decode_stun, encode_answer
 from swarmnode.wire.connect.nat import RtcAnswer, RtcCandidate, RtcOffer
 from swarmnode.wire.packing import decode_record, encode_record
-from tests.conftest import ROOT
+from tests.conftest import HANGS_S, ROOT
 from tests.process.net.rtc_kit import connect, loopback, rtc_pair
 
 THREAD = "swarmnode-rtc"
 
 
-async def until(condition: Callable[[], object], limit_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], limit_s: float = HANGS_S) -> None:
     """Wait for what the other thread does."""
     with trio.fail_after(limit_s):
         while not condition():
@@ -180,7 +180,7 @@ async def test_what_a_peer_saw_is_offered_even_if_another_peer_is_silent() -> No
             servers.append("{}:{}".format(*each.getsockname()))
         async with open_rtc(loopback) as engine, trio.open_nursery() as nursery:
             nursery.start_soon(answer_stun, sock, Endpoint("11.22.33.44", 5555))
-            with trio.fail_after(1):
+            with trio.fail_after(HANGS_S):
                 offer = await engine.offer(servers)
             record = decode_record(offer.description, RtcOffer)
             assert record.candidates[1:] == (RtcCandidate("srflx", bytes([11, 22, 33, 44]), 5555),)

@@ -175,13 +175,13 @@ def test_files_where_the_user_stands_are_not_imported(home: Path, tmp_path: Path
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("arguments", [("version",), ("version", "--json"), ("status", "--json")])
-def test_an_output_without_room_is_no_traceback(home: Path, arguments: tuple[str, ...]) -> None:
+def test_an_output_without_room_is_no_traceback(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             worker_command("swarmnode", *arguments),
             stdout=full,
             stderr=subprocess.PIPE,
-            env=environment(home),
+            env=environment(tmp_path / "home"),
             encoding="utf-8",
             check=False,
         )
@@ -224,4 +224,4 @@ def test_a_killed_create_leaves_nothing_running(tmp_path: Path) -> None:
     finally:
         create.kill()
         create.wait()
-    wait_until(lambda: not is_alive(child), "the end of the process", 5.0)
+    wait_until(lambda: not is_alive(child), "the end of the process")

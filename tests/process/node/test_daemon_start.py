@@ -327,11 +327,10 @@ def test_sigterm_ends_a_node_that_waits_for_its_manifest(home: Path) -> None:
         reason = "looking for a peer that has the manifest"
         assert daemon.wait(lambda s: s["reason"] == reason, reason)["state"] == "syncing"
         wait_until(lambda: "no manifest" in daemon.log, "the reason in the log")
-        code, seconds = daemon.signal(signal.SIGTERM)
+        code = daemon.signal(signal.SIGTERM)
     finally:
         daemon.kill()
     assert code == 0
-    assert seconds < 2
     assert "leaving: SIGTERM" in daemon.log
 
 

@@ -105,7 +105,7 @@ def test_a_daemon_tells_its_manager_and_a_hung_one_is_silent(tmp_path, notify_so
         with pytest.raises(TimeoutError):
             notify_socket.recv(100)
         os.kill(daemon.pid, signal.SIGCONT)
-        code, _ = daemon.signal(signal.SIGTERM)
+        code = daemon.signal(signal.SIGTERM)
         assert code == 0
         assert has_said("STOPPING")
         assert said[-1] != {"WATCHDOG": "0"}

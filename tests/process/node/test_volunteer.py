@@ -11,6 +11,7 @@ import trio
 
 from swarmnode.config import Paths
 from swarmnode.daemon.volunteer.machine import process_use
+from tests.conftest import HANGS_S
 from tests.kits.daemon_kit import Daemon, Swarm, is_alive, make_home, new_swarm, swarmnode
 
 QUIET = {"SWARMNODE_DASHBOARD": "off"}
@@ -84,7 +85,7 @@ def test_finish_completes_and_stops(home: Path, daemons: list[Daemon]) -> None:
     assert answer.code == 0, answer.err
     assert "finished and left" in answer.out
     assert daemon.process is not None
-    assert daemon.process.wait(5) == 0
+    assert daemon.process.wait(HANGS_S) == 0
     assert not is_alive(worker)
     assert "leaving: asked to finish" in daemon.log
 

@@ -88,7 +88,7 @@ def test_a_short_trial_measures_step_and_memory(
     assert found.why_not == ""
     assert found.step is not None
     assert found.footprint is not None
-    assert 1e-4 < found.step.seconds < 1
+    assert found.step.seconds > 0
     assert found.step.how.startswith("measured here: ")
     assert 150e6 < found.footprint.main_bytes < 1e9
     assert found.footprint.is_measured
