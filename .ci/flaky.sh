@@ -1,10 +1,11 @@
-# Sourced by `.ci/run`: tests that failed and then passed are not lost, and not many may.
+# Sourced by `.ci/run` and `.ci/nightly`: tests that failed and then passed are not lost, and not many may.
 #
 # A test with real processes may run out of time on a busy machine, so what failed runs once more,
 # alone. What fails then too fails CI. What passes then is named in the last lines of the run, and
 # more than FLAKY_MAX of them fail it as well: nobody would look into them else.
 FLAKY_MAX=2
 flaky=()
+budget=0 # of one run of pytest, as `timeout` takes it; 0: as long as it needs
 
 # The tests that failed in the last run of pytest, one a line, as pytest remembers them.
 last_failed() {
@@ -23,7 +24,7 @@ once_more() {
         return 1
     fi
     echo "+ once more, alone, what failed"
-    .venv/bin/pytest -n 0 --last-failed "$@" || return
+    timeout --kill-after=60 "$budget" .venv/bin/pytest -n 0 --last-failed "$@" || return
     while IFS= read -r name; do flaky+=("$name"); done <<<"$failed"
 }
 
