@@ -14,6 +14,7 @@ from swarmnode.protocol.swarm import Hint
 from swarmnode.store.files import make_private_dir
 from swarmnode.store.keys import load_or_create_identity
 from swarmnode.tensor.layout import Layout
+from tests.conftest import HANGS_S
 from tests.kits.daemon_kit import LOOPBACK, Daemon, Swarm, make_home, wait_until, without_torch
 
 NAME = "demo"
@@ -94,7 +95,7 @@ def interrupt(*nodes: Daemon) -> None:
         node.process.send_signal(signal.SIGINT)
     for node in nodes:
         assert node.process is not None
-        assert node.process.wait(30.0) == 0, node.log
+        assert node.process.wait(HANGS_S) == 0, node.log
 
 
 def forget(*nodes: Daemon) -> None:

@@ -16,6 +16,7 @@ from swarmnode.net.services import Services
 from swarmnode.net.stream import Stream
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.testing.memory_network import MemoryNetwork
+from tests.conftest import HANGS_S
 from tests.kits.session_kit import start_both
 from tests.process.net.rtc_kit import rtc_pair
 
@@ -82,7 +83,7 @@ async def test_bytes_arrive_in_order_both_ways_at_once(make_pair: MakePair, seed
     async with make_pair() as (one, other):
         data = random.Random(seed).randbytes(2 * MIB)
         back = random.Random(seed + 1000).randbytes(MIB)
-        with trio.fail_after(60):
+        with trio.fail_after(HANGS_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(send, one, data, random.Random(seed))
                 nursery.start_soon(receive, other, data, random.Random(seed + 1))
@@ -102,7 +103,7 @@ async def test_backpressure_without_a_reader_the_sender_waits(make_pair: MakePai
             quiet_rounds = 0 if n_bytes else quiet_rounds + 1
             await trio.testing.wait_all_tasks_blocked(0 if n_bytes else 0.02)
         assert 0 < sent < 16 * MIB
-        with trio.fail_after(30):
+        with trio.fail_after(HANGS_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one.send_all, memoryview(bytes(4 * MIB)))
                 await trio.testing.wait_all_tasks_blocked()
@@ -116,7 +117,7 @@ async def test_the_end_comes_after_the_last_byte(make_pair: MakePair) -> None:
         data = random.Random(7).randbytes(200_000)
         await one.send_all(memoryview(data))
         await one.aclose()
-        with trio.fail_after(10):
+        with trio.fail_after(HANGS_S):
             assert await receive_all(other) == data
             assert await receive_some(other, 10) == b""
             with pytest.raises(ChannelBroken):  # TCP takes some before it knows
@@ -151,7 +152,7 @@ async def test_closing_wakes_waiting_callers(make_pair: MakePair) -> None:
         errors.append(caught.value)
 
     async with make_pair() as (one, other):
-        with trio.fail_after(10):
+        with trio.fail_after(HANGS_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(receive, one)
                 nursery.start_soon(send, one)
@@ -175,7 +176,7 @@ async def test_a_cancelled_read_loses_nothing(make_pair: MakePair, seed: int) ->
     async with make_pair() as (one, other), trio.open_nursery() as nursery:
         nursery.start_soon(send, one)
         buffer = bytearray(20_000)
-        with trio.fail_after(30):
+        with trio.fail_after(HANGS_S):
             while len(received) < len(data):
                 n_bytes = 0
                 with trio.move_on_after(rng.choice([0, 0.0001, 0.001])) as scope:
@@ -190,7 +191,7 @@ async def test_a_cancelled_read_loses_nothing(make_pair: MakePair, seed: int) ->
 async def test_closing_when_cancelled_closes(make_pair: MakePair) -> None:
     async with make_pair() as (one, other):
         await aclose_forcefully(one)
-        with trio.fail_after(10):
+        with trio.fail_after(HANGS_S):
             assert await receive_all(other) == b""
         await aclose_forcefully(other)
 
@@ -205,7 +206,7 @@ async def test_a_session_runs_on_it(make_pair: MakePair) -> None:
     services.add_stream("mirror", mirror)
     payload = random.Random(3).randbytes(3 * MIB)
     async with make_pair() as ends, trio.open_nursery() as nursery:
-        with trio.fail_after(30):
+        with trio.fail_after(HANGS_S):
             session, _ = await start_both(nursery, ends, services)
             stream = await session.open_stream("mirror")
             async with stream, trio.open_nursery() as both:

@@ -58,7 +58,7 @@ async def test_bulk_goes_through_a_relay_and_comes_back(has_streams_only: bool) 
                 node.relays._dial = refuse_to_dial
         await b.keep(r)
         session = await a.connect(b.peer, (b.through(r),))
-        with trio.fail_after(30):
+        with trio.fail_after(HANGS_S):
             await check_bulk(session)
         assert r.relay.statistics().relayed_bytes > 40 * MIB
 
@@ -83,7 +83,7 @@ async def test_circuits_leave_no_file_and_no_task() -> None:
             await session.aclose("enough")
 
         async def settle() -> tuple[int, int]:
-            with trio.fail_after(5):
+            with trio.fail_after(HANGS_S):
                 while r.relay._core._circuits:  # noqa: ASYNC110 -- as the sockets are closed
                     await trio.sleep(0.01)
             await trio.testing.wait_all_tasks_blocked(0.05)

@@ -15,6 +15,7 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.transport.network import Network
 from swarmnode.net.session import Session
+from tests.conftest import HANGS_S
 from tests.kits.daemon_kit import Daemon, wait_until
 from tests.process.life_kit import Party
 from tests.process.net.resume_peer import ECHO, identity_of, make_network
@@ -39,7 +40,7 @@ async def sleepers() -> AsyncIterator[tuple[Network, dict[str, trio.Process]]]:
             process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
             processes[letter] = process
             assert process.stdout is not None
-            with trio.fail_after(30):
+            with trio.fail_after(HANGS_S):
                 where[letter] = (await process.stdout.receive_some()).decode().strip()
         await network.connect(identity_of("b").peer_id, (where["b"],))
         try:
@@ -88,12 +89,12 @@ async def test_a_process_that_sleeps_goes_on_where_it_was() -> None:
         assert all(session.is_suspended for session in sessions.values())
         for process in processes.values():
             process.send_signal(signal.SIGCONT)
-        with trio.fail_after(limits.RESUME_HANDSHAKE_S + 5):
+        with trio.fail_after(limits.RESUME_HANDSHAKE_S + HANGS_S):
             for session in sessions.values():
                 await session.wait_for_channel()
         await trio.sleep(1)
         done.set()
-        with trio.fail_after(5):
+        with trio.fail_after(HANGS_S):
             await both_ended.wait()
         assert min(counts) > 20
         assert network.sessions == sessions
@@ -105,7 +106,7 @@ async def test_a_process_that_dies_is_gone_soon() -> None:
         sessions = list(network.sessions.values())
         for process in processes.values():
             process.kill()
-        with trio.fail_after(5):  # 1.5 on a machine that does nothing else
+        with trio.fail_after(HANGS_S):  # 1.5 on a machine that does nothing else
             for session in sessions:
                 await session.wait_closed()
 

@@ -35,6 +35,7 @@ from swarmnode.net.rtc.link import Link
 from swarmnode.protocol.nat.rtc_flow import encode_credit
 from swarmnode.wire.connect.nat import RtcOffer
 from swarmnode.wire.packing import decode_record
+from tests.conftest import HANGS_S
 from tests.process.net.rtc_kit import connect, loopback
 
 # Thousands of messages through an engine in Python, beside all the other tests.
@@ -265,7 +266,7 @@ async def test_garbage_from_strangers_does_not_stop_a_channel_from_opening() -> 
             opened = await offer.connect(answer.description)
             far = await answer.connect()
         await opened.send_all(memoryview(b"hello"))
-        with trio.fail_after(5):
+        with trio.fail_after(HANGS_S):
             await receive_exactly(far, memoryview(bytearray(5)))
         flood.cancel_scope.cancel()
         await opened.aclose()

@@ -29,6 +29,7 @@ from swarmnode.protocol.nat.stun import (
     decode_stun,
     encode_question,
 )
+from tests.conftest import HANGS_S
 from tests.kits.session_kit import session_pair
 
 TRANSACTION = bytes(range(12))
@@ -54,7 +55,7 @@ async def ask(server: str, sock: socket.socket | None = None) -> Answer:
             sock = sockets.enter_context(socket.socket(type=socket.SOCK_DGRAM))
             sock.setblocking(False)
         sock.sendto(encode_question(Question(TRANSACTION)), (host, int(port)))
-        with trio.fail_after(5):
+        with trio.fail_after(HANGS_S):
             await trio.lowlevel.wait_readable(sock)
         data, source = sock.recvfrom(600)
     assert source == (host, int(port))
@@ -122,7 +123,7 @@ async def test_a_survey_on_loopback_finds_no_nat() -> None:
             running[server][1].send_probe("127.0.0.1", port, transaction)
             await trio.lowlevel.checkpoint()
 
-        with trio.fail_after(2 * limits.STUN_ASK_S + 1):
+        with trio.fail_after(2 * limits.STUN_ASK_S + HANGS_S):
             found = await survey_nat([address for address, _ in running], ask_probe)
     # Each host of the loopback sees its own address as the source: a translation of a kind.
     assert found.answers == 3

@@ -171,7 +171,7 @@ def test_garbage_and_half_open_connections_harm_nothing(pair: Pair) -> None:
     try:
         for payload in payloads:
             with socket.create_connection((LOOPBACK, pair.a.port)) as sock:
-                sock.settimeout(5)
+                sock.settimeout(HANGS_S)
                 try:
                     sock.sendall(payload)
                     sock.shutdown(socket.SHUT_WR)

@@ -15,6 +15,7 @@ import pytest
 
 from swarmnode.config import Paths
 from swarmnode.protocol.swarm import Hint
+from tests.conftest import HANGS_S
 from tests.kits.daemon_kit import (
     LOOPBACK,
     Daemon,
@@ -133,7 +134,7 @@ def test_hostile_bytes_over_tcp_and_unix_do_not_stop_the_daemon(
             (socket.AF_UNIX, str(control)),
         ):
             with socket.socket(family, socket.SOCK_STREAM) as client:
-                client.settimeout(20)
+                client.settimeout(HANGS_S)
                 client.connect(address)
                 # It may refuse, and close, before it has read all.
                 with contextlib.suppress(BrokenPipeError, ConnectionResetError):

@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from swarmnode.config import Paths
+from tests.conftest import HANGS_S
 from tests.kits.daemon_kit import Daemon, free_port, make_home, new_swarm, wait_until
 from tests.process.worker.test_worker_socket import own_activation
 from tests.sim.every_setting import OF_THE_PROCESS, other_values, write_config
@@ -88,7 +89,7 @@ def test_a_keeper_runs_with_all_of_them(tmp_path: Path, daemons: list[Daemon]) -
     wait_until(lambda: all(path.exists() for path in paths), "what is saved now and then")
     daemon.ask("/leave")
     assert daemon.process is not None
-    assert daemon.process.wait(30) == 0
+    assert daemon.process.wait(HANGS_S) == 0
     assert any("listens on" in event["event"] for event in events(tmp_path / "node.log"))
     assert daemon.log == "", "everything is in the file"
 
@@ -102,7 +103,7 @@ def test_a_trainer_runs_with_all_of_them(tmp_path: Path, daemons: list[Daemon]) 
     assert (tmp_path / "targets.json").exists()
     daemon.ask("/leave")
     assert daemon.process is not None
-    assert daemon.process.wait(30) == 0
+    assert daemon.process.wait(HANGS_S) == 0
     assert daemon.log == ""
     assert all(event["time"] for event in events(tmp_path / "node.log"))
     assert all(event["time"] for event in events(Paths(daemon.home).swarm("demo").worker_log))

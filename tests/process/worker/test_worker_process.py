@@ -36,6 +36,7 @@ from swarmnode.ipc.control import (
     WorkerReady,
 )
 from swarmnode.ipc.segment import StaleSlot
+from tests.conftest import HANGS_S
 from tests.kits.daemon_kit import is_alive
 
 # The worker is niced: on a machine on which all tests run at once it loads torch for half a minute.
@@ -221,7 +222,7 @@ def test_a_worker_whose_daemon_is_killed_saves_and_goes(tmp_path):
         worker = int(parent.stdout.readline())
         descriptor = os.pidfd_open(worker)
         parent.kill()
-    readable, _, _ = select.select([descriptor], [], [], 5.0)
+    readable, _, _ = select.select([descriptor], [], [], HANGS_S)
     os.close(descriptor)
     assert readable, "the worker outlived its daemon"
     assert list((tmp_path / "snapshots").glob("snapshot-*.safetensors"))

@@ -28,6 +28,7 @@ from swarmnode.ipc.control import (
 from swarmnode.ipc.handover import GREETING, receive_descriptors, sender
 from swarmnode.ipc.spawn import worker_command, worker_environment
 from swarmnode.worker.main import take_over
+from tests.conftest import HANGS_S
 from tests.kits.daemon_kit import is_alive
 from tests.process.worker.test_worker_process import (  # noqa: F401
     PARTNER,
@@ -94,7 +95,7 @@ async def systemd_activation(path: Path):
         process_group=0,
     )
     try:
-        with trio.fail_after(20):
+        with trio.fail_after(HANGS_S):
             while not path.exists():  # noqa: ASYNC110, ASYNC240
                 await trio.sleep(0.01)
         yield path
