@@ -7,6 +7,7 @@ import sys
 from collections.abc import Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +27,11 @@ def pytest_configure() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    # Examples have no time limit, nor has their making: both are of the wall clock, and a machine
+    # with other work passed them.
+    slow = hypothesis.HealthCheck.too_slow
+    hypothesis.settings.register_profile("swarmnode", deadline=None, suppress_health_check=[slow])
+    hypothesis.settings.load_profile("swarmnode")
     with contextlib.suppress(OSError):  # it is not ours to set
         os.setpriority(os.PRIO_PROCESS, 0, 19)
 
