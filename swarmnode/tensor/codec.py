@@ -80,7 +80,7 @@ class Kernels(Protocol):
 class VectorKernels(Kernels, Protocol):
     """Those of float32, which also say how large a vector is."""
 
-    def measure(self, values: Buffer, /) -> tuple[float, float]: ...
+    def largest_and_square_sum(self, values: Buffer, /) -> tuple[float, float]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ def get_measure(isa: str | None = None) -> Callable[[Buffer], tuple[float, float
     Raises:
         ConfigError: this machine cannot run ``isa``.
     """
-    return _vector_kernels(active_isa() if isa is None else isa).measure
+    return _vector_kernels(active_isa() if isa is None else isa).largest_and_square_sum
 
 
 @cache

@@ -49,7 +49,7 @@ class NativeKernels:
             self.isa, fmt.codec, fmt.kept_elems, payload, target, reference, own, peer
         )
 
-    def measure(self, values: Buffer) -> tuple[float, float]:
+    def largest_and_square_sum(self, values: Buffer) -> tuple[float, float]:
         """Return the largest absolute value and the sum of squares."""
         return _native.measure(self.isa, values)
 

@@ -95,7 +95,7 @@ def merge(
     return verdict
 
 
-def measure(values: Buffer) -> tuple[float, float]:
+def largest_and_square_sum(values: Buffer) -> tuple[float, float]:
     """Return the largest absolute value, NaN apart, and the sum of squares of float32.
 
     Eight lanes in float64, each of every eighth element in order, then their sum in order: norms
