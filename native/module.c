@@ -201,18 +201,22 @@ static PyObject *py_merge(PyObject *module, PyObject *args)
 static PyObject *py_measure(PyObject *module, PyObject *args)
 {
     (void)module;
+    int isa_index;
     Py_buffer values;
-    if (!PyArg_ParseTuple(args, "y*:measure", &values)) {
+    if (!PyArg_ParseTuple(args, "iy*:measure", &isa_index, &values)) {
         return NULL;
     }
     PyObject *result = NULL;
-    if ((size_t)values.len % sizeof(float) != 0) {
+    const sn_isa *isa = isa_index < 0 ? NULL : sn_isa_at((size_t)isa_index);
+    if (isa == NULL) {
+        PyErr_Format(PyExc_ValueError, "expected an index into isas(), got %d", isa_index);
+    } else if ((size_t)values.len % sizeof(float) != 0) {
         PyErr_Format(PyExc_ValueError, "%zd bytes are no float32", values.len);
     } else {
         double largest;
         double square_sum;
         Py_BEGIN_ALLOW_THREADS
-        sn_measure(values.buf, (size_t)values.len / sizeof(float), &largest, &square_sum);
+        sn_measure(isa, values.buf, (size_t)values.len / sizeof(float), &largest, &square_sum);
         Py_END_ALLOW_THREADS
         result = Py_BuildValue("dd", largest, square_sum);
     }
@@ -232,7 +236,7 @@ static PyMethodDef methods[] = {
     {"merge", py_merge, METH_VARARGS,
      "merge(isa, codec, n_kept, payload, target, reference, own_weight, peer_weight) -> verdict"},
     {"measure", py_measure, METH_VARARGS,
-     "measure(values) -> (the largest absolute value, the sum of squares)"},
+     "measure(isa, values) -> (the largest absolute value, the sum of squares)"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -95,10 +95,21 @@ typedef struct {
     sn_verdict (*check)(const sn_coded *from);
 } sn_kernels;
 
+/* How large a vector is. Lane i has seen elements i, i + 8, i + 16 ..., in this order: so every
+ * instruction set rounds the same sums, and the norm has equal bits on all machines. */
+enum { SN_LANES = 8, SN_ROW_BYTES = 32 };
+
+typedef struct {
+    float largest[SN_LANES]; /* of the absolute values, but for NaN */
+    double square_sums[SN_LANES];
+} sn_lanes;
+
 typedef struct {
     const char *name; /* what SWARMNODE_NATIVE calls it */
     int (*is_supported)(void);
     const sn_kernels *codecs[SN_CODEC_END];
+    /* Takes in n_rows rows of eight float32. */
+    void (*measure)(const uint8_t *values, size_t n_rows, sn_lanes *lanes);
 } sn_isa;
 
 /* dispatch.c: the index-th instruction set that this machine can run, best first, or NULL. */
@@ -125,8 +136,9 @@ sn_verdict sn_merge(const sn_isa *isa, const sn_format *format, const uint8_t *p
                     const uint8_t *reference, size_t n_elems, uint8_t *target, float own_weight,
                     float peer_weight);
 
-/* The largest absolute value and the sum of squares of finite float32; both 0 for none. A NaN
- * makes the sum one. */
-void sn_measure(const void *values, size_t n_elems, double *largest, double *square_sum);
+/* measure.c: the largest absolute value and the sum of squares of float32; both 0 for none. A NaN
+ * makes the sum one, and does not count in the largest. */
+void sn_measure(const sn_isa *isa, const uint8_t *values, size_t n_elems, double *largest,
+                double *square_sum);
 
 #endif

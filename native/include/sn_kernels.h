@@ -357,12 +357,18 @@ SN_INLINE void sn_prefetch(const uint8_t *at, size_t size_bytes)
     const sn_kernels sn_tk4_##isa = {tk4_encode, tk4_decode, tk4_merge, tk4_check};                \
     const sn_kernels sn_tk2_##isa = {tk2_encode, tk2_decode, tk2_merge, tk2_check}
 
+#define SN_DECLARE_MEASURE(isa)                                                                    \
+    void sn_measure_##isa(const uint8_t *values, size_t n_rows, sn_lanes *lanes)
+
 SN_EXTERN_KERNELS(ref);
+SN_DECLARE_MEASURE(ref);
 #if defined(__x86_64__)
 SN_EXTERN_KERNELS(avx2);
 SN_EXTERN_KERNELS(avx512);
+SN_DECLARE_MEASURE(avx2);
 #elif defined(__aarch64__)
 SN_EXTERN_KERNELS(neon);
+SN_DECLARE_MEASURE(neon);
 #endif
 
 #endif

@@ -293,6 +293,33 @@ SN_AVX2 SN_INLINE sn_sign_summary sign_summary(const uint8_t *values)
 
 #include "sn_loops.h"
 
+/* How large a vector is */
+
+SN_AVX2 SN_INLINE __m256d squares_added(__m256d sums, __m128 values)
+{
+    const __m256d wide = _mm256_cvtps_pd(values);
+    return _mm256_add_pd(sums, _mm256_mul_pd(wide, wide));
+}
+
+SN_AVX2 void sn_measure_avx2(const uint8_t *values, size_t n_rows, sn_lanes *lanes)
+{
+    const __m256 abs_mask = _mm256_castsi256_ps(_mm256_set1_epi32((int)SN_ABS_MASK));
+    __m256 largest = _mm256_loadu_ps(lanes->largest);
+    __m256d low = _mm256_loadu_pd(lanes->square_sums);
+    __m256d high = _mm256_loadu_pd(lanes->square_sums + SN_LANES / 2);
+    for (size_t row = 0; row < n_rows; row++) {
+        const uint8_t *at = values + row * SN_ROW_BYTES;
+        sn_prefetch(at, SN_ROW_BYTES);
+        const __m256 some = _mm256_and_ps(part_load(at), abs_mask);
+        largest = _mm256_max_ps(some, largest); /* the second of them where the first is NaN */
+        low = squares_added(low, _mm256_castps256_ps128(some));
+        high = squares_added(high, _mm256_extractf128_ps(some, 1));
+    }
+    _mm256_storeu_ps(lanes->largest, largest);
+    _mm256_storeu_pd(lanes->square_sums, low);
+    _mm256_storeu_pd(lanes->square_sums + SN_LANES / 2, high);
+}
+
 SN_DEFINE_KERNELS(avx2);
 
 #else

@@ -1,40 +1,24 @@
-/* How large a vector is: one pass, in lanes that every compiler turns into vectors by itself. */
-#include "sn_codec.h"
-
-#include <math.h>
+/* How large a vector is, on any instruction set. */
 #include <string.h>
 
-enum { LANES = 8 };
+#include "sn_codec.h"
 
-/* Inlined, so that the lanes of sn_measure stay in registers. */
-static inline void lanes_take(float *top, double *sums, const float *some)
-{
-    for (size_t lane = 0; lane < LANES; lane++) {
-        const float value = fabsf(some[lane]);
-        top[lane] = value > top[lane] ? value : top[lane];
-        sums[lane] += (double)value * (double)value;
-    }
-}
+_Static_assert(SN_ROW_BYTES == SN_LANES * sizeof(float), "a row is one float32 of each lane");
 
-void sn_measure(const void *values, size_t n_elems, double *largest, double *square_sum)
+void sn_measure(const sn_isa *isa, const uint8_t *values, size_t n_elems, double *largest,
+                double *square_sum)
 {
-    const unsigned char *at = values;
-    float top[LANES] = {0};
-    double sums[LANES] = {0};
-    float some[LANES];
-    for (size_t left = n_elems / LANES; left > 0; left--) {
-        memcpy(some, at, sizeof some); /* from anywhere: nothing says that it is aligned */
-        lanes_take(top, sums, some);
-        at += sizeof some;
-    }
-    memset(some, 0, sizeof some);
-    memcpy(some, at, (n_elems % LANES) * sizeof(float));
-    lanes_take(top, sums, some);
+    const size_t n_rows = n_elems / SN_LANES;
+    uint8_t rest[SN_ROW_BYTES] = {0}; /* zeros change neither result */
+    memcpy(rest, values + n_rows * SN_ROW_BYTES, n_elems % SN_LANES * sizeof(float));
+    sn_lanes lanes = {0};
+    isa->measure(values, n_rows, &lanes);
+    isa->measure(rest, 1, &lanes);
     float found = 0;
     double sum = 0;
-    for (size_t lane = 0; lane < LANES; lane++) {
-        found = top[lane] > found ? top[lane] : found;
-        sum += sums[lane];
+    for (size_t lane = 0; lane < SN_LANES; lane++) {
+        found = lanes.largest[lane] > found ? lanes.largest[lane] : found;
+        sum += lanes.square_sums[lane];
     }
     *largest = (double)found;
     *square_sum = sum;

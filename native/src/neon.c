@@ -254,6 +254,53 @@ SN_INLINE sn_block e3m0_unpack(const sn_coded *from, size_t b)
 
 #include "sn_loops.h"
 
+/* How large a vector is: two lanes in each register of doubles */
+
+typedef struct {
+    float32x4_t largest;
+    float64x2_t square_sums[2];
+} sn_four_lanes;
+
+SN_INLINE sn_four_lanes four_load(const sn_lanes *lanes, size_t first)
+{
+    return (sn_four_lanes){
+        vld1q_f32(lanes->largest + first),
+        {vld1q_f64(lanes->square_sums + first), vld1q_f64(lanes->square_sums + first + 2)},
+    };
+}
+
+SN_INLINE void four_store(const sn_four_lanes *four, sn_lanes *lanes, size_t first)
+{
+    vst1q_f32(lanes->largest + first, four->largest);
+    vst1q_f64(lanes->square_sums + first, four->square_sums[0]);
+    vst1q_f64(lanes->square_sums + first + 2, four->square_sums[1]);
+}
+
+SN_INLINE void four_take(sn_four_lanes *four, const uint8_t *at)
+{
+    const float32x4_t some = vabsq_f32(part_load(at));
+    /* Not the maximum, which a NaN would become. */
+    four->largest = vbslq_f32(vcgtq_f32(some, four->largest), some, four->largest);
+    const float64x2_t wide[2] = {vcvt_f64_f32(vget_low_f32(some)), vcvt_high_f64_f32(some)};
+    for (int i = 0; i < 2; i++) {
+        four->square_sums[i] = vaddq_f64(four->square_sums[i], vmulq_f64(wide[i], wide[i]));
+    }
+}
+
+void sn_measure_neon(const uint8_t *values, size_t n_rows, sn_lanes *lanes)
+{
+    sn_four_lanes low = four_load(lanes, 0);
+    sn_four_lanes high = four_load(lanes, SN_LANES / 2);
+    for (size_t row = 0; row < n_rows; row++) {
+        const uint8_t *at = values + row * SN_ROW_BYTES;
+        sn_prefetch(at, SN_ROW_BYTES);
+        four_take(&low, at);
+        four_take(&high, at + SN_ROW_BYTES / 2);
+    }
+    four_store(&low, lanes, 0);
+    four_store(&high, lanes, SN_LANES / 2);
+}
+
 SN_DEFINE_KERNELS(neon);
 
 #else

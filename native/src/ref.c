@@ -244,4 +244,19 @@ static void e3m0_merge(const sn_coded *from, uint8_t *target, float own_weight, 
     merge(from, from->n_blocks * SN_E3M0_BLOCKS, target, own_weight, peer_weight, e3m0_unpack);
 }
 
+/* How large a vector is. The square of a float32 is exact as a double: only the sum is rounded. */
+
+void sn_measure_ref(const uint8_t *values, size_t n_rows, sn_lanes *lanes)
+{
+    for (size_t row = 0; row < n_rows; row++) {
+        float some[SN_LANES];
+        memcpy(some, values + row * SN_ROW_BYTES, sizeof some);
+        for (size_t lane = 0; lane < SN_LANES; lane++) {
+            const float value = sn_float_from_bits(sn_bits_from_float(some[lane]) & SN_ABS_MASK);
+            lanes->largest[lane] = value > lanes->largest[lane] ? value : lanes->largest[lane];
+            lanes->square_sums[lane] += (double)value * (double)value;
+        }
+    }
+}
+
 SN_DEFINE_KERNELS(ref);

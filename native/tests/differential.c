@@ -212,6 +212,21 @@ static void decode_compare(const sn_isa *ref, const sn_isa *isa, const sn_format
     buffer_free(got);
 }
 
+/* Bit for bit, but for which NaN a sum is. */
+static void measure_compare(const sn_isa *ref, const sn_isa *isa, const sn_format *format,
+                            buffer values, int round)
+{
+    const size_t n_elems = values.size / sizeof(float);
+    double expected[2];
+    double got[2];
+    sn_measure(ref, values.bytes, n_elems, &expected[0], &expected[1]);
+    sn_measure(isa, values.bytes, n_elems, &got[0], &got[1]);
+    const int is_nan = expected[1] != expected[1] && got[1] != got[1];
+    if (memcmp(got, expected, is_nan ? sizeof got[0] : sizeof got) != 0) {
+        fail("measure", isa, format, round);
+    }
+}
+
 static sn_format format_of(int codec)
 {
     static const int tk4_kepts[] = {2, 64, 64, 500, SN_KEPT_MAX};
@@ -242,6 +257,7 @@ static void round_run(const sn_isa *ref, const sn_isa *isa, const sn_format *for
     buffer payload = buffer_new(sn_payload_bytes(format, n_elems), random_below(8));
     values_fill(values);
     values_fill(base);
+    measure_compare(ref, isa, format, values, round);
     const uint8_t *reference =
         sn_takes_reference(format) && random_below(3) == 0 ? base.bytes : NULL;
     encode_compare(ref, isa, format, values, reference, payload, round);

@@ -36,7 +36,7 @@ from swarmnode.errors import ConfigError, LocalProtocolError, MalformedMessage, 
 from swarmnode.tensor.formats import FORMATS, CodecId, Format, Verdict, find_format
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from typing_extensions import Buffer
 
@@ -75,6 +75,12 @@ class Kernels(Protocol):
         peer: float,
         /,
     ) -> int: ...
+
+
+class VectorKernels(Kernels, Protocol):
+    """Those of float32, which also say how large a vector is."""
+
+    def largest_and_square_sum(self, values: Buffer, /) -> tuple[float, float]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +272,8 @@ def get_codec(name: str, isa: str | None = None) -> Codec:
     if fmt is None:
         raise ConfigError(f"no codec {name!r}: choose {_or(CODEC_NAMES)}")
     isa = active_isa() if isa is None else isa
-    if isa not in available_isas():
-        raise ConfigError(f"no instruction set {isa!r} here: choose {_or(available_isas())}")
-    if fmt.codec is CodecId.RAW64:
-        kernels = _wide_kernels()
-    else:
-        kernels = _native_kernels().get(isa) or _reference_kernels()
+    vector_kernels = _vector_kernels(isa)
+    kernels = _wide_kernels() if fmt.codec is CodecId.RAW64 else vector_kernels
     return Codec(
         name,
         isa,
@@ -283,6 +285,19 @@ def get_codec(name: str, isa: str | None = None) -> Codec:
         _format=fmt,
         _kernels=kernels,
     )
+
+
+@cache
+def get_measure(isa: str | None = None) -> Callable[[Buffer], tuple[float, float]]:
+    """Return what measures float32 on the active instruction set, or on ``isa``.
+
+    It returns the largest absolute value and the sum of squares of a contiguous buffer, with equal
+    bits on all of them. A NaN makes the sum one, and does not count in the largest.
+
+    Raises:
+        ConfigError: this machine cannot run ``isa``.
+    """
+    return _vector_kernels(active_isa() if isa is None else isa).largest_and_square_sum
 
 
 @cache
@@ -307,8 +322,14 @@ def available_isas() -> tuple[str, ...]:
     return (*_native_kernels(), "numpy")
 
 
+def _vector_kernels(isa: str) -> VectorKernels:
+    if isa not in available_isas():
+        raise ConfigError(f"no instruction set {isa!r} here: choose {_or(available_isas())}")
+    return _native_kernels().get(isa) or _reference_kernels()
+
+
 @cache
-def _native_kernels() -> Mapping[str, Kernels]:
+def _native_kernels() -> Mapping[str, VectorKernels]:
     """Return the extension's instruction sets, best first; none, and one warning, without it."""
     try:
         from swarmnode.tensor import native
@@ -323,7 +344,7 @@ def _native_kernels() -> Mapping[str, Kernels]:
 
 
 @cache
-def _reference_kernels() -> Kernels:
+def _reference_kernels() -> VectorKernels:
     from swarmnode.tensor import reference  # imports numpy, 25 MB that an idle daemon saves
 
     return reference

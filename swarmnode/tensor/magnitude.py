@@ -6,7 +6,7 @@ by VECTOR_LARGEST_RATIO_MAX, the norm by VECTOR_NORM_RATIO_MAX. It says nothing 
 wrong and of the usual size.
 
 What counts as one's own is the larger of the vector that is sent and a tenth of the weights; see
-:func:`own_scale`. numpy is imported only without the C extension.
+:func:`own_scale`. What is measured of float32 has equal bits on every machine.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from swarmnode.tensor.codec import get_measure
 
+if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 # A vector of a peer against one's own. Honest ones of the same swarm differ by a factor of ten
@@ -65,29 +64,13 @@ def measure(values: Buffer, value_bytes: int = 4) -> Magnitude:
     """Return the magnitude of contiguous float32, or of float64. Cost: one pass over them."""
     if value_bytes != _FLOAT32_BYTES:
         return _measure_wide(values)
-    return Magnitude(*_measurer()(values))
+    return Magnitude(*get_measure()(values))
 
 
 def _measure_wide(values: Buffer) -> Magnitude:
     numbers = memoryview(values).cast("B").cast("d").tolist()
     squares = sum(number * number for number in numbers)  # infinite where it is too large
     return Magnitude(max(map(abs, numbers), default=0.0), squares)
-
-
-@cache
-def _measurer() -> Callable[[Buffer], tuple[float, float]]:
-    try:
-        from swarmnode.tensor.native import largest_and_square_sum
-    except ImportError:  # tensor/codec.py says so
-        return _measure_in_numpy
-    return largest_and_square_sum
-
-
-def _measure_in_numpy(values: Buffer) -> tuple[float, float]:
-    import numpy as np  # 25 MB that an idle daemon saves
-
-    floats = np.frombuffer(memoryview(values).cast("B"), np.float32).astype(np.float64)
-    return float(np.abs(floats).max(initial=0.0)), float(np.dot(floats, floats))
 
 
 def own_scale(own: Magnitude, weights: Scale, numel: int) -> Magnitude:

@@ -49,10 +49,9 @@ class NativeKernels:
             self.isa, fmt.codec, fmt.kept_elems, payload, target, reference, own, peer
         )
 
-
-def largest_and_square_sum(values: Buffer) -> tuple[float, float]:
-    """Return the largest absolute value and the sum of squares of contiguous float32."""
-    return _native.measure(values)
+    def largest_and_square_sum(self, values: Buffer) -> tuple[float, float]:
+        """Return the largest absolute value and the sum of squares."""
+        return _native.measure(self.isa, values)
 
 
 def kernels_by_isa() -> dict[str, NativeKernels]:

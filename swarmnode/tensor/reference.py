@@ -25,6 +25,7 @@ _ABS_MASK = np.uint32(0x7FFFFFFF)
 _INFINITY_BITS = 0x7F800000
 _FLOAT32_MAX = np.finfo(np.float32).max
 _REFUSED_BYTE = 0xFF
+_LANES = 8
 
 
 def encode(fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | None) -> int:
@@ -92,6 +93,21 @@ def merge(
             peer_part = np.float32(peer_weight) * decoded
             own[:] = own_part + peer_part
     return verdict
+
+
+def largest_and_square_sum(values: Buffer) -> tuple[float, float]:
+    """Return the largest absolute value, NaN apart, and the sum of squares of float32.
+
+    Eight lanes in float64, each of every eighth element in order, then their sum in order: norms
+    have equal bits on all machines, and members of a gathering clip by them. Squares are exact.
+    """
+    magnitudes = np.abs(_floats(values))
+    rows = np.zeros((-(-magnitudes.size // _LANES), _LANES))
+    with np.errstate(all="ignore"):
+        rows.reshape(-1)[: magnitudes.size] = magnitudes
+        lanes = np.add.reduce(rows * rows, axis=0)  # row by row: pairs are added on the last axis
+        square_sum = np.add.accumulate(lanes)[-1]
+    return float(np.fmax.reduce(magnitudes, initial=0.0)), float(square_sum)
 
 
 def _floats(buffer: Buffer) -> Floats:

@@ -5,29 +5,64 @@ import math
 import numpy as np
 import pytest
 
-from swarmnode.tensor import magnitude
+from swarmnode.tensor.codec import available_isas, get_measure
 from swarmnode.tensor.magnitude import UNKNOWN, Magnitude, Scale, measure, own_scale, refusal
 
-MEASURES = [measure, lambda values: Magnitude(*magnitude._measure_in_numpy(values))]
+on_every_isa = pytest.mark.parametrize("isa", available_isas())
 
 
-@pytest.mark.parametrize("found", MEASURES, ids=["native", "numpy"])
+@on_every_isa
 @pytest.mark.parametrize("numel", [0, 1, 7, 8, 9, 1000])
-def test_it_is_the_largest_value_and_the_norm(found, numel):
+def test_it_is_the_largest_value_and_the_norm(isa, numel):
     values = np.random.default_rng(numel).standard_normal(numel).astype("f4")
     exact = values.astype("f8")
-    said = found(values.data)
+    said = Magnitude(*get_measure(isa)(values.data))
     assert said.largest == float(np.abs(exact).max(initial=0.0))
     assert said.norm == pytest.approx(float(np.linalg.norm(exact)))
-    assert found(memoryview(values.tobytes())) == said, "alignment and format do not matter"
+    assert measure(memoryview(values.tobytes())) == said, "alignment and format do not matter"
 
 
-@pytest.mark.parametrize("found", MEASURES, ids=["native", "numpy"])
-def test_the_largest_float_has_a_norm_and_a_nan_is_refused(found):
-    huge = found(np.full(3, 3e38, "f4").data)
+@on_every_isa
+def test_the_largest_float_has_a_norm_and_a_nan_is_refused(isa):
+    huge = Magnitude(*get_measure(isa)(np.full(3, 3e38, "f4").data))
     assert math.isfinite(huge.norm)
-    spoilt = found(np.array([1.0, np.nan], "f4").data)
+    spoilt = Magnitude(*get_measure(isa)(np.array([1.0, np.nan], "f4").data))
     assert refusal(spoilt, Magnitude(1.0, 2.0), "v")
+
+
+def in_lanes(values):
+    """Return the largest value and the sum of squares as they are defined: in eight lanes."""
+    largest, sums = 0.0, [0.0] * 8
+    for index, value in enumerate(map(float, np.abs(values))):
+        largest = value if value > largest else largest
+        sums[index % 8] += value * value
+    total = 0.0
+    for lane in sums:  # sum() rounds in another way from Python 3.12 on
+        total += lane
+    return largest, total
+
+
+def bits(numbers):
+    return ["nan" if math.isnan(number) else number.hex() for number in numbers]
+
+
+@on_every_isa
+@pytest.mark.parametrize("numel", [5, 8, 1001, 100_003])
+def test_every_instruction_set_gives_the_bits_of_eight_lanes(isa, numel):
+    rng = np.random.default_rng(numel)
+    values = (rng.standard_normal(numel) * 10.0 ** rng.integers(-30, 30, numel)).astype("f4")
+    assert bits(get_measure(isa)(values.data)) == bits(in_lanes(values))
+
+
+@on_every_isa
+@pytest.mark.parametrize("at", [0, 3, 8, 12, 16, 17])
+@pytest.mark.parametrize("odd", [np.nan, -np.nan, np.inf, -np.inf, 1e-45, -0.0, 3.4e38])
+def test_a_value_that_is_no_number_does_the_same_on_all_of_them(isa, odd, at):
+    values = np.arange(18, dtype="f4")
+    values[at] = odd
+    found = get_measure(isa)(values.data)
+    assert bits(found) == bits(in_lanes(values))
+    assert math.isnan(found[1]) == math.isnan(odd)
 
 
 def vector(value, numel=100):
