@@ -352,7 +352,7 @@ def _reference_kernels() -> VectorKernels:
 
 @cache
 def _wide_kernels() -> Kernels:
-    from swarmnode.tensor.wide import WideKernels  # numpy, as above
+    from swarmnode.tensor.reference import WideKernels  # numpy, as above
 
     return WideKernels()
 

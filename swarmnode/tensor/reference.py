@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
     from swarmnode.tensor.reference_blocks import Bits, Bytes, Floats
 
+    Doubles = NDArray[np.float64]
+
 _ABS_MASK = np.uint32(0x7FFFFFFF)
 _INFINITY_BITS = 0x7F800000
 _FLOAT32_MAX = np.finfo(np.float32).max
 _REFUSED_BYTE = 0xFF
-_LANES = 8
+_COLUMNS = 8
 
 
 def encode(fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | None) -> int:
@@ -98,15 +100,15 @@ def merge(
 def largest_and_square_sum(values: Buffer) -> tuple[float, float]:
     """Return the largest absolute value, NaN apart, and the sum of squares of float32.
 
-    Eight lanes in float64, each of every eighth element in order, then their sum in order: norms
+    Eight columns in float64, each of every eighth element in order, then their sum in order: norms
     have equal bits on all machines, and members of a gathering clip by them. Squares are exact.
     """
     magnitudes = np.abs(_floats(values))
-    rows = np.zeros((-(-magnitudes.size // _LANES), _LANES))
+    rows = np.zeros((-(-magnitudes.size // _COLUMNS), _COLUMNS))
     with np.errstate(all="ignore"):
         rows.reshape(-1)[: magnitudes.size] = magnitudes
-        lanes = np.add.reduce(rows * rows, axis=0)  # row by row: pairs are added on the last axis
-        square_sum = np.add.accumulate(lanes)[-1]
+        columns = np.add.reduce(rows * rows, axis=0)  # row by row: pairs are added on the last axis
+        square_sum = np.add.accumulate(columns)[-1]
     return float(np.fmax.reduce(magnitudes, initial=0.0)), float(square_sum)
 
 
@@ -138,3 +140,62 @@ def _decoded(fmt: Format, payload: Buffer, reference: Buffer | None, n_elems: in
     with np.errstate(all="ignore"):  # saturates where reference and difference overflow
         sums: Floats = np.clip(_floats(reference) + values, -_FLOAT32_MAX, _FLOAT32_MAX)
     return sums
+
+
+class WideKernels:
+    """RAW64, every float64 as it is: kernels as :class:`swarmnode.tensor.codec.Kernels` has them.
+
+    The extension has none: models of float64 are convex ones of a few thousand numbers.
+    """
+
+    def encode(self, fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | None) -> int:
+        """Copy; return -1, or the index of the first value that is not finite.
+
+        Then the whole payload is 0xFF, which no decoder accepts.
+        """
+        del fmt, reference  # it takes none
+        flat, out = _doubles(values), _doubles(payload)
+        refused = np.flatnonzero(~np.isfinite(flat))
+        if refused.size:
+            out.view(np.uint8)[:] = _REFUSED_BYTE
+            return int(refused[0])
+        out[:] = flat
+        return -1
+
+    def validate(self, fmt: Format, payload: Buffer, n_elems: int) -> Verdict:
+        """Say whether all values of a foreign payload are finite."""
+        del fmt, n_elems
+        return Verdict.VALID if np.isfinite(_doubles(payload)).all() else Verdict.INVALID_VALUE
+
+    def decode(
+        self, fmt: Format, payload: Buffer, out: Buffer, reference: Buffer | None
+    ) -> Verdict:
+        """Write every value of ``out``, or nothing if the payload is invalid."""
+        del reference
+        target = _doubles(out)
+        verdict = self.validate(fmt, payload, target.size)
+        if verdict is Verdict.VALID:
+            target[:] = _doubles(payload)
+        return verdict
+
+    def merge(
+        self,
+        fmt: Format,
+        payload: Buffer,
+        target: Buffer,
+        reference: Buffer | None,
+        own_weight: float,
+        peer_weight: float,
+    ) -> Verdict:
+        """Set target to ``own_weight * target + peer_weight * decoded``: two products, one sum."""
+        del reference
+        own = _doubles(target)
+        verdict = self.validate(fmt, payload, own.size)
+        if verdict is Verdict.VALID:
+            with np.errstate(all="ignore"):
+                own[:] = own_weight * own + peer_weight * _doubles(payload)
+        return verdict
+
+
+def _doubles(buffer: Buffer) -> Doubles:
+    return np.frombuffer(memoryview(buffer), dtype=np.dtype("<f8"))
