@@ -82,6 +82,9 @@ class Task(ABC):
         Config: the settings, a subclass of :class:`TaskConfig`.
         eval_every_steps: how often :meth:`evaluate` runs while training.
         exchange_every_steps: the default number of steps between exchanges with a peer.
+        outer_momentum, outer_rate: the defaults for ``momentum`` and ``beta`` of ``streaming`` in
+            groups. A plain mean is right for any model; what gains by more depends on how far its
+            optimizer goes in a round, so a task says it where it was measured.
         batches_per_shard: how many batches one node trains between two agreements with the
             others on who trains what; seconds of training, so that they agree in time.
         strong_convexity, smoothness: bounds mu and L on the curvature of every node's objective,
@@ -98,6 +101,8 @@ class Task(ABC):
     Config: ClassVar[type[TaskConfig]] = TaskConfig
     eval_every_steps: ClassVar[int] = 20
     exchange_every_steps: ClassVar[int] = 8
+    outer_momentum: ClassVar[float] = 0.0
+    outer_rate: ClassVar[float] = 1.0
     batches_per_shard: ClassVar[int] = 64
     strong_convexity: ClassVar[float | None] = None
     smoothness: ClassVar[float | None] = None
@@ -146,6 +151,15 @@ class Task(ABC):
         nothing changes until there is a target, and then the learning rate decays towards it.
         """
         return Recipe()
+
+    def suited(self, strategy: str, settings: dict[str, Any]) -> dict[str, Any]:
+        """Return ``settings`` of a strategy, with what suits this task where they say nothing."""
+        own: dict[str, Any] = {}
+        if strategy == "pair-average":
+            own = {"every": self.exchange_every_steps}
+        elif strategy == "streaming" and settings.get("meet", "group") == "group":
+            own = {"momentum": self.outer_momentum, "beta": self.outer_rate}
+        return own | settings
 
     def progressed(self, swarm_tokens: float, target_tokens: int) -> None:
         """Hear before a step how far the swarm is, as all its members do; see ``Recipe``.

@@ -25,7 +25,7 @@ from swarmnode.tasks.base import (
     TaskConfig,
 )
 from swarmnode.tasks.deal import deal, shard_count
-from swarmnode.tasks.language import adamw, language_recipe, next_token_loss, write_on
+from swarmnode.tasks.language import language_recipe, muon, next_token_loss, write_on
 from swarmnode.tasks.text import corpus_hash, load_corpus, split
 
 BYTE_VALUES = 256
@@ -90,6 +90,7 @@ class BytesLM(Task):
     version = 1
     # Four nodes, 400 steps: nearly the loss of 8 (0.00 to 0.08 more) for half of the traffic.
     exchange_every_steps = 16
+    outer_momentum, outer_rate = 0.6, 0.8
 
     class Config(TaskConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The GPT, its batches and its learning rate."""
@@ -99,7 +100,7 @@ class BytesLM(Task):
         heads: PositiveInt = 4
         context: PositiveInt = 64
         batch: PositiveInt = 16
-        lr: PositiveFloat = 6e-3
+        lr: PositiveFloat = 0.02
         probe_windows: PositiveInt = 32
 
     config: Config
@@ -124,7 +125,7 @@ class BytesLM(Task):
         )
 
     def build_optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        return adamw(model, lr=self.config.lr, weight_decay=0.01)
+        return muon(model, lr=self.config.lr, weight_decay=0.01)
 
     def recipe(self) -> Recipe:
         return language_recipe(self.tokens_per_batch)

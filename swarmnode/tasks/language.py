@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from swarmnode.ipc.lr_schedule import MEMBERS_EXPONENT, MEMBERS_MAX
+from swarmnode.tasks.muon import Muon
 from swarmnode.wire.recipe import Recipe
 
 # Batches, by which AdamW knows the size of gradients; a short training has less, see `create`.
@@ -32,6 +33,24 @@ def adamw(model: torch.nn.Module, *, lr: float, weight_decay: float) -> torch.op
         weight_decay=weight_decay,
         fused=next(model.parameters()).device.type in ("cpu", "cuda"),
     )
+
+
+def muon(model: torch.nn.Module, *, lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    """Return Muon for the weights of linear layers, AdamW for embeddings, norms and biases.
+
+    An output layer that shares its weight with an embedding counts as that.
+    """
+    embedded = {
+        id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)
+    }
+    hidden = [
+        module.weight
+        for module in model.modules()
+        if isinstance(module, torch.nn.Linear) and id(module.weight) not in embedded
+    ]
+    is_hidden = {id(weight) for weight in hidden}
+    others = [p for p in model.parameters() if id(p) not in is_hidden]
+    return Muon(hidden, others, lr=lr, weight_decay=weight_decay)
 
 
 def language_recipe(tokens_per_batch: int) -> Recipe:

@@ -8,8 +8,9 @@ from swarmnode.bench.learning.jobs import Job
 from swarmnode.errors import ConfigError
 from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.testing.lab.isolation import isolated
-from swarmnode.testing.learning.descent import AdamW, cosine
+from swarmnode.testing.learning.descent import AdamW, TaskOptimizer, cosine
 from swarmnode.testing.learning.runs import TextTask, train
+from swarmnode.worker.model.arena import Arena
 
 _SMALL = {"dim": 16, "layers": 1, "heads": 2, "context": 16, "batch": 2}
 _GROUP = {"every": 4, "fragments": 2}
@@ -35,13 +36,38 @@ def test_adamw_is_that_of_torch() -> None:
     parameter = torch.nn.Parameter(torch.randn(5))
     x = parameter.detach().clone()[None].repeat(2, 1)
     theirs = torch.optim.AdamW([parameter], lr=0.01, betas=(0.9, 0.95), weight_decay=0.1)
-    ours = AdamW.like(theirs, x, lambda _: 0.01)
+    ours = AdamW(x, lambda _: 0.01, (0.9, 0.95), 0.1)
     for _ in range(20):
         gradient = torch.randn(5)
         parameter.grad = gradient.clone()
         theirs.step()
         x -= ours.steps([0, 1], gradient.repeat(2, 1))
     torch.testing.assert_close(x[1], parameter.detach())
+
+
+def test_each_node_of_the_laboratory_has_the_optimizer_of_the_task() -> None:
+    task = BytesLM(_SMALL)
+    torch.manual_seed(1)
+    state = TextTask(task, 2, seed=1, model_seed=1)
+    model = task.build_model(1)
+    real = task.build_optimizer(model)
+    arena = Arena(model)
+    arena.flat.copy_(state.x[1])
+    ours = TaskOptimizer(task, state.x, lambda k: 0.01 * (k + 1))
+    for k in range(3):
+        _, gradients = state.gradients([0, 1])
+        for parameter, gradient in zip(
+            arena.trained, arena.views_of(gradients[1]).values(), strict=True
+        ):
+            parameter.grad = gradient.clone()
+        for group in real.param_groups:
+            group["lr"] = 0.01 * (k + 1)
+        real.step()
+        state.x -= ours.steps([0, 1], gradients)
+    torch.testing.assert_close(state.x[1], arena.flat)
+    ours.forget(1)
+    one = ours.steps([1], torch.ones_like(state.x[:1]))
+    assert one.abs().sum() > 0
 
 
 def test_the_mean_gradient_is_the_mean_of_the_nodes() -> None:

@@ -23,12 +23,14 @@ from swarmnode.processes.worker_tools import stream_offline
 from swarmnode.strategies.installed import DEFAULT_STRATEGY
 from swarmnode.wire.recipe import Recipe
 
-TASK_LR = 6e-3  # that of bytes-lm, for one node
+TASK_LR = 0.02  # that of bytes-lm, for one node
 
-# Measured on sources of Python over 1,200 steps: one node alone at .003, .006, .012 comes to 2.219,
-# 2.199, 2.180; data parallelism of four at .006, .012 to 1.817, 1.786. So both have the best of
+# Measured on sources of Python over 1,200 steps, a loop without the rest of a node: one node alone
+# at .012 and .02 comes to 1.812 and 1.807, data parallelism of four at .02 to 1.582; with short
+# convolutions in the model, which move all of it down: alone at .006, .012, .02, .03 to 1.789,
+# 1.748, 1.729, 1.766, data parallelism at .012, .025 to 1.556, 1.538. So both have the best of
 # these, whatever the number of nodes.
-BASELINE_LRS = (TASK_LR, 2 * TASK_LR, 4 * TASK_LR)
+BASELINE_LRS = (TASK_LR / 2, TASK_LR, 2 * TASK_LR)
 
 Engine = Literal["daemons", "lab"]
 

@@ -1,4 +1,4 @@
-"""How nodes of the laboratory descend: AdamW as a task sets it up, and a rate that decays."""
+"""How nodes of the laboratory descend: by AdamW or as a task sets it up, and a rate that decays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from swarmnode.ipc.lr_schedule import Horizon, lr_factor
-from swarmnode.testing.lab.tasks import Adam
+from swarmnode.tasks.base import Task
+from swarmnode.testing.lab.tasks import Adam, Optimizer
 from swarmnode.wire.recipe import Recipe
+from swarmnode.worker.model.arena import Arena as ModelArena
 
 _WARM_UP = 0.05  # of all steps
 
@@ -56,11 +58,6 @@ class AdamW(Adam):
         self._x, self._schedule, self._weight_decay = x, schedule, weight_decay
         self._taken = [0] * x.shape[0]
 
-    @classmethod
-    def like(cls, made: torch.optim.Optimizer, x: torch.Tensor, schedule: Schedule) -> AdamW:
-        """Return one with the settings of a task's own, but for its learning rate."""
-        return cls(x, schedule, made.defaults["betas"], made.defaults["weight_decay"])
-
     def steps(self, nodes: Sequence[int], gradients: torch.Tensor) -> torch.Tensor:
         chosen = list(nodes)
         moved = super().steps(chosen, gradients)
@@ -70,3 +67,53 @@ class AdamW(Adam):
         for node in chosen:
             self._taken[node] += 1
         return moved.mul_(torch.tensor(rates)[:, None])
+
+
+class TaskOptimizer(Optimizer):
+    """The optimizer that a task gives its model, one for each node.
+
+    A learning rate that the task gives a group of parameters stays in its proportion.
+    """
+
+    def __init__(self, task: Task, x: torch.Tensor, schedule: Schedule) -> None:
+        """``x``: [n, numel], the parameters that it moves, in the order of the model's."""
+        self._task, self._x, self._schedule = task, x, schedule
+        self._own = [_Own(task) for _ in x]
+
+    def steps(self, nodes: Sequence[int], gradients: torch.Tensor) -> torch.Tensor:
+        chosen = list(nodes)
+        moved = [
+            self._own[node].step(self._x[node], gradient, self._schedule)
+            for node, gradient in zip(chosen, gradients, strict=True)
+        ]
+        return torch.stack(moved)
+
+    def forget(self, node: int) -> None:
+        self._own[node] = _Own(self._task)
+
+
+class _Own:
+    """A node's optimizer, and the parameters that it moves."""
+
+    def __init__(self, task: Task) -> None:
+        model = task.build_model(0)
+        self._arena = ModelArena(model)
+        self._gradient = torch.zeros_like(self._arena.flat)
+        for parameter, part in zip(
+            self._arena.trained, self._arena.views_of(self._gradient).values(), strict=True
+        ):
+            parameter.grad = part
+        self._optimizer = task.build_optimizer(model)
+        self._groups = self._optimizer.param_groups
+        self._lr = [group["lr"] for group in self._groups]
+        self._taken = 0
+
+    def step(self, x: torch.Tensor, gradient: torch.Tensor, schedule: Schedule) -> torch.Tensor:
+        """Return by how much a step by ``gradient`` lowers ``x``; both [numel]."""
+        self._arena.flat.copy_(x)
+        self._gradient.copy_(gradient)
+        for group, lr in zip(self._groups, self._lr, strict=True):
+            group["lr"] = schedule(self._taken) * lr / self._lr[0]
+        self._optimizer.step()
+        self._taken += 1
+        return x - self._arena.flat

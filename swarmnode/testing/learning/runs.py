@@ -20,7 +20,7 @@ from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.tasks import LabTask
 from swarmnode.testing.lab.world import Node
-from swarmnode.testing.learning.descent import AdamW, Schedule, by_recipe, cosine
+from swarmnode.testing.learning.descent import Schedule, TaskOptimizer, by_recipe, cosine
 from swarmnode.worker.model.arena import Arena as ModelArena
 from swarmnode.worker.model.state import build_state, build_task
 from swarmnode.worker.snapshots import restore
@@ -59,7 +59,7 @@ def train(job: Job) -> Trained:
 
 def _train_data_parallel(job: Job, task: TextTask) -> Trained:
     x = task.x[:1].clone()
-    optimizer = AdamW.like(task.optimizer, x, cosine(job.lr, job.steps))
+    optimizer = TaskOptimizer(task.text, x, cosine(job.lr, job.steps))
     for _ in range(job.steps):
         x -= optimizer.steps([0], task.mean_gradient(x[0])[None])
     loss = task.evaluate(x[0])  # not a number where the rate was too high
@@ -68,7 +68,8 @@ def _train_data_parallel(job: Job, task: TextTask) -> Trained:
 
 
 def _train_swarm(job: Job, task: TextTask, schedule: Schedule) -> Trained:
-    check_strategy(job.strategy, job.settings, task.facts)
+    settings = task.text.suited(job.strategy, job.settings)
+    check_strategy(job.strategy, settings, task.facts)
     if find_strategy(job.strategy).needs is Needs.GRADIENT:
         raise ConfigError(
             f"bench learning: {job.strategy} is for convex objectives, and this is a language"
@@ -76,8 +77,8 @@ def _train_swarm(job: Job, task: TextTask, schedule: Schedule) -> Trained:
         )
     arena = _Counted(
         task,
-        lambda x: build_strategy(job.strategy, job.settings, x),
-        optimizer=AdamW.like(task.optimizer, task.x, schedule),
+        lambda x: build_strategy(job.strategy, settings, x),
+        optimizer=TaskOptimizer(task.text, task.x, schedule),
         seed=job.seed,
         codec=job.codec,
     )
@@ -128,11 +129,10 @@ class TextTask(LabTask):
 
     Each has batches of its own.
 
-    One model is in memory: a node's row of ``x`` is copied into it before it is its turn. The
-    optimizer is asked for once, for its settings; each node of a real swarm has one of its own.
+    Gradients are those of one model: a node's row of ``x`` is copied into it when it is its turn.
 
     Attributes:
-        optimizer: the task's, for its settings alone.
+        text: the task that it is made of.
     """
 
     def __init__(
@@ -145,9 +145,8 @@ class TextTask(LabTask):
         """
         self._clip_norm = clip_norm
         torch.manual_seed(model_seed)
-        self._task, self._model = task, task.build_model(model_seed)
+        self.text, self._model = task, task.build_model(model_seed)
         self._arena = ModelArena(self._model)
-        self.optimizer = task.build_optimizer(self._model)
         self.facts = TaskFacts(task.name)
         self.x = self._arena.flat.repeat(n, 1)
         self._batches: list[Iterator[Any]] = [task.batches(1000 * seed + i) for i in range(n)]
@@ -177,7 +176,7 @@ class TextTask(LabTask):
         def loss() -> float:
             self._arena.flat.copy_(self.x[node])
             with torch.no_grad():
-                return float(self._task.loss(self._model, batch))
+                return float(self.text.loss(self._model, batch))
 
         return loss
 
@@ -191,13 +190,13 @@ class TextTask(LabTask):
         self._model.eval()
         try:
             with torch.no_grad():
-                return float(self._task.evaluate(self._model))
+                return float(self.text.evaluate(self._model))
         finally:
             self._model.train()
 
     def _gradient(self, x: torch.Tensor, batch: Any) -> tuple[float, torch.Tensor]:
         self._arena.flat.copy_(x)
-        loss = self._task.loss(self._model, batch)
+        loss = self.text.loss(self._model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         gradient = self._arena.gradient()
         self._model.zero_grad(set_to_none=True)

@@ -58,9 +58,7 @@ def describe_state(
     """
     task = state.task
     graph = read_topology(topology)
-    settings = dict(settings)
-    if strategy == "pair-average":  # each task knows what suits whole models
-        settings.setdefault("every", task.exchange_every_steps)
+    settings = task.suited(strategy, settings)
     check_strategy(strategy, settings, facts_of(task))
     # Of the strategy's vectors, each as large as the model, nothing is computed here.
     shape_only = torch.empty_like(state.arena.flat, device="meta")

@@ -46,7 +46,7 @@ def test_describe_says_what_a_manifest_needs(run):
     (facts,) = run("describe", "--task", "bytes-lm", "--config", config)
     assert facts["parameters"] == facts["numel"] > 0
     assert len(facts["layout_hash"]) == len(facts["data_hash"]) == 64
-    assert facts["config"] == SMALL_LM | {"lr": 0.006}
+    assert facts["config"] == SMALL_LM | {"lr": 0.02}
     assert (facts["strategy"], facts["strategy_version"]) == ("streaming", 1)
     assert facts["strategy_settings"]["every"] == 20
     assert (facts["topology"], facts["codecs"]) == ("", ["E3M0"])

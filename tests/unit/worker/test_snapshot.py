@@ -381,9 +381,9 @@ def test_a_snapshot_of_another_dtype_loads(trained, dtype):
     assert store.restore(fresh, strategy)
     assert fresh.arena.flat.dtype == torch.float32
     torch.testing.assert_close(fresh.arena.flat, state.arena.flat, rtol=0.01, atol=0.001)
-    parameter = fresh.model.blocks[0].project.weight
-    moments = fresh.optimizer.state[parameter]
-    assert moments["exp_avg"].dtype == torch.float32
+    matrix, vector = fresh.model.blocks[0].project.weight, fresh.model.norm.weight
+    assert fresh.optimizer.state[matrix]["momentum_buffer"].dtype == torch.float32
+    assert fresh.optimizer.state[vector]["exp_avg"].dtype == torch.float32
     train(fresh, 2)
 
 
@@ -422,7 +422,10 @@ def with_optimizer(make):
     ids=["other-lr", "adam", "amsgrad", "sgd", "rmsprop"],
 )
 def test_other_settings_of_the_optimizer(trained, caplog, make, is_kept):
-    store, state, _, _ = trained
+    store, state, old_strategy, _ = trained
+    state.optimizer = torch.optim.AdamW(state.model.parameters())
+    train(state, 1)
+    store.save(state, old_strategy)
     fresh, strategy = with_optimizer(make)
     assert store.restore(fresh, strategy)
     assert torch.equal(fresh.arena.flat, state.arena.flat)
