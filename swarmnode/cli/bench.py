@@ -171,7 +171,7 @@ def learning(
     from swarmnode.bench.learning import outcome, run
     from swarmnode.bench.learning.plan import Plan
 
-    folder = check_data(data)
+    folder = check_data(data, "bytes-lm")
     plan = Plan(
         nodes=nodes,
         steps=steps,

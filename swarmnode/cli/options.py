@@ -93,8 +93,11 @@ def network_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def check_data(data: Path | None) -> str:
+def check_data(data: Path | None, task: str = "") -> str:
     """Return the folder of ``--data`` as the worker wants it; "" is the task's own data.
+
+    Args:
+        task: that reads it; "": not known yet.
 
     Raises:
         ConfigError: there is no such folder.
@@ -102,7 +105,9 @@ def check_data(data: Path | None) -> str:
     if data is None:
         return ""
     if not data.is_dir():
-        raise ConfigError(f"--data: expected a folder of text files, {data} is none")
+        from swarmnode.tasks.installed import data_of
+
+        raise ConfigError(f"--data: expected a folder of {data_of(task)}, {data} is none")
     return str(data.absolute())
 
 

@@ -21,6 +21,8 @@ from swarmnode.errors import ConfigError
 
 # Of the last measure of a local step in the next: about ten steps tell.
 _PACING_STEP_KEEP = 0.9
+# A call is heard when a local step ends: one step of the slowest, which may take a quarter longer.
+_CALL_STEPS = 1.25
 
 
 class Pacer:
@@ -50,6 +52,16 @@ class Pacer:
         # A step that just fits may be measured a hair too long.
         fitting = math.floor(self.round_s(peers_step_s) / self.step_s * (1 + 1e-9))
         return min(max(fitting, self._fewest), self.most)
+
+    def call_s(self, peers_step_s: Iterable[float]) -> float:
+        """Return how long a member that is called may take to come: a step of the slowest.
+
+        No longer than for one that needs 1 / PACING_FEWEST_SHARE times as long for a step as the
+        fastest: who is slower comes when it can. 0: no step is known.
+        """
+        known = [step_s for step_s in (self.step_s, *peers_step_s) if step_s > 0]
+        slowest = min(known, default=0.0) / limits.PACING_FEWEST_SHARE
+        return _CALL_STEPS * min(max(known, default=0.0), slowest)
 
     def told_steps(self, peers_step_s: Iterable[float]) -> int:
         """Return them as the worker is told: all, for who can take PACING_EQUAL_SHARE of them."""

@@ -9,16 +9,26 @@ k, as far as the others' median allows (``fair_weights``).
 What was learnt on slow weights that have moved on meanwhile points elsewhere. A contribution that
 missed s rounds of means counts (1 + s)^-1/2 of its tokens.
 
+Two who meet as a pair weigh their pseudo-gradients alike (``pair_shares``), from what both said of
+themselves with the offer and its answer, so both come to the same. What a pair missed are its own
+rounds in which no partner came. Only pseudo-gradients are weighted, which begin at zero where two
+met last. Models that are averaged whole (pair-average, and the pull of slow weights) are not: each
+local step counts the same in the mean of the swarm already, whoever took it, and only halves keep
+that mean where it is.
+
 Sources: A. Douillard et al., "Decoupled DiLoCo", 2026 (weights by tokens, members who come as they
 are); B. Liu et al., "Asynchronous Local-SGD training for language modeling", 2024 (1/√(1+s));
 Y. Fraboni et al., "A general theory for federated optimization with asynchronous and heterogeneous
 clients updates", 2023 (who is there in every k-th round counts k times). Deviation: no weight is
-above the median of those who meet, for no node can check what a node says of itself.
+above the median of those who meet, for no node can check what a node says of itself; of two none
+counts less than GROUP_WEIGHT_MEDIANS_MIN of the other.
 """
 
 from __future__ import annotations
 
 import math
+
+from swarmnode import limits
 
 _WEIGHT_MIN = 1.0  # of who has not learnt anything yet: a weight is above 0
 
@@ -26,6 +36,22 @@ _WEIGHT_MIN = 1.0  # of who has not learnt anything yet: a weight is above 0
 def staleness_weight(rounds_behind: float) -> float:
     """Return (1 + s)^-1/2: what a contribution counts that is ``s`` rounds old."""
     return 1 / math.sqrt(1 + rounds_behind)
+
+
+def pair_shares(own: float, theirs: float) -> tuple[float, float]:
+    """Return the shares, together 1, that two weights have in the mean of a pair.
+
+    The partner gets the same two numbers the other way around. The smaller weight counts
+    GROUP_WEIGHT_MEDIANS_MIN of the larger one at the least, so a lie gets 8/9 at the most.
+
+    Args:
+        own, theirs: above 0.
+    """
+    largest = max(own, theirs)
+    least = limits.GROUP_WEIGHT_MEDIANS_MIN
+    weights = [max(least, weight / largest) for weight in (own, theirs)]
+    total = sum(weights)
+    return weights[0] / total, weights[1] / total
 
 
 class Contributions:
@@ -41,7 +67,10 @@ class Contributions:
         self._learnt += tokens
 
     def note_missed(self, n_means: int) -> None:
-        """The slow weights have come from a peer, with means that this node was not in."""
+        """Others had means that this node was not in: slow weights came from a peer with so many.
+
+        In pairs: no partner came.
+        """
         self._missed += max(0, n_means)
 
     def begin(self, fragment: int) -> None:

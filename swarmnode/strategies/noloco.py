@@ -5,18 +5,20 @@ communication training method for large models", 2025, and the authors' code. Ea
 weights θ (the model, ``x``), slow ones φ and a momentum m. After H local steps it meets one peer::
 
     Δ = φ − θ                                            of each of the two, as sent
-    m ← μ m − β ½ (Δ̂_i + Δ̂_j) + γ ½ (φ̂_j − φ̂_i)
+    m ← μ m − β (w_i Δ̂_i + w_j Δ̂_j) + γ ½ (φ̂_j − φ̂_i)
     φ ← φ + m,   θ ← φ
 
+The shares w are by the tokens behind each Δ, ½ where they are equal (contributions.py).
 Two vectors go each way. The γ term is all that holds the swarm together: without it consensus
 is that of nodes that never meet. With μ = ½, β = γ = 0.7 the slow weights of a drift-free random
 walk vary by 1.3125 lr² H σ² (tests/algorithms/test_noloco.py).
 
 Deviations. Paper and code block while they exchange; here training goes on, and θ ← φ is added as
 φ − θ_sent, so that steps taken meanwhile survive. Who finds no partner keeps training, θ and φ as
-they are, and Δ grows: of all that can be done without a partner that is best, and repeating the
-momentum alone explodes. **The stable region** on pairs is 0 < γ < 2 (1 − μ²) (outer.py); the
-paper's bound grows with μ instead, and admits settings that diverge.
+they are, and Δ grows, its weight with it: of all that can be done without a partner that is best,
+and repeating the momentum alone explodes. In the paper w is ½. **The stable region** on pairs is
+0 < γ < 2 (1 − μ²) (outer.py); the paper's bound grows with μ instead, and admits settings that
+diverge.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from swarmnode.strategies.base import (
     Strategy,
     TaskFacts,
 )
+from swarmnode.strategies.contributions import Contributions
 from swarmnode.strategies.merging.variance_corrected import PairMerge
 from swarmnode.strategies.outer import (
     PAIR,
@@ -47,6 +50,8 @@ from swarmnode.strategies.outer import (
     refuse_unstable,
 )
 from swarmnode.strategies.rounds import InRounds, Rounds
+
+_ALL = 0  # the one fragment that the model is
 
 
 class NoLoCo(InRounds, Strategy):
@@ -74,6 +79,7 @@ class NoLoCo(InRounds, Strategy):
         self.phi = x.clone()
         self.m = torch.zeros_like(x)
         self.rounds = Rounds(self.config.every)
+        self.contributions = Contributions()
         self._x_sent: torch.Tensor | None = None
 
     @classmethod
@@ -92,8 +98,11 @@ class NoLoCo(InRounds, Strategy):
         return 2 * self.x.numel()
 
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
+        self.contributions.note_step(info.tokens)
+        views = self.whole("delta"), self.whole("phi")
+        weight = self.contributions.weight(_ALL)
         return [
-            Intent(Kind.PAIR, number, (self.whole("delta"), self.whole("phi")), tag="outer")
+            Intent(Kind.PAIR, number, views, tag="outer", weight=weight)
             for _, number in self.rounds.due(info.step)
         ]
 
@@ -104,6 +113,7 @@ class NoLoCo(InRounds, Strategy):
         else:
             self._x_sent = self.x.clone()
             out.copy_(self.phi - self.x)
+            self.contributions.begin(_ALL)
 
     def apply(self, exchange: Exchange) -> None:
         c = self.config
@@ -112,10 +122,12 @@ class NoLoCo(InRounds, Strategy):
         x_sent = self.x if self._x_sent is None else self._x_sent
         self.x.add_(self.phi - x_sent)
         self._x_sent = None
+        self.contributions.merged(_ALL)
 
     def on_abort(self, intent: Intent, why: str) -> None:
         del intent, why
         self._x_sent = None
+        self.contributions.note_missed(1)
 
     def metrics(self) -> dict[str, float]:
         return {"momentum_norm": float(self.m.norm())}

@@ -1,6 +1,7 @@
 """The outer step: what pulls slow weights, how their momentum moves them, which settings hold.
 
-With slow weights φ, fast ones θ and Δ = φ − θ, over a pair or a group and after the codec::
+With slow weights φ, fast ones θ and Δ = φ − θ, over a pair or a group and after the codec, where
+the mean of Δ is by weight (contributions.py) and that of φ over a pair is not::
 
     g = −β mean(Δ̂) + γ (mean(φ̂) − φ̂_own)
     m ← μ m + g                    φ ← φ + m            Nesterov: φ + g + μ m
@@ -32,6 +33,7 @@ from msgspec import Meta as Range
 from numpy.typing import NDArray
 
 from swarmnode.errors import ConfigError
+from swarmnode.strategies.contributions import pair_shares
 from swarmnode.strategies.exchanges import Exchange, Kind
 from swarmnode.strategies.merging.variance_corrected import PairMerge, pair_pull
 from swarmnode.tensor.formats import find_format
@@ -59,13 +61,16 @@ def pull(
     """
     has_phi = "phi" in exchange.sent
     if exchange.intent.kind is Kind.PAIR:
-        g = exchange.partner.views["delta"].add_(exchange.sent["delta"]).mul_(-beta / 2)
+        own, theirs = pair_shares(exchange.meta.weight, exchange.partner.meta.weight)
+        # Each product is rounded before the sum, so both sides come to the same bits.
+        weighted = exchange.sent["delta"] * own
+        g = exchange.partner.views["delta"].mul_(theirs).add_(weighted).mul_(-beta)
         if not has_phi:
             return g
         if merge == "mean" or layout is None:
             return g.add_(exchange.difference("phi"), alpha=gamma / 2)
-        own, theirs = exchange.sent["phi"], exchange.partner.views["phi"]
-        return g.add_(pair_pull(merge, own, theirs, layout), alpha=gamma)
+        phi, others = exchange.sent["phi"], exchange.partner.views["phi"]
+        return g.add_(pair_pull(merge, phi, others, layout), alpha=gamma)
     g = exchange.mean["delta"] * -beta
     return g.add_(exchange.mean["phi"] - exchange.sent["phi"], alpha=gamma) if has_phi else g
 

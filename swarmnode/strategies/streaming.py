@@ -7,7 +7,8 @@ the fast weights θ; for each of P fragments there are slow weights φ_p and a m
 is H local steps, and fragment p is due t_p = ⌊p H / P⌋ steps after it began::
 
     due        Δ_p = φ_p − θ_p                 sent as E3M0, with φ_p − reference at 8 bits
-    τ later    g = −β mean(Δ̂) + γ (mean(φ̂) − φ̂_own),   over the two, or over a group
+    τ later    g = −β mean(Δ̂) + γ (mean(φ̂) − φ̂_own),   over the two, or over a group; that of Δ
+                                                       by the tokens behind each (contributions.py)
                m_p ← μ m_p + g
                φ_p ← φ_p + m_p                 Nesterov: φ_p + g + μ m_p
                θ_p ← a θ_p + (1 − a) φ_p       as an addition
@@ -197,6 +198,7 @@ class Streaming(InLineage, Strategy):
         self._flights.note_step(info.step, self.fragments, self.x)
         if self._in_groups:
             return self.means_due(info)
+        self.contributions.note_step(info.tokens)
         due = [each for each in self.rounds.due(info.step) if each[0] < len(self.fragments)]
         return [self._intent(fragment, number) for fragment, number in due]
 
@@ -224,6 +226,7 @@ class Streaming(InLineage, Strategy):
             apply_after_steps=c.overlap,
             base_version=self._base,
             lineage=int(self.lineage[0]) if self._in_groups else None,
+            weight=self.contributions.weight(fragment, self.rounds.n_fragments),
         )
 
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
@@ -265,11 +268,15 @@ class Streaming(InLineage, Strategy):
         fragment.add(self.x, fragment.gather(self.phi).sub_(x), alpha=1 - c.local_share)
         if self._in_groups:
             self.extend(exchange)
+        else:
+            self.contributions.merged(exchange.intent.fragment)
 
     def on_abort(self, intent: Intent, why: str) -> None:
         super().on_abort(intent, why)
         if intent.tag != CATCH_UP:
             self._flights.end(intent.fragment)
+        if not self._in_groups:
+            self.contributions.note_missed(1)
 
     def metrics(self) -> dict[str, float]:
         return {

@@ -29,6 +29,13 @@ BUILT_IN = {
     PROGRAM_TASK: "swarmnode.tasks.program:Program",
     "synthetic": "swarmnode.tasks.synthetic:Synthetic",
 }
+_TABLES = ".csv files whose rows are numbers and a label, the label last and no heading"
+_DATA = {
+    "bytes-lm": "text files",
+    "least-squares": _TABLES,
+    "llama-lm": "text files",
+    "logistic": f"{_TABLES}, labels 0 and 1",
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,11 @@ def installed_tasks() -> dict[str, str]:
     """Return name → ``module:Class`` of every task that is installed."""
     found = {entry.name: entry.value for entry in entry_points(group=ENTRY_POINT_GROUP)}
     return found | BUILT_IN
+
+
+def data_of(name: str) -> str:
+    """Return in words what a folder of data holds for task ``name``; "": it is not known yet."""
+    return _DATA.get(name, f"the files that task {name} reads" if name else "the task's files")
 
 
 def look_at_task(name: str) -> InstalledTask | None:

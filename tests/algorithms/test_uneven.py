@@ -9,11 +9,13 @@ from __future__ import annotations
 import pytest
 
 from tests.algorithms.uneven_kit import (
+    DEFAULT,
     DILOCO,
     OFTEN,
     PAIRS,
     STREAMING,
     UNCALLED,
+    UNWEIGHTED,
     Make,
     dialects,
     kills,
@@ -48,6 +50,16 @@ def test_where_others_wait_for_it_it_costs_more() -> None:
 @_all
 def test_speeds_of_one_to_eight_learn_as_equal_ones_at_equal_tokens(make: Make) -> None:
     assert swarm_loss(make, _STEPS, _EIGHTH) <= 1.01 * swarm_loss(make, _STEPS)
+
+
+def test_as_shipped_they_learn_no_less() -> None:
+    """Its means are due every fifth step of the fastest, in which the slowest takes none."""
+    assert swarm_loss(DEFAULT, _STEPS, _EIGHTH) <= swarm_loss(DEFAULT, _STEPS)
+
+
+def test_where_pairs_have_no_weights_they_learn_less() -> None:
+    weighted = swarm_loss(PAIRS, _STEPS, _EIGHTH)
+    assert swarm_loss(UNWEIGHTED, _STEPS, _EIGHTH) > 1.01 * weighted  # measured 1.017
 
 
 def test_where_others_wait_they_learn_less() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 
-from swarmnode.strategies.base import Intent, Strategy
+from swarmnode.strategies.base import Intent, StepInfo, Strategy
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.tasks.text import load_corpus
@@ -55,10 +56,19 @@ class _Uncalled(Streaming):
         pass
 
 
+class _Unweighted(Streaming):
+    """Counts as much as its partner, whatever either has learnt from."""
+
+    def after_step(self, info: StepInfo) -> list[Intent]:
+        return [replace(intent, weight=1.0) for intent in super().after_step(info)]
+
+
+DEFAULT: Make = partial(Streaming, {})
 STREAMING: Make = partial(Streaming, _STREAMING)
 UNCALLED: Make = partial(_Uncalled, _STREAMING)
 DILOCO: Make = partial(DiLoCo, _DILOCO)
 PAIRS: Make = partial(Streaming, _PAIRS)
+UNWEIGHTED: Make = partial(_Unweighted, _PAIRS)
 OFTEN: Make = partial(Streaming, _OFTEN)
 
 

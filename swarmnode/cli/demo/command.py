@@ -47,7 +47,7 @@ def demo(
     from swarmnode.cli.demo.run import DemoRun, DemoSettings
     from swarmnode.processes.stopping import run_async
 
-    check_data(data)
+    check_data(data, "bytes-lm")
     if out.exists() and any(out.iterdir()) and not _is_ours(out):
         raise ConfigError(f"--out: {out} is not empty and no demo wrote it: choose another folder")
     out.mkdir(parents=True, exist_ok=True)

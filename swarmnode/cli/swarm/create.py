@@ -140,7 +140,7 @@ def create(
     check_name(name)
     look_at_strategy(strategy)
     get_codec(codec)
-    data_dir = check_data(data)
+    data_dir = check_data(data, task)
     config = load_config(
         given(home=home and str(home), listen=listen, advertise=advertise, bootstrap=bootstrap),
         os.environ,

@@ -144,6 +144,7 @@ class Rounds(ABC):
         on_intent: told of each round that begins.
         on_end: told of each round's end, and whether what came of it is applied.
         on_worker_gone: told that the next worker begins anew.
+        call_s: how long a member that is called may take to come; 0: not known.
         is_beside: whether others had all places at the last intent.
         committed_total, refused_total: rounds applied, and intents that did not even begin.
         places: for so many members.
@@ -184,6 +185,7 @@ class Rounds(ABC):
         self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None
+        self.call_s: Callable[[], float] = lambda: 0.0
         self.is_beside = False
         self.committed_total = self.refused_total = 0
 
@@ -240,12 +242,17 @@ class Rounds(ABC):
         self._is_known = False
 
     def _enlist_s(self, topic: Topic) -> float:
-        """An intent came: return how long its roll stays open; see GROUP_ENLIST_SHARE."""
+        """An intent came: return how long its roll stays open; see GROUP_ENLIST_SHARE.
+
+        A straggler hears the call at the end of its local step. Rolls that close before, in the
+        same part of its step each time, would leave it out of the means of one fragment for good.
+        """
         now = self._env.monotonic()
         before = self._posted_at.get(topic, -math.inf)  # the first waits for the longest
         self._posted_at[topic] = now
         share = limits.GROUP_ENLIST_SHARE * (now - before)
-        self._graces[topic] = min(max(share, limits.GROUP_ENLIST_S_MIN), limits.GROUP_ENLIST_S_MAX)
+        least = max(limits.GROUP_ENLIST_S_MIN, self.call_s())
+        self._graces[topic] = min(max(share, least), limits.GROUP_ENLIST_S_MAX)
         return self._graces[topic]
 
     def _note_begun(self, gid: bytes, topic: Topic) -> None:

@@ -263,6 +263,10 @@ class Briefing:
         if self._pacer is not None and progress.step_time_s > 0:
             self._pacer.note_step(progress.step_time_s)
 
+    def call_s(self) -> float:
+        """Return how long a member that is called to a mean may take to come; 0: not known."""
+        return 0.0 if self._pacer is None else self._pacer.call_s(self._speeds().values())
+
     def members_changed(self) -> None:
         """A member came or went, or may have."""
         self._changed.set()

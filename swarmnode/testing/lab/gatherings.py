@@ -1,12 +1,13 @@
 """Group means, gatherings and the log of the laboratory.
 
 GROUP: a round waits for every node that is alive, at most ``PATIENCE``, and in a lineage for the
-share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE). A node that opens one
-in a lineage calls the others, who come as they are. The mean is that of those who came with the
-same base version and whose payload arrived, by weight, the same bits for each of them. As in a
-daemon it goes through the codec, a round of a lineage has a quorum of those who are alive or comes
-to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. A node that is on
-another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
+share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE), or for a step of the
+slowest (``Pacer.call_s``). A node that opens one in a lineage calls the others, who come as they
+are. The mean is that of those who came with the same base version and whose payload arrived, by
+weight, the same bits for each of them. As in a daemon it goes through the codec, a round of a
+lineage has a quorum of those who are alive or comes to nothing, and one group holds
+GROUP_MEMBERS_MAX: the others train beside it. A node that is on another lineage than most is told
+so (daemon/exchange/intent_handlers.py), here at once.
 GATHER: a round as of a node's count, with a quorum, of at most GATHER_MEMBERS_MAX; each gets what
 all of them sent, and sends its own to every other one.
 LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the
@@ -27,6 +28,7 @@ from swarmnode.protocol.gossip import matching
 from swarmnode.protocol.gossip.group_events import has_majority
 from swarmnode.protocol.gossip.groups import fair_weights, seats
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
+from swarmnode.protocol.pacing import pacer_of
 from swarmnode.strategies.base import Exchange, Intent, Kind, Message, Record
 from swarmnode.testing.lab.codecs import through
 from swarmnode.testing.lab.sides import Side, refusal, take_view
@@ -95,7 +97,10 @@ class Gatherings:
         now = self._world.now
         before = self._posted_at.get(number, now)
         self._posted_at[number] = now
-        return max(PATIENCE, limits.GROUP_ENLIST_SHARE * (now - before))
+        pacer = pacer_of(1)
+        pacer.note_step(1 / self._world.nodes[number].speed)
+        call_s = pacer.call_s(1 / other.speed for other in self._world.up)
+        return max(PATIENCE, limits.GROUP_ENLIST_SHARE * (now - before), call_s)
 
     def _has_place(self, node: Node, intent: Intent) -> bool:
         """Whether a node takes part where not all can; see ``daemon/collective/groups.py``."""

@@ -89,7 +89,22 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         ((*CREATE, "--codec", "SIGN64"), 2, "--codec SIGN64: it needs error feedback"),
         ((*CREATE, "--set", "dim"), 2, "--set: expected KEY=VALUE, got 'dim'"),
         ((*CREATE, "--set", "=3"), 2, "--set: expected KEY=VALUE, got '=3'"),
-        ((*CREATE, "--data", "nosuch"), 2, "--data: expected a folder of text files, nosuch is"),
+        (
+            ("create", "demo", "--task", "bytes-lm", "--data", "nosuch"),
+            2,
+            "--data: expected a folder of text files, nosuch is none",
+        ),
+        (
+            ("create", "demo", "--task", "logistic", "--data", "nosuch"),
+            2,
+            "--data: expected a folder of .csv files whose rows are numbers and a label, the label"
+            " last and no heading, labels 0 and 1, nosuch is none",
+        ),
+        (
+            (*CREATE, "--data", "nosuch"),
+            2,
+            "--data: expected a folder of the files that task synthetic reads, nosuch is none",
+        ),
         ((*CREATE, "--strategy", "mean"), 2, "expected a strategy among a2cid2"),
         ((*CREATE, "--topology", "nosuch"), 2, "--topology: expected one of ring"),
         ((*CREATE, "--expires-days", "0"), 2, "0 is not in the range"),
@@ -116,7 +131,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         ((*JOIN, "--metrics", "0.0.0.0:7338"), 2, "can be reached from other machines"),
         ((*JOIN, "--device", "gpu"), 2, "--device: expected auto, cpu, mps, cuda or cuda:N"),
         ((*JOIN, "--steps", "0"), 2, "0 is not in the range"),
-        ((*JOIN, "--data", "nosuch"), 2, "--data: expected a folder of text files"),
+        ((*JOIN, "--data", "nosuch"), 2, "--data: expected a folder of the task's files, nosuch"),
         (("trust",), 2, "Missing argument 'LINK'"),
         (("trust", "nosuch"), 2, "this home knows no swarm named 'nosuch', and none was found in"),
         (("trust", "swarm:demo"), 2, "the link has no ?k=…: copy it whole"),

@@ -59,3 +59,13 @@ def test_a_change_of_speed_is_followed_within_some_tens_of_steps():
     for _ in range(30):
         pacer.note_step(2.0)
     assert pacer.steps([1.0]) == pytest.approx(40, abs=2)
+
+
+def test_a_call_is_heard_at_the_end_of_a_step_of_the_slowest():
+    pacer = Pacer(80, 10)
+    assert pacer.call_s([]) == 0.0
+    pacer.note_step(1.0)
+    assert pacer.call_s([]) == 1.25
+    assert pacer.call_s([4.0, 0.5, 0.0]) == 5.0
+    assert pacer.call_s([1e9]) == 10.0, "up to an eighth of the fastest one's speed"
+    assert pacer.call_s([1e9, 0.5]) == 5.0

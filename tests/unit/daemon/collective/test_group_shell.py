@@ -199,6 +199,20 @@ async def test_the_second_round_waits_for_a_share_of_the_time_between_rounds(
         assert len(all_of_them[0].lessor.told[1][3]) == 2
 
 
+async def test_a_straggler_has_a_whole_step_to_hear_the_call(autojump_clock) -> None:
+    async with members(3) as (made, all_of_them):
+        *two, late = all_of_them
+        for member in two:
+            member.groups.call_s = lambda: 10.0
+        for round_number in (1, 2):
+            for member in two:
+                member.groups.intent_posted(intent(round_number, round=round_number))
+            await trio.sleep(9)
+            late.groups.intent_posted(intent(round_number, round=round_number))
+            await made.until(lambda n=round_number: len(late.lessor.told) == n)
+        assert all(len(told[3]) == 3 for member in all_of_them for told in member.lessor.told)
+
+
 async def test_the_next_intent_takes_the_place_of_one_that_waits_in_silence(autojump_clock) -> None:
     async with members(2) as (made, (one, two)):
         one.groups.intent_posted(intent(1, round=1))

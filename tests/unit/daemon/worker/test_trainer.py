@@ -366,6 +366,18 @@ async def test_rounds_are_fitted_to_the_fastest(autojump_clock) -> None:
             assert it.sent == [RoundSteps(n) for n in steps]
 
 
+async def test_a_call_takes_a_step_of_the_slowest_as_far_as_speeds_are_known(
+    autojump_clock,
+) -> None:
+    async with rig() as it:
+        fields = {name: getattr(READY, name) for name in READY.__struct_fields__}
+        await it.hears(WorkerReady(**{**fields, "round_steps": 64}))
+        assert it.trainer.briefing.call_s() == 0.0
+        await it.hears(progress_at(0.4))
+        it.speeds = {OTHER: 0.8, THIRD: 2.0}
+        assert it.trainer.briefing.call_s() == pytest.approx(2.5)
+
+
 def progress_at(step_time_s: float) -> Progress:
     return Progress(1, 1, 0.5, 0.5, step_time_s)
 
