@@ -2,7 +2,7 @@
 
 Time is virtual. Each honest node has an intent each ``every_s`` and a shell in a few lines: a view
 is there at once and its one chunk is ``_MOVE_S`` on the way. The attacker is a script for each
-state of the wire; it offers again 50 ms after it was refused, to all nodes at once. A node can be
+state of the wire; it offers ten times a second to each node that it does not hold. A node can be
 frozen as well: what comes to it waits, and so do its deadlines, as for a process that is stopped.
 """
 
@@ -56,6 +56,7 @@ class World:
         ids = [PeerId(self.rng.randbytes(32)) for _ in range(N_HONEST + 1)]
         self.attacker, self.honest = ids[0], ids[1:]
         self.phase: Phase | None = None
+        self.held: set[PeerId] = set()  # nodes that have accepted an offer of the attacker
         self.nodes: dict[PeerId, _Node] = {}
         for peer in self.honest:
             conduct = ConductTable()
@@ -214,10 +215,11 @@ class World:
     def _push(self, peer: PeerId) -> None:
         if self.phase in ("unanswered", "accepted"):
             return
-        fragment = self.rng.randrange(self.fragments)
-        self._say(
-            peer, wire.Offer(self.rng.randbytes(16), KEY, "outer", fragment, 1, _CHUNKS, 1, 1)
-        )
+        self._at(self.now + 0.1, lambda: self._push(peer))
+        if peer not in self.held:
+            fragment = self.rng.randrange(self.fragments)
+            xid = self.rng.randbytes(16)
+            self._say(peer, wire.Offer(xid, KEY, "outer", fragment, 1, _CHUNKS, 1, 1))
 
     def _answer(self, peer: PeerId, message: wire.Message) -> None:
         xid = message.xid
@@ -226,13 +228,19 @@ class World:
                 self._say(peer, wire.Accept(xid, message.round, 1, 1))
             case wire.Offer() if self.phase != "unanswered":
                 self._say(peer, wire.Busy(xid, "busy"))
-            case wire.Busy() | wire.Abort():
-                self._at(self.now + 0.05, lambda: self._push(peer))
-            case wire.Accept() if self.phase == "trickled":
-                for index in range(_CHUNKS - 1):
-                    self._say(peer, wire.Chunk(xid, index), after_s=0.9 * (index + 1))
-            case wire.Accept() if self.phase in ("ready", "pending"):
-                for index in range(_CHUNKS):
-                    self._say(peer, wire.Chunk(xid, index))
+            case wire.Abort():
+                self.held.discard(peer)
+            case wire.Accept():
+                self.held.add(peer)
+                self._accepted(peer, xid)
             case wire.StatusQuery(number=number) if self.phase == "pending":
                 self._say(peer, wire.StatusReply(xid, "pending", number))
+
+    def _accepted(self, peer: PeerId, xid: bytes) -> None:
+        match self.phase:
+            case "trickled":
+                for index in range(_CHUNKS - 1):
+                    self._say(peer, wire.Chunk(xid, index), after_s=0.9 * (index + 1))
+            case "ready" | "pending":
+                for index in range(_CHUNKS):
+                    self._say(peer, wire.Chunk(xid, index))
