@@ -1,16 +1,17 @@
 """How peers have behaved in exchanges with this node, as far as it has measured that itself.
 
 Each peer has a *budget* of slot-seconds: what it may hold of this node in exchanges that come to
-nothing. A token bucket: it is full at EXCHANGE_BUDGET_S, an exchange that does not commit takes
-out what it held, and EXCHANGE_BUDGET_REFILL of each second comes back. A peer whose budget is used
-up is asked last, and its offers are refused as long as others exchange with us; where there are no
-others it is taken all the same, so that two nodes that pause never lose each other.
+nothing, or that take longer than is usual. A token bucket: it is full at EXCHANGE_BUDGET_S, an
+exchange that does not commit takes out what it held, one that commits what it took beyond the usual
+patience, and EXCHANGE_BUDGET_REFILL of each second comes back. A peer whose budget is used up is
+asked last, and its offers are refused as long as others exchange with us; where there are no others
+it is taken all the same, so that two nodes that pause never lose each other.
 
 A peer that left an offer unanswered is *silent*: it is asked last for PARTNER_SLOW_S, or until it
 is heard. So a laptop that wakes up is back with its first word.
 
 *Stalls* stretch the patience with a peer, twice for each: a slow volunteer gets its time in the
-end, and what that costs comes out of its budget. Commits well within the time take one back.
+end, as much of it as its budget pays for. Commits well within the time take one back.
 
 All of it is bounded by EXCHANGE_CONDUCT_MAX peers; what was changed longest ago makes room. Nothing
 of it is told to others.
@@ -84,8 +85,17 @@ class ConductTable:
         """What it sent was no payload that could count: that takes all of its budget."""
         self.note_held(peer, limits.EXCHANGE_BUDGET_S, now, is_stall=False)
 
-    def note_commit(self, peer: PeerId, now: float, *, is_quick: bool) -> None:
-        """An exchange with it counts. ``is_quick``: in a quarter of the patience with it."""
+    def note_commit(
+        self, peer: PeerId, now: float, *, is_quick: bool = True, excess_s: float = 0.0
+    ) -> None:
+        """An exchange with it counts.
+
+        ``is_quick``: in an eighth of the patience with it. ``excess_s``: what it took beyond the
+        patience with any other. Else one that always takes all of its time would hold a node and
+        pay nothing.
+        """
+        if excess_s > 0:
+            self.note_held(peer, excess_s, now, is_stall=False)
         self._latest.pop(peer, None)
         self._latest[peer] = now
         if len(self._latest) > 2:

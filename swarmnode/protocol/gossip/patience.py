@@ -61,9 +61,7 @@ class Patience:
 
         Before the first one, the whole of that but the time for a slow partner's view.
         """
-        first_s = max(limits.EXCHANGE_PATIENCE_S_MIN, transfer_limit_s - limits.EXCHANGE_VIEW_S)
-        usual_s = self._transfers.limit_s(limits.EXCHANGE_PATIENCE_S_MIN, first_s)
-        return usual_s * self._conduct.patience(peer)
+        return self._usual_s(transfer_limit_s) * self._conduct.patience(peer)
 
     def decision_s(self, peer: PeerId) -> float:
         """Return within what time the initiator is to decide, once it hears that we are ready."""
@@ -80,8 +78,12 @@ class Patience:
 
     def note_commit(self, flight: Flight, now: float) -> None:
         """It counts."""
-        limit_s = self.transfer_s(flight.peer, flight.transfer_limit_s)
-        self._conduct.note_commit(flight.peer, now, is_quick=flight.waited_s < limit_s / 4)
+        usual_s = self._usual_s(flight.transfer_limit_s)
+        limit_s = usual_s * self._conduct.patience(flight.peer)
+        held_s = 0.0 if flight.lent_at is None else now - flight.lent_at
+        is_quick = flight.waited_s < limit_s / 8
+        excess_s = held_s - usual_s
+        self._conduct.note_commit(flight.peer, now, is_quick=is_quick, excess_s=excess_s)
         if flight.lent_at is not None:
             self._transfers.note(flight.waited_s)
         if flight.role is Role.RESPONDER:
@@ -94,3 +96,7 @@ class Patience:
             return
         is_stall = code in ("timeout", "in-doubt") and not by_peer
         self._conduct.note_held(flight.peer, now - flight.lent_at, now, is_stall=is_stall)
+
+    def _usual_s(self, transfer_limit_s: float) -> float:
+        first_s = max(limits.EXCHANGE_PATIENCE_S_MIN, transfer_limit_s - limits.EXCHANGE_VIEW_S)
+        return self._transfers.limit_s(limits.EXCHANGE_PATIENCE_S_MIN, first_s)

@@ -21,7 +21,7 @@ from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.protocol.gossip.exchange import ExchangeCore
 from swarmnode.wire.exchange import gossip as wire
 
-Phase = Literal["unanswered", "accepted", "offered", "trickled", "ready", "pending"]
+Phase = Literal["unanswered", "accepted", "offered", "trickled", "ready", "pending", "dragged"]
 MakeCore = Callable[[PeerId, bytes, random.Random, ConductTable], ExchangeCore]
 
 KEY = b"k" * 32
@@ -230,6 +230,9 @@ class World:
                 self._say(peer, wire.Busy(xid, "busy"))
             case wire.Abort():
                 self.held.discard(peer)
+            case wire.Ready() if self.phase == "dragged":
+                self._say(peer, wire.Commit(xid))
+                self.held.discard(peer)
             case wire.Accept():
                 self.held.add(peer)
                 self._accepted(peer, xid)
@@ -241,6 +244,10 @@ class World:
             case "trickled":
                 for index in range(_CHUNKS - 1):
                     self._say(peer, wire.Chunk(xid, index), after_s=0.9 * (index + 1))
+            case "dragged":  # each of its exchanges counts, as late as may be
+                late_s = self.rng.uniform(0.5, 8.0)
+                for index in range(_CHUNKS):
+                    self._say(peer, wire.Chunk(xid, index), after_s=late_s)
             case "ready" | "pending":
                 for index in range(_CHUNKS):
                     self._say(peer, wire.Chunk(xid, index))

@@ -20,7 +20,7 @@ def test_a_peer_of_which_nothing_is_known_is_in_good_standing() -> None:
     assert len(table) == 0
 
 
-def test_what_a_peer_held_comes_back_a_sixtieth_at_a_time() -> None:
+def test_what_a_peer_held_comes_back_a_little_at_a_time() -> None:
     table = ConductTable()
     table.note_held(PEER, BUDGET_S + 1.0, 0.0, is_stall=False)
     back_s = (1.0 + limits.EXCHANGE_PATIENCE_S_MIN) / limits.EXCHANGE_BUDGET_REFILL
@@ -65,6 +65,15 @@ def test_commits_pay_for_no_stall_but_take_one_back_when_they_are_quick() -> Non
     assert table.is_avoided(PEER, 0.0), "or every other exchange might be a stall"
 
 
+def test_a_commit_that_took_beyond_the_usual_is_paid_for() -> None:
+    table = ConductTable()
+    table.note_commit(PEER, 0.0, is_quick=False, excess_s=-1.0)
+    assert len(table) == 0
+    table.note_commit(PEER, 0.0, is_quick=False, excess_s=BUDGET_S)
+    assert table.is_avoided(PEER, 0.0)
+    assert table.patience(PEER) == 1.0
+
+
 def test_silence_is_over_with_the_first_word_and_the_time_for_an_answer_with_an_answer() -> None:
     table = ConductTable()
     table.note_no_answer(PEER, 0.0)
@@ -80,8 +89,9 @@ def test_silence_is_over_with_the_first_word_and_the_time_for_an_answer_with_an_
 def test_a_payload_that_cannot_count_takes_all_of_the_budget() -> None:
     table = ConductTable()
     table.note_refused(PEER, 0.0)
-    assert table.is_avoided(PEER, limits.PARTNER_SLOW_S - 1)
-    assert not table.is_avoided(PEER, limits.PARTNER_SLOW_S + 0.001)
+    back_s = limits.EXCHANGE_PATIENCE_S_MIN / limits.EXCHANGE_BUDGET_REFILL
+    assert table.is_avoided(PEER, back_s - 1.0)
+    assert not table.is_avoided(PEER, back_s + 0.001)
     assert table.patience(PEER) == 1.0
 
 
