@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import random
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
@@ -44,11 +44,9 @@ class _Endless(Patience):
         return limits.EXCHANGE_DECISION_S_MAX
 
 
-def undefended(peer: PeerId, key: bytes, rng: random.Random, _conduct: Any) -> ExchangeCore:
+def undefended(peer: PeerId, key: bytes, rng: random.Random, _: Patience) -> ExchangeCore:
     """Return a core with both mutations."""
-    core = ExchangeCore(peer, key, rng, _Forgetful())
-    core._patience = _Endless(ConductTable())
-    return core
+    return ExchangeCore(peer, key, rng, _Endless(_Forgetful()))
 
 
 def share_left(phase: Phase, fragments: int, make_core: MakeCore = ExchangeCore) -> float:

@@ -53,8 +53,8 @@ from swarmnode.wire.exchange import gossip as wire
 class ExchangeCore(Moves):
     """Sans-IO core of one node's exchanges; see the module for what it promises.
 
-    ``key``: 32-byte digest of all that must be equal for two nodes to exchange. ``conduct``: what
-    is known of how peers behave; the core writes it.
+    ``key``: 32-byte digest of all that must be equal for two nodes to exchange. ``patience``: how
+    long peers are waited for, and what is known of how they behave; the core writes both.
     """
 
     # --- the five methods ----------------------------------------------------------------

@@ -9,7 +9,6 @@ from swarmnode import limits
 from swarmnode.env import Rng
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import events
-from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.protocol.gossip.events import Effect, Finished, PairIntent, Role, Send, StartTransfer
 from swarmnode.protocol.gossip.flight import (
     Flight,
@@ -30,12 +29,12 @@ _REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
 class Moves:
     """The state of one node's exchanges, and the moves that change it."""
 
-    def __init__(self, self_id: PeerId, key: bytes, rng: Rng, conduct: ConductTable) -> None:
+    def __init__(self, self_id: PeerId, key: bytes, rng: Rng, patience: Patience) -> None:
         self._self_id = self_id
         self._key = key
         self._rng = rng
         self._flights = FlightTable()
-        self._conduct, self._patience = conduct, Patience(conduct)
+        self._patience, self._conduct = patience, patience.conduct
         self._intents = IntentTable()
         self._outcomes = OutcomeTable()
         self._effects: list[Effect] = []

@@ -46,7 +46,7 @@ class Patience:
     """
 
     def __init__(self, conduct: ConductTable) -> None:
-        self._conduct = conduct
+        self.conduct = conduct
         self._answers, self._transfers, self._decisions = Usual(), Usual(), Usual()
 
     def answer_s(self, peer: PeerId) -> float:
@@ -54,36 +54,36 @@ class Patience:
         usual_s = self._answers.limit_s(
             limits.EXCHANGE_ANSWER_S_MIN, limits.EXCHANGE_ANSWER_S_FIRST
         )
-        return min(usual_s * self._conduct.answer_patience(peer), limits.EXCHANGE_OFFER_S)
+        return min(usual_s * self.conduct.answer_patience(peer), limits.EXCHANGE_OFFER_S)
 
     def transfer_s(self, peer: PeerId, transfer_limit_s: float) -> float:
         """Return after what time a transfer gives way; ``transfer_limit_s``: when it ends anyway.
 
         Before the first one, the whole of that but the time for a slow partner's view.
         """
-        return self._usual_s(transfer_limit_s) * self._conduct.patience(peer)
+        return self._usual_s(transfer_limit_s) * self.conduct.patience(peer)
 
     def decision_s(self, peer: PeerId) -> float:
         """Return within what time the initiator is to decide, once it hears that we are ready."""
         first_s = self._transfers.limit_s(limits.EXCHANGE_PATIENCE_S_MIN, limits.EXCHANGE_OFFER_S)
         usual_s = self._decisions.limit_s(limits.EXCHANGE_PATIENCE_S_MIN, first_s)
-        return min(usual_s * self._conduct.patience(peer), limits.EXCHANGE_DECISION_S_MAX)
+        return min(usual_s * self.conduct.patience(peer), limits.EXCHANGE_DECISION_S_MAX)
 
     # --- what is measured ----------------------------------------------------------------
 
     def note_answer(self, flight: Flight, now: float) -> None:
         """Its offer was accepted, or declined, in time."""
-        self._conduct.note_answer(flight.peer)
+        self.conduct.note_answer(flight.peer)
         self._answers.note(now - flight.started)
 
     def note_commit(self, flight: Flight, now: float) -> None:
         """It counts."""
         usual_s = self._usual_s(flight.transfer_limit_s)
-        limit_s = usual_s * self._conduct.patience(flight.peer)
+        limit_s = usual_s * self.conduct.patience(flight.peer)
         held_s = 0.0 if flight.lent_at is None else now - flight.lent_at
         is_quick = flight.waited_s < limit_s / 8
         excess_s = held_s - usual_s
-        self._conduct.note_commit(flight.peer, now, is_quick=is_quick, excess_s=excess_s)
+        self.conduct.note_commit(flight.peer, now, is_quick=is_quick, excess_s=excess_s)
         if flight.lent_at is not None:
             self._transfers.note(flight.waited_s)
         if flight.role is Role.RESPONDER:
@@ -95,7 +95,7 @@ class Patience:
         if flight.lent_at is None or not (by_peer or code in _PARTNERS_REASONS):
             return
         is_stall = code in ("timeout", "in-doubt") and not by_peer
-        self._conduct.note_held(flight.peer, now - flight.lent_at, now, is_stall=is_stall)
+        self.conduct.note_held(flight.peer, now - flight.lent_at, now, is_stall=is_stall)
 
     def _usual_s(self, transfer_limit_s: float) -> float:
         first_s = max(limits.EXCHANGE_PATIENCE_S_MIN, transfer_limit_s - limits.EXCHANGE_VIEW_S)

@@ -23,6 +23,7 @@ from swarmnode.protocol.gossip import events
 from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.protocol.gossip.exchange import ExchangeCore
 from swarmnode.protocol.gossip.outcomes import Outcome
+from swarmnode.protocol.gossip.patience import Patience
 from swarmnode.wire.exchange import gossip as wire
 
 KEY = hashlib.sha256(b"strategy and layout").digest()
@@ -69,7 +70,7 @@ class Node:
     begun: set[int] = field(default_factory=set)  # fragments whose Begin has not ended
 
 
-CoreFactory = Callable[[PeerId, bytes, random.Random, ConductTable], ExchangeCore]
+CoreFactory = Callable[[PeerId, bytes, random.Random, Patience], ExchangeCore]
 
 
 class Model:
@@ -103,7 +104,9 @@ class Model:
                 [Fraction(self.rng.randrange(-1000, 1000)) for _ in range(n_chunks)]
                 for _ in range(FRAGMENTS)
             ]
-            core = make_core(peer_id, KEY, random.Random(f"{seed}/{number}/0"), ConductTable())
+            core = make_core(
+                peer_id, KEY, random.Random(f"{seed}/{number}/0"), Patience(ConductTable())
+            )
             self.nodes[peer_id] = Node(peer_id, core, model)
         self.ids = sorted(self.nodes)
         for node in self.nodes.values():
@@ -157,7 +160,7 @@ class Model:
     def restart(self, node: Node) -> None:
         node.is_up = True
         rng = random.Random(f"{self.seed}/{node.peer_id}/{node.life}")
-        node.core = self.make_core(node.peer_id, KEY, rng, ConductTable())
+        node.core = self.make_core(node.peer_id, KEY, rng, Patience(ConductTable()))
         self.post_all(node)
 
     def lose_session(self, first: PeerId, second: PeerId) -> None:

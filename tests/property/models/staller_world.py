@@ -19,10 +19,11 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import events
 from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.protocol.gossip.exchange import ExchangeCore
+from swarmnode.protocol.gossip.patience import Patience
 from swarmnode.wire.exchange import gossip as wire
 
 Phase = Literal["unanswered", "accepted", "offered", "trickled", "ready", "pending", "dragged"]
-MakeCore = Callable[[PeerId, bytes, random.Random, ConductTable], ExchangeCore]
+MakeCore = Callable[[PeerId, bytes, random.Random, Patience], ExchangeCore]
 
 KEY = b"k" * 32
 N_HONEST = 5
@@ -60,7 +61,7 @@ class World:
         self.nodes: dict[PeerId, _Node] = {}
         for peer in self.honest:
             conduct = ConductTable()
-            core = make_core(peer, KEY, random.Random(peer), conduct)
+            core = make_core(peer, KEY, random.Random(peer), Patience(conduct))
             self.nodes[peer] = _Node(core, conduct)
             self._at(self.rng.random() * every_s, lambda p=peer: self._step(p, 0))  # type: ignore[misc]
 

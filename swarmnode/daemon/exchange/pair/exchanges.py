@@ -55,6 +55,7 @@ from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import events
 from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.protocol.gossip.exchange import ExchangeCore
+from swarmnode.protocol.gossip.patience import Patience
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.codec import Codec
 from swarmnode.wire.exchange import gossip as wire
@@ -128,7 +129,7 @@ class Exchanges:
         self._env = env
         self._conduct = ConductTable()
         self._choice = PartnerChoice(self_id, swarm_id, topology, self._conduct, env)
-        self.core = ExchangeCore(self_id, key, env.rng, self._conduct)
+        self.core = ExchangeCore(self_id, key, env.rng, Patience(self._conduct))
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(
             self.core, self._carry_out, now=env.monotonic
         )

@@ -38,6 +38,7 @@ from swarmnode.protocol.gossip.events import (
 from swarmnode.protocol.gossip.exchange import TRANSITIONS, ExchangeCore
 from swarmnode.protocol.gossip.flight import State
 from swarmnode.protocol.gossip.outcomes import Outcome
+from swarmnode.protocol.gossip.patience import Patience
 from swarmnode.wire.exchange import gossip as wire
 
 ME = PeerId(b"\x55" * 32)
@@ -76,7 +77,7 @@ class Bench:
 
     def __init__(self, *intents: PairIntent, conduct: ConductTable | None = None) -> None:
         conduct = ConductTable() if conduct is None else conduct
-        self.core = ExchangeCore(ME, KEY, random.Random(1), conduct)
+        self.core = ExchangeCore(ME, KEY, random.Random(1), Patience(conduct))
         self.now = 100.0
         for intent in intents or (INTENT,):
             self.feed(Available(intent, LIMIT_S))
@@ -770,7 +771,7 @@ def test_misuse_by_the_shell_is_a_local_error() -> None:
 
 def test_equal_seeds_on_two_nodes_give_different_exchange_ids() -> None:
     first, second = (
-        ExchangeCore(node, KEY, random.Random(1), ConductTable()) for node in (ME, OTHER)
+        ExchangeCore(node, KEY, random.Random(1), Patience(ConductTable())) for node in (ME, OTHER)
     )
     ids = []
     for core, peer in ((first, OTHER), (second, ME)):
