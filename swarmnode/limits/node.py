@@ -166,6 +166,31 @@ DASHBOARD_RETRY_S = 2
 # --- gossip ------------------------------------------------------------------------------
 # A partner answers an offer from memory: one round trip, and a slow relay takes a second or two.
 EXCHANGE_OFFER_S = 5.0
+# ... which is the upper bound of EXCHANGE_PATIENCE times what answers usually take. The lower one:
+# a busy machine's pause. Who comes later is asked again at once, and given twice the time.
+EXCHANGE_ANSWER_S_MIN = 0.5
+# Of a node that has heard no answer yet: a round trip over a slow relay.
+EXCHANGE_ANSWER_S_FIRST = 1.0
+# At once, each with another peer and of another tag and fragment. More would hold more slots of the
+# worker than the memory that a volunteer is told of (`daemon/volunteer/machine.py`).
+EXCHANGE_FLIGHTS_MAX = 2
+# So many times what is usual here a partner may take, before others come first. Twice would end
+# one honest exchange in ten where steps differ by a few times.
+EXCHANGE_PATIENCE = 5.0
+# ... and at least this: what a sleeper may cost the others, and more than a busy machine's pause.
+EXCHANGE_PATIENCE_S_MIN = 1.0
+# What is usual is the median of the last ones: peers that drag, a third of them, move it little.
+EXCHANGE_USUAL_MAX = 31
+# What a peer may hold of slots, in seconds, without a commit: three stalls of the least patience,
+# each twice as long as the one before, so that a slow volunteer is given the time that it needs.
+EXCHANGE_BUDGET_S = 6.0
+# ... and how much of it comes back in a second: one peer has at most a twentieth of a node's time. At
+# a sixtieth, a volunteer with steps of 10 s among some of 0.1 s met each of them once in 4 minutes.
+EXCHANGE_BUDGET_REFILL = 1 / 20
+# No peer pays for longer than 7 minutes: an honest one that stood still may have been ill.
+EXCHANGE_DEBT_S_MAX = 20.0
+# As many peers as a swarm may have members here, 64 bytes each.
+EXCHANGE_CONDUCT_MAX = 4096
 # The upper bound of the adaptive limit: 60 MB at a home router's 1 Mbit/s upstream.
 EXCHANGE_TRANSFER_S_MAX = 600.0
 # For both workers to give what they send, each at its next step boundary: a slow volunteer's step.
@@ -188,6 +213,8 @@ EXCHANGE_STATUS_RETRY_S = 1.0
 # Silence of the initiator after READY. Longer than a reconnect through a relay, short
 # enough that a dead partner costs one exchange and not a minute of gossip.
 EXCHANGE_IN_DOUBT_S = 20.0
+# What a responder that is ready may ask of its initiator: the last chunks of a home router.
+EXCHANGE_DECISION_S_MAX = 60.0
 # When an exchange is over, its last words travel behind one chunk at most: at a home router's
 # upstream 2.5 s. A partner that has not ended the stream by then has stopped reading it.
 EXCHANGE_LINGER_S = 10.0

@@ -100,6 +100,13 @@ class Received:
 
 
 @dataclass(frozen=True)
+class ViewLent:
+    """Our view can be sent: from now on it is the partner that is waited for."""
+
+    xid: bytes
+
+
+@dataclass(frozen=True)
 class LocalDone:
     """All chunks of the partner are taken in and all of ours are sent."""
 
@@ -126,7 +133,7 @@ class PeerLost:
     peer: PeerId
 
 
-Event = Available | Unavailable | Begin | Received | LocalDone | LocalFailed | PeerLost
+Event = Available | Unavailable | Begin | Received | ViewLent | LocalDone | LocalFailed | PeerLost
 
 
 # --- effects -----------------------------------------------------------------------------

@@ -17,11 +17,16 @@ answers beside them. An intent is used up when it is accepted or its offer is;
 then only the shell gets ready what it gives, so what is sent is fresh.
 
 Invariants, under loss, duplication and reordering of any message:
-at most one exchange in flight on a node, and an offer to a busy node is
-refused at once, so no wait can form a cycle; an intent starts at most one
-transfer; every StartTransfer ends in exactly one Commit or Abort; whatever a
-peer sends either changes the state as the table below says, or is dropped, or
-raises RemoteProtocolError with nothing changed.
+a node has at most EXCHANGE_FLIGHTS_MAX exchanges in flight, each with another
+peer and of another topic, and an offer for which there is no place is refused
+at once, so no wait can form a cycle; an intent starts at most one transfer;
+every StartTransfer ends in exactly one Commit or Abort; whatever a peer sends
+either changes the state as the table below says, or is dropped, or raises
+RemoteProtocolError with nothing changed.
+
+No peer holds a place for long: how long it is waited for follows from what is
+usual here (``patience.py``), how often it may fail from what it did before
+(``conduct.py``), and a transfer that is overdue gives way (``flight.py``).
 
 Messages, state tables and timeouts for other implementations: proto/gossip.md.
 Source: presumed abort two-phase commit, Mohan and Lindsay, "Efficient commit
@@ -31,55 +36,26 @@ et al., "Asynchronous decentralized parallel SGD", 2018.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from typing import Any
 
 from swarmnode import limits
-from swarmnode.env import Rng
 from swarmnode.errors import LocalProtocolError, RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import events
-from swarmnode.protocol.gossip.events import (
-    Effect,
-    Event,
-    Finished,
-    MergeChunk,
-    PairIntent,
-    Role,
-    Send,
-    StartTransfer,
-)
-from swarmnode.protocol.gossip.flight import (
-    Flight,
-    IntentTable,
-    State,
-    acceptance_of,
-    offer_of,
-    refusal,
-    terms_of,
-)
-from swarmnode.protocol.gossip.outcomes import Outcome, OutcomeTable, status_of
+from swarmnode.protocol.gossip.events import Effect, Event, MergeChunk, Role, Send
+from swarmnode.protocol.gossip.flight import Flight, State, acceptance_of, refusal
+from swarmnode.protocol.gossip.moves import Moves
+from swarmnode.protocol.gossip.outcomes import Outcome, status_of
 from swarmnode.wire.exchange import gossip as wire
 
-_REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
 
-
-class ExchangeCore:
+class ExchangeCore(Moves):
     """Sans-IO core of one node's exchanges; see the module for what it promises.
 
-    ``key``: 32-byte digest of all that must be equal for two nodes to exchange.
+    ``key``: 32-byte digest of all that must be equal for two nodes to exchange. ``patience``: how
+    long peers are waited for, and what is known of how they behave; the core writes both.
     """
-
-    def __init__(self, self_id: PeerId, key: bytes, rng: Rng) -> None:
-        self._self_id = self_id
-        self._key = key
-        self._rng = rng
-        self._flight: Flight | None = None
-        self._intents = IntentTable()
-        self._outcomes = OutcomeTable()
-        self._effects: list[Effect] = []
-        self._tally = events.Tally()
 
     # --- the five methods ----------------------------------------------------------------
 
@@ -97,10 +73,13 @@ class ExchangeCore:
                 _check_local(0 < intent.n_chunks <= limits.EXCHANGE_CHUNKS_MAX, "chunk count")
                 _check_local(transfer_limit_s > 0, "transfer limit")
                 self._intents.put(event)
+                self._give_way(now)
             case events.Unavailable(number):
                 self._intents.remove(number)
             case events.Begin():
                 self._begin(event, now)
+            case events.ViewLent(xid):
+                self._view_lent(xid, now)
             case events.LocalDone(xid):
                 self._local_done(xid, now)
             case events.LocalFailed():
@@ -115,51 +94,83 @@ class ExchangeCore:
 
     def next_deadline(self) -> float | None:
         """Return when :meth:`handle_deadline` wants to be called, or None."""
-        return None if self._flight is None else self._flight.deadline
+        return min((flight.deadline for flight in self._flights), default=None)
 
     def handle_deadline(self, now: float) -> None:
         """Give up, or ask again, if it is time to."""
-        flight = self._flight
-        if flight is None or flight.deadline > now:
-            return
+        for flight in self._flights:
+            if flight.deadline <= now and self._flights.get(flight.xid) is flight:
+                self._flight_due(flight, now)
+
+    def _flight_due(self, flight: Flight, now: float) -> None:
         if flight.state is State.OFFERED:
+            self._conduct.note_no_answer(flight.peer, now)
             self._send(flight, wire.Abort(xid=flight.xid, reason="timeout"))
             self._try_next(flight, "timeout", now)
         elif flight.state is State.TRANSFER:
-            self._abort(flight, "timeout", now)
+            if flight.give_up_at <= now:
+                self._abort(flight, "timeout", now)
+            else:
+                flight.is_known_overdue = True
+                self._give_way(now)
         elif flight.doubt_at <= now:
             self._abort(flight, "in-doubt: no answer", now, in_doubt=True)
         else:
-            self._send(flight, wire.StatusQuery(xid=flight.xid))
+            self._send(flight, flight.next_question(now))
             flight.ask_at = now + self._jitter_s()
+
+    def _give_way(self, now: float) -> None:
+        """End transfers that are overdue where an intent of ours waits for their place."""
+        for flight in self._flights:
+            is_full = len(self._flights) >= limits.EXCHANGE_FLIGHTS_MAX and len(self._intents) > 0
+            is_wanted = is_full or self._intents.intent(flight.intent.topic) is not None
+            if is_wanted and flight.gives_way(now):
+                self._abort(flight, "timeout", now)
 
     def statistics(self) -> events.ExchangeStatistics:
         """Return a frozen record of counters."""
         return self._tally.statistics(
-            is_busy=self._flight is not None,
+            is_busy=len(self._flights) > 0,
             intents=len(self._intents),
             outcomes_kept=len(self._outcomes),
         )
 
     @property
     def is_idle(self) -> bool:
-        """Whether no exchange is in flight, so that Begin is allowed."""
-        return self._flight is None
+        """Whether no exchange is in flight."""
+        return not len(self._flights)
+
+    def may_begin(self, topic: events.Topic, now: float) -> bool:
+        """Whether there is a place for an exchange of this topic, so that Begin is allowed."""
+        return self._flights.to_give_way(topic, now) is not None
+
+    def is_exchanging_with(self, peer: PeerId) -> bool:
+        """Whether an exchange with this peer is in flight: no other begins meanwhile."""
+        return self._flights.with_peer(peer) is not None
 
     # --- what our own side says ----------------------------------------------------------
 
     def _begin(self, event: events.Begin, now: float) -> None:
-        intent = self._intents.intent((event.tag, event.fragment))
-        if self._flight is not None or intent is None:
-            raise LocalProtocolError("Begin needs an idle core with this intent")
+        topic = event.tag, event.fragment
+        intent, late = self._intents.intent(topic), self._flights.to_give_way(topic, now)
+        if late is None or intent is None:
+            raise LocalProtocolError("Begin needs a core with this intent and a place for it")
         candidates = tuple(dict.fromkeys(event.candidates))[: limits.EXCHANGE_CANDIDATES_MAX]
         _check_local(bool(candidates) and self._self_id not in candidates, "candidates")
         _check_local(event.transfer_limit_s > 0, "transfer limit")
-        self._offer(intent, candidates, event.transfer_limit_s, now)
+        for flight in late:
+            self._abort(flight, "timeout", now)
+        if not self._offer(intent, candidates, event.transfer_limit_s, now):
+            self._effects.append(events.Untaken(intent.number, "busy: in an exchange with each"))
+
+    def _view_lent(self, xid: bytes, now: float) -> None:
+        flight = self._flights.get(xid)
+        if flight is not None:
+            flight.lend(self._patience.transfer_s(flight.peer, flight.transfer_limit_s), now)
 
     def _local_done(self, xid: bytes, now: float) -> None:
-        flight = self._flight
-        if flight is None or flight.xid != xid:
+        flight = self._flights.get(xid)
+        if flight is None:
             return  # it was aborted while the shell was finishing it
         if flight.state is not State.TRANSFER or not flight.has_all_chunks or flight.local_done:
             raise LocalProtocolError(
@@ -167,27 +178,30 @@ class ExchangeCore:
                 f"in state {flight.state}"
             )
         flight.local_done = True
+        flight.waited_s = now - flight.lent_at if flight.lent_at is not None else 0.0
         if flight.role is Role.RESPONDER:
             self._become_ready(flight, now)
         elif flight.peer_ready:
             self._commit(flight, now)
 
     def _become_ready(self, flight: Flight, now: float) -> None:
-        self._send(flight, wire.Ready(xid=flight.xid, n_chunks=flight.intent.n_chunks))
+        decide_s = self._patience.decision_s(flight.peer)
+        n_chunks = flight.intent.n_chunks
+        self._send(flight, wire.Ready(xid=flight.xid, n_chunks=n_chunks, decide_s=decide_s))
         ask_at = now + limits.EXCHANGE_STATUS_AFTER_S + self._jitter_s()
-        flight.become_ready(now, ask_at)
+        flight.become_ready(now, ask_at, decide_s)
 
     def _local_failed(self, event: events.LocalFailed, now: float) -> None:
-        flight = self._flight
-        if flight is None or flight.xid != event.xid:
+        flight = self._flights.get(event.xid)
+        if flight is None:
             return
         is_ready = flight.state is State.READY  # not ours to decide any more
         if event.is_last or not is_ready:
             self._abort(flight, event.reason, now, in_doubt=is_ready)
 
     def _peer_lost(self, peer: PeerId, now: float) -> None:
-        flight = self._flight
-        if flight is None or flight.peer != peer:
+        flight = self._flights.with_peer(peer)
+        if flight is None:
             return
         if flight.state is State.OFFERED:
             self._try_next(flight, "unreachable", now)
@@ -199,8 +213,8 @@ class ExchangeCore:
     # --- what a peer says ----------------------------------------------------------------
 
     def _receive(self, peer: PeerId, message: wire.Message, now: float) -> None:
-        flight = self._flight
-        if flight is None or flight.xid != message.xid:
+        flight = self._flights.get(message.xid)
+        if flight is None:
             self._receive_stale(peer, message, now)
             return
         if peer != flight.peer:
@@ -226,8 +240,12 @@ class ExchangeCore:
                 return
             case wire.Accept() | wire.Ready() | wire.StatusQuery():
                 # The peer that asks waits for us; it must learn what we know, or that we do not.
-                reply = wire.StatusReply(xid=message.xid, outcome=status_of(known))
+                number = message.number if isinstance(message, wire.StatusQuery) else 0
+                reply = wire.StatusReply(xid=message.xid, outcome=status_of(known), number=number)
                 self._effects.append(Send(peer, reply))
+                self._conduct.note_heard(peer)
+            case wire.Busy():
+                self._conduct.note_heard(peer)
             case wire.Abort() if known is None:
                 self._outcomes.record(peer, message.xid, committed=False, now=now)
             case wire.Abort() if known is Outcome.COMMITTED:
@@ -240,30 +258,37 @@ class ExchangeCore:
 
     def _consider(self, peer: PeerId, offer: wire.Offer, now: float) -> None:
         """Accept or refuse a new offer; of two that cross, the smaller peer id's wins."""
-        flight = self._flight
-        found = self._find(peer, offer)
+        self._conduct.note_heard(peer)
+        found = self._find(peer, offer, now)
+        crossing = self._flights.with_peer(peer)
         if isinstance(found, str):
             self._tally.refused[wire.reason_code(found)] += 1
             self._outcomes.record(peer, offer.xid, committed=False, now=now)
             self._effects.append(Send(peer, wire.Busy(xid=offer.xid, reason=found)))
-        elif flight is None:
+        elif crossing is None:
+            for flight in self._flights.to_give_way((offer.tag, offer.fragment), now) or ():
+                self._abort(flight, "timeout", now)
             self._accept(peer, offer, found, now)
         else:
             self._tally.crossed_offers += 1
             if peer < self._self_id:
-                self._finish(flight, Outcome.DECLINED, "yielded", now)
+                self._finish(crossing, Outcome.DECLINED, "yielded", now)
                 self._accept(peer, offer, found, now)
 
-    def _find(self, peer: PeerId, offer: wire.Offer) -> events.Available | str:
+    def _find(self, peer: PeerId, offer: wire.Offer, now: float) -> events.Available | str:
         """Return what fits a new offer, or why there is nothing."""
-        flight, topic = self._flight, (offer.tag, offer.fragment)
+        flight, topic = self._flights.with_peer(peer), (offer.tag, offer.fragment)
         if offer.key != self._key:
             return "incompatible: other strategy, settings, layout or codec"
         if flight is None:
+            if not self.may_begin(topic, now):
+                return "busy"
+            if not self._conduct.may_hold(peer, now):
+                return "busy: too many exchanges with it came to nothing"
             found = self._intents.for_offer(topic)
             if found is None:
                 return "no-wish"
-        elif flight.state is State.OFFERED and flight.peer == peer and flight.intent.topic == topic:
+        elif flight.state is State.OFFERED and flight.intent.topic == topic:
             found = events.Available(flight.intent, flight.transfer_limit_s)
         else:
             return "busy"
@@ -275,18 +300,20 @@ class ExchangeCore:
             peer, offer.xid, Role.RESPONDER, intent, given.transfer_limit_s, now
         )
         flight.start_transfer(now)
-        self._flight = flight
+        self._flights.add(flight)
         self._send(flight, acceptance_of(intent, offer))
         self._start(flight, offer)
 
     # --- actions of the transition table -------------------------------------------------
 
     def _on_accept(self, flight: Flight, message: wire.Accept, now: float) -> None:
+        self._patience.note_answer(flight, now)
         flight.intent = self._intents.use_up(flight.intent)
         flight.start_transfer(now)
         self._start(flight, message)
 
     def _on_declined(self, flight: Flight, message: wire.Busy | wire.Abort, now: float) -> None:
+        self._patience.note_answer(flight, now)
         self._try_next(flight, message.reason, now, by_peer=True)
 
     def _on_chunk(self, flight: Flight, message: wire.Chunk, _now: float) -> None:
@@ -302,18 +329,28 @@ class ExchangeCore:
                 f"expected READY for {flight.intent.n_chunks} chunks, got {message.n_chunks}",
                 peer=str(flight.peer),
             )
-        self._note_peer_ready(flight, now)
+        self._note_peer_ready(flight, message.decide_s, now)
 
-    def _on_query(self, flight: Flight, _message: wire.StatusQuery, now: float) -> None:
-        """Only who is ready asks, so this stands in for a READY that was lost."""
-        self._note_peer_ready(flight, now)
-        if self._flight is not None:  # else COMMIT has just been sent: that is the answer
-            self._send(flight, wire.StatusReply(xid=flight.xid, outcome="pending"))
+    def _on_query(self, flight: Flight, message: wire.StatusQuery, now: float) -> None:
+        """Only who is ready asks, so this stands in for a READY that was lost.
 
-    def _note_peer_ready(self, flight: Flight, now: float) -> None:
+        Once the time to decide has passed, "pending" would be the word of a liar: R must be able
+        to rely on that, also when this node was asleep and its deadline is yet to be handled.
+        """
+        if flight.peer_ready and flight.give_up_at <= now:
+            self._abort(flight, "timeout", now)
+            return
+        self._note_peer_ready(flight, message.decide_s, now)
+        if self._flights.get(flight.xid) is flight:  # else COMMIT has just been sent
+            reply = wire.StatusReply(flight.xid, "pending", number=message.number)
+            self._send(flight, reply)
+
+    def _note_peer_ready(self, flight: Flight, decide_s: float, now: float) -> None:
         flight.peer_ready = True
         if flight.local_done:
             self._commit(flight, now)
+        elif decide_s > 0:
+            flight.give_up_at = min(flight.give_up_at, now + decide_s)
 
     def _on_abort(self, flight: Flight, message: wire.Busy | wire.Abort, now: float) -> None:
         self._abort(flight, message.reason, now, by_peer=True)
@@ -324,7 +361,8 @@ class ExchangeCore:
     def _on_reply(self, flight: Flight, message: wire.StatusReply, now: float) -> None:
         """Learn the decision after READY."""
         if message.outcome == "pending":
-            flight.heard_at = now
+            if not flight.note_pending(message.number, now):
+                self._abort(flight, "in-doubt: it did not decide in time", now, in_doubt=True)
         elif message.outcome == "committed":
             self._commit(flight, now)
         elif message.outcome == "aborted":
@@ -346,120 +384,6 @@ class ExchangeCore:
 
     def _ignore(self, _flight: Flight, _message: wire.Message, _now: float) -> None:
         self._tally.stale_messages += 1
-
-    # --- steps ---------------------------------------------------------------------------
-
-    def _offer(
-        self, intent: PairIntent, candidates: tuple[PeerId, ...], limit_s: float, now: float
-    ) -> None:
-        peer, *further = candidates
-        xid = self._new_xid(peer)
-        flight = self._new_flight(peer, xid, Role.INITIATOR, intent, limit_s, now)
-        flight.further = tuple(further)
-        self._flight = flight
-        self._send(flight, offer_of(intent, xid, self._key))
-
-    def _try_next(self, flight: Flight, reason: str, now: float, *, by_peer: bool = False) -> None:
-        """End an offer that was not accepted and turn to the next candidate, if any."""
-        self._finish(flight, Outcome.DECLINED, reason, now, by_peer=by_peer)
-        current = self._intents.current(flight.intent)
-        if flight.further and current is not None:
-            self._offer(current, flight.further, flight.transfer_limit_s, now)
-        else:
-            self._effects.append(events.Untaken(flight.intent.number, reason))
-
-    def _start(self, flight: Flight, theirs: wire.Offer | wire.Accept) -> None:
-        self._effects.append(
-            StartTransfer(
-                xid=flight.xid,
-                peer=flight.peer,
-                role=flight.role,
-                number=flight.intent.number,
-                theirs=terms_of(theirs, flight.intent),
-            )
-        )
-
-    def _commit(self, flight: Flight, now: float) -> None:
-        self._effects.append(events.Commit(flight.xid))
-        self._finish(flight, Outcome.COMMITTED, "", now)
-        if flight.role is Role.INITIATOR:
-            self._send(flight, wire.Commit(xid=flight.xid))
-
-    def _abort(
-        self,
-        flight: Flight,
-        reason: str,
-        now: float,
-        *,
-        by_peer: bool = False,
-        in_doubt: bool = False,
-    ) -> None:
-        reason = reason[:_REASON_CHARACTERS_MAX]
-        if flight.state is State.OFFERED:
-            self._effects.append(events.Untaken(flight.intent.number, reason))
-        else:
-            self._effects.append(events.Abort(flight.xid, reason))
-        self._finish(flight, Outcome.ABORTED, reason, now, by_peer=by_peer, in_doubt=in_doubt)
-        if not by_peer:
-            self._send(flight, wire.Abort(xid=flight.xid, reason=reason))
-
-    def _finish(
-        self,
-        flight: Flight,
-        outcome: Outcome,
-        reason: str,
-        now: float,
-        *,
-        by_peer: bool = False,
-        in_doubt: bool = False,
-    ) -> None:
-        """Forget the flight, remember how it ended."""
-        self._flight = None
-        committed = outcome is Outcome.COMMITTED
-        self._outcomes.record(flight.peer, flight.xid, committed=committed, now=now)
-        finished = Finished(
-            xid=flight.xid,
-            peer=flight.peer,
-            role=flight.role,
-            outcome=outcome,
-            reason=reason,
-            by_peer=by_peer,
-            in_doubt=in_doubt,
-            started=flight.started,
-            ended=now,
-        )
-        self._tally.count_finished(finished)
-        self._effects.append(finished)
-
-    def _dispute(self, peer: PeerId, xid: bytes) -> None:
-        if self._outcomes.dispute(peer, xid):
-            self._tally.half_applied += 1
-
-    def _send(self, flight: Flight, message: wire.Message) -> None:
-        self._effects.append(Send(flight.peer, message))
-
-    def _new_flight(
-        self, peer: PeerId, xid: bytes, role: Role, intent: PairIntent, limit_s: float, now: float
-    ) -> Flight:
-        return Flight(
-            xid=xid,
-            peer=peer,
-            role=role,
-            state=State.OFFERED,
-            intent=intent,
-            transfer_limit_s=min(limit_s, limits.EXCHANGE_TRANSFER_S_MAX),
-            started=now,
-            give_up_at=now + limits.EXCHANGE_OFFER_S,
-        )
-
-    def _new_xid(self, peer: PeerId) -> bytes:
-        """Bind the id to both peers, so that equal seeds on two nodes give different ids."""
-        drawn = self._rng.randbytes(16)
-        return hashlib.sha256(b"swarmnode/xid\0" + self._self_id + peer + drawn).digest()[:16]
-
-    def _jitter_s(self) -> float:
-        """Return a wait in (0, EXCHANGE_STATUS_RETRY_S]."""
-        return limits.EXCHANGE_STATUS_RETRY_S * (1.0 - self._rng.random())
 
 
 def _check_local(holds: bool, what: str) -> None:

@@ -1,15 +1,25 @@
-"""The intents of a node that wait for a partner, and the one exchange in flight."""
+"""The intents of a node that wait for a partner, and the exchanges in flight.
+
+A transfer is *overdue* when our view has been lent for longer than the patience with the partner.
+Then it gives way: to the offer of another peer, or to an intent of ours, for which it stands in the
+way. While nothing waits for its place it may go on until its limit, so that a slow volunteer in
+good company with other slow ones loses nothing.
+"""
 
 from __future__ import annotations
 
 import enum
+import hashlib
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from swarmnode import limits
+from swarmnode.env import Rng
 from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.events import Available, PairIntent, Role, Terms, Topic
-from swarmnode.wire.exchange.gossip import Accept, Offer
+from swarmnode.wire.exchange.gossip import Accept, Offer, StatusQuery
 
 
 class IntentTable:
@@ -87,6 +97,15 @@ class Flight:
     peer_ready: bool = False
     heard_at: float = 0.0  # READY: when the initiator last said that it is undecided
     ask_at: float = 0.0  # READY: when to ask it again
+    lent_at: float | None = None  # since when our view is lent
+    overdue_at: float = math.inf  # TRANSFER: from then on it gives way
+    is_known_overdue: bool = False
+    waited_s: float = 0.0  # from lent_at until all was here
+    ready_at: float = 0.0  # READY: since when
+    decide_s: float = 0.0  # READY: the initiator decides within this, once it has heard of it
+    decided_at: float = math.inf  # READY: by then it has, if it is honest
+    asked: int = 0  # READY: questions so far
+    late_from: int = 0  # READY: this question, and all after it, were asked after decided_at
 
     @property
     def has_all_chunks(self) -> bool:
@@ -95,25 +114,56 @@ class Flight:
     @property
     def doubt_at(self) -> float:
         """When a responder that is ready gives up: silence, or an initiator that never decides."""
-        return min(self.heard_at + limits.EXCHANGE_IN_DOUBT_S, self.give_up_at)
+        heard_at = min(self.heard_at, self.decided_at)
+        return min(heard_at + limits.EXCHANGE_IN_DOUBT_S, self.give_up_at)
 
     @property
     def deadline(self) -> float:
         """When this flight wants attention."""
         if self.state is State.READY:
             return min(self.ask_at, self.doubt_at)
+        if self.state is State.TRANSFER and not self.is_known_overdue:
+            return min(self.overdue_at, self.give_up_at)
         return self.give_up_at
+
+    def gives_way(self, now: float) -> bool:
+        """Whether another exchange may have its place."""
+        return self.state is State.TRANSFER and now >= self.overdue_at
+
+    def lend(self, patience_s: float, now: float) -> None:
+        """From now on it is the partner's time that passes."""
+        if self.lent_at is None:
+            self.lent_at, self.overdue_at = now, now + patience_s
 
     def start_transfer(self, now: float) -> None:
         self.state = State.TRANSFER
         self.give_up_at = now + self.transfer_limit_s
 
-    def become_ready(self, now: float, ask_at: float) -> None:
+    def become_ready(self, now: float, ask_at: float, decide_s: float) -> None:
         """Leave the decision to the initiator, who itself has to decide within a bound."""
         self.state = State.READY
-        self.heard_at = now
-        self.ask_at = ask_at
+        self.heard_at = self.ready_at = now
+        self.ask_at, self.decide_s = ask_at, decide_s
         self.give_up_at = now + limits.EXCHANGE_TRANSFER_S_MAX + limits.EXCHANGE_IN_DOUBT_S
+
+    def next_question(self, now: float) -> StatusQuery:
+        """Return what to ask the initiator now."""
+        self.asked += 1
+        if not self.late_from and now >= self.decided_at:
+            self.late_from = self.asked
+        return StatusQuery(self.xid, number=self.asked, decide_s=self.decide_s)
+
+    def note_pending(self, number: int, now: float) -> bool:
+        """The initiator says that it is undecided; False if it has to have decided before.
+
+        It had heard of our READY by now, so it decides within ``decide_s``. A reply without the
+        number of a question could be as old as it likes, and changes nothing.
+        """
+        if not 0 < number <= self.asked:
+            return True
+        self.decided_at = min(self.decided_at, now + self.decide_s)
+        self.heard_at = now
+        return not 0 < self.late_from <= number
 
     def take_chunk(self, index: int) -> bool:
         """Note a chunk; False for a duplicate. Raises RemoteProtocolError if out of range."""
@@ -126,6 +176,48 @@ class Flight:
             return False
         self.seen.add(index)
         return True
+
+
+class FlightTable:
+    """The exchanges in flight: each with another peer, and of another tag and fragment."""
+
+    def __init__(self) -> None:
+        self._flights: dict[bytes, Flight] = {}
+
+    def add(self, flight: Flight) -> None:
+        self._flights[flight.xid] = flight
+
+    def remove(self, flight: Flight) -> None:
+        del self._flights[flight.xid]
+
+    def get(self, xid: bytes) -> Flight | None:
+        return self._flights.get(xid)
+
+    def with_peer(self, peer: PeerId) -> Flight | None:
+        return next((flight for flight in self if flight.peer == peer), None)
+
+    def to_give_way(self, topic: Topic, now: float) -> list[Flight] | None:
+        """Return what has to end for one more of this topic; None: there is no place for it."""
+        same = [flight for flight in self if flight.intent.topic == topic]
+        others = [flight for flight in self if flight.intent.topic != topic]
+        if not all(flight.gives_way(now) for flight in same):
+            return None
+        if len(others) < limits.EXCHANGE_FLIGHTS_MAX:
+            return same
+        overdue = [flight for flight in others if flight.gives_way(now)]
+        return same + overdue[:1] if overdue else None
+
+    def __iter__(self) -> Iterator[Flight]:
+        return iter(list(self._flights.values()))
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+
+def new_xid(own: PeerId, peer: PeerId, rng: Rng) -> bytes:
+    """Bind the id to both peers, so that equal seeds on two nodes give different ids."""
+    drawn = rng.randbytes(16)
+    return hashlib.sha256(b"swarmnode/xid\0" + own + peer + drawn).digest()[:16]
 
 
 def refusal(intent: PairIntent, offer: Offer) -> str | None:

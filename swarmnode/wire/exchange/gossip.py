@@ -18,6 +18,8 @@ from swarmnode.wire.records import Count, Digest, ExchangeId, Name, ShortText, W
 ChunkCount = Annotated[int, Meta(ge=1, le=limits.EXCHANGE_CHUNKS_MAX)]
 ChunkIndex = Annotated[int, Meta(ge=0, lt=limits.EXCHANGE_CHUNKS_MAX)]
 BaseVersion = Annotated[bytes, Meta(max_length=32)]
+# 0: of a node of an older version, which knows no such limit.
+DecisionSeconds = Annotated[float, Meta(ge=0.0, le=limits.EXCHANGE_DECISION_S_MAX)]
 StatusOutcome = Literal["committed", "aborted", "pending", "unknown"]
 
 # A reason is "code" or "code: what exactly"; statistics count by code, so the set is closed.
@@ -83,10 +85,14 @@ class Chunk(GossipMessage, frozen=True, tag="chunk"):
     index: ChunkIndex
 
 
-class Ready(GossipMessage, frozen=True, tag="ready"):
-    """R to I: all ``n_chunks`` of yours are merged and all of mine are sent."""
+class Ready(GossipMessage, frozen=True, tag="ready", omit_defaults=True):
+    """R to I: all ``n_chunks`` of yours are merged and all of mine are sent.
+
+    Decide within ``decide_s``.
+    """
 
     n_chunks: ChunkCount
+    decide_s: DecisionSeconds = 0.0
 
 
 class Commit(GossipMessage, frozen=True, tag="commit"):
@@ -99,14 +105,18 @@ class Abort(GossipMessage, frozen=True, tag="abort"):
     reason: ShortText
 
 
-class StatusQuery(GossipMessage, frozen=True, tag="status-query"):
-    """R to I: I am ready; what did you decide?"""
+class StatusQuery(GossipMessage, frozen=True, tag="status-query", omit_defaults=True):
+    """R to I: I am ready; what did you decide? The question has a ``number``, from 1 on."""
+
+    number: Count = 0
+    decide_s: DecisionSeconds = 0.0  # as in READY, which may have been lost
 
 
-class StatusReply(GossipMessage, frozen=True, tag="status-reply"):
+class StatusReply(GossipMessage, frozen=True, tag="status-reply", omit_defaults=True):
     """I to R: what became of it; ``unknown`` means that I kept no trace."""
 
     outcome: StatusOutcome
+    number: Count = 0  # of the question; 0: of none
 
 
 Message = Offer | Accept | Busy | Chunk | Ready | Commit | Abort | StatusQuery | StatusReply

@@ -17,14 +17,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import events
+from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.protocol.gossip.exchange import ExchangeCore
 from swarmnode.protocol.gossip.outcomes import Outcome
+from swarmnode.protocol.gossip.patience import Patience
 from swarmnode.wire.exchange import gossip as wire
 
 KEY = hashlib.sha256(b"strategy and layout").digest()
-TRANSFER_LIMIT_S = 30.0
+TRANSFER_LIMIT_S = limits.EXCHANGE_VIEW_S + 30.0
 FRAGMENTS = 2
 TAG = "model"
 ANSWERED = 1  # the fragment that whoever asks gets
@@ -45,7 +48,7 @@ class Faults:
 class Flow:
     """The shell's side of one transfer."""
 
-    number: int
+    peer: PeerId
     fragment: int
     own: list[Fraction]
     received: dict[int, Fraction] = field(default_factory=dict)
@@ -64,10 +67,10 @@ class Node:
     is_up: bool = True
     intents: dict[int, events.PairIntent] = field(default_factory=dict)  # not used up, by number
     flows: dict[bytes, Flow] = field(default_factory=dict)
-    begun: int = 0  # Begin that have not ended
+    begun: set[int] = field(default_factory=set)  # fragments whose Begin has not ended
 
 
-CoreFactory = Callable[[PeerId, bytes, random.Random], ExchangeCore]
+CoreFactory = Callable[[PeerId, bytes, random.Random, Patience], ExchangeCore]
 
 
 class Model:
@@ -101,7 +104,9 @@ class Model:
                 [Fraction(self.rng.randrange(-1000, 1000)) for _ in range(n_chunks)]
                 for _ in range(FRAGMENTS)
             ]
-            core = make_core(peer_id, KEY, random.Random(f"{seed}/{number}/0"))
+            core = make_core(
+                peer_id, KEY, random.Random(f"{seed}/{number}/0"), Patience(ConductTable())
+            )
             self.nodes[peer_id] = Node(peer_id, core, model)
         self.ids = sorted(self.nodes)
         for node in self.nodes.values():
@@ -150,12 +155,12 @@ class Model:
         node.life += 1
         node.flows.clear()
         node.intents.clear()
-        node.begun = 0
+        node.begun.clear()
 
     def restart(self, node: Node) -> None:
         node.is_up = True
         rng = random.Random(f"{self.seed}/{node.peer_id}/{node.life}")
-        node.core = self.make_core(node.peer_id, KEY, rng)
+        node.core = self.make_core(node.peer_id, KEY, rng, Patience(ConductTable()))
         self.post_all(node)
 
     def lose_session(self, first: PeerId, second: PeerId) -> None:
@@ -200,9 +205,10 @@ class Model:
 
     def begin(self, node: Node, candidates: tuple[PeerId, ...], fragment: int = 0) -> bool:
         """Start an exchange if the node can."""
-        if not (node.is_up and node.core.is_idle):
+        if not (node.is_up and node.core.may_begin((TAG, fragment), self.now)):
             return False
-        node.begun += 1
+        assert fragment not in node.begun, "an offer gave way to one of our own"
+        node.begun.add(fragment)
         self.feed(node, events.Begin(TAG, fragment, candidates, TRANSFER_LIMIT_S))
         return True
 
@@ -226,18 +232,20 @@ class Model:
                 case events.Abort(xid):
                     del node.flows[xid]
                 case events.Untaken(number):
-                    self.end_begin(node)
                     assert number in node.intents, "an intent that was used up came back"
+                    self.end_begin(node, node.intents[number].fragment)
                 case events.Finished():
                     self.history.append((node.peer_id, node.life, effect))
 
     def start_transfer(self, node: Node, start: events.StartTransfer) -> None:
-        assert not node.flows, "two exchanges at a time"
-        if node.begun:  # accepted, or it yielded
-            self.end_begin(node)
         intent = node.intents[start.number]  # used up once only
-        flow = Flow(intent.number, intent.fragment, own=list(node.model[intent.fragment]))
-        node.flows[start.xid] = flow
+        assert len(node.flows) < limits.EXCHANGE_FLIGHTS_MAX, "too many exchanges at a time"
+        assert all(flow.fragment != intent.fragment for flow in node.flows.values())
+        assert all(flow.peer != start.peer for flow in node.flows.values())
+        if intent.fragment in node.begun:  # accepted, or it yielded
+            self.end_begin(node, intent.fragment)
+        own = list(node.model[intent.fragment])
+        flow = node.flows[start.xid] = Flow(start.peer, intent.fragment, own)
         if not intent.is_open:
             del node.intents[intent.number]
             self.intent(node, intent.fragment)
@@ -252,10 +260,11 @@ class Model:
                 self.finish_if_done(node, start.xid)
 
         self.at(self.now + duration, sent)
+        node.core.handle(events.ViewLent(start.xid), self.now)
 
-    def end_begin(self, node: Node) -> None:
-        node.begun -= 1
-        assert node.begun == 0, "a Begin ended twice"
+    def end_begin(self, node: Node, fragment: int) -> None:
+        assert fragment in node.begun, "a Begin ended twice"
+        node.begun.remove(fragment)
 
     def finish_if_done(self, node: Node, xid: bytes) -> None:
         flow = node.flows.get(xid)

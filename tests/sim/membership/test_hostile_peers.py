@@ -29,7 +29,7 @@ def with_peer(node: SimNode, impostor: Impostor) -> list[dict]:
 
 
 async def test_a_peer_that_accepts_and_then_reads_nothing(tmp_path, autojump_clock) -> None:
-    """It costs one exchange's time limit; then the others have their turn."""
+    """It costs one exchange, for a few times of what is usual; then the others have their turn."""
 
     async def stall(stream: Stream, offer: wire.Offer) -> None:
         await stream.send_message(accept_of(offer))
@@ -46,8 +46,7 @@ async def test_a_peer_that_accepts_and_then_reads_nothing(tmp_path, autojump_clo
         await until(lambda: victim.status.exchanges_aborted > 0, 2 * limits.EXCHANGE_VIEW_S)
         aborted = next(e for e in with_peer(victim, impostor) if e["outcome"] == "aborted")
         assert aborted["reason"] == "timeout"
-        # As long as a slow worker may take for its next step, and not much longer.
-        assert limits.EXCHANGE_VIEW_S <= aborted["took_s"] - limits.EXCHANGE_TRANSFER_S_MIN < 80
+        assert limits.EXCHANGE_PATIENCE_S_MIN <= aborted["took_s"] < limits.EXCHANGE_TRANSFER_S_MIN
         done = victim.status.exchanges_committed
         await until(lambda: victim.status.exchanges_committed > done, 30)
         passed_s = trio.current_time() - started
@@ -218,9 +217,11 @@ async def test_an_offer_that_is_refused_is_answered_and_ended(tmp_path, autojump
 async def running_exchange(node: SimNode) -> bytes:
     """Wait until an exchange has begun its transfer; return its id."""
     exchanges = node.running.view.training().exchanges
-    await until(lambda: not exchanges._current.xid, 20)  # the next one, from its beginning
-    await until(lambda: exchanges._current.has_started, 20)
-    return exchanges._current.xid
+    in_flight = exchanges._in_flight
+    await until(lambda: not in_flight, 20)  # the next one, from its beginning
+    await until(lambda: any(stream.has_started for stream in in_flight.values()), 20)
+    (xid,) = in_flight
+    return xid
 
 
 async def test_a_message_of_a_running_exchange_from_another_peer(tmp_path, autojump_clock) -> None:

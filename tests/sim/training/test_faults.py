@@ -111,8 +111,8 @@ async def test_a_daemon_is_killed_and_comes_back(tmp_path, autojump_clock) -> No
 def in_flight(node: SimNode) -> set[bytes]:
     """Return the exchanges that a node is in, or has not merged yet."""
     training = node.running.view.training()
-    flight = training.exchanges.core._flight
-    return {*training.trainer.lessor.unmerged, *([flight.xid] if flight is not None else [])}
+    undecided = (flight.xid for flight in training.exchanges.core._flights)
+    return {*training.trainer.lessor.unmerged, *undecided}
 
 
 async def test_both_halves_of_a_partition_go_on(tmp_path, autojump_clock) -> None:

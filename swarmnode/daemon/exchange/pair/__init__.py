@@ -1,5 +1,5 @@
 """Exchanges in pairs, the atomic ones: whom an intent is offered to, and one transfer at a time.
 
-Owns the one exchange in flight and the stream that its payload takes. The state machine is
+Owns the exchanges in flight and the streams that their payloads take. The state machine is
 ``protocol/gossip/exchange.py``.
 """

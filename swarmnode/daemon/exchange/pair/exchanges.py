@@ -11,8 +11,9 @@ the same messages either way.
     core --StartTransfer--> Lessor.borrow -> Transfer (codecs, slot)
     core --Commit--> Lessor.apply     core --Abort--> Lessor.give_back
 
-Each intent is offered once, as soon as no exchange runs and a peer can be reached. What none
-took then waits for others who offer; but an intent for a random neighbour goes back to the worker.
+Each intent is offered once, as soon as there is a place for its exchange and a peer can be
+reached. What none took then waits for others who offer; but an intent for a random neighbour goes
+back to the worker.
 """
 
 from __future__ import annotations
@@ -52,11 +53,12 @@ from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import events
+from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.protocol.gossip.exchange import ExchangeCore
+from swarmnode.protocol.gossip.patience import Patience
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.codec import Codec
 from swarmnode.wire.exchange import gossip as wire
-from swarmnode.wire.exchange.gossip import reason_code
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.session import Priority
 
@@ -94,7 +96,7 @@ class _Side:
 
 
 class Exchanges:
-    """The IntentHandler of pairs: offers, answers and carries out exchanges, one at a time.
+    """The IntentHandler of pairs: offers, answers and carries out exchanges.
 
     Args:
         key: 32 bytes that guard every exchange.
@@ -124,16 +126,17 @@ class Exchanges:
         self._lessor = lessor
         self._record = record
         self._lost = lost
-        self._choice = PartnerChoice(self_id, swarm_id, topology, env)
-        self.core = ExchangeCore(self_id, key, env.rng)
+        self._env = env
+        self._conduct = ConductTable()
+        self._choice = PartnerChoice(self_id, swarm_id, topology, self._conduct, env)
+        self.core = ExchangeCore(self_id, key, env.rng, Patience(self._conduct))
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(
             self.core, self._carry_out, now=env.monotonic
         )
         self._intents = PairIntents(codec)
         self._streams: dict[bytes, ExchangeStream] = {}
-        self._none_in_flight = ExchangeStream(self_id, b"")
-        self._current = self._none_in_flight  # the stream of the exchange in flight
-        self._sides: dict[bytes, _Side] = {}  # of that one, from its StartTransfer on
+        self._in_flight: dict[bytes, ExchangeStream] = {}  # of those, whose exchange is not over
+        self._sides: dict[bytes, _Side] = {}  # of these, from StartTransfer on
         self._to_merge: list[int] = []  # chunks that came with the message that is handled now
         self._transfer_mean_s: float | None = None
         self._draining = False
@@ -156,7 +159,7 @@ class Exchanges:
     # --- as an IntentHandler -----------------------------------------------------------------
 
     def intent_posted(self, intent: PostedIntent) -> None:
-        """Offer an intent when nothing else runs, keep an answer for peers that ask."""
+        """Offer an intent when there is a place for it, keep an answer for peers that ask."""
         why = "local: leaving" if self._draining else self._intents.refusal(intent)
         if why:
             log = _log.debug if self._draining else _log.error
@@ -192,10 +195,12 @@ class Exchanges:
     def _begin(self) -> None:
         """Offer the oldest intent that was not tried yet and that a peer may want."""
         for intent in self._intents.untried():
-            if not self.core.is_idle:
-                return
+            if not self.core.may_begin((intent.tag, intent.fragment), self._env.monotonic()):
+                continue
             members = self._neighbours.partners()
             candidates = self._choice.candidates(intent, members, costs(self._neighbours))
+            if candidates and all(map(self.core.is_exchanging_with, candidates)):
+                continue  # its turn comes when one of these ends
             if candidates:
                 self._intents.note_tried(intent)
                 limit_s = self._transfer_limit_s(intent)
@@ -228,20 +233,16 @@ class Exchanges:
         for intent in self._intents.take_all():
             self._lessor.drop(intent, "local: leaving")
         self._driver.feed(events.Unavailable())
-        if not self._sides:
-            self.give_up("leaving")  # no peer has accepted yet
-        while self._is_busy:
+        for xid in set(self._in_flight) - set(self._sides):
+            self._driver.feed(events.LocalFailed(xid, "local: leaving"))  # not accepted yet
+        while self._in_flight:
             self._ended = trio.Event()
             await self._ended.wait()
 
     def give_up(self, why: str, *, is_last: bool = False) -> None:
         """Abort what runs, unless the decision is the partner's already and can be waited for."""
-        if self._is_busy:
-            self._driver.feed(events.LocalFailed(self._current.xid, f"local: {why}", is_last))
-
-    @property
-    def _is_busy(self) -> bool:
-        return self._current is not self._none_in_flight
+        for xid in list(self._in_flight):
+            self._driver.feed(events.LocalFailed(xid, f"local: {why}", is_last))
 
     # --- effects of the core --------------------------------------------------------------
 
@@ -267,7 +268,7 @@ class Exchanges:
             return
         if isinstance(message, wire.Offer):
             exchange = ExchangeStream(peer, message.xid)
-            self._streams[message.xid] = self._current = exchange
+            self._streams[message.xid] = self._in_flight[message.xid] = exchange
             exchange.post(message)
             self._tasks.start_while_open(self._open_stream, exchange)
         elif self._has_stream(peer, message.xid):
@@ -292,7 +293,7 @@ class Exchanges:
         )
         transfer = Transfer(self._intents.pieces(intent))
         side = self._sides[exchange.xid] = _Side(intent, partner, theirs.round, transfer)
-        self._current = exchange
+        self._in_flight[exchange.xid] = exchange
         exchange.start(transfer)
         self._tasks.start_while_open(self._borrow, exchange, side)
 
@@ -310,6 +311,7 @@ class Exchanges:
                 return
             side.lease = lease
             side.transfer.lend(lease.own, lease.room, lease.weights)
+            self._driver.feed(events.ViewLent(exchange.xid))
             exchange.wake()
 
     def _committed(self, xid: bytes) -> None:
@@ -333,12 +335,8 @@ class Exchanges:
 
     def _finished(self, effect: events.Finished) -> None:
         # What the core still says of it, in this same batch of effects, leaves all the same.
-        self._current.finish()
-        self._current = self._none_in_flight
-        if reason_code(effect.reason) == "timeout":
-            self._choice.note_timeout(effect.peer)
+        self._in_flight.pop(effect.xid).finish()
         if effect.outcome == "committed":
-            self._choice.note_commit(effect.peer)
             took_s = effect.ended - effect.started
             mean = self._transfer_mean_s
             self._transfer_mean_s = took_s if mean is None else 0.8 * mean + 0.2 * took_s
@@ -366,7 +364,7 @@ class Exchanges:
         exchange = self._streams[offer.xid] = ExchangeStream(session.peer, offer.xid)
         with self._keeping(exchange), self._closing_if_rules_break(session):
             self._driver.feed(events.Received(session.peer, offer))
-            if exchange is not self._current:
+            if exchange.xid not in self._in_flight:
                 exchange.finish()  # refused: the answer is in the outbox
             await exchange.run(stream, self)
 
@@ -385,7 +383,7 @@ class Exchanges:
         finally:
             # First out of the books: what the core says now cannot go over this stream.
             del self._streams[exchange.xid]
-            if exchange is self._current:
+            if exchange.xid in self._in_flight:
                 self._driver.feed(events.PeerLost(exchange.peer))
 
     @contextlib.contextmanager
@@ -440,7 +438,7 @@ class Exchanges:
     def _refuse(self, exchange: ExchangeStream, why: str) -> None:
         """Abort before this side is done: what was sent counts on neither side."""
         self.totals.refused += 1
-        self._choice.note_timeout(exchange.peer)  # others are asked first for a while
+        self._conduct.note_refused(exchange.peer, self._env.monotonic())
         _log.warning("a payload is refused", peer=exchange.peer.short, why=why)
         self._driver.feed(events.LocalFailed(exchange.xid, f"local: refused: {why}"))
 

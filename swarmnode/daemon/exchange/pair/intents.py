@@ -26,6 +26,7 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent, ViewShape
 from swarmnode.limits import CODEC_CHUNK_ELEMS
 from swarmnode.protocol.gossip import events, matching
+from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.tensor.codec import Codec, get_codec
 from swarmnode.tensor.layout import chunks
 
@@ -116,7 +117,8 @@ class PairIntents:
         self._codec = codec
         self._all: dict[int, PostedIntent] = {}
         self._untried: dict[int, None] = {}  # of the intents, oldest first
-        self._offered: dict[int, PostedIntent] = {}  # the last one; it may have been replaced
+        # The last one of each topic, which may have been replaced since.
+        self._offered: dict[events.Topic, PostedIntent] = {}
 
     def refusal(self, intent: PostedIntent) -> str:
         """Return why no pair can serve an intent, or nothing."""
@@ -146,7 +148,9 @@ class PairIntents:
 
     def find(self, number: int) -> PostedIntent:
         """Return what is there, or was offered last, although another has taken its place."""
-        return self._all[number] if number in self._all else self._offered[number]
+        if number in self._all:
+            return self._all[number]
+        return next(intent for intent in self._offered.values() if intent.number == number)
 
     def remove(self, number: int) -> None:
         """Forget an intent: it is used up, or given up."""
@@ -168,7 +172,7 @@ class PairIntents:
     def note_tried(self, intent: PostedIntent) -> None:
         """It is offered now."""
         del self._untried[intent.number]
-        self._offered = {intent.number: intent}
+        self._offered[intent.tag, intent.fragment] = intent
 
     def pieces(self, intent: PostedIntent) -> tuple[Piece, ...]:
         """Return the chunks of what is sent for an intent that was not refused."""
@@ -207,18 +211,21 @@ _EVERYBODY = ("matching", "complete")  # graphs without which the same partners 
 
 
 class PartnerChoice:
-    """Chooses among those whom a session leads to, the quick ones first.
+    """Chooses among those whom a session leads to, those first that let no exchange stall.
 
     Args:
         topology: the graph over the members that the manifest names; empty: all pairs meet.
+        conduct: what is known of how they behave.
     """
 
-    def __init__(self, self_id: PeerId, swarm_id: bytes, topology: str, env: Env) -> None:
+    def __init__(
+        self, self_id: PeerId, swarm_id: bytes, topology: str, conduct: ConductTable, env: Env
+    ) -> None:
         self._self_id = self_id
         self._swarm_id = swarm_id
         self._topology = "" if topology in _EVERYBODY else topology
         self._env = env
-        self._slow_until: dict[PeerId, float] = {}  # pruned: each takes a timeout
+        self._conduct = conduct
         self._graph: Graph | None = None
         self._graph_of = 0  # how many members it was made for
 
@@ -237,22 +244,10 @@ class PartnerChoice:
         else:
             found = [peer for peer in self._by_round(intent, graph, members) if peer in reachable]
             found[1:] = sorted(found[1:], key=lambda peer: reachable[peer])
-        # While a slow one is asked, for seconds, others that offer find us busy.
-        quick = [peer for peer in found if not self._is_slow(peer)]
-        return tuple((quick or found)[: limits.EXCHANGE_CANDIDATES_MAX])
-
-    def note_timeout(self, peer: PeerId) -> None:
-        """Ask others first for a while."""
+        # While one that says nothing is asked, others that offer find us busy.
         now = self._env.monotonic()
-        self._slow_until = {p: until for p, until in self._slow_until.items() if until > now}
-        self._slow_until[peer] = now + limits.PARTNER_SLOW_S
-
-    def note_commit(self, peer: PeerId) -> None:
-        """It is quick enough again."""
-        self._slow_until.pop(peer, None)
-
-    def _is_slow(self, peer: PeerId) -> bool:
-        return self._env.monotonic() < self._slow_until.get(peer, 0.0)
+        quick = [peer for peer in found if not self._conduct.is_avoided(peer, now)]
+        return tuple((quick or found)[: limits.EXCHANGE_CANDIDATES_MAX])
 
     def _graph_over(self, n_members: int) -> Graph | None:
         if self._topology and self._graph_of != n_members:

@@ -18,6 +18,7 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.net.paths import cost_of
 from swarmnode.protocol.gossip import matching
+from swarmnode.protocol.gossip.conduct import ConductTable
 
 SWARM = b"s" * 32
 MEMBERS = tuple(PeerId(bytes([number]) * 32) for number in range(6))
@@ -28,9 +29,11 @@ class Clock:
     now = 100.0
 
 
-def choice_of(topology: str = "", clock: Clock | None = None) -> PartnerChoice:
+def choice_of(
+    topology: str = "", clock: Clock | None = None, conduct: ConductTable | None = None
+) -> PartnerChoice:
     env = Env(lambda: (clock or Clock).now, lambda: 0.0, random.Random(1))
-    return PartnerChoice(SELF, SWARM, topology, env)
+    return PartnerChoice(SELF, SWARM, topology, ConductTable() if conduct is None else conduct, env)
 
 
 def at_cost(peers: Collection[PeerId], cost: float = 1.0) -> dict[PeerId, float]:
@@ -51,16 +54,16 @@ def test_the_matching_is_that_of_the_fragment_over_all_members_then_the_reachabl
         assert choice_of().candidates(intent, MEMBERS, at_cost(())) == ()
 
 
-def test_a_straggler_is_asked_only_when_there_is_no_other() -> None:
-    clock = Clock()
-    choice, intent = choice_of(clock=clock), intent_of("matching")
+def test_who_does_not_answer_is_asked_only_when_there_is_no_other() -> None:
+    clock, conduct = Clock(), ConductTable()
+    choice, intent = choice_of(clock=clock, conduct=conduct), intent_of("matching")
     first, second, third = choice.candidates(intent, MEMBERS, at_cost(MEMBERS))
-    choice.note_timeout(first)
+    conduct.note_no_answer(first, clock.now)
     assert choice.candidates(intent, MEMBERS, at_cost(MEMBERS))[:2] == (second, third)
     assert choice.candidates(intent, MEMBERS, at_cost([first])) == (first,)
-    choice.note_commit(first)
+    conduct.note_heard(first)
     assert choice.candidates(intent, MEMBERS, at_cost(MEMBERS))[0] == first
-    choice.note_timeout(first)
+    conduct.note_no_answer(first, clock.now)
     clock.now += limits.PARTNER_SLOW_S
     assert choice.candidates(intent, MEMBERS, at_cost(MEMBERS))[0] == first
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from swarmnode import limits
 from swarmnode.errors import LocalProtocolError, RemoteProtocolError
 from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.protocol.gossip.events import (
     Abort,
     Available,
@@ -31,10 +33,12 @@ from swarmnode.protocol.gossip.events import (
     Terms,
     Unavailable,
     Untaken,
+    ViewLent,
 )
 from swarmnode.protocol.gossip.exchange import TRANSITIONS, ExchangeCore
 from swarmnode.protocol.gossip.flight import State
 from swarmnode.protocol.gossip.outcomes import Outcome
+from swarmnode.protocol.gossip.patience import Patience
 from swarmnode.wire.exchange import gossip as wire
 
 ME = PeerId(b"\x55" * 32)
@@ -71,8 +75,9 @@ NEXT = replace(INTENT, number=4, round=8, step=80, tokens=8000)
 class Bench:
     """A core and a clock; every call returns the effects."""
 
-    def __init__(self, *intents: PairIntent) -> None:
-        self.core = ExchangeCore(ME, KEY, random.Random(1))
+    def __init__(self, *intents: PairIntent, conduct: ConductTable | None = None) -> None:
+        conduct = ConductTable() if conduct is None else conduct
+        self.core = ExchangeCore(ME, KEY, random.Random(1), Patience(conduct))
         self.now = 100.0
         for intent in intents or (INTENT,):
             self.feed(Available(intent, LIMIT_S))
@@ -115,8 +120,13 @@ class Bench:
     def to_ready(self) -> bytes:
         xid = self.to_transfer(Role.RESPONDER)
         self.chunks(xid)
-        assert self.feed(LocalDone(xid)) == [Send(LARGER, wire.Ready(xid, 2))]
+        assert self.feed(LocalDone(xid)) == [Send(LARGER, ready(xid))]
         return xid
+
+
+def ready(xid: bytes) -> wire.Ready:
+    """What a responder says that has not exchanged before."""
+    return wire.Ready(xid, 2, limits.EXCHANGE_OFFER_S)
 
 
 def offer_in(effect: Effect, peer: PeerId) -> bytes:
@@ -158,7 +168,7 @@ def test_responder_commits_on_commit_only() -> None:
     assert accept == Send(LARGER, wire.Accept(XID, round=7, step=70, tokens=7000))
     assert start == StartTransfer(XID, LARGER, Role.RESPONDER, 3, Terms(9, 90, 9000, 2.0))
     bench.chunks(XID)
-    assert bench.feed(LocalDone(XID)) == [Send(LARGER, wire.Ready(XID, 2))]
+    assert bench.feed(LocalDone(XID)) == [Send(LARGER, ready(XID))]
     effects = bench.hear(wire.Commit(XID))
     assert effects[0] == Commit(XID)
     assert bench.hear(wire.Commit(XID)) == []
@@ -276,7 +286,7 @@ def test_candidates_are_tried_in_order_and_the_intent_is_untaken_after_the_last(
         True,
     )
     second = offer_in(send, OTHER)
-    abort, _, send = bench.wait(limits.EXCHANGE_OFFER_S)
+    abort, _, send = bench.wait(limits.EXCHANGE_ANSWER_S_MIN)
     assert abort == Send(OTHER, wire.Abort(second, "timeout"))
     third = offer_in(send, SMALLER)
     effects = bench.feed(PeerLost(SMALLER))
@@ -288,7 +298,7 @@ def test_candidates_are_tried_in_order_and_the_intent_is_untaken_after_the_last(
 def test_a_late_answer_to_a_withdrawn_offer_is_told_so() -> None:
     bench = Bench()
     xid = bench.begin()
-    bench.wait(limits.EXCHANGE_OFFER_S)
+    bench.wait(limits.EXCHANGE_ANSWER_S_FIRST)
     assert bench.hear(wire.Accept(xid, round=7, step=1, tokens=1)) == [
         Send(LARGER, wire.StatusReply(xid, "aborted"))
     ]
@@ -383,6 +393,125 @@ def test_offers_of_other_fragments_do_not_cross() -> None:
         assert not bench.core.is_idle
 
 
+# --- several at once, and what gives way -----------------------------------------------------
+
+
+ELSEWHERE = replace(INTENT, number=5, fragment=2)
+
+
+def test_two_exchanges_at_once_each_with_another_peer_and_of_another_fragment() -> None:
+    bench = Bench(INTENT, ELSEWHERE, replace(INTENT, number=6, fragment=3))
+    xid = bench.to_transfer(Role.INITIATOR)
+    assert busy_in(bench.hear(offer_like(fragment=2))) == "busy"  # the same peer
+    second, third, fourth = (name * 16 for name in (b"2", b"3", b"4"))
+    assert busy_in(bench.hear(offer_like(xid=second), peer=OTHER)) == "busy"  # the same fragment
+    _, start = bench.hear(offer_like(xid=third, fragment=2), peer=OTHER)
+    assert isinstance(start, StartTransfer)
+    assert busy_in(bench.hear(offer_like(xid=fourth, fragment=3), peer=SMALLER)) == "busy"
+    with pytest.raises(LocalProtocolError, match="a place"):
+        bench.feed(Begin("model", 3, (SMALLER,), LIMIT_S))
+    for done, peer in ((third, OTHER), (xid, LARGER)):
+        for index in range(2):
+            bench.hear(wire.Chunk(done, index), peer=peer)
+        bench.feed(LocalDone(done))
+    assert bench.hear(wire.Commit(third), peer=OTHER)[0] == Commit(third)
+    assert bench.hear(wire.Ready(xid, 2))[0] == Commit(xid)
+    assert bench.core.is_idle
+
+
+def test_candidates_with_whom_there_is_an_exchange_are_left_out() -> None:
+    bench = Bench(INTENT, ELSEWHERE)
+    bench.to_transfer(Role.INITIATOR)
+    (send,) = bench.feed(Begin("model", 2, (LARGER, OTHER), LIMIT_S))
+    xid = offer_in(send, OTHER)
+    assert bench.hear(wire.Busy(xid, "busy"), peer=OTHER)[-1] == Untaken(5, "busy")
+    (untaken,) = bench.feed(Begin("model", 2, (LARGER,), LIMIT_S))
+    assert untaken == Untaken(5, "busy: in an exchange with each")
+
+
+def stalled(*intents: PairIntent) -> tuple[Bench, bytes]:
+    """Return a node that knows what is usual, and that lent its view to one who says nothing."""
+    bench = Bench()
+    xid = bench.to_transfer(Role.INITIATOR)
+    bench.feed(ViewLent(xid))
+    bench.chunks(xid)
+    bench.now += 0.1
+    bench.feed(LocalDone(xid))
+    bench.hear(wire.Ready(xid, 2))
+    for intent in intents or (INTENT,):
+        bench.feed(Available(intent, LIMIT_S))
+    bench.hear(offer_like(xid=b"s" * 16))
+    bench.feed(ViewLent(b"s" * 16))
+    return bench, b"s" * 16
+
+
+def test_a_transfer_that_is_overdue_gives_way_to_another_peer() -> None:
+    bench, xid = stalled()
+    bench.feed(Available(NEXT, LIMIT_S))
+    assert busy_in(bench.hear(offer_like(xid=b"1" * 16), peer=OTHER)) == "busy"
+    bench, xid = stalled()
+    assert bench.wait(limits.EXCHANGE_PATIENCE_S_MIN) == [], "nothing waits for its place"
+    bench.feed(Available(ANSWER, LIMIT_S))
+    effects = bench.hear(offer_like(xid=b"2" * 16), peer=OTHER)
+    assert effects[0] == Abort(xid, "timeout")
+    assert isinstance(effects[-1], StartTransfer)
+
+
+def test_a_transfer_that_is_overdue_gives_way_to_an_intent_of_ours() -> None:
+    bench, xid = stalled()
+    bench.feed(Available(NEXT, LIMIT_S))
+    effects = bench.wait(limits.EXCHANGE_PATIENCE_S_MIN)
+    assert effects[0] == Abort(xid, "timeout")
+    bench, xid = stalled()
+    assert bench.wait(limits.EXCHANGE_PATIENCE_S_MIN) == []
+    assert bench.feed(Available(NEXT, LIMIT_S))[0] == Abort(xid, "timeout")
+
+
+def test_when_all_places_are_taken_what_is_overdue_gives_way_to_any_intent() -> None:
+    bench, xid = stalled(INTENT, ELSEWHERE)
+    bench.hear(offer_like(xid=b"e" * 16, fragment=2), peer=OTHER)
+    bench.feed(ViewLent(b"e" * 16))
+    bench.wait(limits.EXCHANGE_PATIENCE_S_MIN)
+    effects = bench.feed(Available(replace(INTENT, number=6, fragment=3), LIMIT_S))
+    assert effects[0] == Abort(xid, "timeout")
+    assert Abort(b"e" * 16, "timeout") not in effects, "one place is enough"
+
+
+def test_while_our_own_worker_is_what_takes_long_nothing_gives_way() -> None:
+    bench = Bench()
+    bench.to_transfer(Role.RESPONDER)
+    bench.feed(Available(NEXT, LIMIT_S))
+    assert bench.wait(LIMIT_S - 0.1) == []
+
+
+def test_each_stall_gives_a_peer_twice_the_time_until_its_budget_is_used_up() -> None:
+    bench, xid = stalled()
+    held_s = []
+    for number in range(3):
+        bench.feed(Available(replace(NEXT, number=10 + number), LIMIT_S))
+        began = bench.now
+        while not bench.core.is_idle:
+            bench.wait(0.1)
+        held_s.append(bench.now - began)
+        xid = bytes([number]) * 16
+        effects = bench.hear(offer_like(xid=xid))
+        bench.feed(ViewLent(xid))
+    assert held_s == pytest.approx([1.0, 2.0, 4.0], abs=0.11)
+    # None else exchanges with us, so it is taken all the same.
+    assert isinstance(effects[-1], StartTransfer)
+
+
+def test_an_offer_of_a_peer_without_budget_is_refused_while_others_exchange_with_us() -> None:
+    conduct = ConductTable()
+    bench = Bench(conduct=conduct)
+    conduct.note_held(LARGER, limits.EXCHANGE_BUDGET_S, bench.now, is_stall=True)
+    conduct.note_commit(OTHER, bench.now, is_quick=True)
+    assert busy_in(bench.hear(OFFER)).startswith("busy: too many")
+    bench.now += limits.PARTNER_SLOW_S
+    _, start = bench.hear(offer_like(xid=b"y" * 16))
+    assert isinstance(start, StartTransfer)
+
+
 # --- aborts ------------------------------------------------------------------------------
 
 
@@ -452,7 +581,7 @@ def test_after_ready_nothing_of_our_own_aborts() -> None:
     assert bench.feed(PeerLost(LARGER)) == []
     assert bench.core.statistics().is_busy
     (effect,) = bench.wait(limits.EXCHANGE_STATUS_RETRY_S)[:1]  # a lost session: asked at once
-    assert effect == Send(LARGER, wire.StatusQuery(xid))
+    assert effect == Send(LARGER, question(xid, 1))
 
 
 def test_status_is_asked_again_and_its_answer_obeyed() -> None:
@@ -461,7 +590,8 @@ def test_status_is_asked_again_and_its_answer_obeyed() -> None:
         xid = bench.to_ready()
         assert bench.wait(limits.EXCHANGE_STATUS_AFTER_S - 0.01) == []
         queries = bench.wait(5.0)
-        assert set(queries) == {Send(LARGER, wire.StatusQuery(xid))}
+        numbers = range(1, len(queries) + 1)
+        assert queries == [Send(LARGER, question(xid, number)) for number in numbers]
         assert len(queries) >= 4
         effects = bench.hear(wire.StatusReply(xid, outcome))  # type: ignore[arg-type]
         assert isinstance(effects[0], expected)
@@ -482,30 +612,66 @@ def test_silence_beyond_the_bound_aborts_and_is_counted() -> None:
     assert bench.core.statistics().half_applied_total == 1
 
 
-def test_pending_keeps_the_responder_waiting_but_not_for_ever() -> None:
-    bench = Bench()
-    xid = bench.to_ready()
-    start = bench.now
+def question(xid: bytes, number: int) -> wire.StatusQuery:
+    return wire.StatusQuery(xid, number, limits.EXCHANGE_OFFER_S)
+
+
+def pending_for(bench: Bench, xid: bytes, number_of: Callable[[int], int]) -> float:
+    """Answer each question with "pending" after 10 ms; return for how long that held the node."""
+    start, asked = bench.now, 0
     while bench.core.statistics().is_busy:
         assert bench.now - start < 2 * limits.EXCHANGE_TRANSFER_S_MAX
-        bench.wait(10.0)
-        bench.hear(wire.StatusReply(xid, "pending"))
-    assert bench.now - start >= limits.EXCHANGE_TRANSFER_S_MAX
+        for _ in bench.wait(0.01):
+            asked += 1
+        if asked:
+            bench.hear(wire.StatusReply(xid, "pending", number_of(asked)))
+    return bench.now - start
+
+
+def test_pending_holds_the_responder_no_longer_than_the_initiator_may_need() -> None:
+    bench = Bench()
+    held_s = pending_for(bench, bench.to_ready(), lambda asked: asked)
+    asked_s = limits.EXCHANGE_STATUS_AFTER_S + 2 * limits.EXCHANGE_STATUS_RETRY_S
+    assert limits.EXCHANGE_OFFER_S < held_s < limits.EXCHANGE_OFFER_S + asked_s + 0.1
     assert bench.core.statistics().in_doubt_total == 1
+
+
+@pytest.mark.parametrize("number", [0, 1, 10**6])
+def test_pending_to_no_question_of_ours_is_silence(number: int) -> None:
+    bench = Bench()
+    held_s = pending_for(bench, bench.to_ready(), lambda _: number)
+    assert held_s <= 2 * limits.EXCHANGE_IN_DOUBT_S
+    assert bench.core.statistics().in_doubt_total == 1
+
+
+def test_an_initiator_decides_within_the_time_that_a_ready_responder_gives_it() -> None:
+    for message in (wire.Ready(b"", 2, 3.0), wire.StatusQuery(b"", 1, 3.0)):
+        bench = Bench()
+        xid = bench.to_transfer(Role.INITIATOR)
+        fields = {name: getattr(message, name) for name in message.__struct_fields__}
+        bench.hear(type(message)(**{**fields, "xid": xid}))
+        assert bench.wait(2.9) == []
+        # Its process was stopped: what it says at once is no lie.
+        bench.now += 1.0
+        effects = bench.hear(wire.StatusQuery(xid, 9, 3.0))
+        assert finished_in(effects).reason == "timeout"
+        assert bench.hear(wire.StatusQuery(xid, 10, 3.0)) == [
+            Send(LARGER, wire.StatusReply(xid, "aborted", 10))
+        ]
 
 
 def test_initiator_answers_status_pending_then_committed_for_ten_minutes() -> None:
     bench = Bench()
     xid = bench.to_transfer(Role.INITIATOR)
     bench.chunks(xid)
-    query = wire.StatusQuery(xid)
-    assert bench.hear(query) == [Send(LARGER, wire.StatusReply(xid, "pending"))]
+    query = wire.StatusQuery(xid, 4)
+    assert bench.hear(query) == [Send(LARGER, wire.StatusReply(xid, "pending", 4))]
     effects = bench.feed(LocalDone(xid))  # the question stood in for READY
     assert effects[0] == Commit(xid)
     bench.wait(limits.EXCHANGE_OUTCOME_KEEP_S)
-    assert bench.hear(query) == [Send(LARGER, wire.StatusReply(xid, "committed"))]
+    assert bench.hear(query) == [Send(LARGER, wire.StatusReply(xid, "committed", 4))]
     assert bench.hear(wire.Ready(xid, 2)) == [Send(LARGER, wire.StatusReply(xid, "committed"))]
-    assert bench.hear(query, peer=OTHER) == [Send(OTHER, wire.StatusReply(xid, "unknown"))]
+    assert bench.hear(query, peer=OTHER) == [Send(OTHER, wire.StatusReply(xid, "unknown", 4))]
     assert bench.hear(wire.Abort(xid, "in-doubt: no answer")) == []
     assert bench.core.statistics().half_applied_total == 1
 
@@ -599,12 +765,14 @@ def test_misuse_by_the_shell_is_a_local_error() -> None:
     xid = bench.to_transfer(Role.INITIATOR)
     with pytest.raises(LocalProtocolError, match="after 0 of 2 chunks"):
         bench.feed(LocalDone(xid))
-    with pytest.raises(LocalProtocolError, match="an idle core"):
+    with pytest.raises(LocalProtocolError, match="a place for it"):
         bench.feed(Begin("model", 1, (LARGER,), LIMIT_S))
 
 
 def test_equal_seeds_on_two_nodes_give_different_exchange_ids() -> None:
-    first, second = (ExchangeCore(node, KEY, random.Random(1)) for node in (ME, OTHER))
+    first, second = (
+        ExchangeCore(node, KEY, random.Random(1), Patience(ConductTable())) for node in (ME, OTHER)
+    )
     ids = []
     for core, peer in ((first, OTHER), (second, ME)):
         core.handle(Available(INTENT, LIMIT_S), 0.0)

@@ -1,0 +1,147 @@
+"""How peers have behaved in exchanges with this node, as far as it has measured that itself.
+
+Each peer has a *budget* of slot-seconds: what it may hold of this node in exchanges that come to
+nothing, or that take longer than is usual. A token bucket: it is full at EXCHANGE_BUDGET_S, an
+exchange that does not commit takes out what it held, one that commits what it took beyond the usual
+patience, and EXCHANGE_BUDGET_REFILL of each second comes back. A peer whose budget is used up is
+asked last, and its offers are refused as long as others exchange with us; where there are no others
+it is taken all the same, so that two nodes that pause never lose each other.
+
+A peer that left an offer unanswered is *silent*: it is asked last for PARTNER_SLOW_S, or until it
+is heard. So a laptop that wakes up is back with its first word.
+
+*Stalls* stretch the patience with a peer, twice for each: a slow volunteer gets its time in the
+end, as much of it as its budget pays for. Commits well within the time take one back.
+
+All of it is bounded by EXCHANGE_CONDUCT_MAX peers; what was changed longest ago makes room. Nothing
+of it is told to others.
+
+Source: token bucket, RFC 2697; scores of peers from own measurements only, Vyzovitis et al.,
+"GossipSub: attack-resilient message propagation", 2020 (there with nine weights; here with none).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from swarmnode import limits
+from swarmnode.ids import PeerId
+
+# Less than this is no use: an exchange may hold a slot so long before it gives way.
+_CREDIT_S_MIN = limits.EXCHANGE_PATIENCE_S_MIN
+# 64 times the usual patience is beyond every hard limit.
+_STALLS_MAX = 6
+_ANSWERS_MISSED_MAX = 4
+
+
+@dataclass(slots=True)
+class _Conduct:
+    """Of one peer; three numbers of 8 bytes and two of 1, beside its id of 32."""
+
+    budget_s: float = limits.EXCHANGE_BUDGET_S  # as it was at ``counted_at``
+    counted_at: float = 0.0
+    silent_until: float = 0.0
+    stalls: int = 0
+    answers_missed: int = 0
+
+
+class ConductTable:
+    """See the module. ``now`` is monotonic, in seconds."""
+
+    def __init__(self) -> None:
+        self._peers: dict[PeerId, _Conduct] = {}  # what was changed last is at the end
+        self._latest: dict[PeerId, float] = {}  # when the last two partners committed
+
+    # --- what is noted -------------------------------------------------------------------
+
+    def note_no_answer(self, peer: PeerId, now: float) -> None:
+        """It left an offer unanswered."""
+        conduct = self._changed(peer, now)
+        conduct.silent_until = now + limits.PARTNER_SLOW_S
+        conduct.answers_missed = min(conduct.answers_missed + 1, _ANSWERS_MISSED_MAX)
+
+    def note_heard(self, peer: PeerId) -> None:
+        """It says something, though too late for what it was asked."""
+        if peer in self._peers:
+            self._peers[peer].silent_until = 0.0
+
+    def note_answer(self, peer: PeerId) -> None:
+        """It answered an offer in time."""
+        if peer in self._peers:
+            conduct = self._peers[peer]
+            conduct.silent_until, conduct.answers_missed = 0.0, 0
+
+    def note_held(self, peer: PeerId, held_s: float, now: float, *, is_stall: bool) -> None:
+        """An exchange came to nothing for which a slot was lent so long.
+
+        ``is_stall``: because of the time.
+        """
+        conduct = self._changed(peer, now)
+        conduct.budget_s = max(conduct.budget_s - held_s, -limits.EXCHANGE_DEBT_S_MAX)
+        if is_stall:
+            conduct.stalls = min(conduct.stalls + 1, _STALLS_MAX)
+
+    def note_refused(self, peer: PeerId, now: float) -> None:
+        """What it sent was no payload that could count: that takes all of its budget."""
+        self.note_held(peer, limits.EXCHANGE_BUDGET_S, now, is_stall=False)
+
+    def note_commit(
+        self, peer: PeerId, now: float, *, is_quick: bool = True, excess_s: float = 0.0
+    ) -> None:
+        """An exchange with it counts.
+
+        ``is_quick``: in an eighth of the patience with it. ``excess_s``: what it took beyond the
+        patience with any other. Else one that always takes all of its time would hold a node and
+        pay nothing.
+        """
+        if excess_s > 0:
+            self.note_held(peer, excess_s, now, is_stall=False)
+        self._latest.pop(peer, None)
+        self._latest[peer] = now
+        if len(self._latest) > 2:
+            del self._latest[next(iter(self._latest))]
+        if is_quick and peer in self._peers:
+            conduct = self._peers[peer]
+            conduct.stalls = max(0, conduct.stalls - 1)
+
+    # --- what follows from it ------------------------------------------------------------
+
+    def is_avoided(self, peer: PeerId, now: float) -> bool:
+        """Whether others are asked first."""
+        conduct = self._peers.get(peer)
+        return conduct is not None and (
+            conduct.silent_until > now or _budget_s(conduct, now) < _CREDIT_S_MIN
+        )
+
+    def may_hold(self, peer: PeerId, now: float) -> bool:
+        """Whether an offer of it may be accepted."""
+        conduct = self._peers.get(peer)
+        if conduct is None or _budget_s(conduct, now) >= _CREDIT_S_MIN:
+            return True
+        return not any(
+            other != peer and now - at < limits.PARTNER_SLOW_S for other, at in self._latest.items()
+        )
+
+    def patience(self, peer: PeerId) -> float:
+        """How many times the usual patience a transfer with it has."""
+        return 2.0 ** self._peers[peer].stalls if peer in self._peers else 1.0
+
+    def answer_patience(self, peer: PeerId) -> float:
+        """The same of its answers to offers."""
+        return 2.0 ** self._peers[peer].answers_missed if peer in self._peers else 1.0
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def _changed(self, peer: PeerId, now: float) -> _Conduct:
+        conduct = self._peers.pop(peer, None) or _Conduct()
+        if len(self._peers) >= limits.EXCHANGE_CONDUCT_MAX:
+            del self._peers[next(iter(self._peers))]
+        self._peers[peer] = conduct
+        conduct.budget_s, conduct.counted_at = _budget_s(conduct, now), now
+        return conduct
+
+
+def _budget_s(conduct: _Conduct, now: float) -> float:
+    back_s = (now - conduct.counted_at) * limits.EXCHANGE_BUDGET_REFILL
+    return min(conduct.budget_s + back_s, limits.EXCHANGE_BUDGET_S)

@@ -1,0 +1,102 @@
+"""How long a node waits for a partner: a few times what is usual, as it has measured it.
+
+Three waits are measured, of exchanges with any peer: until an offer is answered; from the moment
+when our view is lent until a transfer is whole; and, of a responder that is ready, until the
+initiator has decided. What is usual is the median: a mean would follow one peer that always takes
+just less than the limit, and the limit with it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+
+from swarmnode import limits
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip.conduct import ConductTable
+from swarmnode.protocol.gossip.events import Role
+from swarmnode.protocol.gossip.flight import Flight
+from swarmnode.wire.exchange.gossip import reason_code
+
+# Why an exchange ends here of which the partner, or the way to it, is the cause.
+_PARTNERS_REASONS = ("timeout", "in-doubt", "unreachable")
+
+
+class Usual:
+    """The median of the last EXCHANGE_USUAL_MAX waits, in seconds."""
+
+    def __init__(self) -> None:
+        self._last: deque[float] = deque(maxlen=limits.EXCHANGE_USUAL_MAX)
+
+    def note(self, waited_s: float) -> None:
+        """Count a wait that ended well."""
+        self._last.append(waited_s)
+
+    def limit_s(self, least_s: float, first_s: float) -> float:
+        """Return how long to wait, ``least_s`` or more; ``first_s``: nothing was measured yet."""
+        if not self._last:
+            return first_s
+        return max(least_s, limits.EXCHANGE_PATIENCE * statistics.median(self._last))
+
+
+class Patience:
+    """The three limits, for each peer, and what is measured for them.
+
+    Borrows what is known of how peers behave, and notes there what they held for nothing.
+    """
+
+    def __init__(self, conduct: ConductTable) -> None:
+        self.conduct = conduct
+        self._answers, self._transfers, self._decisions = Usual(), Usual(), Usual()
+
+    def answer_s(self, peer: PeerId) -> float:
+        """Return how long an offer waits for its answer."""
+        usual_s = self._answers.limit_s(
+            limits.EXCHANGE_ANSWER_S_MIN, limits.EXCHANGE_ANSWER_S_FIRST
+        )
+        return min(usual_s * self.conduct.answer_patience(peer), limits.EXCHANGE_OFFER_S)
+
+    def transfer_s(self, peer: PeerId, transfer_limit_s: float) -> float:
+        """Return after what time a transfer gives way; ``transfer_limit_s``: when it ends anyway.
+
+        Before the first one, the whole of that but the time for a slow partner's view.
+        """
+        return self._usual_s(transfer_limit_s) * self.conduct.patience(peer)
+
+    def decision_s(self, peer: PeerId) -> float:
+        """Return within what time the initiator is to decide, once it hears that we are ready."""
+        first_s = self._transfers.limit_s(limits.EXCHANGE_PATIENCE_S_MIN, limits.EXCHANGE_OFFER_S)
+        usual_s = self._decisions.limit_s(limits.EXCHANGE_PATIENCE_S_MIN, first_s)
+        return min(usual_s * self.conduct.patience(peer), limits.EXCHANGE_DECISION_S_MAX)
+
+    # --- what is measured ----------------------------------------------------------------
+
+    def note_answer(self, flight: Flight, now: float) -> None:
+        """Its offer was accepted, or declined, in time."""
+        self.conduct.note_answer(flight.peer)
+        self._answers.note(now - flight.started)
+
+    def note_commit(self, flight: Flight, now: float) -> None:
+        """It counts."""
+        usual_s = self._usual_s(flight.transfer_limit_s)
+        limit_s = usual_s * self.conduct.patience(flight.peer)
+        held_s = 0.0 if flight.lent_at is None else now - flight.lent_at
+        is_quick = flight.waited_s < limit_s / 8
+        excess_s = held_s - usual_s
+        self.conduct.note_commit(flight.peer, now, is_quick=is_quick, excess_s=excess_s)
+        if flight.lent_at is not None:
+            self._transfers.note(flight.waited_s)
+        if flight.role is Role.RESPONDER:
+            self._decisions.note(now - flight.ready_at)
+
+    def note_failure(self, flight: Flight, reason: str, now: float, *, by_peer: bool) -> None:
+        """It came to nothing: the partner pays for the time for which our view was lent."""
+        code = reason_code(reason)
+        if flight.lent_at is None or not (by_peer or code in _PARTNERS_REASONS):
+            return
+        is_stall = code in ("timeout", "in-doubt") and not by_peer
+        self.conduct.note_held(flight.peer, now - flight.lent_at, now, is_stall=is_stall)
+
+    def _usual_s(self, transfer_limit_s: float) -> float:
+        first_s = max(limits.EXCHANGE_PATIENCE_S_MIN, transfer_limit_s - limits.EXCHANGE_VIEW_S)
+        return self._transfers.limit_s(limits.EXCHANGE_PATIENCE_S_MIN, first_s)

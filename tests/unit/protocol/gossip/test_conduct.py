@@ -1,0 +1,107 @@
+"""What a node keeps of how peers behaved: it is paid for, forgotten, and bounded."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmnode import limits
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip.conduct import ConductTable
+
+PEER, OTHER = PeerId(b"\x11" * 32), PeerId(b"\x22" * 32)
+BUDGET_S = limits.EXCHANGE_BUDGET_S
+
+
+def test_a_peer_of_which_nothing_is_known_is_in_good_standing() -> None:
+    table = ConductTable()
+    assert not table.is_avoided(PEER, 0.0)
+    assert table.may_hold(PEER, 0.0)
+    assert (table.patience(PEER), table.answer_patience(PEER)) == (1.0, 1.0)
+    assert len(table) == 0
+
+
+def test_what_a_peer_held_comes_back_a_little_at_a_time() -> None:
+    table = ConductTable()
+    table.note_held(PEER, BUDGET_S + 1.0, 0.0, is_stall=False)
+    back_s = (1.0 + limits.EXCHANGE_PATIENCE_S_MIN) / limits.EXCHANGE_BUDGET_REFILL
+    assert table.is_avoided(PEER, back_s - 1.0)
+    assert not table.is_avoided(PEER, back_s + 0.001)
+
+
+def test_one_short_stall_changes_nothing_for_an_honest_peer() -> None:
+    table = ConductTable()
+    table.note_held(PEER, limits.EXCHANGE_PATIENCE_S_MIN, 0.0, is_stall=True)
+    assert not table.is_avoided(PEER, 0.0)
+    assert table.patience(PEER) == 2.0
+
+
+def test_no_debt_lasts_longer_than_its_bound() -> None:
+    table = ConductTable()
+    for _ in range(10):
+        table.note_held(PEER, 3600.0, 0.0, is_stall=True)
+    owed_s = limits.EXCHANGE_DEBT_S_MAX + limits.EXCHANGE_PATIENCE_S_MIN
+    assert not table.is_avoided(PEER, owed_s / limits.EXCHANGE_BUDGET_REFILL + 0.001)
+
+
+def test_without_budget_a_peer_is_refused_only_while_others_commit() -> None:
+    table = ConductTable()
+    table.note_held(PEER, BUDGET_S, 0.0, is_stall=False)
+    assert table.may_hold(PEER, 0.0), "there is no other"
+    table.note_commit(PEER, 0.0, is_quick=True)
+    assert table.may_hold(PEER, 0.0), "itself is no other"
+    table.note_commit(OTHER, 0.0, is_quick=True)
+    assert not table.may_hold(PEER, 0.0)
+    assert table.may_hold(OTHER, 0.0)
+
+
+def test_commits_pay_for_no_stall_but_take_one_back_when_they_are_quick() -> None:
+    table = ConductTable()
+    for _ in range(3):
+        table.note_held(PEER, BUDGET_S / 3, 0.0, is_stall=True)
+    table.note_commit(PEER, 0.0, is_quick=False)
+    assert table.patience(PEER) == 8.0
+    table.note_commit(PEER, 0.0, is_quick=True)
+    assert table.patience(PEER) == 4.0
+    assert table.is_avoided(PEER, 0.0), "or every other exchange might be a stall"
+
+
+def test_a_commit_that_took_beyond_the_usual_is_paid_for() -> None:
+    table = ConductTable()
+    table.note_commit(PEER, 0.0, is_quick=False, excess_s=-1.0)
+    assert len(table) == 0
+    table.note_commit(PEER, 0.0, is_quick=False, excess_s=BUDGET_S)
+    assert table.is_avoided(PEER, 0.0)
+    assert table.patience(PEER) == 1.0
+
+
+def test_silence_is_over_with_the_first_word_and_the_time_for_an_answer_with_an_answer() -> None:
+    table = ConductTable()
+    table.note_no_answer(PEER, 0.0)
+    assert table.is_avoided(PEER, limits.PARTNER_SLOW_S - 1)
+    assert table.may_hold(PEER, 0.0), "silence is no offence"
+    table.note_heard(PEER)
+    assert not table.is_avoided(PEER, 0.0)
+    assert table.answer_patience(PEER) == 2.0
+    table.note_answer(PEER)
+    assert table.answer_patience(PEER) == 1.0
+
+
+def test_a_payload_that_cannot_count_takes_all_of_the_budget() -> None:
+    table = ConductTable()
+    table.note_refused(PEER, 0.0)
+    back_s = limits.EXCHANGE_PATIENCE_S_MIN / limits.EXCHANGE_BUDGET_REFILL
+    assert table.is_avoided(PEER, back_s - 1.0)
+    assert not table.is_avoided(PEER, back_s + 0.001)
+    assert table.patience(PEER) == 1.0
+
+
+def test_the_table_is_bounded_and_what_was_changed_longest_ago_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "EXCHANGE_CONDUCT_MAX", 3)
+    table = ConductTable()
+    peers = [PeerId(bytes([number]) * 32) for number in range(5)]
+    for peer in (*peers[:3], peers[0], *peers[3:]):
+        table.note_no_answer(peer, 0.0)
+    assert len(table) == 3
+    assert [table.is_avoided(peer, 0.0) for peer in peers] == [True, False, False, True, True]

@@ -1,0 +1,42 @@
+"""What is usual is measured, robustly, and patience is a few times that."""
+
+from __future__ import annotations
+
+from swarmnode import limits
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip.conduct import ConductTable
+from swarmnode.protocol.gossip.patience import Patience, Usual
+
+PEER = PeerId(b"\x11" * 32)
+
+
+def test_before_the_first_measurement_patience_is_what_it_was_given() -> None:
+    assert Usual().limit_s(1.0, 7.0) == 7.0
+    patience = Patience(ConductTable())
+    assert patience.answer_s(PEER) == limits.EXCHANGE_ANSWER_S_FIRST
+    limit_s = limits.EXCHANGE_VIEW_S + 12.0
+    assert patience.transfer_s(PEER, limit_s) == 12.0
+
+
+def test_a_third_that_drag_do_not_move_the_median() -> None:
+    usual = Usual()
+    for number in range(3 * limits.EXCHANGE_USUAL_MAX):
+        usual.note(100.0 if number % 3 == 0 else 1.0)
+    assert usual.limit_s(0.5, 0.5) == limits.EXCHANGE_PATIENCE
+
+
+def test_a_lower_bound_forgives_a_busy_machine() -> None:
+    usual = Usual()
+    usual.note(0.001)
+    assert usual.limit_s(1.0, 7.0) == 1.0
+
+
+def test_a_peer_that_missed_answers_or_stalled_gets_more_time_up_to_a_bound() -> None:
+    conduct = ConductTable()
+    patience = Patience(conduct)
+    for _ in range(10):
+        conduct.note_no_answer(PEER, 0.0)
+        conduct.note_held(PEER, 0.0, 0.0, is_stall=True)
+    assert patience.answer_s(PEER) == limits.EXCHANGE_OFFER_S
+    assert patience.decision_s(PEER) == limits.EXCHANGE_DECISION_S_MAX
+    assert patience.transfer_s(PEER, 61.0) == 64 * limits.EXCHANGE_PATIENCE_S_MIN
