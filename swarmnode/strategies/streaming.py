@@ -30,9 +30,10 @@ Deviations. An exchange that takes longer than τ steps counts as if it had come
 learnt since then survives whole, where the papers would keep the share a of it. Who finds no
 partner keeps training, with φ and m as they are. a is the share of the *local* weights. By default
 τ and a are 0 in groups: what is learnt while a fragment is on its way survives, and counts for the
-next mean, which is taken as it is: μ = 0, β = 1. Measured on bytes-lm: outer momentum loses
-more than it gains where a node moves far in H steps, and a node's long time alone is not multiplied
-when others come. In pairs slow weights differ, γ pulls them together, and other numbers are right.
+next mean, which is taken as it is: μ = 0, β = 1, so that a node's long time alone is not multiplied
+when others come. A task that was measured may say otherwise (``Task.suited``): on bytes-lm outer
+momentum loses more than it gains under AdamW, and gains under Muon. In pairs slow weights differ,
+γ pulls them together, and other numbers are right.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def test_more_members_take_the_larger_steps_that_were_measured():
     recipe = Recipe(members_exponent=MEMBERS_EXPONENT, members_max=MEMBERS_MAX)
     factors = [members_factor(recipe, n) for n in (0.0, 1, 4, 8, 64)]
     assert factors == pytest.approx([1, 1, 1.41, 1.68, 1.68], rel=0.01)
-    # Four nodes do as well from .007 to .012, within what runs differ by; see MEMBERS_EXPONENT.
-    assert 0.007 < 0.006 * factors[2] < 0.012
+    # Four nodes do as well from .02 to .03, within what runs differ by; see MEMBERS_EXPONENT.
+    assert 0.02 < 0.02 * factors[2] < 0.03
 
 
 def test_training_that_goes_on_after_its_end_warms_up_again_and_ends_at_the_new_target():
