@@ -22,8 +22,8 @@ from swarmnode.wire.recipe import Recipe
 
 # Of one member's. Four nodes in a loop without the rest of a node, bytes-lm with a cosine of 1,200
 # steps, one seed, where one node alone has .02 under Muon: rounds of 20 steps without momentum
-# come to 1.635 at .012, 1.623 at .02, 1.621 at .03 (with short convolutions in the model), rounds of
-# 10 with momentum to 1.638 at .02 and 1.628 at .03. Under AdamW, one node alone at .006, rounds of
+# come to 1.635 at .012, 1.623 at .02, 1.621 at .03 (with short convolutions in the model), rounds
+# of 10 with momentum to 1.638 at .02, 1.628 at .03. Under AdamW, one node alone at .006, rounds of
 # 20: 2.029 at .007, 2.047 at .012, 2.142 at .02. Runs that differ in nothing that should matter
 # differ by .01 to .03. So a little more than one node's: 4 ** .25 = 1.4.
 MEMBERS_EXPONENT = 0.25
