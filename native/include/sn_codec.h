@@ -28,7 +28,8 @@ typedef enum {
     SN_SIGN = 6,
     SN_TK4 = 7,
     SN_TK2 = 8,
-    SN_CODEC_END = 9,
+    SN_Q2 = 10, /* 9, RAW64, has no kernels */
+    SN_CODEC_END = 11,
 } sn_codec;
 
 enum {

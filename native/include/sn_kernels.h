@@ -20,6 +20,7 @@ enum {
     SN_Q4_CODE_BYTES = 32, /* E3M0, too */
     SN_E3M0_BLOCKS = 4,    /* blocks of 64 that share a scale */
     SN_SIGN_CODE_BYTES = 8,
+    SN_Q2_CODE_BYTES = 2 * SN_SIGN_CODE_BYTES,
     SN_POSITION_PAIR_BYTES = 3,
 };
 
@@ -53,6 +54,13 @@ static const sn_format sn_sign_format = {
     .scale_bytes = 2,
     .block_code_bytes = SN_SIGN_CODE_BYTES,
     .scale_bits_max = 0x7F7Fu,
+};
+static const sn_format sn_q2_format = {
+    .codec = SN_Q2,
+    .block_elems = SN_BLOCK_ELEMS,
+    .scale_bytes = 2,
+    .block_code_bytes = SN_Q2_CODE_BYTES,
+    .scale_bits_max = 0x7F07u,
 };
 
 /* TK4: positions of twelve bits, two in three bytes, then the nibbles. */
@@ -144,7 +152,13 @@ enum { SN_GROUP_BLOCKS = 16 }; /* 4 KiB of float32 */
 #define SN_SIGN_BITS_MIN 0x0D800000 /* 2^-100 */
 #define SN_SIGN_FACTOR 0x1p-6f
 
-/* What SIGN64's encoder needs to know of 64 values. */
+/* Q2B64: four levels with the least square error for a Gaussian, in units of its mean magnitude
+ * (Max 1960, Lloyd 1982): a magnitude above 1.2303 scales is 1.8926 of them, another one 0.5674. */
+#define SN_Q2_THRESHOLD 0x1.3af4fp+0f
+#define SN_Q2_SMALL 0x1.22824p-1f
+#define SN_Q2_LARGE 0x1.e4817p+0f
+
+/* What the encoders of SIGN64 and Q2B64 need to know of 64 values. */
 typedef struct {
     uint32_t amax_bits;
     float mean;     /* of the magnitudes; means nothing if one is not finite */
@@ -345,7 +359,7 @@ SN_INLINE void sn_prefetch(const uint8_t *at, size_t size_bytes)
 /* The tables of one instruction set, in the order of sn_codec. */
 #define SN_EXTERN_KERNELS(isa)                                                                     \
     extern const sn_kernels sn_raw32_##isa, sn_bf16_##isa, sn_q8_##isa, sn_q4_##isa,               \
-        sn_e3m0_##isa, sn_sign_##isa, sn_tk4_##isa, sn_tk2_##isa
+        sn_e3m0_##isa, sn_sign_##isa, sn_tk4_##isa, sn_tk2_##isa, sn_q2_##isa
 
 #define SN_DEFINE_KERNELS(isa)                                                                     \
     const sn_kernels sn_raw32_##isa = {raw32_encode, raw32_decode, raw32_merge, raw32_check};      \
@@ -355,7 +369,8 @@ SN_INLINE void sn_prefetch(const uint8_t *at, size_t size_bytes)
     const sn_kernels sn_e3m0_##isa = {e3m0_encode, e3m0_decode, e3m0_merge, q4_check};             \
     const sn_kernels sn_sign_##isa = {sign_encode, sign_decode, sign_merge, sign_check};           \
     const sn_kernels sn_tk4_##isa = {tk4_encode, tk4_decode, tk4_merge, tk4_check};                \
-    const sn_kernels sn_tk2_##isa = {tk2_encode, tk2_decode, tk2_merge, tk2_check}
+    const sn_kernels sn_tk2_##isa = {tk2_encode, tk2_decode, tk2_merge, tk2_check};                \
+    const sn_kernels sn_q2_##isa = {q2_encode, q2_decode, q2_merge, sign_check}
 
 #define SN_DECLARE_MEASURE(isa)                                                                    \
     void sn_measure_##isa(const uint8_t *values, size_t n_rows, sn_lanes *lanes)

@@ -1,10 +1,11 @@
 /* The loops over blocks of Q8B64, Q4B64 and E3M0, which differ only in how a block is packed and
- * unpacked. Included at the end of each vector unit's file, which defines before:
+ * unpacked; those that decode are Q2B64's, too. Included at the end of each vector unit's file, which
+ * defines before:
  *
  *     SN_TARGET, sn_part (a register of floats), SN_PARTS, sn_block { sn_part part[SN_PARTS] }
  *     part_load, part_store, part_stream (past the cache), part_set, part_add, part_sub, part_mul
  *     part_saturated, amax_bits_of
- *     q8_quantize, q4_quantize, e3m0_quantize, q8_unpack, q4_unpack, e3m0_unpack
+ *     q8_quantize, q4_quantize, e3m0_quantize, q8_unpack, q4_unpack, e3m0_unpack, q2_unpack
  *     q8_check, q4_check
  */
 #ifndef SN_LOOPS_H
@@ -191,6 +192,17 @@ SN_TARGET static void e3m0_merge(const sn_coded *from, uint8_t *target, float ow
                                  float peer_weight)
 {
     merge(from, target, own_weight, peer_weight, &sn_e3m0_format, e3m0_unpack);
+}
+
+SN_TARGET static void q2_decode(const sn_coded *from, uint8_t *out)
+{
+    decode(from, out, &sn_q2_format, q2_unpack);
+}
+
+SN_TARGET static void q2_merge(const sn_coded *from, uint8_t *target, float own_weight,
+                               float peer_weight)
+{
+    merge(from, target, own_weight, peer_weight, &sn_q2_format, q2_unpack);
 }
 
 #endif

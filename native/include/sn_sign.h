@@ -37,12 +37,12 @@ SN_TARGET SN_INLINE sn_sign_summary sign_summary_portable(const uint8_t *values)
 }
 #endif
 
-/* To the nearest bfloat16, ties to even; what would be infinite becomes the largest. */
-SN_TARGET SN_INLINE uint32_t sign_scale_bits(float mean)
+/* To the nearest bfloat16, ties to even; at most the largest scale of the format. */
+SN_TARGET SN_INLINE uint32_t sign_scale_bits(float mean, const sn_format *format)
 {
     const uint32_t bits = sn_bits_from_float(mean);
     const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1)) >> 16;
-    return rounded < sn_sign_format.scale_bits_max ? rounded : sn_sign_format.scale_bits_max;
+    return rounded < format->scale_bits_max ? rounded : format->scale_bits_max;
 }
 
 SN_TARGET static size_t sign_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
@@ -53,7 +53,7 @@ SN_TARGET static size_t sign_encode(const sn_values *from, uint8_t *scales, uint
         if (summary.amax_bits >= SN_INFINITY_BITS) {
             return b;
         }
-        sn_scale_store(scales, b, sign_scale_bits(summary.mean));
+        sn_scale_store(scales, b, sign_scale_bits(summary.mean, &sn_sign_format));
         memcpy(codes + b * SN_SIGN_CODE_BYTES, &summary.signs, SN_SIGN_CODE_BYTES);
     }
     return from->n_blocks;
@@ -97,7 +97,7 @@ SN_TARGET static void sign_merge(const sn_coded *from, uint8_t *target, float ow
     }
 }
 
-/* Every bit is a sign. */
+/* Every bit is a sign; of Q2B64, too, or a size. */
 static sn_verdict sign_check(const sn_coded *from)
 {
     (void)from;

@@ -291,6 +291,48 @@ SN_AVX2 SN_INLINE sn_sign_summary sign_summary(const uint8_t *values)
 
 #include "sn_sign.h"
 
+/* Q2B64 */
+
+#define SN_Q2_SIZES q2_sizes
+SN_AVX2 SN_INLINE uint64_t q2_sizes(const uint8_t *values, float threshold)
+{
+    const sn_block block = block_load(values);
+    const __m256i abs_mask = _mm256_set1_epi32((int)SN_ABS_MASK);
+    const __m256i threshold_bits = _mm256_set1_epi32((int)sn_bits_from_float(threshold));
+    uint64_t sizes = 0;
+    for (int i = 0; i < 8; i++) {
+        const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(block.part[i]), abs_mask);
+        const __m256i is_large = _mm256_cmpgt_epi32(magnitude, threshold_bits);
+        sizes |= (uint64_t)(uint32_t)_mm256_movemask_ps(_mm256_castsi256_ps(is_large)) << 8 * i;
+    }
+    return sizes;
+}
+
+#include "sn_q2.h"
+
+/* Moves bit i of the lowest eight to the highest place of lane i. */
+SN_AVX2 SN_INLINE __m256 bits_spread(uint64_t bits)
+{
+    const __m256i shifts = _mm256_setr_epi32(31, 30, 29, 28, 27, 26, 25, 24);
+    return _mm256_castsi256_ps(_mm256_sllv_epi32(_mm256_set1_epi32((int)(bits & 0xFF)), shifts));
+}
+
+SN_AVX2 SN_INLINE sn_block q2_unpack(const sn_coded *from, size_t b)
+{
+    const sn_q2_block coded = q2_load(from, b);
+    const __m256 small = _mm256_set1_ps(coded.small);
+    const __m256 large = _mm256_set1_ps(coded.large);
+    const __m256 sign = _mm256_castsi256_ps(_mm256_set1_epi32((int)~SN_ABS_MASK));
+    sn_block block;
+    for (int i = 0; i < 8; i++) {
+        /* The blend looks at the highest bits only. */
+        const __m256 magnitude = _mm256_blendv_ps(small, large, bits_spread(coded.sizes >> 8 * i));
+        const __m256 signs = _mm256_and_ps(bits_spread(coded.signs >> 8 * i), sign);
+        block.part[i] = _mm256_or_ps(magnitude, signs);
+    }
+    return block;
+}
+
 #include "sn_loops.h"
 
 /* How large a vector is */

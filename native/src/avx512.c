@@ -250,6 +250,43 @@ SN_AVX512 SN_INLINE sn_sign_summary sign_summary(const uint8_t *values)
 
 #include "sn_sign.h"
 
+/* Q2B64 */
+
+#define SN_Q2_SIZES q2_sizes
+SN_AVX512 SN_INLINE uint64_t q2_sizes(const uint8_t *values, float threshold)
+{
+    const sn_block block = block_load(values);
+    const __m512i abs_mask = _mm512_set1_epi32((int)SN_ABS_MASK);
+    const __m512i threshold_bits = _mm512_set1_epi32((int)sn_bits_from_float(threshold));
+    uint64_t sizes = 0;
+    for (int i = 0; i < 4; i++) {
+        const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(block.part[i]), abs_mask);
+        const __mmask16 is_large = _mm512_cmpgt_epi32_mask(magnitude, threshold_bits);
+        sizes |= (uint64_t)is_large << 16 * i;
+    }
+    return sizes;
+}
+
+#include "sn_q2.h"
+
+SN_AVX512 SN_INLINE sn_block q2_unpack(const sn_coded *from, size_t b)
+{
+    const sn_q2_block coded = q2_load(from, b);
+    const __m512 small = _mm512_set1_ps(coded.small);
+    const __m512 large = _mm512_set1_ps(coded.large);
+    const __m512i sign = _mm512_set1_epi32((int)~SN_ABS_MASK);
+    sn_block block;
+    for (int i = 0; i < 4; i++) {
+        const __mmask16 is_large = (__mmask16)(coded.sizes >> 16 * i);
+        const __mmask16 is_negative = (__mmask16)(coded.signs >> 16 * i);
+        const __m512i magnitude =
+            _mm512_castps_si512(_mm512_mask_blend_ps(is_large, small, large));
+        block.part[i] = _mm512_castsi512_ps(
+            _mm512_mask_or_epi32(magnitude, is_negative, magnitude, sign));
+    }
+    return block;
+}
+
 #include "sn_loops.h"
 
 SN_DEFINE_KERNELS(avx512);

@@ -6,6 +6,7 @@
 #define SN_TARGET
 #include "sn_plain.h"
 #include "sn_sign.h"
+#include "sn_q2.h"
 #include "sn_topk.h"
 #include "sn_topk2.h"
 
@@ -248,6 +249,32 @@ SN_INLINE sn_block e3m0_unpack(const sn_coded *from, size_t b)
         const uint8x16_t pairs = vld1q_u8(from->codes + b * SN_Q4_CODE_BYTES + i * 16);
         e3m0_unpack_quarter(&block, i, vandq_u8(pairs, vdupq_n_u8(0x0F)), scale);
         e3m0_unpack_quarter(&block, i + 2, vshrq_n_u8(pairs, 4), scale);
+    }
+    return block;
+}
+
+/* Q2B64 */
+
+/* Moves bit i of the lowest four to the highest place of lane i. */
+SN_INLINE uint32x4_t bits_spread(uint64_t bits)
+{
+    static const int32_t shifts[4] = {31, 30, 29, 28};
+    return vshlq_u32(vdupq_n_u32((uint32_t)(bits & 0x0F)), vld1q_s32(shifts));
+}
+
+SN_INLINE sn_block q2_unpack(const sn_coded *from, size_t b)
+{
+    const sn_q2_block coded = q2_load(from, b);
+    const float32x4_t small = vdupq_n_f32(coded.small);
+    const float32x4_t large = vdupq_n_f32(coded.large);
+    sn_block block;
+    for (size_t i = 0; i < SN_PARTS; i++) {
+        const int32x4_t sizes = vreinterpretq_s32_u32(bits_spread(coded.sizes >> 4 * i));
+        const float32x4_t magnitude = vbslq_f32(vcltzq_s32(sizes), large, small);
+        const uint32x4_t signs =
+            vandq_u32(bits_spread(coded.signs >> 4 * i), vdupq_n_u32(~SN_ABS_MASK));
+        block.part[i] =
+            vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(magnitude), signs));
     }
     return block;
 }

@@ -57,7 +57,7 @@ int sn_format_read(int codec, int n_kept, sn_format *format)
     static const sn_format *const fixed[SN_CODEC_END] = {
         [SN_RAW32] = &raw32_format,   [SN_BF16] = &bf16_format, [SN_Q8] = &sn_q8_format,
         [SN_Q4] = &sn_q4_format,      [SN_E3M0] = &sn_e3m0_format,
-        [SN_SIGN] = &sn_sign_format,
+        [SN_SIGN] = &sn_sign_format,  [SN_Q2] = &sn_q2_format,
     };
     if (codec == SN_TK4) {
         return tk4_format_read(n_kept, format);
@@ -74,7 +74,8 @@ int sn_format_read(int codec, int n_kept, sn_format *format)
 
 int sn_takes_reference(const sn_format *format)
 {
-    return format->codec == SN_Q8 || format->codec == SN_Q4 || format->codec == SN_E3M0;
+    return format->codec == SN_Q8 || format->codec == SN_Q4 || format->codec == SN_E3M0 ||
+           format->codec == SN_Q2;
 }
 
 size_t sn_n_blocks(const sn_format *format, size_t n_elems)
@@ -186,6 +187,8 @@ static int is_zero_at(const sn_format *format, const uint8_t *codes, size_t i)
         return codes[i] == 0;
     case SN_SIGN: /* a bit cannot say zero; the padding has positive signs */
         return (codes[i / 8] >> i % 8 & 1) == 0;
+    case SN_Q2: /* nor can two; the padding is positive and small */
+        return ((codes[i / 8] | codes[SN_SIGN_CODE_BYTES + i / 8]) >> i % 8 & 1) == 0;
     default:
         return nibble_at(codes, i) == SN_Q4_OFFSET;
     }

@@ -6,6 +6,7 @@
 #define SN_TARGET
 #include "sn_plain.h"
 #include "sn_sign.h"
+#include "sn_q2.h"
 #include "sn_topk.h"
 #include "sn_topk2.h"
 
@@ -242,6 +243,27 @@ static void e3m0_decode(const sn_coded *from, uint8_t *out)
 static void e3m0_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
 {
     merge(from, from->n_blocks * SN_E3M0_BLOCKS, target, own_weight, peer_weight, e3m0_unpack);
+}
+
+/* Q2B64 */
+
+SN_INLINE void q2_unpack(const sn_coded *from, size_t b, sn_block *block)
+{
+    const sn_q2_block coded = q2_load(from, b);
+    for (size_t i = 0; i < SN_BLOCK_ELEMS; i++) {
+        const float magnitude = coded.sizes >> i & 1 ? coded.large : coded.small;
+        block->elems[i] = coded.signs >> i & 1 ? -magnitude : magnitude;
+    }
+}
+
+static void q2_decode(const sn_coded *from, uint8_t *out)
+{
+    decode(from, from->n_blocks, out, q2_unpack);
+}
+
+static void q2_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
+{
+    merge(from, from->n_blocks, target, own_weight, peer_weight, q2_unpack);
 }
 
 /* How large a vector is. The square of a float32 is exact as a double: only the sum is rounded. */

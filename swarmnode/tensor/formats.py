@@ -44,6 +44,7 @@ class CodecId(IntEnum):
     TK4 = 7
     TK2 = 8
     RAW64 = 9  # numpy's alone: no kernel of the extension has it
+    Q2B64 = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +147,15 @@ _E3M0 = Format(
     scale_bits_max=0x7F7FFFFF,
     takes_reference=True,
 )
+_Q2B64 = Format(
+    "Q2B64",
+    CodecId.Q2B64,
+    block_elems=64,
+    scale_bytes=2,
+    code_bytes=16,
+    scale_bits_max=0x7F07,
+    takes_reference=True,
+)
 _SIGN64 = Format(
     "SIGN64",
     CodecId.SIGN64,
@@ -164,6 +174,7 @@ FORMATS = {
         _integers("Q8B64", CodecId.Q8B64, bits=8, scale_bits_max=0x7C01),
         _integers("Q4B64", CodecId.Q4B64, bits=4, scale_bits_max=0x7E12),
         _E3M0,
+        _Q2B64,
         _SIGN64,
         _tk4("TK4", KEPT_ELEMS_DEFAULT),
         _tk2("TK2", KEPT_ELEMS_DEFAULT),

@@ -6,6 +6,7 @@
 | Integers | Q8B64, Q4B64 | amax / levels, rounded up | round(value / scale) |
 | Powers | E3M0 | amax | sign and power of two |
 | Signs | SIGN64 | mean magnitude | sign |
+| SignsAndSizes | Q2B64 | mean magnitude | sign, and one of two sizes |
 | Largest | TK4 | amax / levels, rounded up | positions and integers of the largest |
 | TwoSizes | TK2 | amax / levels, rounded up | a table; positions, sizes and signs of the largest |
 """
@@ -43,6 +44,10 @@ _EXPONENT_BITS = np.uint32(23)
 _EXPONENT_BIAS = 127
 _POWERS = np.array([0.0, *(2.0**e for e in range(-6, 1))], dtype=np.float32)
 _SIGN_BITS_MIN = np.uint32(0x0D800000)  # 2**-100: smaller ones do not count in the mean
+# Four levels with the least square error for a Gaussian, in units of its mean magnitude: J. Max,
+# "Quantizing for minimum distortion", 1960; S. Lloyd, "Least squares quantization in PCM", 1982.
+_SIZE_THRESHOLD = np.float32(float.fromhex("0x1.3af4fp+0"))  # 1.2303
+_SIZES = np.array([float.fromhex("0x1.22824p-1"), float.fromhex("0x1.e4817p+0")], np.float32)
 _POSITION_BITS = 12
 _TABLE_BYTES = 4  # two levels of 16 bits
 _TABLE_ROUNDS = 2  # of Lloyd, after the mean
@@ -164,15 +169,8 @@ class Signs:
 
     def quantize(self, blocks: Floats, amax_bits: Bits) -> tuple[Bits, Bytes]:  # noqa: ARG002
         bits = blocks.view(np.uint32)
-        magnitudes = bits & _ABS_MASK
-        counted = np.where(magnitudes < _SIGN_BITS_MIN, np.uint32(0), magnitudes)
-        terms = counted.view(np.float32) * np.float32(2.0**-6)
-        lanes = terms[:, :16] + terms[:, 16:32] + terms[:, 32:48] + terms[:, 48:]
-        while lanes.shape[1] > 1:
-            half = lanes.shape[1] // 2
-            lanes = lanes[:, :half] + lanes[:, half:]
-        means = np.ascontiguousarray(lanes[:, 0]).view(np.uint32)
-        return _rounded_to_bf16(means), np.packbits(bits > _ABS_MASK, axis=1, bitorder="little")
+        scale_bits = _mean_scale_bits(self.fmt, bits & _ABS_MASK)
+        return scale_bits, np.packbits(bits > _ABS_MASK, axis=1, bitorder="little")
 
     def check(self, codes: Bytes) -> Verdict:  # noqa: ARG002
         return Verdict.VALID  # every bit is a sign
@@ -184,6 +182,38 @@ class Signs:
         signs = np.unpackbits(codes, axis=1, bitorder="little").astype(np.uint32)
         bits = signs << np.uint32(31) | (scale_bits << _HALF_BITS)[:, None]
         return bits.view(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class SignsAndSizes:
+    """Q2B64: the signs of a block as those of SIGN64, then which of its elements are large.
+
+    Magnitudes are compared as integers, which order them as numbers and flush no denormals.
+    """
+
+    fmt: Format
+
+    def quantize(self, blocks: Floats, amax_bits: Bits) -> tuple[Bits, Bytes]:  # noqa: ARG002
+        bits = blocks.view(np.uint32)
+        magnitudes = bits & _ABS_MASK
+        scale_bits = _mean_scale_bits(self.fmt, magnitudes)
+        thresholds = (_SIZE_THRESHOLD * _bf16_values(scale_bits)).view(np.uint32)
+        planes = (bits > _ABS_MASK, magnitudes > thresholds[:, None])
+        return scale_bits, np.packbits(np.concatenate(planes, axis=1), axis=1, bitorder="little")
+
+    def check(self, codes: Bytes) -> Verdict:  # noqa: ARG002
+        return Verdict.VALID  # every two bits are a sign and a size
+
+    def ends_at(self, codes: Bytes, n_used: int) -> bool:
+        planes = np.unpackbits(codes, bitorder="little").reshape(2, self.fmt.block_elems)
+        return not planes[:, n_used:].any()
+
+    def dequantize(self, scale_bits: Bits, codes: Bytes) -> Floats:
+        planes = np.unpackbits(codes, axis=1, bitorder="little").astype(np.bool_)
+        is_negative, is_large = np.split(planes, 2, axis=1)
+        levels = _SIZES * _bf16_values(scale_bits)[:, None]
+        sizes = np.where(is_large, levels[:, 1:], levels[:, :1])
+        return np.where(is_negative, -sizes, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +359,7 @@ _BLOCK_CODECS: Mapping[CodecId, Callable[[Format], BlockCodec]] = {
     CodecId.Q8B64: Integers,
     CodecId.Q4B64: Integers,
     CodecId.E3M0: Powers,
+    CodecId.Q2B64: SignsAndSizes,
     CodecId.SIGN64: Signs,
     CodecId.TK4: Largest,
     CodecId.TK2: TwoSizes,
@@ -345,6 +376,22 @@ def _rounded_to_bf16(bits: Bits) -> Bits:
     is_odd = bits >> _HALF_BITS & np.uint32(1)
     rounded: Bits = np.minimum((bits + np.uint32(0x7FFF) + is_odd) >> _HALF_BITS, _BF16_MAX)
     return rounded
+
+
+def _mean_scale_bits(fmt: Format, magnitudes: Bits) -> Bits:
+    """Return the mean of each block's magnitudes, [n_blocks, 64], in bfloat16.
+
+    Terms are divided first, so that no sum overflows; sums are in the order of the contract.
+    """
+    counted = np.where(magnitudes < _SIGN_BITS_MIN, np.uint32(0), magnitudes)
+    terms = counted.view(np.float32) * np.float32(2.0**-6)
+    lanes = terms[:, :16] + terms[:, 16:32] + terms[:, 32:48] + terms[:, 48:]
+    while lanes.shape[1] > 1:
+        half = lanes.shape[1] // 2
+        lanes = lanes[:, :half] + lanes[:, half:]
+    means = np.ascontiguousarray(lanes[:, 0]).view(np.uint32)
+    bits: Bits = np.minimum(_rounded_to_bf16(means), np.uint32(fmt.scale_bits_max))
+    return bits
 
 
 def _bf16_values(scale_bits: Bits) -> Floats:

@@ -162,6 +162,23 @@ def test_sign64_never_moves_a_block_away_from_itself(values: np.ndarray) -> None
 
 
 @derandomized
+@given(vectors())
+def test_q2b64_takes_the_nearer_of_its_two_sizes(values: np.ndarray) -> None:
+    """But for the rounding of threshold and levels, which moves the middle by less than 2**-11."""
+    codec = get_codec("Q2B64")
+    payload, out = encoded(codec, values), roundtrip(codec, values).astype(np.float64)
+    n_blocks = len(payload) // 18
+    scale_bits = np.frombuffer(payload[: 2 * n_blocks], "<u2").astype(np.uint32)
+    scales = (scale_bits << np.uint32(16)).view(np.float32).astype(np.float64)
+    for scale, (begin, end) in zip(scales, chunks(values.size, 64), strict=True):
+        block, result = values[begin:end].astype(np.float64), out[begin:end]
+        assert (np.signbit(result) == np.signbit(block)).all()
+        small, large = (np.abs(np.abs(block) - level * scale) for level in (0.5674, 1.8926))
+        error = np.abs(result - block)
+        assert (error <= np.minimum(small, large) + 2.0**-10 * scale + 2.0**-140).all()
+
+
+@derandomized
 @given(vectors(), st.sampled_from([2, 64, 500, 2048]))
 def test_tk4_keeps_the_largest_and_of_equals_the_first(values: np.ndarray, kept: int) -> None:
     codec = get_codec("TK4" if kept == 64 else f"TK4K{kept}")

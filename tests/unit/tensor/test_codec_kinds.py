@@ -10,7 +10,7 @@ from swarmnode.tensor.codec import Codec, available_isas, get_codec
 from tests.unit.tensor.codec_kit import decoded, encoded
 
 FLOAT_MAX = np.finfo(np.float32).max
-BLOCK_NAMES = ("Q8B64", "Q4B64", "E3M0", "SIGN64", "TK4", "TK2")
+BLOCK_NAMES = ("Q8B64", "Q4B64", "E3M0", "Q2B64", "SIGN64", "TK4", "TK2")
 
 
 @pytest.fixture(params=available_isas())
@@ -42,6 +42,8 @@ def test_a_block_of_denormals_is_zero(name: str, isa: str) -> None:
         ("Q4B64", b"\x01\x00" + b"\xbb" * 32, 3 * 2.0**-133),
         ("E3M0", b"\x01\x00\x01\x00" + b"\xee" * 128, 0x8000 * 2.0**-149),
         ("SIGN64", b"\x01\x00" + b"\x00" * 8, 2.0**-133),
+        # The product is rounded to a multiple of 2**-149: 1.8926 * 2**16 = 124033.4.
+        ("Q2B64", b"\x01\x00" + b"\x00" * 8 + b"\xff" * 8, 124033 * 2.0**-149),
         ("BF16", b"\x01\x00" * 64, 2.0**-133),
         ("RAW32", b"\x01\x00\x00\x00" * 64, 2.0**-149),
     ],
@@ -140,6 +142,43 @@ def test_sign64_is_the_mean_magnitude_with_signs(isa: str) -> None:
     assert codec.needs_error_feedback
 
 
+def test_q2b64_is_one_of_two_sizes_of_the_mean_magnitude(isa: str) -> None:
+    """A size bit means more than 1.2303 of the mean; a zero is small, with the sign that it has."""
+    codec = get_codec("Q2B64", isa)
+    values = np.ones(64, dtype=np.float32)
+    values[:8] = [1.2302, 1.2304, -1.2302, -1.2304, 0.0, -0.0, 1.0, -2.0788]
+    payload = encoded(codec, values)
+    assert payload[:2] == b"\x80\x3f"  # a mean of 1
+    assert (payload[2], payload[10]) == (0b10101100, 0b10001010)
+    assert payload[3:10] + payload[11:] == bytes(14)
+    small, large = floats(0x3F114120, 0x3FF240B8)
+    expected = [small, large, -small, -large, small, -small, small, -large]
+    assert (decoded(codec, payload, 64)[:8] == expected).all()
+    assert not codec.needs_error_feedback
+
+
+def test_q2b64_and_sign64_have_the_same_scales_and_signs(isa: str) -> None:
+    values = np.random.default_rng(7).standard_normal(1000, dtype=np.float32)
+    signs = encoded(get_codec("SIGN64", isa), values)
+    both = encoded(get_codec("Q2B64", isa), values)
+    assert both[:32] == signs[:32]
+    planes = np.frombuffer(both[32:], np.uint8).reshape(16, 2, 8)
+    assert planes[:, 0].tobytes() == signs[32:]
+
+
+def test_q2b64_stays_finite_at_its_largest_scale(isa: str) -> None:
+    codec = get_codec("Q2B64", isa)
+    values = np.full(64, FLOAT_MAX)
+    values[:8] = 0
+    payload = encoded(codec, values)
+    assert payload[:2] == b"\x07\x7f"
+    payload[10:] = b"\xff" * 8
+    assert np.isfinite(decoded(codec, payload, 64)).all()
+    payload[:2] = b"\x08\x7f"
+    with pytest.raises(MalformedMessage, match="a scale is negative, not finite or too large"):
+        codec.validate(payload, 64)
+
+
 @pytest.mark.parametrize(
     ("name", "n_elems", "at", "byte"),
     [
@@ -147,6 +186,8 @@ def test_sign64_is_the_mean_magnitude_with_signs(isa: str) -> None:
         ("Q4B64", 65, -1, 0x98),
         ("E3M0", 257, -1, 0x98),
         ("SIGN64", 65, -8, 2),
+        ("Q2B64", 65, -8, 2),
+        ("Q2B64", 65, -16, 2),
     ],
 )
 def test_padding_must_be_zero(name: str, n_elems: int, at: int, byte: int, isa: str) -> None:

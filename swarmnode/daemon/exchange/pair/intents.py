@@ -76,7 +76,7 @@ def pair_codecs(intent: PostedIntent, usual: Codec) -> tuple[Codec, ...]:
         if codec.needs_error_feedback:
             raise ConfigError(
                 f"codec {codec.name} does not stand alone, so random partners cannot use it:"
-                " choose RAW32, BF16, Q8B64, Q4B64 or E3M0"
+                " choose RAW32, BF16, Q8B64, Q4B64, E3M0 or Q2B64"
             )
     for view, codec in zip(intent.views, codecs, strict=True):
         if codec.value_bytes != view.value_bytes:

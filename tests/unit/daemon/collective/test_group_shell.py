@@ -140,7 +140,7 @@ def test_pieces_are_runs_of_whole_blocks_as_nearly_equal_as_can_be(n_pieces: int
     assert reached == [chunk.numel for chunk in made]
 
 
-@pytest.mark.parametrize("name", ["RAW32", "BF16", "Q8B64", "Q4B64", "E3M0"])
+@pytest.mark.parametrize("name", ["RAW32", "BF16", "Q8B64", "Q4B64", "E3M0", "Q2B64"])
 def test_the_parts_of_a_payload_decode_to_the_parts_of_the_vector(name: str) -> None:
     vector = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
     codec = get_codec(name)
