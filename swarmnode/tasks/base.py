@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -82,9 +82,9 @@ class Task(ABC):
         Config: the settings, a subclass of :class:`TaskConfig`.
         eval_every_steps: how often :meth:`evaluate` runs while training.
         exchange_every_steps: the default number of steps between exchanges with a peer.
-        outer_momentum, outer_rate: the defaults for ``momentum`` and ``beta`` of ``streaming`` in
-            groups. A plain mean is right for any model; what gains by more depends on how far its
-            optimizer goes in a round, so a task says it where it was measured.
+        group_settings: the defaults of ``streaming`` in groups where they are not the strategy's.
+            A plain mean is right for any model; what gains by more depends on how far its optimizer
+            goes in a round, so a task says it where it was measured.
         batches_per_shard: how many batches one node trains between two agreements with the
             others on who trains what; seconds of training, so that they agree in time.
         strong_convexity, smoothness: bounds mu and L on the curvature of every node's objective,
@@ -101,8 +101,7 @@ class Task(ABC):
     Config: ClassVar[type[TaskConfig]] = TaskConfig
     eval_every_steps: ClassVar[int] = 20
     exchange_every_steps: ClassVar[int] = 8
-    outer_momentum: ClassVar[float] = 0.0
-    outer_rate: ClassVar[float] = 1.0
+    group_settings: ClassVar[Mapping[str, Any]] = {}
     batches_per_shard: ClassVar[int] = 64
     strong_convexity: ClassVar[float | None] = None
     smoothness: ClassVar[float | None] = None
@@ -158,7 +157,7 @@ class Task(ABC):
         if strategy == "pair-average":
             own = {"every": self.exchange_every_steps}
         elif strategy == "streaming" and settings.get("meet", "group") == "group":
-            own = {"momentum": self.outer_momentum, "beta": self.outer_rate}
+            own = dict(self.group_settings)
         return own | settings
 
     def progressed(self, swarm_tokens: float, target_tokens: int) -> None:

@@ -48,8 +48,8 @@ def test_describe_says_what_a_manifest_needs(run):
     assert len(facts["layout_hash"]) == len(facts["data_hash"]) == 64
     assert facts["config"] == SMALL_LM | {"lr": 0.02}
     assert (facts["strategy"], facts["strategy_version"]) == ("streaming", 1)
-    assert facts["strategy_settings"]["every"] == 20
-    assert (facts["topology"], facts["codecs"]) == ("", ["E3M0"])
+    assert facts["strategy_settings"]["every"] == 12
+    assert (facts["topology"], facts["codecs"]) == ("", ["Q2B64"])
     assert facts["exchange_every_steps"] == 16
     assert run("describe", "--task", "bytes-lm", "--config", config) == [facts]
 
@@ -60,6 +60,27 @@ def test_each_task_knows_how_often_whole_models_meet(run):
     assert (facts["strategy_settings"]["every"], facts["codecs"]) == (16, ["Q8B64"])
     (facts,) = run("describe", *task, "--strategy-settings", '{"every": 5}', "--topology", "ring")
     assert (facts["strategy_settings"]["every"], facts["topology"]) == (5, "ring")
+
+
+@pytest.mark.parametrize(
+    ("given", "every", "momentum", "codec"),
+    [
+        ({}, 12, 0.6, "Q2B64"),
+        ({"every": 30}, 30, 0.6, "Q2B64"),
+        ({"meet": "pair"}, 32, 0.5, "E3M0"),
+        ({"momentum": 0.0, "delta_codec": "E3M0"}, 12, 0.0, "E3M0"),
+    ],
+)
+def test_a_task_says_what_suits_it_in_groups_where_nothing_is_said(
+    run, given, every, momentum, codec
+):
+    task = ("--task", "bytes-lm", "--config", json.dumps(SMALL_LM))
+    (facts,) = run("describe", *task, "--strategy-settings", json.dumps(given))
+    found = facts["strategy_settings"]
+    assert (found["every"], found["momentum"], found["delta_codec"]) == (every, momentum, codec)
+    (facts,) = run("describe", "--task", "digits", "--strategy-settings", json.dumps(given))
+    plain = {} if given.get("meet") == "pair" else {"every": 20, "momentum": 0.0} | given
+    assert facts["strategy_settings"].items() >= plain.items()
 
 
 def test_alone_is_deterministic_and_learns(run):
