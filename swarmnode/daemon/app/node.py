@@ -382,8 +382,8 @@ class Node:
         handlers.groups.on_mean = self._note_mean
         handlers.groups.on_record = self._log.mean_ended
         trainer.on_log_round = handlers.worker_ready
-        trainer.briefing = briefing = make_briefing(member, trainer)
-        handlers.groups.call_s = briefing.call_s
+        trainer.briefing = make_briefing(member, trainer)
+        handlers.groups.call_s = trainer.briefing.call_s
         trainer.assigner = training.assigner
         nursery.start_soon(training.assigner.run)
         part.on_partners_changed = partial(_tell_all, trainer.partners_changed, finalizer.look)

@@ -183,6 +183,10 @@ class NoBriefing:
     def progress(self, progress: Progress) -> None:
         """See ``Briefing``."""
 
+    def call_s(self) -> float:
+        """See ``Briefing``."""
+        return 0.0
+
     def members_changed(self) -> None:
         """See ``Briefing``."""
 
