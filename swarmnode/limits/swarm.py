@@ -27,7 +27,25 @@ KEY_CHECK_S = 2.0
 # The last reasons why a peer could not be reached, for people who ask why.
 DIAL_ERRORS_KEPT_MAX = 256
 # Connections whose handshake is not over: 60 KiB each, and a real one takes three round trips.
-STRANGERS_MAX = 64
+# Of one /24 or /48 half: all nodes of a large LAN that start at once, or of a household many times.
+STRANGERS_MAX = 128
+STRANGERS_PER_BLOCK_MAX = 64
+# ... and of which no byte has come: a descriptor each, of the 1,024 that a process usually may
+# have. Honest ones speak at once.
+SILENT_STRANGERS_MAX = 256
+SILENT_STRANGERS_PER_BLOCK_MAX = 128
+# Hosts that never asked for it are dialled less than once a second, whatever members say. The
+# burst is a peer with a port for each of two listeners, dialled twice.
+DIAL_HOST_INTERVAL_S = 1.25
+DIAL_HOST_BURST = 4
+# As many as there are contacts.
+DIAL_HOSTS_MAX = 4096
+# A dial that is not due within this is not made: its caller asks again.
+DIAL_HOST_WAIT_S = 5.0
+# A peer that says that it has moved is dialled at once, this often.
+REDIAL_MOVED_S = 30.0
+# Interfaces are looked at again so often, to see which private networks this machine is in.
+OWN_NETWORKS_KEEP_S = 30.0
 # Refused connections share one line of the log in this time: any machine can cause thousands.
 REFUSAL_LOG_INTERVAL_S = 1.0
 # Dial again after a failure: doubled each time, with full jitter, up to the maximum.
@@ -108,6 +126,9 @@ NEWCOMER_WAIT_S = 5.0
 SNAPSHOT_WAIT_S = 20.0
 # Holders that died, a snapshot that is none: then training begins from the swarm's seed.
 SNAPSHOT_TRIES_MAX = 5
+# One that two networks hold is as good as one that is a tenth of all steps further: copying takes
+# a minute or two, and holders keep the last few.
+SNAPSHOT_NEW_SHARE = 0.9
 # Roots of snapshots that the worker could not begin with: a swarm has a handful at a time.
 SNAPSHOTS_BAD_MAX = 64
 # A holder of whom only the shared state knows may be gone for minutes; a dial takes 10 s.

@@ -22,7 +22,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver, Tasks
-from swarmnode.daemon.transport.network import Network
+from swarmnode.daemon.transport.network import Network, remote_address
 from swarmnode.env import Env
 from swarmnode.errors import (
     DeadlineExceeded,
@@ -187,6 +187,10 @@ class Members:
             self._contacts.feed(contacts.AddressesFound(peer, addresses, is_own_word))
             self._network.may_be_at(peer, addresses)
 
+    def told(self, peer: PeerId, addresses: tuple[str, ...], *, is_own_word: bool = False) -> None:
+        """As :meth:`found`, but strangers say so, who may name any host."""
+        self.found(peer, self._network.usable(addresses), is_own_word=is_own_word)
+
     def live(self) -> tuple[PeerId, ...]:
         """Return who is alive, as far as we know, ourselves included, in id order."""
         return tuple(sorted((*self.detector.live_members(), self._self_id)))
@@ -195,7 +199,8 @@ class Members:
         """Return a session with a member, dialled if need be. Raises SwarmNodeError."""
         if peer in self.sessions:
             return self.sessions[peer]
-        addresses = self.book.addresses_of(peer) or await self._resolve(peer)
+        addresses = self.book.addresses_of(peer)
+        addresses = addresses or self._network.usable(await self._resolve(peer))
         session = await self._network.connect(peer, addresses)
         await self._greet(session)
         return session
@@ -318,7 +323,8 @@ class Members:
             return
         self.sessions[peer] = session
         self.refusals.pop(peer, None)
-        self._contacts.feed(contacts.SessionOpened(peer))
+        dialled = remote_address(session) if session.outbound else ""
+        self._contacts.feed(contacts.SessionOpened(peer, dialled))
         self._swim.feed(swim_events.Contact(peer))
         for watcher in self.watchers:
             watcher.neighbour_up(session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import trio
@@ -19,7 +20,7 @@ from swarmnode.errors import (
 from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
-from swarmnode.testing.memory_network import MemoryNetwork
+from swarmnode.testing.memory_network import MemoryChannel, MemoryNetwork
 from tests.kits.party_kit import Party, parties
 
 
@@ -250,16 +251,58 @@ async def test_our_own_key_elsewhere_is_noticed_at_the_addresses_of_the_link(
 
 
 async def test_silent_strangers_are_bounded_and_do_not_stay(autojump_clock, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "STRANGERS_MAX", 4)
-    async with parties("a", "b") as (a, b):
-        crowd: list[Channel] = [await a.links.connect("x", a.address) for _ in range(4)]
+    monkeypatch.setattr(limits, "SILENT_STRANGERS_PER_BLOCK_MAX", 4)
+    async with parties("a") as (a,):
+        crowd: list[Channel] = [await a.links.connect("x", a.address) for _ in range(6)]
         await trio.sleep(0.1)
-        with pytest.raises(SwarmNodeError):
-            await b.connect(a)
-        assert a.network.listener.refused == {"TooManyStrangers": 1}
+        assert a.network.listener.refused == {"TooManyStrangers": 2}, "the oldest have gone"
+        assert a.network.listener.strangers == 4
         await trio.sleep(limits.HANDSHAKE_S)
         assert a.network.listener.refused["DeadlineExceeded"] == 4
+        assert a.network.listener.strangers == 0
+        for channel in crowd:
+            await aclose_forcefully(channel)
+
+
+async def test_silent_strangers_of_one_host_leave_the_listener_to_newcomers(
+    autojump_clock, monkeypatch
+) -> None:
+    """Eighty that say nothing, kept up for minutes: of newcomers each gets in."""
+    monkeypatch.setattr(limits, "SILENT_STRANGERS_MAX", 64)
+    monkeypatch.setattr(limits, "SILENT_STRANGERS_PER_BLOCK_MAX", 64)
+    async with parties("a", "b") as (a, b), trio.open_nursery() as nursery:
+
+        async def hold() -> None:
+            while True:
+                channel = await a.links.connect("x", a.address)
+                with suppress(SwarmNodeError):
+                    await channel.receive_into(memoryview(bytearray(1)))
+                await aclose_forcefully(channel)
+                await trio.sleep(0.05)
+
+        for _ in range(80):
+            nursery.start_soon(hold)
+        for _ in range(40):
+            await trio.sleep(0.5)
+            session = await b.connect(a)
+            await session.aclose()
+            await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_strangers_that_begin_and_stall_crowd_out_their_own_host_only(
+    autojump_clock, monkeypatch
+) -> None:
+    monkeypatch.setattr(limits, "STRANGERS_MAX", 4)
+    async with parties("a", "b") as (a, b):
+        crowd: list[MemoryChannel] = []
+        for _ in range(4):
+            crowd.append(await a.links.connect("x", a.address))
+            await crowd[-1].send_all(memoryview(b"\x16\x03\x01\x02\x00"))  # a client hello begins
+        await trio.sleep(0.1)
+        assert a.network.listener.strangers == 4
         await b.connect(a)
+        assert a.network.listener.refused == {"TooManyStrangers": 1}
         for channel in crowd:
             await aclose_forcefully(channel)
 
