@@ -201,8 +201,25 @@ SWIM_RECALL_S = 1.0
 SWIM_GONE_KEEP_S = 3600.0
 # About 1 KiB each; beyond, gone and never answering members make room, then no new one gets in.
 SWIM_MEMBERS_MAX = 4096
+# Members that others tell of wait for a place: a page of a large swarm, some times over.
+SWIM_HEARSAY_MAX = 4096
+# So many of them are asked in a period whether they are there: a swarm of a hundred has met within
+# a minute, and one that made up thousands causes two lookups a second.
+SWIM_HEARSAY_AT_ONCE = 4
+SWIM_HEARSAY_PINGS = 3
 # Who leaves tells this many: they spread it, and the leaver may be gone within 0.2 s.
 SWIM_FAREWELLS = 8
+
+# --- identities (open swarms) ----------------------------------------------------------------
+# Members of one /24 or /48 that are let in as they are: a household, a small office, eight behind
+# one router.
+IDENTITIES_FREE_MAX = 16
+# ... and with a proof of work for each: a university, a carrier's NAT.
+IDENTITIES_MAX = 64
+# A key that has gone keeps its place for so long.
+IDENTITY_KEEP_S = 3600.0
+# 65,536 hashes, less than a tenth of a second of Python; one in ten thousand keys takes a second.
+WORK_BITS = 16
 
 # --- admission ---------------------------------------------------------------------------
 # A link that leaks is of use to no thief for longer than this after its invite has ended.

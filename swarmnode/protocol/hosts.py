@@ -1,4 +1,4 @@
-"""What one host, or one network of hosts, may cost a node: dials to it, and connections from it.
+"""What one host, or one network of hosts, may cost a node: dials, connections, members.
 
 :class:`DialBudget` bounds dials. Addresses of members are what others say; a liar names a third
 party. However many peers are said to be there, and however often that changes, a host is dialled
@@ -14,6 +14,8 @@ stranger could have it knock at the devices of a LAN, or at its own services.
 each block of addresses; when all are taken, who comes from a block that holds fewer than the most
 crowded one takes the place of the oldest of that one. So a block can crowd out itself only.
 
+:class:`Identities` bounds the members that one block of addresses can be.
+
 Sources: ITU-T I.371, "Traffic control and congestion control in B-ISDN" (GCRA, as virtual
 scheduling); Suter, Lakshman, Stiliadis and Choudhury, "Design considerations for supporting TCP
 with per-flow queueing", 1998 (the longest queue is dropped from). Deviation: within a block the
@@ -22,11 +24,14 @@ oldest goes, as an honest newcomer needs a place for a few round trips only.
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
+import itertools
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from swarmnode import limits
+from swarmnode.ids import PeerId
 from swarmnode.protocol.dht.keys import Network, host_of
 
 _Ip = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -236,3 +241,66 @@ class Places(Generic[HolderT]):
         oldest = next(iter(self._blocks[block]))
         self.give_back(block, oldest)
         return oldest
+
+
+# --- identities -----------------------------------------------------------------------------------
+
+_WORK_DOMAIN = b"swarmnode/work/1\0"
+WORK_BYTES = 8
+
+
+def is_worked(swarm_id: bytes, peer: PeerId, work: bytes) -> bool:
+    """Whether these bytes took this peer work, for this swarm. Cost: one hash, a microsecond."""
+    if len(work) != WORK_BYTES:
+        return False
+    digest = hashlib.sha256(_WORK_DOMAIN + swarm_id + peer + work).digest()
+    return int.from_bytes(digest, "big") >> (256 - limits.WORK_BITS) == 0
+
+
+def find_work(swarm_id: bytes, peer: PeerId) -> bytes:
+    """Return bytes that :func:`is_worked` accepts. Cost: 2^WORK_BITS hashes on average."""
+    start = hashlib.sha256(_WORK_DOMAIN + swarm_id + peer)
+    for number in itertools.count():
+        work, hashed = number.to_bytes(WORK_BYTES, "big"), start.copy()
+        hashed.update(work)
+        if int.from_bytes(hashed.digest(), "big") >> (256 - limits.WORK_BITS) == 0:
+            return work
+    raise AssertionError("numbers end never")
+
+
+class Identities:
+    """How many members of one block of addresses an open swarm lets in.
+
+    A key costs nothing, an address does. Of one block IDENTITIES_FREE_MAX peers are let in as they
+    are, which is a household or a small office; IDENTITIES_MAX with a proof of work for each, as in
+    Hashcash (Back, "Hashcash: a denial of service counter-measure", 2002), on their key, so that it
+    is of use once. One that is not seen any more keeps its place for IDENTITY_KEEP_S: keys cannot
+    take turns. Private networks are their owner's, who has other means.
+    """
+
+    def __init__(self) -> None:
+        # Block -> who was let in from it, and when it was last. Bounded as contacts are.
+        self._blocks: dict[str, dict[PeerId, float]] = {}
+
+    def admit(self, address: str, peer: PeerId, now: float, *, has_worked: bool) -> bool:
+        """Whether a peer that is seen at ``HOST:PORT`` is let in.
+
+        What comes through relays is seen nowhere, and has no block: the relay bounds it.
+        """
+        ip = ip_of(address)
+        if ip is None or ip.is_loopback or _is_in(ip, _PRIVATE):
+            return True
+        self._forget_unseen(now)
+        seen = self._blocks.setdefault(block_of(address), {})
+        most = limits.IDENTITIES_MAX if has_worked else limits.IDENTITIES_FREE_MAX
+        if peer not in seen and len(seen) >= most:
+            return False
+        seen[peer] = now
+        return True
+
+    def _forget_unseen(self, now: float) -> None:
+        for block, seen in list(self._blocks.items()):
+            for peer in [peer for peer, at in seen.items() if at + limits.IDENTITY_KEEP_S <= now]:
+                del seen[peer]
+            if not seen:
+                del self._blocks[block]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from itertools import count
 
 import pytest
 
 from swarmnode import limits
+from swarmnode.ids import PeerId
 from swarmnode.protocol.hosts import (
     TRUSTED_ADDRESSES_MAX,
     DialBudget,
+    Identities,
     Places,
     SharedNetworks,
     block_of,
+    find_work,
+    is_worked,
 )
 
 VICTIM = "203.0.113.9"
@@ -161,3 +166,46 @@ def test_a_full_block_lets_its_oldest_go() -> None:
     places: Places[str] = Places(in_all=9, per_block=2)
     assert [places.take("a", name)[1] for name in ("1", "2", "3", "4")] == [None, None, "1", "2"]
     assert len(places) == 2
+
+
+# --- identities -----------------------------------------------------------------------------------
+
+SWARM = b"s" * 32
+
+
+def peer(number: int) -> PeerId:
+    return PeerId(hashlib.sha256(b"%d" % number).digest())
+
+
+def let_in(identities: Identities, n: int, *, at: str = VICTIM, has_worked: bool = False) -> int:
+    return sum(
+        identities.admit(f"{at}:{2000 + number}", peer(number), 0.0, has_worked=has_worked)
+        for number in range(n)
+    )
+
+
+def test_members_of_one_network_are_bounded_and_keys_beyond_a_few_cost_work() -> None:
+    identities = Identities()
+    assert let_in(identities, 200) == limits.IDENTITIES_FREE_MAX
+    assert let_in(identities, 200, has_worked=True) == limits.IDENTITIES_MAX
+    assert let_in(identities, 8, at="198.51.100.7") == 8, "eight behind one router"
+    for at in ("10.0.0.7", "127.0.0.1", "[fd00::1]"):
+        assert let_in(identities, 200, at=at) == 200, "a network of its owner"
+
+
+def test_who_was_let_in_stays_and_keys_do_not_take_turns() -> None:
+    identities = Identities()
+    let_in(identities, limits.IDENTITIES_FREE_MAX)
+    almost = limits.IDENTITY_KEEP_S - 1
+    assert identities.admit(f"{VICTIM}:1", peer(0), almost, has_worked=False)
+    assert not identities.admit(f"{VICTIM}:1", peer(99), almost, has_worked=False)
+    assert identities.admit(f"{VICTIM}:1", peer(99), almost + 2, has_worked=False)
+
+
+def test_work_is_for_one_key_and_one_swarm() -> None:
+    work = find_work(SWARM, peer(1))
+    assert is_worked(SWARM, peer(1), work)
+    assert not is_worked(SWARM, peer(2), work)
+    assert not is_worked(b"t" * 32, peer(1), work)
+    assert not is_worked(SWARM, peer(1), b"")
+    assert not is_worked(SWARM, peer(1), work + b"x")
