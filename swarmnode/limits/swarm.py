@@ -201,12 +201,13 @@ SWIM_RECALL_S = 1.0
 SWIM_GONE_KEEP_S = 3600.0
 # About 1 KiB each; beyond, gone and never answering members make room, then no new one gets in.
 SWIM_MEMBERS_MAX = 4096
-# Members that others tell of wait for a place: a page of a large swarm, some times over.
-SWIM_HEARSAY_MAX = 4096
+# Members that others tell of wait for a place: two pages of a large swarm, and who was left out is
+# told of again. A liar's are all asked within a quarter of an hour.
+SWIM_HEARSAY_MAX = 1024
 # So many of them are asked in a period whether they are there: a swarm of a hundred has met within
 # a minute, and one that made up thousands causes two lookups a second.
 SWIM_HEARSAY_AT_ONCE = 4
-SWIM_HEARSAY_PINGS = 3
+SWIM_HEARSAY_PINGS = 2
 # Who leaves tells this many: they spread it, and the leaver may be gone within 0.2 s.
 SWIM_FAREWELLS = 8
 

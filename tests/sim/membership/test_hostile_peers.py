@@ -276,4 +276,4 @@ async def test_numbers_that_a_liar_says_of_itself_move_no_sum_and_no_schedule(
             assert status.swarm_steps <= sum(steps) + max(10_000, 200 * max(steps))
             assert status.swarm_loss is not None
             assert abs(status.swarm_loss) <= 2 * abs(before.swarm_loss or 0.0) + 1
-            assert all(1e-6 <= step_s for step_s in part.step_times_s().values())
+            assert all(step_s >= 1e-6 for step_s in part.step_times_s().values())
