@@ -144,7 +144,7 @@ class SwarmProgressCore:
                     del self._others[peer]
 
     def _most_per_s(self) -> float:
-        """Return the pace that none counts beyond, by what is known and said of all, our own too."""
+        """Return the pace that none counts beyond, by what is known of all, our own too."""
         paces = sorted(
             per_s
             for peer, each in self._said.items()

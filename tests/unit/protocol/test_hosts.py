@@ -61,13 +61,16 @@ def test_hosts_do_not_take_from_each_other_and_loopback_is_no_third_party() -> N
     assert dials_in(budget, ["127.0.0.1:7337", "[::1]:7337", "mem:a", "relay:x@y:1/z"], 1.0) == 40
 
 
-def test_what_is_kept_of_hosts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DIAL_HOSTS_MAX", 4)
+def test_what_is_kept_of_hosts_is_bounded() -> None:
     budget = DialBudget()
-    for number in range(50):
-        assert dials_in(budget, [f"192.0.2.{number}:1"], 0.8) == limits.DIAL_HOST_BURST
-    assert not budget.try_take("192.0.2.49:1", 0.0)
-    assert budget.try_take("192.0.2.0:1", 0.0), "the first of many is forgotten"
+    hosts = [f"198.18.{n // 256}.{n % 256}:1" for n in range(limits.DIAL_HOSTS_MAX + 9)]
+    assert dials_in(budget, hosts[:1], 1.0) == limits.DIAL_HOST_BURST
+    assert not budget.try_take(hosts[0], 1.0)
+    for host in hosts[1:]:
+        for _ in range(limits.DIAL_HOST_BURST):
+            budget.take(host, 1.5)
+    assert not budget.try_take(hosts[-1], 1.5)
+    assert budget.try_take(hosts[0], 1.5), "the first of many is forgotten"
 
 
 # --- private networks -----------------------------------------------------------------------------

@@ -207,12 +207,12 @@ def test_who_finds_no_place_is_asked_a_few_times_and_is_a_member_when_it_answers
     assert IDS[4] not in bench.core.live_members()
 
 
-def test_what_one_teller_makes_up_takes_no_room_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SWIM_HEARSAY_MAX", 8)
+def test_what_one_teller_makes_up_takes_no_room_of_others() -> None:
     bench = Bench(3)
     bench.hear(*(made_up(number) for number in range(2)))  # the places that there are
     bench.hear(claim(5), sender=2)
-    bench.hear(*(made_up(number) for number in range(2, 60)), sender=1)
+    flood = limits.SWIM_HEARSAY_MAX + 9
+    bench.hear(*(made_up(number) for number in range(2, 2 + flood)), sender=1)
     effects = bench.receive(5, Ack(1, ()))
     assert changes(effects) == [Changed(IDS[5], None, MemberState.ALIVE, 1)]
 
