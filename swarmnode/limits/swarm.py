@@ -219,6 +219,8 @@ IDENTITIES_FREE_MAX = 16
 IDENTITIES_MAX = 64
 # A key that has gone keeps its place for so long.
 IDENTITY_KEEP_S = 3600.0
+# As many as there are members.
+IDENTITIES_KEPT_MAX = 4096
 # 65,536 hashes, less than a tenth of a second of Python; one in ten thousand keys takes a second.
 WORK_BITS = 16
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import itertools
+from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -279,8 +280,9 @@ class Identities:
     """
 
     def __init__(self) -> None:
-        # Block -> who was let in from it, and when it was last. Bounded as contacts are.
-        self._blocks: dict[str, dict[PeerId, float]] = {}
+        # Who was let in, from which block and when last; the one seen least lately first.
+        self._seen: dict[PeerId, tuple[str, float]] = {}
+        self._sizes: Counter[str] = Counter()
 
     def admit(self, address: str, peer: PeerId, now: float, *, has_worked: bool) -> bool:
         """Whether a peer that is seen at ``HOST:PORT`` is let in.
@@ -290,17 +292,28 @@ class Identities:
         ip = ip_of(address)
         if ip is None or ip.is_loopback or _is_in(ip, _PRIVATE):
             return True
-        self._forget_unseen(now)
-        seen = self._blocks.setdefault(block_of(address), {})
+        self._make_room(now)
+        block = block_of(address)
+        is_known = peer in self._seen and self._seen[peer][0] == block
         most = limits.IDENTITIES_MAX if has_worked else limits.IDENTITIES_FREE_MAX
-        if peer not in seen and len(seen) >= most:
+        if not is_known and self._sizes[block] >= most:
             return False
-        seen[peer] = now
+        self._forget(peer)
+        self._seen[peer] = block, now
+        self._sizes[block] += 1
         return True
 
-    def _forget_unseen(self, now: float) -> None:
-        for block, seen in list(self._blocks.items()):
-            for peer in [peer for peer, at in seen.items() if at + limits.IDENTITY_KEEP_S <= now]:
-                del seen[peer]
-            if not seen:
-                del self._blocks[block]
+    def _make_room(self, now: float) -> None:
+        """Forget who was not seen for long, and the one seen least lately if they are too many."""
+        while self._seen:
+            peer, (_, seen_at) = next(iter(self._seen.items()))
+            is_full = len(self._seen) >= limits.IDENTITIES_KEPT_MAX
+            if now < seen_at + limits.IDENTITY_KEEP_S and not is_full:
+                return
+            self._forget(peer)
+
+    def _forget(self, peer: PeerId) -> None:
+        block, _ = self._seen.pop(peer, ("", 0.0))
+        self._sizes[block] -= 1
+        if self._sizes[block] <= 0:
+            del self._sizes[block]
