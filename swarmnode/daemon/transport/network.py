@@ -232,7 +232,11 @@ class Network:
     def _own_networks(self) -> tuple[IpNetwork, ...]:
         now = self._env.monotonic()
         if now >= self._networks_looked_at + limits.OWN_NETWORKS_KEEP_S:
-            self._networks, self._networks_looked_at = own_networks(), now
+            self._networks_looked_at = now
+            try:
+                self._networks = own_networks()
+            except OSError as error:  # then no private network is known to be shared
+                _log.warning("own networks are not known", why=str(error))
         return self._networks
 
     def _met_at(self) -> tuple[str, ...]:
