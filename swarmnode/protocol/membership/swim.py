@@ -315,7 +315,8 @@ class SwimCore:
             self._enter(peer, claim, now, is_met=True)
         elif member is not None and not member.has_answered:
             self._table.meet(member)
-            self._rumours.push(peer)
+            if now < member.since + limits.SWIM_MENDING_S:  # else others have met it as well
+                self._rumours.push(peer)
 
     def _enter(self, peer: PeerId, claim: wire.Claim, now: float, *, is_met: bool) -> Member | None:
         member = self._table.add(peer, without_hearsay(claim), now, is_met=is_met)
@@ -365,8 +366,8 @@ class SwimCore:
     def _merge(self, sender: PeerId, subject: PeerId, claim: wire.Claim, now: float) -> None:
         member = self._table.get(subject)
         if member is None:
-            if claim.left is not None or claim.doubt == "dead":
-                return  # no member needs to learn of the gone
+            if claim.left is not None or claim.doubt != "none":
+                return  # no member needs to learn of the gone, and who is there says so itself
             is_met = subject == sender
             if not is_met and not self._table.has_room_for_unmet:
                 self._hearsay.note(subject, without_hearsay(claim), sender)
@@ -375,14 +376,19 @@ class SwimCore:
             member = self._enter(subject, claim, now, is_met=is_met)
             if member is None:
                 return
-        elif rank_of(claim) > member.rank:
+        elif rank_of(claim) > member.rank and self._may_renew(member, sender):
             self._renew(member, claim, now)
-        elif rank_of(claim) < member.rank:
+        elif rank_of(claim) != member.rank:
             return
         if claim.doubt == "none" or not member.is_live:
             return
         accusers = tuple(PeerId(raw) for raw in claim.by if raw != subject)
         self._suspect(member, accusers or (sender,), now, is_certain=claim.doubt == "dead")
+
+    def _may_renew(self, member: Member, sender: PeerId) -> bool:
+        """One that is gone, and that only others ever met, would else be brought back at will."""
+        is_known = member.is_live or member.has_answered or member.peer == sender
+        return is_known or self._table.has_room_for_unmet
 
     def _renew(self, member: Member, claim: wire.Claim, now: float) -> None:
         was, epoch = member.state, member.claim.epoch
@@ -394,7 +400,6 @@ class SwimCore:
             self._tell(member, was)
         else:
             self._spread(member)
-        self._forget_if_unmet(member)
 
     # --- judging -------------------------------------------------------------------------
 
@@ -430,12 +435,6 @@ class SwimCore:
             self._tally.died += 1
             self._table.set_state(member, MemberState.DEAD, now)
             self._tell(member, MemberState.SUSPECT)
-            self._forget_if_unmet(member)
-
-    def _forget_if_unmet(self, member: Member) -> None:
-        """One that is gone, and of which only others knew, could be brought back at will."""
-        if not (member.has_answered or member.is_live):
-            self._table.forget(member)
 
     def _leave(self, reason: str, reach: frozenset[PeerId]) -> None:
         self._own = self._sign(self._own.epoch, self._own.incarnation, reason[:64] or "left")
@@ -454,8 +453,8 @@ class SwimCore:
         self._spread(member)
 
     def _spread(self, member: Member) -> None:
-        """Pass on what is new about a member, if we know ourselves that it is there."""
-        if member.has_answered:
+        """Pass on what is new about a member: that it is there only if we know so ourselves."""
+        if member.is_to_tell:
             self._rumours.push(member.peer)
 
     def _news(self, peer: PeerId, besides: tuple[PeerId, ...] = ()) -> tuple[wire.Claim, ...]:
@@ -476,9 +475,10 @@ class SwimCore:
     def _claim_of(self, subject: PeerId) -> wire.Claim | None:
         if subject == self._self_id:
             return self._own
-        if (member := self._table.get(subject)) is not None:
+        member = self._table.get(subject)
+        if member is not None and member.is_to_tell:
             return claim_of(member)
-        self._rumours.drop(subject)  # it made room for another
+        self._rumours.drop(subject)  # it made room for another, or a doubt was refuted
         return None
 
     def _compare(self, peer: PeerId) -> None:

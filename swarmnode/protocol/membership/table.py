@@ -63,6 +63,11 @@ class Member:
     def is_live(self) -> bool:
         return self.state is _ALIVE or self.state is _SUSPECT
 
+    @property
+    def is_to_tell(self) -> bool:
+        """Whether others may hear of it from us: that it is there, only if it has answered us."""
+        return self.has_answered or self.state is not _ALIVE
+
     def is_news(self, claim: Claim) -> bool:
         """Whether there is anything to learn from a claim of it; of most there is not."""
         if claim is self.claim:
@@ -194,7 +199,7 @@ class MemberTable:
             self.suspects[member.peer] = member
         else:
             self.suspects.pop(member.peer, None)
-        if state is MemberState.DEAD:
+        if state is MemberState.DEAD and member.has_answered:  # others call whom they have met
             self._dead[member.peer] = None
         else:
             self._dead.pop(member.peer, None)

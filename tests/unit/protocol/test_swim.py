@@ -271,7 +271,8 @@ def test_the_digest_follows_every_change() -> None:
     for number in (4, 1, 2):
         winding.hear(claim(number), sender=number)
     winding.hear(claim(2, doubt="suspect", by=(1,)))
-    winding.hear(claim(2, epoch=0), claim(4, left="bye"), claim(3, doubt="suspect", by=(1,)))
+    winding.hear(claim(2, epoch=0), claim(4, left="bye"), claim(3))
+    winding.hear(claim(3, doubt="suspect", by=(1,)))
     winding.advance(0.0)
     own = claim(0)
     assert winding.core._table.digest_with(own) == straight.core._table.digest_with(own)
