@@ -17,7 +17,8 @@ The factors are what honest members differ by, so that they are bounded in nothi
 accelerator takes a hundred steps while a laptop takes one. What a lie can do then is what a hundred
 fast members could.
 
-A snapshot's step counts as a mark does; :class:`FirstMinute` sees whether a newcomer began well.
+Of a snapshot, a step above the bound of a mark counts for nothing. :class:`FirstMinute` sees
+whether a newcomer began well.
 
 Source: the median and the median absolute deviation, Huber and Ronchetti, "Robust statistics",
 2009, chapters 1 and 5: half of all values must be moved to move them without bound.
@@ -52,6 +53,11 @@ NameT = TypeVar("NameT", bound=Hashable)
 def bounded_mark(said: int, middle: int) -> int:
     """Return how far a claim counts, beside the median of all."""
     return said if said <= MARK_TIMES_MAX * middle else middle
+
+
+def claimed_step(said: int, middle: int) -> int:
+    """Return how far a snapshot counts that is said to be so far: an absurd one, not at all."""
+    return said if said <= MARK_TIMES_MAX * middle else 0
 
 
 def middle_of(said: Iterable[int]) -> int:

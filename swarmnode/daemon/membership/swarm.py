@@ -41,8 +41,8 @@ from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.hosts import block_of
 from swarmnode.protocol.membership.swim_events import Changed, MemberState
 from swarmnode.protocol.plausible import (
-    bounded_mark,
     bounded_times,
+    claimed_step,
     mark,
     middle_of,
     total_steps,
@@ -212,9 +212,12 @@ class SwarmPart:
         return mark(min(each, most) for each in self._marks("step"))
 
     def counted_step(self, said: int) -> int:
-        """Return how far a claim about a snapshot counts."""
+        """Return how far a claim about a snapshot counts; an absurd one, not at all.
+
+        Honest snapshots are older than what members say now: as the median it would be the first.
+        """
         middle = middle_of(min(each, self._steps_max()) for each in self._marks("step"))
-        return bounded_mark(said, middle) if middle else min(said, self._steps_max())
+        return claimed_step(said, middle) if middle else min(said, self._steps_max())
 
     def network_of(self, peer: PeerId) -> str:
         """Return which block of addresses a peer is seen in, "" if it is not seen."""

@@ -8,7 +8,7 @@
 
 Steps in claims are the swarm's: the furthest that any member says it is. A node's own count
 begins anew when it joins, so that it alone cannot tell which of two snapshots is further. A holder
-may lie: a step above twice the median of what members say is no better than the median, what two
+may lie: a step above twice the median of what members say counts for nothing, what two
 holders in different networks have comes first, and a newcomer whose probe loss stays far above that
 of its neighbours begins again with another one.
 """

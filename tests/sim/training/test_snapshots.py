@@ -118,22 +118,18 @@ async def test_what_a_worker_cannot_begin_with_is_followed_by_the_next_and_not_s
         assert bad not in snapshots._blobs.held(), "not even as a replica"
 
 
-@pytest.mark.parametrize("step", [10**6, 10**12 - 1])
-async def test_one_liar_does_not_choose_what_newcomers_begin_with(
-    tmp_path, autojump_clock, step: int
-) -> None:
+async def test_one_liar_does_not_choose_what_newcomers_begin_with(tmp_path, autojump_clock) -> None:
     """Its snapshot passes every check, and says that it is further than all others."""
-    async with sim_swarm(tmp_path, 4, worker=TRAINING) as swarm:
+    async with sim_swarm(tmp_path, 3, worker=TRAINING) as swarm:
         await until(lambda: bool(offered(swarm.nodes[0])), 60, poll_s=0.5)
-        await offer_file(swarm.nodes[3], useless(tmp_path), step=step)
+        await offer_file(swarm.nodes[2], useless(tmp_path), step=10**6)
         await trio.sleep(1)
-        (bad,) = (entry.root for entry in offered(swarm.nodes[0]) if entry.step == step)
-        for _ in range(2):
-            newcomer, took_s = await join(swarm)
-            assert took_s < 60
-            assert np.abs(newcomer.worker.x).max() < FAR
-        await trio.sleep(3 * limits.SNAPSHOT_REPLICATE_S)
-        for node in swarm.nodes[:3] + swarm.nodes[4:]:
+        (bad,) = (entry.root for entry in offered(swarm.nodes[0]) if entry.step == 10**6)
+        newcomer, took_s = await join(swarm)
+        assert took_s < 60
+        assert np.abs(newcomer.worker.x).max() < FAR
+        await trio.sleep(3 * limits.SNAPSHOT_REPLICATE_LOOK_S)
+        for node in (*swarm.nodes[:2], newcomer):
             snapshots = node.running.view.member().snapshots
             assert bad not in snapshots.claims, "none keeps it alive either"
 

@@ -14,6 +14,7 @@ from swarmnode.protocol.plausible import (
     bounded_losses,
     bounded_mark,
     bounded_times,
+    claimed_step,
     mark,
     middle_of,
     total_steps,
@@ -31,6 +32,8 @@ def test_a_claim_above_twice_the_median_is_no_better_than_the_median() -> None:
     assert mark([100, HUGE]) == 100
     assert bounded_mark(HUGE, 100) == 100
     assert bounded_mark(200, 100) == 200
+    assert claimed_step(201, 100) == 0, "a snapshot is older than what members say now"
+    assert claimed_step(200, 100) == 200
 
 
 def test_honest_members_differ_and_the_furthest_counts() -> None:
