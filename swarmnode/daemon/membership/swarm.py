@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Protocol
 
 import trio
@@ -225,8 +226,15 @@ class SwarmPart:
         return block_of(address) if address else ""
 
     def swarm_tokens(self) -> int:
-        """Return what the swarm has trained on, as half of the members say at least."""
-        return middle_of(self._marks("tokens"))
+        """Return what the swarm has trained on, as half of those who train say at least."""
+        said, live = self.state.view.marks("tokens"), self.members.live()
+        if not any(peer in said for peer in live):
+            return middle_of(said.values())
+        return median_low(
+            said.get(peer, 0)
+            for peer in live
+            if peer in said or self.peer_report(peer).state == "training"
+        )
 
     def totals(self) -> Totals:
         """Return what all authors together have done, the dead included."""
