@@ -102,7 +102,7 @@ async def test_silence_ends_and_gives_its_place_to_the_next(autojump_clock: Mock
     assert ways.tried == {("direct", "failed"): len(ended)}
 
 
-async def test_a_third_host_is_dialled_less_than_once_a_second_whoever_asks(
+async def test_a_third_host_is_dialled_less_than_once_a_second_by_all_callers(
     autojump_clock: MockClock,
 ) -> None:
     """Lookups, lost sessions and the failure detector dial as well as the contact book."""
