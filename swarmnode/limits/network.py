@@ -66,6 +66,8 @@ TCP_BACKLOG_MAX = 128
 # --- what comes from peers and files ------------------------------------------------------
 # A step a millisecond for thirty years; names of snapshots have twelve digits for it.
 TRAINED_STEPS_MAX = 10**12
+# No member takes more of them, whatever it says: the smallest models of the examples take 500.
+STEPS_PER_S_MAX = 1000
 # A node that every partner has refused so often, and none has met, is alone in its swarm.
 BASE_REFUSALS_ALARM = 5
 

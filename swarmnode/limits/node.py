@@ -357,6 +357,12 @@ MERGE_BARRIER_SHARE_MAX = 0.05
 FINALIZE_DEADLINE_S = 2 * FINALIZE_MERGE_S
 # A merge costs each member a model up and down: no member takes part in the next one before.
 FINALIZE_PAUSE_S = 20.0
+# Of one asker: it makes every member build its share, some vectors of the model's size. The first
+# may be tried again at once, for another merge can be under way.
+FINALIZE_ASKER_S = 600.0
+FINALIZE_ASKERS_MAX = 256
+# A member that asks has been here for half as long as this node, but so long is enough.
+STANDING_S = 600.0
 
 # --- the training recipe ------------------------------------------------------------------
 # Of a whole swarm: a thousand times what the largest models of today are trained on.

@@ -27,7 +27,25 @@ KEY_CHECK_S = 2.0
 # The last reasons why a peer could not be reached, for people who ask why.
 DIAL_ERRORS_KEPT_MAX = 256
 # Connections whose handshake is not over: 60 KiB each, and a real one takes three round trips.
-STRANGERS_MAX = 64
+# Of one /24 or /48 half: all nodes of a large LAN that start at once, or of a household many times.
+STRANGERS_MAX = 128
+STRANGERS_PER_BLOCK_MAX = 64
+# ... and of which no byte has come: a descriptor each, of the 1,024 that a process usually may
+# have. Honest ones speak at once.
+SILENT_STRANGERS_MAX = 256
+SILENT_STRANGERS_PER_BLOCK_MAX = 128
+# Hosts that never asked for it are dialled less than once a second, whatever members say. The
+# burst is a peer with a port for each of two listeners, dialled twice.
+DIAL_HOST_INTERVAL_S = 1.25
+DIAL_HOST_BURST = 4
+# As many as there are contacts.
+DIAL_HOSTS_MAX = 4096
+# A dial that is not due within this is not made: its caller asks again.
+DIAL_HOST_WAIT_S = 5.0
+# A peer that says that it has moved is dialled at once, this often.
+REDIAL_MOVED_S = 30.0
+# Interfaces are looked at again so often, to see which private networks this machine is in.
+OWN_NETWORKS_KEEP_S = 30.0
 # Refused connections share one line of the log in this time: any machine can cause thousands.
 REFUSAL_LOG_INTERVAL_S = 1.0
 # Dial again after a failure: doubled each time, with full jitter, up to the maximum.
@@ -108,6 +126,9 @@ NEWCOMER_WAIT_S = 5.0
 SNAPSHOT_WAIT_S = 20.0
 # Holders that died, a snapshot that is none: then training begins from the swarm's seed.
 SNAPSHOT_TRIES_MAX = 5
+# One that two networks hold is as good as one that is a tenth of all steps further: copying takes
+# a minute or two, and holders keep the last few.
+SNAPSHOT_NEW_SHARE = 0.9
 # Roots of snapshots that the worker could not begin with: a swarm has a handful at a time.
 SNAPSHOTS_BAD_MAX = 64
 # A holder of whom only the shared state knows may be gone for minutes; a dial takes 10 s.
@@ -180,8 +201,28 @@ SWIM_RECALL_S = 1.0
 SWIM_GONE_KEEP_S = 3600.0
 # About 1 KiB each; beyond, gone and never answering members make room, then no new one gets in.
 SWIM_MEMBERS_MAX = 4096
+# Members that others tell of wait for a place: two pages of a large swarm, and who was left out is
+# told of again. A liar's are all asked within a quarter of an hour.
+SWIM_HEARSAY_MAX = 1024
+# So many of them are asked in a period whether they are there: a swarm of a hundred has met within
+# a minute, and one that made up thousands causes two lookups a second.
+SWIM_HEARSAY_AT_ONCE = 4
+SWIM_HEARSAY_PINGS = 2
 # Who leaves tells this many: they spread it, and the leaver may be gone within 0.2 s.
 SWIM_FAREWELLS = 8
+
+# --- identities (open swarms) ----------------------------------------------------------------
+# Members of one /24 or /48 that are let in as they are: a household, a small office, eight behind
+# one router.
+IDENTITIES_FREE_MAX = 16
+# ... and with a proof of work for each: a university, a carrier's NAT.
+IDENTITIES_MAX = 64
+# A key that has gone keeps its place for so long.
+IDENTITY_KEEP_S = 3600.0
+# As many as there are members.
+IDENTITIES_KEPT_MAX = 4096
+# 65,536 hashes, less than a tenth of a second of Python; one in ten thousand keys takes a second.
+WORK_BITS = 16
 
 # --- admission ---------------------------------------------------------------------------
 # A link that leaks is of use to no thief for longer than this after its invite has ended.

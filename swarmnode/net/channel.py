@@ -46,7 +46,6 @@ class Channel(Protocol):
 
 
 ChannelHandler = Callable[[Channel], Awaitable[None]]
-Admission = Callable[[], bool]
 
 
 class Transport(Protocol):
@@ -60,15 +59,13 @@ class Transport(Protocol):
         address: str,
         handle_channel: ChannelHandler,
         *,
-        admit: Admission | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Accept channels until cancelled; report the address that was really bound.
 
         Each channel runs ``handle_channel`` in a task of its own and is closed after it.
-        An error of a peer or of the network ends that task only. ``admit`` is asked for
-        every new channel: False closes it at once, so that a caller can bound how many
-        strangers it talks to.
+        An error of a peer or of the network ends that task only. How many strangers it talks to
+        the handler bounds.
 
         Raises:
             ConfigError: the address is not one, or cannot be bound.

@@ -12,7 +12,7 @@ import trio
 from swarmnode import limits
 from swarmnode.errors import ChannelBroken, ChannelClosed, ConfigError, DialFailed, first_leaf
 from swarmnode.net.accept import run_accepted
-from swarmnode.net.channel import Admission, ChannelHandler
+from swarmnode.net.channel import ChannelHandler
 from swarmnode.net.paths import DIRECT_WORD
 
 # At 50 ms and 0.5 % loss BBR moves 38 times what cubic does.
@@ -179,7 +179,6 @@ class TcpTransport:
         address: str,
         handle_channel: ChannelHandler,
         *,
-        admit: Admission | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Accept connections until cancelled; see ``Transport.serve``."""
@@ -196,9 +195,7 @@ class TcpTransport:
             # socket can listen on it all the same.
             listener.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         async with trio.open_nursery() as nursery:
-            await nursery.start(
-                trio.serve_listeners, _stream_handler(handle_channel, admit), listeners
-            )
+            await nursery.start(trio.serve_listeners, _stream_handler(handle_channel), listeners)
             task_status.started(format_address(bound_host, bound_port))
 
 
@@ -214,10 +211,10 @@ async def _open_listeners(host: str | None, port: int) -> list[trio.SocketListen
 
 
 def _stream_handler(
-    handle_channel: ChannelHandler, admit: Admission | None
+    handle_channel: ChannelHandler,
 ) -> Callable[[trio.SocketStream], Awaitable[None]]:
     async def handle(stream: trio.SocketStream) -> None:
-        await run_accepted(TcpChannel(stream.socket), handle_channel, admit)
+        await run_accepted(TcpChannel(stream.socket), handle_channel)
 
     return handle
 

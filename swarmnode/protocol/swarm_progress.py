@@ -12,14 +12,17 @@ heard of it by then, and see the same weight at the same progress. One that is g
 its weight falls over MEMBERS_RAMP_S from the moment at which each has noticed. So the learning rate
 has no jumps, and that of two members differs by no more than what a report is late.
 
-All of this is self-reported. A lie moves the schedule of the swarm: what a member may say is
-bounded by nothing but the honest counting of others.
+All of this is self-reported. A lie moves the schedule of the swarm, by what PACE_TIMES_MAX members
+could: no pace counts for more than so many medians of all paces, and the sum of counters comes in
+bounded as well (``plausible.py``).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import median_low
 
 from swarmnode import limits
 from swarmnode.ids import PeerId
@@ -27,6 +30,8 @@ from swarmnode.ids import PeerId
 _PACE_KEEP = 0.7  # of the pace known so far, where a report gives another measure of it
 _ERROR_KEEP = 0.7  # of what a report is off from where we thought that its member was
 _JITTER_S = 3.0  # so much of its pace: more is no lateness
+# The fastest accelerator trains a hundred times as fast as a laptop.
+PACE_TIMES_MAX = 100
 _PACE_WINDOW_S = 1.0  # reports closer to each other say little of a pace
 
 
@@ -90,19 +95,19 @@ class _Pace:
         since_s = min(max(0.0, now - self.at), limits.SWARM_PROGRESS_AHEAD_S)
         return self.counted + self.per_s * since_s - self.tokens
 
-    def note(self, said: Said, now: float) -> None:
+    def note(self, said: Said, now: float, most_per_s: float) -> None:
         if said.tokens > self.tokens:
             passed_s = now - self.at
             error = said.tokens - (self.tokens + self.ahead(now))
             if passed_s >= _PACE_WINDOW_S:
                 measured = (said.tokens - self.tokens) / passed_s
+                measured = min(measured, most_per_s)
                 self.per_s = _PACE_KEEP * self.per_s + (1 - _PACE_KEEP) * measured
             # Reports are late by up to a heartbeat, each by another time: that evens out.
             is_jitter = abs(error) <= _JITTER_S * self.per_s
             self.counted = said.tokens - (_ERROR_KEEP * error if is_jitter else 0.0)
             self.tokens, self.at = said.tokens, now
-        if not self.per_s:
-            self.per_s = said.claimed_per_s
+        self.per_s = min(self.per_s or said.claimed_per_s, most_per_s)
         self.is_training = said.is_training
 
 
@@ -120,21 +125,35 @@ class SwarmProgressCore:
         """Take what all live members say now; ``total`` is the sum of tokens, the dead included."""
         self._own = said.get(self._self_id)
         self._said, self._total = said, total
+        most_per_s = self._most_per_s()
         for peer, each in said.items():
             if peer == self._self_id:
                 continue
             known = self._others.get(peer)
             if known is None:
                 heard_at = min(each.heard_at, now)
-                known = _Pace(each.tokens, heard_at, each.claimed_per_s, each.tokens)
+                per_s = min(each.claimed_per_s, most_per_s)
+                known = _Pace(each.tokens, heard_at, per_s, each.tokens)
                 self._others[peer] = known
-            known.note(each, now)
+            known.note(each, now, most_per_s)
             known.lost_at = None if each.is_training else known.lost_at or now
         for peer, known in list(self._others.items()):
             if peer not in said:
                 known.is_training, known.lost_at = False, known.lost_at or now
                 if now - known.lost_at > limits.MEMBERS_RAMP_S:
                     del self._others[peer]
+
+    def _most_per_s(self) -> float:
+        """Return the pace that none counts beyond, by what is known of all, our own too."""
+        paces = sorted(
+            per_s
+            for peer, each in self._said.items()
+            if (per_s := self._known_per_s(peer) or each.claimed_per_s) > 0
+        )
+        return PACE_TIMES_MAX * median_low(paces) if paces else math.inf
+
+    def _known_per_s(self, peer: PeerId) -> float:
+        return self._others[peer].per_s if peer in self._others else 0.0
 
     def state(self, now: float) -> SwarmState:
         """Return where the swarm is."""

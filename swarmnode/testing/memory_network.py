@@ -15,7 +15,7 @@ import trio
 from swarmnode import limits
 from swarmnode.errors import ChannelBroken, ChannelClosed, ConfigError, DialFailed
 from swarmnode.net.accept import run_accepted
-from swarmnode.net.channel import Admission, ChannelHandler
+from swarmnode.net.channel import ChannelHandler
 
 MEMORY_LINK_BUFFER_BYTES = 1 * limits.MIB  # like a socket's two buffers
 
@@ -242,7 +242,6 @@ class MemoryTransport:
         address: str,
         handle_channel: ChannelHandler,
         *,
-        admit: Admission | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Accept links until cancelled; see ``Transport.serve``."""
@@ -252,7 +251,7 @@ class MemoryTransport:
             async with receiver, trio.open_nursery() as nursery:
                 task_status.started(f"{_PREFIX}{name}")
                 async for channel in receiver:
-                    nursery.start_soon(run_accepted, channel, handle_channel, admit)
+                    nursery.start_soon(run_accepted, channel, handle_channel)
         finally:
             self._network.stop_listening(name)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from swarmnode.wire.admission import Credentials, Role
 
@@ -21,11 +22,13 @@ PeerState = Literal[
 ]
 
 
-class SwarmHello(msgspec.Struct, frozen=True):
+class SwarmHello(msgspec.Struct, frozen=True, omit_defaults=True):
     """Request and answer of ``swarm/1``: I am of this swarm; now you.
 
-    ``role`` is what the sender does; a closed swarm wants a certificate that grants it.
+    ``role`` is what the sender does; a closed swarm wants a certificate that grants it. ``work``
+    proves that the sender's key has cost it something; b"": it does not say so.
     """
 
     role: Role
     credentials: Credentials
+    work: Annotated[bytes, Meta(max_length=8)] = b""

@@ -172,6 +172,9 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "punch/go": punch.PunchGo(_KEY, 120),
     "session/hello": session.Hello(1, 1, _KEY, "swarmnode/0.1.0", _KEY, b"i" * 16, False),
     "membership/swarm-hello": membership.SwarmHello("trainer", admission.Credentials(None)),
+    "membership/swarm-hello-worked": membership.SwarmHello(
+        "trainer", admission.Credentials(None), work=bytes(range(8))
+    ),
     "gather/have": gather.Have(_XID, (_KEY, bytes(32))),
     "gather/have-own": gather.Have(_XID, (_KEY,), _SIGNED),
     "gather/fetch": gather.Fetch(_XID, _KEY),

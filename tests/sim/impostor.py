@@ -188,9 +188,17 @@ async def say(stream: Stream, message: wire.Message, payload: bytes = b"") -> No
 
 
 def state_record(
-    author: Identity, swarm_id: bytes, *, sequence: int = 1, ahead_s: int = 0, loss: float = 0.0
+    author: Identity,
+    swarm_id: bytes,
+    *,
+    sequence: int = 1,
+    ahead_s: int = 0,
+    loss: float = 0.0,
+    counters: dict[str, int] | None = None,
+    maxima: dict[str, int] | None = None,
+    registers: dict[str, float] | None = None,
 ) -> Signed:
-    """Return a checkpoint in which an author says that it is a trainer."""
+    """Return a checkpoint in which an author says that it is a trainer, and what else is given."""
     record = crdt.StateRecord(
         swarm_id=swarm_id,
         epoch=1,
@@ -203,6 +211,8 @@ def state_record(
             crdt.Lease(ROLE, "trainer", 86_400),
             crdt.Lease(ADDRESS, NOWHERE[0], 86_400),
         ),
-        registers={"state": "training", "loss": loss},
+        counters=counters or {},
+        registers={"state": "training", "loss": loss, **(registers or {})},
+        maxima=maxima or {},
     )
     return seal(record, author).signed

@@ -453,6 +453,7 @@ class Node:
             on_event=self._on_event,
             share=self._config.cpu_percent / 100,
             mend=member.snapshots.mend,
+            judge=member.snapshots.complaint,
         )
 
     # --- going down -----------------------------------------------------------------------

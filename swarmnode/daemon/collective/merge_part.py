@@ -40,6 +40,7 @@ from swarmnode.errors import Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import MergeWeighed, Partner, PostedIntent, ViewShape
 from swarmnode.net.session import Session
+from swarmnode.protocol.blobs.bucket import Rates
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.groups import Group, grid
 from swarmnode.store.files import make_private_dir
@@ -201,6 +202,9 @@ class Swarm(Partners, Protocol):
     def mergers(self) -> Sequence[PeerId]:
         """Return the live members that have a model, ourselves included."""
 
+    def is_in_good_standing(self, peer: PeerId) -> bool:
+        """Whether a member may ask others for work."""
+
     async def connect(self, peer: PeerId) -> Session:
         """Return a session. Raises SwarmNodeError."""
 
@@ -251,6 +255,9 @@ class MergePart:
         self._env = env
         self._taken: dict[tuple[bytes, PeerId], _Taken] = {}  # by its id and asker; one at most
         self._quiet_until = -math.inf
+        self._askers: Rates[PeerId] = Rates(
+            1 / limits.FINALIZE_ASKER_S, 1, limits.FINALIZE_ASKERS_MAX
+        )
 
     async def answer(self, peer: PeerId, payload: bytes) -> bytes:
         """Answer a request of a member. Raises SwarmNodeError."""
@@ -265,7 +272,13 @@ class MergePart:
         return b""
 
     async def prepare(self, peer: PeerId, message: wire.Prepare) -> wire.Prepared:
-        """Have our worker write its share. Raises Overloaded, WorkerError, DeadlineExceeded."""
+        """Have our worker write its share.
+
+        Raises:
+            Overloaded: another merge is under way, or the asker's last one was only just.
+            Refused: the asker is not known for long enough, or has no model.
+            WorkerError, DeadlineExceeded: our worker gives none.
+        """
         now = self._env.monotonic()
         for each in self._taken.values():
             if each.is_working or now < each.until:
@@ -276,6 +289,8 @@ class MergePart:
             raise Overloaded(
                 f"the last merge has only just been: try again in {self._quiet_until - now:.0f} s"
             )
+        if peer != self._self_id:
+            self._check_asker(peer, now)
         until = now + limits.FINALIZE_WORKER_S + limits.FINALIZE_WAIT_S
         taken = _Taken(message.fid, peer, message.rule, until)
         self._taken = {(message.fid, peer): taken}
@@ -290,6 +305,19 @@ class MergePart:
             raise
         taken.numel = share.numel
         return wire.Prepared(share.numel, share.step, share.tokens)
+
+    def _check_asker(self, peer: PeerId, now: float) -> None:
+        """Raise Refused or Overloaded: every share costs a worker some copies of its model."""
+        if not self._swarm.is_in_good_standing(peer):
+            raise Refused(
+                "expected a member with a model that is known here for"
+                f" {limits.STANDING_S / 60:.0f} minutes to ask for a merge: try again later"
+            )
+        if not self._askers.try_take(peer, now):
+            raise Overloaded(
+                f"expected one merge of {peer.short} in {limits.FINALIZE_ASKER_S / 60:.0f} minutes,"
+                " got another: try again later"
+            )
 
     async def merge(self, peer: PeerId, message: wire.Merge) -> wire.Merged:
         """Average with the others, and weigh what came of it. Raises SwarmNodeError."""

@@ -104,8 +104,13 @@ class Discovery:
     def discovered(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
         """A peer may be there, which may know others."""
         if addresses and peer != self.core.self_id:
+            self._network.trust(addresses)
             contact = wire.Contact(bytes(peer), addresses[: limits.DHT_ADDRESSES_MAX])
             self._driver.feed(events.Discovered((contact,)))
+
+    def usable(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those of addresses in a record that may be dialled: any node can store one."""
+        return self._network.usable(addresses)
 
     async def find_peers(self, key: bytes) -> events.PeersFound:
         """Return the peers closest to a key. Raises Overloaded, DeadlineExceeded."""
@@ -139,7 +144,10 @@ class Discovery:
 
     def _recall(self) -> tuple[wire.Contact, ...]:
         try:
-            return load_contacts(self._remembered)
+            remembered = load_contacts(self._remembered)
+            for contact in remembered:  # they have answered there
+                self._network.trust(contact.addresses)
+            return remembered
         except StorageError as error:  # we only start as if for the first time
             _log.warning("good peers of the last run cannot be read", why=str(error))
             return ()
@@ -190,8 +198,9 @@ class Discovery:
             self._tasks.start_soon(self._dial_and_ask, send)
 
     async def _dial_and_ask(self, send: events.Send) -> None:
+        addresses = self._network.usable(send.addresses)
         try:
-            session = await self._network.connect(send.peer, send.addresses, dial_anew=send.anew)
+            session = await self._network.connect(send.peer, addresses, dial_anew=send.anew)
             if not self._ask(session, send):
                 raise Overloaded(
                     f"{send.peer.short} has too many of our requests, or has just gone"

@@ -150,7 +150,7 @@ class SwarmRendezvous:
             return
         self.lookups += 1
         for opened in answer.records:
-            self.found(opened.author, opened.record.addresses)
+            self.found(opened.author, self._discovery.usable(opened.record.addresses))
 
 
 class ManifestKeeper:

@@ -13,16 +13,18 @@ for the DHT; and may go on after.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+import msgspec
 import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver, Tasks
-from swarmnode.daemon.transport.network import Network
+from swarmnode.daemon.transport.network import Network, remote_address
 from swarmnode.env import Env
 from swarmnode.errors import (
     DeadlineExceeded,
@@ -35,6 +37,7 @@ from swarmnode.errors import (
 from swarmnode.ids import PeerId
 from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
+from swarmnode.protocol.hosts import Identities, find_work, is_worked
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.membership import contacts, swim_events
 from swarmnode.protocol.membership.claims import Ed25519Notary
@@ -50,6 +53,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 
 HELLO_SERVICE = "swarm/1"
 SWIM_SERVICE = "swim/1"
+_WORK_WANTED = "expected a proof of work"  # in a refusal: the hello is said again, with one
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _log = get_logger("swarmnode.daemon.membership")
 
@@ -150,6 +154,10 @@ class Members:
         self._rng = env.rng
         self._network = network
         self._gate = gate
+        self._identities = Identities()
+        self._swarm_id = link.swarm_id
+        self._env = env
+        self._work = b""  # of our key, once a peer has asked for it
         self._resolve = resolve
         self._tasks = Tasks()
         self._greetings: dict[PeerId, trio.Event] = {}
@@ -187,6 +195,10 @@ class Members:
             self._contacts.feed(contacts.AddressesFound(peer, addresses, is_own_word))
             self._network.may_be_at(peer, addresses)
 
+    def told(self, peer: PeerId, addresses: tuple[str, ...], *, is_own_word: bool = False) -> None:
+        """As :meth:`found`, but strangers say so, who may name any host."""
+        self.found(peer, self._network.usable(addresses), is_own_word=is_own_word)
+
     def live(self) -> tuple[PeerId, ...]:
         """Return who is alive, as far as we know, ourselves included, in id order."""
         return tuple(sorted((*self.detector.live_members(), self._self_id)))
@@ -195,7 +207,8 @@ class Members:
         """Return a session with a member, dialled if need be. Raises SwarmNodeError."""
         if peer in self.sessions:
             return self.sessions[peer]
-        addresses = self.book.addresses_of(peer) or await self._resolve(peer)
+        addresses = self.book.addresses_of(peer)
+        addresses = addresses or self._network.usable(await self._resolve(peer))
         session = await self._network.connect(peer, addresses)
         await self._greet(session)
         return session
@@ -284,14 +297,26 @@ class Members:
         """Say hello and take in the answer. Raises SwarmNodeError."""
         done = self._greetings.setdefault(session.peer, trio.Event())
         try:
-            mine = encode_record(self._gate.hello())
-            answer = await session.request(
-                self._hello_name, mine, deadline_s=limits.PEER_REQUEST_DEADLINE_S
-            )
+            try:
+                answer = await self._say_hello(session)
+            except Refused as error:
+                if self._work or _WORK_WANTED not in str(error):
+                    raise
+                find = functools.partial(find_work, self._swarm_id, self._self_id)
+                self._work = await self._env.in_thread(find)
+                answer = await self._say_hello(session)
             self._admit(session, decode_record(answer, SwarmHello))
         finally:
             self._greetings.pop(session.peer, None)
             done.set()
+
+    async def _say_hello(self, session: Session) -> bytes:
+        return await session.request(
+            self._hello_name, self._own_hello(), deadline_s=limits.PEER_REQUEST_DEADLINE_S
+        )
+
+    def _own_hello(self) -> bytes:
+        return encode_record(msgspec.structs.replace(self._gate.hello(), work=self._work))
 
     async def _may_use(self, peer: PeerId) -> bool:
         """Whether a peer is a member; if its answer to our hello is on its way, wait for that."""
@@ -305,12 +330,14 @@ class Members:
         if peer not in self._network.sessions:  # it is being replaced, or is only a probe
             raise Refused("say hello on the session that stays")
         self._admit(self._network.sessions[peer], decode_record(payload, SwarmHello))
-        return encode_record(self._gate.hello())
+        return self._own_hello()
 
     def _admit(self, session: Session, hello: SwarmHello) -> None:
         peer = session.peer
         if self._is_leaving:
             raise Refused("this node is leaving the swarm")
+        if self._gate.is_open:
+            self._check_identity(session, hello)
         self._gate.admit(peer, hello)
         if session.is_closed or self._network.sessions.get(peer) is not session:
             raise Refused("the session was replaced meanwhile")
@@ -318,10 +345,21 @@ class Members:
             return
         self.sessions[peer] = session
         self.refusals.pop(peer, None)
-        self._contacts.feed(contacts.SessionOpened(peer))
+        dialled = remote_address(session) if session.outbound else ""
+        self._contacts.feed(contacts.SessionOpened(peer, dialled))
         self._swim.feed(swim_events.Contact(peer))
         for watcher in self.watchers:
             watcher.neighbour_up(session)
+
+    def _check_identity(self, session: Session, hello: SwarmHello) -> None:
+        """Raise Refused if its network has as many members as one may have."""
+        peer, now = session.peer, self._env.monotonic()
+        # Whom we have dialled has an address of its own, which has cost it something.
+        has_worked = session.outbound or is_worked(self._swarm_id, peer, hello.work)
+        address = remote_address(session)
+        if not self._identities.admit(address, peer, now, has_worked=has_worked):
+            why = "too many" if has_worked else _WORK_WANTED
+            raise Refused(f"your network has many members in this swarm: {why}")
 
     def _note_refusal(self, peer: PeerId, why: str) -> None:
         self.refusals.pop(peer, None)

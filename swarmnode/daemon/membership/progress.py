@@ -148,8 +148,7 @@ class ProgressWatch:
             self.target.heard(report.target)
         said = {report.peer: self._said(report) for report in reports}
         # The dead count, too, and those of whom all have forgotten that they were here.
-        view = part.state.view
-        total = max(view.counters().get("tokens", 0), view.maxima().get("tokens", 0))
+        total = max(part.totals().tokens, part.swarm_tokens())
         self.counted_tokens = total
         self._core.note(said, total, self._env.monotonic())
 

@@ -8,7 +8,9 @@ registers    name, state, loss, eval_loss, step_time_s, met, lineage, target,
 maxima       step, tokens (of the whole swarm)
 ===========  ====================================================================
 
-All of it is self-reported: it is shown, and used to choose whom to ask, and never believed.
+All of it is self-reported: it is shown, and used to choose whom to ask, and never believed. What no
+node could measure counts as not said; what enters sums is bounded by what most members say
+(``protocol/plausible.py``).
 """
 
 from __future__ import annotations
@@ -38,6 +40,15 @@ STEP_TIME_S = "step_time_s"
 _SINCE_START = ("exchanges", "seconds")  # a node counts these from zero in each of its lives
 _STATES: tuple[PeerState, ...] = get_args(PeerState)
 _ROLES: tuple[Role, ...] = get_args(Role)
+# Of numbers that a node can measure: no loss is so large before training is given up, no step so
+# short or so long. Any other is a float32, or a count of tokens.
+_POSSIBLE = {
+    "loss": (-1e6, 1e6),
+    "eval_loss": (-1e6, 1e6),
+    STEP_TIME_S: (1e-6, 86_400.0),
+}
+_NUMBER_MAX = 1e18
+_COUNTERS_MAX = {"steps": limits.TRAINED_STEPS_MAX}
 _log = get_logger("swarmnode.daemon.membership")
 
 
@@ -164,13 +175,25 @@ def peer_report(state: StateKeeper, peer: PeerId, now: float) -> PeerReport:
         role=next((each for each in _ROLES if each in leased.get(ROLE, ())), None),
         version=next(iter(leased.get(VERSION, ())), ""),
         addresses=leased.get(ADDRESS, ()),
-        counters=view.counters_of(peer),
-        numbers={name: value for name, value in registers.items() if isinstance(value, float)},
+        counters={
+            name: min(total, _COUNTERS_MAX.get(name, total))
+            for name, total in view.counters_of(peer).items()
+        },
+        numbers={
+            name: value
+            for name, value in registers.items()
+            if isinstance(value, float) and _is_possible(name, value)
+        },
         met=_text(registers.get(MET)),
         lineage=_text(registers.get(LINEAGE)),
         name=name if isinstance(name := registers.get(NAME), str) and is_name(name) else "",
         target=_text(registers.get(TARGET)),
     )
+
+
+def _is_possible(name: str, value: float) -> bool:
+    low, high = _POSSIBLE.get(name, (-_NUMBER_MAX, _NUMBER_MAX))
+    return low <= value <= high
 
 
 def _text(content: RegisterContent | None) -> str:

@@ -13,6 +13,8 @@ revocations and what else it has heard, and remembers over a restart who has use
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median_low
 from typing import Protocol
 
 import trio
@@ -37,7 +39,16 @@ from swarmnode.ids import PeerId
 from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.session import Session
 from swarmnode.protocol.crdt.events import Update
-from swarmnode.protocol.membership.swim_events import Changed
+from swarmnode.protocol.hosts import block_of
+from swarmnode.protocol.membership.swim_events import Changed, MemberState
+from swarmnode.protocol.plausible import (
+    bounded_times,
+    claimed_step,
+    mark,
+    middle_of,
+    total_steps,
+    total_tokens,
+)
 from swarmnode.protocol.shards.words import REGISTERS
 from swarmnode.protocol.swarm import SwarmLink
 from swarmnode.telemetry.logs import get_logger
@@ -59,6 +70,14 @@ class Partners(Protocol):
 
     def partners(self) -> tuple[PeerId, ...]:
         """Return who trains now, ourselves included, in id order."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What all members together have done over all time, by their bounded words."""
+
+    steps: int
+    tokens: int
 
 
 class SwarmPart:
@@ -89,6 +108,8 @@ class SwarmPart:
         self._rendezvous = rendezvous
         self.report = report
         self.self_id = composition.identity.peer_id
+        self._here_since = composition.env.monotonic()
+        self._known_since: dict[PeerId, float] = {}  # of live members
         self.members = Members(
             identity=composition.identity,
             link=link,
@@ -158,6 +179,12 @@ class SwarmPart:
             if peer == self.self_id or self.peer_report(peer).state in _WITH_MODEL
         )
 
+    def is_in_good_standing(self, peer: PeerId) -> bool:
+        """Whether a member may ask others for work: it has a model, and was here for a while."""
+        now = self._composition.env.monotonic()
+        enough_s = min(limits.STANDING_S, (now - self._here_since) / 2)
+        return peer in self.mergers() and now - self._known_since.get(peer, now) >= enough_s
+
     async def connect(self, peer: PeerId) -> Session:
         """Return a session with a member, dialled if need be. Raises SwarmNodeError."""
         return await self.members.connect(peer)
@@ -167,13 +194,65 @@ class SwarmPart:
         return peer_report(self.state, peer, self._composition.env.monotonic())
 
     def step_times_s(self) -> dict[PeerId, float]:
-        """Return how long a local step takes, as each other one says who trains now."""
-        others = (self.peer_report(peer) for peer in self.partners() if peer != self.self_id)
-        return {
+        """Return how long a local step takes, as each other one says who trains now.
+
+        One that is far from what most say counts as less far: see ``protocol/plausible.py``.
+        """
+        reports = (self.peer_report(peer) for peer in self.partners())
+        said = {
             report.peer: report.numbers[STEP_TIME_S]
-            for report in others
+            for report in reports
             if STEP_TIME_S in report.numbers
         }
+        counted = bounded_times(said)
+        return {peer: step_s for peer, step_s in counted.items() if peer != self.self_id}
+
+    def swarm_step(self) -> int:
+        """Return how far the swarm is, by what members say of it and most of them agree to."""
+        most = self._steps_max()
+        return mark(min(each, most) for each in self._marks("step"))
+
+    def counted_step(self, said: int) -> int:
+        """Return how far a claim about a snapshot counts; an absurd one, not at all.
+
+        Honest snapshots are older than what members say now: as the median it would be the first.
+        """
+        middle = middle_of(min(each, self._steps_max()) for each in self._marks("step"))
+        return claimed_step(said, middle) if middle else min(said, self._steps_max())
+
+    def network_of(self, peer: PeerId) -> str:
+        """Return which block of addresses a peer is seen in, "" if it is not seen."""
+        address = self._composition.network.remote_address_of(peer)
+        return block_of(address) if address else ""
+
+    def swarm_tokens(self) -> int:
+        """Return what the swarm has trained on, as half of those who train say at least."""
+        said, live = self.state.view.marks("tokens"), self.members.live()
+        if not any(peer in said for peer in live):
+            return middle_of(said.values())
+        return median_low(
+            said.get(peer, 0)
+            for peer in live
+            if peer in said or self.peer_report(peer).state == "training"
+        )
+
+    def totals(self) -> Totals:
+        """Return what all authors together have done, the dead included."""
+        view, most, swarm_step = self.state.view, self._steps_max(), self.swarm_step()
+        steps = {p: min(n, most) for p, n in view.counters_by_author("steps").items()}
+        tokens = view.counters_by_author("tokens")
+        return Totals(total_steps(steps, swarm_step), total_tokens(tokens, steps, swarm_step))
+
+    def _marks(self, name: str) -> list[int]:
+        """Return what live members say; before any is there, what all have said."""
+        said = self.state.view.marks(name)
+        live = [said[peer] for peer in self.members.live() if peer in said]
+        return live or list(said.values())
+
+    def _steps_max(self) -> int:
+        """Return how many steps no member can have taken since there is the swarm."""
+        age_s = max(0.0, self._composition.env.wall() - self.manifest.created_at)
+        return int(limits.STEPS_PER_S_MAX * (age_s + limits.CLOCK_ALARM_S))
 
     def addresses_changed(self) -> None:
         """Others reach us somewhere else: those who want to come should know at once."""
@@ -197,6 +276,10 @@ class SwarmPart:
 
     def _member_changed(self, changed: Changed) -> None:
         _log.info("member", peer=changed.peer.short, is_now=str(changed.state), why=changed.reason)
+        if changed.state in (MemberState.DEAD, MemberState.LEFT):
+            self._known_since.pop(changed.peer, None)
+        else:
+            self._known_since.setdefault(changed.peer, self._composition.env.monotonic())
         self._note_change()
         self.on_partners_changed()
 
@@ -207,7 +290,7 @@ class SwarmPart:
     def _state_changed(self, author: PeerId, names: frozenset[str]) -> None:
         if ADDRESS in names and author != self.self_id:
             addresses = self.peer_report(author).addresses
-            self.members.found(author, addresses, is_own_word=True)
+            self.members.told(author, addresses, is_own_word=True)
             self._composition.network.on_whereabouts(author)
         self._note_change()
         if names & {"state", ROLE}:
@@ -216,7 +299,7 @@ class SwarmPart:
     def _use_stored_addresses(self) -> None:
         """What the journal says about others has expired, and is the best there is."""
         for peer, addresses in self.state.stored_addresses().items():
-            self.members.found(peer, addresses, is_own_word=True)
+            self.members.told(peer, addresses, is_own_word=True)
 
     async def _resolve(self, peer: PeerId) -> tuple[str, ...]:
         """Ask the DHT where a member is. Raises SwarmNodeError."""

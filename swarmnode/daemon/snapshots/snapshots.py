@@ -7,7 +7,10 @@
     newcomer -> newest claim -> fetch from all its holders at once -> the worker begins with it
 
 Steps in claims are the swarm's: the furthest that any member says it is. A node's own count
-begins anew when it joins, so that it alone cannot tell which of two snapshots is further.
+begins anew when it joins, so that it alone cannot tell which of two snapshots is further. A holder
+may lie: a step above twice the median of what members say counts for nothing, what two
+holders in different networks have comes first, and a newcomer whose probe loss stays far above that
+of its neighbours begins again with another one.
 """
 
 from __future__ import annotations
@@ -31,11 +34,12 @@ from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.env import Env
 from swarmnode.errors import CorruptRecord, Overloaded, Refused, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import SnapshotSaved, WorkerFailed
+from swarmnode.ipc.control import Progress, SnapshotSaved, WorkerFailed
 from swarmnode.protocol.crdt.document import SnapshotEntry
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.dht.keys import blob_key
 from swarmnode.protocol.membership.swim_events import MemberState
+from swarmnode.protocol.plausible import FirstMinute
 from swarmnode.store.checkpoints import newest, verify_checkpoint
 from swarmnode.store.files import make_private_dir
 from swarmnode.telemetry.logs import get_logger
@@ -86,6 +90,7 @@ class Snapshots:
         self._size_max = snapshot_bytes_max(part.manifest.numel)
         self._own: list[bytes] = []  # of those in claims, what our worker wrote
         self._began_with = b""  # the root of what the worker was given
+        self._first_minute = FirstMinute()
         self._tried: set[bytes] = set()
         self._bad: dict[bytes, None] = {}  # roots that no worker could begin with, oldest first
         self._parts: set[bytes] = set()  # fetches that were begun, in an earlier life too
@@ -147,6 +152,16 @@ class Snapshots:
         await self._begin_with_any()
         return True
 
+    def complaint(self, progress: Progress) -> str:
+        """Return what is wrong with the model that the worker began with, if there is another."""
+        if not self._began_with:
+            return ""
+        partners = set(self._part.partners()) - {self._self_id}
+        said = (self._part.peer_report(peer).numbers for peer in partners)
+        others = [each["eval_loss"] for each in said if "eval_loss" in each]
+        why = self._first_minute.complaint(progress.eval_loss, others, self._env.monotonic())
+        return why if any(entry.root not in self._tried for entry in self._ranked()) else ""
+
     async def _begin_with_any(self) -> bool:
         """Try one after the other, so many in all. Raises StorageError."""
         tried = self._tried
@@ -174,7 +189,8 @@ class Snapshots:
             return False
         await self._blobs.link(entry.root, self._folder / FETCHED_NAME)
         self._began_with = entry.root
-        self._claim(entry.root, entry.step, entry.size_bytes, entry.loss)
+        self._first_minute.begin()
+        self._claim(entry.root, self._part.counted_step(entry.step), entry.size_bytes, entry.loss)
         return True
 
     def _has_fresh_model(self, now_unix_s: float) -> bool:
@@ -204,18 +220,23 @@ class Snapshots:
 
     def _others_have_trained(self) -> bool:
         """Whether a member here has, even if it trains no more, or keeps what others did."""
-        progress = self._part.state.view.maxima().get("step", 0)
-        return progress > 0 and len(self._part.members.live()) > 1
+        return self._part.swarm_step() > 0 and len(self._part.members.live()) > 1
 
     def _ranked(self, tried: Collection[bytes] = ()) -> list[SnapshotEntry]:
-        """Return what others hold, furthest first, but before it that of which a part is here.
+        """Return what others hold: of two networks first, and last what was tried in vain."""
+        entries = sorted(self._to_copy(), key=lambda entry: not self._is_confirmed(entry))
+        return sorted(entries, key=lambda entry: entry.root in tried)
 
-        What was tried in vain comes last.
-        """
+    def _to_copy(self) -> list[SnapshotEntry]:
+        """Return what others hold, that first of which a part is here, then the furthest."""
         entries = [entry for entry in self._entries() if set(entry.holders) - {self._self_id}]
-        return sorted(
-            entries, key=lambda entry: (entry.root in tried, entry.root not in self._parts)
-        )
+        return sorted(entries, key=lambda entry: entry.root not in self._parts)
+
+    def _is_confirmed(self, entry: SnapshotEntry) -> bool:
+        """Whether two networks hold it that is not old; one owner may have all of a network."""
+        networks = {self._part.network_of(p) for p in self._holders(entry.root)} - {""}
+        is_new = entry.step >= limits.SNAPSHOT_NEW_SHARE * self._part.swarm_step()
+        return is_new and len(networks) > 1
 
     def _entries(self) -> list[SnapshotEntry]:
         """Return what members hold now, the furthest first."""
@@ -224,8 +245,9 @@ class Snapshots:
             here = tuple(peer for peer in entry.holders if not self._is_gone(peer))
             is_good = entry.size_bytes <= self._size_max and entry.root not in self._bad
             if here and is_good:
-                found.append(replace(entry, holders=here))
-        return found
+                step = self._part.counted_step(entry.step)
+                found.append(replace(entry, step=step, holders=here))
+        return sorted(found, key=lambda entry: (-entry.step, -len(entry.holders), entry.root))
 
     def _is_gone(self, peer: PeerId) -> bool:
         """Whether a member has left or died: what it holds is of no use until it is back."""
@@ -325,7 +347,7 @@ class Snapshots:
             _log.debug("the DHT does not answer", why=str(error))
             return set()
         for opened in found.records:
-            self._part.members.found(opened.author, opened.record.addresses)
+            self._part.members.told(opened.author, opened.record.addresses)
         return {opened.author for opened in found.records} - {self._self_id}
 
     # --- offering -------------------------------------------------------------------------
@@ -376,7 +398,7 @@ class Snapshots:
     @property
     def _swarm_step(self) -> int:
         """The furthest step that any member says it is at, ourselves included."""
-        return max(self._part.report().step, self._part.state.view.maxima().get("step", 0))
+        return max(self._part.report().step, self._part.swarm_step())
 
     async def _offer(self, saved: SnapshotSaved) -> None:
         name = await self._blobs.add_file(Path(saved.path))
@@ -443,7 +465,7 @@ class Snapshots:
         """Copy the newest snapshot if it is our turn: it must outlive its writer."""
         while True:
             await trio.sleep(limits.SNAPSHOT_REPLICATE_LOOK_S)
-            for entry in self._ranked()[:1]:
+            for entry in self._to_copy()[:1]:
                 if entry.root not in self.claims and self._is_our_turn(entry):
                     await self._copy(entry)
 

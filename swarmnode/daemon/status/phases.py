@@ -44,6 +44,7 @@ from swarmnode.names import default_name
 from swarmnode.net.paths import path_of
 from swarmnode.net.session import Session
 from swarmnode.protocol.membership.swim_events import MemberState
+from swarmnode.protocol.plausible import bounded_losses
 from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.wire.admission import Role
 from swarmnode.wire.swarm import Manifest
@@ -175,14 +176,14 @@ class Member:
     def figures(self) -> SwarmFigures:
         """Return the swarm in numbers."""
         part = self.part
-        totals = part.state.view.counters()
+        totals = part.totals()
         return SwarmFigures(
             known=len(self._known()),
             alive=len(part.members.live()) - 1,
             connected=sum(not each.is_suspended for each in part.sessions.values()),
             fingerprint=part.state.fingerprint(),
-            steps=totals.get("steps", 0),
-            tokens=totals.get("tokens", 0),
+            steps=totals.steps,
+            tokens=totals.tokens,
             clock_skew_s=part.state.core.statistics().clock_skew_s,
             target_tokens=self.progress.target.horizon.target_tokens,
             lr_factor=self.progress.lr_factor(),
@@ -197,9 +198,10 @@ class Member:
         return [_peer_view(self.part, peer) for peer in self._known()]
 
     def losses(self) -> Sequence[float]:
-        """Return the probe losses of the others who train: their own word."""
+        """Return the probe losses of the others who train: their own word, bounded."""
         others = (self.part.peer_report(p) for p in self.part.partners() if p != self.self_id)
-        return [each.numbers["eval_loss"] for each in others if "eval_loss" in each.numbers]
+        said = [each.numbers["eval_loss"] for each in others if "eval_loss" in each.numbers]
+        return bounded_losses(said)
 
     def said_meetings(self) -> dict[PeerId, str]:
         """Return with whom each member that trains says that it exchanges."""
@@ -433,8 +435,7 @@ class Training(Work):
     @cached_property
     def _ahead_steps(self) -> int:
         """How far the swarm was before our worker's first step."""
-        known = self.part.state.view.maxima().get("step", 0)
-        return max(0, known - self.figures().step)
+        return max(0, self.part.swarm_step() - self.figures().step)
 
     def lineage(self) -> str:
         """Return the chain of slow weights as others are told."""

@@ -22,6 +22,7 @@ from swarmnode.daemon.membership.progress import ProgressWatch
 from swarmnode.daemon.membership.report import PeerReport
 from swarmnode.daemon.status.phases import Member, Training
 from swarmnode.net.paths import path_of
+from swarmnode.protocol.plausible import bounded_losses
 from swarmnode.telemetry.catalogue import FIGURE, NAME, VERSION, WORD
 from swarmnode.telemetry.logs import log_counts
 from swarmnode.telemetry.machine import MachineSnapshot, read_machine
@@ -258,7 +259,7 @@ def _training(readings: Readings, view: NodeView) -> None:
         case Training() as training:
             _worker(readings, training.trainer)
             if figures.is_up:
-                furthest = training.part.state.view.maxima().get("step", 0)
+                furthest = training.part.swarm_step()
                 readings.set("behind_steps", max(0, furthest - training.swarm_step()))
             if isinstance(training.assigner.shards, Shards):
                 finished = training.assigner.shards.statistics().finished_total
@@ -290,7 +291,7 @@ def _recipe(readings: Readings, member: Member) -> None:
 
 
 def _swarm(readings: Readings, view: NodeView, part: SwarmPart) -> None:
-    """What all members say, each of itself: shown, and never believed."""
+    """What all members say, each of itself: bounded by what the others say, and shown."""
     own_state, _ = view.state()
     self_id, own_loss = view.node.self_id, view.work.figures().eval_loss
     others = [part.peer_report(peer) for peer in part.members.live() if peer != self_id]
@@ -303,14 +304,14 @@ def _swarm(readings: Readings, view: NodeView, part: SwarmPart) -> None:
             readings.set("swarm_members", members[role, state], role, state)
     readings.one_of("swarm_versions")
     readings.each("swarm_versions", Counter(("same", *map(_compared, others))))
-    losses = [loss for loss in (*_losses(others), own_loss) if loss is not None]
+    losses = bounded_losses([loss for loss in (*_losses(others), own_loss) if loss is not None])
     if losses:
         readings.set("swarm_loss_best", min(losses))
         readings.set("swarm_loss_mean", sum(losses) / len(losses))
-    totals, furthest = part.state.view.counters(), part.state.view.maxima()
-    readings.set("swarm_steps", totals.get("steps", 0))
-    readings.set("swarm_tokens", totals.get("tokens", 0))
-    readings.set("swarm_step", furthest.get("step", 0))
+    totals = part.totals()
+    readings.set("swarm_steps", totals.steps)
+    readings.set("swarm_tokens", totals.tokens)
+    readings.set("swarm_step", part.swarm_step())
     for newest in part.state.view.snapshots(trio.current_time())[:1]:
         readings.set("swarm_snapshot_step", newest.step)
         readings.set("swarm_snapshot_holders", len(newest.holders))

@@ -9,7 +9,8 @@ A peer is dialled once for all who want it; direct addresses have a head start::
 The first on which the peer proves who it is wins; what else was under way is let go. An address
 that is heard of meanwhile takes part: a peer that has just found a relay is not reached otherwise.
 Few TCP connections are dialled at once, and not in step: the table of a home router is small. A
-relayed one is built of several, each of which counts by itself.
+relayed one is built of several, each of which counts by itself. One host is dialled seldom, however
+many peers are said to be there (``protocol/hosts.py``).
 
 A channel that a peer has opened is sorted by how it begins::
 
@@ -27,7 +28,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import trio
 
@@ -48,6 +49,7 @@ from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.tls import TLS_HEADER_BYTES
 from swarmnode.net.where import answer_where
+from swarmnode.protocol.hosts import DialBudget, Places, block_of
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.connect.reach import WHERE_MAGIC
 
@@ -72,14 +74,43 @@ class Ways:
         self._env = env
         self._dials = trio.CapacityLimiter(limits.DIALS_CONCURRENT_MAX)
         self._searches = trio.CapacityLimiter(limits.SEARCH_DIALS_CONCURRENT_MAX)
+        self._budget = DialBudget()
 
     async def open(self, address: str) -> Channel:
-        """Connect. Raises DialFailed, DeadlineExceeded, ConfigError."""
+        """Connect, when its host may be dialled again.
+
+        Raises:
+            DialFailed, DeadlineExceeded, ConfigError: no peer answers, or it is no address.
+            Overloaded: its host was dialled often, and no peer that was meant has answered there.
+        """
+        await self._wait_for_turn(address)
         return await self._open(address, self._dials)
 
-    async def open_again(self, address: str) -> Channel:
-        """Connect to a peer whose session has lost its channel: these do not wait for others."""
+    async def open_again(self, address: str, *, is_home: bool = True) -> Channel:
+        """Connect to a peer whose session has lost its channel: these do not wait for others.
+
+        ``is_home``: at the host where the channel led to; another one is only said to be its own.
+
+        Raises as :meth:`open`.
+        """
+        if not is_home:
+            await self._wait_for_turn(address)
         return await self._open(address, self._searches)
+
+    def proven(self, address: str) -> None:
+        """The peer that was meant has answered there: that dial was none too many."""
+        self._budget.give_back(address)
+
+    async def _wait_for_turn(self, address: str) -> None:
+        wait_s = self._budget.wait_s(address, self._env.monotonic())
+        if wait_s > limits.DIAL_HOST_WAIT_S:
+            raise Overloaded(
+                f"{address}: expected a node at its host, which was dialled often and in vain:"
+                f" it is dialled again in {wait_s:.0f} s"
+            )
+        self._budget.take(address, self._env.monotonic())
+        if wait_s:
+            await trio.sleep(wait_s)
 
     async def _open(self, address: str, limiter: trio.CapacityLimiter) -> Channel:
         path = "relay" if is_relayed(address) else "direct"
@@ -183,6 +214,7 @@ class Dialler:
         """Return the instance of the node that proves to be ``peer`` at this address."""
         channel = await self._ways.open(address)
         session = await self._start(channel, peer, is_probe=True)
+        self._ways.proven(address)
         await session.aclose("only looking whether you answer")
         return session.instance
 
@@ -265,6 +297,7 @@ class Dialler:
                     is_taken = True
                     with trio.CancelScope() as race.turn:
                         session = await self._start(channel, race.peer, is_probe=False)
+                        self._ways.proven(address)
                         addresses = tuple(dict.fromkeys((address, *race.addresses)))
                         await self._register(session, addresses)
                     if race.turn.cancelled_caught:
@@ -322,6 +355,10 @@ Greet = Callable[[Channel, bytes], Awaitable[WaitLeft]]
 Use = Callable[[Channel, bytes], Awaitable[None]]
 """Takes an accepted channel, and what it began with, until it is of no use any more."""
 
+_CROWDED = "too many connections at once from its network that have proven nothing yet"
+_T = TypeVar("_T")
+_Scopes = Places[trio.CancelScope]
+
 
 class Listener:
     """Takes in channels that others have opened, and sorts them.
@@ -338,7 +375,10 @@ class Listener:
         self.uses: dict[bytes, Use] = {WHERE_MAGIC: self._tell_where}
         self._greet = greet
         self._env = env
-        self._strangers = 0
+        # A node that says nothing costs a descriptor only, so that more of them fit: they are many
+        # before those who speak are held up by them.
+        self._silent = _Scopes(limits.SILENT_STRANGERS_MAX, limits.SILENT_STRANGERS_PER_BLOCK_MAX)
+        self._greeting = _Scopes(limits.STRANGERS_MAX, limits.STRANGERS_PER_BLOCK_MAX)
         self._askers = 0
         self._refusals_unsaid = 0
         self._refusal_said_at = -math.inf
@@ -346,14 +386,7 @@ class Listener:
     @property
     def strangers(self) -> int:
         """How many peers are being talked to that have proven nothing yet."""
-        return self._strangers
-
-    def admit(self) -> bool:
-        """Bound what strangers cost that have proven nothing yet."""
-        if self._strangers >= limits.STRANGERS_MAX:
-            self.note_refusal("TooManyStrangers", "", "too many handshakes at once")
-            return False
-        return True
+        return len(self._silent) + len(self._greeting)
 
     async def accept(self, channel: Channel) -> None:
         """Take in a channel that a peer has opened; return when it is of no use any more.
@@ -362,18 +395,18 @@ class Listener:
         """
         if isinstance(channel, TcpChannel) and self.claim(channel):
             return
-        self._strangers += 1
+        block = _block_of(channel)
         try:
-            try:
-                wait_left = await self._sort(channel, await _receive_first(channel))
-            finally:
-                self._strangers -= 1
+            first_bytes = await _in_place(self._silent, block, partial(_receive_first, channel))
+            sort = partial(self._sort, channel, first_bytes)
+            wait_left = await _in_place(self._greeting, block, sort)
             await wait_left()
         except ChannelBroken as error:  # it went away: often we were there first
             self.refused["ChannelBroken"] += 1
             _log.debug("gone before it was known", channel=channel.description, why=str(error))
         except SwarmNodeError as error:
-            self.note_refusal(type(error).__name__, channel.description, str(error))
+            kind = "TooManyStrangers" if str(error) == _CROWDED else type(error).__name__
+            self.note_refusal(kind, channel.description, str(error))
 
     def note_refusal(self, kind: str, channel: str, why: str) -> None:
         """Count it, and say so now and then."""
@@ -402,6 +435,27 @@ class Listener:
                 await answer_where(channel, first_bytes, channel.remote)
             finally:
                 self._askers -= 1
+
+
+async def _in_place(places: _Scopes, block: str, run: Callable[[], Awaitable[_T]]) -> _T:
+    """Return what ``run`` does while it has a place. Raises Overloaded: it has none (any more)."""
+    with trio.CancelScope() as scope:
+        has_place, loser = places.take(block, scope)
+        if loser:
+            loser.cancel()
+        if has_place:
+            try:
+                return await run()
+            finally:
+                places.give_back(block, scope)
+    raise Overloaded(_CROWDED)
+
+
+def _block_of(channel: Channel) -> str:
+    """Return what a stranger cannot choose freely: its block of addresses, or the way it came."""
+    if isinstance(channel, TcpChannel) and channel.remote:
+        return block_of(channel.remote[0])
+    return channel.description
 
 
 async def _receive_first(channel: Channel) -> bytes:

@@ -14,7 +14,6 @@ A node that listens on the loopback interface only has no NAT before it: none of
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import trio
 
@@ -163,10 +162,7 @@ class Nat:
             self._ways = (("punched-tcp", punching), ("rtc", rtc))
             for part in (punching, rtc, self.upgrader, self.relay):
                 await nursery.start(part.run)
-            admit = self._network.listener.admit
-            await nursery.start(
-                partial(self.relays.run, self._network.listener.accept, admit=admit)
-            )
+            await nursery.start(self.relays.run, self._network.listener.accept)
             nursery.start_soon(self.holder.run)
             self.reach.set_ports((port,))
             nursery.start_soon(self.reach.run)

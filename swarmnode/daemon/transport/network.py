@@ -16,6 +16,7 @@ has asked for lately are closed again.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -24,6 +25,7 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.driver import Tasks
 from swarmnode.daemon.transport.channels import Dialler, Listener, WaitLeft, Ways
+from swarmnode.daemon.transport.reach import own_networks
 from swarmnode.daemon.transport.resumer import Resumer
 from swarmnode.env import Env
 from swarmnode.errors import (
@@ -39,6 +41,8 @@ from swarmnode.net.paths import path_of
 from swarmnode.net.peering import run_session
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
+from swarmnode.protocol.dht.keys import Network as IpNetwork
+from swarmnode.protocol.hosts import SharedNetworks
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.opening import MAGIC
 from swarmnode.protocol.session.records import Role
@@ -124,6 +128,9 @@ class Network:
             on_moved=self._moved,
             env=env,
         )
+        self._shared = SharedNetworks(self._own_networks, self._met_at)
+        self._networks: tuple[IpNetwork, ...] = ()
+        self._networks_looked_at = -math.inf
         services.add_request(ALIVE_SERVICE, self._answer_alive)
 
     async def run(
@@ -135,8 +142,9 @@ class Network:
         """
         async with self._tasks.open() as nursery:
             if listen:
-                serve = functools.partial(self._transport.serve, admit=self.listener.admit)
-                self.address = await nursery.start(serve, listen, self.listener.accept)
+                self.address = await nursery.start(
+                    self._transport.serve, listen, self.listener.accept
+                )
                 for address in self.also_listen:
                     await self._listen_also(nursery, address)
             task_status.started(self.address)
@@ -213,6 +221,28 @@ class Network:
         if peer in self.sessions:
             self._resumer.may_be_at(self.sessions[peer], addresses)
 
+    def usable(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        """Return those that others tell and that may be dialled; see ``protocol/hosts.py``."""
+        return self._shared.usable(addresses)
+
+    def trust(self, addresses: tuple[str, ...]) -> None:
+        """Count addresses as usable that the owner gave, or that were heard on the LAN."""
+        self._shared.trust(addresses)
+
+    def _own_networks(self) -> tuple[IpNetwork, ...]:
+        now = self._env.monotonic()
+        if now >= self._networks_looked_at + limits.OWN_NETWORKS_KEEP_S:
+            self._networks_looked_at = now
+            try:
+                self._networks = own_networks()
+            except OSError as error:  # then no private network is known to be shared
+                _log.warning("own networks are not known", why=str(error))
+        return self._networks
+
+    def _met_at(self) -> tuple[str, ...]:
+        """Where we listen, and where peers are that we have a session with."""
+        return (self.address, *map(remote_address, self.sessions.values()))
+
     def remote_address_of(self, peer: PeerId) -> str:
         """Return where a peer's bytes come from, "" without a session or where its way has none."""
         return remote_address(self.sessions[peer]) if peer in self.sessions else ""
@@ -249,9 +279,8 @@ class Network:
     # --- accepting ----------------------------------------------------------------------
 
     async def _listen_also(self, nursery: trio.Nursery, address: str) -> None:
-        serve = functools.partial(self._transport.serve, admit=self.listener.admit)
         try:
-            bound = await nursery.start(serve, address, self.listener.accept)
+            bound = await nursery.start(self._transport.serve, address, self.listener.accept)
             _log.info("listening also", address=bound)
         except ConfigError as error:
             _log.warning("not listening there", address=address, why=str(error))

@@ -26,6 +26,7 @@ import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import trio
 
@@ -51,6 +52,13 @@ from swarmnode.telemetry.logs import get_logger
 _log = get_logger("swarmnode.daemon.transport")
 
 
+class OpenChannel(Protocol):
+    """Dials an address."""
+
+    async def __call__(self, address: str, *, is_home: bool) -> Channel:
+        """Connect; ``is_home``: where the lost channel led to. Raises SwarmNodeError."""
+
+
 class Search:
     """See the module.
 
@@ -69,7 +77,7 @@ class Search:
         has_broken: bool,
         addresses: Callable[[], tuple[str, ...]],
         dialled: str,
-        open_channel: Callable[[str], Awaitable[Channel]],
+        open_channel: OpenChannel,
         take: Callable[[Session, Channel, str], Awaitable[None]],
         rng: Rng,
     ) -> None:
@@ -127,7 +135,7 @@ class Search:
             with trio.CancelScope() as dialling:
                 this.dialling.append(dialling)
                 await trio.sleep(wait_s)
-                channel = await self._open_channel(address)
+                channel = await self._open_channel(address, is_home=is_home)
                 this.dialling.remove(dialling)
             if not dialling.cancelled_caught:
                 await self._ask(channel, address, this)
@@ -218,7 +226,7 @@ class Resumer:
         self,
         *,
         start_soon: Callable[..., None],
-        open_channel: Callable[[str], Awaitable[Channel]],
+        open_channel: OpenChannel,
         addresses_of: Callable[[PeerId], tuple[str, ...]],
         on_moved: Callable[[Session], None],
         env: Env,

@@ -90,6 +90,10 @@ async def _mend_nothing(_failed: WorkerFailed) -> bool:
     return False
 
 
+def _judge_nothing(_progress: Progress) -> str:
+    return ""
+
+
 class Trainer:
     """Runs the worker of one swarm.
 
@@ -105,6 +109,7 @@ class Trainer:
         fitting: remembers over all workers how batches are cut to fit into memory.
         mend: makes good what ended the worker, if it can: no death that the budget is for. It is
             given what the worker said last, or SAID_NOTHING.
+        judge: returns what is wrong with the model that it began with, by what it says; else "".
 
     Attributes:
         lessor: lends the slots of the worker that runs.
@@ -127,6 +132,7 @@ class Trainer:
         share: float = 1.0,
         fitting: Fitting | None = None,
         mend: Callable[[WorkerFailed], Awaitable[bool]] = _mend_nothing,
+        judge: Callable[[Progress], str] = _judge_nothing,
     ) -> None:
         self.configure = configure
         self.state: PeerState = "starting"
@@ -150,6 +156,7 @@ class Trainer:
         self._share = share
         self._fitting = fitting or Fitting()
         self._mend = mend
+        self._judge = judge
         self._start_worker = start_worker
         self._env = env
         self._on_applied = on_applied
@@ -278,6 +285,9 @@ class Trainer:
                 self._on_applied(message)
             case Progress():
                 self._take_progress(message)
+                if why := self._judge(message):
+                    self._failure = WorkerFailed(kind="snapshot", message=why)
+                    raise WorkerCrashed(why)
             case BatchFit():
                 self._fitting.take(message)
             case ShardDone(epoch=epoch, index=index):

@@ -38,7 +38,6 @@ from swarmnode.errors import (
 from swarmnode.ids import PeerId
 from swarmnode.net.accept import run_accepted
 from swarmnode.net.channel import (
-    Admission,
     Channel,
     ChannelHandler,
     aclose_forcefully,
@@ -102,7 +101,6 @@ class Relays:
         self._held: dict[PeerId, _Held] = {}
         self._nursery: trio.Nursery | None = None
         self._handle: ChannelHandler | None = None
-        self._admit: Admission | None = None
         self._n_incoming = 0
         services.add_answer(INCOMING_SERVICE, self._on_incoming)
 
@@ -110,12 +108,11 @@ class Relays:
         self,
         handle_channel: ChannelHandler,
         *,
-        admit: Admission | None = None,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Hand on what comes through relays, as ``Transport.serve`` does, until cancelled."""
         async with trio.open_nursery() as nursery:
-            self._nursery, self._handle, self._admit = nursery, handle_channel, admit
+            self._nursery, self._handle = nursery, handle_channel
             try:
                 task_status.started()
                 await trio.sleep_forever()
@@ -211,7 +208,7 @@ class Relays:
         finally:
             self._n_incoming -= 1
         assert self._handle is not None
-        await run_accepted(channel, self._handle, self._admit)
+        await run_accepted(channel, self._handle)
 
     # --- legs -----------------------------------------------------------------------------
 

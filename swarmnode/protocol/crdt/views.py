@@ -45,6 +45,18 @@ class View:
         chain = self.ledger.chains.get(peer)
         return {} if chain is None else self.ledger.document.counters.of(chain.actor)
 
+    def counters_by_author(self, name: str) -> dict[PeerId, int]:
+        """Return what each author that is held says of one counter."""
+        counters = self.ledger.document.counters
+        said = {p: counters.of(c.actor).get(name, 0) for p, c in self.ledger.chains.items()}
+        return {peer: total for peer, total in said.items() if total}
+
+    def marks(self, name: str) -> dict[PeerId, int]:
+        """Return how far each author says that the swarm is; who says nothing is left out."""
+        maxima = self.ledger.document.maxima
+        said = {p: maxima.of(c.actor).get(name, 0) for p, c in self.ledger.chains.items()}
+        return {peer: mark for peer, mark in said.items() if mark}
+
     def registers(self) -> dict[PeerId, dict[str, RegisterContent]]:
         """Return what each author last said of itself."""
         return self.ledger.document.registers.value()

@@ -11,15 +11,21 @@ open, and when to try again::
 A peer of the link is dialled now and then even if it has left. It is where newcomers arrive,
 and it may come back knowing no peer: without that, two halves of a swarm that each know only
 themselves would never meet.
+
+Addresses are words of others, and a liar's name a third party. One host is dialled seldom, over all
+peers (``protocol/hosts.py``), and a peer that says again and again that it has moved is dialled at
+once only now and then: its failures count on.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from swarmnode import limits
 from swarmnode.env import Rng
 from swarmnode.ids import PeerId
+from swarmnode.protocol.hosts import DialBudget
 from swarmnode.protocol.swarm import Hint
 
 # Members whose addresses we keep; the failure detector knows as many.
@@ -58,9 +64,10 @@ class MemberGone:
 
 @dataclass(frozen=True)
 class SessionOpened:
-    """A session with this peer is open, and it is of our swarm."""
+    """A session with this peer is open, and it is of our swarm; dialled there, if it was."""
 
     peer: PeerId
+    dialled: str = ""
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,7 @@ class Entry:
     dialling: bool = False
     failures: int = 0
     dial_at: float = 0.0
+    hastened_at: float = -math.inf  # when it was last dialled for another address
 
     def all_addresses(self) -> tuple[str, ...]:
         """What it says itself first, then what was heard, then what the link says."""
@@ -141,6 +149,7 @@ class ContactBook:
 
     def __post_init__(self) -> None:
         self._effects: list[Dial] = []
+        self._budget = DialBudget()
         self._dials = 0
         self._dial_failures = 0
         self._is_changed = True  # since the deadline was computed
@@ -161,7 +170,8 @@ class ContactBook:
                 self._lives(peer, now)
             case MemberGone(peer):
                 self._gone(peer, now)
-            case SessionOpened(peer):
+            case SessionOpened(peer, dialled):
+                self._budget.give_back(dialled)
                 self._opened(peer, now)
             case SessionClosed(peer):
                 self._closed(peer, now)
@@ -190,10 +200,13 @@ class ContactBook:
             if free <= 0 or connected >= limits.PEERS_CONNECTED_MAX:
                 entry.dial_at = now + limits.REDIAL_BACKOFF_S_MIN
                 continue
+            addresses = self._due_addresses(entry, now)
+            if not addresses:
+                continue
             free -= 1
             entry.dialling = True
             self._dials += 1
-            self._effects.append(Dial(entry.peer, entry.all_addresses()))
+            self._effects.append(Dial(entry.peer, addresses))
 
     def statistics(self) -> ContactStatistics:
         entries = self.entries.values()
@@ -214,6 +227,19 @@ class ContactBook:
 
     # --- inside -------------------------------------------------------------------------
 
+    def _due_addresses(self, entry: Entry, now: float) -> tuple[str, ...]:
+        """Return those whose hosts may be dialled now; none: it is put off until one may be."""
+        every = entry.all_addresses()
+        # Of several at one host another one is first each time: the others would never be tried.
+        first = entry.failures % len(every)
+        due = {
+            each for each in (*every[first:], *every[:first]) if self._budget.try_take(each, now)
+        }
+        if not due:
+            wait_s = min(self._budget.wait_s(address, now) for address in every)
+            entry.dial_at = now + max(wait_s, limits.REDIAL_BACKOFF_S_MIN)
+        return tuple(address for address in every if address in due)
+
     def _take_hint(self, hint: Hint, now: float) -> None:
         entry = self._entry(hint.peer, now)
         if entry is not None:
@@ -231,8 +257,10 @@ class ContactBook:
         if entry.all_addresses() == before:
             return
         entry.heard_at = now
-        if not (entry.is_gone or entry.dialling):
-            entry.failures, entry.dial_at = 0, now  # it has moved, or is new
+        is_hasty = now < entry.hastened_at + limits.REDIAL_MOVED_S
+        if not (entry.is_gone or entry.dialling or is_hasty):
+            entry.dial_at = now  # it has moved, or is new
+            entry.hastened_at = now if entry.failures else entry.hastened_at
 
     def _lives(self, peer: PeerId, now: float) -> None:
         entry = self._entry(peer, now)

@@ -17,7 +17,9 @@ Deviations from the papers. *Dead* from others is a certain suspicion, not a fac
 gives a member its own shortest time to refute, so one node in trouble kills no other for
 others. Time in which this process stood still counts against no member (``LivedClock``). A ping
 has its sender's own claim. Doubts carry their accusers as a set: news about one member is one
-claim. Dead members are called now and then, which heals partitions.
+claim. Dead members are called now and then, which heals partitions. A node can tell of thousands
+that do not exist: who never answered us is not passed on, and lives here only while fewer such
+than others do; what finds no place is pinged (``Hearsay``).
 
 Sources: Das et al., "SWIM: scalable weakly-consistent infection-style process group membership
 protocol", 2002; Dadgar et al., "Lifeguard: local health awareness for more accurate failure
@@ -40,7 +42,15 @@ from swarmnode.protocol.membership.health import (
     SuspicionTimes,
 )
 from swarmnode.protocol.membership.swim_events import Changed, MemberState, Send
-from swarmnode.protocol.membership.table import Member, MemberTable, Rumours, Suspicion
+from swarmnode.protocol.membership.table import (
+    Hearsay,
+    Member,
+    MemberTable,
+    Rumours,
+    Suspicion,
+    claim_of,
+    without_hearsay,
+)
 from swarmnode.wire import swim as wire
 
 
@@ -54,6 +64,7 @@ class SwimCore:
         self._self_id = PeerId.from_public_key(notary.public_key)
         self._table = MemberTable(rng)
         self._rumours = Rumours()
+        self._hearsay = Hearsay()
         self._health = LocalHealth()
         self._clock = LivedClock()
         self._own = self._sign(epoch, 0, None)
@@ -115,6 +126,8 @@ class SwimCore:
         if self._probe_at <= lived:
             self._judge(lived)
             self._begin_probe(lived)
+            for peer in self._hearsay.next_to_ping(limits.SWIM_HEARSAY_AT_ONCE):
+                self._ping(peer, self._next_seq())
             if self._is_flooded(lived):
                 self._sync_at = min(self._sync_at, lived + limits.SWIM_PERIOD_S)
         if self._sync_at <= lived:
@@ -131,23 +144,8 @@ class SwimCore:
     def statistics(self) -> events.SwimStatistics:
         """Return a frozen record of counters. Cost: O(members)."""
         states = [member.state for member in self._table]
-        tally = self._tally
-        return events.SwimStatistics(
-            alive=states.count(MemberState.ALIVE),
-            suspect=states.count(MemberState.SUSPECT),
-            dead=states.count(MemberState.DEAD),
-            left=states.count(MemberState.LEFT),
-            incarnation=self._own.incarnation,
-            health_score=self._health.score,
-            rumours=len(self._rumours),
-            probes_total=tally.probes,
-            probes_failed_total=tally.probes_failed,
-            suspected_total=tally.suspected,
-            died_total=tally.died,
-            refuted_total=tally.refuted,
-            stalls_total=self._clock.stalls,
-            table_full_total=tally.table_full,
-        )
+        own = self._own.incarnation, self._health.score
+        return self._tally.statistics(states, *own, len(self._rumours), self._clock.stalls)
 
     # --- what a shell reads --------------------------------------------------------------
 
@@ -166,10 +164,8 @@ class SwimCore:
 
     def version_of(self, peer: PeerId) -> tuple[int, int] | None:
         """Return (epoch, incarnation) of a member or of ourselves, or None."""
-        if peer == self._self_id:
-            return self._own.epoch, self._own.incarnation
-        member = self._table.get(peer)
-        return None if member is None else (member.claim.epoch, member.claim.incarnation)
+        known = self._own if peer == self._self_id else self._table.claim_of(peer)
+        return None if known is None else (known.epoch, known.incarnation)
 
     # --- time ----------------------------------------------------------------------------
 
@@ -295,9 +291,7 @@ class SwimCore:
             self._learn(peer, message.claims, now)
         elif not isinstance(message, wire.Nack):
             self._learn(peer, message.news, now)
-        member = self._table.get(peer)
-        if member is not None:
-            member.has_answered = True
+        self._met(peer, now)
         match message:
             case wire.Ping(seq=seq):
                 self._effects.append(Send(peer, wire.Ack(seq, self._news(peer))))
@@ -313,6 +307,24 @@ class SwimCore:
             case wire.Sync(digest=digest) if digest is not None:
                 if digest != self._table.digest_with(self._own):
                     self._send_page(peer, wants_reply=True)
+
+    def _met(self, peer: PeerId, now: float) -> None:
+        """A peer has said something: if it is a member it is there, and others may hear of it."""
+        member, claim = self._table.get(peer), self._hearsay.take(peer)
+        if member is None and claim is not None:
+            self._enter(peer, claim, now, is_met=True)
+        elif member is not None and not member.has_answered:
+            self._table.meet(member)
+            if now < member.since + limits.SWIM_MENDING_S:  # else others have met it as well
+                self._rumours.push(peer)
+
+    def _enter(self, peer: PeerId, claim: wire.Claim, now: float, *, is_met: bool) -> Member | None:
+        member = self._table.add(peer, without_hearsay(claim), now, is_met=is_met)
+        if member is None:
+            self._tally.table_full += 1
+        else:
+            self._tell(member, None)
+        return member
 
     def _learn(self, sender: PeerId, claims: tuple[wire.Claim, ...], now: float) -> None:
         """Check everything, then merge everything."""
@@ -354,32 +366,40 @@ class SwimCore:
     def _merge(self, sender: PeerId, subject: PeerId, claim: wire.Claim, now: float) -> None:
         member = self._table.get(subject)
         if member is None:
-            if claim.left is not None or claim.doubt == "dead":
-                return  # no member needs to learn of the gone
-            member = self._table.add(subject, _without_hearsay(claim), now)
-            if member is None:
-                self._tally.table_full += 1
+            if claim.left is not None or claim.doubt != "none":
+                return  # no member needs to learn of the gone, and who is there says so itself
+            is_met = subject == sender
+            if not is_met and not self._table.has_room_for_unmet:
+                self._hearsay.note(subject, without_hearsay(claim), sender)
                 return
-            self._tell(member, None)
-        elif rank_of(claim) > member.rank:
+            self._hearsay.take(subject)
+            member = self._enter(subject, claim, now, is_met=is_met)
+            if member is None:
+                return
+        elif rank_of(claim) > member.rank and self._may_renew(member, sender):
             self._renew(member, claim, now)
-        elif rank_of(claim) < member.rank:
+        elif rank_of(claim) != member.rank:
             return
         if claim.doubt == "none" or not member.is_live:
             return
         accusers = tuple(PeerId(raw) for raw in claim.by if raw != subject)
         self._suspect(member, accusers or (sender,), now, is_certain=claim.doubt == "dead")
 
+    def _may_renew(self, member: Member, sender: PeerId) -> bool:
+        """One that is gone, and that only others ever met, would else be brought back at will."""
+        is_known = member.is_live or member.has_answered or member.peer == sender
+        return is_known or self._table.has_room_for_unmet
+
     def _renew(self, member: Member, claim: wire.Claim, now: float) -> None:
         was, epoch = member.state, member.claim.epoch
         state = MemberState.ALIVE if claim.left is None else MemberState.LEFT
-        self._table.renew(member, _without_hearsay(claim), state, now)
+        self._table.renew(member, without_hearsay(claim), state, now)
         if was is MemberState.DEAD and state is MemberState.ALIVE:
             self._mending_until = now + limits.SWIM_MENDING_S
         if state is not was or claim.epoch > epoch:
             self._tell(member, was)
         else:
-            self._rumours.push(member.peer)
+            self._spread(member)
 
     # --- judging -------------------------------------------------------------------------
 
@@ -387,15 +407,14 @@ class SwimCore:
         self, member: Member, accusers: tuple[PeerId, ...], now: float, *, is_certain: bool = False
     ) -> None:
         """Begin a suspicion, or add to it what is new."""
-        is_new = member.suspicion is None
-        if is_new:
+        if is_new := member.suspicion is None:
             self._tally.suspected += 1
             self._table.set_state(member, MemberState.SUSPECT, now)
             times = SuspicionTimes.for_swarm(self._table.n_live + 1)
             member.suspicion = Suspicion(now, times)
             self._tell(member, MemberState.ALIVE)
         if self._table.accuse(member, accusers, now, is_certain=is_certain):
-            self._rumours.push(member.peer)
+            self._spread(member)
         if is_new and self._is_to_warn(member):
             self._ping(member.peer, self._next_seq())
 
@@ -407,8 +426,7 @@ class SwimCore:
         """
         if not member.has_answered:
             return False
-        n_known = sum(each.has_answered and each.is_live for each in self._table)
-        return self._rng.randrange(n_known) < limits.SWIM_WARNINGS
+        return self._rng.randrange(self._table.n_met) < limits.SWIM_WARNINGS
 
     def _end_suspicions(self, now: float) -> None:
         for member in self._table.overdue(now):
@@ -432,7 +450,12 @@ class SwimCore:
         """Report a change to the shell and spread it."""
         claim = member.claim
         self._effects.append(Changed(member.peer, was, member.state, claim.epoch, claim.left or ""))
-        self._rumours.push(member.peer)
+        self._spread(member)
+
+    def _spread(self, member: Member) -> None:
+        """Pass on what is new about a member: that it is there only if we know so ourselves."""
+        if member.is_to_tell:
+            self._rumours.push(member.peer)
 
     def _news(self, peer: PeerId, besides: tuple[PeerId, ...] = ()) -> tuple[wire.Claim, ...]:
         """Return claims for a message to ``peer``: first whatever it must refute, then rumours."""
@@ -447,16 +470,16 @@ class SwimCore:
         member = self._table.get(peer)
         if member is None or member.state in (MemberState.ALIVE, MemberState.LEFT):
             return ()
-        return (_claim_of_member(member),)
+        return (claim_of(member),)
 
     def _claim_of(self, subject: PeerId) -> wire.Claim | None:
         if subject == self._self_id:
             return self._own
         member = self._table.get(subject)
-        if member is None:
-            self._rumours.drop(subject)  # it made room for another
-            return None
-        return _claim_of_member(member)
+        if member is not None and member.is_to_tell:
+            return claim_of(member)
+        self._rumours.drop(subject)  # it made room for another, or a doubt was refuted
+        return None
 
     def _compare(self, peer: PeerId) -> None:
         """Ask for a page only if we do not hold the same: in calm none is sent."""
@@ -469,28 +492,9 @@ class SwimCore:
         room = limits.SWIM_SYNC_CLAIMS_MAX - 1 - len(doubt)
         # The receiver's own claim is in it as well: that is how it learns of a copy of its key.
         members = self._table.page(room)
-        claims = (self._own, *doubt, *(_claim_of_member(member) for member in members))
+        claims = (self._own, *doubt, *(claim_of(member) for member in members))
         self._effects.append(Send(peer, wire.Sync(wants_reply, claims)))
 
     def _sign(self, epoch: int, incarnation: int, left: str | None) -> wire.Claim:
         signature = self._notary.sign(epoch, incarnation, left)
         return wire.Claim(self._notary.public_key, epoch, incarnation, signature, left)
-
-
-def _without_hearsay(claim: wire.Claim) -> wire.Claim:
-    if claim.doubt == "none" and not claim.by:
-        return claim
-    return wire.Claim(claim.key, claim.epoch, claim.incarnation, claim.signature, claim.left)
-
-
-def _claim_of_member(member: Member) -> wire.Claim:
-    """Return the member's claim together with what we hold against it."""
-    claim = member.claim
-    if member.state is MemberState.SUSPECT and member.suspicion is not None:
-        by = tuple(bytes(peer) for peer in member.suspicion.accusers)
-        return wire.Claim(
-            claim.key, claim.epoch, claim.incarnation, claim.signature, None, "suspect", by
-        )
-    if member.state is MemberState.DEAD:
-        return wire.Claim(claim.key, claim.epoch, claim.incarnation, claim.signature, None, "dead")
-    return claim

@@ -120,3 +120,29 @@ class Tally:
     died: int = 0
     refuted: int = 0
     table_full: int = 0
+
+    def statistics(
+        self,
+        states: list[MemberState],
+        incarnation: int,
+        health_score: int,
+        rumours: int,
+        stalls: int,
+    ) -> SwimStatistics:
+        """Return them with the states of all members, and what else a core counts."""
+        return SwimStatistics(
+            alive=states.count(MemberState.ALIVE),
+            suspect=states.count(MemberState.SUSPECT),
+            dead=states.count(MemberState.DEAD),
+            left=states.count(MemberState.LEFT),
+            incarnation=incarnation,
+            health_score=health_score,
+            rumours=rumours,
+            probes_total=self.probes,
+            probes_failed_total=self.probes_failed,
+            suspected_total=self.suspected,
+            died_total=self.died,
+            refuted_total=self.refuted,
+            stalls_total=stalls,
+            table_full_total=self.table_full,
+        )

@@ -63,6 +63,11 @@ class Member:
     def is_live(self) -> bool:
         return self.state is _ALIVE or self.state is _SUSPECT
 
+    @property
+    def is_to_tell(self) -> bool:
+        """Whether others may hear of it from us: that it is there, only if it has answered us."""
+        return self.has_answered or self.state is not _ALIVE
+
     def is_news(self, claim: Claim) -> bool:
         """Whether there is anything to learn from a claim of it; of most there is not."""
         if claim is self.claim:
@@ -85,6 +90,7 @@ class MemberTable:
         self._live_sum = 0
         self._by_key: dict[bytes, Member] = {}
         self._overdue_from = math.inf  # no suspicion ends before this
+        self._unmet: dict[PeerId, None] = {}  # live ones that never answered us
 
     def __len__(self) -> int:
         return len(self._members)
@@ -99,8 +105,31 @@ class MemberTable:
     def n_live(self) -> int:
         return len(self._ring)
 
+    @property
+    def has_room_for_unmet(self) -> bool:
+        """Whether one more may live on the word of others: never more of them than of those met.
+
+        So members that were made up never more than double the live ones.
+        """
+        return len(self._unmet) < self.n_met
+
+    @property
+    def n_met(self) -> int:
+        """How many live ones have answered us."""
+        return len(self._ring) - len(self._unmet)
+
+    def meet(self, member: Member) -> None:
+        """It has answered us: it is there."""
+        member.has_answered = True
+        self._unmet.pop(member.peer, None)
+
     def get(self, peer: PeerId) -> Member | None:
         return self._members.get(peer)
+
+    def claim_of(self, peer: PeerId) -> Claim | None:
+        """Return the newest signed word of a member."""
+        member = self._members.get(peer)
+        return None if member is None else member.claim
 
     def by_key(self, public_key: bytes) -> Member | None:
         """Return the member with this key: an id costs a hash, and claims come by the hundred."""
@@ -140,12 +169,14 @@ class MemberTable:
                 self._overdue_from = min(self._overdue_from, member.suspicion.deadline)
         return found
 
-    def add(self, peer: PeerId, claim: Claim, now: float) -> Member | None:
-        """Add a live member, or return None if there is no room for it."""
+    def add(self, peer: PeerId, claim: Claim, now: float, *, is_met: bool = False) -> Member | None:
+        """Add a live member, or return None if there is no room; ``is_met``: it has answered us."""
         assert peer not in self._members
         if len(self._members) >= limits.SWIM_MEMBERS_MAX and not self._make_room():
             return None
-        member = self._members[peer] = Member(peer, claim, MemberState.ALIVE, now)
+        member = self._members[peer] = Member(
+            peer, claim, MemberState.ALIVE, now, has_answered=is_met
+        )
         self._by_key[claim.key] = member
         self._enter_ring(member)
         return member
@@ -168,7 +199,7 @@ class MemberTable:
             self.suspects[member.peer] = member
         else:
             self.suspects.pop(member.peer, None)
-        if state is MemberState.DEAD:
+        if state is MemberState.DEAD and member.has_answered:  # others call whom they have met
             self._dead[member.peer] = None
         else:
             self._dead.pop(member.peer, None)
@@ -183,7 +214,7 @@ class MemberTable:
         if len(self._ring) == len(self._members):
             return
         for member in [m for m in self if not m.is_live and m.since < before]:
-            self._forget(member)
+            self.forget(member)
 
     def next_to_probe(self) -> Member | None:
         """Return the next member of this round; each round has a new order."""
@@ -212,10 +243,14 @@ class MemberTable:
         return list(self._dead)[chosen] if chosen < len(self._dead) else None
 
     def page(self, n_max: int) -> list[Member]:
-        """Return the next ``n_max`` members in the order of ids, round and round."""
-        if len(self._members) <= n_max:
-            return list(self._members.values())
-        peers = sorted(self._members)
+        """Return the next ``n_max`` members in the order of ids, round and round.
+
+        None that never answered us: we do not know that it is there.
+        """
+        met = [peer for peer, member in self._members.items() if member.has_answered]
+        if len(met) <= n_max:
+            return [self._members[peer] for peer in met]
+        peers = sorted(met)
         after = [peer for peer in peers if peer > self._page_from]
         chosen = (after + peers)[:n_max]
         self._page_from = chosen[-1]
@@ -226,17 +261,21 @@ class MemberTable:
         place = self._rng.randrange(len(self._ring) + 1)
         self._ring.insert(place, member.peer)
         self._live_sum += _summand(member.claim)
+        if not member.has_answered:
+            self._unmet[member.peer] = None
         if place < self._next:
             self._next += 1
 
     def _leave_ring(self, member: Member) -> None:
         self._live_sum -= _summand(member.claim)
+        self._unmet.pop(member.peer, None)
         place = self._ring.index(member.peer)
         del self._ring[place]
         if place < self._next:
             self._next -= 1
 
-    def _forget(self, member: Member) -> None:
+    def forget(self, member: Member) -> None:
+        """Remember nothing of it."""
         if member.is_live:
             self._leave_ring(member)
         self.suspects.pop(member.peer, None)
@@ -251,7 +290,7 @@ class MemberTable:
         for pool in (gone, silent):
             if pool:
                 oldest = min(pool, key=lambda member: member.since)
-                self._forget(oldest)
+                self.forget(oldest)
                 return True
         return False
 
@@ -260,6 +299,83 @@ def _summand(claim: Claim) -> int:
     """Return what a live member adds to the digest: a sum does not depend on an order."""
     version = b"%d %d" % (claim.epoch, claim.incarnation)
     return int.from_bytes(hashlib.sha256(claim.key + version).digest()[:16], "big")
+
+
+class Hearsay:
+    """Members of whom others tell, and that have no place among the live ones yet.
+
+    Each is pinged a few times: if it is there it answers, and is a member for having been met. Its
+    teller is whose session the word came over; the one that told of most gives up its oldest.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[PeerId, _Told] = {}  # those next to be pinged first
+        self._by_teller: dict[PeerId, dict[PeerId, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._told)
+
+    def note(self, subject: PeerId, claim: Claim, teller: PeerId) -> None:
+        """Remember a claim that is checked; the newest one of a member."""
+        known = self._told.get(subject)
+        if known is not None:
+            known.claim = max(known.claim, claim, key=rank_of)
+            return
+        while len(self._told) >= limits.SWIM_HEARSAY_MAX:
+            most = max(self._by_teller.values(), key=len)
+            self.take(next(iter(most)))
+        self._told[subject] = _Told(claim, teller)
+        self._by_teller.setdefault(teller, {})[subject] = None
+
+    def take(self, subject: PeerId) -> Claim | None:
+        """Forget a member; return its claim, None if there was none."""
+        told = self._told.pop(subject, None)
+        if told is None:
+            return None
+        named = self._by_teller[told.teller]
+        del named[subject]
+        if not named:
+            del self._by_teller[told.teller]
+        return told.claim
+
+    def next_to_ping(self, n_max: int) -> list[PeerId]:
+        """Return some whose turn it is; one that was pinged often enough is forgotten."""
+        chosen = list(self._told)[:n_max]
+        for subject in chosen:
+            told = self._told.pop(subject)
+            self._told[subject] = told
+            told.pings_left -= 1
+            if told.pings_left < 0:
+                self.take(subject)
+        return [subject for subject in chosen if subject in self._told]
+
+
+@dataclass(slots=True)
+class _Told:
+    """One member that others know."""
+
+    claim: Claim
+    teller: PeerId
+    pings_left: int = limits.SWIM_HEARSAY_PINGS
+
+
+def without_hearsay(claim: Claim) -> Claim:
+    """Return the member's own word alone."""
+    if claim.doubt == "none" and not claim.by:
+        return claim
+    return Claim(claim.key, claim.epoch, claim.incarnation, claim.signature, claim.left)
+
+
+def claim_of(member: Member) -> Claim:
+    """Return the member's claim together with what we hold against it."""
+    claim = member.claim
+    version = claim.key, claim.epoch, claim.incarnation, claim.signature
+    if member.state is _SUSPECT and member.suspicion is not None:
+        by = tuple(bytes(peer) for peer in member.suspicion.accusers)
+        return Claim(*version, None, "suspect", by)
+    if member.state is MemberState.DEAD:
+        return Claim(*version, None, "dead")
+    return claim
 
 
 class Rumours:

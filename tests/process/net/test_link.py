@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import os
 import socket
@@ -118,28 +117,6 @@ async def test_strangers_with_garbage_are_gone_at_once_and_harm_nothing() -> Non
         session = await dial(nursery, address)
         assert await session.request("echo", b"fine", deadline_s=HANGS_S) == b"fine"
         await session.aclose()
-
-
-async def test_admission_bounds_how_many_strangers_are_talked_to() -> None:
-    admitted = [0]
-
-    def admit() -> bool:
-        admitted[0] += 1
-        return admitted[0] <= 2
-
-    async def hold(_channel: Channel) -> None:
-        await trio.sleep_forever()
-
-    async with trio.open_nursery() as nursery:
-        address = await nursery.start(
-            functools.partial(TcpTransport().serve, "127.0.0.1:0", hold, admit=admit)
-        )
-        channels = [await TcpTransport().dial(address) for _ in range(3)]
-        with trio.fail_after(HANGS_S):
-            assert await channels[2].receive_into(memoryview(bytearray(1))) == 0
-        for channel in channels:
-            await channel.aclose()
-        nursery.cancel_scope.cancel()
 
 
 def open_files() -> int:

@@ -183,7 +183,10 @@ def test_garbage_and_half_open_connections_harm_nothing(pair: Pair) -> None:
                     pass  # it may hang up in the middle of our nonsense
         pair.wait_exchanges(1)
         assert _rss_kib(pair.a.pid) <= RSS_KIB_MAX
-        assert len(list(Path(f"/proc/{pair.a.pid}/fd").iterdir())) < limits.STRANGERS_MAX + 40
+        assert (
+            len(list(Path(f"/proc/{pair.a.pid}/fd").iterdir()))
+            < limits.SILENT_STRANGERS_PER_BLOCK_MAX + limits.STRANGERS_PER_BLOCK_MAX + 40
+        )
     finally:
         for sock in idle:
             sock.close()

@@ -7,14 +7,17 @@ import pytest
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.membership.members import SWIM_SERVICE
+from swarmnode.daemon.membership.shared_state import STATE_SERVICE
 from swarmnode.errors import SwarmNodeError
 from swarmnode.net.stream import Stream
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, make_identity, sim_swarm
+from swarmnode.wire import crdt, swim
 from swarmnode.wire.exchange import gossip as wire
 from swarmnode.wire.packing import encode_record
 from tests.sim.checks import end, pull, until
-from tests.sim.impostor import Impostor, accept_of, say
+from tests.sim.impostor import Impostor, accept_of, ignore, say, state_record
 
 TRAINING = FakeWorker(np.zeros(0), drift=pull)
 
@@ -242,3 +245,36 @@ async def test_a_message_of_a_running_exchange_from_another_peer(tmp_path, autoj
         assert next(e for e in victim.history if e["xid"] == xid.hex())["outcome"] == "committed"
         assert make_identity(1).peer_id in victim.part.sessions
         await end(swarm)
+
+
+async def test_numbers_that_a_liar_says_of_itself_move_no_sum_and_no_schedule(
+    tmp_path, autojump_clock
+) -> None:
+    huge = 2**63 - 1
+    async with sim_swarm(tmp_path, 4) as swarm:
+        await until(lambda: all(node.status.step > 50 for node in swarm.nodes), 60, poll_s=0.5)
+        liar = Impostor(swarm, b"i", ignore)
+        session = await liar.enter(0)
+        await liar.ask(session, SWIM_SERVICE, swim.Sync(False, (liar.claim(),)))
+        record = state_record(
+            liar.identity,
+            liar.link.swarm_id,
+            loss=-1e300,
+            counters={"steps": huge, "tokens": huge},
+            maxima={"step": huge, "tokens": huge},
+            registers={"eval_loss": -1e300, "step_time_s": 1e-9},
+        )
+        pushed = crdt.Push((crdt.Carried(record, 0),))
+        before = swarm.nodes[0].status
+        await liar.ask(session, STATE_SERVICE, pushed)
+        await trio.sleep(30)
+        for node in swarm.nodes:
+            part, status = node.part, node.status
+            steps = [each.status.step for each in swarm.nodes]
+            assert liar.peer in part.state.view.marks("step"), "it is heard"
+            assert part.swarm_step() <= 2 * max(steps)
+            assert part.swarm_tokens() < 1e9
+            assert status.swarm_steps <= sum(steps) + max(10_000, 200 * max(steps))
+            assert status.swarm_loss is not None
+            assert abs(status.swarm_loss) <= 2 * abs(before.swarm_loss or 0.0) + 1
+            assert all(step_s >= 1e-6 for step_s in part.step_times_s().values())

@@ -49,6 +49,13 @@ async def offer_file(node: SimNode, path: Path, step: int) -> None:
     node.part.state.say(Update(snapshots={name: claim}))
 
 
+async def offer_by_both(swarm: SimSwarm, path: Path) -> None:
+    """Let two nodes, in two networks, claim that this is the model, and a little further."""
+    step = max(entry.step for entry in offered(swarm.nodes[0])) + 1
+    for node in swarm.nodes[:2]:
+        await offer_file(node, path, step)
+
+
 def garbage(folder: Path) -> Path:
     path = folder / "garbage"
     path.write_bytes(b"no model" * 1000)
@@ -79,7 +86,7 @@ async def test_what_is_no_snapshot_of_the_model_is_passed_over(
 ) -> None:
     async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
         await until(lambda: bool(offered(swarm.nodes[0])), 60, poll_s=0.5)
-        await offer_file(swarm.nodes[1], make(tmp_path), step=10**6)
+        await offer_by_both(swarm, make(tmp_path))
         await trio.sleep(1)
         newcomer, _ = await join(swarm)
         (said,) = [r for r in caplog.records if "another one is tried" in r.getMessage()]
@@ -98,9 +105,9 @@ async def test_what_a_worker_cannot_begin_with_is_followed_by_the_next_and_not_s
 ) -> None:
     async with sim_swarm(tmp_path, 2, worker=TRAINING) as swarm:
         await until(lambda: bool(offered(swarm.nodes[0])), 60, poll_s=0.5)
-        await offer_file(swarm.nodes[1], of_no_numbers(tmp_path), step=10**6)
+        await offer_by_both(swarm, of_no_numbers(tmp_path))
         await trio.sleep(1)
-        (bad,) = (entry.root for entry in offered(swarm.nodes[1]) if entry.step == 10**6)
+        bad = offered(swarm.nodes[1])[0].root
         newcomer, _ = await join(swarm)
         assert np.abs(newcomer.worker.x).max() < FAR, "it has begun with the honest one"
         assert newcomer.status.worker_restarts == 0, "no death of its budget"
@@ -109,6 +116,27 @@ async def test_what_a_worker_cannot_begin_with_is_followed_by_the_next_and_not_s
         assert bad not in snapshots._blobs.held()
         await trio.sleep(3 * limits.SNAPSHOT_REPLICATE_S)
         assert bad not in snapshots._blobs.held(), "not even as a replica"
+
+
+async def test_one_liar_does_not_choose_what_newcomers_begin_with(tmp_path, autojump_clock) -> None:
+    """Its snapshot passes every check, and says that it is further than all others."""
+    async with sim_swarm(tmp_path, 3, worker=TRAINING) as swarm:
+        await until(lambda: bool(offered(swarm.nodes[0])), 60, poll_s=0.5)
+        await offer_file(swarm.nodes[2], useless(tmp_path), step=10**6)
+        await trio.sleep(1)
+        (bad,) = (entry.root for entry in offered(swarm.nodes[0]) if entry.step == 10**6)
+        newcomer, took_s = await join(swarm)
+        assert took_s < 60
+        assert np.abs(newcomer.worker.x).max() < FAR
+        await trio.sleep(3 * limits.SNAPSHOT_REPLICATE_LOOK_S)
+        for node in (*swarm.nodes[:2], newcomer):
+            snapshots = node.running.view.member().snapshots
+            assert bad not in snapshots.claims, "none keeps it alive either"
+
+
+def useless(folder: Path) -> Path:
+    """A model that is whole, finite and of the right shape, and far from all others."""
+    return write_snapshot(folder / "useless", np.full(640, 70.0), step=1)
 
 
 async def test_a_newcomer_of_unfit_snapshots_alone_begins_from_the_seed(

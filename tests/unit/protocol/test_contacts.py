@@ -200,6 +200,76 @@ def test_a_node_with_enough_neighbours_dials_none(book: ContactBook) -> None:
     assert dialled(book, 2.0) == {ONE: A}
 
 
+# --- a third party ------------------------------------------------------------------------------
+
+
+def connections_in(book: ContactBook, peers: list[PeerId], every_s: float, seconds: int) -> int:
+    """Let peers say that they are at ports of one host, and let each dial fail after 0.3 s."""
+    made = told = 0
+    now = next_told = 0.0
+    pending: list[tuple[float, PeerId]] = []
+    while now < seconds:
+        if now >= next_told:
+            next_told, told = next_told + every_s, told + 1
+            addresses = tuple(f"203.0.113.9:{2000 + (n + told) % 40}" for n in range(8))
+            for who in peers:
+                book.handle(says(who, addresses), now)
+        for _, who in [each for each in pending if each[0] <= now]:
+            book.handle(DialEnded(who), now)
+        pending = [each for each in pending if each[0] > now]
+        for who, dialled_at in dialled(book, now).items():
+            made += len(dialled_at)
+            pending.append((now + 0.3, who))
+        now += 0.1
+    return made
+
+
+@pytest.mark.parametrize("every_s", [1.0, 1e9])
+@pytest.mark.parametrize("n_peers", [1, 16, 64])
+def test_a_host_that_liars_name_is_dialled_less_than_once_a_second(
+    book: ContactBook, n_peers: int, every_s: float
+) -> None:
+    peers = [peer(number) for number in range(1, 1 + n_peers)]
+    assert 0 < connections_in(book, peers, every_s, 120) <= 120
+
+
+def test_back_off_survives_addresses_that_change_again_and_again(book: ContactBook) -> None:
+    dials, now = 0, 0.0
+    for step in range(600):
+        now = step / 2
+        book.handle(says(ONE, (f"198.51.{step // 250}.{step % 250}:7337",)), now)  # another host
+        for who in dialled(book, now):
+            dials += 1
+            book.handle(DialEnded(who), now)
+    assert dials <= 2 * now / limits.REDIAL_MOVED_S + 20, "more often at first, as without news"
+    assert book.entries[ONE].failures == dials
+
+
+def test_nodes_of_one_machine_that_answer_are_all_met_at_once(book: ContactBook) -> None:
+    """Eight behind one router, or a hundred of a laboratory on one machine."""
+    for number in range(1, 9):
+        book.handle(says(peer(number), (f"192.0.2.1:{7000 + number}",)), 0.0)
+    met, now = set[PeerId](), 0.0
+    while len(met) < 8 and now < 10:
+        for who, addresses in dialled(book, now).items():
+            book.handle(SessionOpened(who, addresses[0]), now + 0.1)
+            book.handle(DialEnded(who), now + 0.1)
+            met.add(who)
+        now += 0.25
+    assert now <= 1.5
+
+
+def test_of_several_addresses_at_one_host_each_has_its_turn(book: ContactBook) -> None:
+    ports = tuple(f"192.0.2.1:{port}" for port in range(1, 9))
+    book.handle(says(ONE, ports), 0.0)
+    seen: set[str] = set()
+    for now in range(60):
+        for addresses in dialled(book, float(now)).values():
+            seen |= set(addresses)
+            book.handle(DialEnded(ONE), float(now))
+    assert seen == set(ports)
+
+
 # --- who is gone --------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from swarmnode import limits
 from swarmnode.ids import PeerId
-from swarmnode.protocol.swarm_progress import Said, SwarmProgressCore
+from swarmnode.protocol.swarm_progress import PACE_TIMES_MAX, Said, SwarmProgressCore
 
 ANNA, BERT, CLEO = (PeerId(bytes([n]) * 32) for n in (1, 2, 3))
 
@@ -96,3 +96,16 @@ def test_a_member_that_begins_alone_counts_at_once_and_one_that_joins_gives_the_
     pace = late.state(10.0).others_per_s
     assert begin == pytest.approx(90_000 + pace * limits.MEMBERS_RAMP_DELAY_S)
     assert end - begin == pytest.approx(pace * limits.MEMBERS_RAMP_S)
+
+
+def test_a_liars_pace_counts_as_that_of_a_hundred_members_at_most():
+    core = SwarmProgressCore(ANNA)
+    liar = said(10**18, step_time_s=1e-9, steps=1)
+    everyone = {ANNA: said(1000), BERT: said(1000), CLEO: liar}  # honest: 1,000 tokens a second
+    core.note(everyone, 3000, 10.0)
+    honest_per_s = core.state(10.0).others_per_s - PACE_TIMES_MAX * 1000
+    assert honest_per_s == pytest.approx(1000)
+    core.note({**everyone, CLEO: said(2 * 10**18, step_time_s=1e-9, steps=1)}, 3000, 12.0)
+    state = core.state(14.0)
+    assert state.others_per_s <= (PACE_TIMES_MAX + 1) * 1000
+    assert 0 <= state.others_tokens <= 3000 + 20 * (PACE_TIMES_MAX + 1) * 1000

@@ -50,10 +50,10 @@ class Bench:
         self.core = SwimCore(notary, epoch, random.Random(1))
         self.now = 100.0
         self.effects: list[events.Effect] = []
-        if n_members:
-            claims = tuple(claim(number) for number in range(1, n_members))
-            self.receive(1, Sync(wants_reply=False, claims=claims))
-            self.effects.clear()
+        for number in range(1, n_members):  # each says itself that it is there
+            if PEERS[number] is not notary:
+                self.hear(claim(number), sender=number)
+        self.effects.clear()
 
     def feed(self, event: events.Event) -> list[events.Effect]:
         self.core.handle(event, self.now)
@@ -151,15 +151,83 @@ def test_no_new_member_is_learned_as_gone() -> None:
     assert bench.state(6) is None
 
 
+def made_up(number: int, epoch: int = 1) -> Claim:
+    """A claim of a key that a liar holds, at which no node is."""
+    notary = Ed25519Notary(Identity.from_seed(hashlib.sha256(b"x%d" % number).digest()), NETWORK)
+    return Claim(notary.public_key, epoch, 0, notary.sign(epoch, 0, None))
+
+
+def test_members_that_one_made_up_never_double_those_that_are_there() -> None:
+    bench = Bench(5)
+    for first in range(0, 600, 100):
+        bench.hear(*(made_up(number) for number in range(first, first + 100)), sender=4)
+        assert len(bench.core.live_members()) <= 8
+    for _ in range(400):
+        for effect in bench.step(bench.core.next_deadline() or 0.0):
+            if isinstance(effect, Send) and isinstance(effect.message, Ping):
+                if effect.peer in IDS[:5]:
+                    bench.receive(IDS.index(effect.peer), Ack(effect.message.seq, ()))
+                else:
+                    bench.feed(events.SendFailed(effect.peer))
+        assert len(bench.core.live_members()) <= 8
+    assert sorted(bench.core.live_members()) == sorted(IDS[1:5]), "none of them has ever answered"
+    bench.hear(*(made_up(number, epoch=2) for number in range(100)), sender=4)
+    assert len(bench.core.live_members()) <= 8, "none is remembered as gone, to be brought back"
+
+
+def test_members_are_spread_by_those_who_have_met_them() -> None:
+    bench = Bench(3)
+    bench.hear(claim(5), claim(6))
+    assert bench.state(5) is MemberState.ALIVE, "there are no more such than those that were met"
+    [(_, page)] = sent(bench.feed(events.Contact(IDS[7])), Sync)
+    assert isinstance(page, Sync)
+    assert {c.key for c in page.claims} == {PEERS[number].public_key for number in range(3)}
+    [(_, ack)] = sent(bench.receive(1, Ping(1, (claim(1),))), Ack)
+    assert isinstance(ack, Ack)
+    assert claim(5) not in ack.news
+    bench.receive(5, Ack(1, ()))
+    [(_, ack)] = sent(bench.receive(1, Ping(2, (claim(1),))), Ack)
+    assert isinstance(ack, Ack)
+    assert claim(5) in ack.news
+    assert claim(6) not in ack.news
+
+
+def test_who_finds_no_place_is_asked_a_few_times_and_is_a_member_when_it_answers() -> None:
+    bench = Bench(2)
+    bench.hear(claim(2), claim(3), claim(4))
+    assert sorted(bench.core.live_members()) == sorted(IDS[1:3])
+    asked = [peer for peer, _ in sent(bench.advance(2 * limits.SWIM_PERIOD_S), Ping)]
+    assert {IDS[3], IDS[4]} <= set(asked)
+    effects = bench.receive(3, Ack(1, ()))
+    assert changes(effects) == [Changed(IDS[3], None, MemberState.ALIVE, 1)]
+    bench.advance(10 * limits.SWIM_PERIOD_S)
+    bench.effects.clear()
+    bench.advance(10 * limits.SWIM_PERIOD_S)
+    assert IDS[4] not in [peer for peer, _ in sent(bench.effects, Ping)]
+    assert IDS[4] not in bench.core.live_members()
+
+
+def test_what_one_teller_makes_up_takes_no_room_of_others() -> None:
+    bench = Bench(3)
+    bench.hear(*(made_up(number) for number in range(2)))  # the places that there are
+    bench.hear(claim(5), sender=2)
+    flood = limits.SWIM_HEARSAY_MAX + 9
+    bench.hear(*(made_up(number) for number in range(2, 2 + flood)), sender=1)
+    effects = bench.receive(5, Ack(1, ()))
+    assert changes(effects) == [Changed(IDS[5], None, MemberState.ALIVE, 1)]
+
+
 def test_a_full_table_forgets_the_gone_first_then_members_that_never_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    bench = Bench(4)  # 1 has answered; 2 and 3 are hearsay
+    bench = Bench(2)
+    bench.hear(claim(2))
+    bench.hear(claim(3), sender=3)
     monkeypatch.setattr(limits, "SWIM_MEMBERS_MAX", 3)
     bench.hear(claim(3, left="bye"))
-    bench.hear(claim(4))
+    bench.hear(claim(4), sender=4)
     assert bench.state(3) is None
-    bench.hear(claim(5))
+    bench.hear(claim(5), sender=5)
     assert bench.state(2) is None
     assert bench.state(1) is MemberState.ALIVE
     for number in (4, 5):
@@ -171,7 +239,7 @@ def test_a_full_table_forgets_the_gone_first_then_members_that_never_answered(
 
 def test_equal_views_send_no_page() -> None:
     anna, bert = Bench(4), Bench(4, notary=PEERS[3])
-    bert.hear(claim(0))
+    bert.hear(claim(0), sender=0)
     questions: list[tuple[PeerId, Message]] = []
     while not questions:
         effects = anna.step(anna.core.next_deadline() or 0.0)
@@ -186,7 +254,7 @@ def test_equal_views_send_no_page() -> None:
     assert bert.receive(0, question) == []
     bert.hear(claim(2, doubt="suspect", by=(1,)))
     assert bert.receive(0, question) == [], "a doubt alone travels as news"
-    bert.hear(claim(5))
+    bert.hear(claim(5), sender=5)
     [(_, page)] = sent(bert.receive(0, question), Sync)
     assert isinstance(page, Sync)
     assert page.wants_reply
@@ -200,8 +268,11 @@ def test_equal_views_send_no_page() -> None:
 def test_the_digest_follows_every_change() -> None:
     """What is added is taken away again: the way to a view leaves no trace in it."""
     straight, winding = Bench(4), Bench(0)
-    winding.hear(claim(4), claim(1), claim(2, doubt="suspect", by=(1,)))
-    winding.hear(claim(2, epoch=0), claim(4, left="bye"), claim(3, doubt="suspect", by=(1,)))
+    for number in (4, 1, 2):
+        winding.hear(claim(number), sender=number)
+    winding.hear(claim(2, doubt="suspect", by=(1,)))
+    winding.hear(claim(2, epoch=0), claim(4, left="bye"), claim(3))
+    winding.hear(claim(3, doubt="suspect", by=(1,)))
     winding.advance(0.0)
     own = claim(0)
     assert winding.core._table.digest_with(own) == straight.core._table.digest_with(own)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,10 @@ class Member:
         self.run = self.finalizer.run
         self.sessions = node.sessions
         self.partners = self.mergers = node.live
+        self.strangers: set[PeerId] = set()
+
+    def is_in_good_standing(self, peer: PeerId) -> bool:
+        return peer not in self.strangers
 
     async def connect(self, peer: PeerId) -> Session:
         await trio.lowlevel.checkpoint()
@@ -226,6 +230,39 @@ async def test_one_merge_at_a_time(autojump_clock: MockClock, tmp_path: Path) ->
             await all_of_them[2].finalizer.finalize("mean")
         await trio.sleep(limits.FINALIZE_PAUSE_S)
         assert (await all_of_them[2].finalizer.finalize("mean")).agreed == 3
+
+
+async def ask_and_forget(asker: Member, asked: Member, number: int) -> None:
+    """Have a member build its share, for nothing. Raises what it answers."""
+    fid = bytes([number]) * 16
+    for message in (wire.Prepare(fid, "mean"), wire.Done(fid)):
+        session = asker.sessions[asked.node.peer]
+        await session.request(SERVICE, encode_record(message), deadline_s=5.0)
+
+
+async def test_a_member_makes_others_build_their_share_once_in_ten_minutes(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with members(2, tmp_path) as (_, (liar, other)):
+        built = 0
+        for number in range(120):  # an hour
+            with suppress(SwarmNodeError):
+                await ask_and_forget(liar, other, number)
+                built += 1
+            await trio.sleep(30)
+        assert built <= 8
+        assert len(other.asked) == built
+        await other.finalizer.finalize("mean")
+
+
+async def test_a_member_that_has_only_just_come_starts_no_merge(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with members(2, tmp_path) as (_, (liar, other)):
+        other.strangers.add(liar.node.peer)
+        with pytest.raises(SwarmNodeError, match="known here for 10 minutes"):
+            await ask_and_forget(liar, other, 1)
+        assert other.asked == []
 
 
 async def test_two_askers_at_once_both_give_up_and_may_try_again(

@@ -30,13 +30,18 @@ class ListGate:
         self.banned: set[PeerId] = set()
         self.expelled = ""
         self.refreshes = 0
+        self.asks_work = False
+        self.shown: list[bytes] = []  # proofs of work
         self._greeted: set[PeerId] = set()
 
     def hello(self) -> SwarmHello:
         return HELLO
 
     def admit(self, peer: PeerId, hello: SwarmHello) -> None:
-        assert hello == HELLO
+        assert (hello.role, hello.credentials) == (HELLO.role, HELLO.credentials)
+        self.shown.append(hello.work)
+        if self.asks_work and not hello.work:
+            raise Refused("your network has many members in this swarm: expected a proof of work")
         if peer in self.banned:
             raise Refused("you are not on the list")
         self._greeted.add(peer)

@@ -10,6 +10,7 @@ from swarmnode.daemon.membership.members import HELLO_SERVICE, SWIM_SERVICE
 from swarmnode.errors import ChannelBroken, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.session import Session
+from swarmnode.protocol.hosts import is_worked
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.wire import swim as wire
 from swarmnode.wire.membership import SwarmHello
@@ -145,6 +146,17 @@ async def test_who_is_refused_is_told_why_and_tries_again(autojump_clock) -> Non
         await trio.sleep(limits.REDIAL_BACKOFF_S_MAX)
         assert are_neighbours(a, b)
         assert a.members.refusals == {}
+
+
+async def test_who_is_asked_for_a_proof_of_work_says_hello_again_with_one(autojump_clock) -> None:
+    async with members("a", "b") as (a, b):
+        b.gate.asks_work = True
+        a.knows(b)
+        await trio.sleep(5)
+        assert are_neighbours(a, b)
+        assert [bool(work) for work in b.gate.shown] == [False, True]
+        assert is_worked(LINK.swarm_id, a.peer, b.gate.shown[1])
+        assert a.members.book.statistics().dial_failures == 0
 
 
 async def test_whom_we_would_not_have_is_no_neighbour_either(autojump_clock) -> None:

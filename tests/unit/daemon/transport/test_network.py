@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import trio
@@ -19,7 +20,7 @@ from swarmnode.errors import (
 from swarmnode.net.channel import Channel, aclose_forcefully
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
-from swarmnode.testing.memory_network import MemoryNetwork
+from swarmnode.testing.memory_network import MemoryChannel, MemoryNetwork
 from tests.kits.party_kit import Party, parties
 
 
@@ -249,17 +250,55 @@ async def test_our_own_key_elsewhere_is_noticed_at_the_addresses_of_the_link(
 # --- strangers, and letting go ----------------------------------------------------------------
 
 
-async def test_silent_strangers_are_bounded_and_do_not_stay(autojump_clock, monkeypatch) -> None:
-    monkeypatch.setattr(limits, "STRANGERS_MAX", 4)
-    async with parties("a", "b") as (a, b):
-        crowd: list[Channel] = [await a.links.connect("x", a.address) for _ in range(4)]
+async def test_silent_strangers_are_bounded_and_do_not_stay(autojump_clock) -> None:
+    most = limits.SILENT_STRANGERS_PER_BLOCK_MAX
+    async with parties("a") as (a,):
+        crowd: list[Channel] = [await a.links.connect("x", a.address) for _ in range(most + 2)]
         await trio.sleep(0.1)
-        with pytest.raises(SwarmNodeError):
-            await b.connect(a)
-        assert a.network.listener.refused == {"TooManyStrangers": 1}
+        assert a.network.listener.refused == {"TooManyStrangers": 2}, "the oldest have gone"
+        assert a.network.listener.strangers == most
         await trio.sleep(limits.HANDSHAKE_S)
-        assert a.network.listener.refused["DeadlineExceeded"] == 4
+        assert a.network.listener.refused["DeadlineExceeded"] == most
+        assert a.network.listener.strangers == 0
+        for channel in crowd:
+            await aclose_forcefully(channel)
+
+
+async def test_silent_strangers_of_one_host_leave_the_listener_to_newcomers(autojump_clock) -> None:
+    """As many as there are places, and more, kept up: each newcomer gets in at once."""
+    async with parties("a", "b") as (a, b), trio.open_nursery() as nursery:
+
+        async def hold() -> None:
+            while True:
+                channel = await a.links.connect("x", a.address)
+                with suppress(SwarmNodeError):
+                    await channel.receive_into(memoryview(bytearray(1)))
+                await aclose_forcefully(channel)
+                await trio.sleep(5)
+
+        for _ in range(limits.SILENT_STRANGERS_MAX + 20):
+            nursery.start_soon(hold)
+        for _ in range(20):
+            await trio.sleep(1)
+            with trio.fail_after(1):
+                session = await b.connect(a)
+            await session.aclose()
+            await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_strangers_that_begin_and_stall_crowd_out_their_own_hosts_only(
+    autojump_clock,
+) -> None:
+    async with parties("a", "b") as (a, b):
+        crowd: list[MemoryChannel] = []
+        for number in range(limits.STRANGERS_MAX):
+            crowd.append(await a.links.connect(f"x{number % 2}", a.address))
+            await crowd[-1].send_all(memoryview(b"\x16\x03\x01\x02\x00"))  # a client hello begins
+        await trio.sleep(0.1)
+        assert a.network.listener.strangers == limits.STRANGERS_MAX
         await b.connect(a)
+        assert a.network.listener.refused == {"TooManyStrangers": 1}
         for channel in crowd:
             await aclose_forcefully(channel)
 

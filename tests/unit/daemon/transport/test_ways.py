@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from typing import cast
 
 import pytest
@@ -99,6 +100,44 @@ async def test_silence_ends_and_gives_its_place_to_the_next(autojump_clock: Mock
     assert len(ended) == 2 * limits.DIALS_CONCURRENT_MAX
     assert trio.current_time() <= 2 * (limits.DIAL_DEADLINE_S + limits.DIAL_JITTER_S)
     assert ways.tried == {("direct", "failed"): len(ended)}
+
+
+async def test_a_third_host_is_dialled_less_than_once_a_second_by_all_callers(
+    autojump_clock: MockClock,
+) -> None:
+    """Lookups, lost sessions and the failure detector dial as well as the contact book."""
+    dialled = Dialled(lasts_s=0.1)
+    ways = ways_over(dialled)
+
+    async def dial(number: int) -> None:
+        while True:
+            with suppress(SwarmNodeError):
+                address = f"203.0.113.9:{7000 + number}"
+                await (
+                    ways.open_again(address, is_home=False) if number % 2 else ways.open(address)
+                )
+            await trio.sleep(0.2)
+
+    with trio.move_on_after(120):
+        async with trio.open_nursery() as nursery:
+            for number in range(16):
+                nursery.start_soon(dial, number)
+    assert 60 < len(dialled.began_at) <= 120
+
+
+async def test_a_host_whose_nodes_answer_is_dialled_as_often_as_is_wanted(
+    autojump_clock: MockClock,
+) -> None:
+    dialled = Dialled(lasts_s=0.1)
+    ways = ways_over(dialled)
+    for number in range(30):
+        address = f"203.0.113.9:{7000 + number}"
+        await ways.open(address)
+        ways.proven(address)
+    assert trio.current_time() == pytest.approx(3.0)
+    for _ in range(10):
+        await ways.open_again("203.0.113.9:7000")
+    assert trio.current_time() == pytest.approx(4.0), "there was a session: it is sought at once"
 
 
 async def test_a_relayed_way_takes_no_place_of_its_own(autojump_clock: MockClock) -> None:

@@ -123,12 +123,16 @@ class Rig:
         self.lost: list[bytes] = []
         self.applied: list[Applied] = []
         self.failure: SwarmNodeError | None = None
+        self.complaint = ""  # about what the worker began with
+        self.mended: list[WorkerFailed] = []
         self.trainer = Trainer(
             CONFIGURE,
             start_worker=self._start,
             env=Env(trio.current_time, lambda: 0.0, random.Random(1)),
             on_applied=self.applied.append,
             on_lost=self.lost.append,
+            mend=self._mend,
+            judge=lambda _progress: self.complaint,
         )
         self.trainer.handlers = {"pair": self.handler}
         self.lessor = self.trainer.lessor
@@ -146,6 +150,12 @@ class Rig:
         assert configure == CONFIGURE
         self.links.append(ScriptedLink())
         yield self.links[-1]
+
+    async def _mend(self, failed: WorkerFailed) -> bool:
+        await trio.lowlevel.checkpoint()
+        if failed.kind == "snapshot":
+            self.mended.append(failed)
+        return failed.kind == "snapshot"
 
     async def run(self) -> None:
         try:
@@ -437,6 +447,18 @@ async def test_what_a_restart_may_mend_is_restarted(autojump_clock) -> None:
         assert it.trainer.state == "starting"
         await trio.sleep(limits.WORKER_BACKOFF_S_MIN)
         assert len(it.links) == 2
+
+
+async def test_a_worker_that_began_badly_begins_again_with_another_model(autojump_clock) -> None:
+    async with rig() as it:
+        progress = Progress(step=9, tokens=9, loss=2.3, eval_loss=2.3, step_time_s=0.1)
+        await it.hears(READY, progress)
+        assert len(it.links) == 1
+        it.complaint = "expected a probe loss like that of the others"
+        await it.hears(progress)
+        assert [failed.message for failed in it.mended] == [it.complaint]
+        assert len(it.links) == 2
+        assert it.trainer.restarts == 0, "no death of its budget"
 
 
 async def test_a_pause_outlives_the_worker(autojump_clock) -> None:

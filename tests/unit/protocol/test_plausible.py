@@ -1,0 +1,114 @@
+"""What members say of themselves: honest words count as they are, lies within bounds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from swarmnode.protocol.plausible import (
+    COUNT_TIMES_MAX,
+    START_JUDGED_S,
+    STEP_TIMES_MAX,
+    FirstMinute,
+    bounded_losses,
+    bounded_mark,
+    bounded_times,
+    claimed_step,
+    mark,
+    middle_of,
+    total_steps,
+    total_tokens,
+)
+
+HUGE = 2**63 - 1
+
+
+# --- marks ----------------------------------------------------------------------------------------
+
+
+def test_a_claim_above_twice_the_median_is_no_better_than_the_median() -> None:
+    assert mark([90, 100, 110, HUGE]) == 110
+    assert mark([100, HUGE]) == 100
+    assert bounded_mark(HUGE, 100) == 100
+    assert bounded_mark(200, 100) == 200
+    assert claimed_step(201, 100) == 0, "a snapshot is older than what members say now"
+    assert claimed_step(200, 100) == 200
+
+
+def test_honest_members_differ_and_the_furthest_counts() -> None:
+    assert mark([0, 700, 1000, 1300]) == 1300, "who has not begun says nothing"
+    assert mark([5]) == 5
+    assert mark([]) == 0
+    assert middle_of([0, 0]) == 0
+
+
+# --- sums -----------------------------------------------------------------------------------------
+
+
+def test_the_sum_of_honest_members_is_their_sum() -> None:
+    steps = {"laptop": 20_000, "gpu": 1_900_000, "veteran": 900_000}
+    assert total_steps(steps, 20_000) == sum(steps.values())
+    tokens = {name: 512 * n for name, n in steps.items()}
+    assert total_tokens(tokens, steps, 20_000) == sum(tokens.values())
+    assert total_tokens({}, {}, 0) == 0
+
+
+def test_a_liar_counts_as_a_hundred_at_most() -> None:
+    steps = {"a": 20_000, "b": 21_000, "c": 19_000, "liar": HUGE}
+    assert total_steps(steps, 21_000) <= 60_000 + COUNT_TIMES_MAX * 21_000
+    tokens = {name: 100 * steps[name] for name in "abc"} | {"liar": HUGE}
+    assert total_tokens(tokens, steps, 21_000) < 1e10
+    assert total_tokens({"a": 100, "liar": HUGE}, {"a": 1}, 1) == 100, "tokens without steps"
+
+
+# --- pacing, tables -------------------------------------------------------------------------------
+
+
+def test_times_of_a_step_are_bounded_by_the_median() -> None:
+    said = {"a": 0.1, "b": 0.12, "c": 0.09, "liar": 1e-9}
+    assert bounded_times(said)["liar"] == pytest.approx(0.09 / STEP_TIMES_MAX)
+    assert bounded_times({"a": 0.1, "b": 0.7})["b"] == 0.7
+    assert bounded_times({}) == {}
+
+
+def test_losses_are_bounded_by_what_is_usual() -> None:
+    honest = [0.31, 0.32, 0.35, 0.4]
+    assert bounded_losses(honest) == honest
+    lied = bounded_losses([*honest, -1e300])
+    assert lied[:4] == honest
+    assert lied[4] > -1.0
+    assert bounded_losses([0.1, 5.0]) == [0.1, 5.0]
+
+
+# --- newcomers ------------------------------------------------------------------------------------
+
+OTHERS = [0.5, 0.55, 0.6, 0.45]
+
+
+def complaints(own: float, others: list[float], until_s: float = 60.0) -> list[str]:
+    start = FirstMinute()
+    start.begin()
+    every = (start.complaint(own, others, now / 2) for now in range(int(2 * until_s)))
+    return [why for why in every if why]
+
+
+def test_a_newcomer_that_does_much_worse_than_its_neighbours_is_told_so_within_a_minute() -> None:
+    assert len(complaints(2.3, OTHERS)) == 1, "once, for one model"
+    assert complaints(2.3, OTHERS, until_s=START_JUDGED_S) == []
+
+
+def test_who_lags_a_little_or_has_fewer_than_two_neighbours_goes_on() -> None:
+    assert complaints(0.9, OTHERS) == []
+    assert complaints(2.3, [0.5]) == []
+    assert complaints(math.nan, OTHERS) == []
+    assert complaints(0.08, [0.001, 0.002]) == []
+
+
+def test_one_neighbour_that_lies_about_its_loss_sends_no_newcomer_away() -> None:
+    assert complaints(0.6, [*OTHERS, -1e6]) == []
+
+
+def test_who_began_with_its_own_model_is_not_judged() -> None:
+    start = FirstMinute()
+    assert [start.complaint(9.0, OTHERS, now) for now in (0.0, 100.0)] == ["", ""]
