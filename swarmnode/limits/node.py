@@ -183,9 +183,9 @@ EXCHANGE_PATIENCE_S_MIN = 1.0
 EXCHANGE_USUAL_MAX = 31
 # What a peer may hold of slots, in seconds, without a commit: three stalls of the least patience,
 # each twice as long as the one before, so that a slow volunteer is given the time that it needs.
-EXCHANGE_BUDGET_S = 6.0
-# ... and how much of it comes back in a second: one peer has at most a twentieth of a node's time. At
-# a sixtieth, a volunteer with steps of 10 s among some of 0.1 s met each of them once in 4 minutes.
+EXCHANGE_BUDGET_S = 4.0
+# ... and how much of it comes back in a second: one peer has at most a twentieth of a node's time.
+# At a sixtieth, a volunteer with steps of 10 s among some of 0.1 s met each once in 4 minutes.
 EXCHANGE_BUDGET_REFILL = 1 / 20
 # No peer pays for longer than 7 minutes: an honest one that stood still may have been ill.
 EXCHANGE_DEBT_S_MAX = 20.0

@@ -91,8 +91,8 @@ class BytesLM(Task):
     version = 1
     # Four nodes, 400 steps: nearly the loss of 8 (0.00 to 0.08 more) for half of the traffic.
     exchange_every_steps = 16
-    # Four nodes, 1,200 steps in a loop without the rest of a node, where one alone comes to 1.807 and
-    # data parallelism to 1.582: rounds of 20 in E3M0 as a plain mean 1.671, with this momentum
+    # Four nodes, 1,200 steps in a loop without the rest of a node, where one alone comes to 1.807
+    # and data parallelism to 1.582: rounds of 20 in E3M0 as a plain mean 1.671, with this momentum
     # 1.647; rounds of 10 in E3M0 1.633, in Q2B64, half of the bytes, 1.628 to 1.638.
     group_settings = MappingProxyType(
         {"every": 12, "fragments": 2, "momentum": 0.6, "beta": 0.8, "delta_codec": "Q2B64"}

@@ -46,9 +46,10 @@ class _Conduct:
 
 
 class ConductTable:
-    """See the module. ``now`` is monotonic, in seconds."""
+    """See the module. ``now`` is monotonic, in seconds; ``peers_max``: so many are kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, peers_max: int = limits.EXCHANGE_CONDUCT_MAX) -> None:
+        self._peers_max = peers_max
         self._peers: dict[PeerId, _Conduct] = {}  # what was changed last is at the end
         self._latest: dict[PeerId, float] = {}  # when the last two partners committed
 
@@ -135,7 +136,7 @@ class ConductTable:
 
     def _changed(self, peer: PeerId, now: float) -> _Conduct:
         conduct = self._peers.pop(peer, None) or _Conduct()
-        if len(self._peers) >= limits.EXCHANGE_CONDUCT_MAX:
+        if len(self._peers) >= self._peers_max:
             del self._peers[next(iter(self._peers))]
         self._peers[peer] = conduct
         conduct.budget_s, conduct.counted_at = _budget_s(conduct, now), now

@@ -12,6 +12,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from swarmnode.errors import RemoteProtocolError
@@ -19,6 +20,7 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import events
 from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.protocol.gossip.exchange import ExchangeCore
+from swarmnode.protocol.gossip.outcomes import Outcome
 from swarmnode.protocol.gossip.patience import Patience
 from swarmnode.wire.exchange import gossip as wire
 
@@ -63,7 +65,7 @@ class World:
             conduct = ConductTable()
             core = make_core(peer, KEY, random.Random(peer), Patience(conduct))
             self.nodes[peer] = _Node(core, conduct)
-            self._at(self.rng.random() * every_s, lambda p=peer: self._step(p, 0))  # type: ignore[misc]
+            self._at(self.rng.random() * every_s, partial(self._step, peer, 0))
 
     def run(self, seconds: float) -> None:
         """Let time pass."""
@@ -77,7 +79,7 @@ class World:
         """Let the attacker in."""
         self.phase = phase
         for peer in self.honest:
-            self._at(self.now + self.rng.random(), lambda p=peer: self._push(p))  # type: ignore[misc]
+            self._at(self.now + self.rng.random(), partial(self._push, peer))
 
     def freeze(self, peer: PeerId) -> None:
         """Stop a node: nothing that it does or hears happens before it is thawed."""
@@ -169,8 +171,8 @@ class World:
                     node.seen[xid] = node.seen.get(xid, 0) + 1
                     if node.seen[xid] == _CHUNKS:
                         done = events.LocalDone(xid)
-                        self._for(peer, self.now + _MOVE_S, lambda e=done: self._feed(peer, e))  # type: ignore[misc]
-                case events.Finished(outcome="committed", peer=other):
+                        self._for(peer, self.now + _MOVE_S, partial(self._feed, peer, done))
+                case events.Finished(outcome=Outcome.COMMITTED, peer=other):
                     if other != self.attacker:
                         node.commits_s.append(self.now)
                         node.partners.add(other)
@@ -193,7 +195,7 @@ class World:
         for index in range(_CHUNKS):
             when = self.now + _MOVE_S * (index + 1) / _CHUNKS
             chunk = wire.Chunk(xid, index)
-            self._for(peer, when, lambda c=chunk: self._send(peer, other, c))  # type: ignore[misc]
+            self._for(peer, when, partial(self._send, peer, other, chunk))
 
     def _send(self, source: PeerId, target: PeerId, message: wire.Message) -> None:
         when = self.now + _DELAY_S

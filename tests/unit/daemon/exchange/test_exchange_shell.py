@@ -24,15 +24,18 @@ from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip.events import Finished
+from swarmnode.protocol.identity import Identity
+from swarmnode.protocol.session.records import Role
 from swarmnode.tensor.codec import get_codec
 from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire.exchange import gossip as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
-from tests.kits.session_kit import ALICE, BOB, start_both
+from tests.kits.session_kit import ALICE, BOB, start, start_both
 
 CODEC = get_codec("Q8B64")
 NUMEL = 640
+CAROL = Identity.from_seed(b"c" * 32)
 KEY = b"k" * 32
 TAG = "tag"
 EXCHANGE_NAME = f"{EXCHANGE_SERVICE}@{TAG}"
@@ -125,7 +128,20 @@ class Rig:
         )
 
     def partners(self) -> tuple[PeerId, ...]:
-        return (ALICE.peer_id, BOB.peer_id)
+        return tuple(sorted({ALICE.peer_id, BOB.peer_id, *self.sessions}))
+
+    async def meet_carol(self, nursery: trio.Nursery) -> None:
+        """Let a second peer be there, which keeps its streams as Bob does."""
+        near, far = self.network.link("alice", "carol")
+
+        async def answer() -> None:
+            await start(nursery, far, CAROL, Role.SERVER, self.bobs)
+
+        async with trio.open_nursery() as starting:
+            starting.start_soon(answer)
+            self.sessions[CAROL.peer_id] = await start(
+                nursery, near, ALICE, Role.CLIENT, self.services, CAROL.peer_id
+            )
 
     async def _is_member(self, peer: PeerId) -> bool:
         return peer not in self.strangers
@@ -282,6 +298,27 @@ async def test_every_intent_is_offered_once_one_after_the_other(autojump_clock) 
         assert alice.told == []
         stream = await alice.bob_offers(fragment=2)
         assert alice.lessor.asked[-1][0] == 3
+
+
+async def test_two_exchanges_at_once_each_with_another_peer(autojump_clock) -> None:
+    async with rig() as alice, trio.open_nursery() as nursery:
+        await alice.meet_carol(nursery)
+        for fragment in range(3):
+            alice.intent(fragment + 1, fragment)
+        await alice.until(lambda: len(alice.streams) == 2)
+        offers = [await hear(stream) for stream in alice.streams]
+        for stream, offer in zip(alice.streams, offers, strict=True):
+            await say(stream, wire.Accept(offer.xid, 1, 1, 1))
+            assert isinstance(await hear(stream), wire.Chunk)
+        await trio.sleep(0.5)
+        assert len(alice.streams) == 2, "the third waits for a place"
+        for stream, offer in zip(alice.streams[:2], offers, strict=True):
+            await say(stream, wire.Chunk(offer.xid, 0), zeros())
+            await say(stream, wire.Ready(offer.xid, 1))
+            assert isinstance(await hear(stream), wire.Commit)
+        assert alice.told == [("apply", 1), ("apply", 2)]
+        await alice.until(lambda: len(alice.streams) == 3)
+        nursery.cancel_scope.cancel()
 
 
 async def test_an_intent_waits_for_a_peer_to_be_there(autojump_clock) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.conduct import ConductTable
@@ -95,11 +93,8 @@ def test_a_payload_that_cannot_count_takes_all_of_the_budget() -> None:
     assert table.patience(PEER) == 1.0
 
 
-def test_the_table_is_bounded_and_what_was_changed_longest_ago_makes_room(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(limits, "EXCHANGE_CONDUCT_MAX", 3)
-    table = ConductTable()
+def test_the_table_is_bounded_and_what_was_changed_longest_ago_makes_room() -> None:
+    table = ConductTable(peers_max=3)
     peers = [PeerId(bytes([number]) * 32) for number in range(5)]
     for peer in (*peers[:3], peers[0], *peers[3:]):
         table.note_no_answer(peer, 0.0)
