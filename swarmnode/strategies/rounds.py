@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from swarmnode import limits
+from swarmnode.errors import ConfigError
 from swarmnode.strategies.base import Strategy
 from swarmnode.strategies.ranges import outside
 from swarmnode.tensor.layout import Layout
@@ -25,6 +26,21 @@ from swarmnode.tensor.layout import Layout
 _ROUND = 0
 _GRAIN_ELEMS = 64  # of the codecs' blocks
 _ATOMS_PER_FRAGMENT = 8  # at the least: fragments differ by an eighth of their size at most
+
+
+def refuse_rounds(name: str, every: int, fragments: int, overlap: int) -> None:
+    """Raise ConfigError where fragments of a round would be due or under way together."""
+    if fragments > every:
+        raise ConfigError(
+            f"strategy {name}: expected at most one fragment a step, got fragments {fragments} in"
+            f" rounds of {every} steps"
+        )
+    if overlap and overlap * fragments >= every > 1:
+        raise ConfigError(
+            f"strategy {name}: expected overlap below every / fragments = {every / fragments:g}, so"
+            f" that a fragment lands before the next is sent, got {overlap}; lower overlap or"
+            " fragments"
+        )
 
 
 class Rounds:

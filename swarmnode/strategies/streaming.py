@@ -45,7 +45,6 @@ from typing import Annotated, Any, Literal
 import torch
 from msgspec import Meta as Range
 
-from swarmnode.errors import ConfigError
 from swarmnode.ipc.settings import PositiveInt, Settings
 from swarmnode.strategies.base import (
     Context,
@@ -72,7 +71,7 @@ from swarmnode.strategies.outer import (
     refuse_unstable,
     spell_codecs,
 )
-from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut, layout_of
+from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut, layout_of, refuse_rounds
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]
 CodecName = Annotated[str, Range(max_length=16)]
@@ -144,17 +143,7 @@ class Streaming(InLineage, Strategy):
     @classmethod
     def check(cls, config: Any, facts: TaskFacts) -> None:
         del facts
-        if config.overlap * config.fragments >= config.every > 1 and config.overlap:
-            raise ConfigError(
-                f"strategy streaming: expected overlap below every / fragments = "
-                f"{config.every / config.fragments:g}, so that a fragment lands before the next "
-                f"is sent, got {config.overlap}; lower overlap or fragments"
-            )
-        if config.fragments > config.every:
-            raise ConfigError(
-                f"strategy streaming: expected at most one fragment a step, got fragments "
-                f"{config.fragments} in rounds of {config.every} steps"
-            )
+        refuse_rounds(cls.name, config.every, config.fragments, config.overlap)
         refuse_relatives(config)
         refuse_fed_back(cls.name, config.delta_codec, config.weights_codec)
         group_size = PAIR if config.meet == "pair" else 0

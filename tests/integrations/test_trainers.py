@@ -59,10 +59,12 @@ def test_two_trainers_exchange_and_learn(kind: str, package: str, tmp_path: Path
             program.kill()
             program.wait()
     per_step = BATCH * CONTEXT * (1 if kind == "hf" else 2)
+    # Of two, one may begin long after the other, with a model that has learnt all there is.
+    untrained = max(report["first"] for report in reports)
     for report in reports:
         print(report)
         assert report["exchanges"] >= EXCHANGES_MIN
-        assert report["last"] < 0.7 * report["first"]
+        assert report["last"] < 0.7 * untrained
         assert report["tokens_per_step"] == per_step
         assert math.isfinite(report["status_loss"])
         assert report["eval_loss"] < math.log(32)
