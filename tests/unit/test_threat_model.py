@@ -42,7 +42,7 @@ def test_what_was_found_false_is_no_longer_claimed(page: str, claim: str) -> Non
     ("limit", "measurement"),
     [
         ("**Members can send wrong weights.**", "wrong weights"),
-        ("**Members can make others wait, and take a member out.**", "waiting"),
+        ("**Members can make others wait.**", "waiting"),
         ("**Members can aim dials at a third party.**", "dials at a third party"),
         ("**Members can lie about themselves**", "false reports"),
         ("**Many made-up nodes.**", "made-up members"),
