@@ -88,6 +88,11 @@ _IN_PAIRS = {
     "gamma": 0.7,
     "nesterov": False,
 }
+# What a creator gets who says that each member has data of its own. Models then move apart within a
+# round, so they meet more often, as a whole, and the outer step is longer. In the laboratory four
+# nodes keep 96 % on four texts of the share that they reach on one, with the defaults 84 %
+# (seed 1, tests/algorithms/test_uneven.py).
+OWN_DATA = {"every": 16, "fragments": 1, "momentum": 0.5, "beta": 0.7}
 _DIGEST_BYTES = 16  # of the reference, where a lineage has the other half of a base version
 
 

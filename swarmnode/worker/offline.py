@@ -74,6 +74,7 @@ def describe(arguments: argparse.Namespace) -> Iterator[Json]:
         codec=arguments.codec,
         topology=arguments.topology,
         members=arguments.members,
+        has_own_data=arguments.own_data,
     )
 
 
@@ -256,6 +257,7 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("--progress", action="store_true")
             sub.add_argument("--topology", default="matching", help="a name, or a file of edges")
             sub.add_argument("--members", type=int, default=0, help="how many train at most")
+            sub.add_argument("--own-data", action="store_true", help="each member has its own")
         else:
             sub.add_argument("--steps", type=int, required=True)
             sub.add_argument("--swarm-seed", type=int, default=0)

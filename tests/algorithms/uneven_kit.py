@@ -10,7 +10,7 @@ import torch
 
 from swarmnode.strategies.base import Intent, StepInfo, Strategy
 from swarmnode.strategies.diloco import DiLoCo
-from swarmnode.strategies.streaming import Streaming
+from swarmnode.strategies.streaming import OWN_DATA, Streaming
 from swarmnode.tasks.text import load_corpus
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.faults import Faults, Outage
@@ -35,7 +35,6 @@ _STREAMING = {
 }
 _DILOCO = {"every": 40, "lr": 0.7, "momentum": 0.5}
 _PAIRS = {"meet": "pair", "every": 40, "fragments": 2, "overlap": 0}
-_OFTEN = {**_STREAMING, "every": 16, "fragments": 1}
 _LR = 0.016  # the best of those that were tried on such a model, for four nodes that average
 _LR_ALONE = 0.008
 _POINTS = 10_000  # into which a schedule is cut
@@ -69,7 +68,7 @@ UNCALLED: Make = partial(_Uncalled, _STREAMING)
 DILOCO: Make = partial(DiLoCo, _DILOCO)
 PAIRS: Make = partial(Streaming, _PAIRS)
 UNWEIGHTED: Make = partial(_Unweighted, _PAIRS)
-OFTEN: Make = partial(Streaming, _OFTEN)
+OFTEN: Make = partial(Streaming, OWN_DATA)
 
 
 def dialects() -> tuple[bytes, ...]:

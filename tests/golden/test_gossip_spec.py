@@ -60,5 +60,5 @@ def test_reason_codes_are_listed() -> None:
 def test_limits_are_named_with_their_value() -> None:
     for name in set(re.findall(r"\bEXCHANGE_[A-Z_]+\b", SPEC)):
         assert hasattr(limits, name), name
-    for name, shown in re.findall(r"\b(EXCHANGE_[A-Z_]+)(?:\]?, | \()(\d+)", SPEC):
+    for name, shown in re.findall(r"\b(EXCHANGE_[A-Z_]+)(?:\]?, | \()(\d+(?:\.\d+)?)", SPEC):
         assert getattr(limits, name) == float(shown), name

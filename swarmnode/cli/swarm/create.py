@@ -152,7 +152,9 @@ def create(
     chosen["members"] = members or 0
     chosen_recipe = (parse_settings(settings)[2], parse_count(tokens) if tokens else 0, schedule)
     make_recipe({}, *chosen_recipe)  # refused before torch is loaded
-    described = _describe(task, settings, data_dir, is_quiet=as_json, **chosen)
+    described = _describe(
+        task, settings, data_dir, has_own_data=own_data, is_quiet=as_json, **chosen
+    )
     recipe = make_recipe(described["recipe"], *chosen_recipe)
     save_training_data(name, config.paths, TrainingData(data_dir, own_data))
     terms: dict[str, Any] = {"expires_days": expires_days, "is_closed": closed}
@@ -259,6 +261,7 @@ def _describe(
     settings: tuple[str, ...],
     data_dir: str,
     *,
+    has_own_data: bool,
     is_quiet: bool,
     **chosen: str | int,
 ) -> dict[str, Any]:
@@ -272,6 +275,7 @@ def _describe(
     arguments.append(f"--data-dir={data_dir}")
     arguments += [f"--strategy-settings={json.dumps(strategy_settings)}"]
     arguments += [f"--{name}={value}" for name, value in chosen.items()]
+    arguments += ["--own-data"] if has_own_data else []
     described: dict[str, Any] = {}
     with Progress(is_quiet=is_quiet) as progress:
         for described in stream_offline("describe", "--progress", *arguments):

@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from swarmnode.strategies.fit import check_fit, codecs_sent, members_max, read_topology
 from swarmnode.strategies.registry import build_strategy, check_strategy
+from swarmnode.strategies.streaming import OWN_DATA, Streaming
 from swarmnode.tasks.base import Task
 from swarmnode.worker.model.arena import Arena
 from swarmnode.worker.model.prepare import facts_of
@@ -45,6 +46,7 @@ def describe_state(
     codec: str,
     topology: str,
     members: int = 0,
+    has_own_data: bool = False,
 ) -> dict[str, Any]:
     """Return layout, size and resolved settings of a swarm that would train ``state``.
 
@@ -52,12 +54,16 @@ def describe_state(
         settings: of the strategy; those that are not given are filled in.
         topology: a name, or a file of edges.
         members: how many are to train at most; 0: it is not said.
+        has_own_data: each member is meant to train on data of its own.
 
     Raises:
         ConfigError: they do not fit together.
     """
     task = state.task
     graph = read_topology(topology)
+    settings = dict(settings)
+    if has_own_data and strategy == Streaming.name and settings.get("meet") != "pair":
+        settings = OWN_DATA | settings
     settings = task.suited(strategy, settings)
     check_strategy(strategy, settings, facts_of(task))
     # Of the strategy's vectors, each as large as the model, nothing is computed here.

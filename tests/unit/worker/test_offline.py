@@ -54,6 +54,17 @@ def test_describe_says_what_a_manifest_needs(run):
     assert run("describe", "--task", "bytes-lm", "--config", config) == [facts]
 
 
+def test_members_with_data_of_their_own_meet_more_often_and_as_a_whole(run):
+    task = ("--task", "bytes-lm", "--config", json.dumps(SMALL_LM), "--own-data")
+    (facts,) = run("describe", *task, "--strategy-settings", '{"beta": 0.6}')
+    kept = ("every", "fragments", "momentum", "beta")
+    assert [facts["strategy_settings"][name] for name in kept] == [16, 1, 0.5, 0.6]
+    (facts,) = run("describe", *task, "--strategy-settings", '{"meet": "pair"}')
+    assert [facts["strategy_settings"][name] for name in kept] == [32, 4, 0.5, 0.7]
+    (facts,) = run("describe", *task, "--strategy", "pair-average")
+    assert facts["strategy_settings"]["every"] == 16
+
+
 def test_each_task_knows_how_often_whole_models_meet(run):
     task = ("--task", "bytes-lm", "--config", json.dumps(SMALL_LM), "--strategy", "pair-average")
     (facts,) = run("describe", *task)
