@@ -13,8 +13,8 @@ Two who meet as a pair weigh their pseudo-gradients alike (``pair_shares``), fro
 themselves with the offer and its answer, so both come to the same. What a pair missed are its own
 rounds in which no partner came. Only pseudo-gradients are weighted, which begin at zero where two
 met last. Models that are averaged whole (pair-average, and the pull of slow weights) are not: each
-local step counts the same in the mean of the swarm already, whoever took it, and only halves keep
-that mean where it is.
+local step counts the same in the mean of the swarm already, and only halves keep that mean where it
+is.
 
 Sources: A. Douillard et al., "Decoupled DiLoCo", 2026 (weights by tokens, members who come as they
 are); B. Liu et al., "Asynchronous Local-SGD training for language modeling", 2024 (1/√(1+s));

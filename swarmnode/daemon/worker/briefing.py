@@ -30,7 +30,7 @@ from swarmnode.ipc.control import (
     SwarmProgress,
     WorkerReady,
 )
-from swarmnode.protocol.pacing import Pacer, pacer_of
+from swarmnode.protocol.pacing import pacer_of
 from swarmnode.quantities import parse_bytes
 from swarmnode.store.training_data import TrainingData
 from swarmnode.telemetry.logs import get_logger
@@ -220,8 +220,8 @@ class Briefing:
         self._post = post
         self._is_ready = False
         self._told: tuple[bytes, ...] = ()
-        self._pacer: Pacer | None = None  # of the worker's rounds, if its strategy has any
-        self._steps = 0  # of a round, as the worker was told
+        self._pacer = pacer_of(1)  # of the worker's rounds
+        self._steps = 0  # of a round, as the worker was told; 0: its strategy has none
         self._changed = trio.Event()
 
     async def run(self) -> None:
@@ -256,20 +256,20 @@ class Briefing:
         self.tell_progress()
         self._tell_members()
         self._steps = ready.round_steps
-        self._pacer = pacer_of(ready.round_steps) if ready.round_steps else None
+        self._pacer = pacer_of(max(1, ready.round_steps))
 
     def worker_gone(self) -> None:
         """There is no worker to tell."""
-        self._is_ready, self._pacer = False, None
+        self._is_ready, self._steps, self._pacer = False, 0, pacer_of(1)
 
     def progress(self, progress: Progress) -> None:
         """Take note of our own speed."""
-        if self._pacer is not None and progress.step_time_s > 0:
+        if progress.step_time_s > 0:
             self._pacer.note_step(progress.step_time_s)
 
     def call_s(self) -> float:
         """Return how long a member that is called to a mean may take to come; 0: not known."""
-        return 0.0 if self._pacer is None else self._pacer.call_s(self._speeds().values())
+        return self._pacer.call_s(self._speeds().values())
 
     def members_changed(self) -> None:
         """A member came or went, or may have."""
@@ -282,7 +282,7 @@ class Briefing:
             self._post(Members(members))
 
     def _tell_steps(self) -> None:
-        if self._pacer is None:
+        if not self._steps:
             return
         steps = self._pacer.told_steps(self._speeds().values())
         if abs(steps - self._steps) > limits.PACING_CHANGE_SHARE * self._steps:
