@@ -204,9 +204,9 @@ SWIM_MEMBERS_MAX = 4096
 # Members that others tell of wait for a place: two pages of a large swarm, and who was left out is
 # told of again. A liar's are all asked within a quarter of an hour.
 SWIM_HEARSAY_MAX = 1024
-# So many of them are asked in a period whether they are there: a swarm of a hundred has met within
-# a minute, and one that made up thousands causes two lookups a second.
-SWIM_HEARSAY_AT_ONCE = 4
+# So many of them are asked in a period whether they are there: one that comes back to a swarm of a
+# hundred knows it within twenty seconds, and a liar with thousands causes three lookups a second.
+SWIM_HEARSAY_AT_ONCE = 6
 SWIM_HEARSAY_PINGS = 2
 # Who leaves tells this many: they spread it, and the leaver may be gone within 0.2 s.
 SWIM_FAREWELLS = 8
