@@ -7,7 +7,8 @@ nodes take a step in two milliseconds, where sixteen models in autograd take fif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,10 +21,13 @@ from swarmnode.testing.lab.tasks import LabTask
 _TRAIN_EXAMPLES = 1400
 _SPLIT_SEED = 1797  # one order for all runs: the file is sorted by writer
 _BATCH = 32
+_CLASSES = 10
 
 
 class Digits(LabTask):
     """``loss`` and ``accuracy`` are the mean model's; ``local_…`` is the mean over nodes."""
+
+    judged_by: Literal["accuracy"] = "accuracy"
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class Digits(LabTask):
         self._test = pixels[_TRAIN_EXAMPLES:], labels[_TRAIN_EXAMPLES:]
         self._shares = _split(self._labels, n, dirichlet, seed)
         self._generators = [torch.Generator().manual_seed(1000 * seed + i) for i in range(n)]
+        self._is_mislabelled = torch.zeros(n, dtype=torch.bool)
         inits = [self._init(seed if same_init else 1000 * seed + i) for i in range(n)]
         self.x = torch.stack(inits)
 
@@ -57,6 +62,8 @@ class Digits(LabTask):
     def gradients(self, nodes: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         chosen = torch.stack([self._draw(node) for node in nodes])
         pixels, labels = self._pixels[chosen], self._labels[chosen]
+        wrong = self._is_mislabelled[list(nodes)]
+        labels[wrong] = _CLASSES - 1 - labels[wrong]
         x = self.x if len(nodes) == self.n else self.x[list(nodes)]
         weights, activations = self._forward(x, pixels)
         log_p = torch.log_softmax(activations[-1], dim=2)
@@ -84,6 +91,14 @@ class Digits(LabTask):
             "local_loss": sum(losses) / len(losses),
             "local_accuracy": sum(accuracies) / len(accuracies),
         }
+
+    def mislabel(self, nodes: Collection[int]) -> None:
+        """Let ``nodes`` learn that a digit y is 9 − y."""
+        self._is_mislabelled[list(nodes)] = True
+
+    def judge(self, x: torch.Tensor) -> float:
+        """Return the accuracy of a model [numel] on what is held out."""
+        return self._loss(x, *self._test)[1]
 
     # --- the model -----------------------------------------------------------------------
 
@@ -171,7 +186,7 @@ def _split(labels: torch.Tensor, n: int, dirichlet: float | None, seed: int) -> 
     if dirichlet is None:
         return [torch.tensor(part) for part in np.array_split(rng.permutation(len(labels)), n)]
     shares: list[list[int]] = [[] for _ in range(n)]
-    for label in range(10):
+    for label in range(_CLASSES):
         examples = rng.permutation(np.flatnonzero(labels.numpy() == label))
         ends = np.cumsum(rng.dirichlet([dirichlet] * n)) * len(examples)
         for node, part in enumerate(np.split(examples, ends.astype(int)[:-1])):

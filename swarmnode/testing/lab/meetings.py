@@ -22,7 +22,7 @@ from swarmnode.strategies.base import Exchange, Intent, Kind, Offer, Selector
 from swarmnode.strategies.topology import Edge, Graph
 from swarmnode.testing.lab.faults import Commit, Message
 from swarmnode.testing.lab.gatherings import Gatherings
-from swarmnode.testing.lab.sides import Side, meta_of, refusal, take_view
+from swarmnode.testing.lab.sides import Side, let_forge, meta_of, refusal, take_view
 from swarmnode.testing.lab.world import Node, World
 
 _TRIES_MAX = 3  # candidates that a node asks before it goes on training
@@ -143,6 +143,7 @@ class Meetings:
             for node, intent in (initiator, responder):
                 self._abort(node, intent, str(error))
             return
+        let_forge(world, sides)
         for side in sides[1:] if initiator[1].kind is Kind.PULL else sides:
             world.tally.bytes += side.bytes
         latency = world.draw_latency()
@@ -191,18 +192,21 @@ class Meetings:
 
     def _refusal(self, initiator: Side, responder: Side) -> str:
         """Return why one of the two refuses what came; then it counts for neither."""
-        why = refusal(initiator, responder)
+        ways = [(initiator, responder)]
         if initiator.intent.kind is Kind.PAIR:
-            why = why or refusal(responder, initiator)
-        self._world.tally.refused += bool(why)
-        return why
+            ways.append((responder, initiator))
+        for side, partner in ways:
+            if why := refusal(self._world, side, partner):
+                self._world.tally.note_refusal(side.node.number, partner.node.number)
+                return why
+        return ""
 
     def _apply(self, side: Side, partner: Side) -> None:
         node = side.node
         exchange = Exchange(
             intent=side.intent,
             meta=side.meta,
-            sent=side.sent,
+            sent=side.counted,
             got={partner.node.peer_id: partner.received()},
             steps_since=0,  # known when it is applied
         )
