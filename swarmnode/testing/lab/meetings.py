@@ -195,11 +195,11 @@ class Meetings:
         ways = [(initiator, responder)]
         if initiator.intent.kind is Kind.PAIR:
             ways.append((responder, initiator))
-        for side, partner in ways:
-            if why := refusal(self._world, side, partner):
-                self._world.tally.note_refusal(side.node.number, partner.node.number)
-                return why
-        return ""
+        whys = [refusal(self._world, side, partner) for side, partner in ways]
+        if not any(whys):
+            return ""
+        self._world.tally.note_refusal(initiator.node.number, responder.node.number)
+        return next(filter(None, whys))
 
     def _apply(self, side: Side, partner: Side) -> None:
         node = side.node

@@ -59,9 +59,10 @@ class Node:
 class Tally:
     """What happened so far, over all nodes.
 
-    ``bytes`` are those that were sent; ``refused`` payloads that a node did not take, by whom and
-    from whom in ``refusals``; in a group by most of the others, which is -1. ``edges`` are pairs
-    that met, ``means`` the groups and gatherings that counted for a node.
+    ``bytes`` are those that were sent; ``refused`` exchanges that came to nothing because a member
+    did not take what another sent: ``refusals`` has which two, or of a group the member that was
+    left out with -1. ``edges`` are pairs that met, ``means`` the groups and gatherings that counted
+    for a node.
     """
 
     gradients: int = 0
@@ -73,10 +74,10 @@ class Tally:
     means: Counter[int] = field(default_factory=Counter)
     refusals: Counter[tuple[int, int]] = field(default_factory=Counter)
 
-    def note_refusal(self, refuser: int, refused: int) -> None:
-        """Count a payload that was not taken."""
+    def note_refusal(self, one: int, two: int) -> None:
+        """Count an exchange of two that was refused."""
         self.refused += 1
-        self.refusals[refuser, refused] += 1
+        self.refusals[min(one, two), max(one, two)] += 1
 
 
 class World:
