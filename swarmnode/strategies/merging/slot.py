@@ -2,7 +2,7 @@
 
 Two kinds of rule fit into it, each a module beside its paper. A **pair rule** weighs what one peer
 sent, before the exchange counts on either side: accept, with the share of the difference that is
-to be added, or refuse, with a reason of :class:`Reason`. A **group rule** makes one step of what
+to count, or refuse, with a reason of :class:`Reason`. A **group rule** makes one step of what
 all who are present sent.
 
 ::
@@ -39,7 +39,7 @@ class Reason(enum.StrEnum):
 
     NOT_FINITE = "not-finite"  # a NaN or an infinity
     RANGE = "range"  # implausibly large beside one's own
-    ROUND = "round"  # too many rounds behind, or ahead
+    ROUND = "round"  # older than what this peer sent before
     REPLAY = "replay"  # the same vector has come before
     BANNED = "banned"  # this peer was refused too often of late
     DISTANCE = "distance"  # too far from one's own
@@ -54,7 +54,7 @@ class Pair:
         peer: its id, 32 bytes.
         topic: what the vectors are, such as a tag and a fragment: what is far is known by topic.
         round: of this node's exchanges, never going back; bans and relaxations count in it.
-        ahead: by how many rounds the peer says to be ahead of this node; below 0: behind.
+        their_round: of the peer's, by its own count, which is no other node's.
         own, theirs: [numel] on the CPU; not to be changed.
         moved: the norm of this node's own movement over its last round, in the same elements.
         loss_along: None: there is no public probe.
@@ -64,7 +64,7 @@ class Pair:
     peer: bytes
     topic: str
     round: int
-    ahead: int
+    their_round: int
     own: torch.Tensor
     theirs: torch.Tensor
     moved: float
@@ -76,13 +76,11 @@ class Pair:
 class Verdict:
     """What a pair rule answers. ``refusal``: None: it is accepted.
 
-    ``share``: of the difference, in (0, 1]: the merge adds that much of what it would add.
-    ``seconds``: that weighing took.
+    ``share``: of the difference, 0 to 1: what came counts as one's own plus that much of it.
     """
 
     refusal: Reason | None = None
     share: float = 1.0
-    seconds: float = 0.0
 
 
 ACCEPTED = Verdict()  # of what is weighed by no rule

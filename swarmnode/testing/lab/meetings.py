@@ -193,19 +193,25 @@ class Meetings:
         """Return why one of the two refuses what came; then it counts for neither."""
         why = refusal(initiator, responder)
         if initiator.intent.kind is Kind.PAIR:
-            why = why or refusal(responder, initiator)
+            why = why or refusal(responder, initiator) or self._weigh(initiator, responder)
         self._world.tally.refused += bool(why)
         return why
 
+    def _weigh(self, initiator: Side, responder: Side) -> str:
+        """Return why the guard of one of the two refuses; both are asked, as in a real pair."""
+        refusals = []
+        for side, partner in ((initiator, responder), (responder, initiator)):
+            self._world.flow(side.node)
+            verdict = side.node.strategy.weigh(_exchange(side, partner))
+            side.share = verdict.share
+            if verdict.refusal is not None:
+                refusals.append(str(verdict.refusal))
+        return ", ".join(refusals)
+
     def _apply(self, side: Side, partner: Side) -> None:
         node = side.node
-        exchange = Exchange(
-            intent=side.intent,
-            meta=side.meta,
-            sent=side.sent,
-            got={partner.node.peer_id: partner.received()},
-            steps_since=0,  # known when it is applied
-        )
+        exchange = _exchange(side, partner)
+        exchange.clip(side.share)
         if side.intent.kind is Kind.PULL:
             self._gatherings.note_pulled(node.number)
         self._world.deliver(node, exchange, side.meta.steps + side.intent.apply_after_steps)
@@ -221,6 +227,16 @@ class Meetings:
     def _abort(self, node: Node, intent: Intent, why: str) -> None:
         self._world.tally.aborted += 1
         node.strategy.on_abort(intent, why)
+
+
+def _exchange(side: Side, partner: Side) -> Exchange:
+    return Exchange(
+        intent=side.intent,
+        meta=side.meta,
+        sent=side.sent,
+        got={partner.node.peer_id: partner.received()},
+        steps_since=0,  # known when it is applied
+    )
 
 
 def _shape(intent: Intent) -> tuple[object, ...]:

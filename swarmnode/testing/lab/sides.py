@@ -16,7 +16,10 @@ from swarmnode.testing.lab.world import Node, World
 
 @dataclass
 class Side:
-    """One node's part of an exchange: what it sent, as it arrives."""
+    """One node's part of an exchange: what it sent, as it arrives.
+
+    ``share``: of what comes, by the verdict of this node's guard.
+    """
 
     node: Node
     life: int
@@ -24,6 +27,7 @@ class Side:
     meta: Meta
     sent: dict[str, torch.Tensor]
     bytes: int
+    share: float = 1.0
 
     @property
     def is_there(self) -> bool:

@@ -14,6 +14,7 @@ from swarmnode.bench.learning.jobs import TASK, Evaluation, Job, Trained
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.lr_schedule import shorten_warmup
 from swarmnode.strategies.base import Exchange, Needs, TaskFacts
+from swarmnode.strategies.context import LossAt
 from swarmnode.strategies.registry import build_strategy, check_strategy, find_strategy
 from swarmnode.tasks.base import Task
 from swarmnode.tensor.layout import Layout
@@ -170,6 +171,9 @@ class TextTask(LabTask):
     def mean_gradient(self, x: torch.Tensor) -> torch.Tensor:
         """Return the gradient of one model [numel] on a batch of every node: [numel]."""
         return self._gradient(x, torch.cat([next(batches) for batches in self._batches]))[1]
+
+    def public_probe(self) -> LossAt | None:
+        return self.evaluate
 
     def probe(self, node: int) -> Callable[[], float]:
         batch = next(self._batches[node])
