@@ -127,7 +127,7 @@ def simulate_attack(nodes: int, seed: int, as_json: bool, options: dict[str, Any
     if options.pop("plot") is not None:
         raise ConfigError("--attack: expected no --plot beside it: its runs have one figure each")
     nodes = _NODES_ATTACKED if _is_default("nodes") else nodes
-    run = {"task": "digits", "codec": _CODEC} | _algorithm(nodes, options)
+    run: dict[str, Any] = {"task": "digits", "codec": _CODEC} | _algorithm(nodes, options)
     if _is_default("steps"):
         run["steps"] = _STEPS_ATTACKED
     asked = {

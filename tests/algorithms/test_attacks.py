@@ -1,5 +1,6 @@
 """Members that lie: each attack as its paper has it, and harmful where nothing is weighed."""
 
+import copy
 import json
 
 import pytest
@@ -18,6 +19,7 @@ from swarmnode.testing.lab.attacks.named import ATTACKS, find_attacks
 from swarmnode.testing.lab.attacks.runs import execute_attack, known_attacks, parse_attack
 from swarmnode.testing.lab.attacks.scene import STALE_ROUNDS, Overheard, Scene
 from swarmnode.testing.lab.digits import Digits
+from swarmnode.testing.lab.sides import would_take
 from swarmnode.testing.lab.text import TextTask
 
 HONEST = torch.tensor([[1.0, 2.0, 6.0], [3.0, 2.0, 0.0]])
@@ -183,6 +185,40 @@ def test_the_ascent_of_an_adaptive_one_makes_the_loss_larger():
     before = arena.task.measure(arena.task.x[0], [0])["loss"]
     arena.run(8)
     assert arena.task.measure(arena.task.x[0], [0])["loss"] > 2 * before
+
+
+# --- beside guards -----------------------------------------------------------------------
+
+
+def test_impostors_take_whatever_comes_and_are_refused():
+    arena = lying(pairs(4, codec="Q8B64", guarded=True), "sign-flip")
+    arena.run(80)
+    assert arena.nodes[3].strategy.guard.totals.contacts == 0
+    refused = {edge: count for edge, count in arena.tally.refusals.items() if 3 in edge}
+    assert sum(refused.values()) > 3
+    assert {whom for _, whom in arena.tally.bans} == {3}
+
+
+def test_to_ask_what_a_guard_would_take_leaves_no_trace():
+    arena = pairs(2, codec="Q8B64", guarded=True)
+    arena.run(40)
+    node, peer = arena.nodes
+    intent = Intent(Kind.PAIR, 11, (View("x", "", 0, node.strategy.x.numel()),))
+    own, theirs = {"x": node.strategy.x.clone()}, {"x": peer.strategy.x.clone()}
+    guard = node.strategy.guard
+    before = copy.deepcopy(guard.totals), guard.gates("gossip/0")
+    assert not would_take(arena, node, peer, intent, own, {"x": -theirs["x"]})
+    assert would_take(arena, node, peer, intent, own, theirs) == would_take(
+        arena, node, peer, intent, own, theirs
+    )
+    assert (guard.totals, guard.gates("gossip/0")) == before
+    assert node.strategy.guard is guard
+
+
+def test_defended_it_does_little():
+    figures = execute_attack(asked("sign-flip", attackers=2, nodes=8, optimizer="adam", lr=0.003))
+    assert figures["clean"] - figures["mean"] < 0.1
+    assert figures["mean"] - figures["undefended"] > 0.2
 
 
 # --- wrong labels ------------------------------------------------------------------------

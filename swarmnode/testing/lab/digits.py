@@ -7,6 +7,7 @@ nodes take a step in two milliseconds, where sixteen models in autograd take fif
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
@@ -15,6 +16,7 @@ import torch
 
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.base import TaskFacts
+from swarmnode.strategies.context import LossAt
 from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.tasks import LabTask
 
@@ -22,6 +24,7 @@ _TRAIN_EXAMPLES = 1400
 _SPLIT_SEED = 1797  # one order for all runs: the file is sorted by writer
 _BATCH = 32
 _CLASSES = 10
+_PROBE_EXAMPLES = 128  # of those that train, as they are in an order of their own: none is a test
 
 
 class Digits(LabTask):
@@ -40,6 +43,7 @@ class Digits(LabTask):
     ) -> None:
         """``dirichlet``: alpha of the label split, smaller is more uneven; None: equal in kind."""
         self._widths = widths
+        self.loss_trivial = math.log(widths[-1])
         self.facts = TaskFacts("digits")
         pixels, labels = _load()
         self._pixels, self._labels = pixels[:_TRAIN_EXAMPLES], labels[:_TRAIN_EXAMPLES]
@@ -75,6 +79,10 @@ class Digits(LabTask):
         delta /= labels.shape[1]
         return losses, self._backward(x, weights, activations, delta)
 
+    def public_probe(self) -> LossAt | None:
+        pixels, labels = self._pixels[:_PROBE_EXAMPLES], self._labels[:_PROBE_EXAMPLES]
+        return lambda x: self._loss(x, pixels, labels)[0]
+
     def probe(self, node: int) -> Callable[[], float]:
         chosen = self._draw(node)
         pixels, labels = self._pixels[chosen], self._labels[chosen]
@@ -97,7 +105,11 @@ class Digits(LabTask):
         self._is_mislabelled[list(nodes)] = True
 
     def judge(self, x: torch.Tensor) -> float:
-        """Return the accuracy of a model [numel] on what is held out."""
+        """Return the accuracy of a model [numel]."""
+        return self.accuracy(x)
+
+    def accuracy(self, x: torch.Tensor) -> float:
+        """Return that of one model [numel] on the examples that are held out."""
         return self._loss(x, *self._test)[1]
 
     # --- the model -----------------------------------------------------------------------

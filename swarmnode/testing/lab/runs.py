@@ -48,6 +48,7 @@ class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True)
         optimizer: of digits and bytes-lm; empty: adam, but for digits sgd with strategies that
             exchange at every step.
         lr: 0: 0.1/L for lsq; 0.05 (sgd) or 0.01 (adam) for digits; 0.003 for bytes-lm.
+        guarded: whether nodes weigh what comes in pairs before it counts, as daemons do.
         target: lsq ends when its error is as small as that.
     """
 
@@ -67,6 +68,7 @@ class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True)
     optimizer: Literal["", "sgd", "adam"] = ""
     lr: float = 0.0
     codec: str = RAW
+    guarded: bool = True
     target: float = _SOLVED
 
 
@@ -110,6 +112,7 @@ def build_arena(run: Run) -> Arena:
         speeds=[run.spread ** (half_ago * number) for number in range(run.nodes)],
         faults=_build_faults(run),
         codec=run.codec,
+        guarded=run.guarded,
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 
 import torch
 
-from swarmnode.strategies.base import SWARM_CODEC, Intent, Kind, Meta, Received
+from swarmnode.strategies.base import SWARM_CODEC, Exchange, Intent, Kind, Meta, Received
 from swarmnode.strategies.ranges import magnitude_of, not_finite, scale_of
+from swarmnode.strategies.weighing import WeighsPairs
 from swarmnode.tensor import magnitude
 from swarmnode.tensor.magnitude import Magnitude, own_scale
 from swarmnode.testing.lab.codecs import through
@@ -21,6 +23,7 @@ class Side:
     """One node's part of an exchange: what it sent, as it arrives.
 
     ``forged_from``: of an impostor, what it would have sent if it were honest.
+    ``share``: of what comes, by the verdict of this node's guard.
     """
 
     node: Node
@@ -30,6 +33,7 @@ class Side:
     sent: Payload
     bytes: int
     forged_from: Payload | None = None
+    share: float = 1.0
 
     @property
     def counted(self) -> Payload:
@@ -67,6 +71,17 @@ def take_view(world: World, node: Node, intent: Intent) -> Side:
     return Side(node, node.life, intent, meta, sent, size)
 
 
+def exchange_of(side: Side, partner: Side) -> Exchange:
+    """Return what a pair, or a pull, is for one of the two."""
+    return Exchange(
+        intent=side.intent,
+        meta=side.meta,
+        sent=side.counted,
+        got={partner.node.peer_id: partner.received()},
+        steps_since=0,  # known when it is applied
+    )
+
+
 def let_forge(world: World, sides: list[Side]) -> None:
     """Put what impostors among the members of an exchange send in the place of what they have."""
     if world.impostors is None:
@@ -99,15 +114,33 @@ def _too_large(side: Side, partner: Side) -> str:
     return ""
 
 
+def has_banned(node: Node, peer: bytes) -> bool:
+    """Return whether the guard of a node refuses a peer unseen for now."""
+    strategy = node.strategy
+    if not isinstance(strategy, WeighsPairs) or strategy.guard is None:
+        return False
+    return strategy.guard.is_banned(peer, strategy.own_round())
+
+
 def would_take(
     world: World, node: Node, peer: Node, intent: Intent, own: Payload, theirs: Payload
 ) -> bool:
     """Return whether ``node``, which sends ``own``, would take ``theirs`` from ``peer`` now.
 
-    It takes no note of having been asked.
+    It takes no note of having been asked. What is accepted of which nothing is taken is not.
     """
     sides = [
         Side(each, each.life, intent, meta_of(each, intent), sent, 0)
         for each, sent in ((node, own), (peer, theirs))
     ]
-    return not refusal(world, *sides)
+    if refusal(world, *sides):
+        return False
+    strategy = node.strategy
+    if not isinstance(strategy, WeighsPairs) or strategy.guard is None:
+        return True
+    guard, strategy.guard = strategy.guard, copy.deepcopy(strategy.guard)
+    try:
+        verdict = strategy.weigh(exchange_of(*sides))
+    finally:
+        strategy.guard = guard
+    return verdict.refusal is None and verdict.share > 0

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 from swarmnode.strategies.base import TaskFacts
+from swarmnode.strategies.context import LossAt
 from swarmnode.tasks.base import Task
 from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.tasks import LabTask
@@ -77,6 +78,9 @@ class TextTask(LabTask):
     def measure(self, mean: torch.Tensor, alive: Sequence[int]) -> dict[str, float]:
         own = [self.evaluate(self.x[node]) for node in alive]
         return {"loss": self.evaluate(mean), "own_loss": sum(own) / len(own)}
+
+    def public_probe(self) -> LossAt | None:
+        return self.evaluate
 
     def mislabel(self, nodes: Collection[int]) -> None:
         """Let ``nodes`` learn from texts in which any byte follows any other."""

@@ -62,7 +62,7 @@ class Tally:
     ``bytes`` are those that were sent; ``refused`` exchanges that came to nothing because a member
     did not take what another sent: ``refusals`` has which two, or of a group the member that was
     left out with -1. ``edges`` are pairs that met, ``means`` the groups and gatherings that counted
-    for a node.
+    for a node; ``bans`` which node began to refuse which other one unseen.
     """
 
     gradients: int = 0
@@ -73,6 +73,7 @@ class Tally:
     edges: Counter[Edge] = field(default_factory=Counter)
     means: Counter[int] = field(default_factory=Counter)
     refusals: Counter[tuple[int, int]] = field(default_factory=Counter)
+    bans: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def note_refusal(self, one: int, two: int) -> None:
         """Count an exchange of two that was refused."""

@@ -84,7 +84,8 @@ def execute_attack(asked: AttackRun) -> dict[str, Any]:
         clean.append(found)
         undefended.append(_run(run, turns, guarded=False)[1])
         defended.append(_run(run, turns, guarded=True)[1])
-    worst = min if judged_by == "accuracy" else max
+    figures = [figure for each in defended for figure in each.figures]
+    worst = min(figures) if judged_by == "accuracy" else max(figures)
     return {
         "nodes": asked.run.nodes,
         "attackers": asked.attackers,
@@ -95,7 +96,7 @@ def execute_attack(asked: AttackRun) -> dict[str, Any]:
         "clean": _mean(clean),
         "undefended": _mean(undefended),
         "mean": _mean(defended),
-        "worst": _finite(worst(figure for each in defended for figure in each.figures)),
+        "worst": _finite(worst),
         "honest_refused": _share(
             sum(e.refused for e in defended), sum(e.contacts for e in defended)
         ),
@@ -122,7 +123,7 @@ def _check(asked: AttackRun) -> None:
 
 def _run(run: Run, attacks: list[str], *, guarded: bool) -> tuple[str, _Ended]:
     """Return by what nodes are judged, and how the run ended."""
-    arena = build_arena(run)
+    arena = build_arena(msgspec.structs.replace(run, guarded=guarded))
     task = arena.task
     assert isinstance(task, Digits | TextTask)
     n_honest = run.nodes - len(attacks)
@@ -148,7 +149,7 @@ def _ended(arena: Arena, task: Digits | TextTask, n_honest: int) -> _Ended:
         commits=2 * met + shared,
         contacts=met + shared + refused,
         refused=refused,
-        banned=0,
+        banned=sum(count for pair, count in tally.bans.items() if max(pair) < n_honest),
     )
 
 
