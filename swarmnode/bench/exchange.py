@@ -39,9 +39,11 @@ from swarmnode.ipc.control import (
     SlotReady,
     TakeView,
     ToWorker,
-    ViewShape,
+    Weigh,
+    Weighed,
     WorkerReady,
 )
+from swarmnode.ipc.records import ViewShape
 from swarmnode.ipc.spawn import worker_command
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.processes.children import child
@@ -164,6 +166,8 @@ class _BenchWorker:
         if isinstance(message, TakeView):
             lent = SlotReady(message.ticket, 0, generation=self._round, step=0, tokens=0)
             self._send.send_nowait(lent)
+        if isinstance(message, Weigh):
+            self._send.send_nowait(Weighed(message.slot, message.generation))
         if isinstance(message, Apply):
             if self.first_mean is None:
                 own, theirs = self._slot

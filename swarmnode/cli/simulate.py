@@ -1,6 +1,7 @@
 """``swarmnode simulate``: real protocol cores, thousands of nodes, a modelled network.
 
-With ``--strategy`` a training algorithm instead, in virtual time, in a process that has torch.
+With ``--strategy`` a training algorithm instead, in virtual time, in a process that has torch;
+with ``--attack`` too, one among members that lie.
 """
 
 from __future__ import annotations
@@ -21,14 +22,23 @@ from swarmnode.errors import ConfigError
 from swarmnode.processes import stopping
 from swarmnode.processes.worker_tools import run_offline
 
-_NODES = 16  # unless --nodes says otherwise: its own default is of the other simulation
+# Unless --nodes, --steps say otherwise: their own defaults are of the other simulations.
+_NODES, _NODES_ATTACKED = 16, 20
+_STEPS_ATTACKED = 1200
+_HONEST_FOR_ATTACKER = 4
+_LIST = "list"
+_LAB = "swarmnode.testing.lab"
 _TOPOLOGIES = ("ring", "torus", "complete", "star", "exponential", "matching", "path", "grid")
 _OPTIONS = (
     click.option(
         "--strategy",
         help="Try a training algorithm instead, in virtual time; the options below are for it.",
     ),
-    click.option("--task", type=click.Choice(("lsq", "digits")), default="lsq", show_default=True),
+    click.option(
+        "--task",
+        type=click.Choice(("lsq", "digits", "bytes-lm")),
+        help="[default: lsq; with --attack, digits]",
+    ),
     click.option(
         "--topology", type=click.Choice(_TOPOLOGIES), default="matching", show_default=True
     ),
@@ -40,13 +50,33 @@ _OPTIONS = (
     ),
     click.option("--partition", is_flag=True, help="Cut the network in two for a while."),
     click.option("--spread", type=click.FloatRange(1), default=1.0, help="Fastest over slowest."),
-    click.option("--dirichlet", type=click.FloatRange(0), default=0.0, help="Uneven labels."),
-    click.option("--optimizer", type=click.Choice(("sgd", "adam")), help="Of task digits."),
+    click.option(
+        "--alpha",
+        "--dirichlet",
+        "dirichlet",
+        type=click.FloatRange(0),
+        default=0.0,
+        help="Labels by a Dirichlet distribution, the smaller the less even; 0: even.",
+    ),
+    click.option("--optimizer", type=click.Choice(("sgd", "adam")), help="Not of task lsq."),
     click.option("--lr", type=click.FloatRange(0), default=0.0, help="Of the local optimizer."),
     click.option("--set", "settings", multiple=True, help="KEY=VALUE of the strategy."),
-    codec_option("How payloads travel [default: every number as it is].", default=None),
+    codec_option(
+        "How payloads travel [default: every number as it is; with --attack, Q8B64].", default=None
+    ),
+    click.option(
+        "--attack",
+        metavar="NAME|list",
+        help="Let members lie: one attack, or several joined by commas. `list` prints all.",
+    ),
+    click.option(
+        "--attackers", type=click.IntRange(1), help="How many lie [default: a fifth of all]."
+    ),
+    click.option("--seeds", help="Of an attack: several, joined by commas [default: --seed]."),
     click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="A picture."),
 )
+
+_CODEC = "Q8B64"  # of swarms, where their creator says nothing; see --codec of `create`
 
 _PROFILES = ("calm", "churn", "partition", "lossy", "grey")
 # Memory: half a gigabyte per thousand nodes; time: minutes per thousand.
@@ -68,22 +98,73 @@ def simulate_strategy(nodes: int, seed: int, as_json: bool, options: dict[str, A
     Raises:
         ConfigError: no such strategy or setting, or it is not for this task.
     """
-    source = click.get_current_context().get_parameter_source("nodes")
+    for name in ("attackers", "seeds"):
+        if options.pop(name) is not None:
+            raise ConfigError(f"--{name}: expected --attack NAME beside it, one of --attack list")
     plot = options.pop("plot")
-    run = {name: value for name, value in options.items() if value not in (None, "")}
-    run["settings"] = _parse_settings(run.pop("settings"))
-    run["nodes"] = _NODES if source is ParameterSource.DEFAULT else nodes
+    del options["attack"]
+    run = _algorithm(_NODES if _is_default("nodes") else nodes, options)
     run["seed"] = seed
     arguments = [json.dumps(run)]
     if plot is not None:
         arguments += ["--plot", str(plot.absolute())]
-    figures = run_offline(*arguments, module="swarmnode.testing.lab")
+    _print(run_offline(*arguments, module=_LAB), as_json)
+    return 0
+
+
+def simulate_attack(nodes: int, seed: int, as_json: bool, options: dict[str, Any]) -> int:
+    """Run one algorithm among members that lie, and print its figures; return the exit status.
+
+    Raises:
+        ConfigError: no such attack, strategy or setting, or it is not for this task.
+    """
+    attack, attackers, seeds = (options.pop(name) for name in ("attack", "attackers", "seeds"))
+    if attack == _LIST:
+        _print(run_offline("--attack", module=_LAB), as_json)
+        return 0
+    if options["strategy"] is None:
+        raise ConfigError("--attack: expected --strategy beside it, such as pair-average")
+    if options.pop("plot") is not None:
+        raise ConfigError("--attack: expected no --plot beside it: its runs have one figure each")
+    nodes = _NODES_ATTACKED if _is_default("nodes") else nodes
+    run: dict[str, Any] = {"task": "digits", "codec": _CODEC} | _algorithm(nodes, options)
+    if _is_default("steps"):
+        run["steps"] = _STEPS_ATTACKED
+    asked = {
+        "run": run,
+        "attack": attack,
+        "attackers": attackers or max(1, nodes // (_HONEST_FOR_ATTACKER + 1)),
+        "seeds": [seed] if seeds is None else _parse_seeds(seeds),
+    }
+    _print(run_offline("--attack", json.dumps(asked), module=_LAB), as_json)
+    return 0
+
+
+def _algorithm(nodes: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Return what a process of the laboratory is told."""
+    run = {name: value for name, value in options.items() if value not in (None, "")}
+    run["settings"] = _parse_settings(run.pop("settings"))
+    return run | {"nodes": nodes}
+
+
+def _is_default(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.DEFAULT
+
+
+def _parse_seeds(text: str) -> list[int]:
+    words = text.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise ConfigError(f"--seeds: expected whole numbers joined by commas, got {text!r}")
+    return [int(word) for word in words]
+
+
+def _print(figures: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(figures)
     else:
         for name, value in figures.items():
             click.echo(f"{name:24}{'-' if value is None else value}")
-    return 0
 
 
 def _parse_settings(settings: tuple[str, ...]) -> dict[str, Any]:
@@ -124,16 +205,14 @@ def simulate(
     Equal seeds give equal runs. Exits with 1 if a promise was broken.
     """
     stopping.watch()
+    if algorithm["attack"] is not None:
+        return simulate_attack(nodes, seed, as_json, algorithm)
     if algorithm["strategy"] is not None:
         return simulate_strategy(nodes, seed, as_json, algorithm)
     from swarmnode.testing.simulate import run_simulation
 
     result, violations = run_simulation(nodes, profile, seed, members_max=members)
-    if as_json:
-        print_json(result.as_json())
-    else:
-        for name, value in result.as_json().items():
-            click.echo(f"{name:24}{'-' if value is None else value}")
+    _print(result.as_json(), as_json)
     again = f"swarmnode simulate --nodes {nodes} --profile {profile} --seed {seed}"
     if members is not None:
         again += f" --members {members}"

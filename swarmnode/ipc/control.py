@@ -8,6 +8,8 @@ msgpack map. Tensors never do: they lie in slots of the shared segment
       --PostedIntent-->                                 the strategy wants to exchange
                     <--TakeView--               a peer to exchange with was found
       --SlotReady-->                            the slot holds what is sent; it is the daemon's
+                    <--Weigh--                  of a pair: it is all there, should it count?
+      --Weighed-->
                     <--Apply | Release--        committed, or aborted; it is the worker's
 
 A slot has two halves of ``payload_numel`` numbers each, as wide as the model's: the own views in
@@ -22,6 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from swarmnode import limits
+from swarmnode.ipc.records import BaseVersion, LogRecord, Partner, ViewShape
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes, ShortText
@@ -29,42 +32,10 @@ from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes,
 _VIEWS_MAX = 8  # vectors in a payload: a strategy sends one to three
 
 NotNegative = Annotated[float, Meta(ge=0)]
-BaseVersion = Annotated[bytes, Meta(max_length=32)]
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="t"):
     """Base of every control message."""
-
-
-class ViewShape(msgspec.Struct, frozen=True):
-    """One vector of a payload: [numel] numbers, written by ``codec``; empty: the swarm's.
-
-    ``is_scaled``: values are of the size of weights, and a payload is refused where they are not.
-    """
-
-    name: ShortText
-    codec: Annotated[str, Meta(max_length=16)]
-    numel: Count
-    is_scaled: bool = True
-    value_bytes: Literal[4, 8] = 4  # of each number
-
-
-class Partner(msgspec.Struct, frozen=True):
-    """What the other node of a pair said of itself when it offered or accepted."""
-
-    peer: PeerIdBytes
-    step: Count
-    tokens: Count
-    weight: float = 1.0
-    base_version: BaseVersion = b""
-
-
-class LogRecord(msgspec.Struct, frozen=True):
-    """What ``author`` published; ``round`` is that of its intent."""
-
-    author: PeerIdBytes
-    payload: Annotated[bytes, Meta(max_length=limits.LOG_RECORD_BYTES_MAX)]
-    round: Count
 
 
 # --- daemon to worker --------------------------------------------------------------------
@@ -87,6 +58,7 @@ class Configure(Message, frozen=True, tag="configure"):
     layout_hash: bytes = b""  # expected; empty: any
     data_hash: ShortText = ""  # hex SHA-256 of what the swarm's creator trains on
     own_data: bool = False  # other data than that is meant
+    probe_hash: ShortText = ""  # hex SHA-256 of the swarm's public probe; empty: not said
     self_id: Annotated[bytes, Meta(max_length=32)] = b""  # this node
     topology: str = ""  # the graph of who meets whom, see strategies/topology.py; empty: all
     task_version: Count = 0  # expected; 0: any
@@ -123,6 +95,18 @@ class Drop(Message, frozen=True, tag="drop-wish"):
 
     number: Count
     why: ShortText
+
+
+class Weigh(Message, frozen=True, tag="weigh"):
+    """What a partner sent is all there, as in Apply: say whether it counts, before it does.
+
+    Weighed with this slot and generation follows. The slot stays the daemon's, which does not
+    touch it until then.
+    """
+
+    slot: Count
+    generation: Count
+    partner: Partner
 
 
 class Apply(Message, frozen=True, tag="apply"):
@@ -350,6 +334,18 @@ class NoView(Message, frozen=True, tag="no-view"):
     why: ShortText
 
 
+class Weighed(Message, frozen=True, tag="weighed"):
+    """What came of Weigh; ``refusal``: one of GUARD_REFUSALS, empty: it may count.
+
+    ``seconds``: that the worker took no step for it.
+    """
+
+    slot: Count
+    generation: Count
+    refusal: ShortText = ""
+    seconds: NotNegative = 0.0
+
+
 class Applied(Message, frozen=True, tag="applied"):
     """The exchange was merged into the parameters at ``step``."""
 
@@ -445,6 +441,7 @@ ToWorker = (
     Configure
     | TakeView
     | Drop
+    | Weigh
     | Apply
     | Release
     | Records
@@ -468,6 +465,7 @@ FromWorker = (
     | PostedIntent
     | SlotReady
     | NoView
+    | Weighed
     | Applied
     | Progress
     | BatchFit

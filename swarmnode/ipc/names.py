@@ -15,3 +15,6 @@ FATAL_KINDS = frozenset(
     {"torch-missing", "task-unknown", "config", "layout", "data", "too-little-memory"}
 )
 FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "snapshot", "crash"}
+
+# Why a worker refuses what a peer sent in a pair, see strategies/merging/slot.py.
+GUARD_REFUSALS = ("not-finite", "range", "round", "replay", "banned", "distance", "probe")

@@ -17,7 +17,9 @@ pacing, snapshots. There are two engines, the worker's loop and the virtual one 
       |                         v
       |    flow(t), view(intent, name, out)             a copy; training goes on meanwhile
       |    accept(offer) -> view(...)                   the same for a peer's intent, PAIR and PULL
-      |                         |   ... codec, network, codec; tau steps at the least ...
+      |                         |   ... codec, network, codec ...
+      |    weigh(exchange)      |   PAIR: whether it counts, on both sides or on neither
+      |                         |   ... tau steps at the least ...
       |                         v
       +<-- flow(t), apply(exchange)                     committed, exactly once
       +<-- on_abort(intent, why)                        nothing came of it: go on training

@@ -4,19 +4,23 @@ Its place is its lineage and the number of its round. Three float32 travel as a 
 put anything there. So they are whole numbers in their range or refused, no lineage has more outer
 steps than there were rounds, and no node is moved far ahead on one peer's word: beyond
 ROUNDS_AHEAD_MAX a second peer must have said about the same. That does not stop peers who lie
-together.
+together. Nor does a node take over what makes it much worse on the public probe, as it is or after
+the step that its momentum would take: where lineages differ a little worse has to do.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
 
+from swarmnode.strategies.context import LossAt
 from swarmnode.strategies.exchanges import Exchange, Intent
+from swarmnode.strategies.merging.safe_merge import is_mild
 from swarmnode.strategies.ranges import not_finite, outside, too_large
 
 # How far one peer's word may move a node on at once: who was away for longer than
@@ -106,6 +110,21 @@ class Words:
         )
 
 
+def no_harm(_vectors: Mapping[str, torch.Tensor]) -> str | None:
+    """Refuse nothing, where there is no public probe."""
+    return None
+
+
+def harm_at(probe: LossAt, own: torch.Tensor, others: Iterable[torch.Tensor]) -> str | None:
+    """Return why a model [numel] is not replaced by others, of which none may be much worse."""
+    before = probe(own)
+    for other in others:
+        after = probe(other)
+        if math.isfinite(before) and not is_mild(before, after):
+            return f"expected a loss on the public probe near {before:.3g}, got {after:.3g}"
+    return None
+
+
 @dataclass
 class CatchUps:
     """Counts what was asked and refused. ``is_stray``: most are on another lineage."""
@@ -128,8 +147,17 @@ class CatchUps:
             return [replace(pull(), base_version=ANY_LINEAGE)]
         return [pull()] if is_behind else []
 
-    def place_of(self, exchange: Exchange, own_round: int, x: torch.Tensor) -> Place | None:
-        """Return where a peer is that has answered, or None: it is refused, ask another."""
+    def place_of(
+        self,
+        exchange: Exchange,
+        own_round: int,
+        x: torch.Tensor,
+        harm: Callable[[Mapping[str, torch.Tensor]], str | None] = no_harm,
+    ) -> Place | None:
+        """Return where a peer is that has answered, or None: it is refused, ask another.
+
+        ``harm``: returns why vectors that are finite and in range are refused all the same.
+        """
         ((peer, received),) = exchange.got.items()
         place = read_place(received.views["place"])
         if isinstance(place, Place):
@@ -138,6 +166,7 @@ class CatchUps:
                 self._words.refusal(peer, place, own_round)
                 or not_finite(vectors)
                 or too_large(vectors, x)
+                or harm(vectors)
             )
             if not why:
                 return place

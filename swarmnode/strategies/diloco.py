@@ -159,6 +159,11 @@ class DiLoCo(InLineage, Strategy):
         moved = momentum_step(self.b, delta, self.config.momentum, nesterov=True)
         self.phi.sub_(moved, alpha=self.config.lr)
 
+    def coasted(self, phi: torch.Tensor, momentum: torch.Tensor) -> torch.Tensor:
+        still = torch.zeros_like(phi)
+        moved = momentum_step(momentum.clone(), still, self.config.momentum, nesterov=True)
+        return phi.sub(moved, alpha=self.config.lr)
+
     def on_abort(self, intent: Intent, why: str) -> None:
         super().on_abort(intent, why)
         if intent.tag != CATCH_UP:

@@ -167,6 +167,17 @@ class Exchange:
         (received,) = self.got.values()
         return received
 
+    def clip(self, share: float) -> None:
+        """Bring what the partner sent as near to the own views as ``share`` says, 0 to 1.
+
+        In the memory of the partner's; 1 changes no bit.
+        """
+        for name, theirs in self.partner.views.items() if share < 1 else ():
+            if share > 0:
+                theirs.sub_(self.sent[name]).mul_(share).add_(self.sent[name])
+            else:
+                theirs.copy_(self.sent[name])
+
     def difference(self, name: str) -> torch.Tensor:
         """Return m = partner's - own of a view, in the memory of the partner's.
 

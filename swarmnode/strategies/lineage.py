@@ -32,6 +32,7 @@ from swarmnode.strategies.catch_up import (
     PLACE_NUMEL,
     CatchUps,
     extend_lineage,
+    harm_at,
     lineage_refusal,
     lineage_version,
 )
@@ -167,12 +168,24 @@ class InLineage(InRounds):
         else:
             out.copy_(getattr(self, name))
 
+    @abstractmethod
+    def coasted(self, phi: torch.Tensor, momentum: torch.Tensor) -> torch.Tensor:
+        """Return slow weights after an outer step to which no node has anything to add."""
+
+    def _harm(self, vectors: Mapping[str, torch.Tensor]) -> str | None:
+        probe = self.ctx.probe
+        if probe is None or not self.ctx.weighs:
+            return None
+        learnt = self.x - self.phi
+        phi, momentum = (vectors[name].to(self.x.device) for name in ("phi", self.momentum_buffer))
+        return harm_at(probe, self.x, (phi + learnt, self.coasted(phi, momentum) + learnt))
+
     def take_over(self, exchange: Exchange) -> bool:
         """Put a peer's slow weights under the steps that this node took since its own.
 
         Returns: whether it did.
         """
-        place = self._catch_ups.place_of(exchange, self.rounds.number, self.x)
+        place = self._catch_ups.place_of(exchange, self.rounds.number, self.x, self._harm)
         if place is None:
             return False
         if exchange.intent.base_version == ANY_LINEAGE and place.version != self._version:

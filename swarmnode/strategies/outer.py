@@ -25,6 +25,7 @@ method for large models", 2025, give a bound that grows with μ; simulation agre
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
@@ -73,6 +74,18 @@ def pull(
         return g.add_(pair_pull(merge, phi, others, layout), alpha=gamma)
     g = exchange.mean["delta"] * -beta
     return g.add_(exchange.mean["phi"] - exchange.sent["phi"], alpha=gamma) if has_phi else g
+
+
+def learnt(views: Mapping[str, torch.Tensor], beta: float, gamma: float) -> torch.Tensor:
+    """Return all that an outer step takes from one node's views, as if it were a model: [numel].
+
+    That is (γ φ̂ − β Δ̂) / max(β, γ): the fast weights θ̂ where the two rates are equal, and −Δ̂ where
+    nothing but Δ is sent. Whatever else a peer changes in its views has no effect.
+    """
+    if "phi" not in views:
+        return -views["delta"]
+    whole = max(beta, gamma) or 1.0  # with neither nothing counts
+    return views["phi"] * (gamma / whole) - views["delta"] * (beta / whole)
 
 
 def momentum_step(

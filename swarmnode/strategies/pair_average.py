@@ -9,7 +9,8 @@ Gradient Descent", ICML 2018 (AD-PSGD)::
 In IEEE arithmetic (a − b)/2 and (b − a)/2 are exact negatives, so the swarm's sum is kept to the
 rounding of two additions, whatever steps were taken in flight. Deviation from the paper: partners
 exchange atomically, one exchange at a time per node, where the paper lets the passive side
-average with stale parameters.
+average with stale parameters. Among strangers each pair is weighed before it counts, and m may be
+clipped on either side (merging/safe_merge.py): then the two additions are not exact negatives.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
+import torch
 from msgspec import Meta as Range
 
 from swarmnode.ipc.settings import PositiveInt, Settings
@@ -31,9 +33,10 @@ from swarmnode.strategies.base import (
 )
 from swarmnode.strategies.kinds import RandomPairs
 from swarmnode.strategies.merging.variance_corrected import PairMerge, pair_pull
+from swarmnode.strategies.weighing import Contact, Movement, WeighsPairs
 
 
-class PairAverage(RandomPairs, Strategy):
+class PairAverage(WeighsPairs, RandomPairs, Strategy):
     """Average with one peer at a time."""
 
     name = "pair-average"
@@ -52,14 +55,24 @@ class PairAverage(RandomPairs, Strategy):
 
     config: Config
 
+    def __init__(self, settings: dict[str, Any], x: torch.Tensor) -> None:
+        super().__init__(settings, x)
+        self._round = 0
+        self._movement = Movement()
+
     @classmethod
     def meeting(cls, config: Any) -> Meeting:
         return Meeting(Kind.PAIR, 1 / config.rate if config.rate else config.every, (Sent(),))
 
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
-        if self.config.rate or info.step % self.config.every:
+        if info.step % self.config.every:
             return ()
-        return (Intent(Kind.PAIR, info.step // self.config.every, (self.whole("x"),)),)
+        self._round = info.step // self.config.every
+        if self.guard is not None:
+            self._movement.begin_round(self.x)
+        if self.config.rate:
+            return ()
+        return (Intent(Kind.PAIR, self._round, (self.whole("x"),)),)
 
     def node_rate(self) -> float:
         return float(self.config.rate)
@@ -69,5 +82,24 @@ class PairAverage(RandomPairs, Strategy):
 
     def apply(self, exchange: Exchange) -> None:
         own, theirs = exchange.sent["x"], exchange.partner.views["x"]
-        pulled = pair_pull(self.config.merge, own, theirs, self.ctx.layout)
-        self.x.add_(pulled.to(self.x.device))
+        pulled = pair_pull(self.config.merge, own, theirs, self.ctx.layout).to(self.x.device)
+        if self.guard is None:
+            self.x.add_(pulled)
+            return
+        before = self._movement.sample(self.x)
+        self.x.add_(pulled)
+        self._movement.note_merged(before, self._movement.sample(self.x))
+        self.note_merged(exchange)
+
+    # --- what the guard sees -------------------------------------------------------------
+
+    def own_round(self) -> int:
+        return self._round
+
+    def contact(self, exchange: Exchange) -> Contact:
+        own, theirs = exchange.sent["x"], exchange.partner.views["x"]
+
+        def shifted(a: float) -> torch.Tensor:
+            return self.x + a * (theirs - own).to(self.x.device)
+
+        return Contact(own, theirs, self._movement.norm, shifted)

@@ -13,7 +13,8 @@ import torch
 
 from swarmnode.ipc.settings import Settings, parse_settings
 from swarmnode.strategies.context import Needs, Probe, TaskFacts
-from swarmnode.strategies.exchanges import Intent, Kind, Meeting, Offer, Record, Sent
+from swarmnode.strategies.exchanges import Exchange, Intent, Kind, Meeting, Offer, Record, Sent
+from swarmnode.strategies.merging.slot import ACCEPTED, Verdict
 
 
 class SettingsPart:
@@ -158,6 +159,15 @@ class AnswerPart:
         """
         del offer
         return None
+
+    def weigh(self, exchange: Exchange) -> Verdict:
+        """PAIR: return whether what came counts, before it does on either side, and how much.
+
+        Between two steps, as all calls. If it is accepted and commits, :meth:`apply` follows, with
+        what came brought as near to the own views as the verdict's share says. Changes no vector.
+        """
+        del exchange
+        return ACCEPTED
 
 
 class GroupPart:

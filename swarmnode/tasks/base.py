@@ -215,6 +215,20 @@ class Task(ABC):
         Called in evaluation mode and without gradients.
         """
 
+    def public_probe(self) -> Any:
+        """Return a batch, the same on every node, by which members weigh what others send.
+
+        100 examples or more, drawn like what is trained, and not trained: a merge that makes
+        its :meth:`loss` worse is refused. It is taken twice an exchange, so it is small; of
+        text 256 predictions are enough. None, by default: there is no such thing.
+        """
+        return None
+
+    def trivial_loss(self) -> float | None:
+        """Return the loss on that batch of a model that has learnt nothing, such as ln C for C
+        classes; None: it is not known."""
+        return None
+
     def generate(
         self, model: torch.nn.Module, prompt: str, n: int, *, temperature: float, seed: int
     ) -> str:
@@ -225,6 +239,18 @@ class Task(ABC):
     def data_hash(self) -> str:
         """Return the hex SHA-256 of the data (and held-out split) that this node trains on."""
         return hashlib.sha256(f"{self.name}/{self.version}".encode()).hexdigest()
+
+
+def probe_hash(task: Task) -> str:
+    """Return the hex SHA-256 of a task's public probe, "" if it has none."""
+    batch = task.public_probe()
+    if batch is None:
+        return ""
+    digest = hashlib.sha256()
+    for tensor in _tensors(batch):
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def split_batch(batch: Any, examples_max: int) -> list[tuple[Any, int]]:

@@ -26,7 +26,14 @@ from swarmnode.tasks.base import (
     TaskConfig,
 )
 from swarmnode.tasks.deal import deal, shard_count
-from swarmnode.tasks.language import language_recipe, muon, next_token_loss, write_on
+from swarmnode.tasks.language import (
+    language_recipe,
+    muon,
+    next_token_loss,
+    part_of_probe,
+    unigram_entropy,
+    write_on,
+)
 from swarmnode.tasks.text import corpus_hash, load_corpus, split
 
 BYTE_VALUES = 256
@@ -170,6 +177,12 @@ class BytesLM(Task):
     def evaluate(self, model: torch.nn.Module) -> float:
         device = next(model.parameters()).device
         return float(self.loss(model, self._probe.to(device)))
+
+    def public_probe(self) -> torch.Tensor:
+        return part_of_probe(self._probe)
+
+    def trivial_loss(self) -> float:
+        return unigram_entropy(self._probe)
 
     def generate(
         self, model: torch.nn.Module, prompt: str, n: int, *, temperature: float, seed: int

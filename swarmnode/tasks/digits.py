@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -17,6 +18,8 @@ _CLASSES = 10
 _TRAIN_EXAMPLES = 1400
 # One fixed order: the file is sorted by writer, and both parts need all of them.
 _SPLIT_SEED = 1797
+
+_PROBE_EXAMPLES = 128  # of those that are held out
 
 Examples = tuple[torch.Tensor, torch.Tensor]
 
@@ -78,6 +81,14 @@ class Digits(Task):
         device = next(model.parameters()).device
         held_out = [part[_TRAIN_EXAMPLES:].to(device) for part in self._examples]
         return float(self.loss(model, (held_out[0], held_out[1])))
+
+    def public_probe(self) -> Examples:
+        pixels, labels = self._examples
+        chosen = slice(_TRAIN_EXAMPLES, _TRAIN_EXAMPLES + _PROBE_EXAMPLES)
+        return pixels[chosen], labels[chosen]
+
+    def trivial_loss(self) -> float:
+        return math.log(_CLASSES)
 
     def data_hash(self) -> str:
         digest = hashlib.sha256()

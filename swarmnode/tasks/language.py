@@ -12,6 +12,9 @@ from swarmnode.wire.recipe import Recipe
 # Batches, by which AdamW knows the size of gradients; a short training has less, see `create`.
 _WARMUP_BATCHES = 100
 _CLIP_NORM = 1.0
+# Predictions of the public probe. It is evaluated twice an exchange: as many again would cost as
+# much as they add, and 100 is what rules need that no attacker can fit (docs/threat-model.md).
+_PROBE_PREDICTIONS = 256
 
 
 def next_token_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -22,6 +25,20 @@ def next_token_loss(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor
     """
     logits = model(batch[:, :-1])
     return functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+
+def part_of_probe(windows: torch.Tensor) -> torch.Tensor:
+    """Return some of the windows that are held out, evenly spread: int64 [n, context + 1]."""
+    wanted = max(2, -(-_PROBE_PREDICTIONS // (windows.shape[1] - 1)))
+    chosen = torch.linspace(0, len(windows) - 1, min(wanted, len(windows))).long()
+    return windows[chosen]
+
+
+def unigram_entropy(windows: torch.Tensor) -> float:
+    """Return the loss, in nats, of a model that knows how often each token comes, and no more."""
+    counts = torch.unique(windows[:, 1:], return_counts=True)[1].double()
+    shares = counts / counts.sum()
+    return float(-(shares * shares.log()).sum())
 
 
 def adamw(model: torch.nn.Module, *, lr: float, weight_decay: float) -> torch.optim.Optimizer:

@@ -31,7 +31,14 @@ from swarmnode.tasks.base import (
     TaskConfig,
 )
 from swarmnode.tasks.documents import Documents, open_documents
-from swarmnode.tasks.language import adamw, language_recipe, next_token_loss, write_on
+from swarmnode.tasks.language import (
+    adamw,
+    language_recipe,
+    next_token_loss,
+    part_of_probe,
+    unigram_entropy,
+    write_on,
+)
 from swarmnode.tasks.tokens import Tokenizer, find_tokenizer
 
 _EMBEDDING_STD = 0.02
@@ -212,6 +219,12 @@ class LlamaLM(Task):
             for part in (probe[begin : begin + size] for begin in range(0, len(probe), size))
         ]
         return sum(sums) / len(probe)
+
+    def public_probe(self) -> torch.Tensor:
+        return part_of_probe(self._probe)
+
+    def trivial_loss(self) -> float:
+        return unigram_entropy(self._probe)
 
     def generate(
         self, model: torch.nn.Module, prompt: str, n: int, *, temperature: float, seed: int

@@ -28,6 +28,7 @@ from swarmnode.telemetry.metrics import (
     EXCHANGE_RESULTS,
     EXCHANGE_SECONDS_BOUNDS,
     GROUP_RESULTS,
+    GUARD_REASONS,
     LINE_DIRECTIONS,
     LOG_LEVELS,
     MEMBER_STATES,
@@ -323,6 +324,16 @@ FAMILIES: Final[tuple[Family, ...]] = (
         "Payloads of others that were implausibly large beside this node's own, and do not count.",
         Label("kind", REFUSED_KINDS),
     ),
+    _counter(
+        "guard_weighed_total",
+        "Models of others that the worker has weighed in pairs, before they counted.",
+    ),
+    _counter(
+        "guard_refused_total",
+        "Models that it refused after weighing them, by why; the exchange counts on neither side.",
+        Label("reason", GUARD_REASONS),
+    ),
+    _counter("guard_seconds_total", "Time that the worker took for weighing, and not for steps."),
     _gauge("last_exchange_timestamp_seconds", "Unix time of the last committed exchange."),
     _counter(
         "group_means_total", "Means of a group, by how they ended.", Label("result", GROUP_RESULTS)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from swarmnode.ipc.names import FAILURE_KINDS
+from swarmnode.ipc.names import FAILURE_KINDS, GUARD_REFUSALS
 from swarmnode.protocol.crdt.ledger import Verdict
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.wire.admission import Role
@@ -47,6 +47,7 @@ EXCHANGE_FAILURES: Final = tuple(sorted(REASON_CODES))
 GROUP_RESULTS: Final = ("committed", "aborted", "refused")
 STANDSTILLS: Final = ("log", "group", "lineage", "full")
 REFUSED_KINDS: Final = ("pair", "group", "pull")
+GUARD_REASONS: Final = GUARD_REFUSALS
 PULL_RESULTS: Final = ("pulled", "failed", "given", "declined")
 CODEC_PHASES: Final = ("encode", "requantize", "decode")
 WORKER_FAILURES: Final = tuple(sorted(FAILURE_KINDS | {"killed", "hung"}))

@@ -54,11 +54,13 @@ from swarmnode.ipc.control import (
     TakeShard,
     TakeView,
     ToWorker,
-    ViewShape,
+    Weigh,
+    Weighed,
     WeighMerge,
     WorkerFailed,
     WorkerReady,
 )
+from swarmnode.ipc.records import ViewShape
 from swarmnode.ipc.segment import StaleSlot
 from swarmnode.tensor.snapshot_format import FETCHED_NAME
 from swarmnode.testing.fake_files import Vector, answer_merge, read_fetched, write_snapshot
@@ -253,6 +255,8 @@ class _Life:
             match self._orders.popleft():
                 case TakeView(ticket=ticket, number=number):
                     self._outbox.append(self._lend(ticket, number))
+                case Weigh(slot=slot, generation=generation):
+                    self._outbox.append(Weighed(slot, generation))
                 case Apply() as order:
                     self._apply(order)
                 case Release(slot=slot):

@@ -64,6 +64,8 @@ class Manifest(msgspec.Struct, frozen=True):
     task_package_version: PackageVersion | UnsetType = UNSET
     own_data: bool | UnsetType = UNSET  # each member is meant to have data of its own
     recipe: Recipe | UnsetType = UNSET  # not set: each member's optimizer is as the task made it
+    # SHA-256 of the examples by which members weigh what others send, which no peer chooses.
+    probe_hash: Digest | UnsetType = UNSET
 
 
 class ManifestRequest(msgspec.Struct, frozen=True):

@@ -8,8 +8,9 @@ from swarmnode.bench.learning.jobs import Job
 from swarmnode.errors import ConfigError
 from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.testing.lab.isolation import isolated
+from swarmnode.testing.lab.text import TextTask
 from swarmnode.testing.learning.descent import AdamW, TaskOptimizer, cosine
-from swarmnode.testing.learning.runs import TextTask, train
+from swarmnode.testing.learning.runs import train
 from swarmnode.worker.model.arena import Arena
 
 _SMALL = {"dim": 16, "layers": 1, "heads": 2, "context": 16, "batch": 2}

@@ -16,6 +16,10 @@ NAN = float("nan")
 
 @pytest.fixture
 def node():
+    return started()
+
+
+def started(probe=None):
     strategy = build_strategy("diloco", {"every": 32}, torch.zeros(64))
     strategy.start(
         Context(
@@ -25,6 +29,8 @@ def node():
             layout=Layout.of([("w", (64,), "float32")]),
             members=(ME, PEER, THIRD),
             facts=TaskFacts("t"),
+            probe=probe,
+            weighs=True,
         )
     )
     return strategy
@@ -95,3 +101,18 @@ def test_a_swarm_that_is_far_ahead_is_believed_of_two(node):
     node.apply(answer(node, [far + 2, 8, far + 3], phi=0.2, peer=THIRD))
     assert node.phi.eq(torch.tensor(0.2)).all()
     assert node.rounds.number == far + 3
+
+
+@pytest.mark.parametrize(("phi", "b"), [(-0.5, 0.0), (0.5, 5.0)], ids=["weights", "momentum"])
+def test_what_the_public_probe_speaks_against_is_not_taken_over(phi, b, caplog):
+    """In range, finite, and ruin: at once, or with the next step of the momentum that came."""
+    node = started(probe=lambda x: float((x - 0.5).square().sum()))
+    node.apply(answer(node, [5, 1, 5], phi, b))
+    assert is_as_it_was(node)
+    assert "expected a loss on the public probe near 16, got " in caplog.text
+    node.apply(answer(node, [5, 1, 5], phi=0.3, b=0.1))
+    assert node.phi.eq(torch.tensor(0.3)).all(), "an honest one afterwards counts"
+
+    careless = started()
+    careless.apply(answer(careless, [5, 1, 5], phi, b))
+    assert careless.phi.eq(torch.tensor(phi)).all(), "without a probe it is taken"

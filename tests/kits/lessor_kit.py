@@ -14,7 +14,8 @@ import trio
 from swarmnode.daemon.worker.leases import BufferLease, NoLease
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Partner, PostedIntent, ViewShape
+from swarmnode.ipc.control import PostedIntent
+from swarmnode.ipc.records import Partner, ViewShape
 from swarmnode.net.channel import Channel, Transport
 from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session

@@ -15,14 +15,16 @@ from swarmnode.ipc.control import (
     Apply,
     Configure,
     NoView,
-    Partner,
     PostedIntent,
     Release,
     SlotReady,
     TakeView,
+    Weigh,
+    Weighed,
     decode_from_worker,
     encode_message,
 )
+from swarmnode.ipc.records import Partner
 from swarmnode.ipc.segment import Owner, Segment
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.synthetic import Synthetic
@@ -51,12 +53,14 @@ class Rig:
         dim=DIM,
         recipe=None,
         task_type=Synthetic,
+        has_public_probe=False,
     ):
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
         self._inbox = b""
         task = task_type({"dim": dim})
         self.state = build_state(task, swarm_seed=0, device="cpu", recipe=recipe)
+        self.state.has_public_probe = has_public_probe
         self.channel = Channel(theirs)
         self.store = SnapshotStore(directory)
         self.strategy = strategy({"every": 2} if settings is None else settings, self.x)
@@ -144,6 +148,13 @@ class Rig:
         own, room = self.segment.halves(ready.slot)
         own, room = (torch.frombuffer(half, dtype=self.x.dtype) for half in (own, room))
         return own, room
+
+    def weigh(self, ready, peer=PEER, step=0):
+        """Say that all of a partner's views is there; return what the worker thinks of it."""
+        self.tell(Weigh(ready.slot, ready.generation, Partner(peer=peer, step=step, tokens=0)))
+        (answer,) = self.received(Weighed)
+        assert (answer.slot, answer.generation) == (ready.slot, ready.generation)
+        return answer
 
     def apply(self, ready, xid=XID, peer=PEER, present=(), step=0):
         partner = Partner(peer=peer, step=step, tokens=0) if peer is not None else None

@@ -366,6 +366,7 @@ def write_swarm(
         task_package_version=package_version or msgspec.UNSET,
         own_data=has_own_data or msgspec.UNSET,
         recipe=recipe or msgspec.UNSET,
+        probe_hash=bytes.fromhex(described.get("probe_hash", "")) or msgspec.UNSET,
     )
     own = [Hint(node.peer_id, address) for address in addresses]
     # Behind a NAT the link is of use to others because of these alone.

@@ -38,7 +38,8 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import LogRecord, PostedIntent, Records
+from swarmnode.ipc.control import PostedIntent, Records
+from swarmnode.ipc.records import LogRecord
 from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.log_book import ClosedRound, LogBook, is_on_chain, read_chain

@@ -38,7 +38,8 @@ from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.env import Env
 from swarmnode.errors import Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import MergeWeighed, Partner, PostedIntent, ViewShape
+from swarmnode.ipc.control import MergeWeighed, PostedIntent
+from swarmnode.ipc.records import Partner, ViewShape
 from swarmnode.net.session import Session
 from swarmnode.protocol.blobs.bucket import Rates
 from swarmnode.protocol.gossip import group_events as events

@@ -33,7 +33,8 @@ from swarmnode.errors import (
     WorkerError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Partner, PostedIntent
+from swarmnode.ipc.control import PostedIntent
+from swarmnode.ipc.records import Partner
 from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream

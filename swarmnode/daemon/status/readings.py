@@ -212,6 +212,9 @@ def _exchanges(readings: Readings, view: NodeView) -> None:
 
 def _pairs(readings: Readings, exchanges: Exchanges) -> None:
     core, totals = exchanges.core.statistics(), exchanges.totals
+    readings.set("guard_weighed_total", totals.weighed)
+    readings.each("guard_refused_total", totals.weighed_refusals)
+    readings.set("guard_seconds_total", totals.weighing_s)
     failures: Counter[str] = Counter()
     for (_, _, reason), count in core.finished_total.items():
         failures[reason] += count

@@ -73,6 +73,7 @@ def configure_of(
         data_dir=choice.data_dir,
         layout_hash=manifest.layout_hash,
         data_hash=manifest.data_hash.hex(),
+        probe_hash=(manifest.probe_hash or b"").hex(),
         own_data=choice.own_data or bool(manifest.own_data),
         task_version=manifest.task_version,
         task_package=manifest.task_package or "",

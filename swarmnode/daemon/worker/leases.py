@@ -7,6 +7,7 @@
 
     borrow --TakeView--> worker --SlotReady--> BufferLease
                                 --NoView-----> NoLease
+    BufferLease --weigh--> Weigh --> worker --Weighed-->
     BufferLease --apply, give_back--> Apply, Release --> worker
 
 Kinds of exchange know no worker, and the lessor, which is a part of the trainer, knows no network.
@@ -29,13 +30,15 @@ from swarmnode.ipc.control import (
     Apply,
     Drop,
     NoView,
-    Partner,
     PostedIntent,
     Release,
     SlotReady,
     TakeView,
     ToWorker,
+    Weigh,
+    Weighed,
 )
+from swarmnode.ipc.records import Partner
 from swarmnode.ipc.segment import StaleSlot
 from swarmnode.tensor.magnitude import UNKNOWN, Scale
 
@@ -103,6 +106,19 @@ class Lessor(Protocol):
         """Tell the worker that nothing came of an intent that no slot was lent for."""
 
 
+class WeighingLessor(Lessor, Protocol):
+    """A lessor whose worker weighs what came before it counts."""
+
+    async def weigh(self, lease: BufferLease, partner: Partner) -> Weighed:
+        """Return what the worker says of what a partner sent, all of which is in the room.
+
+        Until then the slot is not to be touched. Checkpoint: yes.
+
+        Raises:
+            NoLease: the worker of the lease is gone.
+        """
+
+
 class IntentHandler(Protocol):
     """One kind of exchange."""
 
@@ -135,12 +151,24 @@ class _Ticket:
         self.settled.set()
 
 
+@dataclass(eq=False)
+class _Weighing:
+    """What a caller waits for; ``answer`` stays None if the worker went away."""
+
+    settled: trio.Event = field(default_factory=trio.Event)
+    answer: Weighed | None = None
+
+    def settle(self, answer: Weighed | None) -> None:
+        self.answer = answer
+        self.settled.set()
+
+
 def _no_slot(slot: int, generation: int) -> memoryview:
     raise StaleSlot(f"slot {slot}, generation {generation}: its worker has gone")
 
 
 class SlotLessor:
-    """Lends the slots of the worker that runs now, one at a time; implements ``Lessor``.
+    """Lends the slots of the worker that runs now, one at a time; implements ``WeighingLessor``.
 
     Args:
         post: sends a message to the worker.
@@ -156,6 +184,7 @@ class SlotLessor:
         self._numbers = itertools.count(1)
         self._tickets: dict[int, _Ticket] = {}
         self._leases: dict[tuple[int, int], BufferLease] = {}  # by slot and generation
+        self._weighing: dict[tuple[int, int], _Weighing] = {}  # one for each lease at the most
         self._unmerged: dict[bytes, None] = {}  # exchanges that the worker is to apply
         self._changed = trio.Event()
 
@@ -182,6 +211,18 @@ class SlotLessor:
         if not ticket.leases:
             raise NoLease(ticket.why)
         return ticket.leases[0]
+
+    async def weigh(self, lease: BufferLease, partner: Partner) -> Weighed:
+        """Return what the worker says of what came; see ``WeighingLessor``. Raises NoLease."""
+        place = lease.slot, lease.generation
+        if self._leases.get(place) is not lease:
+            raise NoLease("local: the worker went away")
+        weighing = self._weighing[place] = _Weighing()
+        self._post(Weigh(lease.slot, lease.generation, partner))
+        await weighing.settled.wait()
+        if weighing.answer is None:
+            raise NoLease("local: the worker went away")
+        return weighing.answer
 
     def apply(
         self,
@@ -247,6 +288,9 @@ class SlotLessor:
         tickets, self._tickets = self._tickets, {}
         for ticket in tickets.values():
             ticket.refuse("local: the worker went away")
+        weighing, self._weighing = self._weighing, {}
+        for each in weighing.values():
+            each.settle(None)
         lost, self._unmerged = self._unmerged, {}
         for xid in lost:
             self._on_lost(xid)
@@ -282,6 +326,13 @@ class SlotLessor:
     def no_view(self, message: NoView) -> None:
         """Tell the caller that there is nothing. Raises WorkerCrashed: none asked for it."""
         self._take_ticket(message.ticket).refuse(message.why)
+
+    def weighed(self, message: Weighed) -> None:
+        """Tell the caller what the worker says. Raises WorkerCrashed: none asked for it."""
+        place = message.slot, message.generation
+        if place not in self._weighing:
+            raise WorkerCrashed("the worker broke the contract: it weighed what it was not asked")
+        self._weighing.pop(place).settle(message)
 
     def applied(self, message: Applied) -> None:
         """The worker has merged an exchange."""

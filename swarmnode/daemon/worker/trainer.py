@@ -63,6 +63,7 @@ from swarmnode.ipc.control import (
     SnapshotFailed,
     SnapshotSaved,
     ToWorker,
+    Weighed,
     WorkerFailed,
     WorkerReady,
 )
@@ -276,6 +277,8 @@ class Trainer:
                 self.lessor.slot_ready(message)
             case NoView():
                 self.lessor.no_view(message)
+            case Weighed():
+                self.lessor.weighed(message)
             case Applied():
                 self.applications = Applications(
                     self.applications.applied + 1,

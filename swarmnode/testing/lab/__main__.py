@@ -1,4 +1,6 @@
-"""``python -m swarmnode.testing.lab RUN [--plot FILE]``: see runs.py.
+"""``python -m swarmnode.testing.lab RUN [--plot FILE]``: see runs.py, and attacks/runs.py.
+
+``--attack`` says that RUN is a run of an attack; without RUN it lists the attacks.
 
 One JSON object on standard output, as from ``swarmnode.worker.offline``.
 """
@@ -25,11 +27,15 @@ def main() -> int:
     """Run one simulation; return the exit status."""
     end_with_parent()
     parser = argparse.ArgumentParser(prog="swarmnode.testing.lab")
-    parser.add_argument("run")
+    parser.add_argument("run", nargs="?", default="")
+    parser.add_argument("--attack", action="store_true")
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
     try:
-        figures = _execute(arguments.run, arguments.plot)
+        if arguments.attack:
+            figures = _attack(arguments.run)
+        else:
+            figures = _execute(arguments.run, arguments.plot)
     # The whole process is one question: the caller gets one line, whatever went wrong.
     except Exception as error:  # noqa: BLE001
         kind, message = classify(error)
@@ -50,6 +56,15 @@ def _execute(run_text: str, picture: Path | None) -> dict[str, Any]:
     if picture is not None:
         _plot(run, outcome, picture)
     return outcome.figures
+
+
+def _attack(run_text: str) -> dict[str, Any]:
+    import torch  # as above
+
+    from swarmnode.testing.lab.attacks.runs import execute_attack, known_attacks, parse_attack
+
+    torch.set_num_threads(1)
+    return execute_attack(parse_attack(run_text)) if run_text else known_attacks()
 
 
 def _plot(run: Run, outcome: Outcome, path: Path) -> None:

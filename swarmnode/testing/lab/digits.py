@@ -7,23 +7,30 @@ nodes take a step in two milliseconds, where sixteen models in autograd take fif
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
 
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.base import TaskFacts
+from swarmnode.strategies.context import LossAt
 from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.tasks import LabTask
 
 _TRAIN_EXAMPLES = 1400
 _SPLIT_SEED = 1797  # one order for all runs: the file is sorted by writer
 _BATCH = 32
+_CLASSES = 10
+_PROBE_EXAMPLES = 128  # of those that train, as they are in an order of their own: none is a test
 
 
 class Digits(LabTask):
     """``loss`` and ``accuracy`` are the mean model's; ``local_…`` is the mean over nodes."""
+
+    judged_by: Literal["accuracy"] = "accuracy"
 
     def __init__(
         self,
@@ -36,12 +43,14 @@ class Digits(LabTask):
     ) -> None:
         """``dirichlet``: alpha of the label split, smaller is more uneven; None: equal in kind."""
         self._widths = widths
+        self.loss_trivial = math.log(widths[-1])
         self.facts = TaskFacts("digits")
         pixels, labels = _load()
         self._pixels, self._labels = pixels[:_TRAIN_EXAMPLES], labels[:_TRAIN_EXAMPLES]
         self._test = pixels[_TRAIN_EXAMPLES:], labels[_TRAIN_EXAMPLES:]
         self._shares = _split(self._labels, n, dirichlet, seed)
         self._generators = [torch.Generator().manual_seed(1000 * seed + i) for i in range(n)]
+        self._is_mislabelled = torch.zeros(n, dtype=torch.bool)
         inits = [self._init(seed if same_init else 1000 * seed + i) for i in range(n)]
         self.x = torch.stack(inits)
 
@@ -57,6 +66,8 @@ class Digits(LabTask):
     def gradients(self, nodes: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         chosen = torch.stack([self._draw(node) for node in nodes])
         pixels, labels = self._pixels[chosen], self._labels[chosen]
+        wrong = self._is_mislabelled[list(nodes)]
+        labels[wrong] = _CLASSES - 1 - labels[wrong]
         x = self.x if len(nodes) == self.n else self.x[list(nodes)]
         weights, activations = self._forward(x, pixels)
         log_p = torch.log_softmax(activations[-1], dim=2)
@@ -67,6 +78,10 @@ class Digits(LabTask):
         )
         delta /= labels.shape[1]
         return losses, self._backward(x, weights, activations, delta)
+
+    def public_probe(self) -> LossAt | None:
+        pixels, labels = self._pixels[:_PROBE_EXAMPLES], self._labels[:_PROBE_EXAMPLES]
+        return lambda x: self._loss(x, pixels, labels)[0]
 
     def probe(self, node: int) -> Callable[[], float]:
         chosen = self._draw(node)
@@ -84,6 +99,18 @@ class Digits(LabTask):
             "local_loss": sum(losses) / len(losses),
             "local_accuracy": sum(accuracies) / len(accuracies),
         }
+
+    def mislabel(self, nodes: Collection[int]) -> None:
+        """Let ``nodes`` learn that a digit y is 9 − y."""
+        self._is_mislabelled[list(nodes)] = True
+
+    def judge(self, x: torch.Tensor) -> float:
+        """Return the accuracy of a model [numel]."""
+        return self.accuracy(x)
+
+    def accuracy(self, x: torch.Tensor) -> float:
+        """Return that of one model [numel] on the examples that are held out."""
+        return self._loss(x, *self._test)[1]
 
     # --- the model -----------------------------------------------------------------------
 
@@ -171,7 +198,7 @@ def _split(labels: torch.Tensor, n: int, dirichlet: float | None, seed: int) -> 
     if dirichlet is None:
         return [torch.tensor(part) for part in np.array_split(rng.permutation(len(labels)), n)]
     shares: list[list[int]] = [[] for _ in range(n)]
-    for label in range(10):
+    for label in range(_CLASSES):
         examples = rng.permutation(np.flatnonzero(labels.numpy() == label))
         ends = np.cumsum(rng.dirichlet([dirichlet] * n)) * len(examples)
         for node, part in enumerate(np.split(examples, ends.astype(int)[:-1])):

@@ -30,8 +30,9 @@ from swarmnode.protocol.gossip.groups import fair_weights, seats
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.protocol.pacing import pacer_of
 from swarmnode.strategies.base import Exchange, Intent, Kind, Message, Record
+from swarmnode.strategies.ranges import not_finite
 from swarmnode.testing.lab.codecs import through
-from swarmnode.testing.lab.sides import Side, refusal, take_view
+from swarmnode.testing.lab.sides import MOST_OTHERS, Side, let_forge, refusal, take_view
 from swarmnode.testing.lab.world import Node, World
 
 PATIENCE = 4.0  # units of time that a round waits for its last member
@@ -197,6 +198,7 @@ class Gatherings:
             except WorkerError as error:
                 self._world.tally.aborted += 1
                 node.strategy.on_abort(intent, str(error))
+        let_forge(self._world, sides)
         latency = self._world.draw_latency()
         if latency:
             self._world.at(self._world.now + latency, lambda: self._end(sides, key))
@@ -218,6 +220,7 @@ class Gatherings:
         self._world.tally.exchanges += 1
         for side in present:
             node, intent = side.node, side.intent
+            self._world.tally.means[node.number] += 1
             self._moved.setdefault(node.number, True)
             others = len(present) - 1
             # Of a mean it is a reduce-scatter and an all-gather, both in the codec: each node sends
@@ -227,7 +230,7 @@ class Gatherings:
             exchange = Exchange(
                 intent=intent,
                 meta=side.meta,
-                sent=side.sent,
+                sent=side.counted,
                 got={},
                 steps_since=0,  # known when it is applied
                 mean={name: tensor.clone() for name, tensor in mean.items()},
@@ -245,21 +248,27 @@ class Gatherings:
     def _plausible(self, sides: list[Side]) -> list[Side]:
         """Drop whose share most of the others refuse: one of them reduces each piece of it.
 
-        A gathering drops nothing: its merge rule makes no message longer than most are.
+        A gathering drops what is not finite alone: its merge rule makes no message longer than
+        most are.
         """
-        if sides and sides[0].intent.kind is Kind.GATHER:
-            return sides
         kept = []
         for side in sides:
-            others = [other for other in sides if other is not side]
-            refusals = [why for other in others if (why := refusal(other, side))]
-            if 2 * len(refusals) > len(others):
-                self._world.tally.refused += 1
+            refusals = self._refusals(side, [other for other in sides if other is not side])
+            if refusals:
+                self._world.tally.note_refusal(MOST_OTHERS, side.node.number)
                 self._world.tally.aborted += 1
                 side.node.strategy.on_abort(side.intent, f"local: refused: {refusals[0]}")
             else:
                 kept.append(side)
         return kept
+
+    def _refusals(self, side: Side, others: list[Side]) -> list[str]:
+        """Return why others refuse what a node sends, if most of them do."""
+        if side.intent.kind is Kind.GATHER:
+            why = not_finite(side.sent)
+            return [why] if why else []
+        found = [why for other in others if (why := refusal(self._world, other, side))]
+        return found if 2 * len(found) > len(others) else []
 
     # --- LOG -----------------------------------------------------------------------------
 

@@ -18,11 +18,19 @@ from functools import lru_cache
 from swarmnode.errors import WorkerError
 from swarmnode.ids import PEER_ID_BYTES, PeerId
 from swarmnode.protocol.gossip import matching
-from swarmnode.strategies.base import Exchange, Intent, Kind, Offer, Selector
+from swarmnode.strategies.base import Intent, Kind, Offer, Selector
 from swarmnode.strategies.topology import Edge, Graph
 from swarmnode.testing.lab.faults import Commit, Message
 from swarmnode.testing.lab.gatherings import Gatherings
-from swarmnode.testing.lab.sides import Side, meta_of, refusal, take_view
+from swarmnode.testing.lab.sides import (
+    Side,
+    exchange_of,
+    has_banned,
+    let_forge,
+    meta_of,
+    refusal,
+    take_view,
+)
 from swarmnode.testing.lab.world import Node, World
 
 _TRIES_MAX = 3  # candidates that a node asks before it goes on training
@@ -143,6 +151,7 @@ class Meetings:
             for node, intent in (initiator, responder):
                 self._abort(node, intent, str(error))
             return
+        let_forge(world, sides)
         for side in sides[1:] if initiator[1].kind is Kind.PULL else sides:
             world.tally.bytes += side.bytes
         latency = world.draw_latency()
@@ -191,21 +200,31 @@ class Meetings:
 
     def _refusal(self, initiator: Side, responder: Side) -> str:
         """Return why one of the two refuses what came; then it counts for neither."""
-        why = refusal(initiator, responder)
+        ways = [(initiator, responder)]
         if initiator.intent.kind is Kind.PAIR:
-            why = why or refusal(responder, initiator)
-        self._world.tally.refused += bool(why)
+            ways.append((responder, initiator))
+        why = next(filter(None, (refusal(self._world, *way) for way in ways)), "")
+        why = why or ", ".join(filter(None, [self._weigh(*way) for way in ways]))
+        if why:
+            self._world.tally.note_refusal(initiator.node.number, responder.node.number)
         return why
+
+    def _weigh(self, side: Side, partner: Side) -> str:
+        """Return why the guard of a node refuses what came; empty: it does not."""
+        world, node = self._world, side.node
+        if world.is_impostor(node.number):
+            return ""
+        world.flow(node)
+        verdict = node.strategy.weigh(exchange_of(side, partner))
+        side.share = verdict.share
+        if has_banned(node, partner.node.peer_id):
+            world.tally.bans[node.number, partner.node.number] += 1
+        return "" if verdict.refusal is None else str(verdict.refusal)
 
     def _apply(self, side: Side, partner: Side) -> None:
         node = side.node
-        exchange = Exchange(
-            intent=side.intent,
-            meta=side.meta,
-            sent=side.sent,
-            got={partner.node.peer_id: partner.received()},
-            steps_since=0,  # known when it is applied
-        )
+        exchange = exchange_of(side, partner)
+        exchange.clip(side.share)
         if side.intent.kind is Kind.PULL:
             self._gatherings.note_pulled(node.number)
         self._world.deliver(node, exchange, side.meta.steps + side.intent.apply_after_steps)

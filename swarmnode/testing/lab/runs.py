@@ -21,6 +21,8 @@ from swarmnode.testing.lab.codecs import RAW
 from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.faults import Cut, Faults, Outage
 from swarmnode.testing.lab.tasks import Adam, LabTask, Optimizer, Quadratic, Sgd
+from swarmnode.testing.lab.text import TextTask
+from swarmnode.worker.model.state import build_task
 
 Point = dict[str, float]
 
@@ -28,6 +30,7 @@ Point = dict[str, float]
 _OUTAGE = (0.4, 0.7)
 _CUT = (0.5, 0.75)
 _POINTS = 100  # of the history
+_WINDOWS = 128  # of held-out text: a tenth of a second for a small model
 _DIVERGED = 1e6  # times the square norm that it began with
 _SOLVED = 1e-12  # of a task whose optimum is known exactly
 # Adam suits methods that take many steps between exchanges; those two average at every step.
@@ -42,14 +45,16 @@ class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True)
         partition: the nodes cannot reach the other half from 50 to 75 % of the run.
         spread: how many times slower the slowest node is; the others lie between.
         dirichlet: alpha of the labels' split over nodes, task digits; 0: equal in kind.
-        optimizer: of task digits; empty: sgd for strategies that exchange at every step.
-        lr: 0: 0.1/L for lsq; 0.05 (sgd) or 0.01 (adam) for digits.
+        optimizer: of digits and bytes-lm; empty: adam, but for digits sgd with strategies that
+            exchange at every step.
+        lr: 0: 0.1/L for lsq; 0.05 (sgd) or 0.01 (adam) for digits; 0.003 for bytes-lm.
+        guarded: whether nodes weigh what comes in pairs before it counts, as daemons do.
         target: lsq ends when its error is as small as that.
     """
 
     strategy: str
     settings: dict[str, Any] = {}
-    task: Literal["lsq", "digits"] = "lsq"
+    task: Literal["lsq", "digits", "bytes-lm"] = "lsq"
     topology: str = "matching"
     nodes: int = 16
     steps: int = 500
@@ -63,6 +68,7 @@ class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True)
     optimizer: Literal["", "sgd", "adam"] = ""
     lr: float = 0.0
     codec: str = RAW
+    guarded: bool = True
     target: float = _SOLVED
 
 
@@ -106,6 +112,7 @@ def build_arena(run: Run) -> Arena:
         speeds=[run.spread ** (half_ago * number) for number in range(run.nodes)],
         faults=_build_faults(run),
         codec=run.codec,
+        guarded=run.guarded,
     )
 
 
@@ -164,8 +171,15 @@ def _is_solved(arena: Arena, run: Run) -> bool:
 
 
 def _build_task(run: Run) -> LabTask:
+    if run.dirichlet and run.task != "digits":
+        raise ConfigError(f"--alpha is the split of labels of task digits, and this is {run.task}")
     if run.task == "lsq":
         return Quadratic.lsq(run.nodes, run.seed)
+    if run.task == "bytes-lm":
+        text = build_task(run.task, {"probe_windows": _WINDOWS}, "")
+        return TextTask(
+            text, run.nodes, seed=run.seed, model_seed=run.seed, clip_norm=text.recipe().clip_norm
+        )
     return Digits(run.nodes, run.seed, dirichlet=run.dirichlet or None)
 
 
@@ -173,10 +187,11 @@ def _build_optimizer(run: Run, task: LabTask) -> Optimizer:
     if run.task == "lsq":
         assert task.facts.smoothness is not None
         return Sgd(task.x, run.lr or 0.1 / task.facts.smoothness)
-    name = run.optimizer or ("sgd" if run.strategy in _GOSSIP else "adam")
+    is_text = run.task == "bytes-lm"
+    name = run.optimizer or ("sgd" if run.strategy in _GOSSIP and not is_text else "adam")
     if name == "sgd":
         return Sgd(task.x, run.lr or 0.05, momentum=0.9)
-    return Adam(task.x, run.lr or 0.01)
+    return Adam(task.x, run.lr or (0.003 if is_text else 0.01))
 
 
 def _build_faults(run: Run) -> Faults:

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 
 import torch
 
-from swarmnode.strategies.base import SWARM_CODEC, Intent, Kind, Meta, Received
-from swarmnode.strategies.ranges import magnitude_of, scale_of
+from swarmnode.strategies.base import SWARM_CODEC, Exchange, Intent, Kind, Meta, Received
+from swarmnode.strategies.ranges import magnitude_of, not_finite, scale_of
+from swarmnode.strategies.weighing import WeighsPairs
 from swarmnode.tensor import magnitude
 from swarmnode.tensor.magnitude import Magnitude, own_scale
 from swarmnode.testing.lab.codecs import through
-from swarmnode.testing.lab.world import Node, World
+from swarmnode.testing.lab.world import Node, Payload, World
+
+MOST_OTHERS = -1  # who refuses a share of a group
 
 
 @dataclass
 class Side:
-    """One node's part of an exchange: what it sent, as it arrives."""
+    """One node's part of an exchange: what it sent, as it arrives.
+
+    ``forged_from``: of an impostor, what it would have sent if it were honest.
+    ``share``: of what comes, by the verdict of this node's guard.
+    """
 
     node: Node
     life: int
     intent: Intent
     meta: Meta
-    sent: dict[str, torch.Tensor]
+    sent: Payload
     bytes: int
+    forged_from: Payload | None = None
+    share: float = 1.0
+
+    @property
+    def counted(self) -> Payload:
+        """What the node itself goes on from: an impostor's own model stays as good as any."""
+        return self.sent if self.forged_from is None else self.forged_from
 
     @property
     def is_there(self) -> bool:
@@ -56,8 +71,38 @@ def take_view(world: World, node: Node, intent: Intent) -> Side:
     return Side(node, node.life, intent, meta, sent, size)
 
 
-def refusal(side: Side, partner: Side) -> str:
+def exchange_of(side: Side, partner: Side) -> Exchange:
+    """Return what a pair, or a pull, is for one of the two."""
+    return Exchange(
+        intent=side.intent,
+        meta=side.meta,
+        sent=side.counted,
+        got={partner.node.peer_id: partner.received()},
+        steps_since=0,  # known when it is applied
+    )
+
+
+def let_forge(world: World, sides: list[Side]) -> None:
+    """Put what impostors among the members of an exchange send in the place of what they have."""
+    if world.impostors is None:
+        return
+    by_number = {side.node.number: side for side in sides}
+    sent = {number: (side.intent, side.sent) for number, side in by_number.items()}
+    for number, forged in world.impostors.forge(sent).items():
+        side = by_number[number]
+        side.forged_from, side.sent = side.sent, forged
+
+
+def refusal(world: World, side: Side, partner: Side) -> str:
     """Return why a node refuses a partner's payload, as daemons do; empty: it does not."""
+    if world.is_impostor(side.node.number):
+        return ""
+    if why := not_finite(partner.sent):  # what no codec carries
+        return why
+    return _too_large(side, partner) if world.checks_ranges else ""
+
+
+def _too_large(side: Side, partner: Side) -> str:
     weights = scale_of(side.node.strategy.x)
     is_pull = side.intent.kind is Kind.PULL  # who pulls sends nothing
     for view in side.intent.views:
@@ -67,3 +112,35 @@ def refusal(side: Side, partner: Side) -> str:
         if why and view.is_scaled:
             return why
     return ""
+
+
+def has_banned(node: Node, peer: bytes) -> bool:
+    """Return whether the guard of a node refuses a peer unseen for now."""
+    strategy = node.strategy
+    if not isinstance(strategy, WeighsPairs) or strategy.guard is None:
+        return False
+    return strategy.guard.is_banned(peer, strategy.own_round())
+
+
+def would_take(
+    world: World, node: Node, peer: Node, intent: Intent, own: Payload, theirs: Payload
+) -> bool:
+    """Return whether ``node``, which sends ``own``, would take ``theirs`` from ``peer`` now.
+
+    It takes no note of having been asked. What is accepted of which nothing is taken is not.
+    """
+    sides = [
+        Side(each, each.life, intent, meta_of(each, intent), sent, 0)
+        for each, sent in ((node, own), (peer, theirs))
+    ]
+    if refusal(world, *sides):
+        return False
+    strategy = node.strategy
+    if not isinstance(strategy, WeighsPairs) or strategy.guard is None:
+        return True
+    guard, strategy.guard = strategy.guard, copy.deepcopy(strategy.guard)
+    try:
+        verdict = strategy.weigh(exchange_of(*sides))
+    finally:
+        strategy.guard = guard
+    return verdict.refusal is None and verdict.share > 0

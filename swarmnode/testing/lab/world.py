@@ -6,14 +6,35 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
 
 from swarmnode.ids import PEER_ID_BYTES, PeerId
-from swarmnode.strategies.base import Exchange, Strategy
+from swarmnode.strategies.base import Exchange, Intent, Strategy
 from swarmnode.strategies.topology import Edge, Graph
 from swarmnode.testing.lab.faults import Commit, Faults
 from swarmnode.testing.lab.tasks import LabTask
+
+Payload = dict[str, torch.Tensor]  # as it arrives, by the name of the view
+
+
+class Impostors(Protocol):
+    """Members that send what they like, and take whatever comes; see :mod:`..attacks`.
+
+    ``numbers``: which of the nodes they are.
+    """
+
+    numbers: frozenset[int]
+
+    def forge(self, sent: Mapping[int, tuple[Intent, Payload]]) -> Mapping[int, Payload]:
+        """Return what those of them send that are among the members of one exchange.
+
+        ``sent``: by number, what each member would send if it were honest.
+        """
+        ...  # pragma: no cover
 
 
 @dataclass
@@ -38,7 +59,10 @@ class Node:
 class Tally:
     """What happened so far, over all nodes.
 
-    ``bytes`` are those that were sent; ``refused`` payloads that were implausibly large.
+    ``bytes`` are those that were sent; ``refused`` exchanges that came to nothing because a member
+    did not take what another sent: ``refusals`` has which two, or of a group the member that was
+    left out with -1. ``edges`` are pairs that met, ``means`` the groups and gatherings that counted
+    for a node; ``bans`` which node began to refuse which other one unseen.
     """
 
     gradients: int = 0
@@ -47,6 +71,14 @@ class Tally:
     refused: int = 0
     bytes: int = 0
     edges: Counter[Edge] = field(default_factory=Counter)
+    means: Counter[int] = field(default_factory=Counter)
+    refusals: Counter[tuple[int, int]] = field(default_factory=Counter)
+    bans: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    def note_refusal(self, one: int, two: int) -> None:
+        """Count an exchange of two that was refused."""
+        self.refused += 1
+        self.refusals[min(one, two), max(one, two)] += 1
 
 
 class World:
@@ -57,6 +89,9 @@ class World:
         codec: of views that leave it to the swarm.
         nodes: by number; a node that comes back is another one.
         ids: of the nodes, by number.
+        impostors: members that are not honest; None: all are.
+        checks_ranges: whether nodes refuse what is implausibly large; that it is finite they look
+            at in any case, as codecs do.
     """
 
     def __init__(
@@ -75,6 +110,8 @@ class World:
         self.rng = random.Random(f"{seed}/arena")
         self.ids = tuple(PeerId(i.to_bytes(PEER_ID_BYTES, "big")) for i in range(task.n))
         self.nodes: list[Node] = []
+        self.impostors: Impostors | None = None
+        self.checks_ranges = True
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
 
@@ -114,6 +151,10 @@ class World:
             return
         self.flow(node)
         node.strategy.apply(replace(exchange, steps_since=node.steps - exchange.meta.steps))
+
+    def is_impostor(self, number: int) -> bool:
+        """Return whether a node is not honest."""
+        return self.impostors is not None and number in self.impostors.numbers
 
     def draw_latency(self) -> float:
         """Return how long an exchange takes from its views to its commit."""

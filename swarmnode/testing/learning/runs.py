@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,13 @@ import torch
 from swarmnode.bench.learning.jobs import TASK, Evaluation, Job, Trained
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.lr_schedule import shorten_warmup
-from swarmnode.strategies.base import Exchange, Needs, TaskFacts
+from swarmnode.strategies.base import Exchange, Needs
 from swarmnode.strategies.registry import build_strategy, check_strategy, find_strategy
 from swarmnode.tasks.base import Task
-from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.arena import Arena
-from swarmnode.testing.lab.tasks import LabTask
+from swarmnode.testing.lab.text import TextTask
 from swarmnode.testing.lab.world import Node
 from swarmnode.testing.learning.descent import Schedule, TaskOptimizer, by_recipe, cosine
-from swarmnode.worker.model.arena import Arena as ModelArena
 from swarmnode.worker.model.state import build_state, build_task
 from swarmnode.worker.snapshots import restore
 
@@ -122,82 +119,3 @@ def evaluate_snapshots(asked: Evaluation) -> Trained:
 
 def _task(config: dict[str, Any], data: str) -> Task:
     return build_task(TASK, {**config, "probe_windows": _PROBE_WINDOWS}, data)
-
-
-class TextTask(LabTask):
-    """A language model of the built-in tasks in the laboratory: ``n`` nodes train it on real text.
-
-    Each has batches of its own.
-
-    Gradients are those of one model: a node's row of ``x`` is copied into it when it is its turn.
-
-    Attributes:
-        text: the task that it is made of.
-    """
-
-    def __init__(
-        self, task: Task, n: int, *, seed: int, model_seed: int, clip_norm: float = 0.0
-    ) -> None:
-        """Build the model once.
-
-        ``seed``: of the batches; ``model_seed``: of the first weights, as in a manifest;
-        ``clip_norm``: the largest norm of a node's own gradient, 0: any.
-        """
-        self._clip_norm = clip_norm
-        torch.manual_seed(model_seed)
-        self.text, self._model = task, task.build_model(model_seed)
-        self._arena = ModelArena(self._model)
-        self.facts = TaskFacts(task.name)
-        self.x = self._arena.flat.repeat(n, 1)
-        self._batches: list[Iterator[Any]] = [task.batches(1000 * seed + i) for i in range(n)]
-
-    @property
-    def layout(self) -> Layout:
-        """That of the model."""
-        return self._arena.layout
-
-    def gradients(self, nodes: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        losses, gradients = [], []
-        for node in nodes:
-            loss, gradient = self._gradient(self.x[node], next(self._batches[node]))
-            losses.append(loss)
-            if self._clip_norm:
-                gradient.mul_((self._clip_norm / gradient.norm()).clamp(max=1.0))
-            gradients.append(gradient)
-        return torch.tensor(losses), torch.stack(gradients)
-
-    def mean_gradient(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the gradient of one model [numel] on a batch of every node: [numel]."""
-        return self._gradient(x, torch.cat([next(batches) for batches in self._batches]))[1]
-
-    def probe(self, node: int) -> Callable[[], float]:
-        batch = next(self._batches[node])
-
-        def loss() -> float:
-            self._arena.flat.copy_(self.x[node])
-            with torch.no_grad():
-                return float(self.text.loss(self._model, batch))
-
-        return loss
-
-    def measure(self, mean: torch.Tensor, alive: Sequence[int]) -> dict[str, float]:
-        own = [self.evaluate(self.x[node]) for node in alive]
-        return {"loss": self.evaluate(mean), "own_loss": sum(own) / len(own)}
-
-    def evaluate(self, x: torch.Tensor) -> float:
-        """Return the held-out loss of a model [numel]."""
-        self._arena.flat.copy_(x)
-        self._model.eval()
-        try:
-            with torch.no_grad():
-                return float(self.text.evaluate(self._model))
-        finally:
-            self._model.train()
-
-    def _gradient(self, x: torch.Tensor, batch: Any) -> tuple[float, torch.Tensor]:
-        self._arena.flat.copy_(x)
-        loss = self.text.loss(self._model, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        gradient = self._arena.gradient()
-        self._model.zero_grad(set_to_none=True)
-        return loss.item(), gradient

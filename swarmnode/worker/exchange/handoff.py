@@ -4,12 +4,14 @@
 
     TakeView -> SlotReady   a slot is lent, its first half holds the views
              -> NoView      why not; an intent is over, an answer is not
+    Weigh    -> Weighed     of a pair: whether what came may count, and no more of it than so
     Apply    -> Applied     merged, at once or when the intent's steps have been taken
     Release  ->             nothing came of it
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,11 +24,13 @@ from swarmnode.ipc.control import (
     Applied,
     Apply,
     NoView,
-    Partner,
     Release,
     SlotReady,
     TakeView,
+    Weigh,
+    Weighed,
 )
+from swarmnode.ipc.records import Partner
 from swarmnode.ipc.segment import Owner, Segment
 from swarmnode.strategies.base import (
     Exchange,
@@ -55,6 +59,7 @@ class _Lent:
     posted: Posted
     intent: Intent  # that of an answer has the round and base version of who asked
     meta: Meta
+    share: float = 1.0  # of what came, by the verdict of the strategy
 
     @property
     def topic(self) -> _Topic:
@@ -120,6 +125,22 @@ class Handoff:
         if not lent.posted.only_gives:
             self._strategy.on_abort(lent.intent, message.why)
 
+    def weigh(self, message: Weigh, step: int) -> Weighed:
+        """Return whether what came counts, of which all is in the slot. Raises StaleSlot."""
+        began_s = time.perf_counter()
+        self._segment.check(message.slot, message.generation, Owner.DAEMON)
+        lent = self._lent[message.slot]
+        verdict = self._strategy.weigh(
+            self._exchange(message.slot, lent, step - lent.meta.steps, message.partner)
+        )
+        self._lent[message.slot] = replace(lent, share=verdict.share)
+        return Weighed(
+            message.slot,
+            message.generation,
+            str(verdict.refusal or ""),
+            time.perf_counter() - began_s,
+        )
+
     def take(self, message: Apply) -> None:
         """Keep a committed exchange until :meth:`apply_due`.
 
@@ -168,36 +189,49 @@ class Handoff:
     # --- merging -------------------------------------------------------------------------
 
     def _apply(self, message: Apply, step: int) -> Applied:
-        lent = self._lent[message.slot]
+        slot = message.slot
+        lent = self._lent[slot]
         staleness_steps = step - lent.meta.steps
-        self._strategy.apply(self._exchange(message, lent, staleness_steps))
-        self._take_back(message.slot)
+        if lent.intent.kind is Kind.GATHER:
+            exchange = self._gathering(message, lent, staleness_steps)
+        else:
+            exchange = self._exchange(slot, lent, staleness_steps, message.partner, message.present)
+            exchange.clip(lent.share)
+        self._strategy.apply(exchange)
+        self._take_back(slot)
         return Applied(message.xid, step, staleness_steps)
 
-    def _exchange(self, message: Apply, lent: _Lent, steps_since: int) -> Exchange:
+    def _exchange(
+        self,
+        slot: int,
+        lent: _Lent,
+        steps_since: int,
+        partner: Partner | None,
+        present: tuple[bytes, ...] = (),
+    ) -> Exchange:
         """Return what a slot holds, in the memory of the slot."""
         views = lent.intent.views
-        sent = {} if lent.posted.only_takes else _split(self._own[message.slot], views)
-        if lent.intent.kind is Kind.GATHER:
-            return Exchange(
-                intent=lent.intent,
-                meta=lent.meta,
-                sent=sent,
-                got={},
-                steps_since=steps_since,
-                present=message.present,
-                messages=self._messages(message, views[0]),
-            )
-        came = _split(self._room[message.slot], views)
-        partner = message.partner
+        came = _split(self._room[slot], views)
         return Exchange(
             intent=lent.intent,
             meta=lent.meta,
-            sent=sent,
+            sent={} if lent.posted.only_takes else _split(self._own[slot], views),
             got={} if partner is None else {partner.peer: Received(came, _meta(partner))},
             steps_since=steps_since,
             mean=came if partner is None else {},
+            present=present,
+        )
+
+    def _gathering(self, message: Apply, lent: _Lent, steps_since: int) -> Exchange:
+        views = lent.intent.views
+        return Exchange(
+            intent=lent.intent,
+            meta=lent.meta,
+            sent=_split(self._own[message.slot], views),
+            got={},
+            steps_since=steps_since,
             present=message.present,
+            messages=self._messages(message, views[0]),
         )
 
     def _messages(self, message: Apply, view: View) -> tuple[Message, ...]:

@@ -14,7 +14,8 @@ import torch
 
 from swarmnode import limits
 from swarmnode.errors import InvariantViolation
-from swarmnode.ipc.control import PostedIntent, ViewShape
+from swarmnode.ipc.control import PostedIntent
+from swarmnode.ipc.records import ViewShape
 from swarmnode.strategies.base import Intent, Kind, Strategy
 from swarmnode.worker.model.state import TrainState
 

@@ -12,7 +12,7 @@ from swarmnode.errors import SpecMismatch
 from swarmnode.ipc.control import Configure, Members
 from swarmnode.strategies.base import Context, Strategy, TaskFacts
 from swarmnode.strategies.registry import build_strategy, check_strategy
-from swarmnode.tasks.base import Task
+from swarmnode.tasks.base import Task, probe_hash
 from swarmnode.tasks.packages import how_to_get
 from swarmnode.worker.model.state import TrainState, build_state, build_task
 
@@ -51,7 +51,19 @@ def prepare_state(configure: Configure) -> TrainState:
             f"here it is {layout.layout_hash.hex()[:12]}; install the version of the task that "
             "the swarm uses"
         )
+    state.has_public_probe = _has_public_probe(configure, task)
     return state
+
+
+def _has_public_probe(configure: Configure, task: Task) -> bool:
+    """Return whether the task's probe is that of the whole swarm.
+
+    The manifest has its hash. One of an earlier version has only that of the data, of which
+    the probe is a part.
+    """
+    if configure.probe_hash:
+        return probe_hash(task) == configure.probe_hash
+    return task.data_hash() == configure.data_hash and bool(probe_hash(task))
 
 
 def prepare_strategy(configure: Configure, state: TrainState) -> Strategy:
@@ -92,7 +104,9 @@ class Surroundings:
         self._task = state.task
         self._facts = facts_of(state.task)
         self._life = int(_MS_PER_S * time.time())
-        self._probe = state.evaluate_at
+        has_probe = state.has_public_probe
+        self._probe = state.probe_loss_at if has_probe else None
+        self._loss_trivial = state.task.trivial_loss() if has_probe else None
         self._members: tuple[bytes, ...] = (self._self_id,)
         self._task.placed(0, 1)
         strategy.start(self._context())
@@ -118,6 +132,9 @@ class Surroundings:
             facts=self._facts,
             topology=self._graph(),
             probe=self._probe,
+            # Convex tasks are there to compare with theory, which needs the averages exact.
+            weighs=not self._facts.is_convex,
+            loss_trivial=self._loss_trivial,
             life=self._life,
         )
 

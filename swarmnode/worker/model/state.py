@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -103,7 +103,10 @@ class AppliedRecipe:
 
 @dataclass
 class TrainState:
-    """Everything that a step changes, on one device."""
+    """Everything that a step changes, on one device.
+
+    ``has_public_probe``: the task's is that of the whole swarm, so that it may decide.
+    """
 
     task: Task
     model: torch.nn.Module
@@ -115,6 +118,7 @@ class TrainState:
     tokens: int = 0
     batch_parts: int = 1  # into which a batch is cut from the beginning
     recipe: Recipe | None = None  # of the swarm
+    has_public_probe: bool = False
     micro: MicroBatches = field(init=False)
     applied: AppliedRecipe = field(init=False)
 
@@ -207,16 +211,31 @@ class TrainState:
         finally:
             self.model.train()
 
-    def evaluate_at(self, x: torch.Tensor) -> float:
+    def probe_loss(self) -> float:
+        """Return the loss on the task's public probe, which it has."""
+        self.model.eval()
+        try:
+            with torch.no_grad(), self.device.autocast():
+                return float(self.task.loss(self.model, self._probe))
+        finally:
+            self.model.train()
+
+    def probe_loss_at(self, x: torch.Tensor) -> float:
         """Return that loss of the parameters ``x``: [numel]; the model stays as it is."""
         flat = self.arena.flat
+        if x is flat:
+            return self.probe_loss()
         with torch.no_grad():
             before = flat.clone()
             flat.copy_(x)
             try:
-                return self.evaluate()
+                return self.probe_loss()
             finally:
                 flat.copy_(before)
+
+    @cached_property
+    def _probe(self) -> Any:
+        return self.device.move(self.task.public_probe())
 
 
 def build_task(name: str, config: dict[str, Any], data_dir: str = "", *, source: str = "") -> Task:

@@ -10,7 +10,8 @@ take over, before any of it is used:
 
 ==================  ========================================================================
 all tensors         finite where the model's own are (a mask of minus infinities stays one)
-weights, vectors    of a peer: not implausibly large beside what the swarm's seed gives
+weights, vectors    of a peer: not implausibly large beside what the swarm's seed gives, and
+                    where there is a public probe no worse on it
 BatchNorm           variances and counts not negative
 optimizer           second moments not negative, counts of steps whole and in range, and the
                     step that Adam would take no longer than ADAM_STEP_MAX learning rates
@@ -29,6 +30,7 @@ import msgspec
 import torch
 
 from swarmnode import limits
+from swarmnode.strategies.catch_up import harm_at
 from swarmnode.strategies.parts import StatePart
 from swarmnode.strategies.ranges import not_finite, outside, too_large
 from swarmnode.tensor.snapshot_format import About
@@ -37,6 +39,7 @@ from swarmnode.worker.snapshots.tensorfile import Tensors
 
 MODEL, OPTIMIZER, STRATEGY, EMA = "model/", "optimizer/", "strategy/", "ema/"
 
+_WEIGHTS = ("phi",)  # slow weights, under the name that all strategies have for them
 # |m| / sqrt(v), which the betas bound: 7.3 for .9 and .999, 32 for .9 and .99999.
 ADAM_STEP_MAX = 1e4
 _ADAM_EPSILON = 1e-8  # as torch has it: what divides m where there is no v yet
@@ -145,6 +148,19 @@ def _reasons(state: TrainState, strategy: StatePart, found: Found) -> Iterator[s
         yield too_large({name: found.weights[name] for name in state.arena.names}, own)
         yield too_large({EMA + name: tensor for name, tensor in found.means.items()}, own)
         yield too_large({n: t for n, t in buffers.items() if t.numel() >= own.numel()}, own)
+        yield _probe_reason(state, found)
+
+
+def _probe_reason(state: TrainState, found: Found) -> str | None:
+    """Refuse a peer's model that is worse than this node's, which has learnt nothing yet."""
+    if not state.has_public_probe:
+        return None
+    own = state.arena.flat
+    theirs = torch.empty_like(own)
+    for name, part in state.arena.views_of(theirs).items():
+        part.copy_(found.weights[name])
+    slow = [t for name, t in found.buffers.items() if name in _WEIGHTS and t.shape == own.shape]
+    return harm_at(state.probe_loss_at, own, [theirs, *slow])
 
 
 def _weight_reasons(state: TrainState, matching: Tensors) -> Iterator[str | None]:

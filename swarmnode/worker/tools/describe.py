@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from swarmnode.strategies.fit import check_fit, codecs_sent, members_max, read_topology
 from swarmnode.strategies.registry import build_strategy, check_strategy
 from swarmnode.strategies.streaming import OWN_DATA, Streaming
-from swarmnode.tasks.base import Task
+from swarmnode.tasks.base import Task, probe_hash
 from swarmnode.worker.model.arena import Arena
 from swarmnode.worker.model.prepare import facts_of
 from swarmnode.worker.model.state import TrainState
@@ -87,6 +87,7 @@ def describe_state(
         "members_max": members_max(built.meeting(built.config)),
         "codecs": codecs_sent(built.meeting(built.config), codec),
         "data_hash": task.data_hash(),
+        "probe_hash": probe_hash(task),
         "recipe": msgspec.to_builtins(task.recipe()),
     }
 

@@ -38,6 +38,7 @@ from swarmnode.ipc.control import (
     TakeShard,
     TakeView,
     ToWorker,
+    Weigh,
     WeighMerge,
 )
 from swarmnode.ipc.segment import Segment
@@ -256,6 +257,9 @@ class Loop:
                 self.channel.send(self.handoff.lend(message, now))
             case Drop():
                 self.intents.drop(message.number, message.why)
+            case Weigh():
+                self.flow()
+                self.channel.send(self.handoff.weigh(message, self.state.step))
             case Apply():
                 self.handoff.take(message)
                 self.merge_due()

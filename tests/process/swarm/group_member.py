@@ -21,7 +21,7 @@ from swarmnode.daemon.collective.groups import Groups
 from swarmnode.daemon.transport.network import Network
 from swarmnode.env import real_env
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import ViewShape
+from swarmnode.ipc.records import ViewShape
 from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpTransport

@@ -21,7 +21,6 @@ from swarmnode.ipc.control import (
     Apply,
     Configure,
     NoView,
-    Partner,
     Pause,
     PostedIntent,
     Progress,
@@ -35,6 +34,7 @@ from swarmnode.ipc.control import (
     WorkerFailed,
     WorkerReady,
 )
+from swarmnode.ipc.records import Partner
 from swarmnode.ipc.segment import StaleSlot
 from tests.conftest import HANGS_S
 from tests.kits.daemon_kit import is_alive

@@ -7,7 +7,15 @@ import torch
 
 from swarmnode.errors import ConfigError
 from swarmnode.tasks import installed, text
-from swarmnode.tasks.base import DataError, PositiveFloat, PositiveInt, Task, TaskConfig
+from swarmnode.tasks.base import (
+    DataError,
+    PositiveFloat,
+    PositiveInt,
+    Task,
+    TaskConfig,
+    count_examples,
+    probe_hash,
+)
 from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.tasks.digits import Digits
 from swarmnode.tasks.installed import installed_tasks
@@ -54,6 +62,20 @@ def test_training_lowers_the_loss_on_the_probe(task_type, config):
 def test_the_data_hash_is_stable(task_type, config):
     assert task_type(config).data_hash() == task_type(config).data_hash()
     assert len(task_type(config).data_hash()) == 64
+
+
+def test_the_public_probe_is_the_same_everywhere_and_its_hash_follows_from_it(tmp_path):
+    (tmp_path / "a.txt").write_bytes(bytes(range(32, 127)) * 50)
+    other = {"data_dir": str(tmp_path)}
+    for task_type, config in ((Digits, {}), (BytesLM, {"context": 16})):
+        task = task_type(config)
+        probe = task.public_probe()
+        assert count_examples(probe) * (1 if task_type is Digits else 16) >= 100
+        assert probe_hash(task) == probe_hash(task_type(config))
+        assert len(probe_hash(task)) == 64
+        assert 0 < task.trivial_loss() < 6
+    assert probe_hash(BytesLM({"context": 16}, **other)) != probe_hash(BytesLM({"context": 16}))
+    assert probe_hash(Synthetic({})) == "", "it has none"
 
 
 @pytest.mark.parametrize(("task_type", "config"), BUILT_IN)

@@ -144,9 +144,29 @@ def test_an_honest_snapshot_is_taken(kind, tmp_path):
     folder.mkdir()
     write_tensors(folder / FETCHED_NAME, atoms(donor, donors), about(donor))
     state, strategy = fresh(kind)
+    state.has_public_probe = True
     with SnapshotStore(folder) as store:
         assert store.restore(state, strategy)
     assert torch.equal(state.arena.flat, donor.arena.flat)
+
+
+@pytest.mark.parametrize("what", ["model/", "strategy/phi"])
+def test_a_peers_model_that_is_worse_than_a_new_one_is_put_aside(what, tmp_path, caplog):
+    """All numbers are finite and of the size of weights: only the public probe tells."""
+    donor, donors = trained(NOLOCO, 70)
+    tensors = {name: tensor.clone() for name, tensor in atoms(donor, donors).items()}
+    for name, tensor in tensors.items():
+        if name.startswith(what):
+            tensor.mul_(-3.0)
+    folder = tmp_path / "snapshots"
+    folder.mkdir()
+    for has_public_probe in (True, False):  # without one it passes, or this would show nothing
+        write_tensors(folder / FETCHED_NAME, tensors, about(donor))
+        state, strategy = fresh(NOLOCO)
+        state.has_public_probe = has_public_probe
+        with SnapshotStore(folder) as store:
+            assert store.restore(state, strategy) is not has_public_probe
+    assert "expected a loss on the public probe near" in caplog.text
 
 
 def test_of_ones_own_files_the_older_one_is_taken_where_the_newer_would_harm(tmp_path, caplog):

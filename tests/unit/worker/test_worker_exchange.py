@@ -11,10 +11,8 @@ from swarmnode.ipc.control import (
     Applied,
     Apply,
     Drop,
-    LogRecord,
     Members,
     NoView,
-    Partner,
     Pause,
     PostedIntent,
     Progress,
@@ -25,14 +23,17 @@ from swarmnode.ipc.control import (
     Stop,
     TakeView,
 )
+from swarmnode.ipc.records import LogRecord, Partner
 from swarmnode.ipc.segment import StaleSlot
 from swarmnode.strategies.a2cid2 import A2CiD2
 from swarmnode.strategies.base import Intent, Kind, Selector, Strategy, View
 from swarmnode.strategies.diloco import DiLoCo
+from swarmnode.strategies.merging.slot import Verdict
 from swarmnode.strategies.one_byte import OneByte
 from swarmnode.strategies.sparse import Sparse
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.tasks.least_squares import LeastSquares
+from swarmnode.tasks.synthetic import Synthetic
 from swarmnode.tensor.codec import get_codec
 from swarmnode.worker.training.clocks import CLOCK_RINGS_MAX
 from tests.kits.worker_kit import DIM, ME, PEER, THIRD, XID, Rig
@@ -296,6 +297,67 @@ def test_an_apply_that_names_no_intent_is_refused(noted, kind, who):
     ready = lend(noted, intent_of(kind), peer=None if kind is Kind.GROUP else PEER)
     with pytest.raises(LocalProtocolError, match="expected who took part"):
         noted.apply(ready, **who)
+
+
+# --- what is weighed before it counts ------------------------------------------------------------
+
+
+class Probed(Synthetic):
+    """Its public probe: rows of what all nodes train on, with the loss of that."""
+
+    name = "probed"
+
+    def public_probe(self):
+        return next(self.batches(7))
+
+
+def test_what_comes_is_weighed_between_two_steps_and_the_slot_stays_the_daemons(make_rig):
+    rig = make_rig(task_type=Probed, has_public_probe=True)
+    rig.step(2)
+    for better, refusal in ((False, "probe"), (True, "")):
+        ready = rig.ask(rig.intent())
+        own, room = rig.halves(ready)
+        step = 0.01 * (rig.state.task.optimum() - own)
+        room.copy_(own + step if better else own - step)
+        before = rig.x.clone()
+        assert rig.weigh(ready).refusal == refusal
+        assert torch.equal(rig.x, before), "nothing has been merged yet"
+        rig.halves(ready)  # raises StaleSlot if it is not the daemon's
+        if refusal:
+            rig.release(ready, f"local: refused: {refusal}")
+            rig.step(2)
+        else:
+            rig.apply(ready)
+            assert torch.allclose(rig.x, before + step / 2)
+    assert rig.strategy.guard.totals.refused == {"probe": 1}
+
+
+def test_no_more_of_what_came_counts_than_the_verdict_says(noted):
+    noted.strategy.weigh = lambda _exchange: Verdict(share=0.25)
+    ready = lend(noted)
+    own, room = noted.halves(ready)
+    room.copy_(own + 4.0)
+    assert noted.weigh(ready).refusal == ""
+    noted.apply(ready)
+    ((exchange,),) = noted.strategy.of("apply")
+    assert torch.allclose(exchange.partner.views["x"], exchange.sent["x"] + 1.0)
+
+
+def test_a_convex_task_is_averaged_exactly_and_weighs_nothing(make_rig):
+    rig = make_rig(task_type=LeastSquares, dim=4)
+    assert rig.strategy.guard is None
+
+
+def test_a_banned_peer_is_refused_before_a_slot_is_lent(make_rig):
+    rig = make_rig()
+    rig.step(2)
+    for _ in range(3):
+        ready = rig.ask(rig.intent())
+        rig.halves(ready)[1].fill_(math.nan)
+        assert rig.weigh(ready).refusal == "not-finite"
+        rig.release(ready)
+        rig.step(2)
+    assert rig.ask(rig.intent()).why.startswith("other: banned")
 
 
 # --- when an exchange is merged -------------------------------------------------------------------

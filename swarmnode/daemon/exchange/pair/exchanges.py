@@ -9,6 +9,7 @@ the same messages either way.
 
     PostedIntent --Available, Begin--> core
     core --StartTransfer--> Lessor.borrow -> Transfer (codecs, slot)
+    all is there --> Lessor.weigh -> LocalDone, or LocalFailed: it is refused
     core --Commit--> Lessor.apply     core --Abort--> Lessor.give_back
 
 Each intent is offered once, as soon as there is a place for its exchange and a peer can be
@@ -32,13 +33,13 @@ from swarmnode.daemon.exchange.pair.transfer import (
     ExchangeTotals,
     Transfer,
     decode_message,
+    receive_offer,
 )
 from swarmnode.daemon.membership.swarm import Partners
-from swarmnode.daemon.worker.leases import BufferLease, Lessor, NoLease
+from swarmnode.daemon.worker.leases import BufferLease, NoLease, WeighingLessor
 from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,
-    DeadlineExceeded,
     LocalProtocolError,
     MalformedMessage,
     Overloaded,
@@ -47,7 +48,8 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Partner, PostedIntent
+from swarmnode.ipc.control import PostedIntent
+from swarmnode.ipc.records import Partner
 from swarmnode.net.paths import cost_of
 from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
@@ -118,7 +120,7 @@ class Exchanges:
         services: ScopedServices,
         codec: Codec,
         env: Env,
-        lessor: Lessor,
+        lessor: WeighingLessor,
         record: Callable[[events.Finished], None],
         lost: Callable[[bytes], None],
     ) -> None:
@@ -316,7 +318,6 @@ class Exchanges:
 
     def _committed(self, xid: bytes) -> None:
         side = self._sides.pop(xid)
-        side.transfer.measure()
         side.end()
         assert side.lease is not None, "both sides are done, so the slot was lent"
         self.totals.add(side.transfer)
@@ -358,7 +359,7 @@ class Exchanges:
 
     async def _serve_stream(self, session: Session, stream: Stream) -> None:
         """A peer opened a stream: its first message must be an OFFER."""
-        offer = await _receive_offer(stream)
+        offer = await receive_offer(stream)
         if offer.xid in self._streams:
             raise MalformedMessage("expected a new OFFER", peer=str(session.peer))
         exchange = self._streams[offer.xid] = ExchangeStream(session.peer, offer.xid)
@@ -426,12 +427,30 @@ class Exchanges:
     def _check_complete(self, exchange: ExchangeStream) -> None:
         if exchange.xid not in self._sides:
             return  # it is over
-        transfer = self._sides[exchange.xid].transfer
-        if not transfer.is_complete:
+        side = self._sides[exchange.xid]
+        if not side.transfer.is_complete:
             return
-        why = transfer.refusal()
+        side.transfer.measure()
+        why = side.transfer.refusal()
         if why:
             self._refuse(exchange, why)
+        else:
+            self._tasks.start_while_open(self._weigh, exchange, side)
+
+    async def _weigh(self, exchange: ExchangeStream, side: _Side) -> None:
+        """Ask the worker, between two of its steps, whether what came may count."""
+        assert side.lease is not None, "all is there, so the slot was lent"
+        try:
+            weighed = await self._lessor.weigh(side.lease, side.partner)
+        except NoLease as error:
+            if not side.is_over:
+                self._driver.feed(events.LocalFailed(exchange.xid, str(error)))
+            return
+        self.totals.note_weighed(weighed)
+        if side.is_over:
+            return
+        if weighed.refusal:
+            self._refuse(exchange, weighed.refusal)
         else:
             self._driver.feed(events.LocalDone(exchange.xid))
 
@@ -467,18 +486,3 @@ def _note_broken(exchange: ExchangeStream, error: SwarmNodeError) -> None:
     if isinstance(error, Refused | Overloaded):
         log = _log.debug  # a peer that is still coming up, or busy: nothing is wrong
     log("exchange broke", peer=exchange.peer.short, why=str(error))
-
-
-async def _receive_offer(stream: Stream) -> wire.Offer:
-    """Return the first message of a stream. Raises SwarmNodeError."""
-    try:
-        with trio.fail_after(limits.EXCHANGE_OFFER_S):
-            header, _ = await stream.receive_message(max_bytes=0)
-    except trio.TooSlowError as error:
-        raise DeadlineExceeded("the OFFER of a new stream", limits.EXCHANGE_OFFER_S) from error
-    except trio.EndOfChannel as error:
-        raise MalformedMessage("expected an OFFER, got the end of the stream") from error
-    message = decode_message(header)
-    if not isinstance(message, wire.Offer):
-        raise MalformedMessage(f"expected an OFFER first, got {type(message).__name__}")
-    return message

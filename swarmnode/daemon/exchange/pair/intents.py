@@ -23,7 +23,8 @@ from swarmnode import limits
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import PostedIntent, ViewShape
+from swarmnode.ipc.control import PostedIntent
+from swarmnode.ipc.records import ViewShape
 from swarmnode.limits import CODEC_CHUNK_ELEMS
 from swarmnode.protocol.gossip import events, matching
 from swarmnode.protocol.gossip.conduct import ConductTable

@@ -23,17 +23,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import trio
 
 from swarmnode import limits
 from swarmnode.daemon.exchange.pair.intents import Piece
-from swarmnode.errors import ChannelBroken, MalformedMessage, SwarmNodeError, WorkerError
+from swarmnode.errors import (
+    ChannelBroken,
+    DeadlineExceeded,
+    MalformedMessage,
+    SwarmNodeError,
+    WorkerError,
+)
 from swarmnode.ids import PeerId
+from swarmnode.ipc.control import Weighed
+from swarmnode.ipc.names import GUARD_REFUSALS
 from swarmnode.net.stream import Stream
 from swarmnode.tensor.magnitude import UNKNOWN, Scale, Sizes
 from swarmnode.wire.exchange import gossip as wire
@@ -182,6 +190,9 @@ class ExchangeTotals:
 
     committed: int = 0
     refused: int = 0  # payloads of partners, before they could be committed
+    weighed: int = 0  # of those that were all there
+    weighing_s: float = 0.0
+    weighed_refusals: Counter[str] = field(default_factory=Counter)  # by one of GUARD_REFUSALS
     duration_s: float = 0.0
     encode_s: float = 0.0
     requantize_s: float = 0.0
@@ -198,6 +209,13 @@ class ExchangeTotals:
             "requantize_s": self.requantize_s,
             "decode_s": self.decode_s,
         }
+
+    def note_weighed(self, weighed: Weighed) -> None:
+        """Count what the worker said of a payload that was all there."""
+        self.weighed += 1
+        self.weighing_s += weighed.seconds
+        if weighed.refusal in GUARD_REFUSALS:
+            self.weighed_refusals[weighed.refusal] += 1
 
     def add(self, transfer: Transfer) -> None:
         """Count one committed transfer."""
@@ -351,4 +369,19 @@ class ExchangeStream:
 def decode_message(data: bytes) -> wire.Message:
     """Read one message. Raises MalformedMessage."""
     message: wire.Message = decode_record(data, wire.Message)  # type: ignore[arg-type]
+    return message
+
+
+async def receive_offer(stream: Stream) -> wire.Offer:
+    """Return the first message of a stream. Raises SwarmNodeError."""
+    try:
+        with trio.fail_after(limits.EXCHANGE_OFFER_S):
+            header, _ = await stream.receive_message(max_bytes=0)
+    except trio.TooSlowError as error:
+        raise DeadlineExceeded("the OFFER of a new stream", limits.EXCHANGE_OFFER_S) from error
+    except trio.EndOfChannel as error:
+        raise MalformedMessage("expected an OFFER, got the end of the stream") from error
+    message = decode_message(header)
+    if not isinstance(message, wire.Offer):
+        raise MalformedMessage(f"expected an OFFER first, got {type(message).__name__}")
     return message

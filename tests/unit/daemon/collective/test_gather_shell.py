@@ -12,7 +12,8 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.collective.gathers import Gathers
-from swarmnode.ipc.control import PostedIntent, ViewShape
+from swarmnode.ipc.control import PostedIntent
+from swarmnode.ipc.records import ViewShape
 from swarmnode.tensor.codec import get_codec
 from swarmnode.wire.exchange import gather as wire
 from swarmnode.wire.packing import decode_record, encode_record

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from swarmnode.ipc.control import ViewShape
+from swarmnode.ipc.records import ViewShape
 from swarmnode.strategies.base import Intent, Kind, Selector, Strategy, View
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.tasks import Sgd, Walk

@@ -15,7 +15,7 @@ from swarmnode import limits
 from swarmnode.daemon.collective.groups import Groups
 from swarmnode.daemon.collective.payload import count_grains, cut_chunks, cut_pieces
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import ViewShape
+from swarmnode.ipc.records import ViewShape
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group_events import MeanEnded
 from swarmnode.tensor.codec import get_codec

@@ -19,7 +19,8 @@ from swarmnode.daemon.worker.leases import BufferLease, NoLease
 from swarmnode.env import Env
 from swarmnode.errors import Refused
 from swarmnode.ids import PeerId
-from swarmnode.ipc.control import Partner, PostedIntent, ViewShape
+from swarmnode.ipc.control import PostedIntent, Weighed
+from swarmnode.ipc.records import Partner, ViewShape
 from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
@@ -62,6 +63,10 @@ class FakeLessor:
         self.may_lend = trio.Event()
         self.may_lend.set()
         self.refusal = ""
+        self.weighed: list[tuple[int, Partner]] = []
+        self.may_weigh = trio.Event()
+        self.may_weigh.set()
+        self.verdict = ""
         self.is_gone = False
 
     async def borrow(
@@ -78,6 +83,13 @@ class FakeLessor:
         room = self.rooms[intent.number] = np.full(NUMEL, np.nan, np.float32)
         own = self.own.copy()
         return BufferLease(intent, 0, intent.number, own.data.cast("B"), room.data.cast("B"), 7, 70)
+
+    async def weigh(self, lease: BufferLease, partner: Partner) -> Weighed:
+        self.weighed.append((lease.intent.number, partner))
+        await self.may_weigh.wait()
+        if self.is_gone:
+            raise NoLease("local: the worker went away")
+        return Weighed(lease.slot, lease.generation, self.verdict, 0.25)
 
     def apply(
         self,
@@ -251,6 +263,74 @@ async def test_nothing_is_sent_before_the_worker_lends_and_what_comes_waits(auto
         alice.lessor.may_lend.set()
         await alice.until(lambda: alice.finished)
         assert alice.outcomes == [("initiator", "committed", "")]
+
+
+async def test_what_came_is_weighed_before_this_side_is_done(autojump_clock) -> None:
+    async with rig() as alice:
+        alice.sessions.clear()
+        alice.lessor.may_weigh = trio.Event()
+        alice.intent()
+        stream = await alice.bob_offers()
+        await say(stream, wire.Chunk(b"x" * 16, 0), zeros())
+        assert isinstance(await hear(stream), wire.Chunk)
+        with trio.move_on_after(5) as waiting:
+            await hear(stream)
+        assert waiting.cancelled_caught, "READY, before the worker has said that it may count"
+        assert alice.lessor.weighed == [(1, Partner(BOB.peer_id, 1, 1))]
+        alice.lessor.may_weigh.set()
+        assert isinstance(await hear(stream), wire.Ready)
+        await say(stream, wire.Commit(b"x" * 16))
+        await alice.until(lambda: alice.told == [("apply", 1)])
+        assert alice.exchanges.totals.weighed == 1
+        assert alice.exchanges.totals.weighing_s == 0.25
+        assert alice.exchanges.totals.refused == 0
+
+
+@pytest.mark.parametrize("is_initiator", [False, True])
+async def test_what_the_worker_refuses_counts_on_neither_side(is_initiator, autojump_clock) -> None:
+    async with rig() as alice:
+        alice.lessor.verdict = "probe"
+        if not is_initiator:
+            alice.sessions.clear()
+        alice.intent()
+        if is_initiator:
+            stream, offer = await alice.first_offer()
+            xid = offer.xid
+            await say(stream, wire.Accept(xid, 1, 1, 1))
+        else:
+            xid = b"x" * 16
+            stream = await alice.bob_offers(xid)
+        await say(stream, wire.Chunk(xid, 0), zeros())
+        if is_initiator:
+            await say(stream, wire.Ready(xid, 1))
+        assert isinstance(await hear(stream), wire.Chunk)
+        assert await hear(stream) == wire.Abort(xid, "local: refused: probe")
+        assert alice.told == [("give back", 1)]
+        totals = alice.exchanges.totals
+        assert (totals.committed, totals.refused) == (0, 1)
+        assert totals.weighed_refusals == {"probe": 1}
+        assert [outcome for _, outcome, _ in alice.outcomes] == ["aborted"]
+
+
+async def test_an_exchange_that_ends_while_it_is_weighed_is_over(autojump_clock) -> None:
+    for is_gone in (False, True):
+        async with rig() as alice:
+            alice.sessions.clear()
+            alice.lessor.may_weigh = trio.Event()
+            alice.intent()
+            stream = await alice.bob_offers()
+            await say(stream, wire.Chunk(b"x" * 16, 0), zeros())
+            await alice.until(lambda made=alice: made.lessor.weighed)
+            if is_gone:
+                alice.lessor.is_gone = True
+                alice.lessor.may_weigh.set()
+            else:
+                await say(stream, wire.Abort(b"x" * 16, "other"))
+            await alice.until(lambda made=alice: made.finished)
+            alice.lessor.may_weigh.set()
+            await trio.sleep(1)
+            assert [outcome for _, outcome, _ in alice.outcomes] == ["aborted"]
+            assert alice.told == [("give back", 1)]
 
 
 async def test_a_worker_that_never_lends_costs_one_exchange(autojump_clock) -> None:

@@ -11,7 +11,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.exchange.pull import PULL_SERVICE, Pulls
-from swarmnode.ipc.control import Partner, ViewShape
+from swarmnode.ipc.records import Partner, ViewShape
 from swarmnode.net.stream import Stream
 from swarmnode.tensor.codec import get_codec
 from swarmnode.wire.exchange import pull as wire

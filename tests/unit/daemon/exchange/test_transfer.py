@@ -12,7 +12,8 @@ import trio
 from swarmnode.daemon.exchange.pair.intents import count_pieces, cut, pair_codecs
 from swarmnode.daemon.exchange.pair.transfer import Transfer
 from swarmnode.errors import ConfigError, MalformedMessage, WorkerError
-from swarmnode.ipc.control import PostedIntent, ViewShape
+from swarmnode.ipc.control import PostedIntent
+from swarmnode.ipc.records import ViewShape
 from swarmnode.limits import CODEC_CHUNK_ELEMS
 from swarmnode.tensor.codec import CODEC_NAMES, get_codec
 

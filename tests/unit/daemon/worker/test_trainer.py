@@ -36,7 +36,6 @@ from swarmnode.ipc.control import (
     FromWorker,
     Members,
     NoView,
-    Partner,
     Pause,
     PostedIntent,
     Progress,
@@ -48,10 +47,12 @@ from swarmnode.ipc.control import (
     SnapshotSaved,
     TakeView,
     ToWorker,
-    ViewShape,
+    Weigh,
+    Weighed,
     WorkerFailed,
     WorkerReady,
 )
+from swarmnode.ipc.records import Partner, ViewShape
 from swarmnode.ipc.segment import StaleSlot
 
 CONFIGURE = Configure("t", {}, "pair-average", {}, 1, 2, "/nowhere")
@@ -308,6 +309,37 @@ async def test_a_slot_that_went_with_its_worker_is_neither_lent_nor_given_back(
         it.lessor.give_back(lease, "why not")  # StaleSlot: receive() is about to say that it died
         await trio.testing.wait_all_tasks_blocked()
         assert it.failure is None
+
+
+async def test_the_worker_is_asked_what_came_is_worth(autojump_clock) -> None:
+    async with rig() as it:
+        await it.hears(READY)
+        lease = await it.lend(1)
+        said: list[Weighed | str] = []
+
+        async def weigh() -> None:
+            try:
+                said.append(await it.lessor.weigh(lease, PARTNER))
+            except NoLease as error:
+                said.append(str(error))
+
+        it.nursery.start_soon(weigh)
+        await trio.testing.wait_all_tasks_blocked()
+        assert it.sent[-1] == Weigh(0, 1, PARTNER)
+        weighed = Weighed(0, 1, "probe", 0.5)
+        await it.hears(weighed)
+        it.nursery.start_soon(weigh)
+        await it.hears(crash())
+        await weigh()  # of a worker that is gone
+        assert said == [weighed, *["local: the worker went away"] * 2]
+
+
+async def test_a_verdict_that_was_not_asked_for_is_a_broken_contract(autojump_clock) -> None:
+    async with rig() as it:
+        await it.hears(READY, Weighed(0, 1))
+        await trio.sleep(limits.WORKER_BACKOFF_S_MIN)
+        assert it.trainer.restarts == 1
+        assert "it was not asked" in it.trainer.reason
 
 
 async def test_a_death_ends_what_was_posted_and_lent(autojump_clock) -> None:

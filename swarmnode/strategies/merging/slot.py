@@ -1,0 +1,122 @@
+"""The slot of a merge rule: what a rule is given of what came, and what it answers.
+
+Two kinds of rule fit into it, each a module beside its paper. A **pair rule** weighs what one peer
+sent, before the exchange counts on either side: accept, with the share of the difference that is
+to count, or refuse, with a reason of :class:`Reason`. A **group rule** makes one step of what
+all who are present sent.
+
+::
+
+    bytes are here -> PairRule.weigh(Pair) -> Verdict -+-> accepted: LocalDone ... apply(share)
+                                                       +-> refused: aborted on both sides
+    messages are here -> GroupRule(messages, loss_of) -> the aggregate, applied by all members
+
+Rules are pure but for the state that a pair rule keeps of peers: they see vectors on the CPU, and
+what these do to the public probe, and know no model, no codec and no network.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from swarmnode.strategies.exchanges import Message
+
+# Takes a; returns the loss on the public probe of this node's model as it is, plus a times the
+# difference of the two that meet: 0 is the own model, 1 the peer's, in between the merged ones.
+LossAlong = Callable[[float], float]
+# Takes an aggregate [numel]; returns the loss on the public probe of the model that would come of
+# it. The same on all members up to rounding.
+LossOf = Callable[[torch.Tensor], float]
+
+
+class Reason(enum.StrEnum):
+    """Why what came is refused: a closed set, the label of a metric."""
+
+    NOT_FINITE = "not-finite"  # a NaN or an infinity
+    RANGE = "range"  # implausibly large beside one's own
+    ROUND = "round"  # older than what this peer sent before
+    REPLAY = "replay"  # the same vector has come before
+    BANNED = "banned"  # this peer was refused too often of late
+    DISTANCE = "distance"  # too far from one's own
+    PROBE = "probe"  # it makes the loss on the public probe worse
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What a peer sent, beside what this node sent, both after the codec.
+
+    Attributes:
+        peer: its id, 32 bytes.
+        topic: what the vectors are, such as a tag and a fragment: what is far is known by topic.
+        round: of this node's exchanges, never going back; bans and relaxations count in it.
+        their_round: of the peer's, by its own count, which is no other node's.
+        own, theirs: [numel] on the CPU; not to be changed.
+        moved: the norm of this node's own movement over its last round, in the same elements.
+        loss_along: None: there is no public probe.
+        loss_trivial: of a model that has learnt nothing, ln C for C classes; None: not known.
+    """
+
+    peer: bytes
+    topic: str
+    round: int
+    their_round: int
+    own: torch.Tensor
+    theirs: torch.Tensor
+    moved: float
+    loss_along: LossAlong | None = None
+    loss_trivial: float | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a pair rule answers. ``refusal``: None: it is accepted.
+
+    ``share``: of the difference, 0 to 1: what came counts as one's own plus that much of it.
+    """
+
+    refusal: Reason | None = None
+    share: float = 1.0
+
+
+ACCEPTED = Verdict()  # of what is weighed by no rule
+
+
+class PairRule(Protocol):
+    """Weighs what came; keeps what it must know of peers, bounded."""
+
+    def weigh(self, pair: Pair) -> Verdict:
+        """Return whether it counts, and how much. Changes neither vector."""
+
+
+class GroupRule(Protocol):
+    """Makes one step of messages, in the order of their authors, the own one among them.
+
+    The same bits at every member where ``loss_of`` is None; where it is not, members that must
+    agree choose by :class:`Choice` between candidates that are the same bits.
+    """
+
+    def __call__(self, messages: Sequence[Message], loss_of: LossOf | None) -> torch.Tensor:
+        """Return the aggregate: float32 [numel] on the CPU."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Candidates of a group rule, the same bits at every member, and which one a probe prefers.
+
+    ``losses``: of each, on this member; empty: there was no probe and the last one is taken.
+    """
+
+    candidates: tuple[torch.Tensor, ...]
+    losses: tuple[float, ...] = ()
+
+    @property
+    def best(self) -> int:
+        """The candidate of the lowest loss; the last one without a probe."""
+        if not self.losses:
+            return len(self.candidates) - 1
+        return min(range(len(self.losses)), key=self.losses.__getitem__)

@@ -1,0 +1,131 @@
+"""Pairs that are weighed: what a strategy shows its guard of an exchange, and asks it.
+
+The guard is a pair rule (merging/safe_merge.py). It sees vectors as if they were models: what of a
+payload has an effect, the own side of it, and what the public probe says in between. It is on
+where the engine says so, see ``Context.weighs``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from swarmnode.strategies.base import Context, Exchange, Intent, Kind, Offer, Strategy
+from swarmnode.strategies.merging.safe_merge import SafeMerge
+from swarmnode.strategies.merging.slot import ACCEPTED, LossAlong, Pair, Verdict
+
+_SAMPLE_ELEMS = 2**16  # of one's own vector, which no peer chooses: a norm within a percent
+
+
+@dataclass(frozen=True)
+class Contact:
+    """One exchange as a pair rule sees it.
+
+    Attributes:
+        own, theirs: [numel] on the CPU, as both were sent.
+        moved: the norm of the own movement over the last round, in those elements; 0: not known.
+        shifted: returns parameters [x.numel] that are those of this node now, plus so much of
+            ``theirs - own``.
+    """
+
+    own: torch.Tensor
+    theirs: torch.Tensor
+    moved: float
+    shifted: Callable[[float], torch.Tensor]
+
+
+class WeighsPairs(Strategy):
+    """A strategy whose pairs are weighed before they count.
+
+    Attributes:
+        guard: None: the engine wants nothing weighed.
+    """
+
+    guard: SafeMerge | None = None
+
+    def start(self, ctx: Context) -> None:
+        super().start(ctx)
+        if ctx.weighs and self.guard is None:
+            self.guard = SafeMerge()
+
+    @abstractmethod
+    def contact(self, exchange: Exchange) -> Contact:
+        """Return a PAIR as the guard sees it."""
+
+    @abstractmethod
+    def own_round(self) -> int:
+        """Return how many rounds this node has begun."""
+
+    def accept(self, offer: Offer) -> str | None:
+        guard = self.guard
+        if guard is not None and guard.is_banned(offer.peer, self.own_round()):
+            return "other: banned for a while, after what came of this peer was refused"
+        return super().accept(offer)
+
+    def weigh(self, exchange: Exchange) -> Verdict:
+        if self.guard is None or exchange.intent.kind is not Kind.PAIR:
+            return ACCEPTED
+        ((peer, received),) = exchange.got.items()
+        contact = self.contact(exchange)
+        return self.guard.weigh(
+            Pair(
+                peer=peer,
+                topic=_topic(exchange.intent),
+                round=self.own_round(),
+                their_round=received.meta.steps // max(1, int(self.config.every)),
+                own=contact.own,
+                theirs=contact.theirs,
+                moved=contact.moved,
+                loss_along=self._loss_along(contact),
+                loss_trivial=self.ctx.loss_trivial,
+            )
+        )
+
+    def note_merged(self, exchange: Exchange) -> None:
+        """What was weighed has been applied; strategies call it."""
+        if self.guard is not None:
+            self.guard.merged(_topic(exchange.intent))
+
+    def _loss_along(self, contact: Contact) -> LossAlong | None:
+        probe = self.ctx.probe
+        if probe is None:
+            return None
+        return lambda a: probe(contact.shifted(a) if a else self.x)
+
+
+class Movement:
+    """How far a node moves by itself in a round, over a sample of its parameters."""
+
+    def __init__(self) -> None:
+        self._began: torch.Tensor | None = None
+        self.norm = 0.0  # of the last round; 0: there was none
+
+    def begin_round(self, x: torch.Tensor) -> None:
+        """A round is over, the next one begins: measure it."""
+        now = _sample(x)
+        if self._began is not None:
+            scale = (x.numel() / now.numel()) ** 0.5
+            self.norm = scale * float((now - self._began).norm())
+        self._began = now
+
+    def note_merged(self, before: torch.Tensor, after: torch.Tensor) -> None:
+        """What came from others is no movement of one's own; both are of :meth:`sample`."""
+        if self._began is not None:
+            self._began.add_(after - before)
+
+    @staticmethod
+    def sample(x: torch.Tensor) -> torch.Tensor:
+        """Return some of the parameters, evenly spread: a copy on the CPU."""
+        return _sample(x)
+
+
+def _sample(x: torch.Tensor) -> torch.Tensor:
+    stride = max(1, x.numel() // _SAMPLE_ELEMS)
+    return x.detach()[::stride].cpu().clone()
+
+
+def _topic(intent: Intent) -> str:
+    return f"{intent.tag}/{intent.fragment}"
