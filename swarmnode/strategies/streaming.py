@@ -64,15 +64,13 @@ from swarmnode.strategies.outer import (
     PAIR,
     Momentum,
     Rate,
-    learnt,
     momentum_step,
     pull,
     refuse_fed_back,
     refuse_unstable,
     spell_codecs,
 )
-from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut, layout_of
-from swarmnode.strategies.weighing import Contact, WeighsPairs
+from swarmnode.strategies.rounds import Flights, Fragment, Rounds, WeighsRounds, cut, layout_of
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]
 CodecName = Annotated[str, Range(max_length=16)]
@@ -92,7 +90,7 @@ _IN_PAIRS = {
 _DIGEST_BYTES = 16  # of the reference, where a lineage has the other half of a base version
 
 
-class Streaming(WeighsPairs, InLineage, Strategy):
+class Streaming(WeighsRounds, InLineage, Strategy):
     """Slow weights meet fragment by fragment; fast ones are mixed with them."""
 
     name = "streaming"
@@ -267,29 +265,6 @@ class Streaming(WeighsPairs, InLineage, Strategy):
         fragment.add(self.x, fragment.gather(self.phi).sub_(x), alpha=1 - c.local_share)
         if self._in_groups:
             self.extend(exchange)
-        else:
-            self.note_merged(exchange)
-
-    # --- what the guard of pairs sees ------------------------------------------------------
-
-    def own_round(self) -> int:
-        return self.rounds.number
-
-    def contact(self, exchange: Exchange) -> Contact:
-        c, fragment = self.config, self.fragments[exchange.intent.fragment]
-        own = learnt(exchange.sent, c.beta, c.gamma)
-        theirs = learnt(exchange.partner.views, c.beta, c.gamma)
-
-        def shifted(a: float) -> torch.Tensor:
-            x = self.x.clone()
-            fragment.add(x, (theirs - own).to(x.device), alpha=a)
-            return x
-
-        return Contact(own, theirs, float(exchange.sent["delta"].norm()), shifted)
-
-    def coasted(self, phi: torch.Tensor, momentum: torch.Tensor) -> torch.Tensor:
-        c, still = self.config, torch.zeros_like(phi)
-        return phi + momentum_step(momentum.clone(), still, c.momentum, nesterov=c.nesterov)
 
     def on_abort(self, intent: Intent, why: str) -> None:
         super().on_abort(intent, why)

@@ -31,6 +31,7 @@ class Attacked:
     mean: float
     worst: float
     refused: int
+    given: int
     bans: int
     contacts: int
 
@@ -75,6 +76,7 @@ class Swarm:
             mean=sum(found) / len(found),
             worst=min(found),
             refused=sum(each.refused.total() for each in totals),
+            given=sum(each.given for each in totals),
             bans=sum(each.bans for each in totals),
             contacts=sum(each.contacts for each in totals),
         )
@@ -136,4 +138,4 @@ def test_attackers_among_honest_nodes_change_little(name) -> None:
     guarded = Swarm(ATTACKS[name], guarded=True).run()
     assert guarded.mean >= clean().mean - 0.03
     assert guarded.worst >= 0.8
-    assert guarded.bans >= 1
+    assert guarded.refused + guarded.given > 20
