@@ -103,19 +103,13 @@ def sign_flip(swarm: Swarm, own: torch.Tensor) -> torch.Tensor:
     return -swarm.honest.mean(0)
 
 
-def huge(swarm: Swarm, own: torch.Tensor) -> torch.Tensor:
-    """As large as passes the check of ranges."""
-    drawn = torch.randn(own.shape, generator=torch.Generator().manual_seed(len(swarm.honest)))
-    return own + 80 * own.square().mean().sqrt() * drawn
-
-
 def stale(swarm: Swarm, own: torch.Tensor) -> torch.Tensor:
     """The first model of all, again and again, as if it were of now."""
     del own
     return swarm.first
 
 
-ATTACKS: dict[str, Forge] = {"sign flip": sign_flip, "huge": huge, "stale": stale}
+ATTACKS: dict[str, Forge] = {"sign flip": sign_flip, "stale": stale}
 
 
 @cache
