@@ -37,6 +37,7 @@ from swarmnode.strategies.catch_up import (
     lineage_version,
 )
 from swarmnode.strategies.contributions import Contributions
+from swarmnode.strategies.outer import momentum_step
 from swarmnode.strategies.rounds import InRounds
 
 CATCH_UP = "catch-up"
@@ -168,9 +169,10 @@ class InLineage(InRounds):
         else:
             out.copy_(getattr(self, name))
 
-    @abstractmethod
     def coasted(self, phi: torch.Tensor, momentum: torch.Tensor) -> torch.Tensor:
         """Return slow weights after an outer step to which no node has anything to add."""
+        c, still = self.config, torch.zeros_like(phi)
+        return phi + momentum_step(momentum.clone(), still, c.momentum, nesterov=c.nesterov)
 
     def _harm(self, vectors: Mapping[str, torch.Tensor]) -> str | None:
         probe = self.ctx.probe

@@ -45,18 +45,16 @@ from swarmnode.strategies.outer import (
     PAIR,
     Momentum,
     Rate,
-    learnt,
     momentum_step,
     pull,
     refuse_unstable,
 )
-from swarmnode.strategies.rounds import InRounds, Rounds
-from swarmnode.strategies.weighing import Contact, WeighsPairs
+from swarmnode.strategies.rounds import InRounds, Rounds, WeighsRounds
 
 _ALL = 0  # the one fragment that the model is
 
 
-class NoLoCo(WeighsPairs, InRounds, Strategy):
+class NoLoCo(WeighsRounds, InRounds, Strategy):
     """Pairs average pseudo-gradients and pull their slow weights together."""
 
     name = "noloco"
@@ -125,27 +123,11 @@ class NoLoCo(WeighsPairs, InRounds, Strategy):
         self.x.add_(self.phi - x_sent)
         self._x_sent = None
         self.contributions.merged(_ALL)
-        self.note_merged(exchange)
 
     def on_abort(self, intent: Intent, why: str) -> None:
-        del intent, why
+        super().on_abort(intent, why)
         self._x_sent = None
         self.contributions.note_missed(1)
-
-    # --- what the guard sees -------------------------------------------------------------
-
-    def own_round(self) -> int:
-        return self.rounds.number
-
-    def contact(self, exchange: Exchange) -> Contact:
-        c = self.config
-        own = learnt(exchange.sent, c.beta, c.gamma)
-        theirs = learnt(exchange.partner.views, c.beta, c.gamma)
-
-        def shifted(a: float) -> torch.Tensor:
-            return self.x + a * (theirs - own).to(self.x.device)
-
-        return Contact(own, theirs, float(exchange.sent["delta"].norm()), shifted)
 
     def metrics(self) -> dict[str, float]:
         return {"momentum_norm": float(self.m.norm())}

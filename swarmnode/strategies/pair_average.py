@@ -89,7 +89,6 @@ class PairAverage(WeighsPairs, RandomPairs, Strategy):
         before = self._movement.sample(self.x)
         self.x.add_(pulled)
         self._movement.note_merged(before, self._movement.sample(self.x))
-        self.note_merged(exchange)
 
     # --- what the guard sees -------------------------------------------------------------
 

@@ -65,15 +65,21 @@ from swarmnode.strategies.outer import (
     PAIR,
     Momentum,
     Rate,
-    learnt,
     momentum_step,
     pull,
     refuse_fed_back,
     refuse_unstable,
     spell_codecs,
 )
-from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut, layout_of, refuse_rounds
-from swarmnode.strategies.weighing import Contact, WeighsPairs
+from swarmnode.strategies.rounds import (
+    Flights,
+    Fragment,
+    Rounds,
+    WeighsRounds,
+    cut,
+    layout_of,
+    refuse_rounds,
+)
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]
 CodecName = Annotated[str, Range(max_length=16)]
@@ -98,7 +104,7 @@ OWN_DATA = {"every": 16, "fragments": 1, "momentum": 0.5, "beta": 0.7}
 _DIGEST_BYTES = 16  # of the reference, where a lineage has the other half of a base version
 
 
-class Streaming(WeighsPairs, InLineage, Strategy):
+class Streaming(WeighsRounds, InLineage, Strategy):
     """Slow weights meet fragment by fragment; fast ones are mixed with them."""
 
     name = "streaming"
@@ -266,29 +272,7 @@ class Streaming(WeighsPairs, InLineage, Strategy):
         if self._in_groups:
             self.extend(exchange)
         else:
-            self.note_merged(exchange)
             self.contributions.merged(exchange.intent.fragment)
-
-    # --- what the guard of pairs sees ------------------------------------------------------
-
-    def own_round(self) -> int:
-        return self.rounds.number
-
-    def contact(self, exchange: Exchange) -> Contact:
-        c, fragment = self.config, self.fragments[exchange.intent.fragment]
-        own = learnt(exchange.sent, c.beta, c.gamma)
-        theirs = learnt(exchange.partner.views, c.beta, c.gamma)
-
-        def shifted(a: float) -> torch.Tensor:
-            x = self.x.clone()
-            fragment.add(x, (theirs - own).to(x.device), alpha=a)
-            return x
-
-        return Contact(own, theirs, float(exchange.sent["delta"].norm()), shifted)
-
-    def coasted(self, phi: torch.Tensor, momentum: torch.Tensor) -> torch.Tensor:
-        c, still = self.config, torch.zeros_like(phi)
-        return phi + momentum_step(momentum.clone(), still, c.momentum, nesterov=c.nesterov)
 
     def on_abort(self, intent: Intent, why: str) -> None:
         super().on_abort(intent, why)

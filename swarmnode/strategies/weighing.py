@@ -84,10 +84,10 @@ class WeighsPairs(Strategy):
             )
         )
 
-    def note_merged(self, exchange: Exchange) -> None:
-        """What was weighed has been applied; strategies call it."""
+    def on_abort(self, intent: Intent, why: str) -> None:
         if self.guard is not None:
-            self.guard.merged(_topic(exchange.intent))
+            self.guard.aborted(_topic(intent))
+        super().on_abort(intent, why)
 
     def _loss_along(self, contact: Contact) -> LossAlong | None:
         probe = self.ctx.probe

@@ -10,7 +10,7 @@ and L the loss on the probe::
     window      no older than before, not seen before          else refuse, strike
     distance    far = r > κ ref,   ref = max(A, mvn), or 5 mvn as long as few are known
     probe       l0 = L(x), l1 = L(x + w d);  bad = l1 > l0      unless far
-                bad, and l1 > 1.1 l0 + .02                      refuse, strike
+                bad, and l1 > 1.1 l0 + .02                      refuse; strike if L(y) > L0 > l0
                 bad                                             accept, taking nothing
     clip        x ← x + w min(1, A / r) d
     escape      far, but L(y) < min(0.98 l0, 0.9 L0), and no worse for the clipped step: accept
@@ -37,6 +37,9 @@ that is far and worse than itself gets it, too, as often as three strikes allow,
 escape. Rounds are compared with what the same peer
 said before, because nodes count their own; a peer that really went back, to an older snapshot, is
 banned for a while, and then begins anew. The bound of the first contacts grows with refusals, too.
+Harm on the probe is a strike only from a model that is worse than one that has learnt nothing, by a
+node whose own is better: early in training, and with uneven labels, honest models harm each other
+(10 bans in 592 contacts of twenty honest nodes, before).
 """
 
 from __future__ import annotations
@@ -122,7 +125,7 @@ class _Topic:
     moved_in: int = -1  # the round of the last movement
     relaxed_in: int = -_RELAX_ROUNDS
     first_ratio: float = _FIRST_RATIO
-    digest: bytes = b""  # of what was accepted last, until it is merged
+    digest: bytes = b""  # of what was accepted last, unless it was aborted
 
     @property
     def is_known(self) -> bool:
@@ -184,6 +187,11 @@ class SafeMerge:
         """Return whether what a peer sends is refused unseen in this round."""
         return peer in self._peers and round_number < self._peers[peer].banned_until
 
+    @property
+    def kept(self) -> tuple[int, int, int]:
+        """How many topics, peers and digests are remembered."""
+        return len(self._topics), len(self._peers), len(self._merged)
+
     def weigh(self, pair: Pair) -> Verdict:
         """Return whether ``pair`` counts, and how much.
 
@@ -191,6 +199,7 @@ class SafeMerge:
         """
         topic = self._topic(pair.topic)
         topic.note_moved(pair.moved, pair.round)
+        self._note_merged(topic)
         self.totals.contacts += 1
         if self.is_banned(pair.peer, pair.round):
             return self._refuse(pair, Reason.BANNED)
@@ -206,13 +215,17 @@ class SafeMerge:
         topic.digest = digest if is_taken else b""
         return verdict
 
-    def merged(self, topic: str) -> None:
-        """Take note that what was accepted last has been merged: it does not come twice."""
-        digest = self._topic(topic).digest
-        if digest:
-            self._merged[digest] = None
-            while len(self._merged) > _DIGESTS_MAX:
-                self._merged.popitem(last=False)
+    def aborted(self, topic: str) -> None:
+        """Nothing came of what was weighed last: it may come again."""
+        self._topic(topic).digest = b""
+
+    def _note_merged(self, topic: _Topic) -> None:
+        """What was accepted before, and was not aborted, has been merged."""
+        if topic.digest:
+            self._merged[topic.digest] = None
+            topic.digest = b""
+        while len(self._merged) > _DIGESTS_MAX:
+            self._merged.popitem(last=False)
 
     # --- the stages ----------------------------------------------------------------------
 
@@ -231,7 +244,7 @@ class SafeMerge:
             return self._if_far(pair, topic, distance)
         harm = Harm.NONE if Stage.PROBE in self._off else harm_of(pair)
         if harm is Harm.GRAVE:
-            return self._refuse(pair, Reason.PROBE)
+            return self._refuse(pair, Reason.PROBE, strikes=_has_learnt_nothing(pair))
         if harm is Harm.MILD:
             topic.relax(pair.round, has_probe=True)
             return self._give()
@@ -281,14 +294,14 @@ class SafeMerge:
         self.totals.clipped += share < 1
         return Verdict(share=share)
 
-    def _refuse(self, pair: Pair, why: Reason) -> Verdict:
+    def _refuse(self, pair: Pair, why: Reason, *, strikes: bool = True) -> Verdict:
         self.totals.refused[why] += 1
         if why is Reason.BANNED:
             return Verdict(why)
         if why in (Reason.DISTANCE, Reason.PROBE):
             has_probe = pair.loss_along is not None
             self._topic(pair.topic).relax(pair.round, has_probe=has_probe)
-        if Stage.STRIKES not in self._off:
+        if strikes and Stage.STRIKES not in self._off:
             self._strike(pair)
         return Verdict(why)
 
@@ -320,6 +333,14 @@ def _escape_bound(pair: Pair, own: float) -> float:
     if pair.loss_trivial is None:
         return bound
     return min(bound, _TRIVIAL_RATIO * pair.loss_trivial)
+
+
+def _has_learnt_nothing(pair: Pair) -> bool:
+    """Return whether a peer's own model is worse than a trivial one, and this node's is better."""
+    if pair.loss_along is None or pair.loss_trivial is None:
+        return True  # it is not known what that would be
+    own, theirs = pair.loss_along(0.0), pair.loss_along(1.0)
+    return not theirs <= pair.loss_trivial and own < pair.loss_trivial
 
 
 def harm_of(pair: Pair) -> Harm:

@@ -28,7 +28,8 @@ def vector(seed: int, norm: float = 1.0) -> torch.Tensor:
 def pair(**changes) -> Pair:
     """A peer one unit away, as far as this node moves in a round, and no probe."""
     own = changes.pop("own", torch.zeros(NUMEL))
-    theirs = changes.pop("theirs", own + vector(changes.pop("seed", 1)))
+    seed = changes.pop("seed", 1)
+    theirs = changes.pop("theirs") if "theirs" in changes else own + vector(seed)
     plain = Pair(PEER, "x/0", 1, 1, own, theirs, moved=1.0)
     return replace(plain, **changes)
 
@@ -79,8 +80,8 @@ def test_replay() -> None:
     for off, expected in ((frozenset(), Reason.REPLAY), (frozenset({Stage.WINDOW}), None)):
         guard = SafeMerge(off)
         assert guard.weigh(pair()).refusal is None
+        guard.aborted("x/0")
         assert guard.weigh(pair()).refusal is None  # the first came to nothing: sent again
-        guard.merged("x/0")
         assert guard.weigh(pair(peer=OTHER)).refusal is expected
 
 
@@ -89,7 +90,6 @@ def test_models_that_are_alike_are_no_replay() -> None:
     for number in range(3):
         same = torch.zeros(NUMEL)
         assert guard.weigh(pair(peer=bytes([number]) * 32, theirs=same)).refusal is None
-        guard.merged("x/0")
 
 
 def test_distance() -> None:
@@ -126,7 +126,8 @@ def test_probe() -> None:
         assert (verdict.refusal, verdict.share) == (refusal, 1.0 if refusal else 0.0)
         careless = known_guard(frozenset({Stage.PROBE}), distance=5.0).weigh(asked)
         assert (careless.refusal, careless.share) == (None, 1.0)
-    towards = replace(asked, theirs=best, loss_along=bowl(own, best, best))
+    near = 0.9 * best
+    towards = replace(asked, theirs=near, loss_along=bowl(own, near, best))
     assert known_guard().weigh(towards) == Verdict()
 
 
@@ -191,6 +192,18 @@ def test_mild_harm_is_no_strike() -> None:
     assert guard.totals.given == 10
 
 
+@pytest.mark.parametrize(("their_loss", "bans"), [(2.2, 0), (2.4, 1)])
+def test_harm_is_a_strike_only_from_a_model_that_has_learnt_nothing(their_loss, bans) -> None:
+    """Early in training, and with uneven labels, honest models harm each other."""
+    guard = known_guard()
+    along = {0.0: 1.0, 0.5: 2.0, 1.0: their_loss}
+    for number in range(3):
+        asked = pair(theirs=vector(10 + number, 0.9), loss_along=along.__getitem__, round=9)
+        verdict = guard.weigh(replace(asked, loss_trivial=math.log(10)))
+        assert verdict.refusal is Reason.PROBE
+    assert guard.totals.bans == bans
+
+
 def test_escape() -> None:
     """A node that was left behind follows a peer whose own model is much better."""
     own = torch.zeros(NUMEL)
@@ -247,11 +260,9 @@ def test_what_is_kept_is_bounded() -> None:
     for number in range(5000):
         theirs = torch.tensor([1.0, number / 1000])
         asked = pair(own=small, theirs=theirs, peer=number.to_bytes(32, "big"), moved=10.0)
-        guard.weigh(replace(asked, topic=f"x/{number}"))
-        guard.merged(f"x/{number}")
-    assert len(guard._peers) <= 4096
-    assert len(guard._topics) <= 64
-    assert len(guard._merged) <= 1024
+        guard.weigh(replace(asked, topic=f"x/{number % 100}"))
+        guard.weigh(replace(asked, topic=f"x/{number % 100}", theirs=-theirs))
+    assert guard.kept == (64, 4096, 1024)
 
 
 def test_digests_of_large_vectors_are_of_a_sample() -> None:

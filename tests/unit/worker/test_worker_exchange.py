@@ -317,8 +317,8 @@ def test_what_comes_is_weighed_between_two_steps_and_the_slot_stays_the_daemons(
     for better, refusal in ((False, "probe"), (True, "")):
         ready = rig.ask(rig.intent())
         own, room = rig.halves(ready)
-        step = 0.01 * (rig.state.task.optimum() - own)
-        room.copy_(own + step if better else own - step)
+        step = (0.01 if better else -1.0) * (rig.state.task.optimum() - own)
+        room.copy_(own + step)
         before = rig.x.clone()
         assert rig.weigh(ready).refusal == refusal
         assert torch.equal(rig.x, before), "nothing has been merged yet"
@@ -548,12 +548,14 @@ def test_a_gathering_brings_the_messages_of_the_members_present(make_rig):
     assert rig.strategy.lineage[0] == 1
 
 
-def test_the_public_probe_says_what_parameters_are_worth_and_changes_nothing(noted):
-    before, worth = noted.x.clone(), noted.state.evaluate()
-    probe = noted.strategy.ctx.probe
-    assert probe(noted.x.clone()) == worth
-    assert probe(noted.x + 1.0) != worth
-    assert torch.equal(noted.x, before)
+def test_the_public_probe_says_what_parameters_are_worth_and_changes_nothing(make_rig):
+    rig = make_rig(task_type=Probed, has_public_probe=True)
+    before, worth = rig.x.clone(), rig.state.probe_loss()
+    probe = rig.strategy.ctx.probe
+    assert probe(rig.x) == probe(rig.x.clone()) == worth
+    assert probe(rig.x + 1.0) != worth
+    assert torch.equal(rig.x, before)
+    assert make_rig().strategy.ctx.probe is None, "a swarm without one, or another one"
 
 
 def test_several_views_lie_one_after_the_other(make_rig):
