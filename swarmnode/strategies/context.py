@@ -57,6 +57,11 @@ class TaskFacts:
     strong_convexity: float | None = None
     smoothness: float | None = None
 
+    @property
+    def is_convex(self) -> bool:
+        """Whether exact averages are what is wanted, as the theory of convex problems has it."""
+        return self.strong_convexity is not None
+
 
 @dataclass(frozen=True)
 class Context:
@@ -84,6 +89,8 @@ class Context:
     facts: TaskFacts
     topology: Graph | None = None
     probe: LossAt | None = None
+    weighs: bool = False
+    loss_trivial: float | None = None
     life: int = 0
 
     @property

@@ -30,14 +30,10 @@ from typing import TYPE_CHECKING
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.payload import (
-    GroupPayload,
-    count_grains,
-    cut_chunks,
-    transfer_limit_s,
-)
+from swarmnode.daemon.collective.payload import Ended, GroupPayload, transfer_limit_s
+from swarmnode.daemon.collective.pieces import Chunk, count_grains, cut_chunks
 from swarmnode.daemon.collective.rounds import FAILED_S_MIN, Attempts, Failing, Rounds, Topic
-from swarmnode.daemon.worker.leases import BufferLease, Lessor
+from swarmnode.daemon.worker.leases import BufferLease, ComparingLessor
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
@@ -85,7 +81,7 @@ class Groups(Rounds):
         codec_name: str,
         partners: Partners,
         services: ScopedServices,
-        lessor: Lessor,
+        lessor: ComparingLessor,
         live: Callable[[], Collection[PeerId]],
         env: Env,
     ) -> None:
@@ -99,6 +95,7 @@ class Groups(Rounds):
             env=env,
         )
         self._swarm_id = swarm_id
+        self._comparing = lessor
         self._key = key
         self._codec_name = codec_name
         self._attempts: dict[Topic, Attempts] = {}  # of means in a lineage
@@ -148,7 +145,7 @@ class Groups(Rounds):
             self.on_end(False)
             return
         gid = self._gid(intent, topic)
-        made = cut_chunks(intent, self._codec_name)
+        made = cut_chunks(intent.views, self._codec_name)
         if not made or not self.runs.may_begin(gid):
             self.refused_total += 1
             why = "round: it is over here, or too many run at once"
@@ -171,11 +168,16 @@ class Groups(Rounds):
             lineage=intent.lineage,
             attempt=self._attempts[topic].number if topic in self._attempts else 0,
         )
-        ended = partial(self._ended, intent, gid)
-        cargo = GroupPayload(
-            intent, made, self._lessor, self._self_id, ended, self._note_refused_payload
-        )
-        self.runs.begin(begin, cargo)
+        self.runs.begin(begin, self._cargo(intent, made, partial(self._ended, intent, gid)))
+
+    def _cargo(self, intent: PostedIntent, made: tuple[Chunk, ...], ended: Ended) -> GroupPayload:
+        me, refused = self._self_id, self._note_refused_payload
+        if intent.merge == "mean":
+            return GroupPayload(intent, made, self._lessor, me, ended, refused)
+        from swarmnode.daemon.collective.robust_payload import RobustPayload  # of some swarms only
+
+        in_thread = self._env.in_thread
+        return RobustPayload(intent, made, self._comparing, me, ended, refused, in_thread=in_thread)
 
     def _waiting(self, now: float) -> Sequence[Failing]:
         return [

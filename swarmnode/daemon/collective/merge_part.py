@@ -24,13 +24,8 @@ import msgspec
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.payload import (
-    FLOAT32_BYTES,
-    GroupPayload,
-    count_grains,
-    cut_chunks,
-    transfer_limit_s,
-)
+from swarmnode.daemon.collective.payload import GroupPayload, transfer_limit_s
+from swarmnode.daemon.collective.pieces import FLOAT32_BYTES, count_grains, cut_chunks
 from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.membership.swarm import Partners
 from swarmnode.daemon.worker.leases import BufferLease
@@ -129,7 +124,7 @@ async def _one_round(
     intent = PostedIntent(0, "group", _TAG, 0, number, "all", (view,), weight=weight)
     n_bytes = own.numel * FLOAT32_BYTES
     lessor = _FileLessor(_mapped(own.path, n_bytes), _mapped(room, n_bytes))
-    made = cut_chunks(intent, _CODEC)
+    made = cut_chunks(intent.views, _CODEC)
     gid = events.group_id(key, _TAG, 0, number, b"")
     begin = events.Begin(
         gid,

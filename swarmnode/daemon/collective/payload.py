@@ -1,10 +1,10 @@
 """The vector that one node brings to a group mean, in pieces; see ``proto/group.md``.
 
-Views lie one after the other, each cut into codec chunks. A plan cuts all of it again, into as many
-pieces as it has contributors: a piece is a run of parts of chunks, whole blocks of their codecs.
-Held in memory: the own payload encoded, the shares of others for the piece that is made here, and
-the sums of one plan. Sums travel in the codec of their view too, and who makes one decodes it like
-all others, so that all hold the same bits. The mean is put together in the lease's room.
+Views lie one after the other, each cut into codec chunks, and a plan cuts all of it again, see
+``pieces.py``. Held in memory: the own payload encoded, the shares of others for the piece that is
+made here, and the sums of one plan. Sums travel in the codec of their view too, and who makes one
+decodes it like all others, so that all hold the same bits. The mean is put together in the lease's
+room.
 
 Codec calls run inline, a chunk at a time: each takes well under a millisecond.
 """
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.collective.pieces import FLOAT32_BYTES, Chunk, Piece, cut_pieces
 from swarmnode.daemon.collective.runs import Payload
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.errors import MalformedMessage, Refused, WorkerError
@@ -25,115 +25,10 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import group_events as events
-from swarmnode.tensor.codec import Codec, get_codec
-from swarmnode.tensor.layout import chunks
 from swarmnode.tensor.magnitude import UNKNOWN, Sizes
 from swarmnode.wire.exchange import group as wire
 
-FLOAT32_BYTES = 4
-# Pieces end at multiples of this, or of a larger block: shorter ones are less than their header.
-_GRAIN_ELEMS = 256
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Elements ``begin`` to ``end`` (exclusive) of a payload, written by one codec.
-
-    ``view`` is the number of the one that it is of, ``is_scaled`` as in ``ViewShape``.
-    """
-
-    codec: Codec
-    begin: int
-    end: int
-    view: int = 0
-    is_scaled: bool = True
-
-    @property
-    def numel(self) -> int:
-        """Elements."""
-        return self.end - self.begin
-
-    @property
-    def grain_elems(self) -> int:
-        """Where it may be cut: at multiples of this."""
-        return max(self.codec.block_elems, _GRAIN_ELEMS)
-
-    @property
-    def n_grains(self) -> int:
-        """How many there are of them."""
-        return -(-self.numel // self.grain_elems)
-
-    def of(self, vector: memoryview) -> memoryview:
-        """Return its bytes of a whole float32 vector."""
-        return vector[self.begin * FLOAT32_BYTES : self.end * FLOAT32_BYTES]
-
-
-@dataclass(frozen=True)
-class Part:
-    """Elements ``begin`` to ``end`` (exclusive) of chunk ``number``, counted from its begin."""
-
-    number: int
-    chunk: Chunk
-    begin: int
-    end: int
-
-    @property
-    def numel(self) -> int:
-        """Elements."""
-        return self.end - self.begin
-
-    @property
-    def codec(self) -> Codec:
-        """That of its chunk."""
-        return self.chunk.codec
-
-    def of(self, vector: memoryview) -> memoryview:
-        """Return its bytes of a whole float32 vector."""
-        return self.chunk.of(vector)[self.begin * FLOAT32_BYTES : self.end * FLOAT32_BYTES]
-
-
-Piece = tuple[Part, ...]
-
-
-def cut_chunks(intent: PostedIntent, codec_name: str) -> tuple[Chunk, ...]:
-    """Return the chunks of all views in order; ``codec_name`` is the swarm's.
-
-    Raises ConfigError: a view names no codec.
-    """
-    found, offset = [], 0
-    for number, view in enumerate(intent.views):
-        codec = get_codec(view.codec or codec_name)
-        for begin, end in chunks(view.numel, limits.CODEC_CHUNK_ELEMS):
-            found.append(Chunk(codec, offset + begin, offset + end, number, view.is_scaled))
-        offset += view.numel
-    return tuple(found)
-
-
-def count_grains(made: Sequence[Chunk]) -> int:
-    """Return into how many pieces the chunks can be cut at most."""
-    return sum(chunk.n_grains for chunk in made)
-
-
-def cut_pieces(made: Sequence[Chunk], n_pieces: int) -> tuple[Piece, ...]:
-    """Return runs of as nearly the same number of grains as can be.
-
-    ``n_pieces``: 1 to :func:`count_grains`.
-    """
-    total = count_grains(made)
-    ends = [total * number // n_pieces for number in range(1, n_pieces + 1)]
-    pieces: list[list[Part]] = [[] for _ in ends]
-    number, before = 0, 0  # the piece, and the grains of the chunks so far
-    for index, chunk in enumerate(made):
-        begin = 0
-        while begin < chunk.numel:
-            end = min((ends[number] - before) * chunk.grain_elems, chunk.numel)
-            if end > begin:
-                pieces[number].append(Part(index, chunk, begin, end))
-                begin = end
-            if begin < chunk.numel:
-                number += 1
-        before += chunk.n_grains
-    return tuple(map(tuple, pieces))
+Ended = Callable[[BufferLease | None, events.Commit | events.Abort], None]
 
 
 class GroupPayload:
@@ -150,7 +45,7 @@ class GroupPayload:
         chunks: tuple[Chunk, ...],
         lessor: Lessor,
         self_id: PeerId,
-        ended: Callable[[BufferLease | None, events.Commit | events.Abort], None],
+        ended: Ended,
         refused: Callable[[], None] = lambda: None,
     ) -> None:
         self._intent = intent
@@ -167,6 +62,7 @@ class GroupPayload:
         self._shares: dict[tuple[PeerId, int], Payload] = {}
         self._plan = b""
         self._sums: dict[int, Payload] = {}
+        self._is_assembling = False  # the lease's room is being filled with a mean
 
     async def load(self) -> float:
         """Borrow the views and encode them; what the others decode takes their place."""
@@ -223,6 +119,7 @@ class GroupPayload:
     def use_plan(self, plan: bytes, n_pieces: int) -> None:
         """Cut it anew, and let go of what came for an earlier plan."""
         self._plan, self._pieces = plan, cut_pieces(self._chunks, n_pieces)
+        self._is_assembling = False
         self._shares.clear()
         self._sums.clear()
 
@@ -234,23 +131,36 @@ class GroupPayload:
         self, plan: bytes, piece: int, contributors: Sequence[PeerId], weights: Sequence[float]
     ) -> None:
         """Make the mean of a piece by weight."""
-        from swarmnode.tensor.mean import WeightedMean  # numpy: 25 MB that an idle daemon saves
-
         if plan != self._plan:
             return
-        made = []
         shares = [
             self.share(piece) if peer == self._self_id else self._shares[peer, piece]
             for peer in contributors
         ]
-        for number, part in enumerate(self._pieces[piece]):
+        own = contributors.index(self._self_id)
+        made = await self._mean_of(plan, self._pieces[piece], shares, weights, own)
+        if plan == self._plan:
+            self._sums[piece] = made
+
+    async def _mean_of(
+        self,
+        plan: bytes,  # noqa: ARG002
+        piece: Piece,
+        shares: Sequence[Payload],
+        weights: Sequence[float],
+        own: int,  # noqa: ARG002
+    ) -> Payload:
+        """Return the mean of a piece of a plan; ``own``: which of the shares is this node's."""
+        from swarmnode.tensor.mean import WeightedMean  # numpy: 25 MB that an idle daemon saves
+
+        made = []
+        for number, part in enumerate(piece):
             mean = WeightedMean(part.codec, part.numel)
             for share, weight in zip(shares, weights, strict=True):
                 mean.add(share[number], weight)
                 await trio.lowlevel.checkpoint()
             made.append(mean.result())
-        if plan == self._plan:
-            self._sums[piece] = made
+        return made
 
     def sum(self, piece: int) -> Payload:
         """Return the parts of a sum."""
@@ -260,6 +170,7 @@ class GroupPayload:
         """Decode all sums into the lease's room; return the SHA-256 over them."""
         if self._lease is None:
             raise WorkerError("nothing was lent")
+        self._is_assembling = True
         digest = hashlib.sha256()
         plan, sums = self._plan, dict(self._sums)
         for number, piece in enumerate(self._pieces):

@@ -46,6 +46,7 @@ class Arena(World):
         speeds: of each node, in steps per unit of time; 1 for all by default.
         optimizer: None where strategies take gradients themselves.
         codec: of views that leave it to the swarm.
+        guarded: whether pairs are weighed before they count, as nodes do; papers do not.
     """
 
     def __init__(
@@ -60,9 +61,12 @@ class Arena(World):
         faults: Faults = Faults(),  # noqa: B008  frozen
         commit: Commit = Commit.ATOMIC,
         codec: str = RAW,
+        guarded: bool = False,
     ) -> None:
         super().__init__(task, graph, seed, faults, commit, codec)
         self._optimizer, self._make_strategy = optimizer, make_strategy
+        self._weighs = guarded and not task.facts.is_convex
+        self._public_probe = task.public_probe() if self._weighs else None
         self._steps: list[tuple[float, int, int]] = []
         self.gatherings = Gatherings(self)
         self.meetings = Meetings(self, self.gatherings)
@@ -132,6 +136,9 @@ class Arena(World):
             members=self.ids,
             facts=self.task.facts,
             topology=self.graph,
+            probe=self._public_probe,
+            weighs=self._weighs,
+            loss_trivial=self.task.loss_trivial,
         )
         node.strategy.start(context)
         self._plan_step(node)

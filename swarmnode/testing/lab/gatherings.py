@@ -4,9 +4,10 @@ GROUP: a round waits for every node that is alive, at most ``PATIENCE``, and in 
 share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE). A node that opens one
 in a lineage calls the others, who come as they are. The mean is that of those who came with the
 same base version and whose payload arrived, by weight, the same bits for each of them. As in a
-daemon it goes through the codec, a round of a lineage has a quorum of those who are alive or comes
-to nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. A node that is on
-another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
+daemon each part of it is made by the merge rule and goes through the codec, a round of a lineage
+has a quorum of those who are alive or comes to nothing, and one group holds GROUP_MEMBERS_MAX: the
+others train beside it. A node that is on another lineage than most is told so
+(daemon/exchange/intent_handlers.py), here at once.
 GATHER: a round as of a node's count, with a quorum, of at most GATHER_MEMBERS_MAX; each gets what
 all of them sent, and sends its own to every other one.
 LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the
@@ -17,6 +18,7 @@ at its own time.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -25,10 +27,10 @@ from swarmnode import limits
 from swarmnode.errors import WorkerError
 from swarmnode.protocol.gossip import matching
 from swarmnode.protocol.gossip.group_events import has_majority
-from swarmnode.protocol.gossip.groups import fair_weights, seats
+from swarmnode.protocol.gossip.groups import seats
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.strategies.base import Exchange, Intent, Kind, Message, Record
-from swarmnode.testing.lab.codecs import through
+from swarmnode.testing.lab.group_means import coded_mean
 from swarmnode.testing.lab.sides import Side, refusal, take_view
 from swarmnode.testing.lab.world import Node, World
 
@@ -321,28 +323,5 @@ def _messages(sides: list[Side]) -> tuple[Message, ...]:
     )
 
 
-def _read(sent: torch.Tensor) -> torch.Tensor:
-    return sent.to(torch.float32, copy=True)
-
-
-def coded_mean(world: World, sides: list[Side]) -> dict[str, torch.Tensor]:
-    """Return the mean of what each sent, by weight, as it arrives."""
-    codecs = {view.name: view.codec or world.codec for view in sides[0].intent.views}
-    means = weighted_mean(sides)
-    return {name: through(codecs[name], mean)[0] for name, mean in means.items()}
-
-
-def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
-    """Return the mean of what each sent, by weight, summed in float64 in the order given.
-
-    One product, one sum and one division each, as ``tensor/mean.py`` has it for daemons: means of
-    three often lie in the middle of two float32, and any other order rounds some of them apart.
-    """
-    weights = fair_weights([side.meta.weight for side in sides])
-    means = {}
-    for name, first in sides[0].sent.items():
-        summed = torch.zeros_like(first, dtype=torch.float64)
-        for side, weight in zip(sides, weights, strict=True):
-            summed += side.sent[name].double() * weight
-        means[name] = (summed / sum(weights)).to(first.dtype)
-    return means
+def _read(sent: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield sent.to(torch.float32, copy=True)

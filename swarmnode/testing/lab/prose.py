@@ -14,6 +14,7 @@ import torch
 from torch.nn import functional
 
 from swarmnode.strategies.base import TaskFacts
+from swarmnode.strategies.context import LossAt
 from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.tasks import LabTask
 
@@ -56,6 +57,9 @@ class Prose(LabTask):
         losses = _losses(x, torch.stack([self._draw(node) for node in nodes]))
         (gradients,) = torch.autograd.grad(losses.sum(), x)
         return losses.detach(), gradients
+
+    def public_probe(self) -> LossAt | None:
+        return self.evaluate
 
     def probe(self, node: int) -> Callable[[], float]:
         windows = self._draw(node)[None]

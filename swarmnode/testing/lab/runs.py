@@ -44,6 +44,7 @@ class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True)
         dirichlet: alpha of the labels' split over nodes, task digits; 0: equal in kind.
         optimizer: of task digits; empty: sgd for strategies that exchange at every step.
         lr: 0: 0.1/L for lsq; 0.05 (sgd) or 0.01 (adam) for digits.
+        guarded: whether nodes weigh what comes in pairs before it counts, as daemons do.
         target: lsq ends when its error is as small as that.
     """
 
@@ -63,6 +64,7 @@ class Run(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True)
     optimizer: Literal["", "sgd", "adam"] = ""
     lr: float = 0.0
     codec: str = RAW
+    guarded: bool = True
     target: float = _SOLVED
 
 
@@ -106,6 +108,7 @@ def build_arena(run: Run) -> Arena:
         speeds=[run.spread ** (half_ago * number) for number in range(run.nodes)],
         faults=_build_faults(run),
         codec=run.codec,
+        guarded=run.guarded,
     )
 
 

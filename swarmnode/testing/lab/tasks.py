@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from swarmnode.strategies.base import TaskFacts
+from swarmnode.strategies.context import LossAt
 from swarmnode.tensor.layout import Layout
 
 # Logistic regression, for methods that measure losses only.
@@ -26,13 +27,20 @@ class LabTask(ABC):
         x: [n, numel], the parameters; row i is the storage of node i's.
         optimum: the x that minimises the mean objective, [numel]; None: it is not known.
         facts: what strategies are told of it.
+        loss_trivial: on the public probe, of a model that has learnt nothing; None: not known.
         has_poisson_steps: whether nodes step at random times, as the theory has it.
     """
 
     x: torch.Tensor
     optimum: torch.Tensor | None = None
     facts: TaskFacts
+    loss_trivial: float | None = None
     has_poisson_steps = False
+
+    def public_probe(self) -> LossAt | None:
+        """Return what parameters are worth on examples that all nodes share; None: there is no
+        such thing."""
+        return None
 
     @property
     def n(self) -> int:

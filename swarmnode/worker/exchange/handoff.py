@@ -4,13 +4,14 @@
 
     TakeView -> SlotReady   a slot is lent, its first half holds the views
              -> NoView      why not; an intent is over, an answer is not
+    Compare  -> Compared    of a group: which of two candidates for a part of its mean is better
     Apply    -> Applied     merged, at once or when the intent's steps have been taken
     Release  ->             nothing came of it
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -18,6 +19,7 @@ from itertools import count
 import torch
 
 from swarmnode.errors import LocalProtocolError
+from swarmnode.ipc.comparing import Compare, Compared
 from swarmnode.ipc.control import (
     Applied,
     Apply,
@@ -27,7 +29,7 @@ from swarmnode.ipc.control import (
     SlotReady,
     TakeView,
 )
-from swarmnode.ipc.segment import Owner, Segment
+from swarmnode.ipc.segment import Owner, Segment, StaleSlot
 from swarmnode.strategies.base import (
     Exchange,
     Intent,
@@ -119,6 +121,24 @@ class Handoff:
         lent = self._take_back(message.slot)
         if not lent.posted.only_gives:
             self._strategy.on_abort(lent.intent, message.why)
+
+    def compare(self, message: Compare) -> Compared:
+        """Return which of the two candidates in a slot is better.
+
+        Raises:
+            LocalProtocolError: there is no room for two so long.
+        """
+        room, numel = self._room[message.slot], message.numel
+        if not 0 < 2 * numel <= room.numel():
+            raise LocalProtocolError(f"expected two candidates in {room.numel()}, got {message}")
+        try:
+            self._segment.check(message.slot, message.generation, Owner.DAEMON)
+        except StaleSlot:  # the daemon has given it back since: it waits for no answer
+            return Compared(message.ticket, 1)
+        candidates = [room[:numel].clone(), room[numel : 2 * numel].clone()]
+        intent = self._lent[message.slot].intent
+        best = self._strategy.prefer(intent, message.begin, candidates)
+        return Compared(message.ticket, best)
 
     def take(self, message: Apply) -> None:
         """Keep a committed exchange until :meth:`apply_due`.
@@ -215,11 +235,11 @@ class Handoff:
         return self._lent.pop(slot)
 
 
-def _decoded(codec: Codec, data: memoryview, numel: int) -> torch.Tensor:
-    values = torch.empty(numel, dtype=torch.float32)
-    for payload, part in coded.parts(codec, data, values.numpy().data):
-        codec.decode(payload, part)
-    return values
+def _decoded(codec: Codec, data: memoryview, numel: int) -> Iterator[torch.Tensor]:
+    for payload, n_elems in coded.sizes(codec, data, numel):
+        values = torch.empty(n_elems, dtype=torch.float32)
+        codec.decode(payload, values.numpy().data)
+        yield values
 
 
 def _topic(posted: Posted) -> _Topic:

@@ -17,6 +17,7 @@ from typing import Any
 
 from swarmnode import limits
 from swarmnode.errors import LocalProtocolError
+from swarmnode.ipc.comparing import Compare
 from swarmnode.ipc.control import (
     Apply,
     Called,
@@ -256,6 +257,8 @@ class Loop:
                 self.channel.send(self.handoff.lend(message, now))
             case Drop():
                 self.intents.drop(message.number, message.why)
+            case Compare():
+                self.channel.send(self.handoff.compare(message))
             case Apply():
                 self.handoff.take(message)
                 self.merge_due()
