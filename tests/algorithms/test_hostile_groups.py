@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from swarmnode.errors import ConfigError
-from swarmnode.strategies.base import Context, Intent, Kind, TaskFacts, View
+from swarmnode.strategies.base import Context, Intent, Kind, StepInfo, TaskFacts, View
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.exchanges import Message
 from swarmnode.strategies.merging.messages import aggregate
@@ -104,7 +104,7 @@ def test_a_part_is_tried_where_it_belongs(strategy):
     node.start(
         Context(b"1" * 32, 0, random.Random(0), layout, (b"1" * 32,), TaskFacts("x"), None, probe)
     )
-    node._step = TRIAL_STEPS
+    node.after_step(StepInfo(TRIAL_STEPS, 1.0, 0.0, 0.1))
     intent = Intent(Kind.GROUP, 0, (View("delta", "", 0, 200),))
     assert node.prefer(intent, 10, [torch.full((20,), 2.0), torch.full((20,), 1.0)]) == 1
     assert [int((x != 0).sum()) for x in tried] == [20, 20]

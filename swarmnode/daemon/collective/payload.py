@@ -133,14 +133,17 @@ class GroupPayload:
         """Make the mean of a piece by weight."""
         if plan != self._plan:
             return
-        shares = [
-            self.share(piece) if peer == self._self_id else self._shares[peer, piece]
-            for peer in contributors
-        ]
+        shares = self._shares_of(piece, contributors)
         own = contributors.index(self._self_id)
         made = await self._mean_of(plan, self._pieces[piece], shares, weights, own)
         if plan == self._plan:
             self._sums[piece] = made
+
+    def _shares_of(self, piece: int, contributors: Sequence[PeerId]) -> list[Payload]:
+        return [
+            self.share(piece) if peer == self._self_id else self._shares[peer, piece]
+            for peer in contributors
+        ]
 
     async def _mean_of(
         self,

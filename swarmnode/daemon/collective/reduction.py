@@ -7,13 +7,14 @@ their mean. It imports numpy, which an idle daemon spares: import it where a mea
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from swarmnode.daemon.collective.pieces import Part
+from swarmnode.daemon.collective.pieces import Part, Piece, by_view
 from swarmnode.daemon.collective.runs import Payload
 from swarmnode.strategies.merging.mixing import Rows
 from swarmnode.strategies.merging.rules import RULES, candidates
@@ -48,6 +49,24 @@ def encode_parts(parts: Sequence[Part], values: Rows) -> list[bytearray]:
         payloads.append(payload)
         begin += part.numel
     return payloads
+
+
+def hashes_of(
+    rule: str, piece: Piece, shares: Sequence[Payload], weights: Sequence[float], own: int
+) -> list[bytes]:
+    """Return the SHA-256 over the payloads of a piece, for each candidate of its first view."""
+    first: list[list[bytearray]] = [[]]
+    others: list[bytearray] = []
+    begin = 0
+    for view, parts in by_view(piece).items():
+        of_view = [share[begin : begin + len(parts)] for share in shares]
+        found = reduce_parts(rule, parts, of_view, weights, own)
+        if view == 0:
+            first = [encode_parts(parts, each) for each in found]
+        else:
+            others += encode_parts(parts, found[-1])
+        begin += len(parts)
+    return [hashlib.sha256(b"".join([*each, *others])).digest() for each in first]
 
 
 def _slices(parts: Sequence[Part], shares: Sequence[Payload]) -> Iterator[NDArray[np.float32]]:

@@ -1,11 +1,13 @@
 """A payload of a group mean whose pieces are made by a rule that stands up to hostile members.
 
-Where two candidates come of the rule, the worker of the member that makes a piece tries both on the
-public probe, and a worker that does not answer in time leaves it at the last one.
+Each piece is made by two members, see ``protocol/gossip/witnesses.py``. Where two candidates come
+of the rule, the worker of the member that makes a piece tries both on the public probe, and a
+worker that does not answer in time leaves it at the last one.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +20,14 @@ from swarmnode.daemon.collective.runs import Payload
 from swarmnode.daemon.worker.leases import ComparingLessor
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
+from swarmnode.protocol.gossip import group_events as events
 
 if TYPE_CHECKING:
     from swarmnode.strategies.merging.mixing import Rows
+
+
+def _hashes(sums: Sequence[Payload]) -> list[bytes]:
+    return [hashlib.sha256(b"".join(map(memoryview, each))).digest() for each in sums]
 
 
 class RobustPayload(GroupPayload):
@@ -63,6 +70,21 @@ class RobustPayload(GroupPayload):
                 best = await self._compare(plan, parts, found)
             made += await self._in_thread(encode_parts, parts, found[best])
         return made
+
+    async def witness(self, effect: events.Witness) -> tuple[bytes, ...]:
+        """Make a piece of another member, each candidate for it; return their hashes."""
+        from swarmnode.daemon.collective.reduction import hashes_of  # as above
+
+        shares = self._shares_of(effect.piece, effect.contributors)
+        maker = effect.contributors.index(effect.maker)
+        piece, rule = self._pieces[effect.piece], self._intent.merge
+        found = await self._in_thread(hashes_of, rule, piece, shares, effect.weights, maker)
+        return tuple(found)
+
+    async def hashes(self) -> tuple[bytes, ...]:
+        """Return the SHA-256 over the payload of each sum, as witnesses make it."""
+        sums = [self._sums[number] for number in range(len(self._pieces))]
+        return tuple(await self._in_thread(_hashes, sums))
 
     async def _compare(self, plan: bytes, parts: Sequence[Part], found: Sequence[Rows]) -> int:
         """Return which of two candidates the worker prefers; the last where it cannot say.

@@ -218,9 +218,9 @@ class Gatherings:
             self._moved.setdefault(node.number, True)
             others = len(present) - 1
             # Of a mean it is a reduce-scatter and an all-gather, both in the codec: each node sends
-            # all but its own piece, and that one's sum to all others.
-            sent = side.bytes * others
-            self._world.tally.bytes += sent if is_gathering else 2 * sent // len(present)
+            # all but its own piece, to the witnesses too, and that one's sum to all others.
+            sent, times = side.bytes * others, 2 if intent.merge == "mean" else 3
+            self._world.tally.bytes += sent if is_gathering else times * sent // len(present)
             exchange = Exchange(
                 intent=intent,
                 meta=side.meta,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from swarmnode.daemon.collective.reduction import encode_parts
 from swarmnode.ipc.control import ViewShape
 from swarmnode.limits import EXCHANGE_VIEW_S
 from swarmnode.strategies.merging.rules import RULES, candidates
@@ -72,3 +73,29 @@ async def test_views_are_looked_at_one_by_one(autojump_clock) -> None:
     _, ordered = await made_by(8, 2, "best-of", prefers=0, views=views)
     assert all(begin < 1000 for member in ordered for begin, _ in member.lessor.compared)
     assert 1 <= sum(len(member.lessor.compared) for member in ordered) < 8
+
+
+async def lying(call, *args):
+    """Do what is asked, but for what this member makes of its piece: that is turned around."""
+    found = call(*args)
+    if call is encode_parts:
+        found = [bytearray((-np.frombuffer(each, np.float32)).tobytes()) for each in found]
+    return found
+
+
+async def test_who_lies_about_its_piece_spoils_rounds_until_it_is_left_out(autojump_clock) -> None:
+    async with members(5, numel=NUMEL) as (made, all_of_them):
+        liar, *honest = all_of_them
+        liar.node.env.in_thread = lying
+        for number in range(1, 9):
+            for member in all_of_them:
+                about = {"lineage": 0, "base_version": b"v", "round": number}
+                member.groups.intent_posted(intent(number, views=VIEWS, merge="best-of", **about))
+            await made.until(lambda n=number: all(len(m.lessor.told) == n for m in honest))
+            if honest[0].lessor.kinds[-1] == "apply":
+                break
+    *before, last = honest[0].lessor.told
+    assert before, "a lie ends a round"
+    assert {told[0] for told in before} == {"give_back"}
+    assert last[3] == tuple(sorted(bytes(member.node.peer) for member in honest))
+    assert {tuple(member.lessor.kinds) for member in honest} == {tuple(honest[0].lessor.kinds)}
