@@ -26,7 +26,16 @@ from typing import ClassVar
 
 import torch
 
-from swarmnode.strategies.base import Exchange, Intent, Kind, Offer, Selector, StepInfo, View
+from swarmnode.strategies.base import (
+    Context,
+    Exchange,
+    Intent,
+    Kind,
+    Offer,
+    Selector,
+    StepInfo,
+    View,
+)
 from swarmnode.strategies.catch_up import (
     ANY_LINEAGE,
     PLACE_NUMEL,
@@ -64,8 +73,14 @@ class InLineage(InRounds):
         self._is_due = False
         self._called: int | None = None  # for which mean others wait
         self.contributions = Contributions()
-        self._step = 0
+        self.merge_rule = "mean"  # by which means are made
+        self._local_step = 0
         self._trials: Trials | None = None  # until there is something to try
+
+    def start(self, ctx: Context) -> None:
+        super().start(ctx)
+        if ctx.weighs:
+            self.merge_rule = self.config.merge
 
     def lineage_buffers(self) -> Mapping[str, torch.Tensor]:
         """Return what a snapshot holds of it."""
@@ -93,7 +108,7 @@ class InLineage(InRounds):
 
     def means_due(self, info: StepInfo) -> list[Intent]:
         """Return what this step makes due: a mean, unless one is on its way, or a question."""
-        self._step = info.step
+        self._local_step = info.step
         self.contributions.note_step(info.tokens)
         intents = self._catch_ups.due(self._catch_up)
         if self._posted is None and self._called == int(self.lineage[0]):
@@ -128,11 +143,6 @@ class InLineage(InRounds):
             self._posted = None
         return base == self._base
 
-    @property
-    def merge_rule(self) -> str:
-        """The rule by which means are made: that of the settings, where nodes weigh what comes."""
-        return str(self.config.merge) if self.ctx.weighs else "mean"
-
     def prefer(self, intent: Intent, begin: int, candidates: Sequence[torch.Tensor]) -> int:
         loss_at = self.ctx.probe
         if loss_at is None:
@@ -143,7 +153,7 @@ class InLineage(InRounds):
         def loss_of(values: torch.Tensor) -> float:
             return loss_at(self._tried(intent.fragment, begin, values))
 
-        return self._trials.prefer(self._step, candidates, loss_of)
+        return self._trials.prefer(self._local_step, candidates, loss_of)
 
     @abstractmethod
     def _tried(self, fragment: int, begin: int, values: torch.Tensor) -> torch.Tensor:

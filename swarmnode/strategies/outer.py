@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.exchanges import Exchange, Kind
-from swarmnode.strategies.merging.variance_corrected import pair_pull
+from swarmnode.strategies.merging.variance_corrected import PairMerge, pair_pull
 from swarmnode.tensor.formats import find_format
 from swarmnode.tensor.layout import Layout
 
@@ -48,22 +48,24 @@ def pull(
     exchange: Exchange,
     beta: float,
     gamma: float,
+    merge: PairMerge = "mean",
     layout: Layout | None = None,
 ) -> torch.Tensor:
     """Return g of the views ``delta`` and, where it was sent, ``phi``; in memory of the former.
 
     Args:
-        layout: of a pair that corrects the variance of ``phi``, which are weights then.
+        merge: of a pair: the rule for the mean of ``phi``, which are weights where it is not
+            ``mean``; then ``layout`` is theirs.
     """
     has_phi = "phi" in exchange.sent
     if exchange.intent.kind is Kind.PAIR:
         g = exchange.partner.views["delta"].add_(exchange.sent["delta"]).mul_(-beta / 2)
         if not has_phi:
             return g
-        if layout is None:
+        if merge == "mean" or layout is None:
             return g.add_(exchange.difference("phi"), alpha=gamma / 2)
         own, theirs = exchange.sent["phi"], exchange.partner.views["phi"]
-        return g.add_(pair_pull("variance-corrected", own, theirs, layout), alpha=gamma)
+        return g.add_(pair_pull(merge, own, theirs, layout), alpha=gamma)
     g = exchange.mean["delta"] * -beta
     return g.add_(exchange.mean["phi"] - exchange.sent["phi"], alpha=gamma) if has_phi else g
 

@@ -264,10 +264,9 @@ class Streaming(InLineage, Strategy):
             self._flights.end(exchange.intent.fragment)  # of slow weights that it left
             return
         fragment = self.fragments[exchange.intent.fragment]
-        layout = None
-        if c.merge == "variance-corrected":
-            layout = layout_of(fragment, self.ctx.layout)
-        g = pull(exchange, c.beta, c.gamma, layout).to(self.x.device)
+        merge: PairMerge = "variance-corrected" if c.merge == "variance-corrected" else "mean"
+        layout = layout_of(fragment, self.ctx.layout) if merge != "mean" else None
+        g = pull(exchange, c.beta, c.gamma, merge, layout).to(self.x.device)
         m = fragment.gather(self.m)
         moved = momentum_step(m, g, c.momentum, nesterov=c.nesterov)
         fragment.put(self.m, m)

@@ -52,6 +52,7 @@ class FakeLessor:
     partners: list[Partner | None] = field(default_factory=list)
     means: dict[bytes, np.ndarray] = field(default_factory=dict)
     prefers: int = 1
+    compare_s: float = 0.0
     compared: list[tuple[int, list[bytes]]] = field(default_factory=list)
 
     async def borrow(
@@ -89,7 +90,7 @@ class FakeLessor:
 
     async def compare(self, lease: BufferLease, begin: int, candidates: Any) -> int:
         self.compared.append((begin, [bytes(each) for each in candidates]))
-        await trio.sleep(self.step_s)
+        await trio.sleep(self.compare_s)
         return self.prefers
 
     def drop(self, intent: PostedIntent, why: str) -> None:

@@ -45,6 +45,7 @@ def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
 
 
 def _robust_mean(world: World, sides: list[Side]) -> dict[str, torch.Tensor]:
+    sides = sorted(sides, key=lambda side: side.node.peer_id)
     intent, weights = sides[0].intent, fair_weights([side.meta.weight for side in sides])
     chunks = cut_chunks(intent.views, world.codec if world.codec != RAW else "RAW32")
     means = {name: torch.empty_like(first) for name, first in sides[0].sent.items()}

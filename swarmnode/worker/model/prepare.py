@@ -118,6 +118,8 @@ class Surroundings:
             facts=self._facts,
             topology=self._graph(),
             probe=self._probe,
+            # Convex tasks are there to compare with theory, which needs the averages exact.
+            weighs=not self._facts.is_convex,
             life=self._life,
         )
 

@@ -16,7 +16,7 @@ NUMEL = 4096
 VIEWS = (ViewShape("delta", "RAW32", NUMEL),)
 
 
-async def made_by(n, n_hostile, rule, *, prefers=1, step_s=0.0, views=VIEWS):
+async def made_by(n, n_hostile, rule, *, prefers=1, compare_s=0.0, views=VIEWS):
     """Return the mean of members who share a direction, but for the first; and all of them."""
     shared = np.random.default_rng(1).standard_normal(NUMEL).astype(np.float32)
     async with members(n, numel=NUMEL) as (made, all_of_them):
@@ -25,7 +25,7 @@ async def made_by(n, n_hostile, rule, *, prefers=1, step_s=0.0, views=VIEWS):
             member.lessor.vector += shared
             if number < n_hostile:
                 member.lessor.vector = -10 * shared
-            member.lessor.prefers, member.lessor.step_s = prefers, step_s
+            member.lessor.prefers, member.lessor.compare_s = prefers, compare_s
         for member in ordered:
             member.groups.intent_posted(intent(views=views, merge=rule))
         await made.until(lambda: all(member.lessor.told for member in ordered))
@@ -62,7 +62,7 @@ async def test_the_worker_of_who_makes_a_piece_takes_one_of_two(autojump_clock, 
 
 
 async def test_a_worker_that_does_not_answer_leaves_it_at_the_last(autojump_clock) -> None:
-    _, slow = await made_by(8, 2, "best-of", prefers=0, step_s=EXCHANGE_VIEW_S + 1)
+    _, slow = await made_by(8, 2, "best-of", prefers=0, compare_s=EXCHANGE_VIEW_S + 1)
     _, quick = await made_by(8, 2, "best-of", prefers=1)
     assert np.array_equal(slow[0].mean, quick[0].mean)
 
