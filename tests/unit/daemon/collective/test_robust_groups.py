@@ -28,7 +28,7 @@ async def made_by(n, n_hostile, rule, *, prefers=1, compare_s=0.0, views=VIEWS):
             member.lessor.prefers, member.lessor.compare_s = prefers, compare_s
         for member in ordered:
             member.groups.intent_posted(intent(views=views, merge=rule))
-        await made.until(lambda: all(member.lessor.told for member in ordered))
+        await made.until(lambda: all(member.lessor.told for member in ordered), 4 * EXCHANGE_VIEW_S)
     assert {member.lessor.told[0][0] for member in ordered} == {"apply"}
     assert all(np.array_equal(member.mean, ordered[0].mean) for member in ordered)
     return shared, ordered
