@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.payload import Ended, GroupPayload, transfer_limit_s
+from swarmnode.daemon.collective.payload import GroupEnded, GroupPayload, transfer_limit_s
 from swarmnode.daemon.collective.pieces import Chunk, count_grains, cut_chunks
 from swarmnode.daemon.collective.rounds import FAILED_S_MIN, Attempts, Failing, Rounds, Topic
 from swarmnode.daemon.worker.leases import BufferLease, ComparingLessor
@@ -177,7 +177,7 @@ class Groups(Rounds):
         self._begin_run(begin, intent, made, partial(self._ended, intent, gid))
 
     def _begin_run(
-        self, begin: events.Begin, intent: PostedIntent, made: tuple[Chunk, ...], ended: Ended
+        self, begin: events.Begin, intent: PostedIntent, made: tuple[Chunk, ...], ended: GroupEnded
     ) -> None:
         me, refused = self._self_id, self._note_refused_payload
         if intent.merge == "mean":

@@ -28,7 +28,7 @@ from swarmnode.protocol.gossip import group_events as events
 from swarmnode.tensor.magnitude import UNKNOWN, Sizes
 from swarmnode.wire.exchange import group as wire
 
-Ended = Callable[[BufferLease | None, events.Commit | events.Abort], None]
+GroupEnded = Callable[[BufferLease | None, events.Commit | events.Abort], None]
 
 
 class GroupPayload:
@@ -45,7 +45,7 @@ class GroupPayload:
         chunks: tuple[Chunk, ...],
         lessor: Lessor,
         self_id: PeerId,
-        ended: Ended,
+        ended: GroupEnded,
         refused: Callable[[], None] = lambda: None,
     ) -> None:
         self._intent = intent

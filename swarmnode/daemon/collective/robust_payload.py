@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.payload import Ended, GroupPayload
+from swarmnode.daemon.collective.payload import GroupEnded, GroupPayload
 from swarmnode.daemon.collective.pieces import Chunk, Part, Piece, by_view
 from swarmnode.daemon.collective.runs import Payload
 from swarmnode.daemon.worker.leases import ComparingLessor
@@ -39,7 +39,7 @@ class RobustPayload(GroupPayload):
         chunks: tuple[Chunk, ...],
         lessor: ComparingLessor,
         self_id: PeerId,
-        ended: Ended,
+        ended: GroupEnded,
         refused: Callable[[], None],
         *,
         in_thread: Callable[..., Awaitable[Any]],

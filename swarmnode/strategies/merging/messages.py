@@ -17,12 +17,12 @@ import torch
 
 from swarmnode.strategies.exchanges import Message
 from swarmnode.strategies.merging.best_of import better
-from swarmnode.strategies.merging.mixing import Rows, Rule
+from swarmnode.strategies.merging.mixing import MixRule, Rows
 from swarmnode.strategies.merging.rules import candidates
 
 
 def aggregate(
-    rule: Rule,
+    rule: MixRule,
     messages: Sequence[Message],
     loss_of: Callable[[torch.Tensor], float] | None = None,
 ) -> torch.Tensor:

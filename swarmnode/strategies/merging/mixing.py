@@ -103,7 +103,7 @@ class Mix:
         return mean
 
 
-Rule = Callable[[Round], tuple[Mix, ...]]
+MixRule = Callable[[Round], tuple[Mix, ...]]
 """Returns a mix, or two candidates between which a public probe chooses; without one the last."""
 
 

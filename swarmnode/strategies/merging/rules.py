@@ -11,7 +11,7 @@ from swarmnode.strategies.merging.best_of import best_of
 from swarmnode.strategies.merging.bristle import bristle
 from swarmnode.strategies.merging.clipped_mean import clipped_mean
 from swarmnode.strategies.merging.flag import flag
-from swarmnode.strategies.merging.mixing import Measured, Mix, Round, Rows, Rule, mean_of
+from swarmnode.strategies.merging.mixing import Measured, Mix, MixRule, Round, Rows, mean_of
 from swarmnode.strategies.merging.monna import monna
 from swarmnode.strategies.merging.nnm import nnm, nnm_trimmed
 from swarmnode.strategies.merging.trimmed_mean import trimmed_mean
@@ -21,13 +21,13 @@ GatherMerge = Literal["mean", "clipped-mean", "nnm", "nnm-trimmed", "flag", "bes
 GroupMerge = GatherMerge | Literal["trimmed-mean", "monna", "bristle"]
 
 
-def mean(about: Round) -> tuple[Mix, ...]:
+def plain_mean(about: Round) -> tuple[Mix, ...]:
     """Return the mean by weight: one member may make of it what it likes."""
     return (mean_of(about.weights),)
 
 
-RULES: dict[str, Rule] = {
-    "mean": mean,
+RULES: dict[str, MixRule] = {
+    "mean": plain_mean,
     "clipped-mean": clipped_mean,
     "nnm": nnm,
     "nnm-trimmed": nnm_trimmed,
@@ -42,7 +42,7 @@ Parts = Callable[[], Iterator[Rows]]
 
 
 def candidates(
-    rule: Rule, parts: Parts, weights: Sequence[float], *, own: int = 0, seed: str = ""
+    rule: MixRule, parts: Parts, weights: Sequence[float], *, own: int = 0, seed: str = ""
 ) -> tuple[Rows, ...]:
     """Return what a rule makes of vectors: one or two, [numel] in the type of the parts.
 

@@ -20,7 +20,7 @@ import torch
 TRIAL_STEPS = 128
 _WITHOUT_PROBE = 1  # the last of two
 
-LossOf = Callable[[torch.Tensor], float]
+_LossOf = Callable[[torch.Tensor], float]
 
 
 class Trials:
@@ -31,7 +31,7 @@ class Trials:
         self._due_step = rng.randrange(TRIAL_STEPS)
         self._best = _WITHOUT_PROBE
 
-    def prefer(self, step: int, candidates: Sequence[torch.Tensor], loss_of: LossOf) -> int:
+    def prefer(self, step: int, candidates: Sequence[torch.Tensor], loss_of: _LossOf) -> int:
         """Return the number of the candidate that is taken after local step ``step``.
 
         ``loss_of``: of the model that would come of a candidate; called twice, or not at all.
