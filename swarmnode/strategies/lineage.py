@@ -45,7 +45,7 @@ from swarmnode.strategies.catch_up import (
     lineage_version,
 )
 from swarmnode.strategies.contributions import Contributions
-from swarmnode.strategies.merging.trial import Trials
+from swarmnode.strategies.merging.best_of import Trials
 from swarmnode.strategies.rounds import InRounds
 
 CATCH_UP = "catch-up"

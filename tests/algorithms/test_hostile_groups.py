@@ -9,9 +9,9 @@ from swarmnode.errors import ConfigError
 from swarmnode.strategies.base import Context, Intent, Kind, StepInfo, TaskFacts, View
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.exchanges import Message
+from swarmnode.strategies.merging.best_of import TRIAL_STEPS, Trials
 from swarmnode.strategies.merging.messages import aggregate
 from swarmnode.strategies.merging.rules import RULES
-from swarmnode.strategies.merging.trial import TRIAL_STEPS, Trials
 from swarmnode.strategies.sparse import Sparse
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.tensor.layout import Layout

@@ -33,8 +33,14 @@ from typing import TYPE_CHECKING
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.payload import GroupEnded, GroupPayload, transfer_limit_s
-from swarmnode.daemon.collective.pieces import Chunk, count_grains, cut_chunks
+from swarmnode.daemon.collective.payload import (
+    Chunk,
+    GroupEnded,
+    GroupPayload,
+    count_grains,
+    cut_chunks,
+    transfer_limit_s,
+)
 from swarmnode.daemon.collective.rounds import FAILED_S_MIN, Attempts, Failing, Rounds, Topic
 from swarmnode.daemon.worker.leases import BufferLease, ComparingLessor
 from swarmnode.env import Env

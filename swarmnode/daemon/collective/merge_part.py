@@ -24,8 +24,13 @@ import msgspec
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.payload import GroupPayload, transfer_limit_s
-from swarmnode.daemon.collective.pieces import FLOAT32_BYTES, count_grains, cut_chunks
+from swarmnode.daemon.collective.payload import (
+    FLOAT32_BYTES,
+    GroupPayload,
+    count_grains,
+    cut_chunks,
+    transfer_limit_s,
+)
 from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.membership.swarm import Partners
 from swarmnode.daemon.worker.leases import BufferLease

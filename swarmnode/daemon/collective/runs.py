@@ -103,13 +103,26 @@ class Maker(Protocol):
         """Return the hash of each sum under the plan in use."""
 
 
+class _NoMaker:
+    """Of a cargo whose pieces have no witnesses."""
+
+    async def witness(self, effect: events.Witness) -> tuple[bytes, ...]:  # noqa: ARG002
+        return ()
+
+    async def hashes(self) -> tuple[bytes, ...]:
+        return ()
+
+
+_NO_MAKER = _NoMaker()
+
+
 @dataclass
 class _Running:
     """One run, and what is done for it."""
 
     begin: events.Begin
     cargo: Cargo
-    maker: Maker | None
+    maker: Maker
     members: frozenset[PeerId]
     loaded: trio.Event = field(default_factory=trio.Event)
     scopes: set[trio.CancelScope] = field(default_factory=set)
@@ -168,7 +181,7 @@ class GroupRuns:
         """Whether :meth:`begin` is possible now."""
         return self._tasks.are_open and self._core.may_begin(gid)
 
-    def begin(self, begin: events.Begin, cargo: Cargo, maker: Maker | None = None) -> None:
+    def begin(self, begin: events.Begin, cargo: Cargo, maker: Maker = _NO_MAKER) -> None:
         """Begin a run; with witnesses the cargo is a ``maker``.
 
         Raises LocalProtocolError: out of its limits.
@@ -286,7 +299,7 @@ class GroupRuns:
 
     async def _witness(self, run: _Running, effect: events.Witness) -> None:
         await run.loaded.wait()
-        if run.maker is not None and effect.plan == run.plan:
+        if effect.plan == run.plan:
             hashes = await run.maker.witness(effect)
             self._driver.feed(events.Witnessed(effect.gid, effect.plan, hashes))
 
@@ -295,7 +308,7 @@ class GroupRuns:
         if plan != run.plan:
             return
         result = await run.cargo.assemble()
-        hashes = await run.maker.hashes() if run.maker is not None else ()
+        hashes = await run.maker.hashes()
         self._driver.feed(events.Assembled(run.begin.gid, plan, result, hashes))
 
     # --- sending -------------------------------------------------------------------------------

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.payload import transfer_limit_s
-from swarmnode.daemon.collective.pieces import Chunk, cut_chunks
+from swarmnode.daemon.collective.payload import Chunk, cut_chunks, transfer_limit_s
 from swarmnode.daemon.driver import Tasks
 from swarmnode.daemon.exchange.pair.exchanges import costs
 from swarmnode.daemon.worker.leases import BufferLease, Lessor, NoLease

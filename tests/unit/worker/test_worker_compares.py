@@ -6,7 +6,7 @@ import torch
 from swarmnode.errors import LocalProtocolError
 from swarmnode.ipc.comparing import Compare, Compared
 from swarmnode.strategies.diloco import DiLoCo
-from swarmnode.strategies.merging.trial import TRIAL_STEPS
+from swarmnode.strategies.merging.best_of import TRIAL_STEPS
 from tests.kits.worker_kit import DIM, Rig
 
 

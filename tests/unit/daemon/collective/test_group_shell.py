@@ -13,7 +13,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.collective.groups import Groups
-from swarmnode.daemon.collective.pieces import count_grains, cut_chunks, cut_pieces
+from swarmnode.daemon.collective.payload import count_grains, cut_chunks, cut_pieces
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import ViewShape
 from swarmnode.protocol.gossip import group_events as events

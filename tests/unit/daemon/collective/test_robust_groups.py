@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from swarmnode.daemon.collective.reduction import encode_parts
+from swarmnode.daemon.collective.robust_payload import encode_parts
 from swarmnode.ipc.control import ViewShape
 from swarmnode.limits import EXCHANGE_VIEW_S
 from swarmnode.strategies.merging.rules import RULES, candidates
