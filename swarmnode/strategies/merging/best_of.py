@@ -25,14 +25,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from swarmnode.strategies.merging.clipped_mean import clipped_mean
 from swarmnode.strategies.merging.mixing import Mix, Round
 from swarmnode.strategies.merging.nnm import nnm_trimmed
 
-if TYPE_CHECKING:
-    import torch
+Vector = TypeVar("Vector")  # of torch, which this module does not import
 
 TIE = 1e-3
 TRIAL_STEPS = 128
@@ -62,15 +61,15 @@ class Trials:
     def prefer(
         self,
         step: int,
-        candidates: Sequence[torch.Tensor],
-        loss_of: Callable[[torch.Tensor], float],
+        candidates: Sequence[Vector],
+        loss_of: Callable[[Vector], float],
     ) -> int:
         """Return the number of the candidate that is taken after local step ``step``.
 
         ``loss_of``: of the model that would come of a candidate; called twice, or not at all.
         """
         if step >= self._due_step:
-            self._due_step = step + self._rng.randrange(TRIAL_STEPS // 2, 2 * TRIAL_STEPS)
+            self._due_step = step + self._rng.randrange(TRIAL_STEPS // 2, 3 * TRIAL_STEPS // 2)
             first, second = (loss_of(candidate) for candidate in candidates)
             self._best = int(not first < second)  # a loss that is no number loses
         return self._best
