@@ -20,11 +20,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import msgspec
-from msgspec import Meta
+from msgspec import Meta, field
 
 from swarmnode import limits
-from swarmnode.ipc.records import BaseVersion, LogRecord, Partner, ViewShape
+from swarmnode.ipc.comparing import Compare, Compared
+from swarmnode.ipc.records import BaseVersion, LogRecord, Message, Partner, ViewShape
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes, ShortText
@@ -32,10 +32,6 @@ from swarmnode.wire.records import Count, Digest, ExchangeId, Name, PeerIdBytes,
 _VIEWS_MAX = 8  # vectors in a payload: a strategy sends one to three
 
 NotNegative = Annotated[float, Meta(ge=0)]
-
-
-class Message(msgspec.Struct, frozen=True, tag_field="t"):
-    """Base of every control message."""
 
 
 # --- daemon to worker --------------------------------------------------------------------
@@ -297,6 +293,7 @@ class PostedIntent(Message, frozen=True, tag="wish"):
     lineage: Count | None = None  # means behind base_version, if that is a lineage
     weight: float = 1.0
     record: Annotated[bytes, Meta(max_length=limits.LOG_RECORD_BYTES_MAX)] = b""
+    merge: Annotated[str, Meta(max_length=32)] = "mean"  # the rule of a GROUP
     step: Count = 0
     tokens: Count = 0
     is_open: bool = False
@@ -362,7 +359,7 @@ class Progress(Message, frozen=True, tag="progress"):
     loss: float  # training loss, exponential mean; NaN before the first step
     eval_loss: float  # on the task's held-out probe; NaN before the first evaluation
     step_time_s: float  # exponential mean of one step, with the rest that its share asks for
-    strategy: dict[ShortText, float] = {}  # the strategy's own figures
+    strategy: dict[ShortText, float] = field(default_factory=dict)  # its own figures
     paused: bool = False
     finished: bool = False
     at_target: bool = False  # the swarm is, so that this worker is finished as well
@@ -444,6 +441,7 @@ ToWorker = (
     | Weigh
     | Apply
     | Release
+    | Compare
     | Records
     | Members
     | Stray
@@ -467,6 +465,7 @@ FromWorker = (
     | NoView
     | Weighed
     | Applied
+    | Compared
     | Progress
     | BatchFit
     | ShardDone

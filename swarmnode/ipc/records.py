@@ -13,6 +13,10 @@ from swarmnode.wire.records import Count, PeerIdBytes, ShortText
 BaseVersion = Annotated[bytes, Meta(max_length=32)]
 
 
+class Message(msgspec.Struct, frozen=True, tag_field="t"):
+    """Base of every control message."""
+
+
 class ViewShape(msgspec.Struct, frozen=True):
     """One vector of a payload: [numel] numbers, written by ``codec``; empty: the swarm's.
 

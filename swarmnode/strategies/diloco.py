@@ -43,6 +43,7 @@ from swarmnode.strategies.base import (
     Strategy,
 )
 from swarmnode.strategies.lineage import CATCH_UP, InLineage
+from swarmnode.strategies.merging.rules import GroupMerge
 from swarmnode.strategies.outer import Momentum, momentum_step
 from swarmnode.strategies.rounds import Rounds
 
@@ -53,12 +54,16 @@ class DiLoCo(InLineage, Strategy):
     name = "diloco"
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """``every``: H. ``lr``, ``momentum``: of the outer step. ``eager``: do not wait for it."""
+        """``every``: H. ``lr``, ``momentum``: of the outer step. ``eager``: do not wait for it.
+
+        ``merge``: the rule for Δ̄, see strategies/merging.
+        """
 
         every: PositiveInt = 100
         lr: Annotated[float, Range(gt=0.0, le=2.0)] = 0.7
         momentum: Momentum = 0.9
         eager: bool = False
+        merge: GroupMerge = "best-of"
 
     config: Config
 
@@ -104,6 +109,7 @@ class DiLoCo(InLineage, Strategy):
             selector=Selector.ALL,
             base_version=self._base,
             lineage=int(self.lineage[0]),
+            merge=self.merge_rule,
         )
 
     def weight(self, intent: Intent) -> float:
@@ -120,6 +126,12 @@ class DiLoCo(InLineage, Strategy):
             self._sent = self.x.clone()
             self.contributions.begin(intent.fragment)
             out.copy_(self.phi - self.x)
+
+    def _tried(self, fragment: int, begin: int, values: torch.Tensor) -> torch.Tensor:
+        del fragment  # there is one
+        x = self.phi.clone()
+        x[begin : begin + values.numel()].sub_(values.to(x.device), alpha=self.config.lr)
+        return x
 
     # --- the outer step ------------------------------------------------------------------
 

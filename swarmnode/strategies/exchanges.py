@@ -8,7 +8,7 @@ there is a swarm. Strategies find all of it in :mod:`swarmnode.strategies.base`.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -74,6 +74,7 @@ class Intent:
             :meth:`Strategy.weight` says when the views are taken, and it counts up to
             GROUP_WEIGHT_MEDIANS_MAX times the median of those who are there.
         record: LOG: what is published, at most 64 bytes.
+        merge: GROUP: the rule by which each part of the mean is made, see strategies/merging.
     """
 
     kind: Kind
@@ -89,6 +90,7 @@ class Intent:
     lineage: int | None = None
     weight: float = 1.0
     record: bytes = b""
+    merge: str = "mean"
 
     @property
     def numel(self) -> int:
@@ -128,12 +130,17 @@ class Received:
 class Message:
     """GATHER: what ``author`` sent, as all members have it.
 
-    ``read`` decodes it anew each time: float32 [view.numel] on the CPU, the caller's own. So a
-    merge rule may look at all of them twice without holding more than one or two.
+    ``parts`` decodes it anew each time, in parts of as many elements as those of all others:
+    float32 on the CPU, the caller's own. So a merge rule may look at all of them twice without
+    holding more than a part of each.
     """
 
     author: bytes
-    read: Callable[[], torch.Tensor]
+    parts: Callable[[], Iterator[torch.Tensor]]
+
+    def read(self) -> torch.Tensor:
+        """Return the whole: float32 [view.numel], the caller's own."""
+        return torch.cat([*self.parts()])
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,16 @@ from typing import ClassVar
 
 import torch
 
-from swarmnode.strategies.base import Exchange, Intent, Kind, Offer, Selector, StepInfo, View
+from swarmnode.strategies.base import (
+    Context,
+    Exchange,
+    Intent,
+    Kind,
+    Offer,
+    Selector,
+    StepInfo,
+    View,
+)
 from swarmnode.strategies.catch_up import (
     ANY_LINEAGE,
     PLACE_NUMEL,
@@ -37,6 +46,7 @@ from swarmnode.strategies.catch_up import (
     lineage_version,
 )
 from swarmnode.strategies.contributions import Contributions
+from swarmnode.strategies.merging.best_of import Trials
 from swarmnode.strategies.outer import momentum_step
 from swarmnode.strategies.rounds import InRounds
 
@@ -65,6 +75,14 @@ class InLineage(InRounds):
         self._is_due = False
         self._called: int | None = None  # for which mean others wait
         self.contributions = Contributions()
+        self.merge_rule = "mean"  # by which means are made
+        self._local_step = 0
+        self._trials: Trials | None = None  # until there is something to try
+
+    def start(self, ctx: Context) -> None:
+        super().start(ctx)
+        if ctx.weighs:
+            self.merge_rule = self.config.merge
 
     def lineage_buffers(self) -> Mapping[str, torch.Tensor]:
         """Return what a snapshot holds of it."""
@@ -92,6 +110,7 @@ class InLineage(InRounds):
 
     def means_due(self, info: StepInfo) -> list[Intent]:
         """Return what this step makes due: a mean, unless one is on its way, or a question."""
+        self._local_step = info.step
         self.contributions.note_step(info.tokens)
         intents = self._catch_ups.due(self._catch_up)
         if self._posted is None and self._called == int(self.lineage[0]):
@@ -125,6 +144,25 @@ class InLineage(InRounds):
         if base == self._posted:
             self._posted = None
         return base == self._base
+
+    def prefer(self, intent: Intent, begin: int, candidates: Sequence[torch.Tensor]) -> int:
+        loss_at = self.ctx.probe
+        if loss_at is None:
+            return len(candidates) - 1
+        if self._trials is None:
+            self._trials = Trials(self.ctx.rng)
+
+        def loss_of(values: torch.Tensor) -> float:
+            return loss_at(self._tried(intent.fragment, begin, values))
+
+        return self._trials.prefer(self._local_step, candidates, loss_of)
+
+    @abstractmethod
+    def _tried(self, fragment: int, begin: int, values: torch.Tensor) -> torch.Tensor:
+        """Return the slow weights that would come of a part of a mean, alone: a copy.
+
+        ``begin``: of the part, in the fragment; ``values``: on the CPU.
+        """
 
     def extend(self, exchange: Exchange) -> None:
         """Count a mean that was merged."""

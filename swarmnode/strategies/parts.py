@@ -183,6 +183,16 @@ class GroupPart:
         """Return what the views of a GROUP count, just after they were taken; above 0."""
         return intent.weight
 
+    def prefer(self, intent: Intent, begin: int, candidates: Sequence[torch.Tensor]) -> int:
+        """Return which of two candidates for a part of a mean this node takes, which makes it.
+
+        Args:
+            begin: the first element of the part, in the first view.
+            candidates: [m] each on the CPU; without a probe it is the last one.
+        """
+        del intent, begin
+        return len(candidates) - 1
+
 
 class LogPart:
     """LOG: records that all members see in the same rounds and order."""

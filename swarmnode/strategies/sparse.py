@@ -9,8 +9,12 @@ on all nodes, a residual e of what it learnt and did not send, and its own weigh
     e ← e − m                        φ ← φ − α mean_j clip(m_j)          over all who are present
 
 β < 1 stands in for outer momentum. Q has two bits for each element (TK2, ``proto/codecs.md``), clip
-brings a message down to the median norm (``merging/clipped_mean.py``). Local steps go on while
-messages are on their way and count in the next round.
+brings a message down to the median norm. Local steps go on while messages are on their way and
+count in the next round.
+
+Members may send what they like. So the mean of clipped messages, the source's, is one of two
+candidates: the other is a trimmed mean of neighbourhoods, and the public probe takes the better one
+(``merging/best_of.py``). ``merge`` names another rule.
 
 Every message is seen by every member, so what was sent can be taken off the residual exactly; with
 partners drawn at random it could not. All apply the same set in the same order, and the hash over φ
@@ -41,6 +45,7 @@ from swarmnode.strategies.base import (
     Intent,
     Kind,
     Meeting,
+    Message,
     Offer,
     Selector,
     Sent,
@@ -56,8 +61,8 @@ from swarmnode.strategies.catch_up import (
     lineage_refusal,
     lineage_version,
 )
-from swarmnode.strategies.merging import MergeRule
-from swarmnode.strategies.merging.clipped_mean import clipped_mean
+from swarmnode.strategies.merging.messages import aggregate
+from swarmnode.strategies.merging.rules import RULES, GatherMerge
 from swarmnode.strategies.rounds import InRounds, Rounds
 from swarmnode.tensor import coded
 from swarmnode.tensor.codec import get_codec
@@ -68,19 +73,22 @@ _FLOAT32_BYTES = 4
 
 
 class Sparse(InRounds, Strategy):
-    """SparseLoCo without a server. ``rule``: what is made of the messages of a round."""
+    """SparseLoCo without a server."""
 
     name = "sparse"
-    rule: MergeRule = staticmethod(clipped_mean)
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """``every``: H. ``kept``: k of each 4,096. ``lr``: α. ``decay``: β. ``own_share``: ρ."""
+        """``every``: H. ``kept``: k of each 4,096. ``lr``: α. ``decay``: β. ``own_share``: ρ.
+
+        ``merge``: the rule for the messages of a round, see strategies/merging.
+        """
 
         every: PositiveInt = 18
         kept: Literal[32, 64, 128, 256, 512] = 64
         lr: Annotated[float, Range(gt=0.0, le=8.0)] = 2.0
         decay: Annotated[float, Range(ge=0.0, le=1.0)] = 0.95
         own_share: Annotated[float, Range(ge=0.0, le=1.0)] = 0.5
+        merge: GatherMerge = "best-of"
 
     config: Config
 
@@ -175,10 +183,21 @@ class Sparse(InRounds, Strategy):
         if self.ctx.self_id in exchange.present:
             self.e.sub_(exchange.sent["message"].to(self.x.device))
         # On the CPU, and each operation rounded by itself: all members get the same bits.
-        step = self.rule(exchange.messages).mul_(self.config.lr)
+        step = self._aggregate(exchange.messages).mul_(self.config.lr)
         self.phi.sub_(step.to(self.x.device, self.x.dtype))
         self.x.add_(self._begin().sub_(x_sent))
         extend_lineage(self.lineage, (*exchange.present, self._digest()))
+
+    def _aggregate(self, messages: Sequence[Message]) -> torch.Tensor:
+        loss_at = self.ctx.probe
+
+        def loss_of(aggregate: torch.Tensor) -> float:
+            assert loss_at is not None, "it is asked for only where there is a probe"
+            step = aggregate.to(self.x.device, self.x.dtype)
+            return loss_at(self.phi.sub(step, alpha=self.config.lr))
+
+        rule = RULES[self.config.merge if self.ctx.weighs else "clipped-mean"]
+        return aggregate(rule, messages, None if loss_at is None else loss_of)
 
     def _digest(self) -> bytes:
         return hashlib.sha256(self.phi.cpu().view(torch.uint8).numpy().data).digest()

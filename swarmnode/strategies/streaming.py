@@ -60,6 +60,7 @@ from swarmnode.strategies.base import (
     View,
 )
 from swarmnode.strategies.lineage import CATCH_UP, InLineage
+from swarmnode.strategies.merging.rules import GroupMerge
 from swarmnode.strategies.merging.variance_corrected import PairMerge, refuse_relatives
 from swarmnode.strategies.outer import (
     PAIR,
@@ -95,6 +96,7 @@ _IN_PAIRS = {
     "beta": 0.7,
     "gamma": 0.7,
     "nesterov": False,
+    "merge": "mean",
 }
 # What a creator gets who says that each member has data of its own. Models then move apart within a
 # round, so they meet more often, as a whole, and the outer step is longer. In the laboratory four
@@ -118,7 +120,8 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         ``local_share``: a. ``momentum``: μ. ``meet``: with one peer, or with all who are present.
         ``delta_codec``, ``weights_codec``: of Δ and of φ; empty: the swarm's.
         ``reference``: whether φ is sent as its difference to the common one.
-        ``merge``: of pairs without a reference: the rule for mean(φ̂), see strategies/merging.
+        ``merge``: the rule for mean(Δ̂) in groups, or for mean(φ̂) in pairs without a reference,
+        see strategies/merging.
         """
 
         every: PositiveInt = 20
@@ -133,7 +136,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         delta_codec: CodecName = "E3M0"
         weights_codec: CodecName = "Q8B64"
         reference: bool = True
-        merge: PairMerge = "mean"
+        merge: PairMerge | GroupMerge = "best-of"
 
     config: Config
 
@@ -230,6 +233,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
             base_version=self._base,
             lineage=int(self.lineage[0]) if self._in_groups else None,
             weight=self.contributions.weight(fragment, self.rounds.n_fragments),
+            merge=self.merge_rule if self._in_groups else "mean",
         )
 
     def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
@@ -248,6 +252,13 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         else:
             out.copy_(phi - fragment.gather(self.reference))
 
+    def _tried(self, fragment: int, begin: int, values: torch.Tensor) -> torch.Tensor:
+        elements, x = self.fragments[fragment], self.phi.clone()
+        step = x.new_zeros(elements.numel)
+        step[begin : begin + values.numel()] = values
+        elements.add(x, step, alpha=-self.config.beta)
+        return x
+
     # --- the outer step ------------------------------------------------------------------
 
     def apply(self, exchange: Exchange) -> None:
@@ -259,8 +270,9 @@ class Streaming(WeighsRounds, InLineage, Strategy):
             self._flights.end(exchange.intent.fragment)  # of slow weights that it left
             return
         fragment = self.fragments[exchange.intent.fragment]
-        layout = layout_of(fragment, self.ctx.layout) if c.merge != "mean" else None
-        g = pull(exchange, c.beta, c.gamma, c.merge, layout).to(self.x.device)
+        merge: PairMerge = "variance-corrected" if c.merge == "variance-corrected" else "mean"
+        layout = layout_of(fragment, self.ctx.layout) if merge != "mean" else None
+        g = pull(exchange, c.beta, c.gamma, merge, layout).to(self.x.device)
         m = fragment.gather(self.m)
         moved = momentum_step(m, g, c.momentum, nesterov=c.nesterov)
         fragment.put(self.m, m)

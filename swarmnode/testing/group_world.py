@@ -93,10 +93,15 @@ class Member:
             case events.Reduce(gid, plan, piece, contributors, weights):
                 self.sums[plan, piece] = self.reduce(piece, contributors, weights)
                 self.world.later(lambda: self.feed(events.Reduced(gid, plan, piece)))
+            case events.Witness(gid, plan, piece, contributors, weights):
+                hashes = (_hash(self.witness(piece, contributors, weights)),)
+                self.world.later(lambda: self.feed(events.Witnessed(gid, plan, hashes)))
             case events.Assemble(gid, plan):
                 parts = [self.sums[plan, piece] for piece in range(self.n_pieces)]
-                result = hashlib.sha256(repr(parts).encode()).digest()
-                self.world.later(lambda: self.feed(events.Assembled(gid, plan, result)))
+                hashes = tuple(map(_hash, parts))
+                self.world.later(
+                    lambda: self.feed(events.Assembled(gid, plan, _hash(parts), hashes))
+                )
             case events.Commit() | events.Abort():
                 self.ended(effect)
 
@@ -121,6 +126,12 @@ class Member:
             sum(w * v for w, v in zip(weights, each, strict=True)) / total
             for each in zip(*values, strict=True)
         )
+
+    def witness(
+        self, piece: int, contributors: tuple[PeerId, ...], weights: tuple[float, ...]
+    ) -> Piece:
+        """Return what this member thinks that a piece of another one should be."""
+        return Member.reduce(self, piece, contributors, weights)
 
     @property
     def mean(self) -> list[float]:
@@ -167,6 +178,7 @@ class GroupWorld:
         ]
         self.by_id = {member.peer_id: member for member in self.members}
         self.enlist_s = 5.0
+        self.has_witnesses = False
 
     def begin(
         self,
@@ -184,6 +196,7 @@ class GroupWorld:
                 1.0,  # as it says when it is loaded
                 self.enlist_s,
                 transfer_s=3.0,
+                has_witnesses=self.has_witnesses,
             )
             self.at(at(number), partial(member.feed, event))
 
@@ -282,3 +295,7 @@ class GroupWorld:
             abs(value - sum(w * part.payload[piece] for w, part in weighed) / sum(weights))
             for piece, value in enumerate(member.mean)
         )
+
+
+def _hash(values: object) -> bytes:
+    return hashlib.sha256(repr(values).encode()).digest()

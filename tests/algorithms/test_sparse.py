@@ -1,10 +1,13 @@
 """Sparse: error feedback, the same weights for all, late ones, and what it learns."""
 
+import random
+
 import pytest
 import torch
 
 from swarmnode import limits
 from swarmnode.strategies.base import (
+    Context,
     Exchange,
     Intent,
     Kind,
@@ -14,9 +17,12 @@ from swarmnode.strategies.base import (
     Received,
     Selector,
     StepInfo,
+    TaskFacts,
 )
 from swarmnode.strategies.merging.clipped_mean import clipped_mean
+from swarmnode.strategies.merging.messages import aggregate
 from swarmnode.strategies.sparse import Sparse
+from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.codecs import through
 from swarmnode.testing.lab.faults import Faults, Outage
 from tests.algorithms.outer_kit import digits
@@ -31,14 +37,20 @@ def slow(arena):
 
 def node_of(numel=5000, self_id=ME, **settings):
     node = Sparse({"every": 1, **settings}, torch.zeros(numel))
-    node.ctx = type("Ctx", (), {"self_id": self_id})()
+    facts = TaskFacts("numbers")
+    node.ctx = Context(
+        self_id, 0, random.Random(0), Layout.of([("x", (numel,), "float32")]), (), facts
+    )
     return node
+
+
+def message(author, values):
+    return Message(author, lambda: iter([values.clone()]))
 
 
 def gathered(intent, sent, *others, present=(ME, OTHER)):
     messages = tuple(
-        Message(author, values.clone)
-        for author, values in zip(present, (sent, *others), strict=True)
+        message(author, values) for author, values in zip(present, (sent, *others), strict=True)
     )
     own = {"message": sent.clone()}
     return Exchange(intent, Meta(0, 0, 0.0), own, {}, 0, present=present, messages=messages)
@@ -98,16 +110,16 @@ def test_a_message_that_came_too_late_stays_in_the_residual():
 
 def test_a_message_a_thousand_times_too_long_weighs_as_one():
     honest = [torch.randn(5000, generator=torch.Generator().manual_seed(i)) for i in range(4)]
-    messages = [Message(bytes([i]) * 32, each.clone) for i, each in enumerate(honest)]
-    hostile = Message(b"9" * 32, (honest[0] * -1000).clone)
-    step = clipped_mean([*messages, hostile])
+    messages = [message(bytes([i]) * 32, each) for i, each in enumerate(honest)]
+    hostile = message(b"9" * 32, honest[0] * -1000)
+    step = aggregate(clipped_mean, [*messages, hostile])
     longest = max(float(each.norm()) for each in honest)
-    assert float((step - clipped_mean(messages)).norm()) < longest / 2
+    assert float((step - aggregate(clipped_mean, messages)).norm()) < longest / 2
 
 
 def test_a_message_that_is_no_longer_than_most_is_left_alone():
     values = [torch.full((10,), float(i)) for i in (1, 2, 3)]
-    step = clipped_mean([Message(bytes([i]), each.clone) for i, each in enumerate(values)])
+    step = aggregate(clipped_mean, [message(bytes([i]), each) for i, each in enumerate(values)])
     assert torch.allclose(step, torch.full((10,), (1 + 2 + 2) / 3))
 
 

@@ -192,6 +192,7 @@ EXAMPLES: dict[str, msgspec.Struct] = {
     "group/share-of-plan": group.Share(_XID, 63, 6400.0, _XID),
     "group/sum": group.Sum(_XID, _XID, 3),
     "group/prepared": group.Prepared(_XID, _XID, _KEY),
+    "group/prepared-as-witness": group.Prepared(_XID, _XID, _KEY, (_KEY, bytes(32))),
     "group/finished": group.Finished(_XID, _XID, _KEY),
     "group/leave": group.Leave(_XID, "local: not finite"),
     "log/entry": log.LogEntry(_KEY, 7, b"\x85"),

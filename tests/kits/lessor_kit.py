@@ -52,6 +52,9 @@ class FakeLessor:
     lent: list[BufferLease] = field(default_factory=list)
     partners: list[Partner | None] = field(default_factory=list)
     means: dict[bytes, np.ndarray] = field(default_factory=dict)
+    prefers: int = 1
+    compare_s: float = 0.0
+    compared: list[tuple[int, list[bytes]]] = field(default_factory=list)
 
     async def borrow(
         self, intent: PostedIntent, partner: Partner | None = None, round_number: int | None = None
@@ -85,6 +88,11 @@ class FakeLessor:
     def give_back(self, lease: BufferLease, why: str) -> None:
         self.lent.remove(lease)
         self.told.append(("give_back", lease.intent.number, why))
+
+    async def compare(self, lease: BufferLease, begin: int, candidates: Any) -> int:
+        self.compared.append((begin, [bytes(each) for each in candidates]))
+        await trio.sleep(self.compare_s)
+        return self.prefers
 
     def drop(self, intent: PostedIntent, why: str) -> None:
         self.told.append(("drop", intent.number, why))

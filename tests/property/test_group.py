@@ -8,7 +8,8 @@ from swarmnode import limits
 from swarmnode.errors import LocalProtocolError, RemoteProtocolError
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group import GROUP_OUTCOMES_MAX, GROUP_RUNS_MAX, GroupCore
-from swarmnode.protocol.gossip.group_run import Phase, Run
+from swarmnode.protocol.gossip.group_events import Phase
+from swarmnode.protocol.gossip.group_run import Run
 from swarmnode.testing.group_world import GID, GroupWorld
 from swarmnode.wire.exchange import group as wire
 

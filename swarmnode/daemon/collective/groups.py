@@ -16,6 +16,9 @@ behind the same mean makes the next together, each when it is due there. A quoru
 that live closes it; else nothing comes of it, and it is tried again when it is due again, by
 another name (``attempts``). So parts of a swarm that do not see each other do not both go on.
 
+By a rule each part of a mean is made by two members. Those who differ from several others about a
+part are left out of the next means, see ``protocol/gossip/witnesses.py``.
+
 A group holds GROUP_MEMBERS_MAX. Where more train, those with the smallest ids have its places, and
 the others train beside it and catch up: two groups of one round would be two lineages for good.
 """
@@ -31,19 +34,22 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.collective.payload import (
+    Chunk,
+    GroupEnded,
     GroupPayload,
     count_grains,
     cut_chunks,
     transfer_limit_s,
 )
 from swarmnode.daemon.collective.rounds import FAILED_S_MIN, Attempts, Failing, Rounds, Topic
-from swarmnode.daemon.worker.leases import BufferLease, Lessor
+from swarmnode.daemon.worker.leases import BufferLease, ComparingLessor
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip import groups, matching
+from swarmnode.protocol.gossip.witnesses import Doubts
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.exchange import group as wire
 
@@ -85,7 +91,7 @@ class Groups(Rounds):
         codec_name: str,
         partners: Partners,
         services: ScopedServices,
-        lessor: Lessor,
+        lessor: ComparingLessor,
         live: Callable[[], Collection[PeerId]],
         env: Env,
     ) -> None:
@@ -99,6 +105,7 @@ class Groups(Rounds):
             env=env,
         )
         self._swarm_id = swarm_id
+        self._comparing = lessor
         self._key = key
         self._codec_name = codec_name
         self._attempts: dict[Topic, Attempts] = {}  # of means in a lineage
@@ -106,6 +113,7 @@ class Groups(Rounds):
         self.on_record: Callable[[events.MeanEnded], None] = lambda _mean: None
         self.on_call: Callable[[int], None] = lambda _lineage: None
         self._call_told_at = -math.inf
+        self._doubts = Doubts()
         self.payloads_refused_total = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -148,7 +156,7 @@ class Groups(Rounds):
             self.on_end(False)
             return
         gid = self._gid(intent, topic)
-        made = cut_chunks(intent, self._codec_name)
+        made = cut_chunks(intent.views, self._codec_name)
         if not made or not self.runs.may_begin(gid):
             self.refused_total += 1
             why = "round: it is over here, or too many run at once"
@@ -170,12 +178,24 @@ class Groups(Rounds):
             quorum_s=limits.GROUP_ENLIST_S_MAX if intent.lineage is not None else 0.0,
             lineage=intent.lineage,
             attempt=self._attempts[topic].number if topic in self._attempts else 0,
+            has_witnesses=intent.merge != "mean",
         )
-        ended = partial(self._ended, intent, gid)
-        cargo = GroupPayload(
-            intent, made, self._lessor, self._self_id, ended, self._note_refused_payload
+        self._begin_run(begin, intent, made, partial(self._ended, intent, gid))
+
+    def _begin_run(
+        self, begin: events.Begin, intent: PostedIntent, made: tuple[Chunk, ...], ended: GroupEnded
+    ) -> None:
+        me, refused = self._self_id, self._note_refused_payload
+        if intent.merge == "mean":
+            self.runs.begin(begin, GroupPayload(intent, made, self._lessor, me, ended, refused))
+            return
+        from swarmnode.daemon.collective.robust_payload import RobustPayload  # of some swarms only
+
+        in_thread = self._env.in_thread
+        cargo = RobustPayload(
+            intent, made, self._comparing, me, ended, refused, in_thread=in_thread
         )
-        self.runs.begin(begin, cargo)
+        self.runs.begin(begin, cargo, cargo)
 
     def _waiting(self, now: float) -> Sequence[Failing]:
         return [
@@ -224,6 +244,7 @@ class Groups(Rounds):
         of a size, and has no lineages, which parts of a round would be.
         """
         everybody = {*self._partners.partners(), self._self_id}
+        everybody -= self._doubts.faulty(len(everybody), self._env.monotonic()) - {self._self_id}
         size = min(intent.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
         if not intent.group_size_max or intent.lineage is not None:
             return groups.seats(everybody, size), len(everybody) >= size
@@ -243,6 +264,8 @@ class Groups(Rounds):
         how: events.Commit | events.Abort,
     ) -> None:
         topic = _topic(intent)
+        if isinstance(how, events.Abort):
+            self._doubt(how)
         took_s = self._env.monotonic() - self._running[gid][1]
         if self._note_over(gid, topic) and isinstance(how, events.Abort):
             attempts = self._attempts.get(topic)
@@ -258,6 +281,12 @@ class Groups(Rounds):
             case events.Abort(why=why, in_doubt=in_doubt), BufferLease() as lent:
                 self._abort(intent, topic, lent, why)
                 self.on_record(events.MeanEnded(gid, (), b"", why, in_doubt, took_s))
+
+    def _doubt(self, abort: events.Abort) -> None:
+        """Remember who made the same part of a mean in two ways; one of them is faulty."""
+        for maker, witness in abort.differ:
+            self._doubts.add(maker, witness, self._env.monotonic())
+            _log.warning("a part of a mean differs", maker=maker.short, witness=witness.short)
 
     def _commit(
         self,

@@ -131,7 +131,7 @@ async def _one_round(
     intent = PostedIntent(0, "group", _TAG, 0, number, "all", (view,), weight=weight)
     n_bytes = own.numel * FLOAT32_BYTES
     lessor = _FileLessor(_mapped(own.path, n_bytes), _mapped(room, n_bytes))
-    made = cut_chunks(intent, _CODEC)
+    made = cut_chunks(intent.views, _CODEC)
     gid = events.group_id(key, _TAG, 0, number, b"")
     begin = events.Begin(
         gid,

@@ -2,6 +2,8 @@
 
 Views lie one after the other, each cut into codec chunks. A plan cuts all of it again, into as many
 pieces as it has contributors: a piece is a run of parts of chunks, whole blocks of their codecs.
+All members, and the laboratory, come to the same cut by themselves.
+
 Held in memory: the own payload encoded, the shares of others for the piece that is made here, and
 the sums of one plan. Sums travel in the codec of their view too, and who makes one decodes it like
 all others, so that all hold the same bits. The mean is put together in the lease's room.
@@ -12,8 +14,9 @@ Codec calls run inline, a chunk at a time: each takes well under a millisecond.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
@@ -35,17 +38,35 @@ FLOAT32_BYTES = 4
 _GRAIN_ELEMS = 256
 
 
+class Shape(Protocol):
+    """A view, as a worker posts it or a strategy has it."""
+
+    @property
+    def codec(self) -> str:
+        """Its name; empty: the swarm's."""
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether its values are of the size of weights or less."""
+
+
 @dataclass(frozen=True)
 class Chunk:
     """Elements ``begin`` to ``end`` (exclusive) of a payload, written by one codec.
 
-    ``view`` is the number of the one that it is of, ``is_scaled`` as in ``ViewShape``.
+    ``view`` is the number of the one that it is of, which begins at ``view_begin`` of the payload;
+    ``is_scaled`` as in ``ViewShape``.
     """
 
     codec: Codec
     begin: int
     end: int
     view: int = 0
+    view_begin: int = 0
     is_scaled: bool = True
 
     @property
@@ -87,6 +108,11 @@ class Part:
         """That of its chunk."""
         return self.chunk.codec
 
+    @property
+    def begin_in_view(self) -> int:
+        """Where it begins in its view."""
+        return self.chunk.begin - self.chunk.view_begin + self.begin
+
     def of(self, vector: memoryview) -> memoryview:
         """Return its bytes of a whole float32 vector."""
         return self.chunk.of(vector)[self.begin * FLOAT32_BYTES : self.end * FLOAT32_BYTES]
@@ -95,16 +121,17 @@ class Part:
 Piece = tuple[Part, ...]
 
 
-def cut_chunks(intent: PostedIntent, codec_name: str) -> tuple[Chunk, ...]:
+def cut_chunks(views: Sequence[Shape], codec_name: str) -> tuple[Chunk, ...]:
     """Return the chunks of all views in order; ``codec_name`` is the swarm's.
 
     Raises ConfigError: a view names no codec.
     """
     found, offset = [], 0
-    for number, view in enumerate(intent.views):
+    for number, view in enumerate(views):
         codec = get_codec(view.codec or codec_name)
         for begin, end in chunks(view.numel, limits.CODEC_CHUNK_ELEMS):
-            found.append(Chunk(codec, offset + begin, offset + end, number, view.is_scaled))
+            at = offset + begin
+            found.append(Chunk(codec, at, offset + end, number, offset, view.is_scaled))
         offset += view.numel
     return tuple(found)
 
@@ -136,6 +163,17 @@ def cut_pieces(made: Sequence[Chunk], n_pieces: int) -> tuple[Piece, ...]:
     return tuple(map(tuple, pieces))
 
 
+def by_view(piece: Piece) -> Mapping[int, list[Part]]:
+    """Return the parts of each view in a piece, in order: they lie one after the other."""
+    found: dict[int, list[Part]] = {}
+    for part in piece:
+        found.setdefault(part.chunk.view, []).append(part)
+    return found
+
+
+GroupEnded = Callable[[BufferLease | None, events.Commit | events.Abort], None]
+
+
 class GroupPayload:
     """The cargo of one run; see ``runs.py``.
 
@@ -150,7 +188,7 @@ class GroupPayload:
         chunks: tuple[Chunk, ...],
         lessor: Lessor,
         self_id: PeerId,
-        ended: Callable[[BufferLease | None, events.Commit | events.Abort], None],
+        ended: GroupEnded,
         refused: Callable[[], None] = lambda: None,
     ) -> None:
         self._intent = intent
@@ -167,6 +205,7 @@ class GroupPayload:
         self._shares: dict[tuple[PeerId, int], Payload] = {}
         self._plan = b""
         self._sums: dict[int, Payload] = {}
+        self._is_assembling = False  # the lease's room is being filled with a mean
 
     async def load(self) -> float:
         """Borrow the views and encode them; what the others decode takes their place."""
@@ -223,6 +262,7 @@ class GroupPayload:
     def use_plan(self, plan: bytes, n_pieces: int) -> None:
         """Cut it anew, and let go of what came for an earlier plan."""
         self._plan, self._pieces = plan, cut_pieces(self._chunks, n_pieces)
+        self._is_assembling = False
         self._shares.clear()
         self._sums.clear()
 
@@ -234,23 +274,39 @@ class GroupPayload:
         self, plan: bytes, piece: int, contributors: Sequence[PeerId], weights: Sequence[float]
     ) -> None:
         """Make the mean of a piece by weight."""
-        from swarmnode.tensor.mean import WeightedMean  # numpy: 25 MB that an idle daemon saves
-
         if plan != self._plan:
             return
-        made = []
-        shares = [
+        shares = self._shares_of(piece, contributors)
+        own = contributors.index(self._self_id)
+        made = await self._mean_of(plan, self._pieces[piece], shares, weights, own)
+        if plan == self._plan:
+            self._sums[piece] = made
+
+    def _shares_of(self, piece: int, contributors: Sequence[PeerId]) -> list[Payload]:
+        return [
             self.share(piece) if peer == self._self_id else self._shares[peer, piece]
             for peer in contributors
         ]
-        for number, part in enumerate(self._pieces[piece]):
+
+    async def _mean_of(
+        self,
+        plan: bytes,  # noqa: ARG002
+        piece: Piece,
+        shares: Sequence[Payload],
+        weights: Sequence[float],
+        own: int,  # noqa: ARG002
+    ) -> Payload:
+        """Return the mean of a piece of a plan; ``own``: which of the shares is this node's."""
+        from swarmnode.tensor.mean import WeightedMean  # numpy: 25 MB that an idle daemon saves
+
+        made = []
+        for number, part in enumerate(piece):
             mean = WeightedMean(part.codec, part.numel)
             for share, weight in zip(shares, weights, strict=True):
                 mean.add(share[number], weight)
                 await trio.lowlevel.checkpoint()
             made.append(mean.result())
-        if plan == self._plan:
-            self._sums[piece] = made
+        return made
 
     def sum(self, piece: int) -> Payload:
         """Return the parts of a sum."""
@@ -260,6 +316,7 @@ class GroupPayload:
         """Decode all sums into the lease's room; return the SHA-256 over them."""
         if self._lease is None:
             raise WorkerError("nothing was lent")
+        self._is_assembling = True
         digest = hashlib.sha256()
         plan, sums = self._plan, dict(self._sums)
         for number, piece in enumerate(self._pieces):

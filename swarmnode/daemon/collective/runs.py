@@ -93,12 +93,36 @@ class Cargo(Protocol):
         """Nothing came of it."""
 
 
+class Maker(Protocol):
+    """A cargo whose pieces have witnesses: it makes pieces of others as well."""
+
+    async def witness(self, effect: events.Witness) -> tuple[bytes, ...]:
+        """Return the hashes by which a piece may go. Raises WorkerError."""
+
+    async def hashes(self) -> tuple[bytes, ...]:
+        """Return the hash of each sum under the plan in use."""
+
+
+class _NoMaker:
+    """Of a cargo whose pieces have no witnesses."""
+
+    async def witness(self, effect: events.Witness) -> tuple[bytes, ...]:  # noqa: ARG002
+        return ()
+
+    async def hashes(self) -> tuple[bytes, ...]:
+        return ()
+
+
+_NO_MAKER = _NoMaker()
+
+
 @dataclass
 class _Running:
     """One run, and what is done for it."""
 
     begin: events.Begin
     cargo: Cargo
+    maker: Maker
     members: frozenset[PeerId]
     loaded: trio.Event = field(default_factory=trio.Event)
     scopes: set[trio.CancelScope] = field(default_factory=set)
@@ -157,9 +181,12 @@ class GroupRuns:
         """Whether :meth:`begin` is possible now."""
         return self._tasks.are_open and self._core.may_begin(gid)
 
-    def begin(self, begin: events.Begin, cargo: Cargo) -> None:
-        """Begin a run. Raises LocalProtocolError: out of its limits."""
-        run = _Running(begin, cargo, frozenset(begin.members) - {self._self_id})
+    def begin(self, begin: events.Begin, cargo: Cargo, maker: Maker = _NO_MAKER) -> None:
+        """Begin a run; with witnesses the cargo is a ``maker``.
+
+        Raises LocalProtocolError: out of its limits.
+        """
+        run = _Running(begin, cargo, maker, frozenset(begin.members) - {self._self_id})
         self._runs[begin.gid] = run
         try:
             self._driver.feed(begin)
@@ -225,6 +252,8 @@ class GroupRuns:
                 run.cargo.keep_sum(piece, self._arriving)
             case events.Reduce():
                 self._start(run, self._reduce, effect)
+            case events.Witness():
+                self._start(run, self._witness, effect)
             case events.Assemble(plan=plan):
                 self._start(run, self._assemble, plan)
             case events.Commit():
@@ -268,12 +297,19 @@ class GroupRuns:
         await run.cargo.reduce(effect.plan, effect.piece, effect.contributors, effect.weights)
         self._driver.feed(events.Reduced(effect.gid, effect.plan, effect.piece))
 
+    async def _witness(self, run: _Running, effect: events.Witness) -> None:
+        await run.loaded.wait()
+        if effect.plan == run.plan:
+            hashes = await run.maker.witness(effect)
+            self._driver.feed(events.Witnessed(effect.gid, effect.plan, hashes))
+
     async def _assemble(self, run: _Running, plan: bytes) -> None:
         await run.loaded.wait()
         if plan != run.plan:
             return
         result = await run.cargo.assemble()
-        self._driver.feed(events.Assembled(run.begin.gid, plan, result))
+        hashes = await run.maker.hashes()
+        self._driver.feed(events.Assembled(run.begin.gid, plan, result, hashes))
 
     # --- sending -------------------------------------------------------------------------------
 

@@ -214,7 +214,7 @@ class Pulls:
                 taken.append(await self._lessor.borrow(intent))
             limit_s = transfer_limit_s(intent.numel)
             with trio.move_on_after(limit_s) as scope:
-                parts = cut_chunks(intent, self._codec_name)
+                parts = cut_chunks(intent.views, self._codec_name)
                 sizes = await _receive_payload(stream, parts, taken[0].room)
             if scope.cancelled_caught:
                 raise DeadlineExceeded(
@@ -297,7 +297,7 @@ class Pulls:
         lease = await self._lessor.borrow(answer, asker, request.round)
         payload = []
         try:
-            for chunk in cut_chunks(answer, self._codec_name):
+            for chunk in cut_chunks(answer.views, self._codec_name):
                 part = bytearray(chunk.codec.payload_bytes(chunk.numel))
                 chunk.codec.encode(chunk.of(lease.own), part)
                 payload.append(part)

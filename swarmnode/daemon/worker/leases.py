@@ -8,6 +8,7 @@
     borrow --TakeView--> worker --SlotReady--> BufferLease
                                 --NoView-----> NoLease
     BufferLease --weigh--> Weigh --> worker --Weighed-->
+    BufferLease --compare--> Compare --> worker --Compared-->
     BufferLease --apply, give_back--> Apply, Release --> worker
 
 Kinds of exchange know no worker, and the lessor, which is a part of the trainer, knows no network.
@@ -17,14 +18,15 @@ All of it is over when the worker dies: callers that wait get NoLease, and lease
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from swarmnode import limits
 from swarmnode.errors import WorkerCrashed, WorkerError
+from swarmnode.ipc.comparing import Compare, Compared
 from swarmnode.ipc.control import (
     Applied,
     Apply,
@@ -41,6 +43,9 @@ from swarmnode.ipc.control import (
 from swarmnode.ipc.records import Partner
 from swarmnode.ipc.segment import StaleSlot
 from swarmnode.tensor.magnitude import UNKNOWN, Scale
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 _WHY_CHARACTERS_MAX = 256  # of wire.records.ShortText
 
@@ -119,6 +124,21 @@ class WeighingLessor(Lessor, Protocol):
         """
 
 
+class ComparingLessor(Lessor, Protocol):
+    """A lessor whose worker has a model, on which it tries what may become of a part of a mean."""
+
+    async def compare(self, lease: BufferLease, begin: int, candidates: Sequence[Buffer]) -> int:
+        """Return which of two candidates for a part of a mean the worker finds better.
+
+        Args:
+            begin: the first element of the part, in the first view.
+            candidates: of as many float32 each; they are put into the lease's room, before any
+                other task runs.
+
+        It is the last one where the worker has no telling, or is gone. Checkpoint: yes.
+        """
+
+
 class IntentHandler(Protocol):
     """One kind of exchange."""
 
@@ -163,12 +183,21 @@ class _Weighing:
         self.settled.set()
 
 
+@dataclass(eq=False)
+class _Comparison:
+    """What a caller waits for; ``best``: the last candidate, until the worker has answered."""
+
+    best: int
+    settled: trio.Event = field(default_factory=trio.Event)
+
+
 def _no_slot(slot: int, generation: int) -> memoryview:
     raise StaleSlot(f"slot {slot}, generation {generation}: its worker has gone")
 
 
 class SlotLessor:
-    """Lends the slots of the worker that runs now, one at a time; implements ``WeighingLessor``.
+    """Lends the slots of the worker that runs now, one at a time; implements ``WeighingLessor`` and
+    ``ComparingLessor``.
 
     Args:
         post: sends a message to the worker.
@@ -186,6 +215,7 @@ class SlotLessor:
         self._leases: dict[tuple[int, int], BufferLease] = {}  # by slot and generation
         self._weighing: dict[tuple[int, int], _Weighing] = {}  # one for each lease at the most
         self._unmerged: dict[bytes, None] = {}  # exchanges that the worker is to apply
+        self._comparisons: dict[int, _Comparison] = {}  # one for each lease at the most
         self._changed = trio.Event()
 
     # --- for exchanges --------------------------------------------------------------------
@@ -247,6 +277,25 @@ class SlotLessor:
         """Tell the worker that nothing came of an intent that no slot was lent for."""
         self._post(Drop(intent.number, why[:_WHY_CHARACTERS_MAX]))
 
+    async def compare(self, lease: BufferLease, begin: int, candidates: Sequence[Buffer]) -> int:
+        """Return which candidate the worker finds better; see ``ComparingLessor``."""
+        last, at = len(candidates) - 1, 0
+        n_bytes = memoryview(candidates[0]).nbytes
+        is_lent = self._leases.get((lease.slot, lease.generation)) is lease
+        if not is_lent or len(candidates) * n_bytes > lease.room.nbytes:
+            return last
+        for candidate in candidates:
+            lease.room[at : at + n_bytes] = candidate
+            at += n_bytes
+        number = next(self._numbers)
+        answer = self._comparisons[number] = _Comparison(last)
+        self._post(Compare(number, lease.slot, lease.generation, begin, n_bytes // 4))
+        try:
+            await answer.settled.wait()
+        finally:
+            self._comparisons.pop(number, None)
+        return answer.best
+
     async def drain(self) -> None:
         """Return when the worker has merged all that it was to apply, or is gone."""
         while self._unmerged:
@@ -291,6 +340,8 @@ class SlotLessor:
         weighing, self._weighing = self._weighing, {}
         for each in weighing.values():
             each.settle(None)
+        for each in self._comparisons.values():
+            each.settled.set()
         lost, self._unmerged = self._unmerged, {}
         for xid in lost:
             self._on_lost(xid)
@@ -333,6 +384,13 @@ class SlotLessor:
         if place not in self._weighing:
             raise WorkerCrashed("the worker broke the contract: it weighed what it was not asked")
         self._weighing.pop(place).settle(message)
+
+    def compared(self, message: Compared) -> None:
+        """Tell the caller what the worker says, if it still waits."""
+        if message.ticket in self._comparisons:
+            answer = self._comparisons[message.ticket]
+            answer.best = min(message.best, answer.best)
+            answer.settled.set()
 
     def applied(self, message: Applied) -> None:
         """The worker has merged an exchange."""

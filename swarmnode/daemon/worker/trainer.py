@@ -43,6 +43,7 @@ from swarmnode.errors import (
     WorkerLeft,
     first_leaf,
 )
+from swarmnode.ipc.comparing import Compared
 from swarmnode.ipc.control import (
     Applied,
     BatchFit,
@@ -279,6 +280,8 @@ class Trainer:
                 self.lessor.no_view(message)
             case Weighed():
                 self.lessor.weighed(message)
+            case Compared():
+                self.lessor.compared(message)
             case Applied():
                 self.applications = Applications(
                     self.applications.applied + 1,

@@ -50,8 +50,8 @@ from swarmnode import limits
 from swarmnode.errors import LocalProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip import group_events as events
-from swarmnode.protocol.gossip.group_events import Commit, Effect, Event, Send
-from swarmnode.protocol.gossip.group_run import Phase, Run
+from swarmnode.protocol.gossip.group_events import Commit, Effect, Event, Phase, Send
+from swarmnode.protocol.gossip.group_run import Run
 from swarmnode.wire.exchange import group as wire
 
 # Fragments whose means are under way at once, each with a payload in memory.
@@ -117,9 +117,12 @@ class GroupCore:
             case events.Reduced(gid, plan, piece):
                 if gid in self._runs:
                     self._runs[gid].note_reduced(plan, piece)
-            case events.Assembled(gid, plan, result):
+            case events.Witnessed(gid, plan, hashes):
                 if gid in self._runs:
-                    self._runs[gid].note_assembled(plan, result)
+                    self._runs[gid].note_witnessed(plan, hashes)
+            case events.Assembled(gid, plan, result, hashes):
+                if gid in self._runs:
+                    self._runs[gid].note_assembled(plan, result, hashes)
             case events.Failed(gid, why):
                 if gid in self._runs:
                     self._runs[gid].give_up(f"local: {why}")

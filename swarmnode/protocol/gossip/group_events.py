@@ -7,10 +7,12 @@ of the two comes, exactly once.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.wire.exchange.group import Message
 
@@ -39,6 +41,15 @@ def plan_id(gid: bytes, contributors: Iterable[PeerId]) -> bytes:
     return hashlib.sha256(_PLAN_DOMAIN + gid + b"".join(sorted(contributors))).digest()[:_ID_BYTES]
 
 
+class Phase(enum.StrEnum):
+    """Where a run is."""
+
+    ENLIST = "enlist"  # who takes part?
+    FLUSH = "flush"  # do all of the view agree on the view?
+    RUN = "run"  # shares and sums flow
+    OVER = "over"
+
+
 @dataclass
 class Plan:
     """One mean: over whom, and what this member holds of it."""
@@ -50,7 +61,19 @@ class Plan:
     reducing: set[int]
     is_assembling: bool = False
     result: bytes = b""  # SHA-256 of the whole, once it is assembled
+    hashes: tuple[bytes, ...] = ()  # of its pieces, then
     is_prepared: bool = False  # and the others were, or will be, told so
+    witnessed: int | None = None  # the piece whose witness this member is
+    is_witnessing: bool = False
+    witness: tuple[bytes, ...] = ()  # by which hashes that piece may go
+
+
+def check_pieces(peer: PeerId, pieces_max: int, *pieces: int) -> None:
+    """Raise RemoteProtocolError if a peer speaks of pieces that no plan of a run can have."""
+    if any(piece >= pieces_max for piece in pieces):
+        raise RemoteProtocolError(
+            f"expected pieces below {pieces_max}, got {max(pieces)}", peer=str(peer)
+        )
 
 
 def has_majority(electorate: Collection[PeerId], view: Iterable[PeerId]) -> bool:
@@ -82,6 +105,7 @@ class Begin:
         quorum_s: how long to wait for a majority of the electorate at the most; then those who are
             missing have half of ``enlist_s`` at the least. 0: ``enlist_s``, however few have come.
         lineage, attempt: what ENLIST says of the run, for those who do not know its name.
+        has_witnesses: every piece is made by two members, see witnesses.py.
     """
 
     gid: bytes
@@ -96,6 +120,19 @@ class Begin:
     quorum_s: float = 0.0
     lineage: int | None = None
     attempt: int = 0
+    has_witnesses: bool = False
+
+    def roll_ends_at(self, since: float, quorum_at: float | None) -> float:
+        """Return when the roll that opened at ``since`` is closed without those who are missing.
+
+        ``quorum_at``: when a majority had come.
+        """
+        ends_at = since + self.enlist_s
+        if not self.quorum_s:
+            return ends_at
+        if quorum_at is None:  # waiting costs nothing, and alone nothing comes of it
+            return max(ends_at, since + self.quorum_s)
+        return max(ends_at, quorum_at + self.enlist_s / 2)
 
 
 @dataclass(frozen=True)
@@ -139,11 +176,24 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Assembled:
-    """All pieces of the mean are in one place; ``result`` is the SHA-256 over them."""
+    """All pieces of the mean are in one place; ``result`` is the SHA-256 over them.
+
+    ``hashes``: that of each piece, where pieces have witnesses.
+    """
 
     gid: bytes
     plan: bytes
     result: bytes
+    hashes: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True)
+class Witnessed:
+    """The piece that Witness asked for has been made; ``hashes``: by which it may go."""
+
+    gid: bytes
+    plan: bytes
+    hashes: tuple[bytes, ...]
 
 
 @dataclass(frozen=True)
@@ -154,7 +204,7 @@ class Failed:
     why: str
 
 
-Event = Begin | Received | PeerLost | Loaded | Reduced | Assembled | Failed
+Event = Begin | Received | PeerLost | Loaded | Reduced | Assembled | Witnessed | Failed
 
 
 # --- effects -----------------------------------------------------------------------------
@@ -239,6 +289,18 @@ class Reduce:
 
 
 @dataclass(frozen=True)
+class Witness:
+    """Make a piece of ``maker`` as well, as Reduce does, and answer with Witnessed."""
+
+    gid: bytes
+    plan: bytes
+    piece: int
+    contributors: tuple[PeerId, ...]
+    weights: tuple[float, ...]
+    maker: PeerId
+
+
+@dataclass(frozen=True)
 class Assemble:
     """All sums of ``plan`` are there: put them together, and answer with Assembled."""
 
@@ -258,11 +320,15 @@ class Commit:
 
 @dataclass(frozen=True)
 class Abort:
-    """Nothing came of it here. ``in_doubt``: others may have finished with our contribution."""
+    """Nothing came of it here. ``in_doubt``: others may have finished with our contribution.
+
+    ``differ``: pairs of members who made the same piece, each of them something else.
+    """
 
     gid: bytes
     why: str
     in_doubt: bool
+    differ: tuple[tuple[PeerId, PeerId], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -291,6 +357,7 @@ Effect = (
     | KeepShare
     | KeepSum
     | Reduce
+    | Witness
     | Assemble
     | Commit
     | Abort

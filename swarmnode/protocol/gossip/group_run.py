@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 
 from swarmnode import limits
-from swarmnode.errors import InvariantViolation, RemoteProtocolError
+from swarmnode.errors import InvariantViolation
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import (
     Abort,
@@ -16,6 +15,7 @@ from swarmnode.protocol.gossip.group_events import (
     Effect,
     KeepShare,
     KeepSum,
+    Phase,
     Plan,
     Reduce,
     Send,
@@ -23,22 +23,16 @@ from swarmnode.protocol.gossip.group_events import (
     SendSum,
     TakePayload,
     UsePlan,
+    Witness,
+    check_pieces,
     has_majority,
     plan_id,
 )
 from swarmnode.protocol.gossip.groups import fair_weights
+from swarmnode.protocol.gossip.witnesses import differing, witnessed_by
 from swarmnode.wire.exchange import group as wire
 
 _REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
-
-
-class Phase(enum.StrEnum):
-    """Where a run is."""
-
-    ENLIST = "enlist"  # who takes part?
-    FLUSH = "flush"  # do all of the view agree on the view?
-    RUN = "run"  # shares and sums flow
-    OVER = "over"
 
 
 class Run:
@@ -86,14 +80,14 @@ class Run:
             case wire.Flush():
                 self._take_flush(peer, message, now)
             case wire.Want():
-                self._check(peer, *message.shares, *message.sums)
+                check_pieces(peer, self.begin.pieces_max, *message.shares, *message.sums)
                 self._wants[peer] = message
                 self._serve(peer)
             case wire.Share():
-                self._check(peer, message.piece)
+                check_pieces(peer, self.begin.pieces_max, message.piece)
                 self._take_share(peer, message)
             case wire.Sum(plan=plan, piece=piece):
-                self._check(peer, piece)
+                check_pieces(peer, self.begin.pieces_max, piece)
                 self._take_sum(plan, piece)
             case wire.Prepared():
                 self._prepared[peer] = message
@@ -138,19 +132,25 @@ class Run:
         self._plan.held.add(piece)
         self._go_on()
 
-    def note_assembled(self, plan: bytes, result: bytes) -> None:
-        """The shell has the whole mean."""
+    def note_witnessed(self, plan: bytes, hashes: tuple[bytes, ...]) -> None:
+        """The shell has made the piece whose witness this member is."""
         if self._plan is not None and self._plan.plan == plan:
-            self._plan.result = result
+            self._plan.witness = hashes
             self._advance()
 
-    def give_up(self, why: str) -> None:
+    def note_assembled(self, plan: bytes, result: bytes, hashes: tuple[bytes, ...]) -> None:
+        """The shell has the whole mean."""
+        if self._plan is not None and self._plan.plan == plan:
+            self._plan.result, self._plan.hashes = result, hashes
+            self._advance()
+
+    def give_up(self, why: str, differ: tuple[tuple[PeerId, PeerId], ...] = ()) -> None:
         """End it here; the others go on without this member."""
         if self.phase is Phase.OVER:
             return
         self._broadcast(wire.Leave(self.gid, why[:_REASON_CHARACTERS_MAX]))
         plan = self._plan
-        self._end(Abort(self.gid, why, in_doubt=plan is not None and plan.is_prepared))
+        self._end(Abort(self.gid, why, plan is not None and plan.is_prepared, differ))
 
     # --- time ----------------------------------------------------------------------------
 
@@ -170,21 +170,10 @@ class Run:
     @property
     def _phase_ends_at(self) -> float:
         if self.phase is Phase.ENLIST:
-            return self._roll_ends_at
+            return self.begin.roll_ends_at(self._since, self._quorum_at)
         if self.phase is Phase.FLUSH:
             return self._since + limits.GROUP_FLUSH_S
         return self._since + self.begin.transfer_s * self._stage
-
-    @property
-    def _roll_ends_at(self) -> float:
-        """When the roll is closed without those who are missing."""
-        begin = self.begin
-        ends_at = self._since + begin.enlist_s
-        if not begin.quorum_s:
-            return ends_at
-        if self._quorum_at is None:  # waiting costs nothing, and alone nothing comes of it
-            return max(ends_at, self._since + begin.quorum_s)
-        return max(ends_at, self._quorum_at + begin.enlist_s / 2)
 
     @property
     def _stage(self) -> int:
@@ -304,7 +293,7 @@ class Run:
         return is_enough and has_majority(self.begin.electorate, self.view)
 
     def _flush_message(self, *, wants_answer: bool = False) -> wire.Flush:
-        """Return what was said when the view was adopted: it binds until all have agreed."""
+        # What was said when the view was adopted: it binds until all have agreed.
         return wire.Flush(self.gid, self._flush.view, self._flush.prepared, wants_answer)
 
     # --- what is averaged ------------------------------------------------------------------
@@ -332,6 +321,8 @@ class Run:
                 raise InvariantViolation("a mean that was prepared may not be given up")
             n_pieces = min(self.begin.pieces_max, len(contributors))
             used = Plan(contributors, plan, n_pieces, set(), set())
+            if self.begin.has_witnesses and not self._sources:
+                used.witnessed = witnessed_by(self.self_id, plan, contributors, n_pieces)
             self._use(used)
         if used.is_prepared:
             self._send_prepared(self.view)
@@ -363,7 +354,8 @@ class Run:
         """Return (contributor, piece) of what is missing for the sums that are made here."""
         if self._plan is None or self._sources:
             return set()
-        own = [p for p in range(self._plan.n_pieces) if self._owner(p) == self.self_id]
+        own = {p for p in range(self._plan.n_pieces) if self._owner(p) == self.self_id}
+        own |= {self._plan.witnessed} - {None}
         others = [peer for peer in self._plan.contributors if peer != self.self_id]
         return {(peer, piece) for peer in others for piece in own} - self._shares
 
@@ -424,7 +416,8 @@ class Run:
         if len(plan.held) == plan.n_pieces and not plan.is_assembling:
             plan.is_assembling = True
             self.effects.append(Assemble(self.gid, plan.plan))
-        if plan.result and not plan.is_prepared:
+        has_witnessed = plan.witnessed is None or plan.witness or self._sources
+        if plan.result and has_witnessed and not plan.is_prepared:
             plan.is_prepared = True
             self._send_prepared(self.view)
         self._finish_if_all_are_prepared()
@@ -437,6 +430,11 @@ class Run:
                 plan.reducing.add(piece)
                 weights = self._weights_of(plan.contributors)
                 self.effects.append(Reduce(self.gid, plan.plan, piece, plan.contributors, weights))
+        piece, peers = plan.witnessed, plan.contributors
+        if piece is not None and piece not in lacking and not plan.is_witnessing:
+            plan.is_witnessing = True
+            weights, maker = self._weights_of(peers), self._owner(piece)
+            self.effects.append(Witness(self.gid, plan.plan, piece, peers, weights, maker))
 
     def _weights_of(self, contributors: tuple[PeerId, ...]) -> tuple[float, ...]:
         if self._agreed:
@@ -447,7 +445,8 @@ class Run:
 
     def _send_prepared(self, peers: Iterable[PeerId]) -> None:
         assert self._plan is not None, "only a plan is prepared"
-        message = wire.Prepared(self.gid, self._plan.plan, self._plan.result)
+        plan = self._plan
+        message = wire.Prepared(self.gid, plan.plan, plan.result, plan.witness)
         for peer in peers:
             self._send(peer, message)
 
@@ -466,8 +465,11 @@ class Run:
         if not all(self._is_prepared(peer) for peer in self.view):
             return
         results = {self._prepared[peer].result for peer in self.view if peer != self.self_id}
+        differ = differing(plan, self.self_id, self._prepared)
         if results - {plan.result}:
             self.give_up("the hashes of the mean differ: one of the members is faulty")
+        elif differ:
+            self.give_up("a part of the mean differs from its witness's", differ)
         else:
             self._end(Commit(self.gid, plan.plan, plan.contributors, plan.result))
 
@@ -483,8 +485,6 @@ class Run:
         self.phase, self.outcome = Phase.OVER, outcome
         self.effects.append(outcome)
 
-    # --- small things --------------------------------------------------------------------
-
     def _send(self, peer: PeerId, message: wire.Message) -> None:
         if peer != self.self_id:
             self.effects.append(Send(peer, message))
@@ -492,9 +492,3 @@ class Run:
     def _broadcast(self, message: wire.Message) -> None:
         for peer in self.view:
             self._send(peer, message)
-
-    def _check(self, peer: PeerId, *pieces: int) -> None:
-        if any(piece >= self.begin.pieces_max for piece in pieces):
-            raise RemoteProtocolError(
-                f"expected pieces below {self.begin.pieces_max}, got {max(pieces)}", peer=str(peer)
-            )

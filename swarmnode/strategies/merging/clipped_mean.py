@@ -1,4 +1,4 @@
-"""The mean of messages, none of which is longer than most of them are.
+"""The mean of vectors, none of which is longer than most of them are.
 
 Source: A. Sarfi, B. Thérien, J. Lidin, E. Belilovsky, "Communication efficient LLM pre-training
 with SparseLoCo", 2025, and the authors' code: the norm of each peer's values is brought down to the
@@ -10,37 +10,19 @@ Deviations: the norm is that of the whole message, in their code of each tensor 
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
+import numpy as np
+from numpy.typing import NDArray
 
-import torch
-
-from swarmnode.strategies.exchanges import Message
-from swarmnode.tensor.magnitude import measure
+from swarmnode.strategies.merging.mixing import Mix, Round
 
 
-def clipped_mean(messages: Sequence[Message]) -> torch.Tensor:
-    """Return Σ clip(message) / n, float32 [numel] on the CPU, of one message or more.
-
-    Of an even number the lower one in the middle is the median. Cost: each message is read twice.
-    """
-    norms = [_norm(message.read()) for message in messages]
-    bound = sorted(norms)[(len(norms) - 1) // 2]
-    total: torch.Tensor | None = None
-    for message, norm in zip(messages, norms, strict=True):
-        values = message.read()
-        if norm > bound:
-            values.mul_(_rounded(bound / norm))
-        total = values if total is None else total.add_(values)
-    assert total is not None, "a gathering has a message at least"
-    return total.div_(len(messages))
+def clipped_mean(about: Round) -> tuple[Mix, ...]:
+    """Return Σ w clip(x) / Σ w. Of an even number the lower one in the middle is the median."""
+    coefficients = np.array([about.weights]) * clipping(about.norms)
+    return (Mix(coefficients, (sum(about.weights),)),)
 
 
-def _norm(values: torch.Tensor) -> float:
-    return measure(values.numpy().data).norm
-
-
-def _rounded(value: float) -> float:
-    """Return it as float32, so that equal messages give equal bits on every machine."""
-    (rounded,) = struct.unpack("f", struct.pack("f", value))
-    return float(rounded)
+def clipping(norms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what brings each of some norms down to their median, and none up: [n], 0 to 1."""
+    bound = np.sort(norms)[(len(norms) - 1) // 2]
+    return np.array([bound / norm if norm > bound else 1.0 for norm in norms])

@@ -17,13 +17,13 @@ leave on: nodes that began alike, or have come together, average as always. What
 merged model minus one's own as sent, so that steps taken in flight survive, as everywhere. Unlike
 plain averaging it moves the mean of the swarm: that is its purpose.
 
-Groups have no such rule: all that reaches a member is the mean, whose parts' variances are lost,
-and members of a group share a lineage, so they are relatives.
+In groups it has nothing to do: all that reaches a member is the mean, whose parts' variances are
+lost, and members of a group share a lineage, so they are relatives.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
@@ -57,7 +57,13 @@ def refuse_relatives(config: Any) -> None:
     Raises:
         ConfigError: with what it is for.
     """
-    if config.merge != "mean" and (config.reference or config.meet == "group"):
+    is_of_pairs = config.merge in get_args(PairMerge)
+    if config.meet == "pair" and not is_of_pairs:
+        raise ConfigError(
+            f"strategy streaming: expected merge {' or '.join(get_args(PairMerge))} with meet "
+            f"pair, got {config.merge}, which is for many at once; choose meet group"
+        )
+    if config.merge == "variance-corrected" and (config.reference or config.meet == "group"):
         raise ConfigError(
             f"strategy streaming: expected reference false and meet pair with merge {config.merge},"
             " which is for models that began apart: those that have a common reference or are in"

@@ -4,10 +4,10 @@ GROUP: a round waits for every node that is alive, at most ``PATIENCE``, and in 
 share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE), or for a step of the
 slowest (``Pacer.call_s``). A node that opens one in a lineage calls the others, who come as they
 are. The mean is that of those who came with the same base version and whose payload arrived, by
-weight, the same bits for each of them. As in a daemon it goes through the codec, a round of a
-lineage has a quorum of those who are alive or comes to nothing, and one group holds
-GROUP_MEMBERS_MAX: the others train beside it. A node that is on another lineage than most is told
-so (daemon/exchange/intent_handlers.py), here at once.
+weight, the same bits for each of them. As in a daemon each part of it is made by the merge rule and
+goes through the codec, a round of a lineage has a quorum of those who are alive or comes to
+nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. A node that is on
+another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
 GATHER: a round as of a node's count, with a quorum, of at most GATHER_MEMBERS_MAX; each gets what
 all of them sent, and sends its own to every other one.
 LOG: a round closes when every node that is alive has published, at most ``PATIENCE`` after the
@@ -18,11 +18,13 @@ at its own time.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
 
 from swarmnode import limits
+from swarmnode.daemon.collective.payload import Part, by_view, count_grains, cut_chunks, cut_pieces
 from swarmnode.errors import WorkerError
 from swarmnode.protocol.gossip import matching
 from swarmnode.protocol.gossip.group_events import has_majority
@@ -30,8 +32,10 @@ from swarmnode.protocol.gossip.groups import fair_weights, seats
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.protocol.pacing import pacer_of
 from swarmnode.strategies.base import Exchange, Intent, Kind, Message, Record
+from swarmnode.strategies.merging.mixing import Rows
+from swarmnode.strategies.merging.rules import RULES, candidates
 from swarmnode.strategies.ranges import not_finite
-from swarmnode.testing.lab.codecs import through
+from swarmnode.testing.lab.codecs import RAW, through
 from swarmnode.testing.lab.sides import MOST_OTHERS, Side, let_forge, refusal, take_view
 from swarmnode.testing.lab.world import Node, World
 
@@ -224,9 +228,9 @@ class Gatherings:
             self._moved.setdefault(node.number, True)
             others = len(present) - 1
             # Of a mean it is a reduce-scatter and an all-gather, both in the codec: each node sends
-            # all but its own piece, and that one's sum to all others.
-            sent = side.bytes * others
-            self._world.tally.bytes += sent if is_gathering else 2 * sent // len(present)
+            # all but its own piece, to the witnesses too, and that one's sum to all others.
+            sent, times = side.bytes * others, 2 if intent.merge == "mean" else 3
+            self._world.tally.bytes += sent if is_gathering else times * sent // len(present)
             exchange = Exchange(
                 intent=intent,
                 meta=side.meta,
@@ -335,15 +339,16 @@ def _messages(sides: list[Side]) -> tuple[Message, ...]:
     )
 
 
-def _read(sent: torch.Tensor) -> torch.Tensor:
-    return sent.to(torch.float32, copy=True)
+def _read(sent: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield sent.to(torch.float32, copy=True)
 
 
 def coded_mean(world: World, sides: list[Side]) -> dict[str, torch.Tensor]:
-    """Return the mean of what each sent, by weight, as it arrives."""
-    codecs = {view.name: view.codec or world.codec for view in sides[0].intent.views}
-    means = weighted_mean(sides)
-    return {name: through(codecs[name], mean)[0] for name, mean in means.items()}
+    """Return what the rule of their intent makes of what each sent, as it arrives."""
+    intent = sides[0].intent
+    codecs = {view.name: view.codec or world.codec for view in intent.views}
+    made = weighted_mean(sides) if intent.merge == "mean" else _robust_mean(world, sides)
+    return {name: through(codecs[name], mean)[0] for name, mean in made.items()}
 
 
 def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
@@ -360,3 +365,28 @@ def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
             summed += side.sent[name].double() * weight
         means[name] = (summed / sum(weights)).to(first.dtype)
     return means
+
+
+def _robust_mean(world: World, sides: list[Side]) -> dict[str, torch.Tensor]:
+    sides = sorted(sides, key=lambda side: side.node.peer_id)
+    intent, weights = sides[0].intent, fair_weights([side.meta.weight for side in sides])
+    chunks = cut_chunks(intent.views, world.codec if world.codec != RAW else "RAW32")
+    means = {name: torch.empty_like(first) for name, first in sides[0].sent.items()}
+    rule = RULES[intent.merge]
+    for piece, whole in enumerate(cut_pieces(chunks, min(count_grains(chunks), len(sides)))):
+        for number, parts in by_view(whole).items():
+            name, begin = intent.views[number].name, parts[0].begin_in_view
+            rows = partial(_rows, parts, sides, name)
+            found = [*map(torch.from_numpy, candidates(rule, rows, weights, own=piece))]
+            best = len(found) - 1
+            if best and number == 0:
+                best = sides[piece].node.strategy.prefer(intent, begin, found)
+            end = begin + sum(part.numel for part in parts)
+            means[name][begin:end] = found[best]
+    return means
+
+
+def _rows(parts: Sequence[Part], sides: list[Side], name: str) -> Iterator[Rows]:
+    for part in parts:
+        begin, end = part.begin_in_view, part.begin_in_view + part.numel
+        yield torch.stack([side.sent[name][begin:end] for side in sides]).numpy()

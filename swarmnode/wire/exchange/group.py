@@ -21,6 +21,7 @@ PlanId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Piece = Annotated[int, Meta(ge=0, lt=limits.GROUP_MEMBERS_MAX)]
 Pieces = Annotated[tuple[Piece, ...], Meta(max_length=limits.GROUP_MEMBERS_MAX)]
 Members = Annotated[tuple[PeerIdBytes, ...], Meta(max_length=limits.GROUP_MEMBERS_MAX)]
+_CANDIDATES_MAX = 2  # of a merge rule: the clipped mean, the trimmed mean of neighbourhoods
 # The largest ratio of two tokens counts that makes sense, well inside float32.
 
 
@@ -77,11 +78,15 @@ class Sum(GroupMessage, frozen=True, tag="sum"):
     piece: Piece
 
 
-class Prepared(GroupMessage, frozen=True, tag="prepared"):
-    """I hold the whole mean of ``plan``; ``result`` is its SHA-256."""
+class Prepared(GroupMessage, frozen=True, tag="prepared", omit_defaults=True):
+    """I hold the whole mean of ``plan``; ``result`` is its SHA-256.
+
+    ``witness``: by which hashes the piece may go whose witness I am; empty: of none.
+    """
 
     plan: PlanId
     result: Digest
+    witness: Annotated[tuple[Digest, ...], Meta(max_length=_CANDIDATES_MAX)] = ()
 
 
 class Finished(GroupMessage, frozen=True, tag="finished"):

@@ -5,6 +5,7 @@
     TakeView -> SlotReady   a slot is lent, its first half holds the views
              -> NoView      why not; an intent is over, an answer is not
     Weigh    -> Weighed     of a pair: whether what came may count, and no more of it than so
+    Compare  -> Compared    of a group: which of two candidates for a part of its mean is better
     Apply    -> Applied     merged, at once or when the intent's steps have been taken
     Release  ->             nothing came of it
 """
@@ -12,7 +13,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -20,6 +21,7 @@ from itertools import count
 import torch
 
 from swarmnode.errors import LocalProtocolError
+from swarmnode.ipc.comparing import Compare, Compared
 from swarmnode.ipc.control import (
     Applied,
     Apply,
@@ -31,7 +33,7 @@ from swarmnode.ipc.control import (
     Weighed,
 )
 from swarmnode.ipc.records import Partner
-from swarmnode.ipc.segment import Owner, Segment
+from swarmnode.ipc.segment import Owner, Segment, StaleSlot
 from swarmnode.strategies.base import (
     Exchange,
     Intent,
@@ -141,6 +143,24 @@ class Handoff:
             time.perf_counter() - began_s,
         )
 
+    def compare(self, message: Compare) -> Compared:
+        """Return which of the two candidates in a slot is better.
+
+        Raises:
+            LocalProtocolError: there is no room for two so long.
+        """
+        room, numel = self._room[message.slot], message.numel
+        if not 0 < 2 * numel <= room.numel():
+            raise LocalProtocolError(f"expected two candidates in {room.numel()}, got {message}")
+        try:
+            self._segment.check(message.slot, message.generation, Owner.DAEMON)
+        except StaleSlot:  # the daemon has given it back since: it waits for no answer
+            return Compared(message.ticket, 1)
+        candidates = [room[:numel].clone(), room[numel : 2 * numel].clone()]
+        intent = self._lent[message.slot].intent
+        best = self._strategy.prefer(intent, message.begin, candidates)
+        return Compared(message.ticket, best)
+
     def take(self, message: Apply) -> None:
         """Keep a committed exchange until :meth:`apply_due`.
 
@@ -249,11 +269,11 @@ class Handoff:
         return self._lent.pop(slot)
 
 
-def _decoded(codec: Codec, data: memoryview, numel: int) -> torch.Tensor:
-    values = torch.empty(numel, dtype=torch.float32)
-    for payload, part in coded.parts(codec, data, values.numpy().data):
-        codec.decode(payload, part)
-    return values
+def _decoded(codec: Codec, data: memoryview, numel: int) -> Iterator[torch.Tensor]:
+    for payload, n_elems in coded.sizes(codec, data, numel):
+        values = torch.empty(n_elems, dtype=torch.float32)
+        codec.decode(payload, values.numpy().data)
+        yield values
 
 
 def _topic(posted: Posted) -> _Topic:

@@ -135,6 +135,7 @@ def _message(
         lineage=intent.lineage,
         weight=intent.weight,
         record=intent.record,
+        merge=intent.merge,
         step=state.step,
         tokens=state.tokens,
         is_open=is_open,

@@ -17,6 +17,7 @@ from typing import Any
 
 from swarmnode import limits
 from swarmnode.errors import LocalProtocolError
+from swarmnode.ipc.comparing import Compare
 from swarmnode.ipc.control import (
     Apply,
     Called,
@@ -260,6 +261,8 @@ class Loop:
             case Weigh():
                 self.flow()
                 self.channel.send(self.handoff.weigh(message, self.state.step))
+            case Compare():
+                self.channel.send(self.handoff.compare(message))
             case Apply():
                 self.handoff.take(message)
                 self.merge_due()

@@ -25,7 +25,8 @@ class Once(Strategy):
         views = (View("delta", "E3M0", 0, NUMEL - 1000), View("phi", "Q8B64", 0, 1000))
         if info.step != 1:
             return ()
-        return [Intent(Kind.GROUP, 1, views, tag="model", selector=Selector.ALL)]
+        merge = self.merge
+        return [Intent(Kind.GROUP, 1, views, tag="model", selector=Selector.ALL, merge=merge)]
 
     def view(self, intent, name, out):
         out.copy_(self.vector[: out.numel()] if name == "delta" else self.vector[-out.numel() :])
@@ -34,14 +35,23 @@ class Once(Strategy):
         self.mean = torch.cat([exchange.mean["delta"], exchange.mean["phi"]])
 
 
-@pytest.mark.parametrize("n", [2, 3, 5, 24])
+@pytest.mark.parametrize(
+    ("n", "merge"),
+    [
+        *((n, "mean") for n in (2, 3, 5, 24)),
+        (3, "best-of"),
+        (9, "best-of"),
+        (9, "trimmed-mean"),
+        (9, "monna"),
+    ],
+)
 async def test_laboratory_and_daemons_send_as_many_bytes_for_the_same_mean(
-    autojump_clock, n: int
+    autojump_clock, n: int, merge: str
 ) -> None:
     views = (ViewShape("delta", "E3M0", NUMEL - 1000), ViewShape("phi", "Q8B64", 1000))
     async with members(n, numel=NUMEL) as (made, all_of_them):
         for member in all_of_them:
-            member.groups.intent_posted(intent(views=views))
+            member.groups.intent_posted(intent(views=views, merge=merge))
         await made.until(lambda: all(member.lessor.told for member in all_of_them))
         sent = [member.groups.runs.sent_bytes for member in all_of_them]
         mean = all_of_them[0].mean
@@ -49,6 +59,7 @@ async def test_laboratory_and_daemons_send_as_many_bytes_for_the_same_mean(
 
     def make(x):
         made = Once({}, x)
+        made.merge = merge
         made.vector = torch.from_numpy(vectors[len(nodes)])
         nodes.append(made)
         return made

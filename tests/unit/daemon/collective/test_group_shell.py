@@ -125,7 +125,7 @@ async def test_views_with_codecs_of_their_own_and_chunks(autojump_clock, monkeyp
 @pytest.mark.parametrize("n_pieces", [1, 2, 3, 16, 63, 64])
 def test_pieces_are_runs_of_whole_blocks_as_nearly_equal_as_can_be(n_pieces: int) -> None:
     views = (ViewShape("a", "E3M0", 507_904 * 2 + 1), ViewShape("b", "", 5), ViewShape("c", "", 0))
-    made = cut_chunks(intent(views=views), "Q8B64")
+    made = cut_chunks(views, "Q8B64")
     assert [chunk.numel for chunk in made] == [507_904, 507_904, 1, 5]
     assert count_grains(made) == 2 * 1984 + 2
     pieces = cut_pieces(made, n_pieces)

@@ -1,0 +1,142 @@
+"""Two of eight members turn what they have learnt around: groups and gatherings with rules."""
+
+import random
+
+import pytest
+import torch
+
+from swarmnode.errors import ConfigError
+from swarmnode.strategies.base import Context, Intent, Kind, StepInfo, TaskFacts, View
+from swarmnode.strategies.diloco import DiLoCo
+from swarmnode.strategies.exchanges import Message
+from swarmnode.strategies.merging.best_of import TRIAL_STEPS, Trials
+from swarmnode.strategies.merging.messages import aggregate
+from swarmnode.strategies.merging.rules import RULES
+from swarmnode.strategies.sparse import Sparse
+from swarmnode.strategies.streaming import Streaming
+from swarmnode.tensor.layout import Layout
+from tests.algorithms.outer_kit import digits
+
+N, HOSTILE = 8, 2
+SPARSE = {"every": 20, "kept": 256}
+
+
+def among(strategy, factor):
+    """Return what makes strategies, of which the first HOSTILE send ``factor`` times the truth."""
+
+    class Hostile(strategy):
+        def view(self, intent, name, out):
+            super().view(intent, name, out)
+            if intent.kind is not Kind.PULL:
+                out.mul_(factor)
+
+    made = []
+
+    def make(settings, x):
+        made.append((Hostile if len(made) < HOSTILE else strategy)(settings, x))
+        return made[-1]
+
+    return make
+
+
+def honest_accuracy(strategy, settings, factor, *, guarded=True, steps=160):
+    arena, _ = digits(among(strategy, factor), settings, n=N, steps=steps, guarded=guarded)
+    return arena.task.measure(arena.task.x[0], range(HOSTILE, N))["local_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"), [(Streaming, {}), (DiLoCo, {"every": 20}), (Sparse, SPARSE)]
+)
+def test_those_who_turn_their_changes_around_do_no_harm(strategy, settings):
+    assert honest_accuracy(strategy, settings, -10.0) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings"), [(Streaming, {}), (Sparse, SPARSE | {"merge": "mean"})]
+)
+def test_without_a_rule_they_ruin_it(strategy, settings):
+    guarded = strategy is Sparse  # a mean without a clip is none of the source's
+    assert honest_accuracy(strategy, settings, -10.0, guarded=guarded) < 0.6
+
+
+def test_a_rule_costs_nothing_among_honest_members():
+    with_rule = honest_accuracy(Streaming, {}, 1.0)
+    without = honest_accuracy(Streaming, {}, 1.0, guarded=False)
+    assert with_rule > without - 0.01
+
+
+# --- who decides -------------------------------------------------------------------------------
+
+
+def test_trials_come_at_moments_of_the_nodes_own_and_their_word_holds_in_between():
+    trials, asked = Trials(random.Random(1)), []
+
+    def loss_of(candidate):
+        asked.append(step)
+        return float(candidate.sum())
+
+    candidates = [torch.zeros(3), torch.ones(3)]
+    found = []
+    for step in range(0, 20 * TRIAL_STEPS, 5):
+        found.append(trials.prefer(step, candidates, loss_of))
+    first = found.index(0)
+    assert set(found[:first]) <= {1}, "until the first trial it is the last candidate"
+    assert set(found[first:]) == {0}
+    assert 14 <= len(asked) / 2 <= 30
+
+
+def test_a_loss_that_is_no_number_is_not_preferred():
+    trials = Trials(random.Random(1))
+    losses = iter([float("nan"), 5.0])
+    assert trials.prefer(TRIAL_STEPS, [torch.zeros(1)] * 2, lambda _: next(losses)) == 1
+
+
+@pytest.mark.parametrize("strategy", [Streaming, DiLoCo])
+def test_a_part_is_tried_where_it_belongs(strategy):
+    tried = []
+
+    def probe(x):
+        tried.append(x)
+        return float(x.square().sum())
+
+    node = strategy({}, torch.zeros(1000))
+    layout = Layout.of([("x", (1000,), "float32")])
+    node.start(
+        Context(b"1" * 32, 0, random.Random(0), layout, (b"1" * 32,), TaskFacts("x"), None, probe)
+    )
+    node.after_step(StepInfo(TRIAL_STEPS, 1.0, 0.0, 0.1))
+    intent = Intent(Kind.GROUP, 0, (View("delta", "", 0, 200),))
+    assert node.prefer(intent, 10, [torch.full((20,), 2.0), torch.full((20,), 1.0)]) == 1
+    assert [int((x != 0).sum()) for x in tried] == [20, 20]
+    assert all((x <= 0).all() for x in tried), "a mean is taken off"
+    assert not node.phi.any()
+
+
+def test_the_probe_takes_the_better_aggregate_of_messages():
+    generator = torch.Generator().manual_seed(1)
+    values = torch.randn(8, 50, generator=generator)
+    messages = [Message(bytes([i]), lambda i=i: iter([values[i].clone()])) for i in range(8)]
+    without = aggregate(RULES["best-of"], messages)
+    assert torch.equal(without, aggregate(RULES["nnm-trimmed"], messages))
+    clipped = aggregate(RULES["clipped-mean"], messages)
+    chosen = aggregate(RULES["best-of"], messages, lambda x: float((x - clipped).norm()))
+    assert torch.equal(chosen, clipped)
+
+
+@pytest.mark.parametrize("rule", ["trimmed-mean", "monna", "bristle"])
+def test_rules_of_coordinates_and_of_own_vectors_are_refused_for_sparse_messages(rule):
+    with pytest.raises(ConfigError, match="merge"):
+        Sparse({"merge": rule}, torch.zeros(10))
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_every_rule_may_be_chosen_for_groups(rule):
+    config = Streaming.parse({"merge": rule})
+    Streaming.check(config, TaskFacts("x"))
+    DiLoCo.parse({"merge": rule})
+
+
+def test_a_rule_for_many_is_refused_in_pairs():
+    config = Streaming.parse({"meet": "pair", "merge": "best-of"})
+    with pytest.raises(ConfigError, match="meet group"):
+        Streaming.check(config, TaskFacts("x"))

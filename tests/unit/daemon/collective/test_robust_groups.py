@@ -1,0 +1,101 @@
+"""Group means by a rule: each piece is made of all shares, and the worker says which candidate."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from swarmnode.daemon.collective.robust_payload import encode_parts
+from swarmnode.ipc.control import ViewShape
+from swarmnode.limits import EXCHANGE_VIEW_S
+from swarmnode.strategies.merging.rules import RULES, candidates
+from tests.kits.lessor_kit import intent
+from tests.unit.daemon.collective.test_group_shell import members
+
+NUMEL = 4096
+VIEWS = (ViewShape("delta", "RAW32", NUMEL),)
+
+
+async def made_by(n, n_hostile, rule, *, prefers=1, compare_s=0.0, views=VIEWS):
+    """Return the mean of members who share a direction, but for the first; and all of them."""
+    shared = np.random.default_rng(1).standard_normal(NUMEL).astype(np.float32)
+    async with members(n, numel=NUMEL) as (made, all_of_them):
+        ordered = sorted(all_of_them, key=lambda member: member.node.peer)
+        for number, member in enumerate(ordered):
+            member.lessor.vector += shared
+            if number < n_hostile:
+                member.lessor.vector = -10 * shared
+            member.lessor.prefers, member.lessor.compare_s = prefers, compare_s
+        for member in ordered:
+            member.groups.intent_posted(intent(views=views, merge=rule))
+        await made.until(lambda: all(member.lessor.told for member in ordered), 4 * EXCHANGE_VIEW_S)
+    assert {member.lessor.told[0][0] for member in ordered} == {"apply"}
+    assert all(np.array_equal(member.mean, ordered[0].mean) for member in ordered)
+    return shared, ordered
+
+
+@pytest.mark.parametrize("rule", ["best-of", "nnm-trimmed", "clipped-mean", "trimmed-mean"])
+async def test_two_of_eight_who_turn_it_around_are_outweighed(autojump_clock, rule) -> None:
+    shared, ordered = await made_by(8, 2, rule)
+    mean = ordered[0].mean
+    assert mean @ shared > 0.5 * np.linalg.norm(mean) * np.linalg.norm(shared)
+
+
+async def test_the_mean_lets_them_turn_it(autojump_clock) -> None:
+    shared, ordered = await made_by(8, 2, "mean")
+    assert ordered[0].mean @ shared < 0
+
+
+@pytest.mark.parametrize("prefers", [0, 1])
+async def test_the_worker_of_who_makes_a_piece_takes_one_of_two(autojump_clock, prefers) -> None:
+    _, ordered = await made_by(8, 2, "best-of", prefers=prefers)
+    begins = sorted(begin for member in ordered for begin, _ in member.lessor.compared)
+    assert begins == [number * NUMEL // 8 for number in range(8)]
+    rows = np.stack([member.lessor.vector for member in ordered])
+    for member in ordered:
+        ((begin, compared),) = member.lessor.compared
+        end = begin + NUMEL // 8
+        piece = rows[:, begin:end]
+        found = candidates(RULES["best-of"], lambda piece=piece: iter([piece]), [1.0] * 8)
+        assert compared == [each.tobytes() for each in found]
+        assert np.array_equal(member.mean[begin:end], found[prefers])
+
+
+async def test_a_worker_that_does_not_answer_leaves_it_at_the_last(autojump_clock) -> None:
+    _, slow = await made_by(8, 2, "best-of", prefers=0, compare_s=EXCHANGE_VIEW_S + 1)
+    _, quick = await made_by(8, 2, "best-of", prefers=1)
+    assert np.array_equal(slow[0].mean, quick[0].mean)
+
+
+async def test_views_are_looked_at_one_by_one(autojump_clock) -> None:
+    """What is hostile in one view has no say about the other; the probe knows the first only."""
+    views = (ViewShape("delta", "RAW32", 1000), ViewShape("phi", "RAW32", NUMEL - 1000))
+    _, ordered = await made_by(8, 2, "best-of", prefers=0, views=views)
+    assert all(begin < 1000 for member in ordered for begin, _ in member.lessor.compared)
+    assert 1 <= sum(len(member.lessor.compared) for member in ordered) < 8
+
+
+async def lying(call, *args):
+    """Do what is asked, but for what this member makes of its piece: that is turned around."""
+    found = call(*args)
+    if call is encode_parts:
+        found = [bytearray((-np.frombuffer(each, np.float32)).tobytes()) for each in found]
+    return found
+
+
+async def test_who_lies_about_its_piece_spoils_rounds_until_it_is_left_out(autojump_clock) -> None:
+    async with members(5, numel=NUMEL) as (made, all_of_them):
+        liar, *honest = all_of_them
+        liar.node.env.in_thread = lying
+        for number in range(1, 9):
+            for member in all_of_them:
+                about = {"lineage": 0, "base_version": b"v", "round": number}
+                member.groups.intent_posted(intent(number, views=VIEWS, merge="best-of", **about))
+            await made.until(lambda n=number: all(len(m.lessor.told) == n for m in honest))
+            if honest[0].lessor.kinds[-1] == "apply":
+                break
+    *before, last = honest[0].lessor.told
+    assert before, "a lie ends a round"
+    assert {told[0] for told in before} == {"give_back"}
+    assert last[3] == tuple(sorted(bytes(member.node.peer) for member in honest))
+    assert {tuple(member.lessor.kinds) for member in honest} == {tuple(honest[0].lessor.kinds)}

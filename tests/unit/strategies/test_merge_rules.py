@@ -1,0 +1,163 @@
+"""Rules over many vectors: what each makes of few numbers, and of members that send nonsense."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from swarmnode.strategies.merging.best_of import better
+from swarmnode.strategies.merging.mixing import Measured
+from swarmnode.strategies.merging.rules import RULES, candidates
+from swarmnode.tensor.codec import get_codec
+from swarmnode.tensor.mean import WeightedMean
+
+NUMEL = 10_000  # more than a block
+ROBUST = ["clipped-mean", "nnm", "nnm-trimmed", "trimmed-mean", "monna", "flag", "best-of"]
+
+
+def drawn(n, seed=0, numel=NUMEL):
+    """Return vectors that share a direction, as pseudo-gradients do: [n, numel]."""
+    rng = np.random.default_rng(seed)
+    shared = rng.standard_normal(numel)
+    return (shared + rng.standard_normal((n, numel))).astype(np.float32)
+
+
+def made(rule, rows, weights=None, **options):
+    weights = [1.0] * len(rows) if weights is None else weights
+    return candidates(RULES[rule], lambda: iter([rows]), weights, **options)
+
+
+def cosine(one, other):
+    one, other = one.astype(np.float64), other.astype(np.float64)
+    return float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+
+def test_the_mean_has_the_bits_that_daemons_without_a_rule_come_to():
+    rows, weights = drawn(5), [1.0, 0.125, 1.0, 0.7, 1 / 3]
+    plain = WeightedMean(get_codec("RAW32"), NUMEL)
+    for row, weight in zip(rows, weights, strict=True):
+        plain.add(row.tobytes(), weight)
+    (found,) = made("mean", rows, weights)
+    assert found.tobytes() == bytes(plain.result())
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_of_three_or_less_none_can_be_told_from_the_others(n):
+    rows, weights = drawn(n), [0.5] * n
+    (plain,) = made("mean", rows, weights)
+    for rule in ("best-of", "nnm-trimmed", "nnm"):
+        (found,) = made(rule, rows, weights)
+        assert np.array_equal(found, plain), rule
+
+
+def test_the_inner_products_are_those_of_the_vectors_however_they_are_cut():
+    rows = drawn(6)
+    measured = Measured(6)
+    for begin in range(0, NUMEL, 3000):
+        measured.add(rows[:, begin : begin + 3000])
+    wide = rows.astype(np.float64)
+    np.testing.assert_allclose(measured.gram(), wide @ wide.T, rtol=1e-10)
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_parts_give_the_bits_of_the_whole(rule):
+    rows = drawn(8)
+    cuts = [0, 4096, 8192, NUMEL]
+
+    def parts():
+        return (rows[:, begin:end] for begin, end in itertools.pairwise(cuts))
+
+    whole = made(rule, rows)
+    in_parts = candidates(RULES[rule], parts, [1.0] * 8)
+    for one, other in zip(whole, in_parts, strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("rule", ROBUST)
+@pytest.mark.parametrize("factor", [1e30, -1e6, -10.0])
+def test_a_quarter_of_the_members_cannot_turn_what_the_others_learnt(rule, factor):
+    rows = drawn(8)
+    honest = rows[2:].mean(0)
+    rows[:2] = factor * honest
+    found = made(rule, rows, own=3)[-1]
+    assert cosine(found, honest) > 0.8
+    assert np.linalg.norm(found) < 2 * np.linalg.norm(honest)
+
+
+@pytest.mark.parametrize("factor", [1e30, -10.0])
+def test_the_mean_itself_is_turned(factor):
+    rows = drawn(8)
+    honest = rows[2:].mean(0)
+    rows[:2] = factor * honest
+    (found,) = made("mean", rows)
+    assert np.linalg.norm(found.astype(np.float64) - honest) > np.linalg.norm(honest)
+
+
+@pytest.mark.parametrize("rule", ROBUST)
+def test_without_hostile_members_it_points_where_the_mean_does(rule):
+    rows = drawn(12)
+    (plain,) = made("mean", rows)
+    for found in made(rule, rows, own=2):
+        assert cosine(found, plain) > 0.95
+
+
+def test_coordinates_are_no_matter_for_sparse_messages():
+    rng = np.random.default_rng(1)
+    rows = np.where(rng.random((20, NUMEL)) < 0.02, drawn(20), 0).astype(np.float32)
+    (trimmed,) = made("trimmed-mean", rows)
+    (neighbours,) = made("nnm-trimmed", rows)
+    assert not trimmed.any(), "most values of each coordinate are zero"
+    assert cosine(neighbours, rows.mean(0)) > 0.5
+
+
+def test_clipping_brings_a_vector_down_to_the_median_norm_and_none_up():
+    rows = np.stack([np.full(10, value, np.float32) for value in (1, 2, 3)])
+    (found,) = made("clipped-mean", rows)
+    np.testing.assert_allclose(found, np.full(10, (1 + 2 + 2) / 3), rtol=1e-6)
+
+
+def test_neighbourhoods_weigh_their_members():
+    rows = np.array([[1.0], [2.0], [3.0], [100.0]], np.float32)
+    (found,) = made("nnm", rows, [1.0, 0.5, 1.0, 1.0])
+    near = (1 * 1.0 + 2 * 0.5 + 3 * 1.0) / 2.5  # of the fourth it is 41.6, and brought down
+    np.testing.assert_allclose(found, [near], rtol=1e-6)
+
+
+def test_monna_stays_with_those_that_are_near_to_its_own():
+    rows = np.array([[0.0], [1.0], [2.0], [50.0], [51.0], [52.0], [53.0], [54.0]], np.float32)
+    (found,) = made("monna", rows, own=1)
+    np.testing.assert_allclose(found, [(0 + 1 + 2 + 50) / 4])
+
+
+def test_bristle_takes_the_nearest_and_by_chance_some_of_the_rest():
+    rows = np.array([[1.0], [1.0], [1.0], [1.0], [2.0], [4.0], [8.0], [16.0]], np.float32)
+    found = {float(made("bristle", rows, seed=str(seed))[0][0]) for seed in range(40)}
+    assert found == {1.0}, "what is explored is no longer than most of what was taken"
+    rows[4:] *= -1
+    found = {float(made("bristle", rows, seed=str(seed))[0][0]) for seed in range(40)}
+    np.testing.assert_allclose(sorted(found), [(4 - 1) / 5], rtol=1e-6)
+
+
+def test_flag_keeps_what_vectors_have_in_common():
+    rows = np.zeros((6, 8), np.float32)
+    rows[:, 0] = 3.0
+    rows[np.arange(6), 1 + np.arange(6)] = 0.01
+    (found,) = made("flag", rows)
+    np.testing.assert_allclose(found[0], 3.0, rtol=1e-3)
+    assert np.abs(found[1:]).max() < 0.01
+
+
+def test_nothing_learnt_gives_nothing():
+    for rule in sorted(RULES):
+        for found in made(rule, np.zeros((5, 7), np.float32)):
+            assert not found.any(), rule
+
+
+def test_the_probe_decides_only_what_it_can_tell():
+    assert better(1.0, 2.0) == 0
+    assert better(2.0, 1.0) == 1
+    assert better(0.9999, 1.0) == 1, "machines differ by less than that"
+    assert better(float("nan"), 1.0) == 1
+    assert better(float("inf"), 1.0) == 1
