@@ -18,3 +18,6 @@ FAILURE_KINDS = FATAL_KINDS | {"out-of-memory", "disk-full", "diverged", "snapsh
 
 # Why a worker refuses what a peer sent in a pair, see strategies/merging/slot.py.
 GUARD_REFUSALS = ("not-finite", "range", "round", "replay", "banned", "distance", "probe")
+# Of these what honest members do, too: each has learnt from data of its own, so a merge is harm now
+# and then. It costs a peer nothing but this exchange.
+HONEST_REFUSALS = frozenset({"distance", "probe"})

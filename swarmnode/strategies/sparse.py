@@ -61,8 +61,8 @@ from swarmnode.strategies.catch_up import (
     lineage_refusal,
     lineage_version,
 )
-from swarmnode.strategies.merging.messages import aggregate
-from swarmnode.strategies.merging.rules import RULES, GatherMerge
+from swarmnode.strategies.merging.rules import GatherMerge, find_rule
+from swarmnode.strategies.merging.slot import aggregate
 from swarmnode.strategies.rounds import InRounds, Rounds
 from swarmnode.tensor import coded
 from swarmnode.tensor.codec import get_codec
@@ -196,7 +196,7 @@ class Sparse(InRounds, Strategy):
             step = aggregate.to(self.x.device, self.x.dtype)
             return loss_at(self.phi.sub(step, alpha=self.config.lr))
 
-        rule = RULES[self.config.merge if self.ctx.weighs else "clipped-mean"]
+        rule = find_rule(self.config.merge if self.ctx.weighs else "clipped-mean")
         return aggregate(rule, messages, None if loss_at is None else loss_of)
 
     def _digest(self) -> bytes:

@@ -160,7 +160,7 @@ FIGURES = (
     Figure("modules with one importer", lambda tree: len(with_one_importer(tree)), 90, 90),
     Figure("modules of the daemon", lambda tree: len(tree.modules(_DAEMON)), 65, 65),
     Figure("rooms of the daemon", lambda tree: len(rooms(tree)), 10, 10),
-    Figure("modules of its largest room", lambda tree: max(rooms(tree).values()), 12, 12),
+    Figure("modules of its largest room", lambda tree: max(rooms(tree).values()), 11, 12),
     Figure(
         f"folders of more than {_FOLDER_MODULES_MAX} modules",
         lambda tree: len(long_folders(tree)),

@@ -12,10 +12,9 @@ from swarmnode.strategies.base import Intent, Kind, View
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.testing.lab import setups
-from swarmnode.testing.lab.attacks.adaptive import by_gradient, by_update
 from swarmnode.testing.lab.attacks.fixed import FIXED
 from swarmnode.testing.lab.attacks.impostors import LyingMembers
-from swarmnode.testing.lab.attacks.named import ATTACKS, find_attacks
+from swarmnode.testing.lab.attacks.named import ATTACKS, FIXED, by_gradient, by_update, find_attacks
 from swarmnode.testing.lab.attacks.runs import execute_attack, known_attacks, parse_attack
 from swarmnode.testing.lab.attacks.scene import STALE_ROUNDS, Overheard, Scene
 from swarmnode.testing.lab.digits import Digits

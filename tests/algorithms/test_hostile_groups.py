@@ -1,6 +1,7 @@
 """Two of eight members turn what they have learnt around: groups and gatherings with rules."""
 
 import random
+from typing import get_args
 
 import pytest
 import torch
@@ -10,12 +11,14 @@ from swarmnode.strategies.base import Context, Intent, Kind, StepInfo, TaskFacts
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.exchanges import Message
 from swarmnode.strategies.merging.best_of import TRIAL_STEPS, Trials
-from swarmnode.strategies.merging.messages import aggregate
-from swarmnode.strategies.merging.rules import RULES
+from swarmnode.strategies.merging.rules import GroupMerge, find_rule
+from swarmnode.strategies.merging.slot import aggregate
 from swarmnode.strategies.sparse import Sparse
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.tensor.layout import Layout
 from tests.algorithms.outer_kit import digits
+
+RULES = get_args(GroupMerge)
 
 N, HOSTILE = 8, 2
 SPARSE = {"every": 20, "kept": 256}
@@ -116,10 +119,10 @@ def test_the_probe_takes_the_better_aggregate_of_messages():
     generator = torch.Generator().manual_seed(1)
     values = torch.randn(8, 50, generator=generator)
     messages = [Message(bytes([i]), lambda i=i: iter([values[i].clone()])) for i in range(8)]
-    without = aggregate(RULES["best-of"], messages)
-    assert torch.equal(without, aggregate(RULES["nnm-trimmed"], messages))
-    clipped = aggregate(RULES["clipped-mean"], messages)
-    chosen = aggregate(RULES["best-of"], messages, lambda x: float((x - clipped).norm()))
+    without = aggregate(find_rule("best-of"), messages)
+    assert torch.equal(without, aggregate(find_rule("nnm-trimmed"), messages))
+    clipped = aggregate(find_rule("clipped-mean"), messages)
+    chosen = aggregate(find_rule("best-of"), messages, lambda x: float((x - clipped).norm()))
     assert torch.equal(chosen, clipped)
 
 

@@ -20,7 +20,7 @@ from swarmnode.strategies.base import (
     TaskFacts,
 )
 from swarmnode.strategies.merging.clipped_mean import clipped_mean
-from swarmnode.strategies.merging.messages import aggregate
+from swarmnode.strategies.merging.slot import aggregate
 from swarmnode.strategies.sparse import Sparse
 from swarmnode.tensor.layout import Layout
 from swarmnode.testing.lab.codecs import through

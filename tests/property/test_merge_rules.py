@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmnode.strategies.merging.rules import RULES, candidates
+from swarmnode.strategies.merging.rules import GroupMerge, candidates, find_rule
+
+RULES = get_args(GroupMerge)
 
 derandomized = settings(max_examples=60, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**32 - 1)
 members = st.integers(1, 24)
-WITHOUT_ORDER = sorted(RULES.keys() - {"bristle"})  # chance goes by numbers
+WITHOUT_ORDER = sorted(set(RULES) - {"bristle"})  # chance goes by numbers
 
 
 def drawn(n, seed, numel=50):
@@ -19,7 +23,7 @@ def drawn(n, seed, numel=50):
 
 
 def made(rule, rows, own=0):
-    return candidates(RULES[rule], lambda: iter([rows]), [1.0] * len(rows), own=own)
+    return candidates(find_rule(rule), lambda: iter([rows]), [1.0] * len(rows), own=own)
 
 
 @derandomized

@@ -34,11 +34,9 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.collective.payload import (
-    Chunk,
     GroupEnded,
     GroupPayload,
-    count_grains,
-    cut_chunks,
+    RobustPayload,
     transfer_limit_s,
 )
 from swarmnode.daemon.collective.rounds import FAILED_S_MIN, Attempts, Failing, Rounds, Topic
@@ -51,6 +49,7 @@ from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip import groups, matching
 from swarmnode.protocol.gossip.witnesses import Doubts
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.tensor.pieces import Chunk, count_grains, cut_chunks
 from swarmnode.wire.exchange import group as wire
 
 if TYPE_CHECKING:
@@ -189,8 +188,6 @@ class Groups(Rounds):
         if intent.merge == "mean":
             self.runs.begin(begin, GroupPayload(intent, made, self._lessor, me, ended, refused))
             return
-        from swarmnode.daemon.collective.robust_payload import RobustPayload  # of some swarms only
-
         in_thread = self._env.in_thread
         cargo = RobustPayload(
             intent, made, self._comparing, me, ended, refused, in_thread=in_thread

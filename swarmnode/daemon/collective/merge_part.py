@@ -24,13 +24,7 @@ import msgspec
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.payload import (
-    FLOAT32_BYTES,
-    GroupPayload,
-    count_grains,
-    cut_chunks,
-    transfer_limit_s,
-)
+from swarmnode.daemon.collective.payload import GroupPayload, transfer_limit_s
 from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.membership.swarm import Partners
 from swarmnode.daemon.worker.leases import BufferLease
@@ -46,6 +40,7 @@ from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.groups import Group, grid
 from swarmnode.store.files import make_private_dir
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.tensor.pieces import FLOAT32_BYTES, count_grains, cut_chunks
 from swarmnode.wire.exchange import finalize as wire
 from swarmnode.wire.packing import decode_record, encode_record
 

@@ -1,175 +1,37 @@
 """The vector that one node brings to a group mean, in pieces; see ``proto/group.md``.
 
-Views lie one after the other, each cut into codec chunks. A plan cuts all of it again, into as many
-pieces as it has contributors: a piece is a run of parts of chunks, whole blocks of their codecs.
-All members, and the laboratory, come to the same cut by themselves.
+How it is cut into chunks and pieces: ``tensor/pieces.py``.
 
 Held in memory: the own payload encoded, the shares of others for the piece that is made here, and
 the sums of one plan. Sums travel in the codec of their view too, and who makes one decodes it like
 all others, so that all hold the same bits. The mean is put together in the lease's room.
 
-Codec calls run inline, a chunk at a time: each takes well under a millisecond.
+Codec calls run inline, a chunk at a time: each takes well under a millisecond. A rule over twenty
+members takes twenty times as long as their mean, so its work is done in a thread.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from swarmnode import limits
 from swarmnode.daemon.collective.runs import Payload
-from swarmnode.daemon.worker.leases import BufferLease, Lessor
+from swarmnode.daemon.worker.leases import BufferLease, ComparingLessor, Lessor
 from swarmnode.errors import MalformedMessage, Refused, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import group_events as events
-from swarmnode.tensor.codec import Codec, get_codec
-from swarmnode.tensor.layout import chunks
 from swarmnode.tensor.magnitude import UNKNOWN, Sizes
+from swarmnode.tensor.pieces import FLOAT32_BYTES, Chunk, Part, Piece, by_view, cut_pieces
 from swarmnode.wire.exchange import group as wire
 
-FLOAT32_BYTES = 4
-# Pieces end at multiples of this, or of a larger block: shorter ones are less than their header.
-_GRAIN_ELEMS = 256
-
-
-class Shape(Protocol):
-    """A view, as a worker posts it or a strategy has it."""
-
-    @property
-    def codec(self) -> str:
-        """Its name; empty: the swarm's."""
-
-    @property
-    def numel(self) -> int:
-        """Elements."""
-
-    @property
-    def is_scaled(self) -> bool:
-        """Whether its values are of the size of weights or less."""
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Elements ``begin`` to ``end`` (exclusive) of a payload, written by one codec.
-
-    ``view`` is the number of the one that it is of, which begins at ``view_begin`` of the payload;
-    ``is_scaled`` as in ``ViewShape``.
-    """
-
-    codec: Codec
-    begin: int
-    end: int
-    view: int = 0
-    view_begin: int = 0
-    is_scaled: bool = True
-
-    @property
-    def numel(self) -> int:
-        """Elements."""
-        return self.end - self.begin
-
-    @property
-    def grain_elems(self) -> int:
-        """Where it may be cut: at multiples of this."""
-        return max(self.codec.block_elems, _GRAIN_ELEMS)
-
-    @property
-    def n_grains(self) -> int:
-        """How many there are of them."""
-        return -(-self.numel // self.grain_elems)
-
-    def of(self, vector: memoryview) -> memoryview:
-        """Return its bytes of a whole float32 vector."""
-        return vector[self.begin * FLOAT32_BYTES : self.end * FLOAT32_BYTES]
-
-
-@dataclass(frozen=True)
-class Part:
-    """Elements ``begin`` to ``end`` (exclusive) of chunk ``number``, counted from its begin."""
-
-    number: int
-    chunk: Chunk
-    begin: int
-    end: int
-
-    @property
-    def numel(self) -> int:
-        """Elements."""
-        return self.end - self.begin
-
-    @property
-    def codec(self) -> Codec:
-        """That of its chunk."""
-        return self.chunk.codec
-
-    @property
-    def begin_in_view(self) -> int:
-        """Where it begins in its view."""
-        return self.chunk.begin - self.chunk.view_begin + self.begin
-
-    def of(self, vector: memoryview) -> memoryview:
-        """Return its bytes of a whole float32 vector."""
-        return self.chunk.of(vector)[self.begin * FLOAT32_BYTES : self.end * FLOAT32_BYTES]
-
-
-Piece = tuple[Part, ...]
-
-
-def cut_chunks(views: Sequence[Shape], codec_name: str) -> tuple[Chunk, ...]:
-    """Return the chunks of all views in order; ``codec_name`` is the swarm's.
-
-    Raises ConfigError: a view names no codec.
-    """
-    found, offset = [], 0
-    for number, view in enumerate(views):
-        codec = get_codec(view.codec or codec_name)
-        for begin, end in chunks(view.numel, limits.CODEC_CHUNK_ELEMS):
-            at = offset + begin
-            found.append(Chunk(codec, at, offset + end, number, offset, view.is_scaled))
-        offset += view.numel
-    return tuple(found)
-
-
-def count_grains(made: Sequence[Chunk]) -> int:
-    """Return into how many pieces the chunks can be cut at most."""
-    return sum(chunk.n_grains for chunk in made)
-
-
-def cut_pieces(made: Sequence[Chunk], n_pieces: int) -> tuple[Piece, ...]:
-    """Return runs of as nearly the same number of grains as can be.
-
-    ``n_pieces``: 1 to :func:`count_grains`.
-    """
-    total = count_grains(made)
-    ends = [total * number // n_pieces for number in range(1, n_pieces + 1)]
-    pieces: list[list[Part]] = [[] for _ in ends]
-    number, before = 0, 0  # the piece, and the grains of the chunks so far
-    for index, chunk in enumerate(made):
-        begin = 0
-        while begin < chunk.numel:
-            end = min((ends[number] - before) * chunk.grain_elems, chunk.numel)
-            if end > begin:
-                pieces[number].append(Part(index, chunk, begin, end))
-                begin = end
-            if begin < chunk.numel:
-                number += 1
-        before += chunk.n_grains
-    return tuple(map(tuple, pieces))
-
-
-def by_view(piece: Piece) -> Mapping[int, list[Part]]:
-    """Return the parts of each view in a piece, in order: they lie one after the other."""
-    found: dict[int, list[Part]] = {}
-    for part in piece:
-        found.setdefault(part.chunk.view, []).append(part)
-    return found
-
+if TYPE_CHECKING:
+    from swarmnode.strategies.merging.mixing import Rows
 
 GroupEnded = Callable[[BufferLease | None, events.Commit | events.Abort], None]
 
@@ -297,11 +159,11 @@ class GroupPayload:
         own: int,  # noqa: ARG002
     ) -> Payload:
         """Return the mean of a piece of a plan; ``own``: which of the shares is this node's."""
-        from swarmnode.tensor.mean import WeightedMean  # numpy: 25 MB that an idle daemon saves
+        from swarmnode.strategies.merging import rules  # numpy: 25 MB that an idle daemon saves
 
         made = []
         for number, part in enumerate(piece):
-            mean = WeightedMean(part.codec, part.numel)
+            mean = rules.WeightedMean(part.codec, part.numel)
             for share, weight in zip(shares, weights, strict=True):
                 mean.add(share[number], weight)
                 await trio.lowlevel.checkpoint()
@@ -335,6 +197,84 @@ class GroupPayload:
     def aborted(self, abort: events.Abort) -> None:
         """Hand the lease on: its room holds nothing of use."""
         self._ended(self._lease, abort)
+
+
+class RobustPayload(GroupPayload):
+    """The cargo of one run whose intent names a rule. ``in_thread``: as that of ``Env``.
+
+    Each piece is made by two members, see ``protocol/gossip/witnesses.py``. Where two candidates
+    come of the rule, the worker of the member that makes a piece tries both on the public probe,
+    and a worker that does not answer in time leaves it at the last one. Views are looked at one by
+    one: their values have nothing to do with each other.
+    """
+
+    def __init__(
+        self,
+        intent: PostedIntent,
+        chunks: tuple[Chunk, ...],
+        lessor: ComparingLessor,
+        self_id: PeerId,
+        ended: GroupEnded,
+        refused: Callable[[], None],
+        *,
+        in_thread: Callable[..., Awaitable[Any]],
+    ) -> None:
+        super().__init__(intent, chunks, lessor, self_id, ended, refused)
+        self._comparing = lessor
+        self._in_thread = in_thread
+
+    async def _mean_of(
+        self,
+        plan: bytes,
+        piece: Piece,
+        shares: Sequence[Payload],
+        weights: Sequence[float],
+        own: int,
+    ) -> Payload:
+        from swarmnode.strategies.merging import rules  # numpy: 25 MB that an idle daemon saves
+
+        rule = self._intent.merge
+        made: list[bytearray] = []
+        for view, parts in by_view(piece).items():
+            begin = len(made)  # parts of a view lie one after the other
+            of_view = [share[begin : begin + len(parts)] for share in shares]
+            found = await self._in_thread(rules.reduce_parts, rule, parts, of_view, weights, own)
+            best = len(found) - 1
+            if best and view == 0:
+                best = await self._compare(plan, parts, found)
+            made += await self._in_thread(rules.encode_parts, parts, found[best])
+        return made
+
+    async def witness(self, effect: events.Witness) -> tuple[bytes, ...]:
+        """Make a piece of another member, each candidate for it; return their hashes."""
+        from swarmnode.strategies.merging import rules  # numpy: 25 MB that an idle daemon saves
+
+        shares = self._shares_of(effect.piece, effect.contributors)
+        maker = effect.contributors.index(effect.maker)
+        piece, rule = self._pieces[effect.piece], self._intent.merge
+        found = await self._in_thread(rules.hashes_of, rule, piece, shares, effect.weights, maker)
+        return tuple(found)
+
+    async def hashes(self) -> tuple[bytes, ...]:
+        """Return the SHA-256 over the payload of each sum, as witnesses make it."""
+        sums = [self._sums[number] for number in range(len(self._pieces))]
+        return tuple(await self._in_thread(_hashes, sums))
+
+    async def _compare(self, plan: bytes, parts: Sequence[Part], found: Sequence[Rows]) -> int:
+        """Return which of two candidates the worker prefers; the last where it cannot say.
+
+        They travel in the lease's room, unless that is filled with the mean already.
+        """
+        match self._lease:
+            case BufferLease() as lease if plan == self._plan and not self._is_assembling:
+                values = [memoryview(each).cast("B") for each in found]
+                with trio.move_on_after(limits.EXCHANGE_VIEW_S):  # it answers between two steps
+                    return await self._comparing.compare(lease, parts[0].begin_in_view, values)
+        return len(found) - 1
+
+
+def _hashes(sums: Sequence[Payload]) -> list[bytes]:
+    return [hashlib.sha256(b"".join(map(memoryview, each))).digest() for each in sums]
 
 
 def transfer_limit_s(numel: int) -> float:

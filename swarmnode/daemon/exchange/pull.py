@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.payload import Chunk, cut_chunks, transfer_limit_s
+from swarmnode.daemon.collective.payload import transfer_limit_s
 from swarmnode.daemon.driver import Tasks
 from swarmnode.daemon.exchange.pair.exchanges import costs
 from swarmnode.daemon.worker.leases import BufferLease, Lessor, NoLease
@@ -40,6 +40,7 @@ from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.magnitude import Sizes
+from swarmnode.tensor.pieces import Chunk, cut_chunks
 from swarmnode.wire.exchange import pull as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority

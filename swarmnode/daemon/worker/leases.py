@@ -173,13 +173,13 @@ class _Ticket:
 
 @dataclass(eq=False)
 class _Weighing:
-    """What a caller waits for; ``answer`` stays None if the worker went away."""
+    """What a caller waits for; ``answers``: one, or none if the worker went away."""
 
     settled: trio.Event = field(default_factory=trio.Event)
-    answer: Weighed | None = None
+    answers: tuple[Weighed, ...] = ()
 
-    def settle(self, answer: Weighed | None) -> None:
-        self.answer = answer
+    def settle(self, *answers: Weighed) -> None:
+        self.answers = answers
         self.settled.set()
 
 
@@ -250,9 +250,9 @@ class SlotLessor:
         weighing = self._weighing[place] = _Weighing()
         self._post(Weigh(lease.slot, lease.generation, partner))
         await weighing.settled.wait()
-        if weighing.answer is None:
+        if not weighing.answers:
             raise NoLease("local: the worker went away")
-        return weighing.answer
+        return weighing.answers[0]
 
     def apply(
         self,
@@ -339,7 +339,7 @@ class SlotLessor:
             ticket.refuse("local: the worker went away")
         weighing, self._weighing = self._weighing, {}
         for each in weighing.values():
-            each.settle(None)
+            each.settle()
         for each in self._comparisons.values():
             each.settled.set()
         lost, self._unmerged = self._unmerged, {}

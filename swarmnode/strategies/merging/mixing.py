@@ -112,6 +112,11 @@ def mean_of(weights: Sequence[float], chosen: Sequence[int] | None = None) -> Mi
     return mixtures(weights, [range(len(weights)) if chosen is None else chosen])
 
 
+def mean(about: Round) -> tuple[Mix, ...]:
+    """Return the mean by weight: one member may make of it what it likes."""
+    return (mean_of(about.weights),)
+
+
 def mixtures(weights: Sequence[float], chosen: Sequence[Sequence[int]], trim: int = 0) -> Mix:
     """Return means by weight, one over each of ``chosen``, and their trimmed mean."""
     coefficients = np.zeros((len(chosen), len(weights)))

@@ -18,13 +18,17 @@ what these do to the public probe, and know no model, no codec and no network.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from swarmnode.strategies.exchanges import Message
+from swarmnode.strategies.merging.best_of import better
+from swarmnode.strategies.merging.mixing import MixRule, Rows
+from swarmnode.strategies.merging.rules import candidates
 
 # Takes a; returns the loss on the public probe of this node's model as it is, plus a times the
 # difference of the two that meet: 0 is the own model, 1 the peer's, in between the merged ones.
@@ -93,30 +97,26 @@ class PairRule(Protocol):
         """Return whether it counts, and how much. Changes neither vector."""
 
 
-class GroupRule(Protocol):
-    """Makes one step of messages, in the order of their authors, the own one among them.
+def aggregate(
+    rule: MixRule,
+    messages: Sequence[Message],
+    loss_of: LossOf | None = None,
+) -> torch.Tensor:
+    """Return what a rule makes of messages, one or more: float32 [numel] on the CPU.
 
-    The same bits at every member where ``loss_of`` is None; where it is not, members that must
-    agree choose by :class:`Choice` between candidates that are the same bits.
+    Args:
+        loss_of: the loss on the public probe of the model that would come of an aggregate; None:
+            there is no probe.
+
+    Cost: each message is decoded twice, and two evaluations where there are two candidates.
     """
 
-    def __call__(self, messages: Sequence[Message], loss_of: LossOf | None) -> torch.Tensor:
-        """Return the aggregate: float32 [numel] on the CPU."""
+    def parts() -> Iterator[Rows]:
+        for part in zip(*(message.parts() for message in messages), strict=True):
+            yield np.stack([values.numpy() for values in part])
 
-
-@dataclass(frozen=True)
-class Choice:
-    """Candidates of a group rule, the same bits at every member, and which one a probe prefers.
-
-    ``losses``: of each, on this member; empty: there was no probe and the last one is taken.
-    """
-
-    candidates: tuple[torch.Tensor, ...]
-    losses: tuple[float, ...] = ()
-
-    @property
-    def best(self) -> int:
-        """The candidate of the lowest loss; the last one without a probe."""
-        if not self.losses:
-            return len(self.candidates) - 1
-        return min(range(len(self.losses)), key=self.losses.__getitem__)
+    found = candidates(rule, parts, [1.0] * len(messages))
+    if len(found) == 1 or loss_of is None:
+        return torch.from_numpy(found[-1])
+    first, second = (torch.from_numpy(each) for each in found)
+    return (first, second)[better(loss_of(first), loss_of(second))]

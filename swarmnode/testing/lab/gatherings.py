@@ -24,7 +24,6 @@ from functools import partial
 import torch
 
 from swarmnode import limits
-from swarmnode.daemon.collective.payload import Part, by_view, count_grains, cut_chunks, cut_pieces
 from swarmnode.errors import WorkerError
 from swarmnode.protocol.gossip import matching
 from swarmnode.protocol.gossip.group_events import has_majority
@@ -33,8 +32,9 @@ from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.protocol.pacing import pacer_of
 from swarmnode.strategies.base import Exchange, Intent, Kind, Message, Record
 from swarmnode.strategies.merging.mixing import Rows
-from swarmnode.strategies.merging.rules import RULES, candidates
+from swarmnode.strategies.merging.rules import candidates, find_rule
 from swarmnode.strategies.ranges import not_finite
+from swarmnode.tensor.pieces import Part, by_view, count_grains, cut_chunks, cut_pieces
 from swarmnode.testing.lab.codecs import RAW, through
 from swarmnode.testing.lab.sides import MOST_OTHERS, Side, let_forge, refusal, take_view
 from swarmnode.testing.lab.world import Node, World
@@ -354,7 +354,7 @@ def coded_mean(world: World, sides: list[Side]) -> dict[str, torch.Tensor]:
 def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
     """Return the mean of what each sent, by weight, summed in float64 in the order given.
 
-    One product, one sum and one division each, as ``tensor/mean.py`` has it for daemons: means of
+    One product, one sum and one division each, as daemons have it (``WeightedMean``): means of
     three often lie in the middle of two float32, and any other order rounds some of them apart.
     """
     weights = fair_weights([side.meta.weight for side in sides])
@@ -372,7 +372,7 @@ def _robust_mean(world: World, sides: list[Side]) -> dict[str, torch.Tensor]:
     intent, weights = sides[0].intent, fair_weights([side.meta.weight for side in sides])
     chunks = cut_chunks(intent.views, world.codec if world.codec != RAW else "RAW32")
     means = {name: torch.empty_like(first) for name, first in sides[0].sent.items()}
-    rule = RULES[intent.merge]
+    rule = find_rule(intent.merge)
     for piece, whole in enumerate(cut_pieces(chunks, min(count_grains(chunks), len(sides)))):
         for number, parts in by_view(whole).items():
             name, begin = intent.views[number].name, parts[0].begin_in_view

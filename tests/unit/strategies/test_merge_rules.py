@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from swarmnode.strategies.merging.best_of import better
 from swarmnode.strategies.merging.mixing import Measured
-from swarmnode.strategies.merging.rules import RULES, candidates
+from swarmnode.strategies.merging.rules import GroupMerge, WeightedMean, candidates, find_rule
 from swarmnode.tensor.codec import get_codec
-from swarmnode.tensor.mean import WeightedMean
+
+RULES = get_args(GroupMerge)
 
 NUMEL = 10_000  # more than a block
 ROBUST = ["clipped-mean", "nnm", "nnm-trimmed", "trimmed-mean", "monna", "flag", "best-of"]
@@ -26,7 +28,7 @@ def drawn(n, seed=0, numel=NUMEL):
 
 def made(rule, rows, weights=None, **options):
     weights = [1.0] * len(rows) if weights is None else weights
-    return candidates(RULES[rule], lambda: iter([rows]), weights, **options)
+    return candidates(find_rule(rule), lambda: iter([rows]), weights, **options)
 
 
 def cosine(one, other):
@@ -70,7 +72,7 @@ def test_parts_give_the_bits_of_the_whole(rule):
         return (rows[:, begin:end] for begin, end in itertools.pairwise(cuts))
 
     whole = made(rule, rows)
-    in_parts = candidates(RULES[rule], parts, [1.0] * 8)
+    in_parts = candidates(find_rule(rule), parts, [1.0] * 8)
     for one, other in zip(whole, in_parts, strict=True):
         assert np.array_equal(one, other)
 

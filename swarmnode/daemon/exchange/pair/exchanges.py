@@ -49,6 +49,7 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
+from swarmnode.ipc.names import HONEST_REFUSALS
 from swarmnode.ipc.records import Partner
 from swarmnode.net.paths import cost_of
 from swarmnode.net.services import ScopedServices
@@ -89,6 +90,12 @@ class _Side:
     lease: BufferLease | None = None
     is_over: bool = False
     borrowing: trio.CancelScope = field(default_factory=trio.CancelScope)
+
+    @property
+    def lent(self) -> BufferLease:
+        """The slot, of which something was sent or received."""
+        assert self.lease is not None, "bytes come and go after it was lent"
+        return self.lease
 
     def end(self) -> None:
         """Touch the slot no more, and wait for none."""
@@ -319,9 +326,8 @@ class Exchanges:
     def _committed(self, xid: bytes) -> None:
         side = self._sides.pop(xid)
         side.end()
-        assert side.lease is not None, "both sides are done, so the slot was lent"
         self.totals.add(side.transfer)
-        if not self._lessor.apply(side.lease, xid, side.partner):
+        if not self._lessor.apply(side.lent, xid, side.partner):
             self._lost(xid)  # the worker died after READY: none is left to merge it
 
     def _aborted(self, xid: bytes, why: str) -> None:
@@ -433,15 +439,14 @@ class Exchanges:
         side.transfer.measure()
         why = side.transfer.refusal()
         if why:
-            self._refuse(exchange, why)
+            self._refuse(exchange, why, is_fault=True)
         else:
             self._tasks.start_while_open(self._weigh, exchange, side)
 
     async def _weigh(self, exchange: ExchangeStream, side: _Side) -> None:
         """Ask the worker, between two of its steps, whether what came may count."""
-        assert side.lease is not None, "all is there, so the slot was lent"
         try:
-            weighed = await self._lessor.weigh(side.lease, side.partner)
+            weighed = await self._lessor.weigh(side.lent, side.partner)
         except NoLease as error:
             if not side.is_over:
                 self._driver.feed(events.LocalFailed(exchange.xid, str(error)))
@@ -450,14 +455,16 @@ class Exchanges:
         if side.is_over:
             return
         if weighed.refusal:
-            self._refuse(exchange, weighed.refusal)
+            is_fault = weighed.refusal not in HONEST_REFUSALS
+            self._refuse(exchange, weighed.refusal, is_fault=is_fault)
         else:
             self._driver.feed(events.LocalDone(exchange.xid))
 
-    def _refuse(self, exchange: ExchangeStream, why: str) -> None:
+    def _refuse(self, exchange: ExchangeStream, why: str, *, is_fault: bool) -> None:
         """Abort before this side is done: what was sent counts on neither side."""
         self.totals.refused += 1
-        self._conduct.note_refused(exchange.peer, self._env.monotonic())
+        if is_fault:
+            self._conduct.note_refused(exchange.peer, self._env.monotonic())
         _log.warning("a payload is refused", peer=exchange.peer.short, why=why)
         self._driver.feed(events.LocalFailed(exchange.xid, f"local: refused: {why}"))
 

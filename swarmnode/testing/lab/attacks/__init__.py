@@ -3,9 +3,7 @@
 ::
 
     scene.py       what impostors know when one of them is to send, and what they remember
-    fixed.py       attacks that do the same whatever the others do, as their papers have them
-    adaptive.py    attacks that know the guards, and go as far as these let them
-    named.py       all of them by name
+    named.py       the attacks by name: those of papers, and those that know the guards
     impostors.py   the members that carry them out, at the place where a payload goes out
     runs.py        ``swarmnode simulate --attack``: with, without, and with guards off
 

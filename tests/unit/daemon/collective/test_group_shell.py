@@ -13,12 +13,12 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.collective.groups import Groups
-from swarmnode.daemon.collective.payload import count_grains, cut_chunks, cut_pieces
 from swarmnode.ids import PeerId
 from swarmnode.ipc.records import ViewShape
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group_events import MeanEnded
 from swarmnode.tensor.codec import get_codec
+from swarmnode.tensor.pieces import count_grains, cut_chunks, cut_pieces
 from swarmnode.wire.exchange import group as wire
 from swarmnode.wire.packing import encode_record
 from swarmnode.wire.session import Priority

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from swarmnode.daemon.collective.robust_payload import encode_parts
 from swarmnode.ipc.control import ViewShape
 from swarmnode.limits import EXCHANGE_VIEW_S
-from swarmnode.strategies.merging.rules import RULES, candidates
+from swarmnode.strategies.merging.rules import candidates, encode_parts, find_rule
 from tests.kits.lessor_kit import intent
 from tests.unit.daemon.collective.test_group_shell import members
 
@@ -56,7 +55,7 @@ async def test_the_worker_of_who_makes_a_piece_takes_one_of_two(autojump_clock, 
         ((begin, compared),) = member.lessor.compared
         end = begin + NUMEL // 8
         piece = rows[:, begin:end]
-        found = candidates(RULES["best-of"], lambda piece=piece: iter([piece]), [1.0] * 8)
+        found = candidates(find_rule("best-of"), lambda piece=piece: iter([piece]), [1.0] * 8)
         assert compared == [each.tobytes() for each in found]
         assert np.array_equal(member.mean[begin:end], found[prefers])
 
