@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -93,7 +94,8 @@ class WeighsPairs(Strategy):
         probe = self.ctx.probe
         if probe is None:
             return None
-        return lambda a: probe(contact.shifted(a) if a else self.x)
+        # One evaluation for each a: the stages of a rule ask for the same ones.
+        return cache(lambda a: probe(contact.shifted(a) if a else self.x))
 
 
 class Movement:

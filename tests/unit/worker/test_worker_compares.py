@@ -13,7 +13,8 @@ from tests.kits.worker_kit import DIM, Rig
 @pytest.fixture
 def lent(tmp_path):
     """Return a rig whose share of a mean is lent, and the SlotReady."""
-    rig = Rig(tmp_path, strategy=DiLoCo, settings={"every": 2 * TRIAL_STEPS})
+    settings = {"every": 2 * TRIAL_STEPS}
+    rig = Rig(tmp_path, strategy=DiLoCo, settings=settings, has_public_probe=True)
     rig.step(2 * TRIAL_STEPS)
     intent = rig.intent()
     assert intent.kind == "group"
