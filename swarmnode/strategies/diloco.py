@@ -63,7 +63,7 @@ class DiLoCo(InLineage, Strategy):
         lr: Annotated[float, Range(gt=0.0, le=2.0)] = 0.7
         momentum: Momentum = 0.9
         eager: bool = False
-        merge: GroupMerge = "best-of"
+        merge: GroupMerge = "mean"
 
     config: Config
 
@@ -72,7 +72,7 @@ class DiLoCo(InLineage, Strategy):
         self.phi = x.clone()
         self.b = torch.zeros_like(x)
         self.rounds = Rounds(self.config.every)
-        self.begin_lineage()
+        self.begin_lineage(self.config.lr)
         self._n_members = 1
         self._sent: torch.Tensor | None = None  # θ as of the view, or Δ where eager
         self._others: torch.Tensor | None = None  # eager: Δ̄(t−1) − Δ_own(t−1)/M, on the CPU
@@ -126,12 +126,6 @@ class DiLoCo(InLineage, Strategy):
             self._sent = self.x.clone()
             self.contributions.begin(intent.fragment)
             out.copy_(self.phi - self.x)
-
-    def _tried(self, fragment: int, begin: int, values: torch.Tensor) -> torch.Tensor:
-        del fragment  # there is one
-        x = self.phi.clone()
-        x[begin : begin + values.numel()].sub_(values.to(x.device), alpha=self.config.lr)
-        return x
 
     # --- the outer step ------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ from swarmnode.strategies.catch_up import (
 from swarmnode.strategies.contributions import Contributions
 from swarmnode.strategies.merging.best_of import Trials
 from swarmnode.strategies.outer import momentum_step
-from swarmnode.strategies.rounds import InRounds
+from swarmnode.strategies.rounds import Fragment, InRounds
 
 CATCH_UP = "catch-up"
 _EXACT = "RAW32"
@@ -66,9 +66,11 @@ class InLineage(InRounds):
     momentum_buffer: ClassVar[str] = "b"
 
     phi: torch.Tensor
+    fragments: tuple[Fragment, ...] = ()  # () where a mean is of the whole vector
 
-    def begin_lineage(self) -> None:
-        """Begin with no mean behind the slow weights."""
+    def begin_lineage(self, outer_rate: float) -> None:
+        """Begin with no mean behind the slow weights, which take so much of each."""
+        self.outer_rate = outer_rate
         self.lineage = torch.zeros(2, dtype=self.x.dtype)  # means, hash over who took part
         self._catch_ups = CatchUps()
         self._posted: bytes | None = None  # the base version of the mean that is on its way
@@ -157,12 +159,17 @@ class InLineage(InRounds):
 
         return self._trials.prefer(self._local_step, candidates, loss_of)
 
-    @abstractmethod
     def _tried(self, fragment: int, begin: int, values: torch.Tensor) -> torch.Tensor:
         """Return the slow weights that would come of a part of a mean, alone: a copy.
 
         ``begin``: of the part, in the fragment; ``values``: on the CPU.
         """
+        x = self.phi.clone()
+        elements = self.fragments[fragment] if self.fragments else Fragment(((0, x.numel()),))
+        step = x.new_zeros(elements.numel)
+        step[begin : begin + values.numel()] = values
+        elements.add(x, step, alpha=-self.outer_rate)
+        return x
 
     def extend(self, exchange: Exchange) -> None:
         """Count a mean that was merged."""

@@ -49,7 +49,8 @@ from swarmnode.strategies.outer import (
     pull,
     refuse_unstable,
 )
-from swarmnode.strategies.rounds import InRounds, Rounds, WeighsRounds
+from swarmnode.strategies.rounds import InRounds, Rounds
+from swarmnode.strategies.weighing import WeighsRounds
 
 _ALL = 0  # the one fragment that the model is
 
@@ -117,7 +118,8 @@ class NoLoCo(WeighsRounds, InRounds, Strategy):
 
     def apply(self, exchange: Exchange) -> None:
         c = self.config
-        g = pull(exchange, c.beta, c.gamma, c.merge, self.ctx.layout).to(self.x.device)
+        layout = self.ctx.layout if c.merge == "variance-corrected" else None
+        g = pull(exchange, c.beta, c.gamma, layout).to(self.x.device)
         self.phi.add_(momentum_step(self.m, g, c.momentum, nesterov=False))
         x_sent = self.x if self._x_sent is None else self._x_sent
         self.x.add_(self.phi - x_sent)

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.contributions import pair_shares
 from swarmnode.strategies.exchanges import Exchange, Kind
-from swarmnode.strategies.merging.variance_corrected import PairMerge, pair_pull
+from swarmnode.strategies.merging.variance_corrected import pair_pull
 from swarmnode.tensor.formats import find_format
 from swarmnode.tensor.layout import Layout
 
@@ -51,14 +51,12 @@ def pull(
     exchange: Exchange,
     beta: float,
     gamma: float,
-    merge: PairMerge = "mean",
     layout: Layout | None = None,
 ) -> torch.Tensor:
     """Return g of the views ``delta`` and, where it was sent, ``phi``; in memory of the former.
 
     Args:
-        merge: of a pair: the rule for the mean of ``phi``, which are weights where it is not
-            ``mean``; then ``layout`` is theirs.
+        layout: of ``phi``, where those of a pair are merged variance-corrected: they are weights.
     """
     has_phi = "phi" in exchange.sent
     if exchange.intent.kind is Kind.PAIR:
@@ -68,10 +66,10 @@ def pull(
         g = exchange.partner.views["delta"].mul_(theirs).add_(weighted).mul_(-beta)
         if not has_phi:
             return g
-        if merge == "mean" or layout is None:
+        if layout is None:
             return g.add_(exchange.difference("phi"), alpha=gamma / 2)
         phi, others = exchange.sent["phi"], exchange.partner.views["phi"]
-        return g.add_(pair_pull(merge, phi, others, layout), alpha=gamma)
+        return g.add_(pair_pull("variance-corrected", phi, others, layout), alpha=gamma)
     g = exchange.mean["delta"] * -beta
     return g.add_(exchange.mean["phi"] - exchange.sent["phi"], alpha=gamma) if has_phi else g
 

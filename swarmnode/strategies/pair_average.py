@@ -23,6 +23,7 @@ from msgspec import Meta as Range
 
 from swarmnode.ipc.settings import PositiveInt, Settings
 from swarmnode.strategies.base import (
+    Context,
     Exchange,
     Intent,
     Kind,
@@ -59,6 +60,11 @@ class PairAverage(WeighsPairs, RandomPairs, Strategy):
         super().__init__(settings, x)
         self._round = 0
         self._movement = Movement()
+
+    def start(self, ctx: Context) -> None:
+        super().start(ctx)
+        if self.guard is not None:
+            self._movement.begin_round(self.x)  # the first who comes is weighed by it, too
 
     @classmethod
     def meeting(cls, config: Any) -> Meeting:

@@ -19,10 +19,8 @@ import torch
 
 from swarmnode import limits
 from swarmnode.errors import ConfigError
-from swarmnode.strategies.base import Exchange, Strategy
-from swarmnode.strategies.outer import learnt
+from swarmnode.strategies.base import Strategy
 from swarmnode.strategies.ranges import outside
-from swarmnode.strategies.weighing import Contact, WeighsPairs
 from swarmnode.tensor.layout import Layout
 
 _ROUND = 0
@@ -215,34 +213,6 @@ class Flights:
         """Forget a fragment; return its fast weights if it was due already."""
         flight = self._flights.pop(number, None)
         return flight.x if flight is not None else None
-
-
-class WeighsRounds(WeighsPairs):
-    """A strategy of outer steps, the pairs of which are weighed by what of them has an effect.
-
-    It has ``rounds``, and ``fragments`` where a pair is about a part of the vector.
-    """
-
-    rounds: Rounds
-    fragments: tuple[Fragment, ...] = ()
-
-    def own_round(self) -> int:
-        return self.rounds.number
-
-    def contact(self, exchange: Exchange) -> Contact:
-        c = self.config
-        own = learnt(exchange.sent, c.beta, c.gamma)
-        theirs = learnt(exchange.partner.views, c.beta, c.gamma)
-
-        def shifted(a: float) -> torch.Tensor:
-            x, difference = self.x.clone(), (theirs - own).to(self.x.device)
-            if self.fragments:
-                self.fragments[exchange.intent.fragment].add(x, difference, alpha=a)
-            else:
-                x.add_(difference, alpha=a)
-            return x
-
-        return Contact(own, theirs, float(exchange.sent["delta"].norm()), shifted)
 
 
 def cut(layout: Layout, n: int) -> tuple[Fragment, ...]:

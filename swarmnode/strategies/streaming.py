@@ -72,15 +72,8 @@ from swarmnode.strategies.outer import (
     refuse_unstable,
     spell_codecs,
 )
-from swarmnode.strategies.rounds import (
-    Flights,
-    Fragment,
-    Rounds,
-    WeighsRounds,
-    cut,
-    layout_of,
-    refuse_rounds,
-)
+from swarmnode.strategies.rounds import Flights, Fragment, Rounds, cut, layout_of, refuse_rounds
+from swarmnode.strategies.weighing import WeighsRounds
 
 Share = Annotated[float, Range(ge=0.0, le=1.0)]
 CodecName = Annotated[str, Range(max_length=16)]
@@ -96,7 +89,6 @@ _IN_PAIRS = {
     "beta": 0.7,
     "gamma": 0.7,
     "nesterov": False,
-    "merge": "mean",
 }
 # What a creator gets who says that each member has data of its own. Models then move apart within a
 # round, so they meet more often, as a whole, and the outer step is longer. In the laboratory four
@@ -136,7 +128,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         delta_codec: CodecName = "E3M0"
         weights_codec: CodecName = "Q8B64"
         reference: bool = True
-        merge: PairMerge | GroupMerge = "best-of"
+        merge: PairMerge | GroupMerge = "mean"
 
     config: Config
 
@@ -146,7 +138,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         self.m = torch.zeros_like(x)
         self.reference = x.clone() if self.config.reference and self.config.gamma else None
         self.rounds = Rounds(self.config.every, self.config.fragments)
-        self.begin_lineage()
+        self.begin_lineage(self.config.beta)
         self.fragments: tuple[Fragment, ...] = ()
         self._base_version = b""
         self._flights = Flights(self.config.overlap)
@@ -252,13 +244,6 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         else:
             out.copy_(phi - fragment.gather(self.reference))
 
-    def _tried(self, fragment: int, begin: int, values: torch.Tensor) -> torch.Tensor:
-        elements, x = self.fragments[fragment], self.phi.clone()
-        step = x.new_zeros(elements.numel)
-        step[begin : begin + values.numel()] = values
-        elements.add(x, step, alpha=-self.config.beta)
-        return x
-
     # --- the outer step ------------------------------------------------------------------
 
     def apply(self, exchange: Exchange) -> None:
@@ -270,9 +255,8 @@ class Streaming(WeighsRounds, InLineage, Strategy):
             self._flights.end(exchange.intent.fragment)  # of slow weights that it left
             return
         fragment = self.fragments[exchange.intent.fragment]
-        merge: PairMerge = "variance-corrected" if c.merge == "variance-corrected" else "mean"
-        layout = layout_of(fragment, self.ctx.layout) if merge != "mean" else None
-        g = pull(exchange, c.beta, c.gamma, merge, layout).to(self.x.device)
+        layout = layout_of(fragment, self.ctx.layout) if c.merge == "variance-corrected" else None
+        g = pull(exchange, c.beta, c.gamma, layout).to(self.x.device)
         m = fragment.gather(self.m)
         moved = momentum_step(m, g, c.momentum, nesterov=c.nesterov)
         fragment.put(self.m, m)

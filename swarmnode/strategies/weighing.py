@@ -17,6 +17,8 @@ import torch
 from swarmnode.strategies.base import Context, Exchange, Intent, Kind, Offer, Strategy
 from swarmnode.strategies.merging.safe_merge import SafeMerge
 from swarmnode.strategies.merging.slot import ACCEPTED, LossAlong, Pair, Verdict
+from swarmnode.strategies.outer import learnt
+from swarmnode.strategies.rounds import Fragment, Rounds
 
 _SAMPLE_ELEMS = 2**16  # of one's own vector, which no peer chooses: a norm within a percent
 
@@ -96,6 +98,34 @@ class WeighsPairs(Strategy):
             return None
         # One evaluation for each a: the stages of a rule ask for the same ones.
         return cache(lambda a: probe(contact.shifted(a) if a else self.x))
+
+
+class WeighsRounds(WeighsPairs):
+    """A strategy of outer steps, the pairs of which are weighed by what of them has an effect.
+
+    It has ``rounds``, and ``fragments`` where a pair is about a part of the vector.
+    """
+
+    rounds: Rounds
+    fragments: tuple[Fragment, ...] = ()
+
+    def own_round(self) -> int:
+        return self.rounds.number
+
+    def contact(self, exchange: Exchange) -> Contact:
+        c = self.config
+        own = learnt(exchange.sent, c.beta, c.gamma)
+        theirs = learnt(exchange.partner.views, c.beta, c.gamma)
+
+        def shifted(a: float) -> torch.Tensor:
+            x, difference = self.x.clone(), (theirs - own).to(self.x.device)
+            if self.fragments:
+                self.fragments[exchange.intent.fragment].add(x, difference, alpha=a)
+            else:
+                x.add_(difference, alpha=a)
+            return x
+
+        return Contact(own, theirs, float(exchange.sent["delta"].norm()), shifted)
 
 
 class Movement:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _FLOAT32_BYTES = 4
 
-Part = tuple[memoryview, memoryview]
+_Part = tuple[memoryview, memoryview]
 
 
 def coded_bytes(codec: Codec, numel: int) -> int:
@@ -26,7 +26,7 @@ def coded_bytes(codec: Codec, numel: int) -> int:
     return sum(codec.payload_bytes(end - begin) for begin, end in _chunks(numel))
 
 
-def parts(codec: Codec, data: Buffer, values: Buffer) -> Iterator[Part]:
+def parts(codec: Codec, data: Buffer, values: Buffer) -> Iterator[_Part]:
     """Yield what belongs together of both: the payload of a chunk, and its float32.
 
     Args:

@@ -35,6 +35,11 @@ TWICE: dict[str, frozenset[str]] = {
 # Public, and without a caller in the product.
 IDLE: dict[str, str] = {
     "swarmnode.tensor.feedback:encode_with_feedback": "strategies with SIGN64 and TK4 will need it",
+    # A merge rule is found by the name of its module, see strategies/merging/rules.py.
+    **{
+        f"swarmnode.strategies.merging.{name}:{name}": "find_rule"
+        for name in ("best_of", "bristle", "flag", "monna", "nnm", "trimmed_mean")
+    },
     # Rooms that are being moved; to be looked at there.
     "swarmnode.strategies.merge:rda": "",
     "Discovery.find_peers": "",

@@ -111,8 +111,7 @@ class Log:
         self._is_called = False
         self._must_ask = True
         self._has_spoken = False  # in the last round
-        self._posted_at = self._pause_s = 0.0
-        self._started_at = 0.0
+        self._posted_at = self._pause_s = self._started_at = 0.0
         self._answered: set[PeerId] = set()  # who had no log either
         self._is_halted = False
         self._news = trio.Event()

@@ -11,9 +11,9 @@ Candidates that are as good as each other, within TIE of the loss, are none of t
 it is computed in float32, and machines differ in its last bits. Then it is the second one, as it is
 without a probe.
 
-In a group whoever makes a part of the mean has no other one. It tries either candidate alone, on
-the slow weights that all members have: for steps as small as a part of one round, what the parts do
-to the loss adds up. Nothing more travels for it than without.
+In a group the member that makes a part of the mean has no other one. It tries either candidate
+alone, on the slow weights that all members have: for steps as small as a part of one round, what
+the parts do to the loss adds up. Nothing more travels for it than without.
 
 A trial is two evaluations, and a probe of 128 examples takes as long as a local step or two. So
 there is one in TRIAL_STEPS local steps on average, 2 % of them, at moments that no other member

@@ -7,7 +7,7 @@ all who are present sent.
 
 ::
 
-    bytes are here -> PairRule.weigh(Pair) -> Verdict -+-> accepted: LocalDone ... apply(share)
+    bytes are here -> SafeMerge.weigh(Pair) -> Verdict -+-> accepted: LocalDone ... apply(share)
                                                        +-> refused: aborted on both sides
     messages are here -> GroupRule(messages, loss_of) -> the aggregate, applied by all members
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -88,13 +87,6 @@ class Verdict:
 
 
 ACCEPTED = Verdict()  # of what is weighed by no rule
-
-
-class PairRule(Protocol):
-    """Weighs what came; keeps what it must know of peers, bounded."""
-
-    def weigh(self, pair: Pair) -> Verdict:
-        """Return whether it counts, and how much. Changes neither vector."""
 
 
 def aggregate(

@@ -7,14 +7,24 @@ from swarmnode.errors import LocalProtocolError
 from swarmnode.ipc.comparing import Compare, Compared
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.merging.best_of import TRIAL_STEPS
+from swarmnode.tasks.synthetic import Synthetic
 from tests.kits.worker_kit import DIM, Rig
+
+
+class Probed(Synthetic):
+    """Its public probe: rows of what all nodes train on, with the loss of that."""
+
+    name = "probed"
+
+    def public_probe(self):
+        return next(self.batches(7))
 
 
 @pytest.fixture
 def lent(tmp_path):
     """Return a rig whose share of a mean is lent, and the SlotReady."""
     settings = {"every": 2 * TRIAL_STEPS}
-    rig = Rig(tmp_path, strategy=DiLoCo, settings=settings, has_public_probe=True)
+    rig = Rig(tmp_path, strategy=DiLoCo, settings=settings, task_type=Probed, has_public_probe=True)
     rig.step(2 * TRIAL_STEPS)
     intent = rig.intent()
     assert intent.kind == "group"

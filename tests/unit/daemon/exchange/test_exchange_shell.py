@@ -312,21 +312,6 @@ async def test_what_the_worker_refuses_counts_on_neither_side(is_initiator, auto
         assert [outcome for _, outcome, _ in alice.outcomes] == ["aborted"]
 
 
-@pytest.mark.parametrize(("verdict", "is_fault"), [("probe", False), ("replay", True)])
-async def test_what_honest_members_do_too_costs_a_peer_no_budget(
-    verdict, is_fault, autojump_clock
-) -> None:
-    async with rig() as alice:
-        alice.sessions.clear()
-        alice.lessor.verdict = verdict
-        alice.intent()
-        stream = await alice.bob_offers()
-        await say(stream, wire.Chunk(b"x" * 16, 0), zeros())
-        await alice.until(lambda: alice.finished)
-        (conduct,) = alice.exchanges.conducts([BOB.peer_id])
-        assert conduct == is_fault
-
-
 async def test_an_exchange_that_ends_while_it_is_weighed_is_over(autojump_clock) -> None:
     for is_gone in (False, True):
         async with rig() as alice:

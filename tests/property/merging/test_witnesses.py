@@ -73,7 +73,7 @@ def test_a_lie_is_in_no_mean_and_the_liar_is_one_of_two_who_are_doubted(first, s
         assert maker != witness
 
 
-def test_a_member_that_knows_no_witnesses_holds_up_nobody():
+def test_a_member_that_knows_no_witnesses_holds_up_no_other():
     world = run(5, first=Silent)
     world.check()
 

@@ -12,7 +12,6 @@ from swarmnode.strategies.base import Intent, Kind, View
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.bytes_lm import BytesLM
 from swarmnode.testing.lab import setups
-from swarmnode.testing.lab.attacks.fixed import FIXED
 from swarmnode.testing.lab.attacks.impostors import LyingMembers
 from swarmnode.testing.lab.attacks.named import ATTACKS, FIXED, by_gradient, by_update, find_attacks
 from swarmnode.testing.lab.attacks.runs import execute_attack, known_attacks, parse_attack
@@ -205,12 +204,12 @@ def test_to_ask_what_a_guard_would_take_leaves_no_trace():
     intent = Intent(Kind.PAIR, 11, (View("x", "", 0, node.strategy.x.numel()),))
     own, theirs = {"x": node.strategy.x.clone()}, {"x": peer.strategy.x.clone()}
     guard = node.strategy.guard
-    before = copy.deepcopy(guard.totals), guard.gates("gossip/0")
+    before = copy.deepcopy(guard.totals), guard.kept
     assert not would_take(arena, node, peer, intent, own, {"x": -theirs["x"]})
     assert would_take(arena, node, peer, intent, own, theirs) == would_take(
         arena, node, peer, intent, own, theirs
     )
-    assert (guard.totals, guard.gates("gossip/0")) == before
+    assert (guard.totals, guard.kept) == before
     assert node.strategy.guard is guard
 
 
