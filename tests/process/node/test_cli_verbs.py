@@ -33,8 +33,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         home, "create", "demo", "--task", "bytes-lm", *settings, "--json", "--advertise", "h:1"
     )
     assert created.code == 0, created.err
-    assert created.json["strategy_settings"]["every"] == 20
-    assert (created.json["strategy"], created.json["codecs"]) == ("streaming", ["E3M0"])
+    assert created.json["strategy_settings"]["every"] == 12
+    assert (created.json["strategy"], created.json["codecs"]) == ("streaming", ["Q2B64"])
     assert created.json["link"].endswith("@h:1")
     snapshots = Paths(home).swarm("demo").snapshots
     script = (
