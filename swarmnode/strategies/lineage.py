@@ -45,6 +45,7 @@ from swarmnode.strategies.catch_up import (
     lineage_refusal,
     lineage_version,
 )
+from swarmnode.strategies.context import LossAt
 from swarmnode.strategies.contributions import Contributions
 from swarmnode.strategies.merging.best_of import Trials
 from swarmnode.strategies.outer import momentum_step
@@ -78,13 +79,14 @@ class InLineage(InRounds):
         self._called: int | None = None  # for which mean others wait
         self.contributions = Contributions()
         self.merge_rule = "mean"  # by which means are made
+        self._harm_probe: LossAt | None = None  # by which catch-ups are weighed
         self._local_step = 0
         self._trials: Trials | None = None  # until there is something to try
 
     def start(self, ctx: Context) -> None:
         super().start(ctx)
         if ctx.weighs:
-            self.merge_rule = self.config.merge
+            self.merge_rule, self._harm_probe = self.config.merge, ctx.probe
 
     def lineage_buffers(self) -> Mapping[str, torch.Tensor]:
         """Return what a snapshot holds of it."""
@@ -220,8 +222,8 @@ class InLineage(InRounds):
         return phi + momentum_step(momentum.clone(), still, c.momentum, nesterov=c.nesterov)
 
     def _harm(self, vectors: Mapping[str, torch.Tensor]) -> str | None:
-        probe = self.ctx.probe
-        if probe is None or not self.ctx.weighs:
+        probe = self._harm_probe
+        if probe is None:
             return None
         learnt = self.x - self.phi
         phi, momentum = (vectors[name].to(self.x.device) for name in ("phi", self.momentum_buffer))

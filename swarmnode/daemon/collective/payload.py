@@ -267,7 +267,7 @@ class RobustPayload(GroupPayload):
         """
         match self._lease:
             case BufferLease() as lease if plan == self._plan and not self._is_assembling:
-                values = [memoryview(each).cast("B") for each in found]
+                values = [each.data.cast("B") for each in found]
                 with trio.move_on_after(limits.EXCHANGE_VIEW_S):  # it answers between two steps
                     return await self._comparing.compare(lease, parts[0].begin_in_view, values)
         return len(found) - 1

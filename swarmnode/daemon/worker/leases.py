@@ -340,8 +340,8 @@ class SlotLessor:
         weighing, self._weighing = self._weighing, {}
         for each in weighing.values():
             each.settle()
-        for each in self._comparisons.values():
-            each.settled.set()
+        for comparison in self._comparisons.values():
+            comparison.settled.set()
         lost, self._unmerged = self._unmerged, {}
         for xid in lost:
             self._on_lost(xid)

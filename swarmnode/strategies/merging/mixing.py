@@ -84,7 +84,8 @@ class Mix:
 
     def of(self, rows: Rows) -> Rows:
         """Return the mean, [m] in the type of ``rows`` [n, m]. Cost: k n m operations."""
-        return np.concatenate([self._of_block(block) for block in _blocks(rows)]).astype(rows.dtype)
+        whole = np.concatenate([self._of_block(block) for block in _blocks(rows)])
+        return whole if rows.dtype == whole.dtype else whole.astype(np.float32)
 
     def _of_block(self, block: Rows) -> NDArray[np.float64]:
         mixed = np.zeros((len(self.divisors), block.shape[1]))
@@ -97,10 +98,8 @@ class Mix:
         if self.trim:
             mixed.sort(axis=0)
             mixed = mixed[self.trim : len(mixed) - self.trim]
-        if len(mixed) == 1:
-            return mixed[0]
-        mean: NDArray[np.float64] = np.add.reduce(mixed, axis=0) / len(mixed)
-        return mean
+        summed: NDArray[np.float64] = np.add.reduce(mixed, axis=0)
+        return summed / len(mixed)
 
 
 MixRule = Callable[[Round], tuple[Mix, ...]]

@@ -189,7 +189,7 @@ def test_the_ascent_of_an_adaptive_one_makes_the_loss_larger():
 
 
 def test_impostors_take_whatever_comes_and_are_refused():
-    arena = lying(pairs(4, codec="Q8B64", guarded=True), "sign-flip")
+    arena = lying(pairs(4, codec="Q8B64", guarded=True), "noise")
     arena.run(80)
     assert arena.nodes[3].strategy.guard.totals.contacts == 0
     refused = {edge: count for edge, count in arena.tally.refusals.items() if 3 in edge}
