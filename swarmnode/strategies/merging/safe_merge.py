@@ -8,7 +8,7 @@ and L the loss on the probe::
 
     structure   d is finite                                    else refuse, strike
     window      no older than before, not seen before          else refuse, strike
-    distance    far = r > κ ref,   ref = max(A, mvn), or 5 mvn as long as few are known
+    distance    far = r > κ ref,   ref = max(A, mvn), or 2.5 mvn as long as few are known
     probe       l0 = L(x), l1 = L(x + w d);  bad = l1 > l0      unless far
                 bad, and l1 > 1.1 l0 + .02                      refuse, strike *
                 bad                                             accept, taking nothing
@@ -37,7 +37,9 @@ which it does not think ill takes nothing and gives its own, or the other would 
 that is far and worse than itself gets it, too, as often as three strikes allow, or none could
 escape. Rounds are compared with what the same peer
 said before, because nodes count their own; a peer that really went back, to an older snapshot, is
-banned for a while, and then begins anew. The bound of the first contacts grows with refusals, too.
+banned for a while, and then begins anew. The bound of the first contacts grows with refusals, too,
+and begins at half: in the first rounds all have nearly the same model, and to average one with its
+own negative costs no loss yet, so a sign flip got through at 5 mvn and set honest nodes apart.
 Only a model that is worse than one that has learnt nothing is refused for its distance or the harm
 that it does, and only by a node whose own is better: early in training, and with uneven labels,
 honest models are far from each other and harm each other. Before, honest nodes banned each other,
@@ -63,7 +65,7 @@ MERGE_WEIGHT = 0.5  # w: the mean of the two
 _KNOWN_MIN = 4  # accepted distances, from which on they are the reference
 _DISTANCES_KEPT = 8
 _MOVEMENTS_KEPT = 5
-_FIRST_RATIO = 5.0  # of the own movement, before that many are known
+_FIRST_RATIO = 2.5  # of the own movement, before that many are known
 _FIRST_CLIP = 2.0
 _FIRST_GROWTH = 2.0  # of that, for each peer that is provably good
 _RELAXED = 1.1  # a node that refuses all others is let go by so much ...

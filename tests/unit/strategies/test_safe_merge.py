@@ -101,8 +101,8 @@ def test_distance() -> None:
 
 
 def test_the_first_contacts_are_measured_by_the_own_movement() -> None:
-    assert SafeMerge().weigh(pair(theirs=vector(3, 9.9))).refusal is None
-    assert SafeMerge().weigh(pair(theirs=vector(3, 10.1))).refusal is Reason.DISTANCE
+    assert SafeMerge().weigh(pair(theirs=vector(3, 4.9))).refusal is None
+    assert SafeMerge().weigh(pair(theirs=vector(3, 5.1))).refusal is Reason.DISTANCE
 
 
 def test_vectors_of_who_repeats_what_it_got_are_no_measure() -> None:
@@ -121,10 +121,10 @@ def test_probe() -> None:
         away = -worse * best
         along = bowl(own, away, best)
         asked = pair(own=own, theirs=away, loss_along=along, loss_trivial=trivial, round=9)
-        guard = known_guard(distance=5.0)
+        guard = known_guard(distance=4.0)
         verdict = guard.weigh(asked)
         assert (verdict.refusal, verdict.share) == (refusal, 1.0 if refusal else 0.0)
-        careless = known_guard(frozenset({Stage.PROBE}), distance=5.0).weigh(asked)
+        careless = known_guard(frozenset({Stage.PROBE}), distance=4.0).weigh(asked)
         assert (careless.refusal, careless.share) == (None, 1.0)
     near = 0.9 * best
     towards = replace(asked, theirs=near, loss_along=bowl(own, near, best))
@@ -264,7 +264,7 @@ def test_a_node_that_takes_of_no_other_lets_go_after_a_while() -> None:
 
 def test_topics_have_distances_of_their_own_and_peers_do_not() -> None:
     guard = known_guard()
-    asked = pair(theirs=vector(3, 9.0), round=9)
+    asked = pair(theirs=vector(3, 4.5), round=9)
     assert guard.weigh(replace(asked, topic="x/1")).refusal is None
     assert guard.weigh(asked).refusal is Reason.DISTANCE
 

@@ -317,7 +317,7 @@ class Probed(Synthetic):
 def test_what_comes_is_weighed_between_two_steps_and_the_slot_stays_the_daemons(make_rig):
     rig = make_rig(task_type=Probed, has_public_probe=True)
     rig.step(2)
-    for better, refusal in ((False, "probe"), (True, "")):
+    for better, refusal in ((False, "distance"), (True, "")):
         ready = rig.ask(rig.intent())
         own, room = rig.halves(ready)
         step = (0.01 if better else -1.0) * (rig.state.task.optimum() - own)
@@ -332,7 +332,7 @@ def test_what_comes_is_weighed_between_two_steps_and_the_slot_stays_the_daemons(
         else:
             rig.apply(ready)
             assert torch.allclose(rig.x, before + step / 2)
-    assert rig.strategy.guard.totals.refused == {"probe": 1}
+    assert rig.strategy.guard.totals.refused == {"distance": 1}
 
 
 def test_no_more_of_what_came_counts_than_the_verdict_says(noted):
