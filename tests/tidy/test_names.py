@@ -37,8 +37,11 @@ IDLE: dict[str, str] = {
     "swarmnode.tensor.feedback:encode_with_feedback": "strategies with SIGN64 and TK4 will need it",
     # A merge rule is found by the name of its module, see strategies/merging/rules.py.
     **{
-        f"swarmnode.strategies.merging.{name}:{name}": "find_rule"
-        for name in ("best_of", "bristle", "flag", "monna", "nnm", "trimmed_mean")
+        f"swarmnode.strategies.merging.{rule}": "find_rule"
+        for rule in (
+            *("best_of:best_of", "bristle:bristle", "flag:flag", "mixing:mean", "monna:monna"),
+            *("nnm:nnm", "trimmed_mean:trimmed_mean"),
+        )
     },
     # Rooms that are being moved; to be looked at there.
     "swarmnode.strategies.merge:rda": "",
