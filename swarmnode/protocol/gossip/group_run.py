@@ -354,8 +354,8 @@ class Run:
         """Return (contributor, piece) of what is missing for the sums that are made here."""
         if self._plan is None or self._sources:
             return set()
-        own = {p for p in range(self._plan.n_pieces) if self._owner(p) == self.self_id}
-        own |= {self._plan.witnessed} - {None}
+        witnessed, n_pieces = self._plan.witnessed, self._plan.n_pieces
+        own = {p for p in range(n_pieces) if self._owner(p) == self.self_id or p == witnessed}
         others = [peer for peer in self._plan.contributors if peer != self.self_id]
         return {(peer, piece) for peer in others for piece in own} - self._shares
 
@@ -430,11 +430,11 @@ class Run:
                 plan.reducing.add(piece)
                 weights = self._weights_of(plan.contributors)
                 self.effects.append(Reduce(self.gid, plan.plan, piece, plan.contributors, weights))
-        piece, peers = plan.witnessed, plan.contributors
-        if piece is not None and piece not in lacking and not plan.is_witnessing:
+        theirs, peers = plan.witnessed, plan.contributors
+        if theirs is not None and theirs not in lacking and not plan.is_witnessing:
             plan.is_witnessing = True
-            weights, maker = self._weights_of(peers), self._owner(piece)
-            self.effects.append(Witness(self.gid, plan.plan, piece, peers, weights, maker))
+            weights, maker = self._weights_of(peers), self._owner(theirs)
+            self.effects.append(Witness(self.gid, plan.plan, theirs, peers, weights, maker))
 
     def _weights_of(self, contributors: tuple[PeerId, ...]) -> tuple[float, ...]:
         if self._agreed:
