@@ -12,6 +12,7 @@ from tests.tidy.test_tidy import PACKAGE, tree_of
 # What starts a node, and what no import at the top of a module may lead to from there.
 ON_DEMAND = {
     "swarmnode.cli.swarm.join": ("swarmnode.cli.swarm.lookup", "swarmnode.processes.client"),
+    "swarmnode.daemon.app.start": ("swarmnode.daemon.worker.foreign",),
     "swarmnode.daemon.app.node": (
         "swarmnode.daemon.membership.admission",
         "swarmnode.net.gateway.methods",
@@ -27,6 +28,7 @@ ON_DEMAND = {
         "swarmnode.strategies.topology",
         "swarmnode.worker.exchange.merges",
     ),
+    "swarmnode.worker.main": ("swarmnode.ipc.handover",),
 }
 PATHS = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
