@@ -15,6 +15,7 @@ ON_DEMAND = {
     "swarmnode.daemon.app.start": ("swarmnode.daemon.worker.foreign",),
     "swarmnode.daemon.app.node": (
         "swarmnode.daemon.membership.admission",
+        "swarmnode.daemon.status.netcheck",
         "swarmnode.net.gateway.methods",
         "swarmnode.net.nat_survey",
         "swarmnode.net.rtc.bridge",
