@@ -16,6 +16,7 @@ ON_DEMAND = {
     "swarmnode.daemon.app.node": (
         "swarmnode.daemon.membership.admission",
         "swarmnode.daemon.status.netcheck",
+        "swarmnode.daemon.status.readings",
         "swarmnode.net.gateway.methods",
         "swarmnode.net.nat_survey",
         "swarmnode.net.rtc.bridge",
@@ -24,6 +25,7 @@ ON_DEMAND = {
         "swarmnode.protocol.nat.igd",
         "swarmnode.protocol.nat.pcp",
         "swarmnode.protocol.nat.survey",
+        "swarmnode.telemetry.catalogue",
     ),
     "swarmnode.worker.begin": (
         "swarmnode.strategies.topology",

@@ -1,7 +1,7 @@
 """What ``swarmnode netcheck`` finds: how this node reaches others and is reached, and what to do.
 
-:func:`look` collects plain values, :func:`find` makes sentences of them; the last ones are about one
-peer each.
+:func:`look` collects plain values, :func:`find` makes sentences of them; the last ones are about
+one peer each.
 """
 
 from __future__ import annotations
