@@ -14,6 +14,7 @@ ON_DEMAND = {
     "swarmnode.cli.swarm.join": ("swarmnode.cli.swarm.lookup", "swarmnode.processes.client"),
     "swarmnode.daemon.app.start": ("swarmnode.daemon.worker.foreign",),
     "swarmnode.daemon.app.node": (
+        "swarmnode.daemon.collective.merge_part",
         "swarmnode.daemon.membership.admission",
         "swarmnode.daemon.status.netcheck",
         "swarmnode.daemon.status.readings",

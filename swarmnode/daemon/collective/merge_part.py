@@ -14,7 +14,7 @@ import hashlib
 import math
 import mmap
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from swarmnode.daemon.collective.payload import (
     transfer_limit_s,
 )
 from swarmnode.daemon.collective.runs import GroupRuns
+from swarmnode.daemon.driver import run_concurrently
 from swarmnode.daemon.membership.swarm import Partners
 from swarmnode.daemon.worker.leases import BufferLease
 from swarmnode.daemon.worker.link import MergeDesk
@@ -346,7 +347,8 @@ class MergePart:
         own, room = self._folder / f"own.{attempt}", self._folder / f"mean.{attempt}"
         # A grid writes over it, and there may be another attempt.
         await self._env.in_thread(partial(shutil.copyfile, self._folder / "own", own))
-        await for_all(self._connect, [each for each in weights if each != self._self_id])
+        others = [peer for peer in weights if peer != self._self_id]
+        await run_concurrently(*(partial(self._connect, peer) for peer in others))
         found = await global_mean(
             self._runs,
             Vector(own, taken.numel),
@@ -397,10 +399,3 @@ def _mean_key(key: bytes, fid: bytes, attempt: int, weights: Mapping[PeerId, flo
     """Return what names the means of one attempt: only those with the same participants meet."""
     material = msgspec.msgpack.encode(sorted((bytes(p), w) for p, w in weights.items()))
     return hashlib.sha256(_KEY_DOMAIN + key + fid + bytes([attempt]) + material).digest()
-
-
-async def for_all(work: Callable[[PeerId], Awaitable[None]], peers: Sequence[PeerId]) -> None:
-    """Do it for all of them at once."""
-    async with trio.open_nursery() as nursery:
-        for peer in peers:
-            nursery.start_soon(work, peer)
