@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,11 +30,9 @@ from swarmnode import limits
 from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.driver import run_concurrently
 from swarmnode.daemon.worker.link import MergeDesk
-from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.names import MERGE_RULES
-from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip.groups import fair_weights
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.exchange import finalize as wire
@@ -42,6 +40,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 
 if TYPE_CHECKING:
     from swarmnode.daemon.collective.merge_part import MergePart, Swarm
+    from swarmnode.daemon.membership.swarm import Communicator
 
 FINALIZE_SERVICE = "finalize/1"
 
@@ -94,34 +93,19 @@ class Finalizer:
     """Begins merges, and takes part in those of others.
 
     Args:
-        key: 32 bytes that guard every exchange.
-        live: who is alive, as the failure detector knows.
+        swarm: our part in it.
         desk: where the worker is asked.
         folder: for what a merge needs on disk; whatever lies there is removed.
     """
 
     def __init__(
-        self,
-        *,
-        self_id: PeerId,
-        key: bytes,
-        swarm: Swarm,
-        services: ScopedServices,
-        live: Callable[[], Collection[PeerId]],
-        desk: MergeDesk,
-        folder: Path,
-        env: Env,
+        self, communicator: Communicator, *, swarm: Swarm, desk: MergeDesk, folder: Path
     ) -> None:
-        self._runs = GroupRuns(
-            MEANS_SERVICE,
-            self_id=self_id,
-            partners=swarm,
-            services=services,
-            live=live,
-            env=env,
-        )
-        self._self_id, self._key, self._swarm = self_id, key, swarm
-        self._desk, self._folder, self._env = desk, folder, env
+        self._runs = GroupRuns(MEANS_SERVICE, communicator)
+        self._communicator = communicator
+        self._self_id, self._env = communicator.self_id, communicator.env
+        self._swarm, self._desk, self._folder = swarm, desk, folder
+        services = communicator.services
         self._service = services.name(FINALIZE_SERVICE)
         services.add_request(FINALIZE_SERVICE, self._answer)
 
@@ -139,13 +123,11 @@ class Finalizer:
         from swarmnode.daemon.collective.merge_part import MergePart
 
         return MergePart(
-            self_id=self._self_id,
-            key=self._key,
+            self._communicator,
             swarm=self._swarm,
             runs=self._runs,
             desk=self._desk,
             folder=self._folder,
-            env=self._env,
         )
 
     async def _answer(self, peer: PeerId, payload: bytes) -> bytes:

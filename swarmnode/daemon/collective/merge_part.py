@@ -33,10 +33,9 @@ from swarmnode.daemon.collective.payload import (
 )
 from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.driver import run_concurrently
-from swarmnode.daemon.membership.swarm import Partners
+from swarmnode.daemon.membership.swarm import Communicator, Partners
 from swarmnode.daemon.worker.leases import BufferLease
 from swarmnode.daemon.worker.link import MergeDesk
-from swarmnode.env import Env
 from swarmnode.errors import Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import MergeWeighed, Partner, PostedIntent, ViewShape
@@ -227,7 +226,6 @@ class MergePart:
     """Takes part in one merge at a time, its own ones included.
 
     Args:
-        key: 32 bytes that guard every exchange.
         runs: of groups, for this alone.
         folder: for what a merge needs on disk; whatever lies there is removed.
 
@@ -237,23 +235,20 @@ class MergePart:
 
     def __init__(
         self,
+        communicator: Communicator,
         *,
-        self_id: PeerId,
-        key: bytes,
         swarm: Swarm,
         runs: GroupRuns,
         desk: MergeDesk,
         folder: Path,
-        env: Env,
     ) -> None:
         self.weighed: MergeWeighed | None = None
-        self._self_id = self_id
-        self._key = key
+        self._self_id, self._key = communicator.self_id, communicator.key
         self._swarm = swarm
         self._runs = runs
         self._desk = desk
         self._folder = folder
-        self._env = env
+        self._env = communicator.env
         self._taken: dict[tuple[bytes, PeerId], _Taken] = {}  # by its id and asker; one at most
         self._quiet_until = -math.inf
         self._askers: Rates[PeerId] = Rates(
