@@ -15,6 +15,7 @@ ON_DEMAND = {
     "swarmnode.daemon.app.start": ("swarmnode.daemon.worker.foreign",),
     "swarmnode.daemon.app.node": (
         "swarmnode.daemon.collective.merge_part",
+        "swarmnode.daemon.discovery.lookup",
         "swarmnode.daemon.membership.admission",
         "swarmnode.daemon.status.netcheck",
         "swarmnode.daemon.status.readings",

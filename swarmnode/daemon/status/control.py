@@ -26,17 +26,9 @@ POST /leave     leave the swarm and stop; answers at once
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from swarmnode import limits
-from swarmnode.daemon.discovery.lookup import (
-    Claim,
-    Findings,
-    check_names,
-    find_swarms,
-    gather,
-    searched,
-)
 from swarmnode.daemon.status.dashboard import Shown, dashboard_routes
 from swarmnode.daemon.status.owner import link_routes, volunteer_routes
 from swarmnode.daemon.status.phases import Member
@@ -47,6 +39,9 @@ from swarmnode.env import Env
 from swarmnode.ipc.names import MERGE_RULES
 from swarmnode.net.lan.beacon import LanBeacon
 from swarmnode.net.web.routes import Request, Response, Route, json_response
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.discovery.lookup import Findings
 
 
 class Controlled(Scraped, Shown, Protocol):
@@ -118,13 +113,15 @@ async def ask_node(
     view: NodeView, lan: LanBeacon | None, names: Iterable[str], env: Env
 ) -> Findings:
     """Return what a running node knows. Raises ConfigError for too many names."""
+    from swarmnode.daemon.discovery import lookup  # where a node runs, few look for other swarms
+
     node = view.node
-    claims = await find_swarms(check_names(names), node.discovery, lan, env)
+    claims = await lookup.find_swarms(lookup.check_names(names), node.discovery, lan, env)
     match view.membership:
         case Member(manifest=own, part=part):
             n_members = len(part.members.live())
-            claim = Claim(
+            claim = lookup.Claim(
                 own.name, own.swarm_key, "home", node.self_id, (), n_members, own.created_at
             )
             claims.insert(0, claim)
-    return Findings(gather(claims), searched(node.discovery, lan, env))
+    return lookup.Findings(lookup.gather(claims), lookup.searched(node.discovery, lan, env))
