@@ -323,8 +323,8 @@ SN_INLINE void gauge_take(sn_gauge *gauge, size_t i, sn_part part)
     /* Not the maximum, which a NaN would become. */
     four->largest = vbslq_f32(vcgtq_f32(some, four->largest), some, four->largest);
     const float64x2_t wide[2] = {vcvt_f64_f32(vget_low_f32(some)), vcvt_high_f64_f32(some)};
-    for (int j = 0; j < 2; j++) {
-        four->square_sums[j] = vaddq_f64(four->square_sums[j], vmulq_f64(wide[j], wide[j]));
+    for (int j = 0; j < 2; j++) { /* squares are exact: one rounding, fused or not */
+        four->square_sums[j] = vfmaq_f64(four->square_sums[j], wide[j], wide[j]);
     }
 }
 
