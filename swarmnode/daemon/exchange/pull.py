@@ -311,9 +311,7 @@ async def _receive_payload(stream: Stream, parts: tuple[Chunk, ...], room: memor
     for chunk in parts:
         payload = bytearray(chunk.codec.payload_bytes(chunk.numel))
         await stream.receive_into(memoryview(payload))
-        chunk.codec.decode(payload, chunk.of(room))
-        if chunk.is_scaled:
-            sizes.add(chunk.view, chunk.of(room))
+        sizes.decode(chunk, payload, chunk.of(room))
     if await stream.receive():
         raise MalformedMessage("expected the end of what was pulled, got more bytes")
     return sizes
