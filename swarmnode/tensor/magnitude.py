@@ -92,7 +92,7 @@ def refusal(theirs: Magnitude, own: Magnitude, what: str) -> str:
     return ""
 
 
-class Part(Protocol):
+class PayloadPart(Protocol):
     """Elements of a payload that one codec writes.
 
     ``view``: the number of the one that they are of. ``is_scaled``: its values are as large as
@@ -117,7 +117,7 @@ class Sizes:
         self._found: dict[int, Magnitude] = defaultdict(Magnitude)
         self._numel: dict[int, int] = defaultdict(int)
 
-    def decode(self, part: Part, payload: Buffer, out: Buffer) -> None:
+    def decode(self, part: PayloadPart, payload: Buffer, out: Buffer) -> None:
         """Decode a part of a payload and take it in, in one pass over the memory.
 
         Raises:
