@@ -134,35 +134,54 @@ static PyObject *py_validate(PyObject *module, PyObject *args)
     return result;
 }
 
-static PyObject *py_decode(PyObject *module, PyObject *args)
+/* Without a magnitude nothing is measured. Returns a verdict, or -1 and an exception. */
+static int decode_args(PyObject *args, const char *spec, sn_magnitude *magnitude)
 {
-    (void)module;
     int isa_index;
     int codec;
     int n_kept;
     Py_buffer payload;
     Py_buffer out;
     Py_buffer reference;
-    if (!PyArg_ParseTuple(args, "iiiy*w*z*:decode", &isa_index, &codec, &n_kept, &payload, &out,
-                          &reference)) {
-        return NULL;
+    if (!PyArg_ParseTuple(args, spec, &isa_index, &codec, &n_kept, &payload, &out, &reference)) {
+        return -1;
     }
-    PyObject *result = NULL;
+    int verdict = -1;
     sn_choice choice;
     if (choice_read(isa_index, codec, n_kept, &choice) &&
         sizes_check(&choice.format, payload.len, out.len) &&
         reference_check(&choice.format, &reference, out.len)) {
-        sn_verdict verdict;
+        const size_t n_elems = (size_t)out.len / sizeof(float);
         Py_BEGIN_ALLOW_THREADS
-        verdict = sn_decode(choice.isa, &choice.format, payload.buf, reference.buf,
-                            (size_t)out.len / sizeof(float), out.buf);
+        verdict = magnitude == NULL
+                      ? (int)sn_decode(choice.isa, &choice.format, payload.buf, reference.buf,
+                                       n_elems, out.buf)
+                      : (int)sn_decode_measured(choice.isa, &choice.format, payload.buf,
+                                                reference.buf, n_elems, out.buf, magnitude);
         Py_END_ALLOW_THREADS
-        result = PyLong_FromLong(verdict);
     }
     PyBuffer_Release(&reference);
     PyBuffer_Release(&out);
     PyBuffer_Release(&payload);
-    return result;
+    return verdict;
+}
+
+static PyObject *py_decode(PyObject *module, PyObject *args)
+{
+    (void)module;
+    const int verdict = decode_args(args, "iiiy*w*z*:decode", NULL);
+    return verdict < 0 ? NULL : PyLong_FromLong(verdict);
+}
+
+static PyObject *py_decode_measured(PyObject *module, PyObject *args)
+{
+    (void)module;
+    sn_magnitude magnitude;
+    const int verdict = decode_args(args, "iiiy*w*z*:decode_measured", &magnitude);
+    if (verdict < 0) {
+        return NULL;
+    }
+    return Py_BuildValue("idd", verdict, magnitude.largest, magnitude.square_sum);
 }
 
 static PyObject *py_merge(PyObject *module, PyObject *args)
@@ -213,12 +232,11 @@ static PyObject *py_measure(PyObject *module, PyObject *args)
     } else if ((size_t)values.len % sizeof(float) != 0) {
         PyErr_Format(PyExc_ValueError, "%zd bytes are no float32", values.len);
     } else {
-        double largest;
-        double square_sum;
+        sn_magnitude magnitude;
         Py_BEGIN_ALLOW_THREADS
-        sn_measure(isa, values.buf, (size_t)values.len / sizeof(float), &largest, &square_sum);
+        magnitude = sn_measure(isa, values.buf, (size_t)values.len / sizeof(float));
         Py_END_ALLOW_THREADS
-        result = Py_BuildValue("dd", largest, square_sum);
+        result = Py_BuildValue("dd", magnitude.largest, magnitude.square_sum);
     }
     PyBuffer_Release(&values);
     return result;
@@ -233,6 +251,9 @@ static PyMethodDef methods[] = {
      "validate(isa, codec, n_kept, payload, n_elems) -> verdict"},
     {"decode", py_decode, METH_VARARGS,
      "decode(isa, codec, n_kept, payload, out, reference) -> verdict"},
+    {"decode_measured", py_decode_measured, METH_VARARGS,
+     "decode_measured(isa, codec, n_kept, payload, out, reference) -> (verdict, the largest absolute "
+     "value decoded, the sum of squares)"},
     {"merge", py_merge, METH_VARARGS,
      "merge(isa, codec, n_kept, payload, target, reference, own_weight, peer_weight) -> verdict"},
     {"measure", py_measure, METH_VARARGS,

@@ -85,17 +85,6 @@ typedef struct {
     size_t n_blocks;
 } sn_coded;
 
-/* One codec on one instruction set. */
-typedef struct {
-    /* Returns the index of the first block with a NaN or infinity, where it stops, or n_blocks. */
-    size_t (*encode)(const sn_values *from, uint8_t *scales, uint8_t *codes);
-    void (*decode)(const sn_coded *from, uint8_t *out);
-    /* target = own_weight * target + peer_weight * decoded: two products, one sum, each rounded. */
-    void (*merge)(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight);
-    /* Whether an encoder could have written these codes. */
-    sn_verdict (*check)(const sn_coded *from);
-} sn_kernels;
-
 /* How large a vector is. Lane i has seen elements i, i + 8, i + 16 ..., in this order: so every
  * instruction set rounds the same sums, and the norm has equal bits on all machines. */
 enum { SN_LANES = 8, SN_ROW_BYTES = 32 };
@@ -104,6 +93,28 @@ typedef struct {
     float largest[SN_LANES]; /* of the absolute values, but for NaN */
     double square_sums[SN_LANES];
 } sn_lanes;
+
+/* Of all lanes; both 0 for no elements. A NaN makes the sum one, and does not count in the
+ * largest. */
+typedef struct {
+    double largest;
+    double square_sum;
+} sn_magnitude;
+
+/* One codec on one instruction set. */
+typedef struct {
+    /* Returns the index of the first block with a NaN or infinity, where it stops, or n_blocks. */
+    size_t (*encode)(const sn_values *from, uint8_t *scales, uint8_t *codes);
+    void (*decode)(const sn_coded *from, uint8_t *out);
+    /* The same, and the lanes take in every element while it is in a register: large outputs
+     * bypass the cache, so measuring afterwards reads all of them from memory again. NULL where
+     * decoding a part and then measuring it in the cache is as good. */
+    void (*decode_measured)(const sn_coded *from, uint8_t *out, sn_lanes *lanes);
+    /* target = own_weight * target + peer_weight * decoded: two products, one sum, each rounded. */
+    void (*merge)(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight);
+    /* Whether an encoder could have written these codes. */
+    sn_verdict (*check)(const sn_coded *from);
+} sn_kernels;
 
 typedef struct {
     const char *name; /* what SWARMNODE_NATIVE calls it */
@@ -130,16 +141,21 @@ size_t sn_encode(const sn_isa *isa, const sn_format *format, const uint8_t *valu
                  const uint8_t *reference, size_t n_elems, uint8_t *payload);
 sn_verdict sn_validate(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
                        size_t n_elems);
-/* Both write nothing unless the payload is valid. */
+/* All three write nothing unless the payload is valid. */
 sn_verdict sn_decode(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
                      const uint8_t *reference, size_t n_elems, uint8_t *out);
+/* Decodes; the magnitude is sn_measure's of `out`, bit for bit. */
+sn_verdict sn_decode_measured(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
+                              const uint8_t *reference, size_t n_elems, uint8_t *out,
+                              sn_magnitude *magnitude);
 sn_verdict sn_merge(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
                     const uint8_t *reference, size_t n_elems, uint8_t *target, float own_weight,
                     float peer_weight);
 
-/* measure.c: the largest absolute value and the sum of squares of float32; both 0 for none. A NaN
- * makes the sum one, and does not count in the largest. */
-void sn_measure(const sn_isa *isa, const uint8_t *values, size_t n_elems, double *largest,
-                double *square_sum);
+/* measure.c: how large float32 are. */
+sn_magnitude sn_measure(const sn_isa *isa, const uint8_t *values, size_t n_elems);
+/* Takes in the next elements of a vector; only its last ones may be no whole row. */
+void sn_lanes_take(const sn_isa *isa, const uint8_t *values, size_t n_elems, sn_lanes *lanes);
+sn_magnitude sn_lanes_sum(const sn_lanes *lanes);
 
 #endif

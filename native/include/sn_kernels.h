@@ -361,16 +361,21 @@ SN_INLINE void sn_prefetch(const uint8_t *at, size_t size_bytes)
     extern const sn_kernels sn_raw32_##isa, sn_bf16_##isa, sn_q8_##isa, sn_q4_##isa,               \
         sn_e3m0_##isa, sn_sign_##isa, sn_tk4_##isa, sn_tk2_##isa, sn_q2_##isa
 
+#define SN_KERNELS(codec, measured, check)                                                         \
+    {                                                                                              \
+        codec##_encode, codec##_decode, measured, codec##_merge, check                             \
+    }
+
 #define SN_DEFINE_KERNELS(isa)                                                                     \
-    const sn_kernels sn_raw32_##isa = {raw32_encode, raw32_decode, raw32_merge, raw32_check};      \
-    const sn_kernels sn_bf16_##isa = {bf16_encode, bf16_decode, bf16_merge, bf16_check};           \
-    const sn_kernels sn_q8_##isa = {q8_encode, q8_decode, q8_merge, q8_check};                     \
-    const sn_kernels sn_q4_##isa = {q4_encode, q4_decode, q4_merge, q4_check};                     \
-    const sn_kernels sn_e3m0_##isa = {e3m0_encode, e3m0_decode, e3m0_merge, q4_check};             \
-    const sn_kernels sn_sign_##isa = {sign_encode, sign_decode, sign_merge, sign_check};           \
-    const sn_kernels sn_tk4_##isa = {tk4_encode, tk4_decode, tk4_merge, tk4_check};                \
-    const sn_kernels sn_tk2_##isa = {tk2_encode, tk2_decode, tk2_merge, tk2_check};                \
-    const sn_kernels sn_q2_##isa = {q2_encode, q2_decode, q2_merge, sign_check}
+    const sn_kernels sn_raw32_##isa = SN_KERNELS(raw32, NULL, raw32_check);                        \
+    const sn_kernels sn_bf16_##isa = SN_KERNELS(bf16, NULL, bf16_check);                           \
+    const sn_kernels sn_q8_##isa = SN_KERNELS(q8, q8_decode_measured, q8_check);                   \
+    const sn_kernels sn_q4_##isa = SN_KERNELS(q4, q4_decode_measured, q4_check);                   \
+    const sn_kernels sn_e3m0_##isa = SN_KERNELS(e3m0, e3m0_decode_measured, q4_check);             \
+    const sn_kernels sn_sign_##isa = SN_KERNELS(sign, NULL, sign_check);                           \
+    const sn_kernels sn_tk4_##isa = SN_KERNELS(tk4, NULL, tk4_check);                              \
+    const sn_kernels sn_tk2_##isa = SN_KERNELS(tk2, NULL, tk2_check);                              \
+    const sn_kernels sn_q2_##isa = SN_KERNELS(q2, q2_decode_measured, sign_check)
 
 #define SN_DECLARE_MEASURE(isa)                                                                    \
     void sn_measure_##isa(const uint8_t *values, size_t n_rows, sn_lanes *lanes)

@@ -5,6 +5,7 @@
  *     SN_TARGET, sn_part (a register of floats), SN_PARTS, sn_block { sn_part part[SN_PARTS] }
  *     part_load, part_store, part_stream (past the cache), part_set, part_add, part_sub, part_mul
  *     part_saturated, amax_bits_of
+ *     sn_gauge (sn_lanes in registers), gauge_load, gauge_take (the i-th part of a block), gauge_store
  *     q8_quantize, q4_quantize, e3m0_quantize, q8_unpack, q4_unpack, e3m0_unpack, q2_unpack
  *     q8_check, q4_check
  */
@@ -84,36 +85,62 @@ SN_TARGET SN_INLINE size_t encode(const sn_values *from, uint8_t *scales, uint8_
     return encode_from(from, from->reference, scales, codes, format, quantize);
 }
 
-SN_TARGET SN_INLINE void decode_from(const sn_coded *from, const uint8_t *reference, uint8_t *out,
-                                     const sn_format *format, sn_unpack unpack)
+/* Writes all blocks; with a gauge, it takes them in. */
+SN_TARGET SN_INLINE void decode_blocks(const sn_coded *from, const uint8_t *reference, uint8_t *out,
+                                       size_t n_blocks, int is_streamed, sn_gauge *gauge,
+                                       sn_unpack unpack)
 {
-    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
-    if (n_blocks >= SN_STREAM_BLOCKS && (uintptr_t)out % SN_PART_BYTES == 0) {
-        for (size_t b = 0; b < n_blocks; b++) {
-            const sn_block block = block_decoded(from, reference, b, unpack);
-            for (size_t i = 0; i < SN_PARTS; i++) {
-                part_stream(out + b * SN_BLOCK_BYTES + i * SN_PART_BYTES, block.part[i]);
-            }
-        }
-        __sync_synchronize(); /* streamed stores are not ordered otherwise */
-        return;
-    }
     for (size_t b = 0; b < n_blocks; b++) {
         const sn_block block = block_decoded(from, reference, b, unpack);
         for (size_t i = 0; i < SN_PARTS; i++) {
-            part_store(out + b * SN_BLOCK_BYTES + i * SN_PART_BYTES, block.part[i]);
+            uint8_t *at = out + b * SN_BLOCK_BYTES + i * SN_PART_BYTES;
+            if (gauge != NULL) {
+                gauge_take(gauge, i, block.part[i]);
+            }
+            if (is_streamed) {
+                part_stream(at, block.part[i]);
+            } else {
+                part_store(at, block.part[i]);
+            }
         }
+    }
+}
+
+SN_TARGET SN_INLINE void decode_from(const sn_coded *from, const uint8_t *reference, uint8_t *out,
+                                     sn_gauge *gauge, const sn_format *format, sn_unpack unpack)
+{
+    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
+    if (n_blocks >= SN_STREAM_BLOCKS && (uintptr_t)out % SN_PART_BYTES == 0) {
+        decode_blocks(from, reference, out, n_blocks, 1, gauge, unpack);
+        __sync_synchronize(); /* streamed stores are not ordered otherwise */
+    } else {
+        decode_blocks(from, reference, out, n_blocks, 0, gauge, unpack);
+    }
+}
+
+SN_TARGET SN_INLINE void decode_to(const sn_coded *from, uint8_t *out, sn_gauge *gauge,
+                                   const sn_format *format, sn_unpack unpack)
+{
+    if (from->reference == NULL) {
+        decode_from(from, NULL, out, gauge, format, unpack);
+    } else {
+        decode_from(from, from->reference, out, gauge, format, unpack);
     }
 }
 
 SN_TARGET SN_INLINE void decode(const sn_coded *from, uint8_t *out, const sn_format *format,
                                 sn_unpack unpack)
 {
-    if (from->reference == NULL) {
-        decode_from(from, NULL, out, format, unpack);
-    } else {
-        decode_from(from, from->reference, out, format, unpack);
-    }
+    decode_to(from, out, NULL, format, unpack);
+}
+
+/* The gauge is a variable of its own, so that it stays in registers. */
+SN_TARGET SN_INLINE void decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lanes,
+                                         const sn_format *format, sn_unpack unpack)
+{
+    sn_gauge gauge = gauge_load(lanes);
+    decode_to(from, out, &gauge, format, unpack);
+    gauge_store(&gauge, lanes);
 }
 
 SN_TARGET SN_INLINE void merge_from(const sn_coded *from, const uint8_t *reference,
@@ -156,6 +183,11 @@ SN_TARGET static void q8_decode(const sn_coded *from, uint8_t *out)
     decode(from, out, &sn_q8_format, q8_unpack);
 }
 
+SN_TARGET static void q8_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lanes)
+{
+    decode_measured(from, out, lanes, &sn_q8_format, q8_unpack);
+}
+
 SN_TARGET static void q8_merge(const sn_coded *from, uint8_t *target, float own_weight,
                                float peer_weight)
 {
@@ -170,6 +202,11 @@ SN_TARGET static size_t q4_encode(const sn_values *from, uint8_t *scales, uint8_
 SN_TARGET static void q4_decode(const sn_coded *from, uint8_t *out)
 {
     decode(from, out, &sn_q4_format, q4_unpack);
+}
+
+SN_TARGET static void q4_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lanes)
+{
+    decode_measured(from, out, lanes, &sn_q4_format, q4_unpack);
 }
 
 SN_TARGET static void q4_merge(const sn_coded *from, uint8_t *target, float own_weight,
@@ -188,6 +225,11 @@ SN_TARGET static void e3m0_decode(const sn_coded *from, uint8_t *out)
     decode(from, out, &sn_e3m0_format, e3m0_unpack);
 }
 
+SN_TARGET static void e3m0_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lanes)
+{
+    decode_measured(from, out, lanes, &sn_e3m0_format, e3m0_unpack);
+}
+
 SN_TARGET static void e3m0_merge(const sn_coded *from, uint8_t *target, float own_weight,
                                  float peer_weight)
 {
@@ -197,6 +239,11 @@ SN_TARGET static void e3m0_merge(const sn_coded *from, uint8_t *target, float ow
 SN_TARGET static void q2_decode(const sn_coded *from, uint8_t *out)
 {
     decode(from, out, &sn_q2_format, q2_unpack);
+}
+
+SN_TARGET static void q2_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lanes)
+{
+    decode_measured(from, out, lanes, &sn_q2_format, q2_unpack);
 }
 
 SN_TARGET static void q2_merge(const sn_coded *from, uint8_t *target, float own_weight,

@@ -287,6 +287,51 @@ SN_AVX512 SN_INLINE sn_block q2_unpack(const sn_coded *from, size_t b)
     return block;
 }
 
+/* How large a vector is: a part is two rows */
+
+typedef struct {
+    __m512 largest; /* of both rows' lanes, as their order means nothing to the largest */
+    __m512d square_sums;
+} sn_gauge;
+
+SN_AVX512 SN_INLINE sn_gauge gauge_load(const sn_lanes *lanes)
+{
+    return (sn_gauge){
+        _mm512_maskz_loadu_ps(0x00FF, lanes->largest),
+        _mm512_loadu_pd(lanes->square_sums),
+    };
+}
+
+SN_AVX512 SN_INLINE __m256 upper_half(__m512 values)
+{
+    return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(values), 1));
+}
+
+SN_AVX512 SN_INLINE void gauge_store(const sn_gauge *gauge, sn_lanes *lanes)
+{
+    const __m256 lower = _mm512_castps512_ps256(gauge->largest);
+    _mm256_storeu_ps(lanes->largest, _mm256_max_ps(lower, upper_half(gauge->largest)));
+    _mm512_storeu_pd(lanes->square_sums, gauge->square_sums);
+}
+
+SN_AVX512 SN_INLINE __m512d squares_added(__m512d sums, __m256 row)
+{
+    const __m512d wide = _mm512_cvtps_pd(row);
+    return _mm512_fmadd_pd(wide, wide, sums); /* squares are exact: one rounding either way */
+}
+
+SN_AVX512 SN_INLINE void gauge_take(sn_gauge *gauge, size_t i, sn_part part)
+{
+    (void)i;
+    const __m512i abs_mask = _mm512_set1_epi32((int)SN_ABS_MASK);
+    const __m512 some =
+        _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(part), abs_mask));
+    /* The second of the two where the first is NaN. */
+    gauge->largest = _mm512_max_ps(some, gauge->largest);
+    gauge->square_sums = squares_added(gauge->square_sums, _mm512_castps512_ps256(some));
+    gauge->square_sums = squares_added(gauge->square_sums, upper_half(some));
+}
+
 #include "sn_loops.h"
 
 SN_DEFINE_KERNELS(avx512);

@@ -2,8 +2,8 @@
  *
  * A processor that has AVX is not enough: the operating system must save the wide registers at a
  * context switch, or they change under us. __builtin_cpu_supports (gcc and clang) answers for
- * both: it clears every AVX and AVX-512 feature unless OSXSAVE is set and XGETBV shows that XCR0
- * covers the state (bits 1-2 for AVX, 5-7 too for AVX-512).
+ * both: it clears every AVX, FMA and AVX-512 feature unless OSXSAVE is set and XGETBV shows that
+ * XCR0 covers the state (bits 1-2 for AVX, 5-7 too for AVX-512).
  */
 #include "sn_kernels.h"
 
@@ -13,14 +13,14 @@ static int always(void)
 }
 
 #if defined(__x86_64__)
-static int has_avx512(void)
-{
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
-}
-
 static int has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static int has_avx512(void) /* it measures with AVX2 */
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
 }
 #endif
 

@@ -279,14 +279,16 @@ SN_INLINE sn_block q2_unpack(const sn_coded *from, size_t b)
     return block;
 }
 
-#include "sn_loops.h"
-
-/* How large a vector is: two lanes in each register of doubles */
+/* How large a vector is: a part is half a row, in two registers of doubles */
 
 typedef struct {
     float32x4_t largest;
     float64x2_t square_sums[2];
 } sn_four_lanes;
+
+typedef struct {
+    sn_four_lanes half[2];
+} sn_gauge;
 
 SN_INLINE sn_four_lanes four_load(const sn_lanes *lanes, size_t first)
 {
@@ -303,29 +305,41 @@ SN_INLINE void four_store(const sn_four_lanes *four, sn_lanes *lanes, size_t fir
     vst1q_f64(lanes->square_sums + first + 2, four->square_sums[1]);
 }
 
-SN_INLINE void four_take(sn_four_lanes *four, const uint8_t *at)
+SN_INLINE sn_gauge gauge_load(const sn_lanes *lanes)
 {
-    const float32x4_t some = vabsq_f32(part_load(at));
+    return (sn_gauge){{four_load(lanes, 0), four_load(lanes, SN_LANES / 2)}};
+}
+
+SN_INLINE void gauge_store(const sn_gauge *gauge, sn_lanes *lanes)
+{
+    four_store(&gauge->half[0], lanes, 0);
+    four_store(&gauge->half[1], lanes, SN_LANES / 2);
+}
+
+SN_INLINE void gauge_take(sn_gauge *gauge, size_t i, sn_part part)
+{
+    sn_four_lanes *four = &gauge->half[i % 2];
+    const float32x4_t some = vabsq_f32(part);
     /* Not the maximum, which a NaN would become. */
     four->largest = vbslq_f32(vcgtq_f32(some, four->largest), some, four->largest);
     const float64x2_t wide[2] = {vcvt_f64_f32(vget_low_f32(some)), vcvt_high_f64_f32(some)};
-    for (int i = 0; i < 2; i++) {
-        four->square_sums[i] = vaddq_f64(four->square_sums[i], vmulq_f64(wide[i], wide[i]));
+    for (int j = 0; j < 2; j++) { /* squares are exact: one rounding, fused or not */
+        four->square_sums[j] = vfmaq_f64(four->square_sums[j], wide[j], wide[j]);
     }
 }
 
+#include "sn_loops.h"
+
 void sn_measure_neon(const uint8_t *values, size_t n_rows, sn_lanes *lanes)
 {
-    sn_four_lanes low = four_load(lanes, 0);
-    sn_four_lanes high = four_load(lanes, SN_LANES / 2);
+    sn_gauge gauge = gauge_load(lanes);
     for (size_t row = 0; row < n_rows; row++) {
         const uint8_t *at = values + row * SN_ROW_BYTES;
         sn_prefetch(at, SN_ROW_BYTES);
-        four_take(&low, at);
-        four_take(&high, at + SN_ROW_BYTES / 2);
+        gauge_take(&gauge, 0, part_load(at));
+        gauge_take(&gauge, 1, part_load(at + SN_ROW_BYTES / 2));
     }
-    four_store(&low, lanes, 0);
-    four_store(&high, lanes, SN_LANES / 2);
+    gauge_store(&gauge, lanes);
 }
 
 SN_DEFINE_KERNELS(neon);

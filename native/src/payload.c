@@ -276,8 +276,50 @@ sn_verdict sn_validate(const sn_isa *isa, const sn_format *format, const uint8_t
     return verdict;
 }
 
-sn_verdict sn_decode(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
-                     const uint8_t *reference, size_t n_elems, uint8_t *out)
+/* Some whole blocks of a payload. */
+static sn_coded coded_part_of(const sn_coded *from, size_t first, size_t n_blocks)
+{
+    const sn_format *format = from->format;
+    const size_t block_bytes = format->block_elems * sizeof(float);
+    return (sn_coded){
+        .format = format,
+        .scales = from->scales + first * format->scale_bytes,
+        .codes = from->codes + first * format->block_code_bytes,
+        .reference = from->reference == NULL ? NULL : from->reference + first * block_bytes,
+        .n_blocks = n_blocks,
+    };
+}
+
+/* Without a fused kernel: a tile at a time, which is still in the cache when it is measured. */
+static void tiles_decode(const sn_isa *isa, const sn_coded *whole, uint8_t *out, sn_lanes *lanes)
+{
+    const size_t block_elems = whole->format->block_elems;
+    const size_t tile_blocks = SN_TILE_ELEMS / block_elems;
+    for (size_t b = 0; b < whole->n_blocks; b += tile_blocks) {
+        const size_t left = whole->n_blocks - b;
+        const size_t n_blocks = left < tile_blocks ? left : tile_blocks;
+        const sn_coded tile = coded_part_of(whole, b, n_blocks);
+        uint8_t *at = out + b * block_elems * sizeof(float);
+        isa->codecs[whole->format->codec]->decode(&tile, at);
+        sn_lanes_take(isa, at, n_blocks * block_elems, lanes);
+    }
+}
+
+/* Measures, too, unless lanes is NULL. */
+static void whole_decode(const sn_isa *isa, const sn_coded *whole, uint8_t *out, sn_lanes *lanes)
+{
+    const sn_kernels *kernels = isa->codecs[whole->format->codec];
+    if (lanes == NULL) {
+        kernels->decode(whole, out);
+    } else if (kernels->decode_measured != NULL) {
+        kernels->decode_measured(whole, out, lanes);
+    } else {
+        tiles_decode(isa, whole, out, lanes);
+    }
+}
+
+static sn_verdict decode(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
+                         const uint8_t *reference, size_t n_elems, uint8_t *out, sn_lanes *lanes)
 {
     const sn_verdict verdict = sn_validate(isa, format, payload, n_elems);
     if (verdict != SN_VALID) {
@@ -286,7 +328,7 @@ sn_verdict sn_decode(const sn_isa *isa, const sn_format *format, const uint8_t *
     const sn_kernels *kernels = isa->codecs[format->codec];
     const sn_cut cut = cut_of(format, n_elems);
     const sn_coded whole = coded_of(format, payload, &cut, cut.n_whole, reference);
-    kernels->decode(&whole, out);
+    whole_decode(isa, &whole, out, lanes);
     if (cut.n_rest_elems != 0) {
         uint8_t last[SN_BLOCK_BYTES_MAX];
         uint8_t room[SN_BLOCK_BYTES_MAX];
@@ -294,8 +336,27 @@ sn_verdict sn_decode(const sn_isa *isa, const sn_format *format, const uint8_t *
         const sn_coded rest = coded_rest_of(format, payload, &cut, last_reference);
         kernels->decode(&rest, last);
         memcpy(out + cut.whole_bytes, last, cut.rest_bytes);
+        if (lanes != NULL) { /* without the padding, which some codecs decode to no zero */
+            sn_lanes_take(isa, last, cut.n_rest_elems, lanes);
+        }
     }
     return SN_VALID;
+}
+
+sn_verdict sn_decode(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
+                     const uint8_t *reference, size_t n_elems, uint8_t *out)
+{
+    return decode(isa, format, payload, reference, n_elems, out, NULL);
+}
+
+sn_verdict sn_decode_measured(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
+                              const uint8_t *reference, size_t n_elems, uint8_t *out,
+                              sn_magnitude *magnitude)
+{
+    sn_lanes lanes = {0};
+    const sn_verdict verdict = decode(isa, format, payload, reference, n_elems, out, &lanes);
+    *magnitude = sn_lanes_sum(&lanes);
+    return verdict;
 }
 
 sn_verdict sn_merge(const sn_isa *isa, const sn_format *format, const uint8_t *payload,

@@ -64,6 +64,32 @@ SN_INLINE void decode(const sn_coded *from, size_t n_blocks, uint8_t *out, sn_un
     }
 }
 
+/* How large a vector is. The square of a float32 is exact as a double: only the sum is rounded. */
+
+void sn_measure_ref(const uint8_t *values, size_t n_rows, sn_lanes *lanes)
+{
+    for (size_t row = 0; row < n_rows; row++) {
+        float some[SN_LANES];
+        memcpy(some, values + row * SN_ROW_BYTES, sizeof some);
+        for (size_t lane = 0; lane < SN_LANES; lane++) {
+            const float value = sn_float_from_bits(sn_bits_from_float(some[lane]) & SN_ABS_MASK);
+            lanes->largest[lane] = value > lanes->largest[lane] ? value : lanes->largest[lane];
+            lanes->square_sums[lane] += (double)value * (double)value;
+        }
+    }
+}
+
+SN_INLINE void decode_measured(const sn_coded *from, size_t n_blocks, uint8_t *out,
+                               sn_lanes *lanes, sn_unpack unpack)
+{
+    for (size_t b = 0; b < n_blocks; b++) {
+        const sn_block block = block_decode(from, b, unpack);
+        uint8_t *at = out + b * SN_BLOCK_BYTES;
+        memcpy(at, block.elems, SN_BLOCK_BYTES);
+        sn_measure_ref(at, SN_BLOCK_BYTES / SN_ROW_BYTES, lanes);
+    }
+}
+
 SN_INLINE void merge(const sn_coded *from, size_t n_blocks, uint8_t *target, float own_weight,
                      float peer_weight, sn_unpack unpack)
 {
@@ -110,6 +136,11 @@ SN_INLINE void q8_unpack(const sn_coded *from, size_t b, sn_block *block)
 static void q8_decode(const sn_coded *from, uint8_t *out)
 {
     decode(from, from->n_blocks, out, q8_unpack);
+}
+
+static void q8_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lanes)
+{
+    decode_measured(from, from->n_blocks, out, lanes, q8_unpack);
 }
 
 static void q8_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
@@ -161,6 +192,11 @@ SN_INLINE void q4_unpack(const sn_coded *from, size_t b, sn_block *block)
 static void q4_decode(const sn_coded *from, uint8_t *out)
 {
     decode(from, from->n_blocks, out, q4_unpack);
+}
+
+static void q4_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lanes)
+{
+    decode_measured(from, from->n_blocks, out, lanes, q4_unpack);
 }
 
 static void q4_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
@@ -240,6 +276,11 @@ static void e3m0_decode(const sn_coded *from, uint8_t *out)
     decode(from, from->n_blocks * SN_E3M0_BLOCKS, out, e3m0_unpack);
 }
 
+static void e3m0_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lanes)
+{
+    decode_measured(from, from->n_blocks * SN_E3M0_BLOCKS, out, lanes, e3m0_unpack);
+}
+
 static void e3m0_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
 {
     merge(from, from->n_blocks * SN_E3M0_BLOCKS, target, own_weight, peer_weight, e3m0_unpack);
@@ -261,24 +302,14 @@ static void q2_decode(const sn_coded *from, uint8_t *out)
     decode(from, from->n_blocks, out, q2_unpack);
 }
 
+static void q2_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lanes)
+{
+    decode_measured(from, from->n_blocks, out, lanes, q2_unpack);
+}
+
 static void q2_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
 {
     merge(from, from->n_blocks, target, own_weight, peer_weight, q2_unpack);
-}
-
-/* How large a vector is. The square of a float32 is exact as a double: only the sum is rounded. */
-
-void sn_measure_ref(const uint8_t *values, size_t n_rows, sn_lanes *lanes)
-{
-    for (size_t row = 0; row < n_rows; row++) {
-        float some[SN_LANES];
-        memcpy(some, values + row * SN_ROW_BYTES, sizeof some);
-        for (size_t lane = 0; lane < SN_LANES; lane++) {
-            const float value = sn_float_from_bits(sn_bits_from_float(some[lane]) & SN_ABS_MASK);
-            lanes->largest[lane] = value > lanes->largest[lane] ? value : lanes->largest[lane];
-            lanes->square_sums[lane] += (double)value * (double)value;
-        }
-    }
 }
 
 SN_DEFINE_KERNELS(ref);

@@ -182,6 +182,35 @@ static void finiteness_check(const sn_isa *isa, const sn_format *format, buffer 
     }
 }
 
+/* Bit for bit, but for which NaN a sum is. */
+static int is_same_magnitude(sn_magnitude a, sn_magnitude b)
+{
+    const int is_nan = a.square_sum != a.square_sum && b.square_sum != b.square_sum;
+    return memcmp(&a.largest, &b.largest, sizeof a.largest) == 0 &&
+           (is_nan || memcmp(&a.square_sum, &b.square_sum, sizeof a.square_sum) == 0);
+}
+
+/* Decoding and measuring at once is to give what one after the other gives. */
+static void decode_measured_compare(const sn_isa *ref, const sn_isa *isa, const sn_format *format,
+                                    buffer payload, const uint8_t *reference, buffer expected,
+                                    int round)
+{
+    const size_t n_elems = expected.size / sizeof(float);
+    buffer got = buffer_new(expected.size, random_below(4) == 0 ? 0 : random_below(16));
+    sn_magnitude magnitude;
+    const sn_verdict verdict = sn_decode_measured(isa, format, payload.bytes, reference, n_elems,
+                                                  got.bytes, &magnitude);
+    if (verdict != sn_validate(ref, format, payload.bytes, n_elems) ||
+        !is_same_floats(got, expected)) {
+        fail("decode_measured", isa, format, round);
+    }
+    if (verdict == SN_VALID &&
+        !is_same_magnitude(magnitude, sn_measure(ref, expected.bytes, n_elems))) {
+        fail("what decode_measured measures", isa, format, round);
+    }
+    buffer_free(got);
+}
+
 static void decode_compare(const sn_isa *ref, const sn_isa *isa, const sn_format *format,
                            buffer payload, const uint8_t *reference, size_t n_elems, int round)
 {
@@ -194,6 +223,7 @@ static void decode_compare(const sn_isa *ref, const sn_isa *isa, const sn_format
         !is_same_floats(got, expected)) {
         fail("decode", isa, format, round);
     }
+    decode_measured_compare(ref, isa, format, payload, reference, expected, round);
     if (verdict == SN_VALID && reference == NULL) {
         finiteness_check(isa, format, got, round);
     }
@@ -212,17 +242,12 @@ static void decode_compare(const sn_isa *ref, const sn_isa *isa, const sn_format
     buffer_free(got);
 }
 
-/* Bit for bit, but for which NaN a sum is. */
 static void measure_compare(const sn_isa *ref, const sn_isa *isa, const sn_format *format,
                             buffer values, int round)
 {
     const size_t n_elems = values.size / sizeof(float);
-    double expected[2];
-    double got[2];
-    sn_measure(ref, values.bytes, n_elems, &expected[0], &expected[1]);
-    sn_measure(isa, values.bytes, n_elems, &got[0], &got[1]);
-    const int is_nan = expected[1] != expected[1] && got[1] != got[1];
-    if (memcmp(got, expected, is_nan ? sizeof got[0] : sizeof got) != 0) {
+    const sn_magnitude expected = sn_measure(ref, values.bytes, n_elems);
+    if (!is_same_magnitude(sn_measure(isa, values.bytes, n_elems), expected)) {
         fail("measure", isa, format, round);
     }
 }

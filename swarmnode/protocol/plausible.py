@@ -93,12 +93,11 @@ def total_tokens(tokens: Mapping[NameT, int], steps: Mapping[NameT, int], swarm_
     )
 
 
-def bounded_times(said_s: Mapping[NameT, float], own_s: float = 0.0) -> dict[NameT, float]:
-    """Return the times of a step that count; ``own_s``: this node's, which is measured."""
-    known = sorted((*said_s.values(), *([own_s] if own_s > 0 else [])))
-    if not known:
+def bounded_times(said_s: Mapping[NameT, float]) -> dict[NameT, float]:
+    """Return the times of a step that count."""
+    if not said_s:
         return {}
-    middle = median_low(known)
+    middle = median_low(said_s.values())
     low, high = middle / STEP_TIMES_MAX, middle * STEP_TIMES_MAX
     return {name: min(max(each, low), high) for name, each in said_s.items()}
 

@@ -78,9 +78,9 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         sync_directory(path.parent)
 
 
-def write_new(path: Path, data: bytes, *, mode: int = 0o600) -> bool:
+def write_new(path: Path, data: bytes) -> bool:
     """Like :func:`write_atomic`, but never replace: return False if the file exists already."""
-    with storage_errors(path, "write"), _written_temporary(path, data, mode) as temporary:
+    with storage_errors(path, "write"), _written_temporary(path, data, 0o600) as temporary:
         try:
             path.hardlink_to(temporary)
         except FileExistsError:

@@ -47,10 +47,10 @@ class MachineSnapshot:
     gpus: Mapping[str, GpuUse] = field(default_factory=dict)
 
 
-def read_machine(home: Path, worker_pid: int | None, proc: Path = Path("/proc")) -> MachineSnapshot:
+def read_machine(home: Path, worker_pid: int | None) -> MachineSnapshot:
     """Look at this process, the worker, the disk of ``home`` and the GPUs."""
-    processes = {"daemon": _own_use(proc)}
-    worker = read_process(worker_pid, proc) if worker_pid else None
+    processes = {"daemon": _own_use()}
+    worker = read_process(worker_pid) if worker_pid else None
     if worker is not None:
         processes["worker"] = worker
     free = size = None
@@ -72,8 +72,8 @@ def read_process(pid: int, proc: Path = Path("/proc")) -> ProcessUse | None:
     return ProcessUse(ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE"))
 
 
-def _own_use(proc: Path) -> ProcessUse:
-    seen = read_process(os.getpid(), proc)
+def _own_use() -> ProcessUse:
+    seen = read_process(os.getpid())
     return ProcessUse(time.process_time(), seen.resident_bytes if seen is not None else 0)
 
 

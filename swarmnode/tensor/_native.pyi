@@ -20,6 +20,15 @@ def decode(
     reference: Buffer | None,
     /,
 ) -> int: ...
+def decode_measured(
+    isa: int,
+    codec: int,
+    n_kept: int,
+    payload: Buffer,
+    out: Buffer,
+    reference: Buffer | None,
+    /,
+) -> tuple[int, float, float]: ...
 def merge(
     isa: int,
     codec: int,

@@ -66,6 +66,9 @@ class Kernels(Protocol):
     def decode(
         self, fmt: Format, payload: Buffer, out: Buffer, reference: Buffer | None, /
     ) -> int: ...
+    def decode_measured(
+        self, fmt: Format, payload: Buffer, out: Buffer, reference: Buffer | None, /
+    ) -> tuple[int, float, float]: ...
     def merge(
         self,
         fmt: Format,
@@ -152,10 +155,23 @@ class Codec:
             LocalProtocolError: ``out`` is not writable contiguous float32, or ``reference`` is
                 not of its length.
         """
-        n_elems = self._count_elems(out, writable=True)
-        self._check_reference(reference, n_elems)
-        self._check_size(payload, n_elems)
+        self._check_room(payload, out, reference)
         self._judge(self._kernels.decode(self._format, payload, out, reference))
+
+    def decode_measured(
+        self, payload: Buffer, out: Buffer, reference: Buffer | None = None
+    ) -> tuple[float, float]:
+        """Decode, and return how large ``out`` is now, as :func:`get_measure` has it, in one pass.
+
+        Raises:
+            MalformedMessage, LocalProtocolError: as :meth:`decode`.
+        """
+        self._check_room(payload, out, reference)
+        verdict, largest, square_sum = self._kernels.decode_measured(
+            self._format, payload, out, reference
+        )
+        self._judge(verdict)
+        return largest, square_sum
 
     def merge(
         self,
@@ -186,9 +202,7 @@ class Codec:
             raise LocalProtocolError(
                 f"expected finite float32 weights, got {own_weight} and {peer_weight}"
             )
-        n_elems = self._count_elems(target, writable=True)
-        self._check_reference(reference, n_elems)
-        self._check_size(payload, n_elems)
+        self._check_room(payload, target, reference)
         self._judge(
             self._kernels.merge(self._format, payload, target, reference, own_weight, peer_weight)
         )
@@ -219,6 +233,11 @@ class Codec:
     def _judge(self, verdict: int) -> None:
         if verdict != Verdict.VALID:
             raise MalformedMessage(f"{self.name} payload: {_FAULTS[Verdict(verdict)]}")
+
+    def _check_room(self, payload: Buffer, out: Buffer, reference: Buffer | None) -> None:
+        n_elems = self._count_elems(out, writable=True)
+        self._check_reference(reference, n_elems)
+        self._check_size(payload, n_elems)
 
     def _check_size(self, payload: Buffer, n_elems: int) -> None:
         size_bytes = memoryview(payload).nbytes

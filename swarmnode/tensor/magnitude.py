@@ -14,12 +14,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from swarmnode.tensor.codec import get_measure
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from swarmnode.tensor.codec import Codec
 
 # A vector of a peer against one's own. Honest ones of the same swarm differ by a factor of ten
 # or so; until what strangers send is judged by what it does to the loss, these two stop what
@@ -29,7 +31,6 @@ _VECTOR_NORM_RATIO_MAX = 100.0
 # Own differences are tiny, or zero, right after a node has caught up, and those of others are
 # not: a tenth of the weights' own scale counts as one's own vector at the least.
 _VECTOR_WEIGHTS_SHARE = 0.1
-_FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +61,9 @@ class Scale:
 UNKNOWN = Scale()  # it is not known how large the weights are
 
 
-def measure(values: Buffer, value_bytes: int = 4) -> Magnitude:
-    """Return the magnitude of contiguous float32, or of float64. Cost: one pass over them."""
-    if value_bytes != _FLOAT32_BYTES:
-        return _measure_wide(values)
+def measure(values: Buffer) -> Magnitude:
+    """Return the magnitude of contiguous float32. Cost: one pass over them."""
     return Magnitude(*get_measure()(values))
-
-
-def _measure_wide(values: Buffer) -> Magnitude:
-    numbers = memoryview(values).cast("B").cast("d").tolist()
-    squares = sum(number * number for number in numbers)  # infinite where it is too large
-    return Magnitude(max(map(abs, numbers), default=0.0), squares)
 
 
 def own_scale(own: Magnitude, weights: Scale, numel: int) -> Magnitude:
@@ -99,8 +92,23 @@ def refusal(theirs: Magnitude, own: Magnitude, what: str) -> str:
     return ""
 
 
+class PayloadPart(Protocol):
+    """Elements of a payload that one codec writes.
+
+    ``view``: the number of the one that they are of. ``is_scaled``: its values are as large as
+    the weights' in every honest payload; others are not measured.
+    """
+
+    @property
+    def codec(self) -> Codec: ...
+    @property
+    def view(self) -> int: ...
+    @property
+    def is_scaled(self) -> bool: ...
+
+
 class Sizes:
-    """How large each view of a payload is, over the chunks that were added.
+    """How large each view of a payload is, over the parts that were decoded.
 
     Each view on its own: a huge difference would hide beside the weights.
     """
@@ -109,10 +117,18 @@ class Sizes:
         self._found: dict[int, Magnitude] = defaultdict(Magnitude)
         self._numel: dict[int, int] = defaultdict(int)
 
-    def add(self, view: int, values: Buffer, value_bytes: int = 4) -> None:
-        """Take in a chunk, of numbers of so many bytes, of the view with this number."""
-        self._found[view] += measure(values, value_bytes)
-        self._numel[view] += memoryview(values).nbytes // value_bytes
+    def decode(self, part: PayloadPart, payload: Buffer, out: Buffer) -> None:
+        """Decode a part of a payload and take it in, in one pass over the memory.
+
+        Raises:
+            MalformedMessage, LocalProtocolError: as :meth:`Codec.decode`; nothing is taken in.
+        """
+        if not part.is_scaled:
+            part.codec.decode(payload, out)
+            return
+        found = Magnitude(*part.codec.decode_measured(payload, out))
+        self._found[part.view] += found
+        self._numel[part.view] += memoryview(out).nbytes // part.codec.value_bytes
 
     def refusal(self, own: Sizes, weights: Scale) -> str:
         """Return why these are refused beside those that this node sends; empty: they are not.

@@ -35,6 +35,12 @@ class NativeKernels:
         """Return a Verdict; ``out`` is written if it is VALID."""
         return _native.decode(self.isa, fmt.codec, fmt.kept_elems, payload, out, reference)
 
+    def decode_measured(
+        self, fmt: Format, payload: Buffer, out: Buffer, reference: Buffer | None
+    ) -> tuple[int, float, float]:
+        """Return a Verdict, and of what is written the largest absolute value and square sum."""
+        return _native.decode_measured(self.isa, fmt.codec, fmt.kept_elems, payload, out, reference)
+
     def merge(
         self,
         fmt: Format,

@@ -77,6 +77,16 @@ def decode(fmt: Format, payload: Buffer, out: Buffer, reference: Buffer | None) 
     return verdict
 
 
+def decode_measured(
+    fmt: Format, payload: Buffer, out: Buffer, reference: Buffer | None
+) -> tuple[Verdict, float, float]:
+    """Decode; return what :func:`largest_and_square_sum` says of ``out``, too, if it is written."""
+    verdict = decode(fmt, payload, out, reference)
+    if verdict is not Verdict.VALID:
+        return verdict, 0.0, 0.0
+    return verdict, *largest_and_square_sum(out)
+
+
 def merge(
     fmt: Format,
     payload: Buffer,
@@ -177,6 +187,20 @@ class WideKernels:
         if verdict is Verdict.VALID:
             target[:] = _doubles(payload)
         return verdict
+
+    def decode_measured(
+        self, fmt: Format, payload: Buffer, out: Buffer, reference: Buffer | None
+    ) -> tuple[Verdict, float, float]:
+        """Decode; return the largest absolute value written and the sum of squares, too.
+
+        The sum is that of Python, in order: infinite where a square is too large.
+        """
+        verdict = self.decode(fmt, payload, out, reference)
+        if verdict is not Verdict.VALID:
+            return verdict, 0.0, 0.0
+        numbers = _doubles(out).tolist()
+        squares = sum(number * number for number in numbers)
+        return verdict, max(map(abs, numbers), default=0.0), float(squares)
 
     def merge(
         self,

@@ -29,7 +29,6 @@ from collections.abc import MutableMapping
 from swarmnode import limits
 from swarmnode.errors import ConfigError, MalformedMessage
 from swarmnode.ipc.control import Configure, WorkerFailed
-from swarmnode.ipc.handover import receive_descriptors
 from swarmnode.ipc.segment import Segment
 from swarmnode.log_format import LogFormat, LogLevel, formatter_of
 from swarmnode.worker.channel import Channel, DaemonGone
@@ -149,6 +148,8 @@ def take_over() -> tuple[int, int] | None:
     """
     control = socket.socket(fileno=_inherited_fd(os.environ))
     control.settimeout(limits.WORKER_START_S)
+    from swarmnode.ipc.handover import receive_descriptors  # most workers are children of a daemon
+
     try:
         handed = receive_descriptors(control)
     except (ConnectionError, TimeoutError):

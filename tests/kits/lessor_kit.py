@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import trio
 
+from swarmnode.daemon.membership.swarm import Communicator, Partners
 from swarmnode.daemon.worker.leases import BufferLease, NoLease
 from swarmnode.env import Env
 from swarmnode.ids import PeerId
@@ -116,6 +117,17 @@ class PartyNode:
         self.env = Env(trio.current_time, lambda: 0.0, random.Random(name))
         self.address = ""
         self.nursery: trio.Nursery
+
+    def communicator(self, key: bytes = KEY, partners: Partners | None = None) -> Communicator:
+        """What exchanges of this node are made with; ``partners``: if not those of the party."""
+        return Communicator(
+            self_id=self.peer,
+            key=key,
+            partners=partners or self,
+            services=self.services,
+            live=self.live,
+            env=self.env,
+        )
 
     async def _may_use(self, _peer: PeerId) -> bool:
         return True

@@ -10,7 +10,7 @@ import trio
 
 from swarmnode.daemon.collective.log import Log
 from swarmnode.ipc.control import Records
-from tests.kits.lessor_kit import KEY, FakeLessor, Party, PartyNode, intent, party
+from tests.kits.lessor_kit import FakeLessor, Party, PartyNode, intent, party
 
 
 class Writer:
@@ -30,15 +30,7 @@ class Writer:
         self.may_publish = True
         self.records_max = 10**9
         self.log = Log(
-            self_id=node.peer,
-            key=KEY,
-            partners=node,
-            services=node.services,
-            lessor=self.lessor,
-            tell=self.tell,
-            live=node.live,
-            env=node.env,
-            halted=self.halts.append,
+            node.communicator(), lessor=self.lessor, tell=self.tell, halted=self.halts.append
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmnode.errors import MalformedMessage, WorkerError
-from swarmnode.tensor.codec import CODEC_NAMES, Codec, available_isas, get_codec
+from swarmnode.tensor.codec import CODEC_NAMES, Codec, available_isas, get_codec, get_measure
 from swarmnode.tensor.layout import chunks
 
 LEVELS = {"Q8B64": 127, "Q4B64": 7}
@@ -65,13 +65,17 @@ def outcome(
     """Return what decode and merge make of a payload, or the complaint, having changed nothing."""
     out, merged = np.full_like(target, 7.0), target.copy()
     try:
-        codec.decode(payload, out.data, reference)
+        found = codec.decode_measured(payload, out.data, reference)
         codec.merge(payload, merged.data, 0.75, -1.5, reference)
     except MalformedMessage as error:
         assert (out == 7.0).all()
         assert merged.tobytes() == target.tobytes()
         return str(error)
     assert np.isfinite(out).all()
+    decoded = np.empty_like(out)
+    codec.decode(payload, decoded.data, reference)
+    assert decoded.tobytes() == out.tobytes()
+    assert found == get_measure("numpy")(out.data), "measured while it was decoded"
     # Which NaN comes out of infinity - infinity is the processor's choice.
     merged[np.isnan(merged)] = np.nan
     return out.tobytes(), merged.tobytes()

@@ -12,8 +12,13 @@ from tests.tidy.test_tidy import PACKAGE, tree_of
 # What starts a node, and what no import at the top of a module may lead to from there.
 ON_DEMAND = {
     "swarmnode.cli.swarm.join": ("swarmnode.cli.swarm.lookup", "swarmnode.processes.client"),
+    "swarmnode.daemon.app.start": ("swarmnode.daemon.worker.foreign",),
     "swarmnode.daemon.app.node": (
+        "swarmnode.daemon.collective.merge_part",
+        "swarmnode.daemon.discovery.lookup",
         "swarmnode.daemon.membership.admission",
+        "swarmnode.daemon.status.netcheck",
+        "swarmnode.daemon.status.readings",
         "swarmnode.net.gateway.methods",
         "swarmnode.net.nat_survey",
         "swarmnode.net.rtc.bridge",
@@ -22,11 +27,13 @@ ON_DEMAND = {
         "swarmnode.protocol.nat.igd",
         "swarmnode.protocol.nat.pcp",
         "swarmnode.protocol.nat.survey",
+        "swarmnode.telemetry.catalogue",
     ),
     "swarmnode.worker.begin": (
         "swarmnode.strategies.topology",
         "swarmnode.worker.exchange.merges",
     ),
+    "swarmnode.worker.main": ("swarmnode.ipc.handover",),
 }
 PATHS = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -21,8 +21,14 @@ from swarmnode.cli.swarm.named import (
     known_here,
 )
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.discovery.composition import Visitor, visit
-from swarmnode.daemon.discovery.lookup import Findings, FoundSwarm, check_names, in_words
+from swarmnode.daemon.discovery.lookup import (
+    Findings,
+    FoundSwarm,
+    Visitor,
+    check_names,
+    in_words,
+    visit,
+)
 from swarmnode.daemon.transport.reach import reachable_addresses
 from swarmnode.env import real_env
 from swarmnode.errors import ConfigError, NotRunning, Refused, SwarmNodeError, one_error

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -43,7 +44,6 @@ from swarmnode.daemon.status.control import control_routes
 from swarmnode.daemon.status.dashboard import Dashboard
 from swarmnode.daemon.status.peer_metrics import share_metrics
 from swarmnode.daemon.status.phases import Listening, Member, Outside, Serving, SwarmTerms
-from swarmnode.daemon.status.readings import ReadingsDesk
 from swarmnode.daemon.status.scrape import keep_metrics_files, metrics_routes, target_address
 from swarmnode.daemon.status.view import NodeView, in_one_line
 from swarmnode.daemon.transport.key_guard import KeyGuard
@@ -74,6 +74,9 @@ from swarmnode.store.training_data import save_training_data
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.swarm import Manifest
 
+if TYPE_CHECKING:
+    from swarmnode.daemon.status.readings import ReadingsDesk
+
 _log = get_logger("swarmnode.daemon.app")
 
 
@@ -93,7 +96,6 @@ class Node:
     Attributes:
         volunteer: the owner's rules at work.
         beacon: finds nodes on the LAN; None if that is switched off.
-        readings: the metrics of this node.
         metrics_listener: where this machine reaches them over TCP; empty: nowhere.
     """
 
@@ -162,9 +164,15 @@ class Node:
             )
         )
         self.dashboard = Dashboard(self, config.dashboard_address)
-        self.readings = ReadingsDesk(self.view, config.home)
         self.metrics_listener = ""
         self._network.on_session_end = self.view.count_closed
+
+    @cached_property
+    def readings(self) -> ReadingsDesk:
+        """The metrics of this node; few nodes are scraped."""
+        from swarmnode.daemon.status.readings import ReadingsDesk
+
+        return ReadingsDesk(self.view, self._config.home)
 
     def stop(self, reason: str) -> None:
         """Leave the swarm and end :meth:`run`."""
@@ -307,21 +315,17 @@ class Node:
 
     def _make_member(self, manifest: Manifest, store: BlobStore) -> Member:
         """Put together what a member has. No checkpoint: its services answer from now on."""
-        self_id = self._identity.peer_id
+        self_id, paths = self._identity.peer_id, self._config.paths.swarm(manifest.name)
+        gate = make_gate(
+            manifest, self._link, role=self._config.role, self_id=self_id, paths=paths, env=self.env
+        )
         part = SwarmPart(
             self._composition,
             link=self._link,
             manifest=manifest,
-            paths=self._config.paths.swarm(manifest.name),
+            paths=paths,
             rendezvous=self._rendezvous,
-            gate=make_gate(
-                manifest,
-                self._link,
-                role=self._config.role,
-                self_id=self_id,
-                paths=self._config.paths.swarm(manifest.name),
-                env=self.env,
-            ),
+            gate=gate,
             report=self._report,
         )
         part.members.on_key_conflict = self._key_guard.seen_elsewhere
@@ -341,18 +345,15 @@ class Node:
             blobs=blobs,
             part=part,
             discovery=self._discovery,
-            folder=self._config.paths.swarm(manifest.name).snapshots,
+            folder=paths.snapshots,
             self_id=self_id,
             env=self.env,
             on_event=self._on_event,
         )
         progress = watch_progress(
-            part,
-            self._config.paths.swarm(manifest.name).extension,
-            self.env,
-            own_tokens=lambda: self.view.work.figures().tokens,
+            part, paths.extension, self.env, own_tokens=lambda: self.view.work.figures().tokens
         )
-        peer_metrics = share_metrics(self.readings, part, self_id, self.env)
+        peer_metrics = share_metrics(lambda: self.readings, part, self_id, self.env)
         return Member(self_id, manifest, part, blobs, snapshots, progress, peer_metrics)
 
     async def _open_store(self, manifest: Manifest) -> BlobStore:

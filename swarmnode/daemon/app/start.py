@@ -13,8 +13,9 @@ import os
 import signal
 import socket
 from collections.abc import Callable, MutableMapping
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager, closing
 from functools import partial
+from pathlib import Path
 
 import trio
 
@@ -22,10 +23,12 @@ from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.app.node import Node, TrainingChoice
 from swarmnode.daemon.volunteer import machine
-from swarmnode.daemon.worker.foreign import programs_or
+from swarmnode.daemon.worker.link import StartWorker, WorkerLink
 from swarmnode.daemon.worker.process import start_worker_process
 from swarmnode.env import real_env
 from swarmnode.errors import one_error
+from swarmnode.ipc.control import Configure
+from swarmnode.ipc.names import PROGRAM_TASK
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.swarm import SwarmLink
 from swarmnode.store.files import HomeLock
@@ -127,7 +130,7 @@ def run_daemon(
                 identity=identity,
                 boot_epoch=boot_epoch,
                 transport=TcpTransport(),
-                start_worker=programs_or(
+                start_worker=_programs_or(
                     start_worker_process(
                         paths.swarm(link.name).worker_log,
                         manager=config.worker_socket,
@@ -149,6 +152,19 @@ def run_daemon(
 
         with closing(ServiceManager(os.environ)) as manager, one_error():
             trio.run(main)
+
+
+def _programs_or(start_worker: StartWorker, path: Path) -> StartWorker:
+    """Return what starts workers, but waits at ``path`` in a swarm that programs train."""
+
+    def start(configure: Configure) -> AbstractAsyncContextManager[WorkerLink]:
+        if configure.task != PROGRAM_TASK:
+            return start_worker(configure)
+        from swarmnode.daemon.worker.foreign import wait_for_program  # few owners bring a program
+
+        return wait_for_program(configure, path)
+
+    return start
 
 
 async def _tell_manager(node: Node, manager: ServiceManager) -> None:

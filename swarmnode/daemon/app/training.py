@@ -26,7 +26,7 @@ from swarmnode.daemon.exchange.intent_handlers import IntentHandlers
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.membership.assignment import ShardAssigner
 from swarmnode.daemon.membership.progress import ProgressWatch
-from swarmnode.daemon.membership.swarm import SwarmPart
+from swarmnode.daemon.membership.swarm import Communicator, SwarmPart
 from swarmnode.daemon.snapshots.snapshots import Snapshots
 from swarmnode.daemon.status.phases import Member, Training, Work
 from swarmnode.daemon.worker.briefing import Briefing
@@ -61,38 +61,34 @@ def make_training(
     """
     manifest, part = member.manifest, member.part
     self_id, env = composition.identity.peer_id, composition.env
-    key = compatibility_key(manifest)
-    exchanges = Exchanges(
+    communicator = Communicator(
         self_id=self_id,
-        swarm_id=link.swarm_id,
-        key=key,
-        topology=manifest.topology,
+        key=compatibility_key(manifest),
         partners=part,
         services=part.members.services,
-        codec=get_codec(manifest.codec),
+        live=part.members.live,
         env=env,
+    )
+    exchanges = Exchanges(
+        communicator,
+        swarm_id=link.swarm_id,
+        topology=manifest.topology,
+        codec=get_codec(manifest.codec),
         lessor=trainer.lessor,
         record=record,
         lost=log.lost,
     )
     handlers = IntentHandlers(
         exchanges,
+        communicator,
         manifest=manifest,
         swarm_id=link.swarm_id,
         part=part,
         trainer=trainer,
         signer=composition.identity,
-        env=env,
     )
     finalizer = Finalizer(
-        self_id=self_id,
-        key=key,
-        swarm=part,
-        services=part.members.services,
-        live=part.members.live,
-        desk=trainer.merges,
-        folder=paths.directory / "merge",
-        env=env,
+        communicator, swarm=part, desk=trainer.merges, folder=paths.directory / "merge"
     )
     assigner = ShardAssigner(part, manifest, self_id=self_id, post=trainer.post, env=env)
     return Training(part, trainer, exchanges, handlers, finalizer, assigner)

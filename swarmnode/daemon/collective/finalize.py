@@ -17,27 +17,30 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.collective.merge_part import MergePart, Swarm, for_all
 from swarmnode.daemon.collective.runs import GroupRuns
+from swarmnode.daemon.driver import run_concurrently
 from swarmnode.daemon.worker.link import MergeDesk
-from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.names import MERGE_RULES
-from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip.groups import fair_weights
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.exchange import finalize as wire
 from swarmnode.wire.packing import decode_record, encode_record
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.collective.merge_part import MergePart, Swarm
+    from swarmnode.daemon.membership.swarm import Communicator
 
 FINALIZE_SERVICE = "finalize/1"
 
@@ -90,46 +93,21 @@ class Finalizer:
     """Begins merges, and takes part in those of others.
 
     Args:
-        key: 32 bytes that guard every exchange.
-        live: who is alive, as the failure detector knows.
+        swarm: our part in it.
         desk: where the worker is asked.
         folder: for what a merge needs on disk; whatever lies there is removed.
     """
 
     def __init__(
-        self,
-        *,
-        self_id: PeerId,
-        key: bytes,
-        swarm: Swarm,
-        services: ScopedServices,
-        live: Callable[[], Collection[PeerId]],
-        desk: MergeDesk,
-        folder: Path,
-        env: Env,
+        self, communicator: Communicator, *, swarm: Swarm, desk: MergeDesk, folder: Path
     ) -> None:
-        self._runs = GroupRuns(
-            MEANS_SERVICE,
-            self_id=self_id,
-            partners=swarm,
-            services=services,
-            live=live,
-            env=env,
-        )
-        self._part = part = MergePart(
-            self_id=self_id,
-            key=key,
-            swarm=swarm,
-            runs=self._runs,
-            desk=desk,
-            folder=folder,
-            env=env,
-        )
-        self._self_id = self_id
-        self._swarm = swarm
-        self._env = env
+        self._runs = GroupRuns(MEANS_SERVICE, communicator)
+        self._communicator = communicator
+        self._self_id, self._env = communicator.self_id, communicator.env
+        self._swarm, self._desk, self._folder = swarm, desk, folder
+        services = communicator.services
         self._service = services.name(FINALIZE_SERVICE)
-        services.add_request(FINALIZE_SERVICE, part.answer)
+        services.add_request(FINALIZE_SERVICE, self._answer)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Be ready for merges until cancelled."""
@@ -138,6 +116,22 @@ class Finalizer:
     def look(self) -> None:
         """Go on without those whom the failure detector has given up."""
         self._runs.members_changed()
+
+    @cached_property
+    def _part(self) -> MergePart:
+        # A swarm merges once, at its end; most nodes are gone by then.
+        from swarmnode.daemon.collective.merge_part import MergePart
+
+        return MergePart(
+            self._communicator,
+            swarm=self._swarm,
+            runs=self._runs,
+            desk=self._desk,
+            folder=self._folder,
+        )
+
+    async def _answer(self, peer: PeerId, payload: bytes) -> bytes:
+        return await self._part.answer(peer, payload)
 
     async def finalize(self, rule: str) -> Finalized:
         """Merge the models of all members by ``rule``; this node's worker writes the result.
@@ -167,7 +161,7 @@ class Finalizer:
         own = await self._part.prepare(self._self_id, _prepare(this, rule))
         this.prepared[self._self_id] = own
         others = [peer for peer in members if peer != self._self_id]
-        await for_all(partial(self._prepare, this, rule), others)
+        await run_concurrently(*(partial(self._prepare, this, rule, peer) for peer in others))
         if this.busy:
             raise Overloaded(
                 f"another merge is under way, {this.busy[-1].short} takes part in it:"
@@ -179,7 +173,8 @@ class Finalizer:
         for attempt in range(limits.FINALIZE_ATTEMPTS_MAX):
             weights = _weights(rule, {peer: this.prepared[peer] for peer in sorted(taking_part)})
             this.merged.clear()
-            await for_all(partial(self._merge, this, attempt, weights), taking_part)
+            merge = partial(self._merge, this, attempt, weights)
+            await run_concurrently(*(partial(merge, peer) for peer in taking_part))
             if self._self_id not in this.merged:
                 raise WorkerError(
                     f"no merge: {this.left_out.get(self._self_id, 'nothing came of it here')}"
@@ -267,7 +262,7 @@ class Finalizer:
             except SwarmNodeError as error:
                 _log.debug("not told that a merge is over", peer=peer.short, why=str(error))
 
-        await for_all(tell, list(this.prepared))
+        await run_concurrently(*(partial(tell, peer) for peer in this.prepared))
 
     async def _request(
         self, peer: PeerId, message: wire.FinalizeRequest, deadline_s: float

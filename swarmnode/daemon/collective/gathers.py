@@ -37,11 +37,9 @@ from swarmnode.daemon.collective.rounds import Rounds, Topic
 from swarmnode.daemon.collective.runs import Payload
 from swarmnode.daemon.driver import Tasks
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
-from swarmnode.env import Env
 from swarmnode.errors import Refused, RemoteProtocolError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
-from swarmnode.net.services import ScopedServices
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.gather_set import Announced, RunTerms
@@ -55,7 +53,7 @@ from swarmnode.wire.exchange.gather import GatherShare
 from swarmnode.wire.packing import decode_record, encode_record
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.membership.swarm import Partners
+    from swarmnode.daemon.membership.swarm import Communicator
 
 GATHER_RUN_SERVICE = "gather-run"
 # As many as one run holds, and as one round does.
@@ -71,10 +69,8 @@ class Gathers(Rounds):
     """The IntentHandler of gatherings.
 
     Args:
-        key: 32 bytes that guard every exchange.
         codec_name: the swarm's.
         signer: this node's key.
-        live: who is alive, as the failure detector knows.
 
     Attributes:
         is_used: whether the strategy gathers.
@@ -83,33 +79,14 @@ class Gathers(Rounds):
     places = limits.GATHER_MEMBERS_MAX
 
     def __init__(
-        self,
-        *,
-        self_id: PeerId,
-        key: bytes,
-        codec_name: str,
-        signer: Signer,
-        partners: Partners,
-        services: ScopedServices,
-        lessor: Lessor,
-        live: Callable[[], Collection[PeerId]],
-        env: Env,
+        self, communicator: Communicator, *, codec_name: str, signer: Signer, lessor: Lessor
     ) -> None:
-        super().__init__(
-            GATHER_RUN_SERVICE,
-            self_id=self_id,
-            partners=partners,
-            services=services,
-            lessor=lessor,
-            live=live,
-            env=env,
-        )
-        self._key = key
+        super().__init__(GATHER_RUN_SERVICE, communicator, lessor)
         self._codec_name = codec_name
         self._signer = signer
-        self._live = live
+        self._live = communicator.live
         self._tasks = Tasks()
-        self.messages = GatherRounds(self_id=self_id, partners=partners, services=services, env=env)
+        self.messages = GatherRounds(communicator)
         self.is_used = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -41,10 +41,8 @@ from swarmnode.daemon.collective.payload import (
 )
 from swarmnode.daemon.collective.rounds import FAILED_S_MIN, Attempts, Failing, Rounds, Topic
 from swarmnode.daemon.worker.leases import BufferLease, ComparingLessor
-from swarmnode.env import Env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
-from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip import groups, matching
 from swarmnode.protocol.gossip.witnesses import Doubts
@@ -53,7 +51,7 @@ from swarmnode.tensor.pieces import Chunk, count_grains, cut_chunks
 from swarmnode.wire.exchange import group as wire
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.membership.swarm import Partners
+    from swarmnode.daemon.membership.swarm import Communicator
 
 
 GROUP_SERVICE = "group"
@@ -68,9 +66,7 @@ class Groups(Rounds):
     """The IntentHandler of group means.
 
     Args:
-        key: 32 bytes that guard every exchange.
         codec_name: the swarm's.
-        live: who is alive, as the failure detector knows.
 
     Attributes:
         on_mean: told of each mean over whom it is.
@@ -83,29 +79,15 @@ class Groups(Rounds):
 
     def __init__(
         self,
+        communicator: Communicator,
         *,
-        self_id: PeerId,
         swarm_id: bytes,
-        key: bytes,
         codec_name: str,
-        partners: Partners,
-        services: ScopedServices,
         lessor: ComparingLessor,
-        live: Callable[[], Collection[PeerId]],
-        env: Env,
     ) -> None:
-        super().__init__(
-            GROUP_SERVICE,
-            self_id=self_id,
-            partners=partners,
-            services=services,
-            lessor=lessor,
-            live=live,
-            env=env,
-        )
+        super().__init__(GROUP_SERVICE, communicator, lessor)
         self._swarm_id = swarm_id
         self._comparing = lessor
-        self._key = key
         self._codec_name = codec_name
         self._attempts: dict[Topic, Attempts] = {}  # of means in a lineage
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None

@@ -29,7 +29,6 @@ from swarmnode import limits
 from swarmnode.daemon.collective.log_cargo import LogCargo, LogWait
 from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.worker.leases import Lessor
-from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,
     MalformedMessage,
@@ -40,7 +39,6 @@ from swarmnode.errors import (
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent, Records
 from swarmnode.ipc.records import LogRecord
-from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.log_book import ClosedRound, LogBook, is_on_chain, read_chain
 from swarmnode.telemetry.logs import get_logger
@@ -49,7 +47,7 @@ from swarmnode.wire.exchange.log import LogAsk, LogGive, LogShare
 from swarmnode.wire.packing import decode_record, encode_record
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.membership.swarm import Partners
+    from swarmnode.daemon.membership.swarm import Communicator
 
 LOG_RUN_SERVICE = "log-run"
 LOG_SERVICE = "log/1"
@@ -68,9 +66,7 @@ class Log:
     """The IntentHandler of records.
 
     Args:
-        key: 32 bytes that guard every exchange.
         tell: passes a closed round to the worker, as soon as it has room.
-        live: who is alive, as the failure detector knows.
         halted: told why this node takes no part any more: it needs the swarm's model.
 
     Attributes:
@@ -81,24 +77,17 @@ class Log:
 
     def __init__(
         self,
+        communicator: Communicator,
         *,
-        self_id: PeerId,
-        key: bytes,
-        partners: Partners,
-        services: ScopedServices,
         lessor: Lessor,
         tell: Callable[[Records], Awaitable[None]],
-        live: Callable[[], Collection[PeerId]],
-        env: Env,
         halted: Callable[[str], None] = lambda _why: None,
     ) -> None:
-        self._self_id = self_id
-        self._key = key
-        self._partners = partners
+        self._self_id, self._key = communicator.self_id, communicator.key
+        self._partners, self._live = communicator.partners, communicator.live
         self._lessor = lessor
         self._tell = tell
-        self._live = live
-        self._env = env
+        self._env = communicator.env
         self._on_halt = halted
         self._book = LogBook(0)  # none of the swarm, before a worker has come up
         self._has_begun = self._has_worker = False  # a worker has come up; one is up now
@@ -118,15 +107,8 @@ class Log:
         self.state = "waiting for the worker"
         self.wait = LogWait()
         self.closed_total = 0
-        self.runs = GroupRuns(
-            LOG_RUN_SERVICE,
-            self_id=self_id,
-            partners=partners,
-            services=services,
-            live=live,
-            env=env,
-            called=self._called,
-        )
+        self.runs = GroupRuns(LOG_RUN_SERVICE, communicator, called=self._called)
+        services = communicator.services
         self._name = services.name(LOG_SERVICE)
         services.add_request(LOG_SERVICE, self._give)
 

@@ -14,7 +14,7 @@ import hashlib
 import math
 import mmap
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,10 +26,10 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.collective.payload import GroupPayload, transfer_limit_s
 from swarmnode.daemon.collective.runs import GroupRuns
-from swarmnode.daemon.membership.swarm import Partners
+from swarmnode.daemon.driver import run_concurrently
+from swarmnode.daemon.membership.swarm import Communicator, Partners
 from swarmnode.daemon.worker.leases import BufferLease
 from swarmnode.daemon.worker.link import MergeDesk
-from swarmnode.env import Env
 from swarmnode.errors import Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import MergeWeighed, PostedIntent
@@ -222,7 +222,6 @@ class MergePart:
     """Takes part in one merge at a time, its own ones included.
 
     Args:
-        key: 32 bytes that guard every exchange.
         runs: of groups, for this alone.
         folder: for what a merge needs on disk; whatever lies there is removed.
 
@@ -232,23 +231,20 @@ class MergePart:
 
     def __init__(
         self,
+        communicator: Communicator,
         *,
-        self_id: PeerId,
-        key: bytes,
         swarm: Swarm,
         runs: GroupRuns,
         desk: MergeDesk,
         folder: Path,
-        env: Env,
     ) -> None:
         self.weighed: MergeWeighed | None = None
-        self._self_id = self_id
-        self._key = key
+        self._self_id, self._key = communicator.self_id, communicator.key
         self._swarm = swarm
         self._runs = runs
         self._desk = desk
         self._folder = folder
-        self._env = env
+        self._env = communicator.env
         self._taken: dict[tuple[bytes, PeerId], _Taken] = {}  # by its id and asker; one at most
         self._quiet_until = -math.inf
         self._askers: Rates[PeerId] = Rates(
@@ -342,7 +338,8 @@ class MergePart:
         own, room = self._folder / f"own.{attempt}", self._folder / f"mean.{attempt}"
         # A grid writes over it, and there may be another attempt.
         await self._env.in_thread(partial(shutil.copyfile, self._folder / "own", own))
-        await for_all(self._connect, [each for each in weights if each != self._self_id])
+        others = [peer for peer in weights if peer != self._self_id]
+        await run_concurrently(*(partial(self._connect, peer) for peer in others))
         found = await global_mean(
             self._runs,
             Vector(own, taken.numel),
@@ -393,10 +390,3 @@ def _mean_key(key: bytes, fid: bytes, attempt: int, weights: Mapping[PeerId, flo
     """Return what names the means of one attempt: only those with the same participants meet."""
     material = msgspec.msgpack.encode(sorted((bytes(p), w) for p, w in weights.items()))
     return hashlib.sha256(_KEY_DOMAIN + key + fid + bytes([attempt]) + material).digest()
-
-
-async def for_all(work: Callable[[PeerId], Awaitable[None]], peers: Sequence[PeerId]) -> None:
-    """Do it for all of them at once."""
-    async with trio.open_nursery() as nursery:
-        for peer in peers:
-            nursery.start_soon(work, peer)

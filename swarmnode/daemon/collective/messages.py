@@ -22,7 +22,6 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver, Tasks
-from swarmnode.env import Env
 from swarmnode.errors import (
     DeadlineExceeded,
     MalformedMessage,
@@ -31,7 +30,6 @@ from swarmnode.errors import (
     SwarmNodeError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import gather_events as events
@@ -43,7 +41,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.membership.swarm import Partners
+    from swarmnode.daemon.membership.swarm import Communicator
 
 WORD_SERVICE = "gather-word/1"
 FETCH_SERVICE = "gather-fetch/1"
@@ -186,16 +184,15 @@ class GatherRounds:
         sent_bytes, received_bytes: of messages, since the start.
     """
 
-    def __init__(
-        self, *, self_id: PeerId, partners: Partners, services: ScopedServices, env: Env
-    ) -> None:
-        self.self_id = self_id
-        self._partners = partners
-        self._env = env
+    def __init__(self, communicator: Communicator) -> None:
+        self.self_id = communicator.self_id
+        self._partners = communicator.partners
+        self._env = communicator.env
         self._rounds: dict[bytes, Round] = {}
         self._tasks = Tasks()
         self._uploads = 0
         self.sent_bytes = self.received_bytes = 0
+        services = communicator.services
         self._word_name = services.name(WORD_SERVICE)
         self._fetch_name = services.name(FETCH_SERVICE)
         services.add_request(WORD_SERVICE, self._hear)

@@ -76,9 +76,7 @@ class GroupPayload:
             payload = bytearray(chunk.codec.payload_bytes(chunk.numel))
             values = chunk.of(lease.own)
             chunk.codec.encode(values, payload)
-            chunk.codec.decode(payload, values)
-            if chunk.is_scaled:
-                self._own_sizes.add(chunk.view, values)
+            self._own_sizes.decode(chunk, payload, values)
             self._own.append(payload)
             await trio.lowlevel.checkpoint()
         self._loaded.set()
@@ -105,9 +103,7 @@ class GroupPayload:
             payload = bytearray(part.codec.payload_bytes(part.numel))
             await stream.receive_into(memoryview(payload))
             values = bytearray(part.numel * FLOAT32_BYTES)
-            part.codec.decode(payload, values)
-            if part.chunk.is_scaled:
-                sizes.add(part.chunk.view, values)
+            sizes.decode(part.chunk, payload, values)
             received.append(payload)
         if await stream.receive():
             raise MalformedMessage("expected the end of a payload, got more bytes")

@@ -20,16 +20,14 @@ from typing import TYPE_CHECKING, ClassVar
 from swarmnode import limits
 from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
-from swarmnode.env import Env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
-from swarmnode.net.services import ScopedServices
 from swarmnode.protocol.gossip.group_events import group_id
 from swarmnode.wire.exchange import group as wire
 from swarmnode.wire.exchange.group import Enlist
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.membership.swarm import Partners
+    from swarmnode.daemon.membership.swarm import Communicator
 
 Topic = tuple[str, int]  # tag, fragment
 # How far one call moves a node on: an attempt a second for twelve days. Without a bound a liar
@@ -138,7 +136,6 @@ class Rounds(ABC):
 
     Args:
         service: of the runs.
-        live: who is alive, as the failure detector knows.
 
     Attributes:
         on_intent: told of each round that begins.
@@ -155,33 +152,20 @@ class Rounds(ABC):
     def __init__(
         self,
         service: str,
-        *,
-        self_id: PeerId,
-        partners: Partners,
-        services: ScopedServices,
+        communicator: Communicator,
         lessor: Lessor,
-        live: Callable[[], Collection[PeerId]],
-        env: Env,
     ) -> None:
-        self._self_id = self_id
-        self._partners = partners
+        self._self_id, self._key = communicator.self_id, communicator.key
+        self._partners = communicator.partners
         self._lessor = lessor
-        self._env = env
+        self._env = communicator.env
         self._running: dict[bytes, tuple[Topic, float]] = {}  # and since when
         self._newest: dict[Topic, bytes] = {}  # bounded as intents are, like the next
         self._posted_at: dict[Topic, float] = {}
         self._graces: dict[Topic, float] = {}  # how long the roll of a topic stays open
         self._failures = Failures()
         self._is_known = False  # to the worker, or it is dead: nothing came of the intent
-        self.runs = GroupRuns(
-            service,
-            self_id=self_id,
-            partners=partners,
-            services=services,
-            live=live,
-            env=env,
-            called=self._called,
-        )
+        self.runs = GroupRuns(service, communicator, called=self._called)
         self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None

@@ -13,7 +13,7 @@ message or payload breaks a rule is lost too, and its session is closed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +22,6 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.collective.post import Parcel, Post, PostNames
 from swarmnode.daemon.driver import CoreDriver, Tasks
-from swarmnode.env import Env
 from swarmnode.errors import (
     DeadlineExceeded,
     MalformedMessage,
@@ -32,7 +31,6 @@ from swarmnode.errors import (
     WorkerError,
 )
 from swarmnode.ids import PeerId
-from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Buffer, Stream
 from swarmnode.protocol.gossip import group_events as events
@@ -42,7 +40,7 @@ from swarmnode.wire.exchange import group as wire
 from swarmnode.wire.packing import decode_record
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.membership.swarm import Partners
+    from swarmnode.daemon.membership.swarm import Communicator
 
 
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
@@ -136,28 +134,23 @@ class GroupRuns:
 
     Args:
         name: of its services on the wire.
-        live: who is alive, as the failure detector knows.
         called: a peer speaks of a run that is not known here.
     """
 
     def __init__(
         self,
         name: str,
+        communicator: Communicator,
         *,
-        self_id: PeerId,
-        partners: Partners,
-        services: ScopedServices,
-        live: Callable[[], Collection[PeerId]],
-        env: Env,
         called: Callable[[PeerId, wire.Message], None] = lambda _peer, _message: None,
     ) -> None:
-        self._self_id = self_id
-        self._partners = partners
-        self._live = live
+        self._self_id = communicator.self_id
+        self._partners = communicator.partners
+        self._live = communicator.live
         self._called = called
-        self._core = GroupCore(self_id)
+        self._core = GroupCore(self._self_id)
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(
-            self._core, self._carry_out, now=env.monotonic
+            self._core, self._carry_out, now=communicator.env.monotonic
         )
         self._runs: dict[bytes, _Running] = {}
         self._posts: dict[PeerId, Post] = {}
@@ -167,6 +160,7 @@ class GroupRuns:
         self._tasks = Tasks()
         self._sent_bytes = self.received_bytes = 0
         words, payloads = f"{name}/2", f"{name}-payload/2"
+        services = communicator.services
         self._names = PostNames(services.name(words), services.name(payloads))
         services.add_stream(words, self._hear)
         services.add_stream(payloads, self._take_in)

@@ -3,6 +3,6 @@
 Owns the DHT's driver, the beacon of the LAN and the contacts that are remembered. Whatever is found
 is a hint, or a claim that is weighed; a manifest alone proves what it says, by the swarm's key.
 
-For others: ``composition`` (what a node stands on before it knows its swarm, and a node that only
-looks around), ``dht``, ``rendezvous`` (manifests too) and ``lookup``.
+For others: ``composition`` (what a node stands on before it knows its swarm), ``dht``,
+``rendezvous`` (manifests too) and ``lookup`` (swarms by name, and a node that only looks around).
 """

@@ -2,6 +2,10 @@
 
 The DHT keeps no list of all names: it answers for the names that it is asked for.
 
+A *visitor* is a node of nothing else: it looks around in the network for some seconds, and joins
+nothing. It has a key made for this once and no listener, so no peer keeps it in a table, and
+nothing of it is left on this disk.
+
 Swarms that nodes say exist, gathered by their keys.
 
 Names, sizes and ages are claims of their authors: a list for people to choose from. What a
@@ -12,9 +16,9 @@ many members as there are authors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from statistics import median_low
 from typing import Literal
@@ -23,20 +27,32 @@ import msgspec
 import trio
 
 from swarmnode import limits
-from swarmnode.config import parse_host_port
+from swarmnode.config import NodeConfig
+from swarmnode.daemon.discovery import rendezvous
+from swarmnode.daemon.discovery.composition import compose, make_beacon
 from swarmnode.daemon.discovery.dht import Discovery
+from swarmnode.daemon.discovery.rendezvous import can_be_told
+from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
-from swarmnode.errors import ConfigError, SwarmNodeError
+from swarmnode.errors import ConfigError, ProtocolError, Refused, SwarmNodeError, TransportError
 from swarmnode.ids import PeerId, decode_base32, encode_base32
+from swarmnode.net.channel import Transport
 from swarmnode.net.lan.beacon import LanBeacon
-from swarmnode.protocol.dht.keys import name_key
+from swarmnode.net.lan.datagrams import DatagramNet
+from swarmnode.protocol.dht.keys import name_key, swarm_key_key
 from swarmnode.protocol.dht.records import OpenRecord
+from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.lan import LanPeer
-from swarmnode.protocol.swarm import Hint, SwarmLink, check_name
+from swarmnode.protocol.swarm import Hint, SwarmLink, check_name, open_manifest
+from swarmnode.store.contacts import load_contacts
+from swarmnode.store.swarms import stored_links
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.dht import SwarmRecord
+from swarmnode.wire.swarm import Manifest
 
+_EPOCH = 1  # of a visitor: it publishes nothing, so nothing of it has to be newer than anything
 _log = get_logger("swarmnode.daemon.discovery")
+_Addresses = Mapping[PeerId, tuple[str, ...]]
 
 
 Via = Literal["home", "lan", "dht"]
@@ -184,15 +200,6 @@ def _peers(claims: Sequence[Claim]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(hint for _, hint in ranked))[: limits.BOOTSTRAP_HINTS_MAX]
 
 
-def can_be_told(address: str) -> bool:
-    """Whether an address makes sense in a link: strangers wrote it."""
-    with suppress(ConfigError):
-        host, port = parse_host_port(address, setting="address")
-        # One with a zone is good on this machine only.
-        return host is not None and "%" not in host and port > 0
-    return False
-
-
 def check_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return names without repetition. Raises ConfigError if one is none, or they are too many."""
     unique = tuple(dict.fromkeys(map(check_name, names)))
@@ -244,3 +251,170 @@ def in_words(searched: Searched) -> str:
         return f"{dht}; the LAN is switched off"
     names = ", ".join(searched.lan_interfaces) or "no interface"
     return f"{dht} and on the LAN ({names}: {searched.lan_peers} nodes)"
+
+
+# --- without a node of one's own ----------------------------------------------------------------
+
+
+@dataclass
+class Visitor:
+    """A node that looks around; see :func:`visit`."""
+
+    network: Network
+    discovery: Discovery
+    env: Env
+    lan: LanBeacon | None = None
+    known: set[PeerId] = field(default_factory=set)  # who may be asked
+
+    async def find_swarms(self, names: Iterable[str]) -> Findings:
+        """Return the swarms of these names, and all that the LAN knows; takes some seconds.
+
+        Raises:
+            ConfigError: too many names.
+        """
+        names = check_names(names)
+        await self._look_around()
+        can_ask = self.discovery.core.statistics().contacts > 0
+        claims = await find_swarms(names if can_ask else (), self.discovery, self.lan, self.env)
+        return Findings(gather(claims), self._searched())
+
+    async def fetch_manifest(self, link: SwarmLink) -> Manifest:
+        """Return the manifest of a swarm; its peers are asked, then whom DHT and LAN name.
+
+        Raises:
+            Refused, ProtocolError: what a peer gave has expired, or is forged.
+            TransportError: no peer had it in time; the message says which were asked.
+        """
+        errors: dict[PeerId, SwarmNodeError] = {}
+        hints: dict[PeerId, tuple[str, ...]] = {}
+        for hint in link.hints:
+            hints[hint.peer] = (*hints.get(hint.peer, ()), hint.address)
+        found = await self._ask_all(link, hints, errors)
+        if not found:
+            await self._look_around()
+            others = await self._find_members(link)
+            found = await self._ask_all(link, others, errors)
+        if not found:
+            raise self._nobody(link, errors)
+        return found[0]
+
+    def plan(self) -> str:
+        """Say who will be asked."""
+        asked = [f"{len(self.known)} known nodes"] if self.known else []
+        if self.lan is not None:
+            asked.append(f"the LAN ({', '.join(self.lan.interfaces) or 'no interface'})")
+        return f"asking {' and '.join(asked)}"
+
+    def _searched(self) -> Searched:
+        return searched(self.discovery, self.lan, self.env)
+
+    async def _look_around(self) -> None:
+        """Wait until those who can be asked are known."""
+        if self.lan is not None:
+            await trio.sleep(limits.LOOKUP_LAN_S)
+        if self.known:
+            with trio.move_on_after(limits.LOOKUP_BOOTSTRAP_S):
+                await self.discovery.bootstrapped.wait()
+
+    async def _find_members(self, link: SwarmLink) -> _Addresses:
+        found: dict[PeerId, tuple[str, ...]] = {}
+        if self.lan is not None:
+            for peer in self.lan.peers(self.env.monotonic()):
+                if any(swarm.swarm_key == link.swarm_key for swarm in peer.swarms):
+                    found[peer.peer] = (peer.address,)
+        with trio.move_on_after(limits.LOOKUP_DHT_S):
+            try:
+                answer = await self.discovery.get(swarm_key_key(link.swarm_key))
+            except SwarmNodeError as error:
+                _log.warning("members not looked up", why=str(error))
+            else:
+                for opened in answer.records:
+                    found.setdefault(opened.author, opened.record.addresses)
+        return found
+
+    async def _ask_all(
+        self, link: SwarmLink, candidates: _Addresses, errors: dict[PeerId, SwarmNodeError]
+    ) -> list[Manifest]:
+        """Return the manifests that count and came first, none if no peer gives one in time."""
+        found: list[Manifest] = []
+
+        async def ask(peer: PeerId, addresses: tuple[str, ...]) -> None:
+            try:
+                session = await self.network.connect(peer, addresses)
+                signed = await rendezvous.request_manifest(session, link.swarm_key)
+                manifest = open_manifest(
+                    signed, swarm_key=link.swarm_key, now_unix_s=self.env.wall()
+                )
+                rendezvous.check_names(link, manifest)
+            except SwarmNodeError as error:
+                errors[peer] = error
+            else:
+                found.append(manifest)
+                nursery.cancel_scope.cancel()
+
+        with trio.move_on_after(limits.LOOKUP_MANIFEST_S):
+            async with trio.open_nursery() as nursery:
+                for peer, addresses in candidates.items():
+                    nursery.start_soon(ask, peer, addresses)
+        return found
+
+    def _nobody(self, link: SwarmLink, errors: Mapping[PeerId, SwarmNodeError]) -> SwarmNodeError:
+        for error in errors.values():
+            if isinstance(error, Refused | ProtocolError):
+                return error
+        causes = "; ".join(f"{peer.short}: {error}" for peer, error in list(errors.items())[:3])
+        cut = "" if link.hints else " The link names no peer (b=): was it cut at the &, unquoted?"
+        return TransportError(
+            f"nobody gave the manifest of swarm {link.name!r}: {causes or 'nobody was found'}"
+            f" (looked {in_words(self._searched())}): is one of its members running?{cut}"
+        )
+
+
+@asynccontextmanager
+async def visit(
+    config: NodeConfig,
+    *,
+    transport: Transport,
+    env: Env,
+    also: Iterable[Hint] = (),
+    lan_net: DatagramNet | None = None,
+    on_event: Callable[[str], None] = lambda _text: None,
+) -> AsyncIterator[Visitor]:
+    """Be in the network for a moment, without a listener and under a key made for this.
+
+    Nodes of the setting ``bootstrap``, of links in this home and of earlier runs are asked.
+
+    Args:
+        also: other nodes to ask.
+        lan_net: what beacons are sent on, if not the real LAN.
+        on_event: told where is looked.
+
+    Raises:
+        ConfigError: the setting ``bootstrap`` names something else than nodes.
+    """
+    hints = [*map(Hint.parse, config.bootstrap), *also]
+    hints += [hint for link in stored_links(config.paths) for hint in link.hints]
+    composition = compose(config, Identity.generate(), _EPOCH, transport, env)
+    visitor = Visitor(composition.network, composition.discovery, env)
+    visitor.known.update(PeerId(each.peer) for each in load_contacts(config.paths.contacts))
+
+    def met(peer: LanPeer) -> None:
+        visitor.known.add(peer.peer)
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(composition.network.run, "")
+        await nursery.start(composition.discovery.run)
+        for hint in hints:
+            visitor.known.add(hint.peer)
+            composition.discovery.discovered(hint.peer, (hint.address,))
+        if config.lan:
+            visitor.lan = make_beacon(
+                config, composition, swarms=lambda: (), on_peer=met, net=lan_net
+            )
+            await nursery.start(visitor.lan.run)
+        if visitor.known or visitor.lan:
+            on_event(visitor.plan())
+        yield visitor
+        with trio.move_on_after(limits.GOODBYE_DEADLINE_S):
+            await composition.network.close("only looking around")
+        nursery.cancel_scope.cancel()

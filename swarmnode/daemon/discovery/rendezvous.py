@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import trio
 
 from swarmnode import __version__, limits
-from swarmnode.config import Paths
+from swarmnode.config import Paths, parse_host_port
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.transport.network import Network
 from swarmnode.env import Env
@@ -323,3 +324,12 @@ def parse_version(text: str) -> tuple[int, ...]:
     while numbers and numbers[-1] == 0:
         numbers.pop()  # 1.2.0 is 1.2
     return tuple(numbers)
+
+
+def can_be_told(address: str) -> bool:
+    """Whether an address makes sense in a link: strangers wrote it."""
+    with suppress(ConfigError):
+        host, port = parse_host_port(address, setting="address")
+        # One with a zone is good on this machine only.
+        return host is not None and "%" not in host and port > 0
+    return False

@@ -35,15 +35,13 @@ from swarmnode.daemon.collective.groups import Groups
 from swarmnode.daemon.collective.rounds import Rounds
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.exchange.pull import Pulls
-from swarmnode.daemon.membership.swarm import SwarmPart
-from swarmnode.daemon.worker.leases import IntentHandler
+from swarmnode.daemon.membership.swarm import Communicator, SwarmPart
+from swarmnode.daemon.worker.leases import IntentHandler, Lessor
 from swarmnode.daemon.worker.trainer import Trainer
-from swarmnode.env import Env
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import Called, PostedIntent, Stray
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
 from swarmnode.protocol.identity import Signer
-from swarmnode.protocol.swarm import compatibility_key
 from swarmnode.strategies.installed import look_at_strategy
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.swarm import Manifest
@@ -148,47 +146,27 @@ class IntentHandlers:
     def __init__(
         self,
         exchanges: Exchanges,
+        communicator: Communicator,
         *,
         manifest: Manifest,
         swarm_id: bytes,
         part: SwarmPart,
         trainer: Trainer,
         signer: Signer,
-        env: Env,
     ) -> None:
-        self_id = signer.peer_id
-        key = compatibility_key(manifest)
-        services = part.members.services
+        codec_name, lessor = manifest.codec, trainer.lessor
         strategy = look_at_strategy(manifest.strategy)
         self.exchanges = exchanges
-        self.groups = Groups(
-            self_id=self_id,
-            swarm_id=swarm_id,
-            key=key,
-            codec_name=manifest.codec,
-            partners=part,
-            services=services,
-            lessor=trainer.lessor,
-            live=part.members.live,
-            env=env,
-        )
-        self.pulls = Pulls(
-            key=key,
-            codec_name=manifest.codec,
-            self_id=self_id,
-            partners=part,
-            services=services,
-            lessor=trainer.lessor,
-            env=env,
-        )
-        self.lineages = Lineages(partial(_said_lineages, part, self_id), trainer.post)
+        self.groups = Groups(communicator, swarm_id=swarm_id, codec_name=codec_name, lessor=lessor)
+        self.pulls = Pulls(communicator, codec_name=codec_name, lessor=lessor)
+        self.lineages = Lineages(partial(_said_lineages, part, signer.peer_id), trainer.post)
         self.groups.on_call = lambda lineage: trainer.post(Called(lineage))
         self._gathers: tuple[Gathers, ...] = ()  # one, if the strategy may want it; so the log
         if strategy.may_want("gather"):
-            self._gathers = (_make_gathers(key, manifest, part, trainer, signer, env),)
+            self._gathers = (_make_gathers(communicator, codec_name, lessor, signer),)
         self._logs: tuple[Log, ...] = ()
         if strategy.may_want("log"):
-            self._logs = (_make_log(key, part, trainer, self_id, env),)
+            self._logs = (_make_log(communicator, trainer),)
         for rounds in (self.groups, *self._gathers):
             rounds.on_intent = self.lineages.intent_posted
             rounds.on_end = self.lineages.round_ended
@@ -249,36 +227,17 @@ class IntentHandlers:
 
 
 def _make_gathers(
-    key: bytes, manifest: Manifest, part: SwarmPart, trainer: Trainer, signer: Signer, env: Env
+    communicator: Communicator, codec_name: str, lessor: Lessor, signer: Signer
 ) -> Gathers:
     from swarmnode.daemon.collective.gathers import Gathers
 
-    return Gathers(
-        self_id=signer.peer_id,
-        key=key,
-        codec_name=manifest.codec,
-        signer=signer,
-        partners=part,
-        services=part.members.services,
-        lessor=trainer.lessor,
-        live=part.members.live,
-        env=env,
-    )
+    return Gathers(communicator, codec_name=codec_name, signer=signer, lessor=lessor)
 
 
-def _make_log(key: bytes, part: SwarmPart, trainer: Trainer, self_id: PeerId, env: Env) -> Log:
+def _make_log(communicator: Communicator, trainer: Trainer) -> Log:
     from swarmnode.daemon.collective.log import Log
 
-    return Log(
-        self_id=self_id,
-        key=key,
-        partners=part,
-        services=part.members.services,
-        lessor=trainer.lessor,
-        tell=trainer.tell,
-        live=part.members.live,
-        env=env,
-    )
+    return Log(communicator, lessor=trainer.lessor, tell=trainer.tell)
 
 
 def _said_lineages(part: SwarmPart, self_id: PeerId) -> Mapping[PeerId, str]:

@@ -23,7 +23,6 @@ from swarmnode.daemon.collective.payload import transfer_limit_s
 from swarmnode.daemon.driver import Tasks
 from swarmnode.daemon.exchange.pair.exchanges import costs
 from swarmnode.daemon.worker.leases import BufferLease, Lessor, NoLease
-from swarmnode.env import Env
 from swarmnode.errors import (
     DeadlineExceeded,
     MalformedMessage,
@@ -35,7 +34,6 @@ from swarmnode.errors import (
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.ipc.records import Partner
-from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.telemetry.logs import get_logger
@@ -46,7 +44,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
 
 if TYPE_CHECKING:
-    from swarmnode.daemon.membership.swarm import Partners
+    from swarmnode.daemon.membership.swarm import Communicator
 
 PULL_SERVICE = "pull/1"
 _ID_BYTES = 16
@@ -59,7 +57,6 @@ class Pulls:
     """The IntentHandler of pulls.
 
     Args:
-        key: 32 bytes that guard every exchange.
         codec_name: the swarm's.
 
     Attributes:
@@ -69,23 +66,11 @@ class Pulls:
         refused_total: answers of peers that were implausibly large.
     """
 
-    def __init__(
-        self,
-        *,
-        key: bytes,
-        codec_name: str,
-        self_id: PeerId,
-        partners: Partners,
-        services: ScopedServices,
-        lessor: Lessor,
-        env: Env,
-    ) -> None:
-        self._key = key
+    def __init__(self, communicator: Communicator, *, codec_name: str, lessor: Lessor) -> None:
+        self._self_id, self._key = communicator.self_id, communicator.key
+        self._partners, self._env = communicator.partners, communicator.env
         self._codec_name = codec_name
-        self._self_id = self_id
-        self._partners = partners
         self._lessor = lessor
-        self._env = env
         self._answers: dict[_Topic, PostedIntent] = {}
         self._asking: dict[_Topic, trio.CancelScope] = {}
         self._answering = 0
@@ -94,6 +79,7 @@ class Pulls:
         self.on_pulled: Callable[[], None] = lambda: None
         self.pulled_total = self.failed_total = self.given_total = self.declined_total = 0
         self.refused_total = 0
+        services = communicator.services
         self._name = services.name(PULL_SERVICE)
         services.add_stream(PULL_SERVICE, self._answer)
 
@@ -327,9 +313,7 @@ async def _receive_payload(stream: Stream, parts: tuple[Chunk, ...], room: memor
     for chunk in parts:
         payload = bytearray(chunk.codec.payload_bytes(chunk.numel))
         await stream.receive_into(memoryview(payload))
-        chunk.codec.decode(payload, chunk.of(room))
-        if chunk.is_scaled:
-            sizes.add(chunk.view, chunk.of(room))
+        sizes.decode(chunk, payload, chunk.of(room))
     if await stream.receive():
         raise MalformedMessage("expected the end of what was pulled, got more bytes")
     return sizes

@@ -12,7 +12,7 @@ revocations and what else it has heard, and remembers over a restart who has use
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from statistics import median_low
 from typing import Protocol
@@ -37,6 +37,7 @@ from swarmnode.env import Env
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.relays.address import is_relayed
+from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.hosts import block_of
@@ -70,6 +71,25 @@ class Partners(Protocol):
 
     def partners(self) -> tuple[PeerId, ...]:
         """Return who trains now, ourselves included, in id order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Communicator:
+    """Among whom exchanges are made, and over what: the same for every kind of them.
+
+    Attributes:
+        self_id: this node.
+        key: 32 bytes that guard every exchange.
+        services: of the swarm.
+        live: who is alive, as the failure detector knows.
+    """
+
+    self_id: PeerId
+    key: bytes
+    partners: Partners
+    services: ScopedServices
+    live: Callable[[], Collection[PeerId]]
+    env: Env
 
 
 @dataclass(frozen=True)

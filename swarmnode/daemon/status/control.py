@@ -25,37 +25,23 @@ POST /leave     leave the swarm and stop; answers at once
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
-from typing import Protocol
-
-import trio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Protocol
 
 from swarmnode import limits
-from swarmnode.config import parse_host_port
-from swarmnode.daemon.discovery.lookup import (
-    Claim,
-    Findings,
-    check_names,
-    find_swarms,
-    gather,
-    searched,
-)
 from swarmnode.daemon.status.dashboard import Shown, dashboard_routes
-from swarmnode.daemon.status.netcheck import Known, PeerWay, find
 from swarmnode.daemon.status.owner import link_routes, volunteer_routes
 from swarmnode.daemon.status.phases import Member
 from swarmnode.daemon.status.scrape import Scraped, metrics_routes
 from swarmnode.daemon.status.view import NodeView
-from swarmnode.daemon.transport.nat import Nat, NoNat, relay_quota
-from swarmnode.daemon.transport.network import Network
+from swarmnode.daemon.transport.nat import Nat, NoNat
 from swarmnode.env import Env
-from swarmnode.errors import SwarmNodeError
-from swarmnode.ids import PeerId
 from swarmnode.ipc.names import MERGE_RULES
 from swarmnode.net.lan.beacon import LanBeacon
-from swarmnode.net.paths import path_of
 from swarmnode.net.web.routes import Request, Response, Route, json_response
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.discovery.lookup import Findings
 
 
 class Controlled(Scraped, Shown, Protocol):
@@ -80,6 +66,9 @@ def control_routes(node: Controlled) -> list[Route]:
         return json_response(node.view.peers())
 
     async def netcheck(request: Request) -> Response:  # noqa: ARG001
+        # Sentences that a person reads once, when a node is not reached.
+        from swarmnode.daemon.status.netcheck import find, look
+
         return json_response(find(await look(node.view, node.nat)))
 
     async def swarms(request: Request) -> Response:
@@ -124,94 +113,15 @@ async def ask_node(
     view: NodeView, lan: LanBeacon | None, names: Iterable[str], env: Env
 ) -> Findings:
     """Return what a running node knows. Raises ConfigError for too many names."""
+    from swarmnode.daemon.discovery import lookup  # where a node runs, few look for other swarms
+
     node = view.node
-    claims = await find_swarms(check_names(names), node.discovery, lan, env)
+    claims = await lookup.find_swarms(lookup.check_names(names), node.discovery, lan, env)
     match view.membership:
         case Member(manifest=own, part=part):
             n_members = len(part.members.live())
-            claim = Claim(
+            claim = lookup.Claim(
                 own.name, own.swarm_key, "home", node.self_id, (), n_members, own.created_at
             )
             claims.insert(0, claim)
-    return Findings(gather(claims), searched(node.discovery, lan, env))
-
-
-# --- what is looked at for ``swarmnode netcheck`` ----------------------------------------------
-
-
-async def look(view: NodeView, nat: Nat | NoNat) -> Known:
-    """Return what is known, having asked peers about our NAT; takes up to NETCHECK_S."""
-    node, members = view.node, _live(view)
-    known = Known(
-        listen=node.network.address,
-        port=parse_host_port(node.network.address, setting="listen").port,
-        has_nat=False,
-        own=node.own_addresses(),
-        told=node.addresses(),
-    )
-    whys: Mapping[PeerId, tuple[str, ...]] = {}
-    match nat:
-        case Nat(upgrader=upgrader):
-            known, whys = await _with_nat(known, nat), upgrader.whys
-    return replace(known, peers=tuple(_peers(node.network, whys, members)))
-
-
-def _live(view: NodeView) -> Collection[PeerId]:
-    match view.membership:
-        case Member(part=part):
-            return part.members.live()
-    return ()
-
-
-async def _with_nat(known: Known, nat: Nat) -> Known:
-    n_servers = min(len(nat.stun_servers()), limits.STUN_SERVERS_MAX)
-    known = await _surveyed(known, nat)
-    if nat.mapper is not None:
-        mapper = nat.mapper
-        known = replace(
-            known, mapping=mapper.mapping, mapping_why=mapper.why, router=mapper.external
-        )
-    return replace(
-        known,
-        has_nat=True,
-        servers=n_servers,
-        reach=nat.reach.reachability,
-        wants_mapping=nat.config.port_mapping,
-        relays=tuple(f"{peer.short}… at {at}" for peer, at in nat.relays.held.items()),
-        refusing=tuple(f"{peer.short}…: {why}" for peer, why in nat.holder.refusals().items()),
-        quota=relay_quota(nat.config),
-        relaying=nat.relay.statistics(),
-    )
-
-
-async def _surveyed(known: Known, nat: Nat) -> Known:
-    """Say what our NAT does just now if peers can tell, and what kept us from asking."""
-    try:
-        with trio.move_on_after(limits.NETCHECK_S):
-            behaviour = await nat.survey()
-            if behaviour is None:
-                return known  # no peer at a public address
-            return replace(known, behaviour=behaviour, is_surveyed=True)
-    except SwarmNodeError as error:
-        return replace(known, survey_error=str(error))
-    return replace(known, survey_error=f"no end of it within {limits.NETCHECK_S:g} s")
-
-
-def _peers(
-    network: Network, whys: Mapping[PeerId, tuple[str, ...]], members: Iterable[PeerId]
-) -> Iterable[PeerWay]:
-    """Yield those with a session, then members that could not be reached, each in id order."""
-    for peer, session in sorted(network.sessions.items()):
-        way = session.channel_description
-        yield PeerWay(
-            peer=str(peer),
-            short=peer.short,
-            path=path_of(way),
-            way=way,
-            is_dialled=session.outbound,
-            whys=whys.get(peer, ()),
-        )
-    for peer in sorted(set(members) - network.sessions.keys()):
-        if peer in network.dial_errors:
-            error = str(network.dial_errors[peer])
-            yield PeerWay(peer=str(peer), short=peer.short, error=error)
+    return lookup.Findings(lookup.gather(claims), lookup.searched(node.discovery, lan, env))

@@ -1,21 +1,30 @@
 """What ``swarmnode netcheck`` finds: how this node reaches others and is reached, and what to do.
 
-:func:`find` makes sentences of plain values, which ``control.py`` collects; the last ones are about
+:func:`look` collects plain values, :func:`find` makes sentences of them; the last ones are about
 one peer each.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
 from typing import Final, Literal
 
 import msgspec
+import trio
 
 from swarmnode import limits
+from swarmnode.config import parse_host_port
+from swarmnode.daemon.status.phases import Member
+from swarmnode.daemon.status.view import NodeView
+from swarmnode.daemon.transport.nat import Nat, NoNat, relay_quota
+from swarmnode.daemon.transport.network import Network
+from swarmnode.errors import SwarmNodeError
+from swarmnode.ids import PeerId
 from swarmnode.net.gateway.portmap import Mapping
-from swarmnode.net.paths import Path
+from swarmnode.net.paths import Path, path_of
 from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.tcp import format_address, parse_address
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
@@ -159,6 +168,87 @@ def find(known: Known) -> list[Finding]:
         _relaying,
     )
     return [*(topic(known) for topic in topics), *(_peer(known, peer) for peer in known.peers)]
+
+
+# --- what is looked at ----------------------------------------------------------------------------
+
+
+async def look(view: NodeView, nat: Nat | NoNat) -> Known:
+    """Return what is known, having asked peers about our NAT; takes up to NETCHECK_S."""
+    node, members = view.node, _live(view)
+    known = Known(
+        listen=node.network.address,
+        port=parse_host_port(node.network.address, setting="listen").port,
+        has_nat=False,
+        own=node.own_addresses(),
+        told=node.addresses(),
+    )
+    whys: dict[PeerId, tuple[str, ...]] = {}
+    match nat:
+        case Nat(upgrader=upgrader):
+            known, whys = await _with_nat(known, nat), upgrader.whys
+    return replace(known, peers=tuple(_peers(node.network, whys, members)))
+
+
+def _live(view: NodeView) -> Collection[PeerId]:
+    match view.membership:
+        case Member(part=part):
+            return part.members.live()
+    return ()
+
+
+async def _with_nat(known: Known, nat: Nat) -> Known:
+    n_servers = min(len(nat.stun_servers()), limits.STUN_SERVERS_MAX)
+    known = await _surveyed(known, nat)
+    if nat.mapper is not None:
+        mapper = nat.mapper
+        known = replace(
+            known, mapping=mapper.mapping, mapping_why=mapper.why, router=mapper.external
+        )
+    return replace(
+        known,
+        has_nat=True,
+        servers=n_servers,
+        reach=nat.reach.reachability,
+        wants_mapping=nat.config.port_mapping,
+        relays=tuple(f"{peer.short}… at {at}" for peer, at in nat.relays.held.items()),
+        refusing=tuple(f"{peer.short}…: {why}" for peer, why in nat.holder.refusals().items()),
+        quota=relay_quota(nat.config),
+        relaying=nat.relay.statistics(),
+    )
+
+
+async def _surveyed(known: Known, nat: Nat) -> Known:
+    """Say what our NAT does just now if peers can tell, and what kept us from asking."""
+    try:
+        with trio.move_on_after(limits.NETCHECK_S):
+            behaviour = await nat.survey()
+            if behaviour is None:
+                return known  # no peer at a public address
+            return replace(known, behaviour=behaviour, is_surveyed=True)
+    except SwarmNodeError as error:
+        return replace(known, survey_error=str(error))
+    return replace(known, survey_error=f"no end of it within {limits.NETCHECK_S:g} s")
+
+
+def _peers(
+    network: Network, whys: dict[PeerId, tuple[str, ...]], members: Iterable[PeerId]
+) -> Iterable[PeerWay]:
+    """Yield those with a session, then members that could not be reached, each in id order."""
+    for peer, session in sorted(network.sessions.items()):
+        way = session.channel_description
+        yield PeerWay(
+            peer=str(peer),
+            short=peer.short,
+            path=path_of(way),
+            way=way,
+            is_dialled=session.outbound,
+            whys=whys.get(peer, ()),
+        )
+    for peer in sorted(set(members) - network.sessions.keys()):
+        if peer in network.dial_errors:
+            error = str(network.dial_errors[peer])
+            yield PeerWay(peer=str(peer), short=peer.short, error=error)
 
 
 # --- our own network ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from swarmnode.daemon.discovery.lookup import can_be_told
+from swarmnode.daemon.discovery.rendezvous import can_be_told
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.daemon.volunteer.rules import Volunteer
 from swarmnode.errors import ConfigError

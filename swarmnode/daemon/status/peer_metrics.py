@@ -30,14 +30,14 @@ from swarmnode.errors import (
 from swarmnode.ids import PeerId
 from swarmnode.names import default_name
 from swarmnode.net.session import Session
-from swarmnode.telemetry.readings import Readings
-from swarmnode.telemetry.remote import PeerWords, pack
 from swarmnode.wire.metrics import MetricsRequest, MetricsSnapshot
 from swarmnode.wire.packing import decode_record, encode_record
 
 if TYPE_CHECKING:
     from swarmnode.daemon.membership.swarm import SwarmPart
     from swarmnode.env import Env
+    from swarmnode.telemetry.readings import Readings
+    from swarmnode.telemetry.remote import PeerWords
 
 METRICS_SERVICE = "metrics/1"
 
@@ -53,12 +53,14 @@ class Desk(Protocol):
         ...
 
 
-def share_metrics(desk: Desk, part: SwarmPart, self_id: PeerId, env: Env) -> PeerMetrics:
-    """Answer members of our swarm, and return what asks them."""
+def share_metrics(
+    desk: Callable[[], Desk], part: SwarmPart, self_id: PeerId, env: Env
+) -> PeerMetrics:
+    """Answer members of our swarm, and return what asks them; ``desk`` is asked for when needed."""
 
     async def read() -> Readings:
-        await desk.look_at_machine(env.in_thread)
-        return desk.read()
+        await desk().look_at_machine(env.in_thread)
+        return desk().read()
 
     services = part.members.services
     services.add_request(METRICS_SERVICE, MetricsService(read).answer)
@@ -84,6 +86,8 @@ class MetricsService:
     async def answer(self, peer: PeerId, payload: bytes) -> bytes:  # noqa: ARG002
         """Return an encoded snapshot. Raises MalformedMessage."""
         decode_record(payload, MetricsRequest)
+        from swarmnode.telemetry.remote import pack  # with the catalogue, once a member asks
+
         async with self._lock:
             if trio.current_time() >= self._answered_at + limits.METRICS_ANSWER_KEEP_S:
                 self._answer = encode_record(pack(await self._read()))
@@ -185,6 +189,8 @@ class PeerMetrics:
     def _record_of(self, peer: PeerId) -> _Asked:
         """Return what is kept of a peer; whoever is no member any more is forgotten."""
         if peer not in self._asked:
+            from swarmnode.telemetry.remote import PeerWords  # only where Prometheus asks
+
             for gone in self._asked.keys() - set(self._members()):
                 del self._asked[gone]
             self._asked[peer] = _Asked(

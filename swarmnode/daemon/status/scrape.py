@@ -34,7 +34,7 @@ import math
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import trio
@@ -42,7 +42,6 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.status.phases import Member
-from swarmnode.daemon.status.readings import ReadingsDesk
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Refused, StorageError, SwarmNodeError
@@ -51,7 +50,10 @@ from swarmnode.net.web.routes import HttpError, Request, Response, Route, json_r
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.store.files import write_atomic
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.telemetry.readings import Readings
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.status.readings import ReadingsDesk
+    from swarmnode.telemetry.readings import Readings
 
 _log = get_logger("swarmnode.daemon.status")
 
@@ -64,8 +66,11 @@ class Scraped(Protocol):
 
     env: Env
     view: NodeView
-    readings: ReadingsDesk
     metrics_listener: str
+
+    @property
+    def readings(self) -> ReadingsDesk:
+        """What reads them, loaded when it is asked for the first time."""
 
 
 def metrics_routes(node: Scraped) -> list[Route]:

@@ -110,7 +110,6 @@ class Nat:
         self._identity = identity
         self._env = env
         self._ways: tuple[tuple[str, Inviting], ...] = ()
-        self._resumed = 0
         sessions = network.sessions
         self.signals = Signals(
             services, identity, env, sessions=sessions, address_of=remote_address

@@ -113,11 +113,11 @@ class ProcessUse(NamedTuple):
     cpu_s: float
 
 
-def process_use(pid: int, proc: Path = _PROC) -> ProcessUse | None:
+def process_use(pid: int) -> ProcessUse | None:
     """Return what a process takes; memory that it shares with others, slots, is not counted."""
     try:
-        resident, shared = (proc / str(pid) / "statm").read_text().split()[1:3]
-        fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        resident, shared = (_PROC / str(pid) / "statm").read_text().split()[1:3]
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (OSError, ValueError):
         return None  # it has ended, or this is no Linux
     ticks = int(fields[11]) + int(fields[12])

@@ -26,13 +26,13 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.worker.link import SAID_NOTHING, StartWorker, WorkerLink, WorkerWire
+from swarmnode.daemon.worker.link import SAID_NOTHING, WorkerWire
 from swarmnode.errors import WorkerCrashed, WorkerLeft
 from swarmnode.ipc.control import (
     Configure,
@@ -48,19 +48,7 @@ from swarmnode.ipc.handover import (
     descriptors,
     sender,
 )
-from swarmnode.ipc.names import PROGRAM_TASK
 from swarmnode.ipc.segment import Segment
-
-
-def programs_or(start_worker: StartWorker, path: Path) -> StartWorker:
-    """Return what starts workers, but waits at ``path`` in a swarm that programs train."""
-
-    def start(configure: Configure) -> AbstractAsyncContextManager[WorkerLink]:
-        if configure.task == PROGRAM_TASK:
-            return wait_for_program(configure, path)
-        return start_worker(configure)
-
-    return start
 
 
 @asynccontextmanager

@@ -25,7 +25,6 @@ from typing import Protocol
 import trio
 
 from swarmnode import limits
-from swarmnode.daemon.worker.foreign import connect_worker
 from swarmnode.daemon.worker.link import SAID_NOTHING, StartWorker, WorkerWire
 from swarmnode.errors import WorkerCrashed, WorkerHung
 from swarmnode.ipc.control import Configure, FromWorker, Progress, Stop, ToWorker, WorkerFailed
@@ -202,7 +201,9 @@ async def run_worker(
             segment = stack.enter_context(closing(Segment.create()))
             if socket_path is None:
                 stream, hold = _start_child(segment, log)
-            else:
+            else:  # few nodes have a service manager that starts their workers
+                from swarmnode.daemon.worker.foreign import connect_worker
+
                 stream, hold = await connect_worker(socket_path, segment.fd, log.fd)
             stack.enter_context(closing(stream.socket))
         worker = WorkerProcess(hold, WorkerWire(stream, segment), log)

@@ -85,9 +85,6 @@ class Applications:
     staleness_steps: int = 0  # summed
 
 
-_NO_SHARDS = NoAssigner()
-
-
 async def _mend_nothing(_failed: WorkerFailed) -> bool:
     return False
 
@@ -104,7 +101,6 @@ class Trainer:
         start_worker: starts a process, or a fake of one in tests.
         on_applied: the worker has merged this exchange.
         on_saved: the worker has written a snapshot.
-        assigner: deals data shards; without one the worker trains on its own stream.
         on_lost: an exchange has committed, but the worker died before it merged it.
         on_event: told that training begins, for the terminal.
         share: of the time of its threads, or of its GPU, that the worker may take.
@@ -118,6 +114,7 @@ class Trainer:
         handlers: who serves intents, by their kind.
         briefing: tells the worker of the others; without one it knows of no member.
         on_log_round: a worker is up that wants the log from this round on.
+        assigner: deals data shards; without one the worker trains on its own stream.
     """
 
     def __init__(
@@ -130,7 +127,6 @@ class Trainer:
         on_lost: Callable[[bytes], None],
         on_saved: Callable[[SnapshotSaved], None] = lambda _saved: None,
         on_event: Callable[[str], None] = lambda _text: None,
-        assigner: Assigner = _NO_SHARDS,
         share: float = 1.0,
         fitting: Fitting | None = None,
         mend: Callable[[WorkerFailed], Awaitable[bool]] = _mend_nothing,
@@ -164,7 +160,7 @@ class Trainer:
         self._on_applied = on_applied
         self._on_saved = on_saved
         self._on_event = on_event
-        self.assigner = assigner
+        self.assigner: Assigner = NoAssigner()
         self._is_running = False
         self._outgoing = _closed_channel()
         self._read = trio.Event()

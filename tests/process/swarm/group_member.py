@@ -18,6 +18,7 @@ import numpy as np
 import trio
 
 from swarmnode.daemon.collective.groups import Groups
+from swarmnode.daemon.membership.swarm import Communicator
 from swarmnode.daemon.transport.network import Network
 from swarmnode.env import real_env
 from swarmnode.ids import PeerId
@@ -59,16 +60,16 @@ class Member:
         self.lessor = FakeLessor(vector)
         self.noticed_at = 0.0
         self.all_ids: tuple[PeerId, ...] = ()
-        self.groups = Groups(
+        communicator = Communicator(
             self_id=self.identity.peer_id,
-            swarm_id=SWARM_ID,
             key=KEY,
-            codec_name="Q8B64",
             partners=self,
             services=ScopedServices(services, TAG, self._may_use),
-            lessor=self.lessor,
             live=self.live,
             env=self.env,
+        )
+        self.groups = Groups(
+            communicator, swarm_id=SWARM_ID, codec_name="Q8B64", lessor=self.lessor
         )
 
     @property

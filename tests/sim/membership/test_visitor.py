@@ -13,7 +13,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.discovery.composition import Visitor, visit
+from swarmnode.daemon.discovery.lookup import Visitor, visit
 from swarmnode.daemon.status.control import ask_node
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, TransportError

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from swarmnode.tensor.codec import Codec
+
+
+@dataclass(frozen=True)
+class Elements:
+    """A part of a payload, as a size is taken of it."""
+
+    codec: Codec
+    view: int = 0
+    is_scaled: bool = True
 
 
 def gaussian(n_elems: int, seed: int = 1) -> np.ndarray:

@@ -5,8 +5,18 @@ import math
 import numpy as np
 import pytest
 
-from swarmnode.tensor.codec import available_isas, get_measure
-from swarmnode.tensor.magnitude import UNKNOWN, Magnitude, Scale, measure, own_scale, refusal
+from swarmnode.errors import MalformedMessage
+from swarmnode.tensor.codec import available_isas, get_codec, get_measure
+from swarmnode.tensor.magnitude import (
+    UNKNOWN,
+    Magnitude,
+    Scale,
+    Sizes,
+    measure,
+    own_scale,
+    refusal,
+)
+from tests.unit.tensor.codec_kit import Elements, encoded, gaussian
 
 on_every_isa = pytest.mark.parametrize("isa", available_isas())
 
@@ -63,6 +73,40 @@ def test_a_value_that_is_no_number_does_the_same_on_all_of_them(isa, odd, at):
     found = get_measure(isa)(values.data)
     assert bits(found) == bits(in_lanes(values))
     assert math.isnan(found[1]) == math.isnan(odd)
+
+
+@on_every_isa
+@pytest.mark.parametrize("name", ["RAW32", "BF16", "Q8B64", "Q2B64", "SIGN64", "TK4"])
+@pytest.mark.parametrize("numel", [1, 63, 8 * 4096 + 65, 2048 * 64 + 3])
+def test_what_is_decoded_is_measured_with_the_same_bits(isa, name, numel):
+    codec = get_codec(name, isa)
+    payload = encoded(codec, gaussian(numel))
+    plain, out = np.empty(numel, "f4"), np.empty(numel, "f4")
+    found = codec.decode_measured(payload, out.data)
+    codec.decode(payload, plain.data)
+    assert out.tobytes() == plain.tobytes()
+    assert bits(found) == bits(in_lanes(plain))
+
+
+@on_every_isa
+def test_an_invalid_payload_changes_and_counts_nothing(isa):
+    codec = get_codec("Q8B64", isa)
+    out, sizes = np.full(100, 7.0, "f4"), Sizes()
+    with pytest.raises(MalformedMessage, match="a scale is"):
+        sizes.decode(Elements(codec), b"\xff" * codec.payload_bytes(100), out.data)
+    assert (out == 7.0).all()
+    assert not sizes.refusal(Sizes(), UNKNOWN)
+
+
+def test_what_is_not_of_the_weights_scale_is_decoded_and_not_measured():
+    codec = get_codec("RAW32")
+    out, sizes = np.empty(3, "f4"), Sizes()
+    payload = np.full(3, 3e38, "f4").tobytes()
+    sizes.decode(Elements(codec, is_scaled=False), payload, out.data)
+    assert out.tobytes() == payload
+    assert not sizes.refusal(Sizes(), UNKNOWN)
+    sizes.decode(Elements(codec), payload, out.data)
+    assert "view 0: expected values up to" in sizes.refusal(Sizes(), UNKNOWN)
 
 
 def vector(value, numel=100):

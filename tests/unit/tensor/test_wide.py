@@ -9,7 +9,8 @@ import pytest
 
 from swarmnode.errors import LocalProtocolError, MalformedMessage, WorkerError
 from swarmnode.tensor.codec import get_codec
-from swarmnode.tensor.magnitude import Scale, Sizes, measure
+from swarmnode.tensor.magnitude import Scale, Sizes
+from tests.unit.tensor.codec_kit import Elements
 
 VALUES = np.array([0.0, -0.0, 1 / 3, -1e-300, 5e-324, 1.7976931348623157e308])
 
@@ -52,10 +53,9 @@ def test_other_sizes_and_float32_are_refused() -> None:
 
 
 def test_how_large_it_is() -> None:
-    found = measure(np.array([3.0, -4.0]), value_bytes=8)
-    assert (found.largest, found.norm) == (4.0, 5.0)
-    sizes = Sizes()
-    sizes.add(0, np.array([1e300, -4.0]), value_bytes=8)
-    own = Sizes()
-    own.add(0, np.ones(2), value_bytes=8)
+    part = Elements(get_codec("RAW64"))
+    assert part.codec.decode_measured(struct.pack("<2d", 3.0, -4.0), np.zeros(2)) == (4.0, 25.0)
+    sizes, own = Sizes(), Sizes()
+    sizes.decode(part, struct.pack("<2d", 1e300, -4.0), np.zeros(2))
+    own.decode(part, struct.pack("<2d", 1.0, 1.0), np.zeros(2))
     assert "expected values up to" in sizes.refusal(own, Scale(1.0, 1.0))

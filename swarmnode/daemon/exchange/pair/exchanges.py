@@ -35,9 +35,8 @@ from swarmnode.daemon.exchange.pair.transfer import (
     decode_message,
     receive_offer,
 )
-from swarmnode.daemon.membership.swarm import Partners
+from swarmnode.daemon.membership.swarm import Communicator, Partners
 from swarmnode.daemon.worker.leases import BufferLease, NoLease, WeighingLessor
-from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,
     LocalProtocolError,
@@ -52,7 +51,6 @@ from swarmnode.ipc.control import PostedIntent
 from swarmnode.ipc.names import HONEST_REFUSALS
 from swarmnode.ipc.records import Partner
 from swarmnode.net.paths import cost_of
-from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import events
@@ -108,7 +106,6 @@ class Exchanges:
     """The IntentHandler of pairs: offers, answers and carries out exchanges.
 
     Args:
-        key: 32 bytes that guard every exchange.
         topology: the graph of who meets whom that the manifest names.
         codec: of views that name none.
         lessor: lends the worker's slots.
@@ -118,27 +115,24 @@ class Exchanges:
 
     def __init__(
         self,
+        communicator: Communicator,
         *,
-        self_id: PeerId,
         swarm_id: bytes,
-        key: bytes,
         topology: str,
-        partners: Partners,
-        services: ScopedServices,
         codec: Codec,
-        env: Env,
         lessor: WeighingLessor,
         record: Callable[[events.Finished], None],
         lost: Callable[[bytes], None],
     ) -> None:
-        self._neighbours = partners
+        self_id, env = communicator.self_id, communicator.env
+        self._neighbours = communicator.partners
         self._lessor = lessor
         self._record = record
         self._lost = lost
         self._env = env
         self._conduct = ConductTable()
         self._choice = PartnerChoice(self_id, swarm_id, topology, self._conduct, env)
-        self.core = ExchangeCore(self_id, key, env.rng, Patience(self._conduct))
+        self.core = ExchangeCore(self_id, communicator.key, env.rng, Patience(self._conduct))
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(
             self.core, self._carry_out, now=env.monotonic
         )
@@ -153,6 +147,7 @@ class Exchanges:
         self._may_begin = trio.Event()
         self.totals = ExchangeTotals()
         self._tasks = Tasks()
+        services = communicator.services
         self._exchange_name = services.name(EXCHANGE_SERVICE)
         self._message_name = services.name(MESSAGE_SERVICE)
         services.add_stream(EXCHANGE_SERVICE, self._serve_stream)

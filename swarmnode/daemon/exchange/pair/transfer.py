@@ -122,14 +122,12 @@ class Transfer:
         t0 = time.perf_counter()
         piece.codec.encode(values, payload)
         t1 = time.perf_counter()
-        piece.codec.decode(payload, values)
+        self._own_sizes.decode(piece, payload, values)
         self.times.encode_s += t1 - t0
         self.times.requantize_s += time.perf_counter() - t1
         if index == 0:
             lost = math.dist(exact, _sample(values, piece.value_bytes))
             self.encode_error_ratio = _ratio(lost, math.hypot(*exact))
-        if piece.is_scaled:
-            self._own_sizes.add(piece.view, values, piece.value_bytes)
         self._encoded = index + 1
         return index, payload
 
@@ -153,12 +151,9 @@ class Transfer:
         await self._settled.wait()
         if self._is_over:
             return
-        values = _values(self._room, piece)
         t0 = time.perf_counter()
-        piece.codec.decode(payload, values)
+        self._their_sizes.decode(piece, payload, _values(self._room, piece))
         self.times.decode_s += time.perf_counter() - t0
-        if piece.is_scaled:
-            self._their_sizes.add(piece.view, values, piece.value_bytes)
         self._decoded += 1
         self.received_bytes += len(payload)
 

@@ -56,14 +56,10 @@ class Member:
         self.penalty = 0.0
         self.on_share: Callable[[], None] = lambda: None
         self.finalizer = Finalizer(
-            self_id=node.peer,
-            key=KEY,
+            node.communicator(partners=self),
             swarm=self,
-            services=node.services,
-            live=node.live,
             desk=self.desk,
             folder=folder / node.name,
-            env=node.env,
         )
         self.run = self.finalizer.run
         self.sessions = node.sessions

@@ -18,7 +18,7 @@ from swarmnode.tensor.codec import get_codec
 from swarmnode.wire.exchange import gather as wire
 from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.session import Priority
-from tests.kits.lessor_kit import KEY, FakeLessor, Party, PartyNode, intent, party
+from tests.kits.lessor_kit import FakeLessor, Party, PartyNode, intent, party
 
 NUMEL, CODEC = 20_000, "TK2"
 WORDS, FETCHES = "gather-word/1@tag", "gather-fetch/1@tag"
@@ -38,15 +38,7 @@ class Member:
         vector = np.random.default_rng(seed).standard_normal(NUMEL).astype(np.float32)
         self.lessor = FakeLessor(vector)
         self.gathers = Gathers(
-            self_id=node.peer,
-            key=KEY,
-            codec_name="Q8B64",
-            signer=node.identity,
-            partners=node,
-            services=node.services,
-            lessor=self.lessor,
-            live=node.live,
-            env=node.env,
+            node.communicator(), codec_name="Q8B64", signer=node.identity, lessor=self.lessor
         )
         self.ended: list[bool] = []
         self.gathers.on_end = self.ended.append

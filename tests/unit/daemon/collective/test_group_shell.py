@@ -36,15 +36,7 @@ class Member:
         vector = np.random.default_rng(seed).standard_normal(numel).astype(np.float32)
         self.lessor = FakeLessor(vector)
         self.groups = Groups(
-            self_id=node.peer,
-            swarm_id=SWARM_ID,
-            key=KEY,
-            codec_name=codec_name,
-            partners=node,
-            services=node.services,
-            lessor=self.lessor,
-            live=node.live,
-            env=node.env,
+            node.communicator(), swarm_id=SWARM_ID, codec_name=codec_name, lessor=self.lessor
         )
         self.run = self.groups.run
 

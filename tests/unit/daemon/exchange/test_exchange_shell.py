@@ -15,6 +15,7 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.exchange.pair.exchanges import EXCHANGE_SERVICE, MESSAGE_SERVICE, Exchanges
 from swarmnode.daemon.exchange.pair.transfer import ExchangeStream, decode_message
+from swarmnode.daemon.membership.swarm import Communicator
 from swarmnode.daemon.worker.leases import BufferLease, NoLease
 from swarmnode.env import Env
 from swarmnode.errors import Refused
@@ -125,15 +126,19 @@ class Rig:
         self.services, self.bobs = Services(), Services()
         self.bobs.add_stream(EXCHANGE_NAME, self._keep)
         self.network = MemoryNetwork(delay_s=0.01)
-        self.exchanges = Exchanges(
+        communicator = Communicator(
             self_id=ALICE.peer_id,
-            swarm_id=b"s" * 32,
             key=KEY,
-            topology="",
             partners=self,
             services=ScopedServices(self.services, TAG, self._is_member),
-            codec=CODEC,
+            live=self.partners,
             env=Env(trio.current_time, lambda: 0.0, random.Random(1)),
+        )
+        self.exchanges = Exchanges(
+            communicator,
+            swarm_id=b"s" * 32,
+            topology="",
+            codec=CODEC,
             lessor=self.lessor,
             record=self.finished.append,
             lost=lambda xid: self.told.append(("lost", xid)),

@@ -39,15 +39,7 @@ class Member:
         self.node = node
         seed = int.from_bytes(node.peer[:4], "big")
         self.lessor = FakeLessor(np.random.default_rng(seed).standard_normal(640).astype("f4"))
-        self.pulls = Pulls(
-            key=key,
-            codec_name="Q8B64",
-            self_id=node.peer,
-            partners=node,
-            services=node.services,
-            lessor=self.lessor,
-            env=node.env,
-        )
+        self.pulls = Pulls(node.communicator(key), codec_name="Q8B64", lessor=self.lessor)
         self.run = self.pulls.run
 
 
