@@ -35,7 +35,7 @@ TWICE: dict[str, frozenset[str]] = {
 # Public, and without a caller in the product.
 IDLE: dict[str, str] = {
     "swarmnode.tensor.feedback:encode_with_feedback": "strategies with SIGN64 and TK4 will need it",
-    "swarmnode.tensor.magnitude:measure": "what decoding and measuring in one pass is compared with",
+    "swarmnode.tensor.magnitude:measure": "what decoding with a measure is compared with",
     # A merge rule is found by the name of its module, see strategies/merging/rules.py.
     **{
         f"swarmnode.strategies.merging.{rule}": "find_rule"
