@@ -34,13 +34,9 @@ TWICE: dict[str, frozenset[str]] = {
 }
 # Public, and without a caller in the product.
 IDLE: dict[str, str] = {
-    "swarmnode.tensor.feedback:encode_with_feedback": "strategies with SIGN64 and TK4 will need it",
-    # Rooms that are being moved; to be looked at there.
-    "swarmnode.strategies.merge:rda": "",
-    "Discovery.find_peers": "",
-    "Listener.strangers": "",
-    "SlotLessor.unmerged": "",
-    "Members.add_hints": "",
+    "swarmnode.strategies.merge:rda": "all at once: what the merge of nodes apart is compared with",
+    "Listener.strangers": "what tests watch a listener by",
+    "SlotLessor.unmerged": "what tests watch a lessor by",
 }
 # What other people's programs call.
 PUBLIC = ("swarmnode.api.", "swarmnode.integrations.")

@@ -39,7 +39,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 DHT_SERVICE = "dht/1"
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _log = get_logger("swarmnode.daemon.discovery")
-_AnswerT = TypeVar("_AnswerT", events.PeersFound, events.RecordsFound, events.Published)
+_AnswerT = TypeVar("_AnswerT", events.RecordsFound, events.Published)
 _Answer = events.PeersFound | events.RecordsFound | events.Published | events.Refused
 
 
@@ -111,10 +111,6 @@ class Discovery:
     def usable(self, addresses: tuple[str, ...]) -> tuple[str, ...]:
         """Return those of addresses in a record that may be dialled: any node can store one."""
         return self._network.usable(addresses)
-
-    async def find_peers(self, key: bytes) -> events.PeersFound:
-        """Return the peers closest to a key. Raises Overloaded, DeadlineExceeded."""
-        return await self._do(events.FindPeers(self._number(), key), events.PeersFound)
 
     async def get(self, key: bytes, *, quorum: int = 0) -> events.RecordsFound:
         """Return the records under a key; see ``events.GetRecords`` for ``quorum``.

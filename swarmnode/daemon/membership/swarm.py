@@ -126,6 +126,7 @@ class SwarmPart:
         self.manifest = manifest
         self._composition = composition
         self._rendezvous = rendezvous
+        self._hints = link.hints
         self.report = report
         self.self_id = composition.identity.peer_id
         self._here_since = composition.env.monotonic()
@@ -161,6 +162,7 @@ class SwarmPart:
             self._composition.network.keepers.append(self.members.keeps)
             self._composition.network.addresses_of = self.members.book.addresses_of
             self._rendezvous.on_found = self.members.found
+            self.members.add_hints(self._hints)
             for peer, addresses in self._rendezvous.candidates.items():
                 self.members.found(peer, addresses)
             self._use_stored_addresses()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import trio
 
+from swarmnode import limits
 from swarmnode.protocol.gossip.events import Role
 from swarmnode.protocol.gossip.flight import State
 from swarmnode.testing.fake_worker import FakeWorker
@@ -64,6 +65,21 @@ def count_dials(swarm: SimSwarm, monkeypatch: pytest.MonkeyPatch) -> Counter[str
 
     monkeypatch.setattr(swarm.network, "connect", counted)
     return dials
+
+
+@pytest.mark.parametrize(("index", "fewest"), [(0, 2), (2, 0)])
+async def test_only_a_peer_of_the_link_is_dialled_once_it_has_left(
+    tmp_path, autojump_clock, index: int, fewest: int
+) -> None:
+    """Newcomers arrive there, and it may come back knowing no peer."""
+    async with sim_swarm(tmp_path, 3, worker=SLOW) as swarm:
+        await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.1)
+        await swarm.nodes[index].leave()
+        books = [node.part.members.book for node in swarm.up if node is not swarm.nodes[0]]
+        before = [book.statistics().dials for book in books]
+        await trio.sleep(3 * limits.HINT_REDIAL_S)
+        dials = [book.statistics().dials - n for book, n in zip(books, before, strict=True)]
+        assert all(fewest <= n <= 3 * fewest for n in dials), dials
 
 
 @pytest.mark.parametrize("index", [0, 4])
