@@ -101,8 +101,8 @@ class Codec:
         block_elems: a vector may be cut into payloads of its own at multiples of this.
         value_bytes: of each value: 4, float32, or 8, float64.
         takes_reference: whether ``reference`` may be given.
-        needs_error_feedback: only for messages that every consumer sees, with
-            :mod:`swarmnode.tensor.feedback`; a strategy with random partners must refuse it.
+        needs_error_feedback: only for messages that every consumer sees, from a sender that adds
+            what one left out to the next; a strategy with random partners must refuse it.
     """
 
     name: str
