@@ -96,7 +96,7 @@ class Codec:
 
     Attributes:
         name: as :func:`get_codec` takes it.
-        isa: who does the work, one of :func:`available_isas`.
+        isa: the instruction set that does the work, one of :func:`available_isas`.
         bits_per_elem: on the wire, scales included.
         block_elems: a vector may be cut into payloads of its own at multiples of this.
         value_bytes: of each value: 4, float32, or 8, float64.

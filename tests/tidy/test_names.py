@@ -182,7 +182,7 @@ def idle(
     entry_points: str,
     words: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """Return what of ``modules`` nobody of ``users`` uses, and what is none of ``words``."""
+    """Return what of ``modules`` none of ``users`` uses, and what is none of ``words``."""
     reads = set(targets_in(entry_points))
     attributes = set(words)
     for user in users:

@@ -133,7 +133,7 @@ class Discovery:
         self._driver.feed(events.Withdraw(key))
 
     def remember(self) -> None:
-        """Write down whom to ask first after the next start. Raises StorageError."""
+        """Write down the nodes to ask first after the next start. Raises StorageError."""
         contacts = self.core.good_contacts()
         if contacts:  # a node that met no other keeps what it knew
             save_contacts(self._remembered, contacts)

@@ -59,7 +59,7 @@ def take_view(world: World, node: Node, intent: Intent) -> Side:
 def refusal(side: Side, partner: Side) -> str:
     """Return why a node refuses a partner's payload, as daemons do; empty: it does not."""
     weights = scale_of(side.node.strategy.x)
-    is_pull = side.intent.kind is Kind.PULL  # who pulls sends nothing
+    is_pull = side.intent.kind is Kind.PULL  # a node that pulls sends nothing
     for view in side.intent.views:
         own = Magnitude() if is_pull else magnitude_of(side.sent[view.name])
         theirs = magnitude_of(partner.sent[view.name])

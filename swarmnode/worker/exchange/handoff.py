@@ -53,7 +53,7 @@ _Topic = tuple[str, int, bool]
 @dataclass(frozen=True)
 class _Lent:
     posted: Posted
-    intent: Intent  # that of an answer has the round and base version of who asked
+    intent: Intent  # that of an answer has the round and base version of the asking peer
     meta: Meta
 
     @property

@@ -1,4 +1,4 @@
-"""The DHT of running nodes: peers and records are found, also by those whom nobody can dial."""
+"""The DHT of running nodes: peers and records are found, also by nodes that no peer can dial."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ async def test_a_node_that_knows_no_peer_still_holds_its_own(
         assert [each.author for each in (await b.discovery.get(KEY)).records] == [a.peer]
 
 
-# --- who cannot be reached --------------------------------------------------------------------
+# --- nodes that cannot be reached -------------------------------------------------------------
 
 
 async def test_who_cannot_be_dialled_uses_the_dht_and_is_in_no_table(
