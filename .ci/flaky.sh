@@ -2,7 +2,7 @@
 #
 # A test with real processes may run out of time on a busy machine, so what failed runs once more,
 # alone. What fails then too fails CI. What passes then is named in the last lines of the run, and
-# more than FLAKY_MAX of them fail it as well: nobody would look into them else.
+# more than FLAKY_MAX of them fail it as well: else no developer would look into them.
 FLAKY_MAX=2
 flaky=()
 budget=0 # of one run of pytest, as `timeout` takes it; 0: as long as it needs

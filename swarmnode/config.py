@@ -126,7 +126,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
     pause_on_gpu_busy: bool = False
     # Pause until this machine has not been used for so many seconds; 0 pays no attention to that.
     pause_on_user_s: Annotated[int, Meta(ge=0, le=86_400)] = 0
-    # Who listens on this Unix socket starts the worker, in a sandbox of its own; "": this node.
+    # The listener on this Unix socket starts the worker, in a sandbox of its own; "": this node.
     worker_socket: Annotated[
         str, Meta(pattern=r"^(/.{1,100})?$", description="the path of a Unix socket, or nothing")
     ] = ""
@@ -240,7 +240,7 @@ class Paths:
 
     @property
     def contacts(self) -> Path:
-        """Peers that answered for long: whom to ask first after a restart."""
+        """Peers that answered for long: the first to ask after a restart."""
         return self.home / "contacts"
 
     @property
@@ -478,7 +478,7 @@ def _check_dashboard(setting: Setting) -> None:
 
 def _check_schedule(setting: Setting) -> None:
     if setting.value:
-        from swarmnode.schedule import parse_schedule  # only for who has one
+        from swarmnode.schedule import parse_schedule  # only where one is set
 
         parse_schedule(setting.value)
 

@@ -93,7 +93,7 @@ class LimitExceeded(RemoteProtocolError):
 
 
 class AuthenticationFailed(RemoteProtocolError):
-    """The peer is not who it should be, or could not prove it."""
+    """The peer is not the one it should be, or could not prove it."""
 
     exit_code = 4
 

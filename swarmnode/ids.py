@@ -1,4 +1,4 @@
-"""Identifiers: who a peer is, and how that is written.
+"""Identifiers of peers, and how they are written.
 
 A peer is the SHA-256 of its Ed25519 public key. No node can claim another's
 id without its key, and the id never depends on an address.

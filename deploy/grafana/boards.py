@@ -103,7 +103,7 @@ SWARM = Board(
             "Members",
             (
                 Panel(
-                    "Who answers",
+                    "Nodes that answer",
                     (Query('up{job="swarmnode", swarm="$swarm"}'),),
                     "state-timeline",
                     width=12,

@@ -1,7 +1,7 @@
 """What dashboards are made of: panels as the JSON that Grafana reads, laid out in rows.
 
 Written by hand and not with an SDK: of Grafana's schema some thirty keys are needed, and what is
-generated must not change with somebody else's release.
+generated must not change with another project's release.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ SN_TARGET SN_INLINE size_t topk_count(const uint32_t *magnitudes, size_t count, 
 }
 
 /* Writes the positions of the bits that are set, `base` added, and returns how many. Most words
- * of 64 have few: the first ones are written without asking, as a branch that nobody can predict
+ * of 64 have few: the first ones are written without asking, as a branch that no CPU can predict
  * costs more, and the count then says which of them hold. (Source: Langdale and Lemire, "Parsing
  * gigabytes of JSON per second", section 3.2.) */
 SN_TARGET SN_INLINE size_t topk_positions(uint64_t bits, size_t base, uint16_t *positions)

@@ -9,7 +9,7 @@
     collective    exchanges of many: groups, gatherings, logs and merges of models
     worker        the daemon's side of the process that trains
     volunteer     the owner's rules, and the machine that they look at
-    membership    the swarm: who is in it, and what they say of themselves
+    membership    the swarm: its members, and what they say of themselves
     discovery     the DHT, the LAN and what they know: peers, swarms, manifests
     transport     one session for each peer, and the ways around NATs
 

@@ -2,7 +2,7 @@
 
 A core is fed with :meth:`CoreDriver.feed` from any task; its effects are
 handed to ``carry_out`` in order before ``feed`` returns. ``carry_out`` must
-not wait: what takes time is started in a nursery by the one who passed it.
+not wait: what takes time is started in a nursery by the caller that passed it.
 It may feed the core: such an event is handled after the effects before it.
 
 A part that hears of sessions hears of them before it runs and after it has ended, too. Its

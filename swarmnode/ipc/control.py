@@ -56,7 +56,7 @@ class Configure(Message, frozen=True, tag="configure"):
     own_data: bool = False  # other data than that is meant
     probe_hash: ShortText = ""  # hex SHA-256 of the swarm's public probe; empty: not said
     self_id: Annotated[bytes, Meta(max_length=32)] = b""  # this node
-    topology: str = ""  # the graph of who meets whom, see strategies/topology.py; empty: all
+    topology: str = ""  # the graph of pairs that meet, see strategies/topology.py; empty: all
     task_version: Count = 0  # expected; 0: any
     task_package: ShortText = ""  # that has the task, as the manifest says
     task_package_version: ShortText = ""
@@ -136,7 +136,7 @@ class Records(Message, frozen=True, tag="records"):
 
 
 class Members(Message, frozen=True, tag="members"):
-    """Who trains in the swarm now, in ascending order, this node among them."""
+    """The members that train now, in ascending order, this node among them."""
 
     members: tuple[PeerIdBytes, ...]
 
@@ -146,7 +146,7 @@ class Stray(Message, frozen=True, tag="stray"):
 
 
 class Called(Message, frozen=True, tag="called"):
-    """Members who stand behind the same mean, number ``lineage``, wait for this node's share."""
+    """Members that stand behind the same mean, number ``lineage``, wait for this node's share."""
 
     lineage: Count
 
@@ -324,7 +324,7 @@ class SlotReady(Message, frozen=True, tag="slot"):
 class NoView(Message, frozen=True, tag="no-view"):
     """What TakeView asked for is not to be had; ``why``: a code of wire/exchange/gossip.py first.
 
-    If it was an intent, that is over; an answer is there for the next who asks.
+    If it was an intent, that is over; an answer is there for the next peer that asks.
     """
 
     ticket: Count

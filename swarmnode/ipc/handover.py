@@ -33,7 +33,7 @@ class Handed(NamedTuple):
 
 
 class Credentials(NamedTuple):
-    """Who sent a message, as the kernel says; ``pid`` is 0 if it is in a container of its own."""
+    """The sender of a message, says the kernel; ``pid`` 0: it is in a container of its own."""
 
     pid: int
     uid: int
@@ -70,7 +70,7 @@ def credentials_room() -> int:
 
 
 def sender(ancillary: Ancillary) -> Credentials | None:
-    """Return who sent the message that this came with; needs SO_PASSCRED before it is sent."""
+    """Return the sender of the message that this came with, sent after SO_PASSCRED was set."""
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             return Credentials(*_CREDENTIALS.unpack(data))

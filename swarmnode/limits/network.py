@@ -47,7 +47,7 @@ SUSPECT_S = 9.0
 # A session without a channel is kept for a laptop that sleeps a little, and a router that restarts.
 RESUME_S = 60.0
 RESUME_HANDSHAKE_S = 5.0
-# Who dialled tries first, and most often gets through; then the other side, with jitter.
+# The side that dialled tries first, and most often gets through; then the other one, with jitter.
 RESUME_SERVER_WAIT_S = 0.5
 RESUME_RETRY_S = 1.0  # at most
 # So often, a pause apart, a machine must say that nothing listens: a peer that has moved to another
@@ -128,11 +128,11 @@ STUN_ASK_S = 2.0
 STUN_SERVERS_MAX = 4
 
 # --- relay ---------------------------------------------------------------------------------------
-# Renewed at half of it, so that a relay forgets who is gone and no client is busy renewing.
+# Renewed at half of it, so that a relay forgets clients that are gone and none is busy renewing.
 RELAY_RESERVATION_S = 3600.0
 # Each is a session that is kept open: half of all that a node has.
 RELAY_RESERVATIONS_MAX = 64
-# A household; a carrier's NAT has more behind it, who then use other relays.
+# A household; a carrier's NAT has more nodes behind it, which then use other relays.
 RELAY_RESERVATIONS_PER_HOST_MAX = 8
 # Each costs two sockets, and two buffers of RELAY_PIECE_BYTES once it is used.
 RELAY_CIRCUITS_MAX = 64
@@ -329,7 +329,7 @@ LOOKUP_LAN_S = 1.0
 LOOKUP_BOOTSTRAP_S = 5.0
 # A lookup in the DHT: a few rounds, most of them with peers that have to be dialled.
 LOOKUP_DHT_S = 8.0
-# All who may have the manifest are asked at once: a dial and an answer through a slow relay.
+# All peers that may have the manifest are asked at once: a dial and an answer through a slow relay.
 LOOKUP_MANIFEST_S = 8.0
 
 # --- lan -----------------------------------------------------------------------------------------

@@ -125,8 +125,8 @@ METRICS_SNAPSHOT_BYTES_MAX = 64 * KIB
 # Prometheus waits 10 s, and is to see a silent peer as down, not this node.
 METRICS_PEER_DEADLINE_S = 6.0
 METRICS_SCRAPE_TIME_SHARE = 0.8  # of the time that Prometheus says it waits
-# Who asks at the same time costs a peer one question; who asks every two seconds, as fast as
-# a scrape comes, is to see each time what is, so that the dead are down at the second look.
+# Callers that ask at the same time cost a peer one question; one that asks every two seconds, as
+# fast as a scrape comes, is to get new readings, so that the dead are down at the second look.
 METRICS_PEER_KEEP_S = 1.5
 # What others are answered: however many ask, it is made twice a second at most.
 METRICS_ANSWER_KEEP_S = 0.5
@@ -167,7 +167,7 @@ DASHBOARD_RETRY_S = 2
 # A partner answers an offer from memory: one round trip, and a slow relay takes a second or two.
 EXCHANGE_OFFER_S = 5.0
 # ... which is the upper bound of EXCHANGE_PATIENCE times what answers usually take. The lower one:
-# a busy machine's pause. Who comes later is asked again at once, and given twice the time.
+# a busy machine's pause. A peer that is later is asked again at once, and given twice the time.
 EXCHANGE_ANSWER_S_MIN = 0.5
 # Of a node that has heard no answer yet: a round trip over a slow relay.
 EXCHANGE_ANSWER_S_FIRST = 1.0
@@ -231,9 +231,9 @@ GROUP_WEIGHT_MEDIANS_MAX = 1.0
 # ... and a member that has just come, or has just been in a mean, is not nothing: as few steps as a
 # pacer ever asks for, PACING_FEWEST_SHARE.
 GROUP_WEIGHT_MEDIANS_MIN = 1 / 8
-# From the first look for the others to the roll being closed without those who are missing.
+# From the first look for the others to the roll being closed without the members that are missing.
 GROUP_ENLIST_S_MAX = 120.0
-# A change of the view is one small message each way; who is silent that long is gone.
+# A change of the view is one small message each way; a member silent that long is gone.
 GROUP_FLUSH_S = 5.0
 # Shares and sums at home uplinks; the shell passes what fits the size, this bounds it.
 GROUP_TRANSFER_S_MAX = 600.0
@@ -258,7 +258,7 @@ PULL_ANSWERS_MAX = 2
 LOG_MEMBERS_MAX = 16
 # A round of the log: 16 members, each with a record of 64 bytes, take 2.6 kB.
 LOG_ROUND_BYTES_MAX = 4 * KIB
-# Rounds kept for those who lag: an hour of nine a second. Of four members one takes 400 bytes.
+# Rounds kept for members that lag: an hour of nine a second. Of four members one takes 400 bytes.
 LOG_ROUNDS_KEPT = 32_768
 # Rounds in one answer, and their bytes: it is one message.
 LOG_ROUNDS_GIVEN_MAX = 512
@@ -287,9 +287,9 @@ PACING_FEWEST_SHARE = 1 / 8
 # differ: measures vary by a few percent, and a round lasts longer.
 PACING_TOLD_S = 5.0
 PACING_CHANGE_SHARE = 0.1
-# Who can take so many of a full round's steps takes all: of equal machines that do other things
-# beside, the fastest one of the moment always seems faster, and rounds that all the others shorten
-# cost bytes. No member waits for what is left unequal.
+# A member that can take so many of a full round's steps takes all: of equal machines that do other
+# things beside, the fastest one of the moment always seems faster, and rounds that all the others
+# shorten cost bytes. No member waits for what is left unequal.
 PACING_EQUAL_SHARE = 0.6
 
 # --- gatherings: all members see every message of a round -------------------------------------
@@ -318,7 +318,7 @@ GATHER_TELL_S = 0.5
 GATHER_SPREAD_BYTES_MIN = 128 * KIB
 
 # --- how the swarm mixes ------------------------------------------------------------------
-# Exchanges of this time say whom a node meets now: dozens, at one every few seconds.
+# Exchanges of this time say which peers a node meets now: dozens, at one every few seconds.
 MET_WINDOW_S = 600.0
 # Of them, the newest: what a node on a LAN has in some minutes.
 MET_KEPT_MAX = 2048
@@ -339,15 +339,15 @@ FINALIZE_GROUP_MEMBERS_MAX = 16
 # Members of one group of a larger merge; a line of a grid may be one longer.
 FINALIZE_GROUP_SIZE = 8
 # A model counts by its tokens up to so many times the median. That is once, for a copy, and nodes
-# differ by how long they were there; who lies cannot replace the mean by its own model.
+# differ by how long they were there; a liar cannot replace the mean by its own model.
 FINALIZE_WEIGHT_MEDIANS_MAX = 8.0
-# A member that dies between two rounds of a grid spoils it: again, with those who are left.
+# A member that dies between two rounds of a grid spoils it: again, with those that are left.
 FINALIZE_ATTEMPTS_MAX = 3
 # A slow step, and a model copied to disk; evaluating it afterwards takes as long again.
 FINALIZE_WORKER_S = 120.0
 # Members that have taken their model wait so long for what is to be done with it.
 FINALIZE_WAIT_S = 180.0
-# All have said that they take part: who does not come within this has died meanwhile.
+# All have said that they take part: one that does not come within this has died meanwhile.
 FINALIZE_ENLIST_S = 20.0
 # The whole of one attempt, as its caller waits: three rounds of slow uplinks.
 FINALIZE_MERGE_S = 3600.0
@@ -373,7 +373,7 @@ BATCHES_PER_STEP_MAX = 4096
 EXTENSION_CHARACTERS_MAX = 256
 # How far the others are is said to the worker this often; between, it counts on at their pace.
 SWARM_PROGRESS_TOLD_S = 0.2
-# Who has said nothing for so long is not counted on any further: a few reports of a large swarm.
+# A member silent for so long is not counted on any further: a few reports of a large swarm.
 SWARM_PROGRESS_AHEAD_S = 20.0
 # At the target a merge waits so long for members that take their last steps, or do not answer.
 COMPLETION_WAIT_S = 30.0

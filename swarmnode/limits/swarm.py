@@ -1,4 +1,4 @@
-"""A swarm: whom a node knows and lets in, who has failed; what is kept and copied."""
+"""A swarm: which peers a node knows and lets in, which have failed; what is kept and copied."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ REPORT_S_MIN = 2.0
 REPORT_MEMBER_S = 0.25
 # ... but for a change of state, which is looked for this often.
 REPORT_LOOK_S = 0.5
-# That time goes by is no news: who does nothing else says it as often as it renews its lease.
+# That time goes by is no news: a node without other news says it as often as it renews its lease.
 REPORT_TIME_S = 100.0
-# Certificates and records allow for a day; who is an hour off should know long before that.
+# Certificates and records allow for a day; a node that is an hour off should know long before that.
 CLOCK_ALARM_S = 3600.0
 # A conflict of keys seen as soon as we hear others: we are the younger of the two nodes and stop.
 # Later it was the other that began, unless peers that know both turn us away.
@@ -111,7 +111,7 @@ MANIFEST_FETCH_DEADLINE_S = 60.0
 MANIFEST_RETRY_S = 0.25
 # Then peers that were found meanwhile are asked as well; slow dials go on.
 MANIFEST_ROUND_S = 3.0
-# A hello or a manifest is a few KiB: who takes longer than this is dead or hostile.
+# A hello or a manifest is a few KiB: a peer that takes longer than this is dead or hostile.
 PEER_REQUEST_DEADLINE_S = 10.0
 
 # Hashed and written at a time: large enough for the disk, small enough for the cache.
@@ -131,7 +131,7 @@ SNAPSHOT_TRIES_MAX = 5
 SNAPSHOT_NEW_SHARE = 0.9
 # Roots of snapshots that the worker could not begin with: a swarm has a handful at a time.
 SNAPSHOTS_BAD_MAX = 64
-# A holder of whom only the shared state knows may be gone for minutes; a dial takes 10 s.
+# A holder that only the shared state knows of may be gone for minutes; a dial takes 10 s.
 SNAPSHOT_ABANDONED_S = 12.0
 SNAPSHOT_LOOK_S = 0.25
 # A member that comes back after a longer absence begins with the swarm's model, not with its own.
@@ -180,8 +180,8 @@ SWIM_HEALTH_MAX = 8
 SWIM_STALL_S = 1.0
 # What arrived while we slept is read before any peer is judged.
 SWIM_STALL_GRACE_S = 1.0
-# Each piece of news is sent this many times log2(members) by each who has it; what that misses,
-# comparing digests finds.
+# Each piece of news is sent this many times log2(members) by each member that has it; what that
+# misses, comparing digests finds.
 SWIM_RETRANSMIT = 2
 # A claim is about 180 bytes: 6 KiB, a fraction of a second on any link, and only while there is
 # news. After a partition every member is news at once.
@@ -189,7 +189,7 @@ SWIM_NEWS_MAX = 32
 # Views are compared with one random member, so that news that got lost is found again. While
 # there is more news than pings carry, in every period.
 SWIM_SYNC_S = 10.0
-# Likewise for this long after a member came back from the dead: who heals a partition of a
+# Likewise for this long after a member came back from the dead: a node that heals a partition of a
 # thousand has the last claims after twenty seconds, and one that returned costs fifteen digests.
 SWIM_MENDING_S = 30.0
 # 512 claims of at most 450 bytes fit into MESSAGE_BYTES_MAX; larger swarms send pages in turn.
@@ -201,14 +201,14 @@ SWIM_RECALL_S = 1.0
 SWIM_GONE_KEEP_S = 3600.0
 # About 1 KiB each; beyond, gone and never answering members make room, then no new one gets in.
 SWIM_MEMBERS_MAX = 4096
-# Members that others tell of wait for a place: two pages of a large swarm, and who was left out is
-# told of again. A liar's are all asked within a quarter of an hour.
+# Members that others tell of wait for a place: two pages of a large swarm, and one that was left
+# out is told of again. A liar's are all asked within a quarter of an hour.
 SWIM_HEARSAY_MAX = 1024
 # So many of them are asked in a period whether they are there: one that comes back to a swarm of a
 # hundred knows it within twenty seconds, and a liar with thousands causes three lookups a second.
 SWIM_HEARSAY_AT_ONCE = 6
 SWIM_HEARSAY_PINGS = 2
-# Who leaves tells this many: they spread it, and the leaver may be gone within 0.2 s.
+# A member that leaves tells this many: they spread it, and the leaver may be gone within 0.2 s.
 SWIM_FAREWELLS = 8
 
 # --- identities (open swarms) ----------------------------------------------------------------
@@ -333,7 +333,7 @@ BLOB_BURST_S = 1.0
 BLOB_THREADS_MAX = 3
 # So much may wait for the disk when the last chunk has come: a hard disk writes it in 0.3 s.
 BLOB_FLUSH_BYTES = 32 * MIB
-# Who holds a blob is asked this often: holders come and go.
+# The holders of a blob are looked up this often: they come and go.
 BLOB_LOOK_S = 1.0
 # ... and one that sent this much since then is at work: less is refusals, or not worth waiting for.
 BLOB_LIFE_SIGN_BYTES = 4 * KIB
@@ -347,7 +347,7 @@ BLOB_ANSWER_S = 30.0
 BLOB_NO_PROGRESS_S = 60.0
 # ... or for this long, if holders say that they are busy: a flash crowd of a hundred and twenty.
 BLOB_BUSY_PATIENCE_S = 600.0
-# Peers that are sent chunks at once, as with BitTorrent: to have some finish early, who then hold
+# Peers that are sent chunks at once, as with BitTorrent: to have some finish early, which then hold
 # the blob too, is better for all than to have all wait for the last chunk.
 BLOB_UPLOADS_MAX = 4
 # ... and for no longer than this at a stretch while others are turned away.

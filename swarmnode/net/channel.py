@@ -1,4 +1,4 @@
-"""Channels move bytes, transports make channels. Neither knows who is at the other end.
+"""Channels move bytes, transports make channels. Neither knows which peer is at the other end.
 
 A channel is a TCP connection, a WebRTC data channel, a stream through a
 relay, or a pair of buffers in a test. The same secure session runs on each.

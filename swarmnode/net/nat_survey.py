@@ -101,7 +101,7 @@ class _SurveyShell:
 
     async def _probe(self, effect: AskForProbe) -> None:
         assert self._ask_probe is not None
-        # Who cannot be asked sends no probe: that is an answer too.
+        # A peer that cannot be asked sends no probe: that is an answer too.
         with suppress(SwarmNodeError):
             await self._ask_probe(effect.server, effect.port, effect.transaction)
 

@@ -32,7 +32,7 @@ from swarmnode.protocol.session.records import (
 # A turn that takes longer is made smaller: what is being sent is what a request waits behind.
 SEND_TURN_S = 0.05
 SEND_TURN_BYTES_MIN = 32 * limits.KIB
-# Who has sealed less since the last ping was due is idle, and gives back what memory it can.
+# A writer that has sealed less since the last ping was due is idle, and gives back spare memory.
 _IDLE_SEALED_BYTES = 64 * limits.KIB
 
 _TURN_BYTES_MAX = limits.RECORD_HEAD_BYTES_MAX + RECORD_OVERHEAD_BYTES + RECORD_BYTES_MAX

@@ -49,15 +49,15 @@ class Services:
         self._answers[service] = handler
 
     def stream_handler(self, service: str) -> StreamHandler | None:
-        """Return who answers streams of ``service``."""
+        """Return the handler that answers streams of ``service``."""
         return self._streams.get(service)
 
     def request_handler(self, service: str) -> RequestHandler | None:
-        """Return who answers requests to ``service``."""
+        """Return the handler that answers requests to ``service``."""
         return self._requests.get(service)
 
     def answer_handler(self, service: str) -> AnswerHandler | None:
-        """Return who answers requests to ``service`` without waiting."""
+        """Return the handler that answers requests to ``service`` without waiting."""
         return self._answers.get(service)
 
     def _check_new(self, service: str) -> None:

@@ -83,7 +83,7 @@ class Traffic:
     """Both directions; one for all sessions that share a registry of services.
 
     Attributes:
-        why_no_tensors: said to who wants to pass one; "" lets them.
+        why_no_tensors: told to peers and callers that want to pass one; "" lets them.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Who is a member of a closed swarm: certificates seen, uses of invites, revocations.
+"""Which peers are members of a closed swarm: certificates seen, uses of invites, revocations.
 
 One :class:`Admission` per swarm and node. It has no time of its own and asks no other part: what
 shows a valid chain is a member until the chain ends, its invite is revoked, or its use of the

@@ -3,7 +3,7 @@
 :class:`DialBudget` bounds dials. Addresses of members are what others say; a liar names a third
 party. However many peers are said to be there, and however often that changes, a host is dialled
 at most once in ``DIAL_HOST_INTERVAL_S`` after ``DIAL_HOST_BURST`` dials; a dial at whose end the
-peer proves who it is was none too many, and is given back. A host is what one machine or one router
+peer proves its id was none too many, and is given back. A host is what one machine or one router
 is: eight peers behind one router are eight dials, seven of them given back. Loopback is this
 machine itself, no third party.
 
@@ -11,7 +11,7 @@ machine itself, no third party.
 stranger could have it knock at the devices of a LAN, or at its own services.
 
 :class:`Places` bounds connections of strangers. There is a number of places for all, and one for
-each block of addresses; when all are taken, who comes from a block that holds fewer than the most
+each block of addresses; when all are taken, a stranger from a block that holds fewer than the most
 crowded one takes the place of the oldest of that one. So a block can crowd out itself only.
 
 :class:`Identities` bounds the members that one block of addresses can be.
@@ -280,7 +280,7 @@ class Identities:
     """
 
     def __init__(self) -> None:
-        # Who was let in, from which block and when last; the one seen least lately first.
+        # Peers that were let in, from which block and when last; the one seen least lately first.
         self._seen: dict[PeerId, tuple[str, float]] = {}
         self._sizes: Counter[str] = Counter()
 
@@ -304,7 +304,7 @@ class Identities:
         return True
 
     def _make_room(self, now: float) -> None:
-        """Forget who was not seen for long, and the one seen least lately if they are too many."""
+        """Forget peers not seen for long, and the one seen least lately if they are too many."""
         while self._seen:
             peer, (_, seen_at) = next(iter(self._seen.items()))
             is_full = len(self._seen) >= limits.IDENTITIES_KEPT_MAX

@@ -1,4 +1,4 @@
-"""Who we are and who signed what: Ed25519 keys and domain-separated signatures."""
+"""Which node we are and which key signed what: Ed25519 keys and domain-separated signatures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Signer(Protocol):
 
     @property
     def peer_id(self) -> PeerId:
-        """Who signs."""
+        """The peer that signs."""
 
     def sign(self, domain: str, body: bytes) -> bytes:
         """Return 64 bytes."""

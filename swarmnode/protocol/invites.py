@@ -1,4 +1,4 @@
-"""Invites, and the certificates that are made from them: who signs what, and what is checked.
+"""Invites, and the certificates that are made from them: which key signs what, and what is checked.
 
 ::
 
@@ -268,7 +268,7 @@ class VerifiedChain:
 
 
 def verify_chain(chain: MemberChain, *, network: bytes, swarm_key: bytes) -> VerifiedChain:
-    """Check signatures, network and terms: everything but who shows it, when, and revocation.
+    """Check signatures, network and terms: all but which peer shows it, when, and revocation.
 
     Raises:
         NotAdmitted: MALFORMED, FORGED, WRONG_NETWORK or BEYOND_INVITE.

@@ -1,15 +1,15 @@
-"""Who is on this LAN: when to send beacons, and which of those heard to believe.
+"""Which nodes are on this LAN: when to send beacons, and which of those heard to believe.
 
 A node says that it is here a few times when it starts, then rarely; a node that
 hears of it for the first time answers, so that both know each other within a
 second. A node that is silent for three beacons is forgotten. A beacon without a port
-only asks who is here: its author gets an answer, and cannot be dialled.
+only asks which nodes are here: its author gets an answer, and cannot be dialled.
 
 A beacon leaves on every interface, so one arrives in several copies: the first is
 verified, a copy adds an address to dial. Anything else that is not newer than what
 its author said before is a replay. A replay to a node that never heard the author,
 or a copy with a forged source, costs one dial of an address that turns out to be
-another node: the handshake proves who answers, a beacon only says where to knock.
+another node: the handshake proves which node answers, a beacon only says where to knock.
 
 Invariants: at most LAN_PEERS_MAX peers, LAN_PEERS_PER_HOST_MAX of them from one
 host; no signature is checked beyond the rates in ``limits``; memory does not
@@ -220,7 +220,7 @@ class LanCore:
         )
 
     def peers(self, now: float) -> tuple[LanPeer, ...]:
-        """Return who was heard of lately and can be dialled, with the address to try first."""
+        """Return peers heard of lately that can be dialled, with the address to try first."""
         self._forget_silent(now)
         return tuple(
             known.shown(peer, known.best_host())
@@ -231,7 +231,7 @@ class LanCore:
     def sign(self, port: int, swarms: tuple[LanSwarm, ...]) -> bytes:
         """Return the next beacon, one datagram; of many swarms it names the first few.
 
-        With port 0 it asks who is here, and says that we cannot be dialled.
+        With port 0 it asks which nodes are here, and says that we cannot be dialled.
         """
         self._sequence += 1
         beacon = Beacon(

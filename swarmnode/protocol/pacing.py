@@ -8,7 +8,7 @@ as many as fit, and at least the fewest::
 Sources: B. Liu et al., "Asynchronous Local-SGD training for language modeling", 2024 (DyLU);
 Z. Li et al., "FedCompass", 2024 (the bounds on steps). Deviation: no server plans; each node fits
 itself to what all members say of their speed. A lie costs at most what the bounds allow: no node
-takes fewer than the fewest steps. What those count who took fewer: strategies/contributions.py.
+takes fewer than the fewest steps. What a node with fewer steps counts: strategies/contributions.py.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class Pacer:
         """Return how long a member that is called may take to come: a step of the slowest.
 
         No longer than for one that needs 1 / PACING_FEWEST_SHARE times as long for a step as the
-        fastest: who is slower comes when it can. 0: no step is known.
+        fastest: a slower one comes when it can. 0: no step is known.
         """
         known = [step_s for step_s in (self.step_s, *peers_step_s) if step_s > 0]
         slowest = min(known, default=0.0) / limits.PACING_FEWEST_SHARE
         return _CALL_STEPS * min(max(known, default=0.0), slowest)
 
     def told_steps(self, peers_step_s: Iterable[float]) -> int:
-        """Return them as the worker is told: all, for who can take PACING_EQUAL_SHARE of them."""
+        """Return them as the worker is told: all, if it can take PACING_EQUAL_SHARE of them."""
         steps = self.steps(peers_step_s)
         return self.most if steps >= limits.PACING_EQUAL_SHARE * self.most else steps
 

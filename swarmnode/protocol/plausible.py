@@ -2,7 +2,7 @@
 
 Each number that a member says of itself is its own word: how many steps it took, how far the swarm
 is, its loss, the time of a step. A liar says what it likes, so that none of them enters a sum, a
-maximum, a mean or a schedule as it is. While fewer than half of those who say something lie:
+maximum, a mean or a schedule as it is. While fewer than half of those that say something lie:
 
 ===========  ======================================================================================
 a mark       how far the swarm is: the furthest word, but that of a member that claims more than
@@ -61,7 +61,7 @@ def claimed_step(said: int, middle: int) -> int:
 
 
 def middle_of(said: Iterable[int]) -> int:
-    """Return the lower median of those who say something at all, 0: none does."""
+    """Return the lower median of those that say something at all, 0: none does."""
     return median_low(sorted(each for each in said if each > 0) or [0])
 
 
@@ -84,7 +84,7 @@ def bounded_steps(steps: Mapping[NameT, int], swarm_step: int) -> dict[NameT, in
 
 
 def total_tokens(tokens: Mapping[NameT, int], steps: Mapping[NameT, int], swarm_step: int) -> int:
-    """Return the tokens of all authors together; who has some and says no steps has none."""
+    """Return the tokens of all authors together; one that has some and says no steps has none."""
     counted = bounded_steps(steps, swarm_step)
     a_step = [tokens.get(author, 0) / each for author, each in steps.items() if each > 0]
     most_a_step = TOKENS_TIMES_MAX * median_low(sorted(a_step) or [0.0])

@@ -3,7 +3,7 @@
 ::
 
     progress = sum of all counters of tokens + pace of each · time since its counter was last heard
-    members  = sum of the weights of those who train
+    members  = sum of the weights of those that train
 
 Counters are reported every few seconds, so that between two reports each member is counted on at
 the pace that it had; for no longer than SWARM_PROGRESS_AHEAD_S. A member's weight rises from 0 to 1

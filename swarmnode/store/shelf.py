@@ -1,4 +1,4 @@
-"""Blobs in use, each open once: who serves one sees what a fetch has just written to it.
+"""Blobs in use, each open once: a caller that serves one sees what a fetch has just written to it.
 
 Disk and hashes take milliseconds to seconds, so all of it runs in a few threads. A simulation
 on virtual time, whose clock runs on while a thread works, passes another runner.
@@ -70,7 +70,7 @@ class Shelf:
             yield blob
 
     def forget(self, name: bytes) -> None:
-        """Let who comes next open it anew: the blob has been removed, or replaced on disk."""
+        """Let the next caller open it anew: the blob has been removed, or replaced on disk."""
         self._places.pop(name, None)
 
     @asynccontextmanager

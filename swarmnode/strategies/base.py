@@ -1,7 +1,7 @@
 """The Strategy: what an algorithm decides, and the vector math it does.
 
 One algorithm is one file of vector math over a flat vector ``x`` [numel], the storage of the
-model itself. The engine around it owns everything else: who meets whom, atomic exchange, codecs,
+model itself. The engine around it owns everything else: which nodes meet, atomic exchange, codecs,
 pacing, snapshots. There are two engines, the worker's loop and the virtual one of
 :mod:`swarmnode.testing.lab`, and both keep to this order::
 
@@ -154,7 +154,7 @@ class Strategy(
         self.ctx = ctx
 
     def on_membership(self, members: tuple[bytes, ...]) -> None:
-        """Take note of who is a member now, in ascending order, this node among them.
+        """Take note of the present members, in ascending order, this node among them.
 
         A node knows of itself alone at first, so this comes soon after :meth:`start`.
         """

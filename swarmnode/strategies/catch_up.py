@@ -1,9 +1,9 @@
-"""Where a node in a lineage is, as it says itself; when one that is behind asks, whom it believes.
+"""Where a node in a lineage is, as it says; when one that is behind asks, and what it believes.
 
 Its place is its lineage and the number of its round. Three float32 travel as a view, and a peer may
 put anything there. So they are whole numbers in their range or refused, no lineage has more outer
 steps than there were rounds, and no node is moved far ahead on one peer's word: beyond
-ROUNDS_AHEAD_MAX a second peer must have said about the same. That does not stop peers who lie
+ROUNDS_AHEAD_MAX a second peer must have said about the same. That does not stop peers that lie
 together. Nor does a node take over what makes it much worse on the public probe, as it is or after
 the step that its momentum would take: where lineages differ a little worse has to do.
 """
@@ -23,7 +23,7 @@ from swarmnode.strategies.exchanges import Exchange, Intent
 from swarmnode.strategies.merging.safe_merge import is_mild
 from swarmnode.strategies.ranges import not_finite, outside, too_large
 
-# How far one peer's word may move a node on at once: who was away for longer than
+# How far one peer's word may move a node on at once: a node that was away for longer than
 # SNAPSHOT_STALE_S begins with a snapshot, and a round takes half a second at the least.
 ROUNDS_AHEAD_MAX = 1024
 # Peers whose words about a swarm that is further ahead are kept, to compare them.
@@ -32,7 +32,7 @@ _ROUNDS_SAID_MAX = 16
 PLACE_NUMEL = 3
 HASH_BITS = 24  # so that a lineage is two exact float32 numbers, and can be sent as a view
 COUNT_MAX = 2**24
-ANY_LINEAGE = b""  # asked for by who is on the wrong one: also what is less far than its own
+ANY_LINEAGE = b""  # asked for by a node on the wrong one: also what is less far than its own
 
 _ASKS_MAX = 3  # peers for each round that came to nothing: the answers are whole models
 _log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Place:
-    """``count`` outer steps, ``hashed`` over who took part in them, in round ``round``."""
+    """``count`` outer steps, ``hashed`` over the members that took part, in round ``round``."""
 
     count: int
     hashed: int
@@ -59,7 +59,7 @@ def lineage_version(lineage: torch.Tensor) -> bytes:
 
 
 def extend_lineage(lineage: torch.Tensor, present: Iterable[bytes]) -> None:
-    """Count an outer step, and hash over who took part in it."""
+    """Count an outer step, and hash over the members that took part in it."""
     material = lineage_version(lineage) + b"".join(present)
     hashed = int.from_bytes(hashlib.sha256(material).digest()[: HASH_BITS // 8], "big")
     lineage.copy_(torch.tensor([(int(lineage[0]) + 1) % COUNT_MAX, hashed]))

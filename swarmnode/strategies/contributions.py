@@ -9,19 +9,19 @@ k, as far as the others' median allows (``fair_weights``).
 What was learnt on slow weights that have moved on meanwhile points elsewhere. A contribution that
 missed s rounds of means counts (1 + s)^-1/2 of its tokens.
 
-Two who meet as a pair weigh their pseudo-gradients alike (``pair_shares``), from what both said of
-themselves with the offer and its answer, so both come to the same. What a pair missed are its own
-rounds in which no partner came. Only pseudo-gradients are weighted, which begin at zero where two
-met last. Models that are averaged whole (pair-average, and the pull of slow weights) are not: each
-local step counts the same in the mean of the swarm already, and only halves keep that mean where it
-is.
+Two nodes that meet as a pair weigh their pseudo-gradients alike (``pair_shares``), from what both
+said of themselves with the offer and its answer, so both come to the same. What a pair missed are
+its own rounds in which no partner came. Only pseudo-gradients are weighted, which begin at zero
+where two met last. Models that are averaged whole (pair-average, and the pull of slow weights) are
+not: each local step counts the same in the mean of the swarm already, and only halves keep that
+mean where it is.
 
-Sources: A. Douillard et al., "Decoupled DiLoCo", 2026 (weights by tokens, members who come as they
+Sources: A. Douillard et al., "Decoupled DiLoCo", 2026 (weights by tokens, members that come as they
 are); B. Liu et al., "Asynchronous Local-SGD training for language modeling", 2024 (1/√(1+s));
 Y. Fraboni et al., "A general theory for federated optimization with asynchronous and heterogeneous
-clients updates", 2023 (who is there in every k-th round counts k times). Deviation: no weight is
-above the median of those who meet, for no node can check what a node says of itself; of two none
-counts less than GROUP_WEIGHT_MEDIANS_MIN of the other.
+clients updates", 2023 (a node that is there in every k-th round counts k times). Deviation: no
+weight is above the median of those that meet, for no node can check what a node says of itself; of
+two none counts less than GROUP_WEIGHT_MEDIANS_MIN of the other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import math
 
 from swarmnode import limits
 
-_WEIGHT_MIN = 1.0  # of who has not learnt anything yet: a weight is above 0
+_WEIGHT_MIN = 1.0  # of a node that has not learnt anything yet: a weight is above 0
 
 
 def staleness_weight(rounds_behind: float) -> float:

@@ -32,11 +32,11 @@ is much quicker than an exchange, as on real nodes, that alone keeps the two in 
 half of the exchanges fail; f = 0.5 stands three quarters of them failing, and costs 6 % more
 gradients where none does (tests/algorithms/test_dadao.py). **Churn**: a node that goes takes its z
 with it, and the point that the others converge to would move. So duals belong to an *epoch*, which
-a node enters with all of them at zero and never enters twice; then they sum to zero over those who
+a node enters with all of them at zero and never enters twice; then they sum to zero over those that
 are in it. A new one begins whenever a node sees its members change, or starts. Nodes exchange
-within one epoch only; who meets a later one goes over to it, so that the latest spreads to all. A
-node that has just started cannot know whether it was there in an earlier life, and answers the
-first that it meets with one that is later still.
+within one epoch only; one that meets a later epoch goes over to it, so that the latest spreads to
+all. A node that has just started cannot know whether it was there in an earlier life, and answers
+the first that it meets with one that is later still.
 
 float64 and convex tasks only: float32 stops at a squared error of about 1e-10, and for a neural
 network mu does not exist. Use a2cid2 there.

@@ -49,7 +49,7 @@ from swarmnode.strategies.rounds import Rounds
 
 
 class DiLoCo(InLineage, Strategy):
-    """One outer step over all who are present, after it has come or eagerly."""
+    """One outer step over all members present, after it has come or eagerly."""
 
     name = "diloco"
 

@@ -21,15 +21,15 @@ class Kind(enum.StrEnum):
 
     PAIR = "pair"  # symmetric and atomic: both sides apply, or neither
     PULL = "pull"  # one side reads what the other published; the mean is not kept
-    GROUP = "group"  # the mean over all who are present, the same bits for each of them
+    GROUP = "group"  # the mean over all members present, the same bits for each of them
     LOG = "log"  # tiny records, which all members see in the same rounds and order
-    GATHER = "gather"  # the messages of all who are present, the same ones for each of them
+    GATHER = "gather"  # the messages of all members present, the same ones for each of them
 
 
 class Selector(enum.StrEnum):
-    """Who takes part."""
+    """Which members take part."""
 
-    MATCHING = "matching"  # PAIR: whom the seeded matching of this round gives, on the graph
+    MATCHING = "matching"  # PAIR: the partner that the round's seeded matching gives, on the graph
     NEIGHBOUR = "neighbour"  # PAIR, PULL: any live one, with a graph weighted by its rates
     ALL = "all"  # GROUP, LOG, GATHER: every member that is alive
 
@@ -72,7 +72,7 @@ class Intent:
             together again, see :meth:`Strategy.on_stray`. None: it stands for no lineage.
         weight: of this node in a weighted mean, such as its tokens; above 0. In a GROUP what
             :meth:`Strategy.weight` says when the views are taken, and it counts up to
-            GROUP_WEIGHT_MEDIANS_MAX times the median of those who are there.
+            GROUP_WEIGHT_MEDIANS_MAX times the median of those that are there.
         record: LOG: what is published, at most 64 bytes.
         merge: GROUP: the rule by which each part of the mean is made, see strategies/merging.
     """

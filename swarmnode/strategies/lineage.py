@@ -1,20 +1,21 @@
 """Slow weights that a whole group averages: one lineage, and how a node catches up with it.
 
-The means of a lineage come one after the other, and those who stand behind the same one make the
+The means of a lineage come one after the other, and members that stand behind the same one make the
 next together, whatever their steps and rounds are. A node has one mean on its way at a time::
 
     due after H steps -> posted -> (waits for the others) -> apply -> the next, at once if due
                                +-> abort -> asks a peer for its slow weights, if they are further;
                                             again when the next is due
 
-Who is due calls the others, and those hand in what they have by then, be it that a straggler has
-taken an eighth of the steps: none waits for it, and it counts by its tokens (contributions.py).
+A node that is due calls the others, and those hand in what they have by then, be it that a
+straggler has taken an eighth of the steps: none waits for it, and it counts by its tokens
+(contributions.py).
 
 A node that a mean was made without has other slow weights than the rest. So these have a version, a
-count of means and a hash over who took part in them: only equal ones average. A node of which
-nothing came asks a peer, and takes over what is further: φ, the momentum, the lineage, and the
-number of the round. The steps that it took itself are kept. The engine tells a node that most are
-on another lineage (protocol/gossip/lineages.py): then it takes over that one, be it that it has
+count of means and a hash over the members that took part in them: only equal ones average. A node
+of which nothing came asks a peer, and takes over what is further: φ, the momentum, the lineage, and
+the number of the round. The steps that it took itself are kept. The engine tells a node that most
+are on another lineage (protocol/gossip/lineages.py): then it takes over that one, be it that it has
 fewer means.
 """
 
@@ -72,7 +73,7 @@ class InLineage(InRounds):
     def begin_lineage(self, outer_rate: float) -> None:
         """Begin with no mean behind the slow weights, which take so much of each."""
         self.outer_rate = outer_rate
-        self.lineage = torch.zeros(2, dtype=self.x.dtype)  # means, hash over who took part
+        self.lineage = torch.zeros(2, dtype=self.x.dtype)  # means, hash over their members
         self._catch_ups = CatchUps()
         self._posted: bytes | None = None  # the base version of the mean that is on its way
         self._is_due = False

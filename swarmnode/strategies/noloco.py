@@ -14,10 +14,10 @@ is that of nodes that never meet. With μ = ½, β = γ = 0.7 the slow weights o
 walk vary by 1.3125 lr² H σ² (tests/algorithms/test_noloco.py).
 
 Deviations. Paper and code block while they exchange; here training goes on, and θ ← φ is added as
-φ − θ_sent, so that steps taken meanwhile survive. Who finds no partner keeps training, θ and φ as
-they are, and Δ grows, its weight with it: of all that can be done without a partner that is best,
-and repeating the momentum alone explodes. In the paper w is ½. **The stable region** on pairs is
-0 < γ < 2 (1 − μ²) (outer.py); the paper's bound grows with μ instead, and admits settings that
+φ − θ_sent, so that steps taken meanwhile survive. A node without a partner keeps training, θ and φ
+as they are, and Δ grows, its weight with it: of all that can be done without a partner that is
+best, and repeating the momentum alone explodes. In the paper w is ½. **The stable region** on pairs
+is 0 < γ < 2 (1 − μ²) (outer.py); the paper's bound grows with μ instead, and admits settings that
 diverge.
 """
 

@@ -51,7 +51,7 @@ class SettingsPart:
 
 
 class StatePart:
-    """What a strategy keeps beside the parameters, for snapshots and those who join with one."""
+    """What a strategy keeps beside the parameters, for snapshots and nodes that join with one."""
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
         """Return the tensors beside ``x`` that a snapshot must hold, by name."""

@@ -89,7 +89,7 @@ class Rounds:
         self.state[_ROUND] = max(self.number, number)
 
     def go_to(self, number: int) -> None:
-        """Go on as round ``number``, as those do with whom to meet; it may be an earlier one."""
+        """Go on as round ``number``, as the peers to meet do; it may be an earlier one."""
         self.state[_ROUND] = number
 
     def call(self) -> None:

@@ -6,7 +6,7 @@ on all nodes, a residual e of what it learnt and did not send, and its own weigh
 
     θ ← φ − ρ e                      H local steps from there, which change θ by −Δ
     e ← β e + Δ                      m = Q(top k of each 4,096 of e)
-    e ← e − m                        φ ← φ − α mean_j clip(m_j)          over all who are present
+    e ← e − m                        φ ← φ − α mean_j clip(m_j)          over all members present
 
 β < 1 stands in for outer momentum. Q has two bits for each element (TK2, ``proto/codecs.md``), clip
 brings a message down to the median norm. Local steps go on while messages are on their way and
@@ -18,9 +18,9 @@ candidates: the other is a trimmed mean of neighbourhoods, and the public probe 
 
 Every message is seen by every member, so what was sent can be taken off the residual exactly; with
 partners drawn at random it could not. All apply the same set in the same order, and the hash over φ
-is part of the lineage: who came to other bits meets the others no more, is told so, and takes over
-the slow weights of those who are most. So does who has missed a round; its residual is cleared, as
-it is about steps from weights that are no more.
+is part of the lineage: a member that came to other bits meets the others no more, is told so, and
+takes over the slow weights that most have. So does one that has missed a round; its residual is
+cleared, as it is about steps from weights that are no more.
 
 Deviations: in the source ρ is 0, so that all that a node could not send is gone from its own
 weights until it is sent. With few bytes that is most of what it learns; to keep half of it there is

@@ -22,12 +22,12 @@ local_share 0; DiLoCo: the same with meet group, gamma 0, nesterov; Streaming Di
 gamma 0, nesterov; pair averaging of every H steps: as NoLoCo with momentum 0, beta = gamma = 1.
 With gamma 0 nothing but Δ is sent.
 
-In groups all who are present make one mean at a time, of the fragment whose turn it is by the
+In groups all members present make one mean at a time, of the fragment whose turn it is by the
 count of means before it. So slow weights have one lineage, and a node that missed a mean takes
-over those of a peer (strategies/lineage.py): φ and m are the same bits for all who have not.
+over those of a peer (strategies/lineage.py): φ and m are the same bits for all that have not.
 
 Deviations. An exchange that takes longer than τ steps counts as if it had come in time: what was
-learnt since then survives whole, where the papers would keep the share a of it. Who finds no
+learnt since then survives whole, where the papers would keep the share a of it. A node without a
 partner keeps training, with φ and m as they are. a is the share of the *local* weights. By default
 τ and a are 0 in groups: what is learnt while a fragment is on its way survives, and counts for the
 next mean, which is taken as it is: μ = 0, β = 1, so that a node's long time alone is not multiplied
@@ -90,7 +90,7 @@ _IN_PAIRS = {
     "gamma": 0.7,
     "nesterov": False,
 }
-# What a creator gets who says that each member has data of its own. Models then move apart within a
+# For a creator who says that each member has data of its own. Models then move apart within a
 # round, so they meet more often, as a whole, and the outer step is longer. In the laboratory four
 # nodes keep 96 % on four texts of the share that they reach on one, with the defaults 84 %
 # (seed 1, tests/algorithms/test_uneven.py).
@@ -109,7 +109,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         """What the module's text names; the defaults are those of groups.
 
         ``every``: H. ``fragments``: P. ``overlap``: τ, local steps from sending to merging.
-        ``local_share``: a. ``momentum``: μ. ``meet``: with one peer, or with all who are present.
+        ``local_share``: a. ``momentum``: μ. ``meet``: with one peer, or with all members present.
         ``delta_codec``, ``weights_codec``: of Δ and of φ; empty: the swarm's.
         ``reference``: whether φ is sent as its difference to the common one.
         ``merge``: the rule for mean(Δ̂) in groups, or for mean(φ̂) in pairs without a reference,

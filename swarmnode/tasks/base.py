@@ -86,7 +86,7 @@ class Task(ABC):
             A plain mean is right for any model; what gains by more depends on how far its optimizer
             goes in a round, so a task says it where it was measured.
         batches_per_shard: how many batches one node trains between two agreements with the
-            others on who trains what; seconds of training, so that they agree in time.
+            others on which node trains what; seconds of training, so that they agree in time.
         strong_convexity, smoothness: bounds mu and L on the curvature of every node's objective,
             for algorithms that are proven for convex ones; None where it is not known, as for every
             neural network.

@@ -1,4 +1,4 @@
-"""What the convex tasks share: data in parts, who has which, the bounds, and the optimum.
+"""What the convex tasks share: data in parts, which member has which, the bounds, and the optimum.
 
 The objective is the mean over all parts of the data, in float64::
 
@@ -8,7 +8,7 @@ The objective is the mean over all parts of the data, in float64::
 Of n members, the one with index i has the parts i, i + n, i + 2n, … and the mean over them as its
 own objective; it takes the whole of it in every step. So the mean over the members is f itself
 where n divides P, and the optimum stays where it is as members come and go. Where n does not, the
-parts of those who have fewer weigh more; more members than parts share them.
+parts of members that have fewer weigh more; more members than parts share them.
 
 Every f_p, and so every member's objective, has a curvature from mu to L. Both are computed from the
 data of all parts, so all members come to the same constants: they need the same data.

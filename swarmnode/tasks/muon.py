@@ -67,7 +67,7 @@ class Muon(torch.optim.Optimizer):
         self._share_with_adamw()
 
     def _share_with_adamw(self) -> None:
-        """Have one state and one set of groups: who sets a learning rate here sets it there."""
+        """Have one state and one set of groups: a learning rate that is set here is set there."""
         self._adamw.param_groups = [self.param_groups[1]]
         self._adamw.state = self.state
 

@@ -1,4 +1,4 @@
-"""The package that has a task: named in a manifest by its creator, told to who lacks it.
+"""The package that has a task: named in a manifest by its creator, told to people who lack it.
 
 What a manifest says comes from a stranger and ends in a command that people paste, so only what is
 a name and a version by the rules of Python packages is ever printed. Nothing is installed by us.

@@ -19,7 +19,7 @@ def load_task(name: str, *, source: str = "") -> type[Task]:
     """Return the class of task ``name``.
 
     Args:
-        source: where to get it, for the message to who lacks it.
+        source: where to get it, for the message to a person who lacks it.
 
     Raises:
         UnknownTask: it is not installed.

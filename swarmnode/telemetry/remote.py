@@ -77,7 +77,7 @@ class PeerWords:
         """Return its readings; what the catalogue does not know is left out.
 
         Args:
-            members: short ids of those whom the peer may speak of.
+            members: short ids of those that the peer may speak of.
 
         Raises:
             MalformedMessage: a number is none, or cannot be.
@@ -98,7 +98,7 @@ class PeerWords:
         return readings
 
     def _own_labels(self, family: Family, labels: Labels) -> Labels:
-        """Who it is and in which swarm, is ours to say."""
+        """Return the labels; which peer it is, and in which swarm, is ours to say."""
         if family is not _NODE:
             return labels
         told = labels[2:_NODE_LABELS_TOLD]

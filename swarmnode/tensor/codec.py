@@ -96,13 +96,13 @@ class Codec:
 
     Attributes:
         name: as :func:`get_codec` takes it.
-        isa: who does the work, one of :func:`available_isas`.
+        isa: the instruction set that does the work, one of :func:`available_isas`.
         bits_per_elem: on the wire, scales included.
         block_elems: a vector may be cut into payloads of its own at multiples of this.
         value_bytes: of each value: 4, float32, or 8, float64.
         takes_reference: whether ``reference`` may be given.
-        needs_error_feedback: only for messages that every consumer sees, with
-            :mod:`swarmnode.tensor.feedback`; a strategy with random partners must refuse it.
+        needs_error_feedback: only for messages that every consumer sees, from a sender that adds
+            what one left out to the next; a strategy with random partners must refuse it.
     """
 
     name: str

@@ -204,7 +204,7 @@ def read_entry(file: BinaryIO, entry: Entry, header: Header, into: memoryview, p
 
     Args:
         into: as many bytes as the tensor has; or a piece of memory that is used again and
-            again, for who only wants to know whether the tensor is as it was written.
+            again, for a caller that only checks whether the tensor is as it was written.
 
     Raises:
         CorruptRecord: it is not; the message names the tensor.
@@ -237,7 +237,7 @@ def _check_digits(length: bytes, text: bytes, path: Path) -> None:
 
 
 def _decode(text: bytes, path: Path) -> Header:
-    """Read a header that is as its writer made it; who that was is another question."""
+    """Read a header that is as its writer made it; which node that was is another question."""
     try:
         parts = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         metadata = msgspec.json.decode(parts.pop("__metadata__"), type=_Metadata)

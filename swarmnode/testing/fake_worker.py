@@ -109,7 +109,7 @@ class FakeWorker:
         x: the parameters now. drift_sum: what all steps added that are part of ``x``.
         ledger: what each exchange added that is part of ``x``, by its id.
         step: how many were taken, as the real worker reports it; each is a token.
-        members: who trains, as the daemon told last.
+        members: those that train, as the daemon told last.
         shards: those trained to their end in any life, as (epoch, index).
         round_steps: of the rounds that begin now, as the daemon told last; ``every`` by itself.
         rounds_at_s: when each round ended, in virtual time.

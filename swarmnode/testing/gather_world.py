@@ -55,7 +55,7 @@ class Gatherer:
 
     @property
     def peer_id(self) -> PeerId:
-        """Who it is."""
+        """The id of this member."""
         return self.identity.peer_id
 
     def feed(self, event: events.Event) -> None:
@@ -150,7 +150,7 @@ class GatherWorld:
             self.at(self.rng.uniform(0, spread_s), partial(self.publish, member))
 
     def settle_all(self, entries: tuple[Announced, ...]) -> None:
-        """Let all who live learn the set."""
+        """Let all members that live learn the set."""
         for member in self.members:
             member.feed(events.Settled(entries))
 

@@ -186,7 +186,7 @@ class GroupWorld:
         at: Callable[[int], float] = lambda _: 0.0,
         members: Callable[[int, tuple[PeerId, ...]], tuple[PeerId, ...]] = lambda _, ids: ids,
     ) -> None:
-        """Let every member begin the mean at its time, with whom it takes for the members."""
+        """Let every member begin the mean at its time, with those it takes for the members."""
         ids = tuple(member.peer_id for member in self.members)
         for number, member in enumerate(self.members):
             event = events.Begin(
@@ -276,7 +276,7 @@ class GroupWorld:
             self.check_mean(member)
 
     def results(self) -> set[tuple[tuple[PeerId, ...], bytes]]:
-        """Return over whom and with which hash those who have finished did, the dead too."""
+        """Return contributors and hash of every member that has finished, the dead too."""
         outcomes = [member.outcome for member in self.members]
         ends = [outcome for outcome in outcomes if isinstance(outcome, events.Commit)]
         return {(end.contributors, end.result) for end in ends}

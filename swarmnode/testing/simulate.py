@@ -130,7 +130,7 @@ class Simulation:
         self.state = Stopwatch(self.world, self.swarms.states_are_equal, GIVE_UP_S)
         self._last_change = 0.0  # when a node is to come or go for the last time
         self._entries: list[wire.Contact] = []
-        self._authors: dict[bytes, Node] = {}  # blob to who published it
+        self._authors: dict[bytes, Node] = {}  # blob to the node that published it
 
     def run(self) -> None:
         """Let it all happen."""
@@ -254,7 +254,7 @@ class Simulation:
             dht_of(node).is_grey = self._rng.random() < self.profile.grey
 
     def _replace(self) -> None:
-        """Replace the younger of two: who has been there for long stays longer."""
+        """Replace the younger of two: a node that has been there for long stays longer."""
         up, rng = self.world.up, self._rng
         numbers = list(up)[_ENTRY_NODES:] or list(up)
         victim = up[max(rng.choice(numbers), rng.choice(numbers))]

@@ -264,7 +264,7 @@ class SimSwarm:
         return SwarmLink("sim", SWARM_KEY.public_key, tuple(map(self.hint, hints)))
 
     def hint(self, index: int) -> Hint:
-        """Return who node ``index`` is, and where."""
+        """Return the id of node ``index``, and where it is."""
         return Hint(make_identity(index).peer_id, f"mem:n{index}")
 
     @property
@@ -380,7 +380,7 @@ async def sim_swarm(
 
     Args:
         delay_s: of the network, one way.
-        topology: who meets whom, as a manifest says it.
+        topology: which nodes meet, as a manifest says it.
         recipe: how all train; None: a manifest without one.
         worker: what all workers are like; each begins with values of its own.
         options: what else all nodes have, fields of :class:`SimNode`.

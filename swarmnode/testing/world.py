@@ -87,7 +87,7 @@ class Node:
 
     @property
     def peer_id(self) -> PeerId:
-        """Who it is."""
+        """The id of this node."""
         return self.signer.peer_id
 
     @property

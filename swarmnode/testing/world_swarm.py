@@ -48,10 +48,10 @@ class Link:
 
 @dataclass
 class Mesh:
-    """Who has a session with whom.
+    """Which nodes have a session with each other.
 
     Args:
-        candidates: whom a node may dial.
+        candidates: the peers that a node may dial.
         tell: a node's session with a peer is open (True) or gone.
     """
 

@@ -1,1 +1,1 @@
-"""Tools for those who work on swarmnode; the wheel does not have them."""
+"""Tools for people who work on swarmnode; the wheel does not have them."""

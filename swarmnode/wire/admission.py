@@ -17,7 +17,7 @@ from swarmnode.wire.swarm import Signed
 
 INVITE_ID_BYTES = 10
 
-# What a member does, from the one who is trusted most to the one who only looks.
+# What a member does, from the one that is trusted most to the one that only looks.
 Role = Literal["trainer", "keeper", "relay", "monitor"]
 InviteId = Annotated[bytes, Meta(min_length=INVITE_ID_BYTES, max_length=INVITE_ID_BYTES)]
 

@@ -1,6 +1,6 @@
 """Messages and records of the DHT: ``proto/dht.md`` says what each means.
 
-Who sends a message is known from the session, never from a field. A request carries the
+The sender of a message is known from the session, never from a field. A request carries the
 addresses under which its sender can be dialled, none if it cannot: only peers with
 addresses are ever passed on to others.
 """

@@ -56,7 +56,7 @@ class Manifest(msgspec.Struct, frozen=True):
     created_at: Count  # Unix seconds
     expires_at: Count  # Unix seconds; 0: never
     strategy_version: Annotated[int, Meta(ge=1, le=10_000)] = 1
-    topology: Topology = ""  # of who meets whom: a graph's name, or its edges "0-1 1-2 ..."
+    topology: Topology = ""  # of pairs that meet: a graph's name, or its edges "0-1 1-2 ..."
     # These are not encoded where they are not set, so that manifests without them keep their bytes.
     # The package that has the task on its creator's machine, for people who lack it. A node that
     # prints one checks first that it is a name and a version of a package.

@@ -23,7 +23,7 @@ class Claim(msgspec.Struct, frozen=True, omit_defaults=True):
     """One member at one version, signed by itself, and what others hold against it.
 
     ``signature`` covers network, epoch, incarnation and ``left``: only its owner raises a
-    version. ``doubt`` and ``by`` (who could not reach it) are hearsay.
+    version. ``doubt`` and ``by`` (members that could not reach it) are hearsay.
     """
 
     key: PublicKeyBytes

@@ -146,7 +146,7 @@ def test_the_cap_costs_at_most_a_tenth_where_nothing_fails():
 
 
 def test_a_partitioned_node_just_trains():
-    """Nobody to meet: x̃ stops flowing, so nothing is pulled back for ever."""
+    """It has no partner: x̃ stops flowing, so nothing is pulled back for ever."""
     arena = still(A2CiD2, RATE, n=8, faults=Faults(loss=1.0))
     before = arena.x
     arena.run(500)

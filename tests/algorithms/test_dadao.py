@@ -253,7 +253,7 @@ def test_the_optimum_stays_where_it_is_when_a_node_is_lost_and_comes_back():
 
 
 def test_who_has_seen_other_members_for_a_moment_takes_the_rest_along():
-    """One node sees two members go and come: the others, who did not, begin again with it."""
+    """One node sees two members go and come: the others, which did not, begin again with it."""
     arena = Arena(
         Quadratic.conditioned(4, 4.0, seed=0), lambda x: Dadao({}, x), graph=build_graph("ring", 4)
     )

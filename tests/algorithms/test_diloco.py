@@ -1,4 +1,4 @@
-"""DiLoCo over those who are present, and its eager form."""
+"""DiLoCo over the members that are present, and its eager form."""
 
 import pytest
 import torch
@@ -114,7 +114,7 @@ def test_a_node_that_missed_a_round_gets_the_slow_weights_of_one_that_did_not(se
 
 
 class Stays(DiLoCo):
-    """A known bug: who missed a round keeps its own slow weights for ever."""
+    """A known bug: a node that missed a round keeps its own slow weights for ever."""
 
     def _catch_up(self):
         return Intent(Kind.PULL, 0, (), tag="nothing", selector=Selector.NEIGHBOUR)
@@ -131,7 +131,7 @@ def test_mutant_that_never_catches_up_drifts_apart():
 
 
 def spread(arena):
-    """Return the mean square distance between slow weights, when nobody has missed a round."""
+    """Return the mean square distance of slow weights from their mean."""
     phi = slow(arena)
     return float((phi - phi.mean(0)).square().sum(1).mean())
 

@@ -53,7 +53,7 @@ def arena(name, seed, task=None, faults=CHURN, optimizer=None):
 
 
 def begin_late(it, number):
-    """Let a node lose all it has and begin from the seed, as who finds no snapshot does."""
+    """Let a node lose all it has and begin from the seed, as a node without a snapshot does."""
     it.crash(number)
     it.task.x[number].copy_(it.first[number])
     old = it.nodes[number]

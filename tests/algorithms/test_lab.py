@@ -94,7 +94,7 @@ def test_random_times_have_the_rate_that_was_asked_for():
     assert arena.observed().mixing().chi1 == pytest.approx(wanted.chi1, rel=0.15)
 
 
-# --- who meets whom -----------------------------------------------------------------------
+# --- which nodes meet ---------------------------------------------------------------------
 
 
 def test_on_a_graph_only_neighbours_meet():

@@ -21,7 +21,7 @@ def arena_of(strategy, n=4, lr=0.1, **kwargs):
 
 
 def hashes(arena):
-    """Return the digests of those who have applied the most rounds."""
+    """Return the digests of the nodes that have applied the most rounds."""
     newest = max(node.strategy.round for node in arena.up)
     current = [node.strategy for node in arena.up if node.strategy.round == newest]
     return len(current), {strategy.metrics()["state_digest"] for strategy in current}

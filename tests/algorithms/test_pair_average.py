@@ -23,7 +23,7 @@ def test_a_round_of_matchings_leaves_what_theory_says_of_the_variance():
         before = arena.consensus()
         arena.run(1)
         factors.append(arena.consensus() / before)
-    assert arena.tally.exchanges == 400 * 16, "everybody meets somebody in every round"
+    assert arena.tally.exchanges == 400 * 16, "every node has a partner in every round"
     assert 0.44 <= sum(factors) / len(factors) <= 0.52  # measured 0.484, theory 15/31
 
 

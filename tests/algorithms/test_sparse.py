@@ -149,7 +149,7 @@ def test_the_residual_is_kept_over_a_restart_and_not_given_to_joiners():
     assert not node.e.any()
 
 
-# --- who was late --------------------------------------------------------------------------------
+# --- a node that was late ------------------------------------------------------------------------
 
 
 def catch_up(node, phi, place, base_version=None):

@@ -207,7 +207,7 @@ def test_probes_ask_what_the_node_answers(render: Render) -> None:
         "readiness": "/-/ready",
     }
     assert set(paths.values()) <= {route.path for route in metrics_routes(cast(Any, None))}
-    # A node that nobody reaches until it is a member would never be one.
+    # A node that no peer reaches until it is a member would never be one.
     assert documents["Service", "test-swarmnode"]["spec"]["publishNotReadyAddresses"] is True
 
 

@@ -65,7 +65,7 @@ def _check_queries(prometheus: Prometheus, trainers: list[str]) -> None:
     assert all(rate > 0 for rate in prometheus.query(sent).values())
     members = prometheus.query("sum without (role, state) (swarmnode_swarm_members)")
     assert set(members.values()) == {3.0}
-    # Whatever the list said, nobody but the one node was asked.
+    # Whatever the list said, no node but the one was asked.
     (job,) = {each["scrapeUrl"].split("/peers/")[0] for each in _targets(prometheus)}
     assert job.startswith(f"http://{LOOPBACK}:")
     assert not any(

@@ -32,7 +32,7 @@ STEP_S = 0.002  # else so small a model takes thousands of steps between two mes
 
 
 class Loop:
-    """A training loop of somebody's."""
+    """A user's own training loop."""
 
     def __init__(self, seed: int = 0) -> None:
         self.model = build_model(seed)
@@ -75,7 +75,7 @@ def until_exchanged(node: Any, agent: SwarmAgent, loop: Loop, meet: threading.Ba
         status = node.status()
         if status["exchanges_committed"] >= 5 and len(loop.losses) >= 600:
             break
-    meet.wait(DEADLINE_S)  # who leaves first must not leave the other alone before
+    meet.wait(DEADLINE_S)  # the first to leave must not leave the other alone before
     return status
 
 

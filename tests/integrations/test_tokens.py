@@ -1,4 +1,4 @@
-"""What a step of somebody else's loop counts for: tokens of its real batches, not examples."""
+"""What a step of a user's own loop counts for: tokens of its real batches, not examples."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_evaluation_counts_for_nothing() -> None:
         model(rows)
     assert tap.take() == 20
     model.train()
-    model(rows)  # nobody listens any more
+    model(rows)  # the tap is closed
     assert tap.take() == 0
 
 

@@ -29,7 +29,7 @@ WALL_UNIX_S = 1.8e9
 
 @dataclass(frozen=True)
 class ToySigner:
-    """Signs so that :func:`verify_toy` is content, and nobody else is."""
+    """Signs so that :func:`verify_toy` is content, and no other check is."""
 
     public_key: bytes
     peer_id: PeerId

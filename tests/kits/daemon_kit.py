@@ -292,7 +292,7 @@ class Daemon:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; one that nobody has waited for yet is dead."""
+    """Return whether a process runs; one that its parent has not waited for yet is dead."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:

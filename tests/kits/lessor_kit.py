@@ -104,7 +104,7 @@ class FakeLessor:
 
 
 class PartyNode:
-    """Services, and sessions with all others. ``party`` says who is alive."""
+    """Services, and sessions with all others. ``party`` says which nodes are alive."""
 
     def __init__(self, party: Party, name: str) -> None:
         self.party, self.name = party, name

@@ -67,7 +67,7 @@ async def start_both(
     services: Services | None = None,
     own_services: Services | None = None,
 ) -> tuple[Session, Session]:
-    """Return the sessions of Alice, who dials, and of Bob, who offers ``services``."""
+    """Return the sessions of Alice, the client, and of Bob, the server that offers ``services``."""
     sessions: dict[str, Session] = {}
 
     async def start_alice() -> None:

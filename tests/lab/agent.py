@@ -1,14 +1,14 @@
 """A process on a host of the lab that does what the test tells it: a command a line, as JSON.
 
-reflect PORTS            listen there, tell everybody the address that is seen
+reflect PORTS            listen there, tell each caller the address that is seen
 listen PORT              as a node does: a puncher first, else a word of welcome
 observe PORT, ADDRESSES  connect from that port; what the reflectors see
 punch PLAN               carry it out, exchange a word; the address of the other side
 map PORT, METHODS        ask the router until ``unmap``; the mapping, or why there is none
 refresh                  ask it again; what there is then
 unmap                    give the port back
-lie GATEWAY_ADDRESS      play the router towards everybody on the LAN; see ``asked``
-asked                    how often somebody searched, and how often somebody fell for it
+lie GATEWAY_ADDRESS      play the router towards every host on the LAN; see ``asked``
+asked                    how often a host searched, and how often a host fell for it
 """
 
 from __future__ import annotations

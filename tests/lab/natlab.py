@@ -207,7 +207,7 @@ class NatLab:
         """Start a program on a host; it ends with the lab at the latest.
 
         So it does if this process is killed (to be exact, the thread that calls this): what is
-        left behind then must not keep a machine busy until somebody builds a lab again.
+        left behind then must not keep a machine busy until the next lab is built.
         """
         full = ["setpriv", "--pdeathsig", "KILL",
                 "ip", "netns", "exec", self.namespace(host), *command]  # fmt: skip

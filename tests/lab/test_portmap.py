@@ -98,7 +98,7 @@ def test_a_router_that_forgot_is_asked_again(
 
 
 def test_after_a_crash_the_mapping_is_taken_over(lab: NatLab, plain: Plain, host: Host) -> None:
-    """By PCP too, that lets nobody change a mapping who does not know its nonce."""
+    """By PCP too, which lets only a client that knows a mapping's nonce change it."""
     mapping = host.ask("map", port=PORT, methods=["PCP"])["mapping"]
     host.kill()
     heir = Host(lab, "c0")

@@ -67,7 +67,7 @@ class World:
 
 @pytest.fixture
 def world(able: None, tmp_path: Path) -> Iterator[World]:
-    """All are started at once; nobody has been waited for."""
+    """All nodes are started at once; none has been waited for."""
     roles = PUBLIC | {f"c{place}": role for place, role in enumerate(BEHIND_NATS.values())}
     swarm = new_swarm()
     ids = {host: make_home(tmp_path / host, swarm).peer_id for host in roles}

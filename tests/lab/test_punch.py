@@ -130,7 +130,7 @@ def test_every_two_with_one_mapping_connect(clients: dict[str, tuple[Client, Cli
 
 
 def test_what_maps_by_destination_cannot(clients: dict[str, tuple[Client, Client]]) -> None:
-    """Nor what lets nobody out but to the ports of the web. Whoever has no NAT is just dialled."""
+    """Nor what lets hosts out to ports of the web only. A host without a NAT is just dialled."""
     pairs = [
         (clients[one][0], clients[other][1])
         for round_of in [*rounds(NAT_TYPES), [(kind, kind) for kind in NAT_TYPES]]
@@ -144,7 +144,7 @@ def test_what_maps_by_destination_cannot(clients: dict[str, tuple[Client, Client
 
 
 def batched(pairs: Sequence[tuple[Client, Client]]) -> Iterator[list[tuple[Client, Client]]]:
-    """Yield them in batches in which nobody takes part twice."""
+    """Yield them in batches in which no host takes part twice."""
     batch: list[tuple[Client, Client]] = []
     for pair in pairs:
         if {id(each.host) for each in pair} & {id(each.host) for old in batch for each in old}:

@@ -18,7 +18,7 @@ SERVERS = [f"11.11.11.{number}:{PORT}" for number in (10, 20, 30)]
 DELAY = Shape(delay_ms=10)  # a round trip of 40 ms
 GIVE_UP_S = 1.0  # what cannot work need not be tried for ten
 WITHOUT_UDP = ("udp-blocked", "tcp-443")
-# A port for every destination: reached by those only who let in any port of a host.
+# A port for every destination: reached only by peers that let in any port of a host.
 SYMMETRIC = ("symmetric", "cgnat-sym")
 OPEN_TO_ANY_PORT = ("none", "full-cone", "addr-restricted")
 

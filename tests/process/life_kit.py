@@ -1,4 +1,4 @@
-"""Whole swarms of real nodes for tests: who makes one, who joins, and what is on their disks."""
+"""Whole swarms of real nodes for tests: how to make and join them, and what is on their disks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Party:
         return self.join(home, "--role", "keeper", via=via, **{**shim, **env})
 
     def env(self, **more: str) -> dict[str, str]:
-        """Return the variables of a node that meets nobody else on this machine."""
+        """Return the variables of a node that meets none but the party's on this machine."""
         apart = {"SWARMNODE_NETWORK": self.network, "SWARMNODE_LAN": "false"}
         return apart | self.settings | more
 
@@ -77,7 +77,7 @@ class Party:
 
 
 def peer_of(node: Daemon) -> PeerId:
-    """Return who a node is, as soon as its key is on disk."""
+    """Return the id of a node, as soon as its key is on disk."""
     key = Paths(node.home).node_key
     wait_until(key.exists, f"the key of {node.home.name}")
     return load_or_create_identity(key).peer_id

@@ -1,4 +1,4 @@
-"""Members that hear the same certificates agree on who is in, and no damaged token is read."""
+"""All that hear the same certificates agree on the members, and no damaged token is read."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_veterans_agree_if_news_comes_within_a_day(
 def test_members_of_a_day_do_not_lose_their_place(
     uses: int, claimed_day: int, rng: random.Random
 ) -> None:
-    """Whatever date somebody claims who holds the same link."""
+    """Whatever date an attacker with the same link claims."""
     book = watching_since(NOW)
     for day in range(2, 20):
         for peer in PEERS[:uses]:

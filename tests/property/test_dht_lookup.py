@@ -1,4 +1,4 @@
-"""A lookup ends whatever its peers do, asks nobody twice, and finds whom there is to find."""
+"""A lookup ends whatever its peers do, asks no peer twice, and finds all that there are to find."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_honest_peers_lead_to_the_closest(seed: int, n_peers: int, paths: int) -
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=20, deadline=None)
 def test_an_attacker_on_one_path_does_not_steer_the_others(seed: int) -> None:
-    """A liar names only accomplices, who are closer to the target than anybody else."""
+    """A liar names only accomplices, which are closer to the target than any other peer."""
     network = Network(seed, 60, 1.0, 60)
     rng = network.rng
     accomplices = [

@@ -176,7 +176,7 @@ def test_crossing_offers_make_one_exchange_of_the_smaller_id(seed: int) -> None:
 
 
 def test_all_offering_at_once_ends_without_a_wait() -> None:
-    """A ring of offers: refusals are immediate, nobody waits for a timeout."""
+    """A ring of offers: refusals are immediate, no node waits for a timeout."""
     model = Model(6, 3, Faults(delay_s_min=0.01, delay_s_max=0.02))
     for place, peer_id in enumerate(model.ids):
         others = model.ids[place + 1 :] + model.ids[:place]

@@ -56,7 +56,7 @@ def test_small_messages_come_from_their_authors_alone():
 
 @pytest.mark.parametrize("seed", range(60))
 def test_members_die_words_are_lost_links_are_cut(seed):
-    """What lives and holds something gives it to all who live, once all know the set."""
+    """Each live member gives what it holds to all live members, once all know the set."""
     rng = random.Random(seed)
     n = rng.randrange(4, 13)
     world = GatherWorld(n, seed, size_bytes=rng.choice([10**4, 10**6]), loss=0.2)

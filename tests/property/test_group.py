@@ -71,7 +71,7 @@ def drop_control_messages(world, share):
 
     def lossy(source, target, message, payload=()):
         is_bulk = isinstance(message, wire.Share | wire.Sum)
-        # A Leave is the one message that nobody repeats; without it the other side waits longer.
+        # A Leave is the one message that no member repeats; without it the other side waits longer.
         if is_bulk or isinstance(message, wire.Leave) or world.rng.random() >= share:
             send(source, target, message, payload)
 
@@ -99,7 +99,7 @@ def test_members_that_do_not_know_of_all_others_meet_in_what_they_have_in_common
     world.run()
     committed = [m for m in world.members if isinstance(m.outcome, events.Commit)]
     assert len({m.outcome.result for m in committed}) == 1
-    assert len(committed) >= 3  # the two who do not know each other may both be left out
+    assert len(committed) >= 3  # the two that do not know each other may both be left out
     assert not any(m.outcome.in_doubt for m in world.members if m not in committed)
 
 
@@ -118,7 +118,7 @@ def test_who_cannot_reach_one_another_never_apply_two_means_of_one_plan(seed):
             by_plan.setdefault(m.outcome.plan, set()).add(m.outcome.result)
             world.check_mean(m)
     assert all(len(results) == 1 for results in by_plan.values())
-    assert by_plan, "the three who still reach each other, or two of them, finish"
+    assert by_plan, "the three that still reach each other, or two of them, finish"
 
 
 def test_a_network_in_two_halves_ends_with_a_mean_in_each():
@@ -224,7 +224,7 @@ def test_no_other_member_there():
     (abort,) = core.poll_effects()
     assert (abort.why, abort.in_doubt) == ("no other member is there", False)
     assert core.statistics().aborted_total == {"no other member is there": 1}
-    # Nobody was told anything yet: it may begin again, and a run of which a view was told not.
+    # No member was told anything yet: it may begin again. A run of which a view was told may not.
     assert core.may_begin(GID)
     world = survive(2, 1)
     core = world.members[0].core
@@ -296,7 +296,7 @@ def test_who_claims_a_huge_weight_does_not_replace_the_mean():
     counted = [1.0, 1.0, limits.GROUP_WEIGHT_MEDIANS_MAX, 1.0, 1.0]
     for member in world.members:
         assert member.mean == pytest.approx(mean_by(world, counted), rel=1e-12)
-    # Those who are left after a death have another median: the bound is theirs.
+    # The members that are left after a death have another median: the bound is theirs.
     world = GroupWorld(5, 2, deaths=[(40, 0)])
     for member, weight in zip(world.members, [1.0, 1.0, 2.0, 2.0, 1e18], strict=True):
         member.weight = weight

@@ -1,4 +1,4 @@
-"""Who trains what, over the real shared state with delays, deaths, newcomers and partitions."""
+"""What each peer trains, over the real shared state with delays, deaths, joins and partitions."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_two_sides_of_a_partition_train_the_same_and_stop_when_they_meet() -> No
     swarm.split({peer: number % 2 for number, peer in enumerate(ids)})
     swarm.run(60.0)
     during = len(list(swarm.overlaps()))
-    assert during > 0, "nobody can know what the other side trains"
+    assert during > 0, "no peer can know what the other side trains"
     swarm.heal()
     swarm.run(15.0)
     healed = len(swarm.log)

@@ -1,4 +1,4 @@
-"""Whole swarms of failure detectors: who is wrongly declared dead, and how fast is who is gone."""
+"""Whole swarms of failure detectors: which deaths are false, and how soon real ones are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""24 and 64 members, of whom some die at any moment, stay on one lineage."""
+"""24 and 64 members, of which some die at any moment, stay on one lineage."""
 
 import pytest
 
@@ -11,7 +11,7 @@ def trained(n, rounds, deaths_per_round, seed):
     world.check_one_lineage()
     newest = max(member.version[0] for member in world.members)
     behind = [newest - member.version[0] for member in world.survivors]
-    assert sum(gap <= 2 for gap in behind) >= 0.8 * len(behind)  # who has just come back catches up
+    assert sum(gap <= 2 for gap in behind) >= 0.8 * len(behind)  # one that is just back catches up
     committed = sum(member.committed for member in world.members)
     aborted = sum(member.aborted for member in world.members)
     assert committed >= 0.8 * (committed + aborted)

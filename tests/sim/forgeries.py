@@ -38,7 +38,7 @@ def push(*records: Signed) -> crdt.Push:
 
 
 def bad_state(attacker: Impostor, victim: SimNode, other: SimNode) -> Iterator[bytes]:
-    """Yield messages of ``state/1``, one of each kind; ``other`` is who is slandered."""
+    """Yield messages of ``state/1``, one of each kind; ``other`` is slandered."""
     held = other.part.state.view.ledger.chains[other.peer].records
     genuine = [opened.signed for opened in held]
     newest = held[-1].record
@@ -73,7 +73,7 @@ def bad_state(attacker: Impostor, victim: SimNode, other: SimNode) -> Iterator[b
 
 
 def state_of_strangers(swarm_id: bytes, count: int) -> Iterator[bytes]:
-    """Yield good records of keys that nobody knows."""
+    """Yield good records of keys that no node knows."""
     for number in range(count):
         yield encode_record(push(state_record(made_up(number), swarm_id)))
 
@@ -89,7 +89,7 @@ def two_histories(attacker: Impostor) -> Iterator[bytes]:
 
 
 def bad_swim(attacker: Impostor, victim: SimNode, other: SimNode) -> Iterator[bytes]:
-    """Yield messages of ``swim/1``, one of each kind; ``other`` is who shall be taken for dead."""
+    """Yield messages of ``swim/1``, one of each kind; ``other`` shall be taken for dead."""
     own = attacker.claim()
     key = other.identity.public_key
     version = victim.part.members.detector.version_of(other.peer)
@@ -152,7 +152,7 @@ def swarm_record(attacker: Impostor, **changes: object) -> dht.SwarmRecord:
 
 
 def bad_dht(attacker: Impostor, other: SimNode) -> Iterator[bytes]:
-    """Yield requests of ``dht/1``, one of each kind; ``other`` is who shall be moved."""
+    """Yield requests of ``dht/1``, one of each kind; ``other`` shall be moved."""
     us, rules = attacker.identity, RecordRules(NETWORK)
     swarm_key = swarm_key_key(attacker.link.swarm_key)
     good = rules.sign(swarm_record(attacker), us)
@@ -171,13 +171,13 @@ def bad_dht(attacker: Impostor, other: SimNode) -> Iterator[bytes]:
     ):
         yield encode_record(dht.Put(1, (), key, record))
     contacts = tuple(dht.Contact(bytes(made_up(n).peer_id), NOWHERE) for n in range(20))
-    yield encode_record(dht.Found(5, contacts))  # an answer that nobody waits for
+    yield encode_record(dht.Found(5, contacts))  # an answer that no request waits for
     yield b"\x80"
     yield bytes(limits.REQUEST_BYTES_MAX)
 
 
 def records_of_strangers(attacker: Impostor, count: int) -> Iterator[bytes]:
-    """Yield good records of keys that nobody knows: of our swarm, its name, and themselves."""
+    """Yield good records of keys that no node knows: of our swarm, its name, and themselves."""
     rules = RecordRules(NETWORK)
     for number in range(count):
         stranger = made_up(number)

@@ -1,7 +1,7 @@
 """Tests ask what the product does: how often they reach into it, or change it, only goes down.
 
 A test that reads a private name, or puts another attribute in the place of the product's, breaks
-when the code is arranged anew, though nothing has changed for those who use it. Constructor
+when the code is arranged anew, though nothing has changed for its users. Constructor
 arguments, a subclass of a public class, and the virtual clock say the same. A bound that is made
 smaller is counted apart: it is how a bound is tested without filling gigabytes.
 """

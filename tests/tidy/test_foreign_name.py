@@ -1,7 +1,7 @@
-"""The name swarmnode belongs to somebody else on the public package index.
+"""The name swarmnode belongs to another owner on the public package index.
 
-So nothing that people read or run may have them install it from there: who pastes that gets
-another program, with their own rights. A clone or a wheel's file is right.
+So nothing that people read or run may have them install it from there: they would get
+another program, which runs with their own rights. A clone or a wheel's file is right.
 """
 
 from __future__ import annotations

@@ -41,10 +41,6 @@ UNNAMED = {
     "anybody": "any peer, any node, any member",
     "everybody": "all, every peer, every node, every member",
 }
-# What still has them: the rooms of the daemon, and pages that are made from its messages.
-UNNAMED_LEFT = ("swarmnode/daemon/", "docs/reference.md", "docs/error-index.md")
-# A quoted message of the daemon.
-UNNAMED_ALLOWED = {"docs/errors.md": ("nobody gave the manifest of swarm",)}
 # A path's beginning, and what is allowed in it: with the reason.
 ALLOWED: dict[str, tuple[str, ...]] = {
     # Bytes on the wire, and on the worker's socket; the same as a metric's label.
@@ -108,15 +104,12 @@ def test_each_party_is_named() -> None:
     found = []
     for path in tracked_files():
         file = ROOT / path
-        if path.startswith(UNNAMED_LEFT) or file.suffix not in SUFFIXES or not file.exists():
+        if file.suffix not in SUFFIXES or not file.exists():
             continue
-        text = file.read_text("utf-8")
-        for allowed in UNNAMED_ALLOWED.get(path, ()):
-            assert allowed in text
-            text = text.replace(allowed, "")
+        lines = file.read_text("utf-8").split("\n")
         found += [
             f"{path}:{number}: {word}: {UNNAMED[word.lower()]}"
-            for number, line in enumerate(text.split("\n"), 1)
+            for number, line in enumerate(lines, 1)
             for word in unnamed_parties(line)
         ]
     assert found == []

@@ -34,7 +34,6 @@ TWICE: dict[str, frozenset[str]] = {
 }
 # Public, and without a caller in the product.
 IDLE: dict[str, str] = {
-    "swarmnode.tensor.feedback:encode_with_feedback": "strategies with SIGN64 and TK4 will need it",
     "swarmnode.tensor.magnitude:measure": "what decoding with a measure is compared with",
     # A merge rule is found by the name of its module, see strategies/merging/rules.py.
     **{
@@ -44,12 +43,9 @@ IDLE: dict[str, str] = {
             *("nnm:nnm", "trimmed_mean:trimmed_mean"),
         )
     },
-    # Rooms that are being moved; to be looked at there.
-    "swarmnode.strategies.merge:rda": "",
-    "Discovery.find_peers": "",
-    "Listener.strangers": "",
-    "SlotLessor.unmerged": "",
-    "Members.add_hints": "",
+    "swarmnode.strategies.merge:rda": "all at once: what the merge of nodes apart is compared with",
+    "Listener.strangers": "what tests watch a listener by",
+    "SlotLessor.unmerged": "what tests watch a lessor by",
 }
 # What other people's programs call.
 PUBLIC = ("swarmnode.api.", "swarmnode.integrations.")
@@ -195,7 +191,7 @@ def idle(
     entry_points: str,
     words: frozenset[str] = frozenset(),
 ) -> list[str]:
-    """Return what of ``modules`` nobody of ``users`` uses, and what is none of ``words``."""
+    """Return what of ``modules`` none of ``users`` uses, and what is none of ``words``."""
     reads = set(targets_in(entry_points))
     attributes = set(words)
     for user in users:

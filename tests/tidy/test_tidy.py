@@ -30,7 +30,7 @@ LONG_MODULES: dict[str, str] = {}
 
 # Programs without an event loop, which look again and again until a deadline or work for a while.
 SLEEPERS: dict[str, str] = {
-    "swarmnode/processes/children.py": "from a signal handler: whom it killed needs a moment",
+    "swarmnode/processes/children.py": "from a signal handler: a killed child needs a moment",
     "swarmnode/processes/stopping.py": "the thread that ends what takes too long to unwind",
     "swarmnode/api/node.py": "the blocking facade: its caller has no event loop",
     "swarmnode/integrations/agent.py": "a user's own training loop waits for its node",

@@ -87,7 +87,7 @@ def train_all(jobs: Sequence[Job]) -> list[Trained]:
 
 
 def deal_jobs(jobs: Sequence[Job], n_processes: int) -> list[list[int]]:
-    """Return the numbers of the jobs of each process: the longest first, to who has least."""
+    """Return each process's jobs by number: the longest first, to the process with the least."""
     shares: list[list[int]] = [[] for _ in range(min(n_processes, len(jobs)))]
     costs = [0] * len(shares)
     for number in sorted(range(len(jobs)), key=lambda i: (-jobs[i].cost, i)):

@@ -1,10 +1,10 @@
 """What the demo leaves behind: an export, some text, a picture, and the figures, audited.
 
 The audit holds the exchange histories of several nodes against each other. The promise is that an
-exchange counts on both sides or on neither, and that all who finish a group mean hold the same one.
-Who contributed to a mean and did not finish it takes over what the others have: that is counted,
-and breaks no promise. A node that was killed has lost what it did since its last snapshot, and may
-have lost what it had not written to its history; a worker that dies takes with it what had
+exchange counts on both sides or on neither, and that all nodes that finish a group mean hold the
+same one. A node that gave to a mean and did not finish it takes over what the others have: that is
+counted, and breaks no promise. A node that was killed has lost what it did since its last snapshot,
+and may have lost what it had not written to its history; a worker that dies takes with it what had
 committed and was not merged yet. Both are counted apart, because no protocol can prevent them.
 """
 
@@ -153,7 +153,7 @@ class Audit:
 class _Account:
     """One node's history, read in its order."""
 
-    # Outcome, with whom, and the hash of a group mean.
+    # Outcome, partners, and the hash of a group mean.
     outcomes: dict[str, tuple[str, tuple[str, ...], str]] = field(default_factory=dict)
     # Committed and not merged yet, to how many later ones have been merged.
     pending: dict[str, int] = field(default_factory=dict)

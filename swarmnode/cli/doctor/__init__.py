@@ -1,1 +1,1 @@
-"""What is wrong here, for the owner and for those who help: ``doctor``, ``support-bundle``."""
+"""What is wrong here, for the owner and for people who help: ``doctor``, ``support-bundle``."""

@@ -232,7 +232,7 @@ def commands(lines: Sequence[str]) -> str:
 
 
 class ServiceUser(NamedTuple):
-    """Whom the units run as; ids are None as long as there is no such user."""
+    """The user that the units run as; ids are None as long as there is no such user."""
 
     name: str = "swarmnode"
     uid: int | None = None
@@ -240,7 +240,7 @@ class ServiceUser(NamedTuple):
 
 
 def service_user(name: str = "swarmnode") -> ServiceUser:
-    """Return who that is on this machine."""
+    """Return that user as it is on this machine."""
     import grp
     import pwd  # neither is on Windows
 

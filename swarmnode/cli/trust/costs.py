@@ -53,7 +53,7 @@ _RATE_MAX = 64
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a local step, and who says so, in words."""
+    """Seconds of a local step, and where they are from, in words."""
 
     seconds: float
     how: str
@@ -245,7 +245,7 @@ def _noloco(settings: dict[str, Any]) -> Said:
 
 
 def _diloco(settings: dict[str, Any]) -> Said:
-    # Shares to those who sum, and sums: each about one model.
+    # Shares to the members that sum, and sums: each about one model.
     return (_SWARM_CODEC, _SWARM_CODEC), _every(settings)
 
 
@@ -258,7 +258,7 @@ def _streaming(settings: dict[str, Any]) -> Said:
 
 
 def _sparse(settings: dict[str, Any]) -> Said:
-    # Once to each other member, of whom a manifest says nothing: as if there were one.
+    # Once to each other member. A manifest says nothing of them: as if there were one.
     kept = settings["kept"]
     return ("TK2" if kept == 64 else f"TK2K{kept}",), _every(settings)
 

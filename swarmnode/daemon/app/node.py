@@ -270,7 +270,7 @@ class Node:
             nursery.start_soon(follow_progress, member, lambda: self.view.work, self._config)
             nursery.start_soon(self._say_progress)
             if self._config.role == "trainer":
-                if self._rendezvous.candidates:  # who made the swarm begins alone
+                if self._rendezvous.candidates:  # the swarm's creator begins alone
                     await self.volunteer.wait_for_line()
                     self.view.waiting_for = "fetching the swarm's model"
                     self.view.has_peers_model = await member.snapshots.catch_up()
@@ -281,7 +281,7 @@ class Node:
             self._fail(error)
 
     async def _say_progress(self) -> None:
-        """One line now and then for whoever looks at the terminal."""
+        """One line now and then for a person who looks at the terminal."""
         while True:
             await trio.sleep(limits.PROGRESS_LINE_S)
             status = self.view.node_status(self.env.monotonic())

@@ -3,7 +3,7 @@
 What a service manager is told: that the node is up, what it does, that its loop still turns.
 
 Source: sd_notify(3), sd_watchdog_enabled(3). A message is one datagram of ``KEY=VALUE`` lines to
-the socket that ``NOTIFY_SOCKET`` names; without that nobody is told anything.
+the socket that ``NOTIFY_SOCKET`` names; without that no message is sent.
 """
 
 from __future__ import annotations

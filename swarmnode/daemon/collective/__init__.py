@@ -1,4 +1,4 @@
-"""Exchanges of many members at once: runs on which all who take part agree, and what they carry.
+"""Exchanges of many members at once: runs on which all that take part agree, and what they carry.
 
 ``groups`` the mean of a round's members; ``gathers`` each of them gets what all of them sent;
 ``log`` rounds of published updates; ``finalize`` one merge of all members' whole models when

@@ -114,7 +114,7 @@ class Finalizer:
         await self._runs.run(task_status=task_status)
 
     def look(self) -> None:
-        """Go on without those whom the failure detector has given up."""
+        """Go on without the members that the failure detector has given up."""
         self._runs.members_changed()
 
     @cached_property
@@ -192,7 +192,7 @@ class Finalizer:
         return said.numel == own.numel
 
     def _is_settled(self, this: _Round, n: int) -> bool:
-        """Whether going on with those who are left would change anything."""
+        """Whether going on with the members that are left would change anything."""
         if n > limits.FINALIZE_GROUP_MEMBERS_MAX and len(this.merged) < n:
             return False
         return len({each.digest for each in this.merged.values()}) == 1
@@ -207,7 +207,7 @@ class Finalizer:
             if each.digest != own.digest:
                 left_out[str(peer)] = f"it came to another model: {each.digest.hex()[:16]}"
         weighed = self._part.weighed
-        assert weighed is not None, "whoever asks weighs the result itself"
+        assert weighed is not None, "the node that asks weighs the result itself"
         return Finalized(
             rule=rule,
             digest=own.digest.hex(),

@@ -1,4 +1,4 @@
-"""Intents for a gathering: who takes part, how long they are waited for, and what becomes of it.
+"""Intents for a gathering: its members, how long they are waited for, and what becomes of it.
 
 ::
 
@@ -60,7 +60,7 @@ GATHER_RUN_SERVICE = "gather-run"
 _MEMBERS_MAX = min(limits.GATHER_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
 # A set of GATHER_MEMBERS_MAX announcements, each with a key and a signature.
 _SET_BYTES_MAX = limits.GATHER_MEMBERS_MAX * limits.KIB
-# Of the time that a sum may take: the rest is for those who then fetch what the set names.
+# Of the time that a sum may take: the rest is for members that then fetch what the set names.
 _MAKE_SHARE = 0.3
 _log = get_logger("swarmnode.daemon.collective")
 
@@ -248,7 +248,7 @@ class GatherCargo:
     """The cargo of one run.
 
     Args:
-        messages: of this run; closed by the one who opened it.
+        messages: of this run; closed by the caller that opened it.
         transfer_s: of the run.
         ended: told of the lease, or that there was none, and of the messages in it.
     """

@@ -1,4 +1,4 @@
-"""Intents for a group mean: who takes part, how long they are waited for, and what becomes of it.
+"""Intents for a group mean: its members, how long they are waited for, and what becomes of it.
 
 ::
 
@@ -11,10 +11,10 @@ when the roll closes. How long it stays open follows from how often this node wa
 GROUP_ENLIST_SHARE. Before that is known it is GROUP_ENLIST_S_MAX, for workers that start together
 build their models at different speed; the next intent takes the place of one that still waits.
 
-Means of a lineage are named by what they stand on, not by the round of a node: whoever stands
-behind the same mean makes the next together, each when it is due there. A quorum of the members
-that live closes it; else nothing comes of it, and it is tried again when it is due again, by
-another name (``attempts``). So parts of a swarm that do not see each other do not both go on.
+Means of a lineage are named by what they stand on, not by the round of a node: members behind
+the same mean make the next together, each when it is due there. A quorum of the members that live
+closes it; else nothing comes of it, and it is tried again when it is due again, by another name
+(``attempts``). So parts of a swarm that do not see each other do not both go on.
 
 By a rule each part of a mean is made by two members. Those who differ from several others about a
 part are left out of the next means, see ``protocol/gossip/witnesses.py``.
@@ -69,7 +69,7 @@ class Groups(Rounds):
         codec_name: the swarm's.
 
     Attributes:
-        on_mean: told of each mean over whom it is.
+        on_mean: told of each mean, over which members it is.
         on_record: one line of history.
         on_call: told which mean others wait for, when this node is not due itself.
         payloads_refused_total: shares and sums of others that were implausibly large.
@@ -154,7 +154,7 @@ class Groups(Rounds):
             intent.weight,
             enlist_s,
             transfer_limit_s(intent.numel),
-            # There may be more members than are known here, who think that others have the places.
+            # There may be members unknown here, which think that others have the places.
             electorate=members if is_full or intent.lineage is not None else (),
             quorum_s=limits.GROUP_ENLIST_S_MAX if intent.lineage is not None else 0.0,
             lineage=intent.lineage,
@@ -210,25 +210,25 @@ class Groups(Rounds):
                 return
 
     def _pass_on(self, lineage: int) -> None:
-        """Let the worker hand in what it has: who calls does not wait until it is due here."""
+        """Let the worker hand in what it has: peers that call do not wait until it is due here."""
         now = self._env.monotonic()
         if now >= self._call_told_at + _CALL_TOLD_S:
             self._call_told_at = now
             self.on_call(lineage)
 
     def _members(self, intent: PostedIntent) -> tuple[tuple[PeerId, ...], bool]:
-        """Return with whom, and whether all places are taken.
+        """Return the members of a group, and whether all places are taken.
 
         All meet. Or it is this node's part of the round's order where the strategy wants groups
         of a size, and has no lineages, which parts of a round would be.
         """
-        everybody = {*self._partners.partners(), self._self_id}
-        everybody -= self._doubts.faulty(len(everybody), self._env.monotonic()) - {self._self_id}
+        members = {*self._partners.partners(), self._self_id}
+        members -= self._doubts.faulty(len(members), self._env.monotonic()) - {self._self_id}
         size = min(intent.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
         if not intent.group_size_max or intent.lineage is not None:
-            return groups.seats(everybody, size), len(everybody) >= size
+            return groups.seats(members, size), len(members) >= size
         salt = self._swarm_id + f"/{intent.tag}/{intent.fragment}".encode()
-        ordered = matching.order(salt, intent.round, everybody)
+        ordered = matching.order(salt, intent.round, members)
         begin = ordered.index(self._self_id) // size * size
         return tuple(ordered[begin : begin + size]), False
 
@@ -306,5 +306,5 @@ def _topic(intent: PostedIntent) -> Topic:
 
 
 def _round_of(intent: PostedIntent) -> int:
-    """Return a number that is the same for all who average the same."""
+    """Return a number that is the same for all members that average the same."""
     return intent.round if intent.lineage is None else intent.lineage

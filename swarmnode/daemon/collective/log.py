@@ -59,7 +59,7 @@ class _Reached(enum.Enum):
 
     SOME = enum.auto()
     NONE_YET = enum.auto()  # no answer, or nothing that others confirm
-    NOBODY_KEEPS_IT = enum.auto()
+    NONE_KEEPS_IT = enum.auto()
 
 
 class Log:
@@ -101,7 +101,7 @@ class Log:
         self._must_ask = True
         self._has_spoken = False  # in the last round
         self._posted_at = self._pause_s = self._started_at = 0.0
-        self._answered: set[PeerId] = set()  # who had no log either
+        self._answered: set[PeerId] = set()  # peers that had no log either
         self._is_halted = False
         self._news = trio.Event()
         self.state = "waiting for the worker"
@@ -198,7 +198,7 @@ class Log:
                     await self._close_next(book)
 
     async def _may_begin(self, book: LogBook) -> bool:
-        """Whether a round can close with those who are there; wait a little if not."""
+        """Whether a round can close with the members that are there; wait a little if not."""
         members = self._members(book)
         if book.is_fresh and not self._is_called and not self._may_found(members):
             await self._pause(limits.LOG_RETRY_S, "looking for a peer that has the log")
@@ -303,7 +303,7 @@ class Log:
         self._offered = set()
 
     def _members(self, book: LogBook) -> tuple[PeerId, ...]:
-        """Return who is to take part: those of the last round first, if there are too many."""
+        """Return the members to take part: those of the last round first, if there are too many."""
         live = {*self._live(), self._self_id}
         old = live & set(book.members)
         new = (live & set(self._partners.partners())) | {self._self_id}
@@ -354,14 +354,14 @@ class Log:
         if book is not self._book:
             return
         self._must_ask = True
-        if reached is _Reached.NOBODY_KEEPS_IT and (book.is_fresh or 2 * len(ahead) > len(answers)):
+        if reached is _Reached.NONE_KEEPS_IT and (book.is_fresh or 2 * len(ahead) > len(answers)):
             self._halt(f"no peer has round {book.next} of the log any more")
         elif reached is not _Reached.SOME:
             await self._pause(limits.LOG_RETRY_S, "catching up")
             self._must_ask = True
 
     def _find_others(self, book: LogBook, answers: Mapping[PeerId, LogGive]) -> set[PeerId]:
-        """Return who has other rounds than this node, and say so; halt if those are the more."""
+        """Return the peers with other rounds than this node, and say so; halt if they are more."""
         alike = {p: book.is_alike(a.next, a.before, a.head) for p, a in answers.items()}
         others = {peer: each for peer, each in answers.items() if alike[peer] is False}
         if not others:
@@ -377,17 +377,17 @@ class Log:
         return set(others)
 
     async def _follow(self, book: LogBook, ahead: Mapping[PeerId, LogGive]) -> _Reached:
-        """Fetch rounds of one of those who are ahead.
+        """Fetch rounds of one of the peers that are ahead.
 
-        A round that is fetched proves nothing by itself. So all who can be reached are asked for a
-        digest, which stands for all rounds before it; those who say the same must be more.
+        A fetched round proves nothing by itself. So all peers that can be reached are asked for a
+        digest, which stands for all rounds before it; those that agree must outnumber the others.
         """
         is_kept = False
         for peer in sorted(ahead, key=lambda each: ahead[each].next, reverse=True):
             try:
                 first, give = await self._ask_for_rounds(book, peer)
             except SwarmNodeError:
-                is_kept = True  # as far as anybody knows
+                is_kept = True  # as far as this node knows
                 continue
             if not give.rounds:
                 continue
@@ -401,7 +401,7 @@ class Log:
             if book is not self._book:
                 break
             votes = Counter(is_on_chain(chain, each) for each in answers.values())
-            # The first who can be reached may be the one who lies.
+            # The first peer that can be reached may be the one that lies.
             is_early = book.is_fresh and self._is_young and self._unheard(answers)
             if votes[True] <= votes[False] or is_early:
                 _log.info("rounds not confirmed", peer=peer.short, round=book.next)
@@ -409,7 +409,7 @@ class Log:
             for closed in chain:
                 self._close(closed)
             return _Reached.SOME
-        return _Reached.NONE_YET if is_kept else _Reached.NOBODY_KEEPS_IT
+        return _Reached.NONE_YET if is_kept else _Reached.NONE_KEEPS_IT
 
     async def _ask_for_rounds(self, book: LogBook, peer: PeerId) -> tuple[int, LogGive]:
         """Return what a peer gives, and the number of its first round. Raises SwarmNodeError."""

@@ -4,7 +4,7 @@ The exact mean of one vector of each member, in files, by rounds of groups.
 
 One group if it can be, else a grid of them (``protocol/gossip/groups.py``): after the last round
 all members hold the same bits, by weight over all members, unless one died on the way. In one
-group that costs nothing, since the others then hold the mean over those who are left. In a grid it
+group that costs nothing, since the others then hold the mean over the members left. In a grid it
 makes the result a little wrong: :attr:`GlobalMean.is_exact` says so.
 """
 
@@ -77,7 +77,7 @@ async def global_mean(
     key: bytes,
     weights: Mapping[PeerId, float],
 ) -> GlobalMean:
-    """Average with all of ``weights``, this node among them, who do the same.
+    """Average with all members in ``weights``, this node among them, which do the same.
 
     Args:
         weights: what each member counts, and none says otherwise on the way.
@@ -361,7 +361,7 @@ class MergePart:
         return wire.Merged(weighed.digest, found.contributors, weighed.loss, weighed.own_loss)
 
     async def _connect(self, peer: PeerId) -> None:
-        """See that there is a session; who cannot be reached is lost to the group."""
+        """See that there is a session; a member that cannot be reached is lost to the group."""
         try:
             with trio.move_on_after(limits.PEER_REQUEST_DEADLINE_S):
                 await self._swarm.connect(peer)

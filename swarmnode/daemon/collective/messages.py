@@ -51,7 +51,7 @@ _log = get_logger("swarmnode.daemon.collective")
 
 
 class Round:
-    """The messages of one run, and who is asked for them. Made by :class:`GatherRounds`.
+    """The messages of one run, and the peers to ask for them. Made by :class:`GatherRounds`.
 
     Args:
         check: raises MalformedMessage if bytes are no message of this run.

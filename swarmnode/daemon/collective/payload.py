@@ -3,8 +3,8 @@
 How it is cut into chunks and pieces: ``tensor/pieces.py``.
 
 Held in memory: the own payload encoded, the shares of others for the piece that is made here, and
-the sums of one plan. Sums travel in the codec of their view too, and who makes one decodes it like
-all others, so that all hold the same bits. The mean is put together in the lease's room.
+the sums of one plan. Sums travel in the codec of their view too, and all members decode them, also
+the one that makes a sum, so that all hold the same bits. The mean is made in the lease's room.
 
 Codec calls run inline, a chunk at a time: each takes well under a millisecond. A rule over twenty
 members takes twenty times as long as their mean, so its work is done in a thread.

@@ -5,7 +5,7 @@ nothing the worker is told once, and what comes to nothing again and again is fo
 
 A run that came to nothing cannot be had again, so the next one at the same mean has another name:
 its attempt is part of it, where runs of no lineage have the round. A node counts on when a run of
-its own ends in vain, and when a peer calls to a later one; so all who stand behind the same mean
+its own ends in vain, and when a peer calls to a later one; so all members behind the same mean
 meet in the highest that any of them has reached.
 """
 
@@ -85,7 +85,7 @@ class Attempts:
         return True
 
     def is_ahead_of(self, call: Enlist) -> bool:
-        """Whether who calls lacks means that are behind this node."""
+        """Whether the member that calls lacks means that are behind this node."""
         return call.lineage is not None and call.lineage < self._count
 
     def _gid(self, number: int) -> bytes:

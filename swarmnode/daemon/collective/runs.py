@@ -202,7 +202,7 @@ class GroupRuns:
         return gid in self._runs and self._runs[gid].is_enlisting
 
     def members_changed(self) -> None:
-        """Go on without those whom the failure detector has given up."""
+        """Go on without the members that the failure detector has given up."""
         members = {peer for run in self._runs.values() for peer in run.members}
         for peer in sorted(members - set(self._live())):
             self._driver.feed(events.PeerLost(peer))

@@ -85,7 +85,7 @@ def make_beacon(
     """
 
     def port() -> int:
-        """0 where others on the LAN could not dial us anyway: then we only ask who is there."""
+        """0 where others on the LAN could not dial us anyway: then we only ask which are there."""
         if is_loopback(config.listen_address.host) or not composition.network.address:
             return 0
         return parse_host_port(composition.network.address, setting="listen").port

@@ -39,7 +39,7 @@ from swarmnode.wire.packing import decode_record, encode_record
 DHT_SERVICE = "dht/1"
 _MESSAGE: Any = wire.Message  # msgspec reads a union, which mypy does not know as a type
 _log = get_logger("swarmnode.daemon.discovery")
-_AnswerT = TypeVar("_AnswerT", events.PeersFound, events.RecordsFound, events.Published)
+_AnswerT = TypeVar("_AnswerT", events.RecordsFound, events.Published)
 _Answer = events.PeersFound | events.RecordsFound | events.Published | events.Refused
 
 
@@ -112,10 +112,6 @@ class Discovery:
         """Return those of addresses in a record that may be dialled: any node can store one."""
         return self._network.usable(addresses)
 
-    async def find_peers(self, key: bytes) -> events.PeersFound:
-        """Return the peers closest to a key. Raises Overloaded, DeadlineExceeded."""
-        return await self._do(events.FindPeers(self._number(), key), events.PeersFound)
-
     async def get(self, key: bytes, *, quorum: int = 0) -> events.RecordsFound:
         """Return the records under a key; see ``events.GetRecords`` for ``quorum``.
 
@@ -137,7 +133,7 @@ class Discovery:
         self._driver.feed(events.Withdraw(key))
 
     def remember(self) -> None:
-        """Write down whom to ask first after the next start. Raises StorageError."""
+        """Write down the nodes to ask first after the next start. Raises StorageError."""
         contacts = self.core.good_contacts()
         if contacts:  # a node that met no other keeps what it knew
             save_contacts(self._remembered, contacts)

@@ -9,9 +9,9 @@ nothing of it is left on this disk.
 Swarms that nodes say exist, gathered by their keys.
 
 Names, sizes and ages are claims of their authors: a list for people to choose from. What a
-swarm is, its manifest proves, which the swarm's key has signed. So of several authors the
-middle one is believed, who is right as long as most of them are; and a swarm has at least as
-many members as there are authors.
+swarm is, its manifest proves, which the swarm's key has signed. So of the claims of several
+authors the middle one is believed, which is right as long as most of them are; and a swarm has
+at least as many members as there are authors.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class FoundSwarm(msgspec.Struct, frozen=True):
     members: int | None
     created_at: int | None  # Unix seconds
     via: tuple[Via, ...]
-    peers: tuple[str, ...]  # sn1…@HOST:PORT, whom to ask first
+    peers: tuple[str, ...]  # sn1…@HOST:PORT, those to ask first
 
     def link(self) -> SwarmLink:
         """Return the link to it, with as many peers as fit."""
@@ -188,7 +188,7 @@ def _found(claims: Sequence[Claim]) -> FoundSwarm:
 
 
 def _peers(claims: Sequence[Claim]) -> tuple[str, ...]:
-    """Return whom to ask first: one address of each author, then the second ones."""
+    """Return the peers to ask first: one address of each author, then the second ones."""
     columns = [
         [str(Hint(claim.author, address)) for address in claim.addresses if can_be_told(address)]
         for claim in claims
@@ -264,7 +264,7 @@ class Visitor:
     discovery: Discovery
     env: Env
     lan: LanBeacon | None = None
-    known: set[PeerId] = field(default_factory=set)  # who may be asked
+    known: set[PeerId] = field(default_factory=set)  # nodes that may be asked
 
     async def find_swarms(self, names: Iterable[str]) -> Findings:
         """Return the swarms of these names, and all that the LAN knows; takes some seconds.
@@ -279,7 +279,7 @@ class Visitor:
         return Findings(gather(claims), self._searched())
 
     async def fetch_manifest(self, link: SwarmLink) -> Manifest:
-        """Return the manifest of a swarm; its peers are asked, then whom DHT and LAN name.
+        """Return the manifest of a swarm; its peers are asked, then those that DHT and LAN name.
 
         Raises:
             Refused, ProtocolError: what a peer gave has expired, or is forged.
@@ -295,11 +295,11 @@ class Visitor:
             others = await self._find_members(link)
             found = await self._ask_all(link, others, errors)
         if not found:
-            raise self._nobody(link, errors)
+            raise self._no_manifest(link, errors)
         return found[0]
 
     def plan(self) -> str:
-        """Say who will be asked."""
+        """Say which nodes will be asked."""
         asked = [f"{len(self.known)} known nodes"] if self.known else []
         if self.lan is not None:
             asked.append(f"the LAN ({', '.join(self.lan.interfaces) or 'no interface'})")
@@ -309,7 +309,7 @@ class Visitor:
         return searched(self.discovery, self.lan, self.env)
 
     async def _look_around(self) -> None:
-        """Wait until those who can be asked are known."""
+        """Wait until the nodes that can be asked are known."""
         if self.lan is not None:
             await trio.sleep(limits.LOOKUP_LAN_S)
         if self.known:
@@ -358,14 +358,16 @@ class Visitor:
                     nursery.start_soon(ask, peer, addresses)
         return found
 
-    def _nobody(self, link: SwarmLink, errors: Mapping[PeerId, SwarmNodeError]) -> SwarmNodeError:
+    def _no_manifest(
+        self, link: SwarmLink, errors: Mapping[PeerId, SwarmNodeError]
+    ) -> SwarmNodeError:
         for error in errors.values():
             if isinstance(error, Refused | ProtocolError):
                 return error
         causes = "; ".join(f"{peer.short}: {error}" for peer, error in list(errors.items())[:3])
         cut = "" if link.hints else " The link names no peer (b=): was it cut at the &, unquoted?"
         return TransportError(
-            f"nobody gave the manifest of swarm {link.name!r}: {causes or 'nobody was found'}"
+            f"no peer gave the manifest of swarm {link.name!r}: {causes or 'none was found'}"
             f" (looked {in_words(self._searched())}): is one of its members running?{cut}"
         )
 

@@ -1,7 +1,7 @@
 """What a link leads to: peers of its swarm, and the manifest.
 
 Members of one swarm find each other in the link, on the LAN and in the DHT. A peer that is found is
-a hint: that it is of our swarm it says itself, on a session that proves who it is. The manifest is
+a hint: that it is of our swarm it says itself, on a session that proves its key. The manifest is
 kept on disk, given to every caller, and fetched of such a peer when it is missing.
 """
 
@@ -123,7 +123,7 @@ class SwarmRendezvous:
             members=members,
             created_at=created_at,
         )
-        # Both at once: each takes as long as the slowest who is asked, and the dead are slow.
+        # Both at once: each takes as long as the slowest node asked, and dead ones are slow.
         failures: list[SwarmNodeError] = []
 
         async def publish(key: bytes) -> None:
@@ -215,7 +215,7 @@ class ManifestKeeper:
                     return found[0]
                 self._give_up_if_all_refuse(errors)
                 await trio.sleep(limits.MANIFEST_RETRY_S)
-        raise self._nobody(errors, len(candidates()))
+        raise self._no_manifest(errors, len(candidates()))
 
     async def _ask(
         self,
@@ -266,7 +266,7 @@ class ManifestKeeper:
         self._signed = signed
         return manifest
 
-    def _nobody(self, errors: dict[PeerId, SwarmNodeError], n_found: int) -> SwarmNodeError:
+    def _no_manifest(self, errors: dict[PeerId, SwarmNodeError], n_found: int) -> SwarmNodeError:
         causes = "; ".join(f"{peer.short}: {error}" for peer, error in list(errors.items())[:3])
         asked = ", ".join(hint.address for hint in self.link.hints) or "none"
         return DeadlineExceeded(

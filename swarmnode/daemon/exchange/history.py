@@ -1,7 +1,7 @@
-"""What is remembered of a node's exchanges: lines for audits, and with whom it meets.
+"""What is remembered of a node's exchanges: lines for audits, and the peers that it meets.
 
 Of each exchange a line is written down, for audits and for people. Each node also says in the
-shared state with whom it exchanged lately, as ``PEER:RATE PEER:RATE ...``: the first letters of an
+shared state which partners it had lately, as ``PEER:RATE PEER:RATE ...``: the first letters of an
 id, and exchanges an hour. Any node can put the graph together from that, and say how well it mixes:
 lambda2, chi1 and chi2. It is self-reported: a picture for people, nothing is decided by it.
 """
@@ -187,7 +187,7 @@ def mixing_of(n: int, rates: Mapping[Edge, float]) -> MixingFigures:
 
 
 class SwarmMixing:
-    """The figures of the swarm, computed when somebody asks, in a thread, and kept a while.
+    """The figures of the swarm, computed when a caller asks, in a thread, and kept a while.
 
     Attributes:
         figures: None until then, for a node alone, and for more than MIXING_MEMBERS_MAX.

@@ -6,10 +6,10 @@ weights with what the other members say of theirs:
 ::
 
     PostedIntent(lineage) -> own chain -> register "lineage" of the shared state -> the others
-    a round ends  -> on another lineage than most? -> Stray -> worker -> PULL of one who is on it
+    a round ends  -> on another lineage than most? -> Stray -> worker -> PULL of a peer on it
 
 The comparison is ``protocol/gossip/lineages.py``. What members say is believed here as far as it
-is in a PULL: a node asks for weights of a member whom it would have asked at random else.
+is in a PULL: a node asks for weights of a member that it would otherwise ask at random.
 
 A node that trains looks busy whatever becomes of its rounds: its steps count up. What the swarm
 makes of them is looked at whenever the status or the metrics are asked for; what stands still:
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _log = get_logger("swarmnode.daemon.exchange")
 # Waiting is no standstill before. A round of the log waits LOG_GRACE_S_MAX for a slow member, and
-# within ten seconds somebody who looks should know.
+# within ten seconds a person who looks should know.
 _LOG_STILL_S = 8.0
 
 
@@ -65,7 +65,7 @@ class Lineages:
     """The lineage of this node, and how it stands.
 
     Args:
-        said: what the others who train now say of theirs, as text.
+        said: what the other members that train now say of theirs, as text.
         post: sends a message to the worker.
     """
 
@@ -129,7 +129,7 @@ class Lineages:
         return judge(self._own, {peer: each for peer, each in read.items() if each is not None})
 
     def preferred(self) -> Collection[PeerId]:
-        """Return who is on the lineage that is to stay: whom to ask for slow weights first."""
+        """Return the peers on the lineage that is to stay: those to ask for slow weights first."""
         return self.standing().strongest
 
 
@@ -241,7 +241,7 @@ def _make_log(communicator: Communicator, trainer: Trainer) -> Log:
 
 
 def _said_lineages(part: SwarmPart, self_id: PeerId) -> Mapping[PeerId, str]:
-    """Return what the others who train at this moment say of their slow weights."""
+    """Return what the other members that train at this moment say of their slow weights."""
     reports = (part.peer_report(peer) for peer in part.partners() if peer != self_id)
     return {each.peer: each.lineage for each in reports if each.state == "training"}
 
@@ -283,7 +283,7 @@ def _of_group(groups: Rounds, now: float) -> str:
         return ""
     return (
         f"the last {failing.rounds} rounds of the group came to nothing, for"
-        f" {now - failing.since:.0f} s ({failing.why}), so what is learnt here reaches nobody:"
+        f" {now - failing.since:.0f} s ({failing.why}), so what is learnt here reaches no peer:"
         " look with `swarmnode peers` whether the others train and are connected, and start them"
         " again; if they are, rounds are too short for the line (strategy.every)"
     )

@@ -60,7 +60,7 @@ class Pulls:
         codec_name: the swarm's.
 
     Attributes:
-        prefers: whom to ask first; the others are asked as well.
+        prefers: the peers to ask first; the others are asked as well.
         on_pulled: told that what a peer gave is the worker's.
         pulled_total, failed_total, given_total, declined_total: as asker, and as giver.
         refused_total: answers of peers that were implausibly large.
@@ -113,7 +113,7 @@ class Pulls:
         self._answers.clear()
 
     def partners_changed(self) -> None:
-        """An intent is tried once, with those who are there: the strategy asks again."""
+        """An intent is tried once, with the peers that are there: the strategy asks again."""
 
     # --- asking --------------------------------------------------------------------------------
 
@@ -130,7 +130,7 @@ class Pulls:
     async def _ask_some(self, intent: PostedIntent) -> str:
         """Return why nothing came; empty: it was applied."""
         taken: list[BufferLease] = []
-        why = "unreachable: nobody to ask"
+        why = "unreachable: no peer to ask"
         with self._ending(intent, taken):
             for peer in self._candidates():
                 if peer not in self._partners.sessions:
@@ -162,7 +162,7 @@ class Pulls:
             yield
         finally:
             if taken:
-                self._lessor.give_back(taken.pop(), f"nobody gave {intent.tag}")
+                self._lessor.give_back(taken.pop(), f"no peer gave {intent.tag}")
 
     def _candidates(self) -> list[PeerId]:
         peers = [peer for peer in self._partners.partners() if peer != self._self_id]
@@ -176,7 +176,7 @@ class Pulls:
     async def _ask(
         self, session: Session, intent: PostedIntent, taken: list[BufferLease]
     ) -> Partner:
-        """Read what one peer gives into the room of a lease; return who it is.
+        """Read what one peer gives into the room of a lease; return that peer as the partner.
 
         ``taken``: the lease, once there is one; it serves for the next peer if this one fails.
 

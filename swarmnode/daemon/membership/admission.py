@@ -1,7 +1,7 @@
-"""Who may be a member of a closed swarm: the shell of ``protocol/admission.py``.
+"""Which peers may be members of a closed swarm: the shell of ``protocol/admission.py``.
 
 It keeps our own certificate fresh, passes on revocations and what else it has heard, and
-remembers over a restart who has used which invite.
+remembers over a restart which peer has used which invite.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class AdmissionGate:
         """
         self._take_own_revocations()
         self._renew()
-        self._save_changes()  # first: who is out now knows it after a restart, too
+        self._save_changes()  # first: a node that is out now knows it after a restart, too
         self.admission.admit(self._self_id, self._chain, self._env.wall(), role=self._role)
 
     # --- inside -----------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Assigns data shards to our worker: between the trainer, the shared state and the members.
 
-Shards are agreed on among those who train on the same data. A node with other data than the
+Shards are agreed on among members that train on the same data. A node with other data than the
 swarm's creator takes none, and trains on its own stream of batches.
 
 Data shards in a node: between the shared state, the failure detector and the worker.
@@ -49,7 +49,7 @@ def shard_view(
         view: of the shared state.
         live: members that are alive and train, ourselves included.
         now: seconds, monotonic; decides which claims have expired.
-        self_id: who we are.
+        self_id: of this node.
     """
     done: dict[int, int] = {}
     mine: dict[int, int] = {}
@@ -66,7 +66,7 @@ def shard_view(
 
 
 def _claims(view: views.View, now: float) -> dict[Shard, frozenset[PeerId]]:
-    """Return who claims what; of an author that claims too much only so much counts."""
+    """Return which peers claim what; of an author that claims too much only so much counts."""
     counts: Counter[PeerId] = Counter()
     claims: dict[Shard, frozenset[PeerId]] = {}
     for element, peers in sorted(view.sets(now).get(CLAIMS, {}).items()):

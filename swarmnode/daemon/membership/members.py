@@ -1,13 +1,13 @@
-"""The other members of our swarm: sessions with them, and who of them is alive.
+"""The other members of our swarm: sessions with them, and which of them are alive.
 
 ::
 
     addresses (link, LAN, DHT, state) -> contact book -Dial-> network -> hello -> neighbour
                                                                                      |
-    who lives and who is gone <- failure detector (SWIM) <-- swim/1 -----------------+
+    members alive, members gone <- failure detector (SWIM) <-- swim/1 ---------------+
 
-A *neighbour* is a peer with whom a session is open on which both sides have said that they are
-of this swarm, with a certificate where the swarm asks for one. A session may be there before,
+A *neighbour* is a peer with an open session on which both sides have said that they are of
+this swarm, with a certificate where the swarm asks for one. A session may be there before,
 for the DHT; and may go on after.
 """
 
@@ -59,7 +59,7 @@ _log = get_logger("swarmnode.daemon.membership")
 
 
 class Gate(Protocol):
-    """Who may be a member; everyone, or those whom ``daemon/membership/admission.py`` lets in."""
+    """Which peers may be members; all, or those that ``daemon/membership/admission.py`` lets in."""
 
     is_open: bool
 
@@ -119,8 +119,8 @@ class Members:
 
     Attributes:
         sessions: of our neighbours.
-        book: whom we know, and where.
-        detector: who is alive; to be read.
+        book: the peers that we know, and where they are.
+        detector: which members are alive; to be read.
         refusals: why peers would not have us, or we them, newest last.
         dial_failures: how often a member could not be met, by one of DIAL_FAILURES.
         on_changed: told of each member whose state changes.
@@ -196,11 +196,11 @@ class Members:
             self._network.may_be_at(peer, addresses)
 
     def told(self, peer: PeerId, addresses: tuple[str, ...], *, is_own_word: bool = False) -> None:
-        """As :meth:`found`, but strangers say so, who may name any host."""
+        """As :meth:`found`, but strangers say so, which may name any host."""
         self.found(peer, self._network.usable(addresses), is_own_word=is_own_word)
 
     def live(self) -> tuple[PeerId, ...]:
-        """Return who is alive, as far as we know, ourselves included, in id order."""
+        """Return the members alive, as far as we know, ourselves included, in id order."""
         return tuple(sorted((*self.detector.live_members(), self._self_id)))
 
     async def connect(self, peer: PeerId) -> Session:
@@ -261,7 +261,7 @@ class Members:
                 self.on_expelled(error)
                 return
             self._part_from_strangers()
-            await self._greet_somebody_again()
+            await self._greet_neighbour_again()
 
     def _part_from_strangers(self) -> None:
         """End with neighbours whose certificate has ended or was revoked."""
@@ -269,7 +269,7 @@ class Members:
             _log.warning("no member of the swarm any more", peer=peer.short)
             self._lost(peer)
 
-    async def _greet_somebody_again(self) -> None:
+    async def _greet_neighbour_again(self) -> None:
         """In a closed swarm news about members and revocations travels with hellos."""
         if not self._gate.is_open and self.sessions:
             await self._greet_quietly(self._rng.choice(list(self.sessions.values())))
@@ -354,7 +354,7 @@ class Members:
     def _check_identity(self, session: Session, hello: SwarmHello) -> None:
         """Raise Refused if its network has as many members as one may have."""
         peer, now = session.peer, self._env.monotonic()
-        # Whom we have dialled has an address of its own, which has cost it something.
+        # A peer that we have dialled has an address of its own, which has cost it something.
         has_worked = session.outbound or is_worked(self._swarm_id, peer, hello.work)
         address = remote_address(session)
         if not self._identities.admit(address, peer, now, has_worked=has_worked):

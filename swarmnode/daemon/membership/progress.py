@@ -120,7 +120,7 @@ class ProgressWatch:
             numbers[RAMP_BEGIN], numbers[RAMP_END] = self._ramp
         counters = dict(report.counters)
         counters["tokens"] += self._lost_tokens()
-        # Who trains has something to say all the time; of others it would be news each time.
+        # A member that trains has news all the time; of others the count would be news each time.
         counted = self.counted_tokens if report.state == "training" else 0
         return replace(
             report,
@@ -147,7 +147,7 @@ class ProgressWatch:
         for report in reports:
             self.target.heard(report.target)
         said = {report.peer: self._said(report) for report in reports}
-        # The dead count, too, and those of whom all have forgotten that they were here.
+        # Dead members count, too, and those that all others have forgotten.
         total = max(part.totals().tokens, part.swarm_tokens())
         self.counted_tokens = total
         self._core.note(said, total, self._env.monotonic())

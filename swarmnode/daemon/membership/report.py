@@ -8,7 +8,7 @@ registers    name, state, loss, eval_loss, step_time_s, met, lineage, target,
 maxima       step, tokens (of the whole swarm)
 ===========  ====================================================================
 
-All of it is self-reported: it is shown, and used to choose whom to ask, and never believed. What no
+All of it is self-reported: it is shown, used to choose peers to ask, and never believed. What no
 node could measure counts as not said; what enters sums is bounded by what most members say
 (``protocol/plausible.py``).
 """
@@ -62,11 +62,11 @@ class SelfReport:
     counters: dict[str, int]  # exchanges and seconds since the start, the others in all
     numbers: dict[str, float | None]  # None: nothing to say yet
     step: int
-    met: str | None = None  # with whom it exchanged lately, see ``status/mixing.py``; None: never
+    met: str | None = None  # the partners that it had lately, see ``status/mixing.py``; None: never
     lineage: str = ""  # of its slow weights, see ``protocol/gossip/lineages.py``; empty: none
     name: str = ""  # what it is called; "": it does not say
     target: str = ""  # the newest extension that it knows, see ``progress.py``; "": none
-    swarm_tokens: int = 0  # of all members, those that nobody remembers included; 0: not counted
+    swarm_tokens: int = 0  # of all members, those that no member remembers included; 0: not counted
 
     def update(self, peer: PeerId, earlier: Mapping[str, int]) -> Update:
         """Return all of it as one update; ``earlier`` is what earlier lives have counted."""

@@ -129,7 +129,7 @@ class StateKeeper:
         return ledger.document.snapshots.of(ledger.chains[self._self_id].actor)
 
     def stored_addresses(self) -> dict[PeerId, tuple[str, ...]]:
-        """Return where others said that they were, also those who were not heard of lately."""
+        """Return where other peers said that they were, also those not heard of lately."""
         found: dict[PeerId, list[str]] = {}
         for actor, (name, element) in self.view.ledger.document.leases.said():
             if name == ADDRESS:

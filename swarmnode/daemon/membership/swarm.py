@@ -1,13 +1,13 @@
-"""Our part in one swarm: who may be in it, its members, its shared state, and what we say in it.
+"""Our part in one swarm: its gate, its members, its shared state, and what we say in it.
 
 ::
 
-    rendezvous -> members (sessions, who is alive) -> shared state (who says what)
-                 ^------------- addresses ------------------+
+    rendezvous -> members (sessions, liveness) -> shared state (what each says)
+                 ^------------- addresses --------------+
     reporter: what we say    publisher: how newcomers find us
 
 The gate is the shell of ``protocol/admission.py``: it keeps our own certificate fresh, passes on
-revocations and what else it has heard, and remembers over a restart who has used which invite.
+revocations and what else it has heard, and remembers over a restart which peer used which invite.
 """
 
 from __future__ import annotations
@@ -63,25 +63,25 @@ _WITH_MODEL = ("training", "paused", "stopped", "finished")
 
 
 class Partners(Protocol):
-    """Who may be a partner, and how to talk to it."""
+    """The members that may be partners, and how to talk to them."""
 
     @property
     def sessions(self) -> Mapping[PeerId, Session]:
         """With our neighbours."""
 
     def partners(self) -> tuple[PeerId, ...]:
-        """Return who trains now, ourselves included, in id order."""
+        """Return the members that train now, ourselves included, in id order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Communicator:
-    """Among whom exchanges are made, and over what: the same for every kind of them.
+    """Which members make exchanges, and over what: the same for every kind of them.
 
     Attributes:
         self_id: this node.
         key: 32 bytes that guard every exchange.
         services: of the swarm.
-        live: who is alive, as the failure detector knows.
+        live: the members alive, as the failure detector knows.
     """
 
     self_id: PeerId
@@ -126,6 +126,7 @@ class SwarmPart:
         self.manifest = manifest
         self._composition = composition
         self._rendezvous = rendezvous
+        self._hints = link.hints
         self.report = report
         self.self_id = composition.identity.peer_id
         self._here_since = composition.env.monotonic()
@@ -161,6 +162,7 @@ class SwarmPart:
             self._composition.network.keepers.append(self.members.keeps)
             self._composition.network.addresses_of = self.members.book.addresses_of
             self._rendezvous.on_found = self.members.found
+            self.members.add_hints(self._hints)
             for peer, addresses in self._rendezvous.candidates.items():
                 self.members.found(peer, addresses)
             self._use_stored_addresses()
@@ -170,7 +172,7 @@ class SwarmPart:
             task_status.started()
 
     async def leave(self, reason: str) -> None:
-        """Say goodbye: in the shared state, and to some members who pass it on."""
+        """Say goodbye: in the shared state, and to some members that pass it on."""
         if self.state.is_open:  # else no member has heard of us yet
             self.reporter.say_goodbye()
         self._rendezvous.withdraw()
@@ -184,7 +186,7 @@ class SwarmPart:
         return self.members.sessions
 
     def partners(self) -> tuple[PeerId, ...]:
-        """Return who trains now, ourselves included, in id order."""
+        """Return the members that train now, ourselves included, in id order."""
         return tuple(
             peer
             for peer in self.members.live()
@@ -192,7 +194,7 @@ class SwarmPart:
         )
 
     def mergers(self) -> tuple[PeerId, ...]:
-        """Return who has a model, be it that it trains no more, in id order."""
+        """Return the members that have a model, also those that train no more, in id order."""
         return tuple(
             peer
             for peer in self.members.live()
@@ -214,7 +216,7 @@ class SwarmPart:
         return peer_report(self.state, peer, self._composition.env.monotonic())
 
     def step_times_s(self) -> dict[PeerId, float]:
-        """Return how long a local step takes, as each other one says who trains now.
+        """Return how long a local step takes, as each other member that trains now says.
 
         One that is far from what most say counts as less far: see ``protocol/plausible.py``.
         """
@@ -246,7 +248,7 @@ class SwarmPart:
         return block_of(address) if address else ""
 
     def swarm_tokens(self) -> int:
-        """Return what the swarm has trained on, as half of those who train say at least."""
+        """Return what the swarm has trained on: half of the training members say at least that."""
         said, live = self.state.view.marks("tokens"), self.members.live()
         if not any(peer in said for peer in live):
             return middle_of(said.values())
@@ -275,7 +277,7 @@ class SwarmPart:
         return int(limits.STEPS_PER_S_MAX * (age_s + limits.CLOCK_ALARM_S))
 
     def addresses_changed(self) -> None:
-        """Others reach us somewhere else: those who want to come should know at once."""
+        """Others reach us somewhere else: peers that want to come should know at once."""
         self.reporter.say_now()
 
     def neighbour_up(self, session: Session) -> None:  # noqa: ARG002
@@ -360,7 +362,7 @@ def _may_train(report: PeerReport) -> bool:
 def _is_out_of_date(
     said: tuple[tuple[str, ...], int, int], now: tuple[tuple[str, ...], int, int]
 ) -> bool:
-    """Whether addresses, number of members or number of those who can store have changed."""
+    """Whether addresses, number of members or number of nodes that can store have changed."""
     (old_addresses, old_members, old_contacts), (addresses, members, contacts) = said, now
     return (
         addresses != old_addresses

@@ -1,7 +1,7 @@
 """The blob service of a node: ``add_file`` offers, ``fetch`` brings, and what is held is served.
 
-Wire: ``proto/blobs.md``. Nothing here says who holds what: callers know that from the shared
-state and the DHT, and pass peers.
+Wire: ``proto/blobs.md``. Nothing here says which peer holds what: callers know that from the
+shared state and the DHT, and pass peers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BlobStatistics:
     holders_dropped_total: int
 
 
-def _serve_everybody(_peer: PeerId) -> bool:
+def _serve_every_peer(_peer: PeerId) -> bool:
     return True
 
 
@@ -54,7 +54,7 @@ class Blobs:
         open_session: OpenSession,
         env: Env,
         *,
-        may_serve: Callable[[PeerId], bool] = _serve_everybody,
+        may_serve: Callable[[PeerId], bool] = _serve_every_peer,
         upload_bytes_per_s: float | None = None,
         download_bytes_per_s: float | None = None,
         run: Runner | None = None,
@@ -114,7 +114,7 @@ class Blobs:
         are served to others while the rest is being fetched.
 
         Args:
-            holders: who may have some of it, at this moment; asked every BLOB_LOOK_S.
+            holders: peers that may have some of it, at this moment; asked every BLOB_LOOK_S.
             on_progress: is told (bytes here, bytes in all), after every chunk.
             size_bytes_max: a larger blob is not begun.
 
@@ -161,7 +161,7 @@ class Blobs:
             await self._shelf.run(partial(blob.link_to, path))
 
     async def remove(self, name: bytes) -> None:
-        """Remove a blob, or the part that is here. Who is being sent it still gets the rest.
+        """Remove a blob, or the part that is here. Peers that are being sent it still get the rest.
 
         Raises:
             Refused: it is being fetched.

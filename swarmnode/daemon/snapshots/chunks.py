@@ -323,7 +323,7 @@ def _bulk_bytes(session: Session) -> int:
 
 
 class LinkOwner(Protocol):
-    """Who hears what a holder says."""
+    """Hears what a holder says."""
 
     def heard(self, link: Link, answer: wire.Answer, payload: memoryview) -> None:
         """Take the answer to our oldest request. Raises RemoteProtocolError if it is wrong."""

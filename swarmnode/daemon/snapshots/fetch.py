@@ -294,7 +294,7 @@ class Fetch:
         link.scope.cancel()
 
     def _refresh(self, now: float) -> None:
-        """Ask those who had not all of it what they have now."""
+        """Ask the holders that had not all of it what they have now."""
         for link in self._links.values():
             is_partial = link.has_answered and link.have != self._everything
             if is_partial and now - link.asked_at >= limits.BLOB_REFRESH_S:

@@ -340,7 +340,7 @@ class Snapshots:
         return holders - {self._self_id}
 
     async def _providers(self, name: bytes) -> set[PeerId]:
-        """Ask the DHT who else has it."""
+        """Ask the DHT which other nodes have it."""
         try:
             found = await self._discovery.get(blob_key(name))
         except SwarmNodeError as error:
@@ -366,7 +366,7 @@ class Snapshots:
 
     @property
     def is_merged_offered(self) -> bool:
-        """Whether members hold the model that all were merged into, and nobody has gone on."""
+        """Whether members hold the model that all were merged into, and none has gone on."""
         furthest = max((entry.step for entry in self._entries()), default=0)
         return furthest > self._swarm_step
 

@@ -66,13 +66,13 @@ from swarmnode.net.web.routes import (
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One moment. Losses are those on the public probe set; None: nobody has said one."""
+    """One moment. Losses are those on the public probe set; None: no member has said one."""
 
     unix_s: float
     step: int  # of this node
     members: int
     own: float | None
-    swarm: float | None  # the mean over everybody who trains
+    swarm: float | None  # the mean over all members that train
     peers: Mapping[str, float] = {}  # by name; capped
 
 
@@ -287,7 +287,7 @@ class Dashboard:
             *(route for route in dashboard_routes(self._node) if route[:2] in _READ),
         ]
         return [
-            Route("GET", "/", page),  # also for whoever follows a link from another page
+            Route("GET", "/", page),  # also for a person who follows a link from another page
             *(route._replace(handler=_own_page_only(route.handler)) for route in read),
             *(
                 route._replace(handler=self._with_key(route.handler))

@@ -43,10 +43,10 @@ _KINDS: Final = {
     Dependence.UNKNOWN: "cone",
 }
 _LETS_IN: Final = {
-    Dependence.NONE: "everybody",
+    Dependence.NONE: "every host",
     Dependence.ADDRESS: "hosts that were sent something",
     Dependence.PORT: "answers only",
-    Dependence.UNKNOWN: "nobody knows whom",
+    Dependence.UNKNOWN: "hosts, unknown which",
 }
 _IPV6_ADVICE: Final = "ask the provider for a public IPv4 address, or for IPv6"
 
@@ -57,7 +57,7 @@ _NOT_KNOWN: Final = NatBehaviour(0, None, Dependence.UNKNOWN, Dependence.UNKNOWN
 class Finding(msgspec.Struct, frozen=True):
     """One line of ``swarmnode netcheck``.
 
-    ``warn``: it works, but not as well as it could; ``fail``: it does not; ``unknown``: nobody
+    ``warn``: it works, but not as well as it could; ``fail``: it does not; ``unknown``: no peer
     could tell.
     """
 
@@ -65,7 +65,7 @@ class Finding(msgspec.Struct, frozen=True):
     verdict: Verdict
     text: str
     advice: str = ""
-    peer: str = ""  # whom it is about
+    peer: str = ""  # the one that it is about
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class Known:
         own: where it is reached on interfaces of this machine.
         told: what peers are told.
         servers: how many peers were asked what our NAT does.
-        is_surveyed: whether anybody could be asked.
+        is_surveyed: whether any peer could be asked.
         behaviour: what they said.
         survey_error: why nothing could be asked.
         wants_mapping: whether the router may be asked for a port.
@@ -140,7 +140,7 @@ class Known:
 
     @property
     def is_reached(self) -> bool:
-        """Whether strangers get through to us, or should as far as anybody knows."""
+        """Whether strangers get through to us, or should, as far as is known."""
         if self.reach.endpoints or self.reach.tentative:
             return True
         return bool(self.public_hosts) and not self.reach.refusals
@@ -277,7 +277,7 @@ def _nat(known: Known) -> Finding:
         return Finding("nat", "ok", f"none: this machine has the public {known.public_hosts[0]}")
     if not behaviour.answers:
         why = "no answer" if known.is_surveyed else "no peer at a public address could be asked"
-        return Finding("nat", "unknown", known.survey_error or why, _nobody_to_ask(known))
+        return Finding("nat", "unknown", known.survey_error or why, _lack_of_peers(known))
     seen = "?" if behaviour.public is None else behaviour.public.host
     lets_in = f"lets in {_LETS_IN[behaviour.filtering]}"
     if not _is_translated(known):
@@ -349,7 +349,7 @@ def _port_mapping(known: Known) -> Finding:
         text = f"{mapping.address} leads here, the router says ({mapping.method})"
         is_refused = any(port == mapping.port for port, _ in known.reach.refusals)
         if is_refused and all(port != mapping.port for _, port in known.reach.tentative):
-            text += ", but nobody gets in there"
+            text += ", but no peer gets in there"
             return Finding("port mapping", "warn", text, _IPV6_ADVICE)
         return Finding("port mapping", "ok", text)
     if known.public_hosts:
@@ -385,7 +385,7 @@ def _reachable(known: Known) -> Finding:
         )
         return Finding("reachable", "ok", text)
     if not reach.refusals:
-        return Finding("reachable", "unknown", "nobody could tell", _nobody_to_ask(known))
+        return Finding("reachable", "unknown", "no peer could tell", _lack_of_peers(known))
     told = "; ".join(f"port {port}: {reason}" for port, reason in reach.refusals)
     advice = _open_firewall(known) if known.public_hosts else _open_port(known)
     return Finding("reachable", "warn", f"no, peers have tried: {told}", advice)
@@ -398,12 +398,12 @@ def _relays(known: Known) -> Finding:
         return Finding("relays", "ok", f"peers reach this node through {held}{refused}")
     if known.is_reached:
         return Finding("relays", "ok", "none needed: this node can be reached directly")
-    text = f"none{refused}: nobody who cannot be dialled from here reaches this node"
+    text = f"none{refused}: no peer that cannot be dialled from here reaches this node"
     return Finding(
         "relays",
         "fail" if known.reach.refusals else "warn",
         text,
-        "let somebody at a public address join, best with `--role relay`",
+        "let a node at a public address join, best with `--role relay`",
     )
 
 
@@ -479,7 +479,7 @@ def _open_firewall(known: Known) -> str:
     return f"let TCP port {known.port} in, in the firewall of this machine or of its network"
 
 
-def _nobody_to_ask(known: Known) -> str:
+def _lack_of_peers(known: Known) -> str:
     if known.is_surveyed:
         return ""
     return f"it takes peers at public addresses, {limits.REACH_VOTES} of them in different networks"

@@ -79,7 +79,7 @@ class MemberView(msgspec.Struct, frozen=True):
 
 
 class ExchangeEdge(msgspec.Struct, frozen=True):
-    """Two members, by their place in ``members``, who say that they exchange."""
+    """Two members that say that they exchange, by their place in ``members``."""
 
     one: int
     other: int
@@ -87,7 +87,7 @@ class ExchangeEdge(msgspec.Struct, frozen=True):
 
 
 class SnapshotView(msgspec.Struct, frozen=True):
-    """A snapshot, and the names of some who hold it."""
+    """A snapshot, and the names of some members that hold it."""
 
     root: str
     step: int
@@ -101,10 +101,10 @@ class Overview(msgspec.Struct, frozen=True):
     """Everything at one moment.
 
     Attributes:
-        members: capped; this node, then those who are here, then those who have gone.
+        members: capped; this node, then those that are here, then those that have gone.
         members_known: how many there are without the cap.
         members_alive: this node included.
-        others_steps: of those who are not in ``members``, such as members of long ago.
+        others_steps: of members that are not in ``members``, such as those of long ago.
     """
 
     unix_s: float
@@ -227,7 +227,7 @@ def _member(peer: PeerView) -> MemberView:
 def _edges(
     view: NodeView, part: SwarmPart, shown: Sequence[MemberView]
 ) -> tuple[ExchangeEdge, ...]:
-    """Return who says to exchange with whom, the busiest first."""
+    """Return which members say that they exchange with which, the busiest first."""
     places = {PeerId.parse(member.peer): place for place, member in enumerate(shown)}
     said: Mapping[PeerId, str] = {
         **{peer: part.peer_report(peer).met for peer in places},

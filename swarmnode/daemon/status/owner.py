@@ -198,7 +198,7 @@ class FreshLink(msgspec.Struct, frozen=True):
 
     link: str
     swarm: str
-    closed: bool  # who has no invite is not let in
+    closed: bool  # a peer without an invite is not let in
     hints: tuple[str, ...]
 
 
@@ -212,7 +212,7 @@ def link_routes(node: Owned) -> list[Route]:
 
 
 def fresh_link(view: NodeView) -> FreshLink:
-    """Return the link with this node and those members whom it reaches, as many as fit.
+    """Return the link with this node and those members that it reaches, as many as fit.
 
     Raises:
         NotRunning: the node does not know its swarm yet.
@@ -221,7 +221,7 @@ def fresh_link(view: NodeView) -> FreshLink:
     manifest, part = member.manifest, member.part
     told = {view.node.self_id: view.node.addresses()}
     live = frozenset(part.members.live())
-    # Whom we reach directly, others may too; a member behind a relay is reached through the DHT.
+    # Members that we reach directly, others may too; those behind relays are reached by the DHT.
     direct = [
         peer
         for peer, session in part.sessions.items()

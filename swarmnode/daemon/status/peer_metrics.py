@@ -1,9 +1,9 @@
 """Metrics of other members, asked for over the swarm's own sessions.
 
-A volunteer behind a NAT is seen by Prometheus without an open port: whoever runs Prometheus asks
+A volunteer behind a NAT is seen by Prometheus without an open port: an operator's Prometheus asks
 their own node for ``/peers/ID/metrics``, and that node asks the peer, ``metrics/1``.
 
-One question to a peer at a time, whose answer all share who ask within a second or so, as long as
+One question to a peer at a time; all callers within a second or so share the answer, as long as
 the way that it came by is open; a peer that is silent costs its own page and no other.
 """
 
@@ -120,7 +120,7 @@ class _Silent:
     is_open: ClassVar[bool] = True
 
     def result(self) -> Readings:
-        """Raise the error, as one of its own for each who asks."""
+        """Raise the error, as one of its own for each caller."""
         if isinstance(self.error, ProtocolError | Refused):
             raise Refused(str(self.error))
         raise ChannelBroken(str(self.error))
@@ -149,7 +149,7 @@ class PeerMetrics:
         swarm: name of the swarm that we have in common.
         service: the name of ``metrics/1`` in it.
         connect: returns a session with a member.
-        members: everybody in the swarm, this node too.
+        members: all members of the swarm, this node too.
         name_of: what a member is called.
     """
 
@@ -187,7 +187,7 @@ class PeerMetrics:
         raise DeadlineExceeded(f"metrics of {peer.short}", deadline_s)
 
     def _record_of(self, peer: PeerId) -> _Asked:
-        """Return what is kept of a peer; whoever is no member any more is forgotten."""
+        """Return what is kept of a peer; peers that are no members any more are forgotten."""
         if peer not in self._asked:
             from swarmnode.telemetry.remote import PeerWords  # only where Prometheus asks
 

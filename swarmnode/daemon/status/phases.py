@@ -7,8 +7,8 @@
       at work         Idle ------> Training, or Serving in a role without a worker
 
 A node is asked for its status in every phase. What is not there yet answers too, with nothing: no
-reader has to know how far the node has come. Who needs the parts themselves asks ``NodeView`` for
-the phase, and is told what the node waits for if it has not come to it.
+reader has to know how far the node has come. A caller that needs the parts themselves asks
+``NodeView`` for the phase, and is told what the node waits for if it has not come to it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class SwarmTerms:
 class SwarmFigures:
     """The swarm in numbers; those of a node that is not in it are nothing."""
 
-    known: int = 0  # other members, those who have gone among them
+    known: int = 0  # other members, those that have gone among them
     alive: int = 0  # other members
     connected: int = 0
     fingerprint: str = ""
@@ -194,17 +194,17 @@ class Member:
         return self.progress.completed(report)
 
     def peers(self) -> list[PeerView]:
-        """Return everybody whom the contact book or the failure detector knows, in id order."""
+        """Return all peers that the contact book or the failure detector knows, in id order."""
         return [_peer_view(self.part, peer) for peer in self._known()]
 
     def losses(self) -> Sequence[float]:
-        """Return the probe losses of the others who train: their own word, bounded."""
+        """Return the probe losses of the other members that train: their own word, bounded."""
         others = (self.part.peer_report(p) for p in self.part.partners() if p != self.self_id)
         said = [each.numbers["eval_loss"] for each in others if "eval_loss" in each.numbers]
         return bounded_losses(said)
 
     def said_meetings(self) -> dict[PeerId, str]:
-        """Return with whom each member that trains says that it exchanges."""
+        """Return the partners that each member that trains says it exchanges with."""
         return {peer: self.part.peer_report(peer).met for peer in self.part.partners()}
 
     def alarms(self) -> Sequence[str]:

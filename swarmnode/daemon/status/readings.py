@@ -326,7 +326,7 @@ def _swarm(readings: Readings, view: NodeView, part: SwarmPart) -> None:
 
 
 def _losses(reports: list[PeerReport]) -> Iterator[float]:
-    """Probe losses of those who train and have one."""
+    """Probe losses of the members that train and have one."""
     for each in reports:
         if each.role == "trainer" and each.state == "training" and "eval_loss" in each.numbers:
             yield each.numbers["eval_loss"]

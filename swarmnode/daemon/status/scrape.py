@@ -1,4 +1,4 @@
-"""What Prometheus asks this node for: its own metrics, those of its peers, and who they are.
+"""What Prometheus asks this node for: its own metrics, those of its peers, and a list of these.
 
 =======================  ==========================================================================
 GET /metrics             this node, and the swarm as it sees it
@@ -19,8 +19,8 @@ GET /-/healthy      200 as long as the node answers: paused, alone or not yet a 
 GET /-/ready        200 for a member that trains, or keeps (serves) without a worker; else 503
 ==================  ========================================================================
 
-Each answers with one line of text. A node that is not ready is not broken, and nobody should
-restart it for that: it waits for peers, or its owner's rules hold it.
+Each answers with one line of text. A node that is not ready is not broken, and should not be
+restarted for that: it waits for peers, or its owner's rules hold it.
 
 Metrics and targets as files, for setups where Prometheus does not ask this node over HTTP.
 

@@ -86,7 +86,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     swarm_chi1: float | None
     swarm_chi2: float | None
     paused_by: tuple[str, ...]  # the codes of all that holds training, the first one first
-    paused_until_unix_s: float | None  # None: nothing holds, or nobody knows
+    paused_until_unix_s: float | None  # None: nothing holds, or it is not known
     node_name: str
     totals: TotalsView  # what this node gave, over all its lives
     target_tokens: int = 0  # of the whole swarm; 0: it has no end
@@ -251,7 +251,7 @@ class NodeView:
         )
 
     async def look_at_mixing(self, in_thread: InThread) -> None:
-        """Bring the figures of the exchange graph up to date: for those who ask for them."""
+        """Bring the figures of the exchange graph up to date: for callers that ask for them."""
         match self.membership:
             case Member() as member:
                 said = member.said_meetings()
@@ -259,7 +259,7 @@ class NodeView:
                 await self.mixing.refresh(said, in_thread)
 
     def peers(self) -> list[PeerView]:
-        """Return everybody in the swarm whom we know, connected ones first."""
+        """Return all peers in the swarm that we know, connected ones first."""
         return sorted(self.membership.peers(), key=lambda view: (not view.connected, view.peer))
 
     def standstills(self, now: float) -> Mapping[str, str]:
@@ -289,13 +289,13 @@ class NodeView:
         return "; ".join(filter(None, found))
 
     def _swarm_loss(self, own: float | None) -> float | None:
-        """Mean probe loss of everybody who trains: other peers' numbers are their own word."""
+        """Mean probe loss of all members that train: other peers' numbers are their own word."""
         losses = [loss for loss in (own, *self.membership.losses()) if loss is not None]
         return sum(losses) / len(losses) if losses else None
 
 
 def in_one_line(status: NodeStatus) -> str:
-    """Return what a node does, for whoever looks at its terminal now and then."""
+    """Return what a node does, for a person who looks at its terminal now and then."""
     losses = (status.eval_loss, status.swarm_loss)
     loss, swarm = ("-" if value is None else f"{value:.4f}" for value in losses)
     return (

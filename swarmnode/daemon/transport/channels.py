@@ -1,12 +1,12 @@
 """Channels to peers: those that we open, in a race, and those that others open to us.
 
-A peer is dialled once for all who want it; direct addresses have a head start::
+A peer is dialled once for all callers that want it; direct addresses have a head start::
 
     0 s      the first address
     0.25 s   the second, or when the first has failed; and so on
     0.3 s    through the first relay, or when all direct ones have failed
 
-The first on which the peer proves who it is wins; what else was under way is let go. An address
+The first on which the peer proves its key wins; what else was under way is let go. An address
 that is heard of meanwhile takes part: a peer that has just found a relay is not reached otherwise.
 Few TCP connections are dialled at once, and not in step: the table of a home router is small. A
 relayed one is built of several, each of which counts by itself. One host is dialled seldom, however
@@ -64,7 +64,7 @@ class Ways:
 
     Attributes:
         dial_relayed: dials through relays; refuses where this node does not use any.
-        tried: (path, "ok" or "failed"), counted also by those who find ways of other kinds.
+        tried: (path, "ok" or "failed"), counted also by the parts that find ways of other kinds.
     """
 
     def __init__(self, transport: Transport, env: Env) -> None:
@@ -146,10 +146,10 @@ class StartSession(Protocol):
 
 
 class Dialler:
-    """Dials peers, once for all who want one.
+    """Dials peers, once for all callers that want one.
 
     Args:
-        start_soon: starts a dial as a task: it goes on if who wanted the peer loses patience.
+        start_soon: starts a dial as a task: it goes on if the caller that wanted the peer gives up.
         start: makes a session of a channel.
         register: takes in a new session, dialled at the first of these addresses.
         has_session: whether there is one with a peer by now.
@@ -177,7 +177,7 @@ class Dialler:
         self._races: dict[PeerId, _Race] = {}
 
     def dial_shared(self, peer: PeerId, addresses: tuple[str, ...]) -> trio.Event:
-        """Return what is set when the dial is over that all who want this peer wait for."""
+        """Return what is set when the dial is over that all callers for this peer wait for."""
         if peer not in self._dials:
             done = self._dials[peer] = trio.Event()
             self._start_soon(self._dial_once, peer, addresses, done)
@@ -226,7 +226,7 @@ class Dialler:
             del self.errors[next(iter(self.errors))]
 
     def error_again(self, peer: PeerId) -> SwarmNodeError:
-        """Return why a dial failed: an error of its own for each who waited for it."""
+        """Return why a dial failed: an error of its own for each caller that waited for it."""
         if peer not in self.errors:
             return ChannelBroken(f"the session with {peer.short} ended at once")
         error = self.errors[peer]
@@ -376,7 +376,7 @@ class Listener:
         self._greet = greet
         self._env = env
         # A node that says nothing costs a descriptor only, so that more of them fit: they are many
-        # before those who speak are held up by them.
+        # before nodes that speak are held up by them.
         self._silent = _Scopes(limits.SILENT_STRANGERS_MAX, limits.SILENT_STRANGERS_PER_BLOCK_MAX)
         self._greeting = _Scopes(limits.STRANGERS_MAX, limits.STRANGERS_PER_BLOCK_MAX)
         self._askers = 0

@@ -238,7 +238,7 @@ class Nat:
 
     @property
     def reachable(self) -> Reachable:
-        """Whether strangers get through to our port, as those say whom we have asked."""
+        """Whether strangers get through to our port, as the peers say that we have asked."""
         known = self.reach.reachability
         if known.endpoints or known.tentative:
             return "yes"
@@ -263,7 +263,7 @@ class Nat:
         self.behaviour = await survey_nat([address for _, address in servers], ask_probe)
         return self.behaviour
 
-    # --- whom we know -------------------------------------------------------------------------
+    # --- peers that we know -------------------------------------------------------------------
 
     def session_opened(self, session: Session) -> None:  # noqa: ARG002
         """Part of ``SessionWatcher``."""

@@ -9,8 +9,8 @@ has lost the old one::
     new session, another process, old one answers    -> refused: two nodes with one key
     new session, another process, old one is silent  -> it has started again: the newer
 
-Whoever needs a peer asks for :meth:`Network.connect`; sessions that nobody keeps and nobody
-has asked for lately are closed again.
+A caller that needs a peer asks for :meth:`Network.connect`; sessions that no caller keeps or has
+asked for lately are closed again.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class Network:
             try:
                 other = await self._dialler.shake_hands_only(self._identity.peer_id, address)
             except SwarmNodeError as error:
-                _log.debug("nobody with our key", address=address, why=str(error))
+                _log.debug("no node with our key", address=address, why=str(error))
                 continue
             if other != self._instance:
                 raise own_key_elsewhere(f"at {address}")
@@ -216,7 +216,7 @@ class Network:
         return await self._dialler.shake_hands_only(peer, address)
 
     def may_be_at(self, peer: PeerId, addresses: tuple[str, ...]) -> None:
-        """A peer is said to be there: whoever dials it, or searches for it, looks there as well."""
+        """A peer is said to be there: a dial of it, or a search for it, looks there as well."""
         self._dialler.may_be_at(peer, addresses)
         if peer in self.sessions:
             self._resumer.may_be_at(self.sessions[peer], addresses)
@@ -446,7 +446,7 @@ class Network:
         return n_open >= limits.SESSIONS_MAX
 
     def _make_room(self) -> bool:
-        """Let go of what was not used for longest, for a newcomer who has shown its key.
+        """Let go of what was not used for longest, for a newcomer that has shown its key.
 
         False if every session is one that we keep.
         """

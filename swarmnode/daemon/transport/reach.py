@@ -2,8 +2,8 @@
 
 ``reach/1`` answers two questions. *Where am I?*: the address that a session's bytes come from.
 *Dial me back*: one connection to that address and a port of the asker's choice, with a handshake
-that proves who answers. It never dials another address, and of ports below DIALBACK_PORT_MIN only
-those that a node may listen on. What it tells is who answered, not what else is there.
+that proves which node answers. It dials no other address, and of ports below DIALBACK_PORT_MIN only
+those that a node may listen on. What it tells is which node answered, not what else is there.
 
 Before any peer has told us, :func:`reachable_addresses` is what there is to say.
 """

@@ -1,14 +1,14 @@
 """Lets sessions outlive their channel: answers peers that ask for one, and asks them.
 
 Both sides of a session look for another channel (:class:`Search`), the one that dialled first; what
-one asks while the other asks as well is settled by ``protocol/session/opening.py``. Somebody else
+one asks while the other asks as well is settled by ``protocol/session/opening.py``. Another part
 may have found a better channel while the old one works: :meth:`Resumer.take`.
 
 The search for another channel of one session, whose own has broken or fallen silent.
 
-All addresses of the peer are dialled, one shortly after the other; who gets through asks for the
-session. The search ends when there is a channel, when the session is over (at the latest after
-RESUME_S), or when the peer's process is known to be gone::
+All addresses of the peer are dialled, one shortly after the other; a dial that gets through asks
+for the session. The search ends when there is a channel, when the session is over (at the latest
+after RESUME_S), or when the peer's process is known to be gone::
 
     it does not know the session: it was started again            -> over at once
     its machine has broken the channel, and refuses connections

@@ -4,7 +4,7 @@
 
     1. direct        each side dials the addresses of the other that it knows
     2. punched-tcp   both dial at one moment            \\ agreed on by signals that the relay
-    3. rtc           ICE finds a way for UDP            /  carries; who has dialled asks
+    3. rtc           ICE finds a way for UDP            /  carries; the side that dialled asks
 
 The session moves to the first channel that comes about; exchanges that run on it go on. If that
 channel breaks, the session finds a way through a relay again, and this begins anew.

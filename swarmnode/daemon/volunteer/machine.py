@@ -54,13 +54,13 @@ def is_on_battery(root: Path = _POWER_SUPPLY) -> bool | None:
 
 
 def user_quiet_s(now_unix_s: float, dev: Path = _DEV) -> float | None:
-    """Return for how long nobody has typed in a terminal or moved a mouse on a desktop."""
+    """Return for how long no person has typed in a terminal or moved a mouse on a desktop."""
     found = [*_terminal_inputs_unix_s(dev), *_desktop_inputs_unix_s(now_unix_s)]
     return max(0.0, now_unix_s - max(found)) if found else None
 
 
 def _terminal_inputs_unix_s(dev: Path) -> Iterable[float]:
-    """The system notes the last time that somebody typed in a terminal, to about 8 s."""
+    """The system notes the last time that a person typed in a terminal, to about 8 s."""
     for pattern in ("pts/[0-9]*", "tty[0-9]*"):
         for terminal in dev.glob(pattern):
             try:

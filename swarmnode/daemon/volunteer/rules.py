@@ -151,7 +151,7 @@ class Volunteer:
         self._held_s: dict[str, float] = defaultdict(float)
         self._decided_s = env.monotonic()
         self._wake = trio.Event()
-        self._changed = trio.Event()  # the verdict, since somebody looked
+        self._changed = trio.Event()  # the verdict, since a caller looked
         self._looks = self._make_looks()
         traffic.up.limit(parse_bytes(config.upload))
         traffic.down.limit(parse_bytes(config.download))
@@ -217,7 +217,7 @@ class Volunteer:
     # --- deciding -------------------------------------------------------------------------
 
     def decide(self) -> None:
-        """Weigh what was seen last, and tell whom it concerns."""
+        """Weigh what was seen last, and tell the parts that it concerns."""
         now = self._env.monotonic()
         for hold in self.verdict.holds:
             self._held_s[hold.reason] += now - self._decided_s

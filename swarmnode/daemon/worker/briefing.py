@@ -1,14 +1,14 @@
-"""What the worker is told: its swarm and its owner's rules at first, then who else trains.
+"""What the worker is told: its swarm and its owner's rules at first, then which others train.
 
 First it is told the swarm's manifest, and what the owner of the node allows. Of the others it is
-told who trains, and how long a round is to be: both follow from what peers say of themselves, so
+told which train, and how long a round is to be: both follow from what peers say of themselves, so
 both are told seldom, however often that changes.
 
 Here is also whether a node trains on other data than its swarm's creator, and what to say of it.
-Other data is allowed, but not in silence: who forgot `--data` trains on the task's own text, and
-everybody else on that too once models are averaged.
+Other data is allowed, but not in silence: an owner who forgot `--data` trains on the task's own
+text, and all other members on that too once models are averaged.
 
-And who hears in return what a worker does with the shards that it is given.
+And ``Assigner``, which hears in return what a worker does with the shards that it is given.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Assigner(Protocol):
 
 
 class NoAssigner:
-    """The worker trains on its own stream of batches; nobody asks what it does."""
+    """The worker trains on its own stream of batches; no part asks what it does."""
 
     def worker_ready(self, ready: WorkerReady) -> None:
         """See ``Assigner``."""
@@ -196,7 +196,7 @@ class Briefing:
     """Looks at the others and tells the worker that runs now.
 
     Args:
-        members: who trains now, ourselves included.
+        members: those that train now, ourselves included.
         speeds: seconds of a local step, as each other one of them says.
         post: sends a message to the worker, if there is one.
 

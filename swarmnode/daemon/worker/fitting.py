@@ -131,7 +131,7 @@ class Fitting:
         if not isinstance(error, WorkerCrashed):
             return False
         if self._kills() > self._kills_before and error.signal_number in (None, signal.SIGKILL):
-            return True  # None: a service manager has started it, and nobody tells us the signal
+            return True  # None: a service manager has started it, and does not tell us the signal
         return error.signal_number == signal.SIGKILL and self._was_short()
 
     def _was_short(self) -> bool:

@@ -13,9 +13,9 @@ A program of the owner's comes to us::
                   <--Configure
       --WorkerReady, and whatever a worker says-->
 
-The directory of the socket is private, so whoever connects is the owner of the node. One program
-at a time: while it trains, nobody listens. It may be silent for as long as it likes, between two
-steps it may evaluate for minutes; that it is gone shows in its socket.
+The directory of the socket is private, so a program that connects is the owner's. One program at a
+time: while it trains, the node does not listen. It may be silent for as long as it likes, between
+two steps it may evaluate for minutes; that it is gone shows in its socket.
 """
 
 from __future__ import annotations
@@ -192,10 +192,10 @@ _HINT = "is the unit of the worker's socket started, and of this version?"
 async def connect_worker(
     path: Path, segment_fd: int, log_fd: int
 ) -> tuple[trio.SocketStream, ForeignProcess]:
-    """Have a worker started by whoever listens at ``path``, and hand it what it needs.
+    """Have a worker started by the manager that listens at ``path``, and hand it what it needs.
 
     Raises:
-        WorkerCrashed: nobody listens there, or what answers is no worker of ours.
+        WorkerCrashed: no manager listens there, or what answers is no worker of ours.
     """
     try:
         with trio.fail_after(limits.WORKER_START_S):

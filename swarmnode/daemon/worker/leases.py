@@ -86,7 +86,7 @@ class Lessor(Protocol):
 
         Args:
             intent: one that the worker made, an answer too.
-            partner: who offered or accepted; None in a group.
+            partner: the peer that offered or accepted; None in a group.
             round_number: the partner's, for an answer.
 
         Cancelled, it gives back what still comes. Checkpoint: yes.
@@ -236,7 +236,7 @@ class SlotLessor:
         except trio.Cancelled:
             ticket.is_abandoned = True
             for lease in ticket.leases:  # it came in this very moment
-                self.give_back(lease, "nobody waits for it any more")
+                self.give_back(lease, "no caller waits for it any more")
             raise
         if not ticket.leases:
             raise NoLease(ticket.why)
@@ -370,7 +370,7 @@ class SlotLessor:
         )
         self._leases[lease.slot, lease.generation] = lease
         if ticket.is_abandoned:
-            self.give_back(lease, "nobody waits for it any more")
+            self.give_back(lease, "no caller waits for it any more")
         else:
             ticket.settle(lease)
 
@@ -403,7 +403,7 @@ class SlotLessor:
 
     def _take_ticket(self, number: int) -> _Ticket:
         if number not in self._tickets:
-            raise WorkerCrashed(f"the worker broke the contract: nobody has ticket {number}")
+            raise WorkerCrashed(f"the worker broke the contract: no caller has ticket {number}")
         return self._tickets.pop(number)
 
 

@@ -171,7 +171,7 @@ def start_worker_process(
 ) -> StartWorker:
     """Return what starts worker processes whose output goes to ``log_path``.
 
-    ``manager``: the socket of who starts them; "" makes them children of this process.
+    ``manager``: the socket of the manager that starts them; "" makes them children of this process.
     ``relay``: takes each line of their output.
     """
     socket_path = Path(manager) if manager else None
@@ -325,7 +325,7 @@ class WorkerProcess:
         if self._failed.kind:
             return WorkerCrashed(f"the worker failed ({self._failed.kind}): {self._failed.message}")
         last_line = self._log.last_line()
-        if status is None:  # whoever started it knows, and we do not
+        if status is None:  # the manager that started it knows, we do not
             return WorkerCrashed(
                 f"the worker (process {self.pid}) has ended; out of memory? the journal of its unit"
                 f" says why; its log ends with: {last_line}"

@@ -111,7 +111,7 @@ class Trainer:
 
     Attributes:
         lessor: lends the slots of the worker that runs.
-        handlers: who serves intents, by their kind.
+        handlers: what serves intents, by their kind.
         briefing: tells the worker of the others; without one it knows of no member.
         on_log_round: a worker is up that wants the log from this round on.
         assigner: deals data shards; without one the worker trains on its own stream.

@@ -1,4 +1,4 @@
-// The swarm: this node, its connections by their path, and who exchanges with whom.
+// The swarm: this node, its connections by their path, and which nodes exchange.
 
 import { element, setText, svg } from "./dom.js";
 import { nameOf, pathName, stateOf, tone } from "./format.js";
@@ -7,7 +7,7 @@ const WIDTH = { min: 290, max: 520 };
 const HEIGHT_SHARE = 0.78;
 const SHOWN_MAX = 96; // more are a cloud; the table has them
 const LABELLED_MAX = 18;
-const RING_MAX = 24; // beyond, this node goes to the middle, and who has no connection outside
+const RING_MAX = 24; // beyond, this node goes to the middle, and nodes without a connection outside
 const PATHS = ["direct", "punched-tcp", "rtc", "relay"];
 const GONE = ["dead", "left"];
 

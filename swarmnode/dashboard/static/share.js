@@ -6,7 +6,7 @@ export class Share {
   constructor({ button, note, control }) {
     this.button = button;
     this.note = note;
-    this.control = control; // has the key: who may pause may also see addresses
+    this.control = control; // has the key: a person who may pause may also see addresses
     button.addEventListener("click", () => this.show());
   }
 

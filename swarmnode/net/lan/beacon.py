@@ -27,12 +27,12 @@ __all__ = ["LanBeacon", "LanPeer", "LanStatistics", "LanSwarm"]
 
 
 class LanBeacon:
-    """Says that we are here and tells who else is.
+    """Says that we are here, and tells which other nodes are.
 
     Args:
         network_id: 32 bytes; nodes of other networks are not heard.
-        port: gives the TCP port that we listen on; 0: no node can dial us, we only ask who is
-            there.
+        port: gives the TCP port that we listen on; 0: no node can dial us, we only ask which
+            nodes are there.
         swarms: gives the swarms that we are in; the first LAN_SWARMS_MAX are named.
         on_peer: called with a peer that is new, heard again after silence, at a new
             address or in other swarms. It must not wait. A link-local address
@@ -84,7 +84,7 @@ class LanBeacon:
             self._net.close()
 
     def peers(self, now: float) -> tuple[LanPeer, ...]:
-        """Return who was heard of lately and can be dialled, with the address to try first."""
+        """Return peers heard of lately that can be dialled, with the address to try first."""
         return self._core.peers(now)
 
     def statistics(self) -> LanStatistics:

@@ -2,7 +2,7 @@
 
 One socket for each IP version does everything. It is bound to a fixed port that all
 nodes of a machine share, so nothing is ever sent to a single host: only datagrams to
-a group or a broadcast address reach all who share the port.
+a group or a broadcast address reach all nodes that share the port.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Sessions that pass through a relay, for those who cannot be dialled."""
+"""Sessions that pass through a relay, for nodes that cannot be dialled."""

@@ -29,7 +29,7 @@ class StreamChannel:
 
     @property
     def description(self) -> str:
-        """What the one who opened the stream says of it."""
+        """What the side that opened the stream says of it."""
         return self._description
 
     async def send_all(self, data: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""Reaching peers through a relay, and being reached: the side of those who need one.
+"""Reaching peers through a relay, and being reached: the side of the nodes that need one.
 
 ::
 

@@ -109,7 +109,7 @@ class _Negotiation:
 
 
 class RtcEngine:
-    """All WebRTC connections of a node. Who makes it stops it, as :func:`open_rtc` does."""
+    """All WebRTC connections of a node. Its owner stops it, as :func:`open_rtc` does."""
 
     def __init__(self, find_hosts: Callable[[], tuple[str, ...]]) -> None:
         self._find_hosts = find_hosts

@@ -11,7 +11,7 @@ One connection::
       v closed; 408 if it began   |             v closed             v 408, closed
                                   +- the route's deadline, then HTTP_SEND_DEADLINE_S a write
 
-How many there are at once, and who makes way for whom, is in ``net/web/listen.py``.
+How many there are at once, and which makes way for which, is in ``net/web/listen.py``.
 Pipelined requests wait in h11's buffer, which is bounded, and are answered in order. No
 upgrade is ever accepted. On TCP a request must name this machine as its host, so that a web
 page whose name suddenly resolves to 127.0.0.1 reads nothing here.

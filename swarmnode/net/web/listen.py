@@ -145,7 +145,7 @@ def _path_errors(path: Path) -> Iterator[None]:
         raise ConfigError(f"cannot listen on {path}: {error.strerror}") from error
 
 
-# Who comes when all of them are taken: enough for every verb of some people at one moment.
+# Connections that wait for a slot: enough for every verb of some people at one moment.
 HTTP_WAITING_MAX = 32
 # As long as silent clients hold slots, and half a command's patience (processes/client.py).
 HTTP_SLOT_WAIT_S = 5.0
@@ -222,7 +222,7 @@ class ConnectionSlot:
         """Around a wait between two requests. Raises Cut: the slot was needed."""
         with trio.CancelScope() as scope:
             self._slots._idle[self] = scope
-            self._slots._freed.unpark_all()  # who waits may have it
+            self._slots._freed.unpark_all()  # one that waits may have it
             try:
                 yield
             finally:

@@ -1,4 +1,4 @@
-"""What a request is, who answers it, and what an answer is. No sockets here.
+"""What a request is, what answers it, and what an answer is. No sockets here.
 
 A handler is ``async (Request) -> Response | StreamingResponse``. It may raise any
 :class:`SwarmNodeError`: the client then gets ``{"error": one line, "exit_code": n}``, which the
@@ -117,7 +117,7 @@ Handler = Callable[[Request], Awaitable[Response | StreamingResponse]]
 
 
 class Route(NamedTuple):
-    """Who answers a path. The path may hold one ``{name}``, which stands for one segment."""
+    """What answers a path. The path may hold one ``{name}``, which stands for one segment."""
 
     method: HttpMethod
     path: str

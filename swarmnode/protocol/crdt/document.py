@@ -91,7 +91,7 @@ class Registers(Cells[str, RegisterContent]):
         return cls.delta(dot.actor, dot.sequence, dict(contents))
 
     def value(self) -> dict[PeerId, dict[str, RegisterContent]]:
-        """Return who says what, of each peer's newest life."""
+        """Return what each peer says, in its newest life."""
         newest = {actor.peer: actor for actor in sorted(self._cells)}
         return {peer: self.of(actor) for peer, actor in newest.items()}
 
@@ -106,9 +106,9 @@ class LeaseSet(Cells[SetKey, int]):
     Members, roles, versions, addresses, claims of data shards. An add-wins set whose elements
     last as long as one of their authors is heard of. Any record of an author renews all its
     leases, and a lease ends its ``ttl_s`` after the last one was received: durations on the
-    reader's own clock, so no wall clock decides who is alive. When something was received is not
-    part of the state: two replicas with equal states may for a while differ on what has expired,
-    and never on what was said.
+    reader's own clock, so no wall clock decides which author is alive. When something was received
+    is not part of the state: two replicas with equal states may for a while differ on what has
+    expired, and never on what was said.
     """
 
     _cells_type = list[tuple[tuple[str, str], int, int | None]]
@@ -119,7 +119,7 @@ class LeaseSet(Cells[SetKey, int]):
         return cls.delta(dot.actor, dot.sequence, {key: ttl or None for key, ttl in leases.items()})
 
     def value(self, heard_at: HeardAt, now: float) -> dict[str, dict[str, frozenset[PeerId]]]:
-        """Return set -> element -> who says so, of all that has not expired."""
+        """Return set -> element -> the peers that say so, of all that has not expired."""
         sets: dict[str, dict[str, set[PeerId]]] = {}
         for actor, (name, element) in self._live(heard_at, now):
             sets.setdefault(name, {}).setdefault(element, set()).add(actor.peer)
@@ -151,7 +151,7 @@ class SnapshotEntry:
 
 
 class SnapshotIndex(Cells[bytes, SnapshotClaim]):
-    """root -> claim of a holder: which snapshots there are, and who holds one; leases as above.
+    """root -> claim of a holder: which snapshots there are, and their holders; leases as above.
 
     A root of a Merkle tree names the bytes, so holders of one root hold the same. Step and size
     are claims about it: entries that differ in them are listed apart, and a liar has its own.

@@ -289,8 +289,8 @@ class Ledger:
         ) and self.size_bytes + opened.size_bytes <= limits.STATE_BYTES_MAX
 
     def _victim(self, newcomer: PeerId, now: float) -> PeerId | None:
-        """Return who goes if there is no room: the longest silent, else for a peer that is
-        near the youngest stranger, as floods of made-up authors come after the honest ones.
+        """Return the author that goes if there is no room: the longest silent, else for a peer that
+        is near the youngest stranger, as floods of made-up authors come after the honest ones.
         """
         if now - self._heard_at_min > limits.STATE_SILENT_S:
             others = (chain for peer, chain in self.chains.items() if peer != newcomer)

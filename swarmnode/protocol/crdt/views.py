@@ -8,7 +8,7 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.crdt.document import RegisterContent, SnapshotEntry
 from swarmnode.protocol.crdt.ledger import Ledger
 
-MEMBER = "member"  # the set of those who are here: each author adds its own id, as text
+MEMBER = "member"  # the set of the peers that are here: each author adds its own id, as text
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class View:
     ledger: Ledger
 
     def sets(self, now: float) -> dict[str, dict[str, frozenset[PeerId]]]:
-        """Return set -> element -> who says so."""
+        """Return set -> element -> the peers that say so."""
         return self.ledger.document.leases.value(self.ledger.heard_at, now)
 
     def members(self, now: float) -> tuple[PeerId, ...]:
-        """Return who says of itself that it is here, in id order; no node vouches for another."""
+        """Return the peers that say they are here, in id order; no node vouches for another."""
         claimed = self.sets(now).get(MEMBER, {})
         return tuple(sorted(p for e, peers in claimed.items() for p in peers if str(p) == e))
 
@@ -52,7 +52,7 @@ class View:
         return {peer: total for peer, total in said.items() if total}
 
     def marks(self, name: str) -> dict[PeerId, int]:
-        """Return how far each author says that the swarm is; who says nothing is left out."""
+        """Return how far each author says that the swarm is; one that says nothing is left out."""
         maxima = self.ledger.document.maxima
         said = {p: maxima.of(c.actor).get(name, 0) for p, c in self.ledger.chains.items()}
         return {peer: mark for peer, mark in said.items() if mark}
@@ -71,5 +71,5 @@ class View:
         return self.ledger.document.maxima.value()
 
     def snapshots(self, now: float) -> tuple[SnapshotEntry, ...]:
-        """Return which snapshots there are and who holds them, the newest first."""
+        """Return which snapshots there are and which peers hold them, the newest first."""
         return self.ledger.document.snapshots.value(self.ledger.heard_at, now)

@@ -150,7 +150,7 @@ class DhtCore:
         )
 
     def good_contacts(self) -> tuple[wire.Contact, ...]:
-        """Return whom to remember over a restart: those that have answered for longest."""
+        """Return the peers to remember over a restart: those that have answered for longest."""
         healthy = [entry.contact for entry in self.table.entries() if entry.failures == 0]
         return tuple(healthy[: limits.DHT_REMEMBERED_MAX])
 
@@ -338,7 +338,7 @@ class DhtCore:
         self._advance(self._last_operation, operation, now)
 
     def _advance(self, number: int, operation: Operation, now: float) -> None:
-        """Ask whom there is to ask; end what is finished and begin what waited for it."""
+        """Ask the peers there are to ask; end what is finished and begin what waited for it."""
         if number not in self._operations:
             return
         if isinstance(operation, PublishOperation):
@@ -365,7 +365,7 @@ class DhtCore:
             )
 
     def _store(self, number: int, operation: PublishOperation, now: float) -> None:
-        """Send the record to all who are to have it, once the lookup has come that far."""
+        """Send the record to all peers that are to have it, once the lookup has come that far."""
         for contact in operation.targets():
             self._ask(
                 contact,

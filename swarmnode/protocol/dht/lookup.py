@@ -96,7 +96,7 @@ class Lookup:
     # --- what happened ------------------------------------------------------------------
 
     def next_contact(self) -> Contact | None:
-        """Return whom to ask now, and count it as asked; None: no peer, for now."""
+        """Return the peer to ask now, and count it as asked; None: there is none, for now."""
         if self.in_flight >= self._alpha or self.asked >= limits.DHT_LOOKUP_REQUESTS_MAX:
             return None
         for index in sorted(range(len(self._paths)), key=lambda i: self._paths[i].in_flight):

@@ -138,7 +138,7 @@ class PublishOperation(Operation):
     _is_told: bool = False
 
     def targets(self) -> list[wire.Contact]:
-        """Return who is to get the record now, nearest first, and count them as asked."""
+        """Return the peers to get the record now, nearest first, and count them as asked."""
         self.is_storing = self.is_storing or self.lookup.is_near() or self.lookup.is_finished()
         if not self.is_storing:
             return []

@@ -1,7 +1,7 @@
 """Records of the DHT: how they are signed, what is checked before one is believed, where they lie.
 
 A record counts only for the key that it belongs to, only in the network whose id went into
-its signature, and only within a day of the dates that it names. Who relays one proves
+its signature, and only within a day of the dates that it names. A peer that relays one proves
 nothing: everything is checked on every node that takes it in. A node keeps records for others,
 and signs its own anew before they end.
 """

@@ -1,9 +1,9 @@
-"""The routing table: whom we may ask, at most k for each length of common prefix.
+"""The routing table: the peers that we may ask, at most k for each length of common prefix.
 
-An entry is a peer that has answered us; a full bucket keeps whom it has, as who has been
-there for long stays longest (Maymounkov and Mazières, Kademlia, 2.2 and 2.4). Who answers
-when there is no room waits behind the bucket and takes the place of the next one that does
-not answer ``DHT_UNANSWERED_MAX`` requests in a row.
+An entry is a peer that has answered us; a full bucket keeps the peers that it has, as one that
+has been there for long stays longest (Maymounkov and Mazières, Kademlia, 2.2 and 2.4). A peer
+that answers when there is no room waits behind the bucket and takes the place of the next one
+that does not answer ``DHT_UNANSWERED_MAX`` requests in a row.
 
 Invariants: no bucket above k; never ourselves; of one network (see ``keys``) at most
 ``DHT_GROUP_BUCKET_MAX`` in a bucket and ``DHT_GROUP_TABLE_MAX`` in the table, waiters not

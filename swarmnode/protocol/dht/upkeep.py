@@ -38,7 +38,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Meet:
-    """Ask this stranger who is close to us."""
+    """Ask this stranger which peers are close to us."""
 
     contact: Contact
 
@@ -123,7 +123,7 @@ class Upkeep:
             self.look_around(now)
 
     def met(self, contacts: list[Contact], now: float) -> None:
-        """A stranger has named whom it knows close to us: are there neighbours we miss?"""
+        """A stranger has named the peers that it knows close to us: do we miss neighbours?"""
         for contact in contacts:
             number = number_of(contact.peer)
             if (
@@ -227,7 +227,7 @@ class Upkeep:
             self._look_again(now)
 
     def _look_again(self, now: float) -> None:
-        """Few are known: those who started together with us found only who came before all.
+        """Few are known: nodes that started together with us found only the one before them all.
 
         That one must not be their only way to each other for long.
         """

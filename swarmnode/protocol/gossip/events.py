@@ -20,7 +20,7 @@ from swarmnode.wire.exchange.gossip import Message, reason_code
 
 
 class Role(enum.StrEnum):
-    """Who made the offer."""
+    """A node's side of an exchange: the initiator made the offer."""
 
     INITIATOR = "initiator"
     RESPONDER = "responder"

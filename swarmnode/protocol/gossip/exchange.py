@@ -332,7 +332,7 @@ class ExchangeCore(Moves):
         self._note_peer_ready(flight, message.decide_s, now)
 
     def _on_query(self, flight: Flight, message: wire.StatusQuery, now: float) -> None:
-        """Only who is ready asks, so this stands in for a READY that was lost.
+        """Only a partner that is ready asks, so this stands in for a READY that was lost.
 
         Once the time to decide has passed, "pending" would be the word of a liar: R must be able
         to rely on that, also when this node was asleep and its deadline is yet to be handled.

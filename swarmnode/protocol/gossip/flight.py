@@ -140,7 +140,7 @@ class Flight:
         self.give_up_at = now + self.transfer_limit_s
 
     def become_ready(self, now: float, ask_at: float, decide_s: float) -> None:
-        """Leave the decision to the initiator, who itself has to decide within a bound."""
+        """Leave the decision to the initiator, which itself has to decide within a bound."""
         self.state = State.READY
         self.heard_at = self.ready_at = now
         self.ask_at, self.decide_s = ask_at, decide_s
@@ -273,6 +273,6 @@ def acceptance_of(intent: PairIntent, offer: Offer) -> Accept:
 
 
 def terms_of(theirs: Offer | Accept, own: PairIntent) -> Terms:
-    """Return what the partner says; who accepts has the base version of what was offered."""
+    """Return what the partner says; one that accepts has the base version of what was offered."""
     base = theirs.base_version if isinstance(theirs, Offer) else own.base_version
     return Terms(theirs.round, theirs.step, theirs.tokens, theirs.weight, base)

@@ -1,10 +1,10 @@
-"""How all members of a round get every message of it: who is asked for what, and who is told.
+"""How all members of a round get every message: which member is asked for what, and which are told.
 
-Each message is content-addressed, so it does not matter who gives it. A member first asks the
-authors, one after the other beginning behind itself in the order of ids: then no two members ask
-one author at the same time, and what each sends is its own message once for every other member.
-Where an author is slow or gone, those who have its message are asked (*hedging*, J. Dean and L.
-Barroso, "The tail at scale", 2013); of large messages every member says which it holds.
+Each message is content-addressed, so any member may give it. A member first asks the authors, one
+after the other beginning behind itself in the order of ids: then no two members ask one author at
+the same time, and what each sends is its own message once for every other member. Where an author
+is slow or gone, members that have its message are asked (*hedging*, J. Dean and L. Barroso, "The
+tail at scale", 2013); of large messages every member says which it holds.
 
 Which messages count is not decided here: see ``gather_set.py`` and ``group.py``. Until that is
 known, everything that a member has signed is fetched, one message of each author; afterwards what
@@ -255,8 +255,8 @@ class GatherCore:
     def _fetch(self, message: _Message, now: float) -> bool:
         """Ask the best holder there is, if there is one.
 
-        Who made the set has all of it, and is one of the members: where none is left who is known
-        to have a message, any of them may.
+        The member that made the set has all of it: where none is left that is known to have a
+        message, any member may have it.
         """
         refused = self._distrusted | self._lost | message.asked.keys() | message.retry_at.keys()
         holders = message.holders - refused - {self._self_id}

@@ -1,4 +1,4 @@
-"""Who brings what to a gathering, signed, and the one set of it that counts.
+"""Which member brings what to a gathering, signed, and the one set of it that counts.
 
 The set of a run is made by one member and checked by all: every entry is signed by its author for
 this run, so no member can bring something in another's name, nor bring to one round what was meant
@@ -37,7 +37,7 @@ class RunTerms:
     """What is known of every message of a run beforehand.
 
     Attributes:
-        members: who may bring one.
+        members: those that may bring one.
         size_bytes: of each: codec and elements are the same for all.
     """
 

@@ -148,7 +148,7 @@ class GroupCore:
         return min((run.deadline for run in self._runs.values()), default=None)
 
     def handle_deadline(self, now: float) -> None:
-        """Repeat what may be lost; go on without those who are silent."""
+        """Repeat what may be lost; go on without the members that are silent."""
         for run in self._runs.values():
             if run.deadline <= now:
                 run.handle_deadline(now)
@@ -186,7 +186,7 @@ class GroupCore:
         self._runs[event.gid] = Run(self._self_id, event, now)
 
     def _receive_stale(self, peer: PeerId, message: wire.Message) -> None:
-        """Answer those who still wait for a run that is over here; drop what is not known."""
+        """Answer members that still wait for a run that is over here; drop what is not known."""
         ended = self._ended.get(message.gid)
         if ended is None or isinstance(message, wire.Leave | wire.Finished | wire.Share | wire.Sum):
             return

@@ -44,7 +44,7 @@ def plan_id(gid: bytes, contributors: Iterable[PeerId]) -> bytes:
 class Phase(enum.StrEnum):
     """Where a run is."""
 
-    ENLIST = "enlist"  # who takes part?
+    ENLIST = "enlist"  # which members take part?
     FLUSH = "flush"  # do all of the view agree on the view?
     RUN = "run"  # shares and sums flow
     OVER = "over"
@@ -52,7 +52,7 @@ class Phase(enum.StrEnum):
 
 @dataclass
 class Plan:
-    """One mean: over whom, and what this member holds of it."""
+    """One mean: over which members, and what this member holds of it."""
 
     contributors: tuple[PeerId, ...]
     plan: bytes
@@ -97,14 +97,14 @@ class Begin:
             it counts, ``fair_weights`` says.
         weights: of ``members`` in their order, where all of them know these beforehand: then
             nothing else counts. Empty: each tells its own.
-        enlist_s: how long to wait for members who have not come; the grace of this round.
+        enlist_s: how long to wait for members that have not come; the grace of this round.
         transfer_s: how long one share or sum may take.
         electorate: finish only in a view with a majority of these; of exactly one half, with the
             smallest id. Empty: any view may finish.
         needs_all: finish only with all members, or not at all.
-        quorum_s: how long to wait for a majority of the electorate at the most; then those who are
+        quorum_s: how long to wait for a majority of the electorate at the most; then those that are
             missing have half of ``enlist_s`` at the least. 0: ``enlist_s``, however few have come.
-        lineage, attempt: what ENLIST says of the run, for those who do not know its name.
+        lineage, attempt: what ENLIST says of the run, for members that do not know its name.
         has_witnesses: every piece is made by two members, see witnesses.py.
     """
 

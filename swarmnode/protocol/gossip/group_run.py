@@ -53,7 +53,7 @@ class Run:
         self._flush = wire.Flush(self.gid, (), ())
         self._flushes: dict[PeerId, tuple[PeerId, ...]] = {}
         self._plan: Plan | None = None
-        self._sources: tuple[PeerId, ...] = ()  # who hold the whole mean; none: it is made anew
+        self._sources: tuple[PeerId, ...] = ()  # they have the whole mean; none: it is made anew
         self._asked: set[tuple[PeerId, int]] = set()  # shares; others are not taken
         self._shares: set[tuple[PeerId, int]] = set()
         self._agreed = dict(zip(begin.members, begin.weights, strict=bool(begin.weights)))
@@ -160,7 +160,7 @@ class Run:
         return min(self._resend_at, self._phase_ends_at)
 
     def handle_deadline(self, now: float) -> None:
-        """Ask again, or go on without those who are silent."""
+        """Ask again, or go on without the members that are silent."""
         if self._resend_at <= now:
             self._resend_at = now + limits.GROUP_RESEND_S
             self._resend()
@@ -196,7 +196,7 @@ class Run:
             self.give_up("timeout: this node is too slow itself")
 
     def _silent(self) -> set[PeerId]:
-        """Return whom this phase waits for."""
+        """Return the members that this phase waits for."""
         if self.phase is Phase.FLUSH:
             return set(self.view) - self._flushes.keys()
         plan = self._plan
@@ -222,7 +222,7 @@ class Run:
         else:
             self._ask()
 
-    # --- who takes part ------------------------------------------------------------------
+    # --- which members take part ---------------------------------------------------------
 
     def _enlist_message(self, *, wants_answer: bool) -> wire.Enlist:
         begin = self.begin
@@ -265,7 +265,7 @@ class Run:
         return is_enough and self._flushes.keys() >= set(self.view)
 
     def _adopt(self, view: Iterable[PeerId], now: float) -> None:
-        """Take a smaller view, freeze, and tell all who are in it."""
+        """Take a smaller view, freeze, and tell all members in it."""
         left_out = set(self.view) - set(view) - self._gone
         self.view = tuple(sorted(view))
         for peer in sorted(left_out):
@@ -342,11 +342,11 @@ class Run:
         self.effects.append(UsePlan(self.gid, plan.plan, plan.n_pieces))
 
     def _owner(self, piece: int) -> PeerId:
-        """Return who makes the sum of a piece of a plan over the whole view."""
+        """Return the member that makes the sum of a piece of a plan over the whole view."""
         return self.view[piece]
 
     def _source(self, piece: int) -> PeerId:
-        """Return who has, or makes, the sum of a piece."""
+        """Return the member that has, or makes, the sum of a piece."""
         sources = self._sources or self.view
         return sources[piece % len(sources)]
 

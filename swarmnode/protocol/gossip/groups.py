@@ -47,7 +47,7 @@ def fair_weights(
 
 
 def seats(members: Iterable[PeerId], n_seats: int) -> tuple[PeerId, ...]:
-    """Return who take part where not all can: the same in every round, in id order.
+    """Return the members that take part where not all can: the same in every round, in id order.
 
     Slices of the round's order would each close their own round: a lineage each, for good.
     """

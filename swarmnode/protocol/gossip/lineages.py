@@ -1,4 +1,4 @@
-"""Lineages of slow weights: who has which outer steps behind them, and which lineage is to stay.
+"""Lineages of slow weights: the outer steps behind each node, and which lineage is to stay.
 
 A lineage is a chain of group means. Each mean over other members is another branch, and only those
 on one branch can average. A node says the last few of its chain, ``COUNT:HASH,HASH,...`` with the
@@ -108,7 +108,7 @@ class Standing:
         n_alike: members of its lineage, the node included.
         n_members: all whose lineage is known.
         n_strongest: members of the lineage that is to stay.
-        strongest: the others who are on that one, in id order.
+        strongest: the other members that are on that one, in id order.
         is_weaker: whether it is another one than the node's.
         is_apart: whether any member is proven to be on another lineage than the node.
     """
@@ -151,7 +151,7 @@ def judge(own: Lineage, others: Mapping[PeerId, Lineage]) -> Standing:
 
 
 def _camps(others: Mapping[PeerId, Lineage]) -> list[tuple[Lineage, list[PeerId]]]:
-    """Return lineages and who is on each, as far as they can be told apart."""
+    """Return lineages and the peers that are on each, as far as they can be told apart."""
     camps: list[tuple[Lineage, list[PeerId]]] = []
     for peer in sorted(others, key=lambda each: (-others[each].count, each)):
         for leader, members in camps:

@@ -1,4 +1,4 @@
-"""What one node knows of the log: its closed rounds, chained by hash, and who decides on the next.
+"""What one node knows of the log: closed rounds, chained by hash; which members decide on the next.
 
 Agreement on a round is a group run (``group.py``) with one piece, whose sum is not a mean but the
 bytes of the round. Two rules make it sound although members die and networks part:
@@ -46,7 +46,7 @@ class ClosedRound:
 
     @property
     def members(self) -> tuple[PeerId, ...]:
-        """Who took part, and decides on the next round."""
+        """The members that took part, and decide on the next round."""
         return tuple(PeerId(member) for member in self.round.members)
 
 
@@ -70,7 +70,7 @@ class LogBook:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether no round is known: neither who decides, nor what there was before."""
+        """Whether no round is known: neither the members that decide, nor what there was before."""
         return not self._closed
 
     @property
@@ -159,7 +159,7 @@ class LogBook:
         return encode_record(LogRound(self.next, self.head, members, tuple(entries)))
 
     def _latest_bound(self, shares: Sequence[LogShare]) -> bytes:
-        """Return what those are bound to who were so last; what is no round binds none."""
+        """Return what the members bound last are bound to; what is no round binds none."""
         for share in sorted(shares, key=lambda each: each.bound_attempt, reverse=True):
             if share.bound:
                 try:

@@ -45,7 +45,7 @@ def candidates(
     members: Iterable[PeerId],
     limit: int = limits.EXCHANGE_CANDIDATES_MAX,
 ) -> tuple[PeerId, ...]:
-    """Return whom ``self_id`` should offer to: its partner, then the next in order.
+    """Return the peers that ``self_id`` should offer to: its partner, then the next in order.
 
     ``members`` may or may not contain ``self_id``. With an odd number of members the
     last in order has no partner and gets the next ones, which start from the front.

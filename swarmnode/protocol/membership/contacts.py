@@ -1,8 +1,8 @@
-"""The contact book: where members of our swarm can be dialled, and whom to dial next.
+"""The contact book: where members of our swarm can be dialled, and which to dial next.
 
-Who is a member and who is gone the failure detector says; addresses come from the link, the
-LAN, the DHT and the shared state. What is decided here is only with whom a session should be
-open, and when to try again::
+The failure detector says which peers are members and which are gone; addresses come from the
+link, the LAN, the DHT and the shared state. What is decided here is only with which members a
+session should be open, and when to try again::
 
     known      addresses, not connected: dialled with growing, jittered pauses
     connected  a session is open on which both sides have said that they are of this swarm
@@ -141,7 +141,7 @@ class Entry:
 
 @dataclass
 class ContactBook:
-    """Sans-IO core of whom to dial (see the module's text)."""
+    """Sans-IO core that says which members to dial (see the module's text)."""
 
     self_id: PeerId
     rng: Rng = field(repr=False)

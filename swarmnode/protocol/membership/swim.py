@@ -1,4 +1,4 @@
-"""SWIM: who is in the swarm and who is gone, each node checking one other at a time.
+"""SWIM: which nodes are in the swarm and which are gone, each node checking one other at a time.
 
 ::
 
@@ -18,8 +18,8 @@ gives a member its own shortest time to refute, so one node in trouble kills no 
 others. Time in which this process stood still counts against no member (``LivedClock``). A ping
 has its sender's own claim. Doubts carry their accusers as a set: news about one member is one
 claim. Dead members are called now and then, which heals partitions. A node can tell of thousands
-that do not exist: who never answered us is not passed on, and lives here only while fewer such
-than others do; what finds no place is pinged (``Hearsay``).
+that do not exist: a member that never answered us is not passed on, and lives here only while
+fewer such than others do; what finds no place is pinged (``Hearsay``).
 
 Sources: Das et al., "SWIM: scalable weakly-consistent infection-style process group membership
 protocol", 2002; Dadgar et al., "Lifeguard: local health awareness for more accurate failure
@@ -150,7 +150,7 @@ class SwimCore:
     # --- what a shell reads --------------------------------------------------------------
 
     def live_members(self) -> tuple[PeerId, ...]:
-        """Return who may be a partner, without ourselves: alive or suspect, in id order."""
+        """Return members that may be partners, without ourselves: alive or suspect, in id order."""
         return tuple(sorted(member.peer for member in self._table if member.is_live))
 
     def members(self) -> tuple[PeerId, ...]:
@@ -367,7 +367,7 @@ class SwimCore:
         member = self._table.get(subject)
         if member is None:
             if claim.left is not None or claim.doubt != "none":
-                return  # no member needs to learn of the gone, and who is there says so itself
+                return  # no member needs to learn of the gone, and one that is there says so itself
             is_met = subject == sender
             if not is_met and not self._table.has_room_for_unmet:
                 self._hearsay.note(subject, without_hearsay(claim), sender)
@@ -466,7 +466,7 @@ class SwimCore:
         return (*first, *(claim for s in subjects if (claim := self._claim_of(s)) is not None))
 
     def _doubt_about(self, peer: PeerId) -> tuple[wire.Claim, ...]:
-        """Lifeguard's buddy system: who is in doubt learns it first."""
+        """Lifeguard's buddy system: a member in doubt learns it first."""
         member = self._table.get(peer)
         if member is None or member.state in (MemberState.ALIVE, MemberState.LEFT):
             return ()

@@ -47,7 +47,7 @@ class SendFailed:
 class Leave:
     """We leave: say so, and do nothing any more. ``reason`` is for people.
 
-    There is no time to dial any member: those whom we can ``reach`` at once are told first.
+    There is no time to dial any member: those that we can ``reach`` at once are told first.
     """
 
     reason: str

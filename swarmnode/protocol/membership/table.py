@@ -199,7 +199,7 @@ class MemberTable:
             self.suspects[member.peer] = member
         else:
             self.suspects.pop(member.peer, None)
-        if state is MemberState.DEAD and member.has_answered:  # others call whom they have met
+        if state is MemberState.DEAD and member.has_answered:  # others call those they have met
             self._dead[member.peer] = None
         else:
             self._dead.pop(member.peer, None)
@@ -210,7 +210,7 @@ class MemberTable:
             self._leave_ring(member)
 
     def forget_gone(self, before: float) -> None:
-        """Forget who died or left before this time."""
+        """Forget the members that died or left before this time."""
         if len(self._ring) == len(self._members):
             return
         for member in [m for m in self if not m.is_live and m.since < before]:
@@ -302,7 +302,7 @@ def _summand(claim: Claim) -> int:
 
 
 class Hearsay:
-    """Members of whom others tell, and that have no place among the live ones yet.
+    """Members that others tell of, and that have no place among the live ones yet.
 
     Each is pinged a few times: if it is there it answers, and is a member for having been met. Its
     teller is whose session the word came over; the one that told of most gives up its oldest.

@@ -1,7 +1,7 @@
 """Which addresses of an offer may be sent to, and which of our own are worth offering.
 
 ICE sends a check to every address that the other side names. Without these rules a stranger
-could scan our LAN with us, or have us knock at the services of another host. What is left to him
+could scan our LAN with us, or have us knock at the services of another host. What is left to one
 is RTC_CANDIDATES_MAX addresses in public networks, a few packets of 120 bytes each.
 """
 

@@ -1,4 +1,4 @@
-"""Who dials whom, when and how often, so that two nodes behind NATs open one TCP connection.
+"""What two nodes behind NATs dial, when and how often, so that they open one TCP connection.
 
 Both dial at the same moment from the port that they listen on; the first packet of each opens
 the way for the other's. What makes the moment the same::
@@ -151,7 +151,7 @@ class Invited:
         self._observed = observed
         self._began_at = now
         self._is_begun = False
-        # Whom to expect from now on: the inviter's first packet may be sooner than its go.
+        # The addresses to expect from now on: the inviter's first packet may be sooner than its go.
         self.plan = sides.plan(self._theirs, observed, 0.0)
 
     def handle_go(self, go: PunchGo, *, now: float) -> Start:

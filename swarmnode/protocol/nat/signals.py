@@ -34,7 +34,7 @@ SIGNALS_BURST = 64
 # One author's: an offer, its answer and a second try, for eight partners at once.
 SIGNALS_PER_PEER_PER_S = 0.5
 SIGNALS_PER_PEER_BURST = 32
-# Of those whom we carry signals for, or had some from.
+# Of the peers that we carry signals for, or had some from.
 _SIGNAL_PEERS_MAX = 1024
 
 _DOMAIN = "signal/1"
@@ -115,10 +115,10 @@ class Postbox:
         self._carried += 1
 
     def take(self, via: PeerId, signed: Signed, *, now: float, unix_s: float) -> Taken:
-        """Return the signal, which is meant for us, new and of the one who signed it.
+        """Return the signal, which is meant for us, new and of the peer that signed it.
 
         Args:
-            via: who has carried it.
+            via: the peer that has carried it.
             now: monotonic, for rates and for how long a nonce is kept.
             unix_s: wall clock, to compare with the author's.
 

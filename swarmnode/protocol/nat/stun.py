@@ -32,7 +32,7 @@ _SOFTWARE = 0x8022
 _OTHER_ADDRESS = 0x802C
 _CHANGE_PORT = 0x2
 _FAMILY_BYTES = {1: 4, 2: 16}
-# From here on attributes may be ignored by those who do not know them.
+# From here on attributes may be ignored by a program that does not know them.
 _OPTIONAL_FROM = 0x8000
 
 _CHANGE_ATTRIBUTE = struct.pack(">HHI", _CHANGE_REQUEST, 4, _CHANGE_PORT)

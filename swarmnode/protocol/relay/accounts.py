@@ -1,4 +1,4 @@
-"""What each peer may use of a relay, has used, and who may send next where bandwidth is scarce.
+"""What each peer may use of a relay, has used, and which may send next where bandwidth is scarce.
 
 A circuit is charged to the peer that asked for it: else any peer could use up another's share.
 Keys cost nothing, so the shares of single peers keep order among honest ones; what a flood of
@@ -103,7 +103,7 @@ class Account:
 
 
 class Accounts:
-    """Those who owe something, at most RELAY_ACCOUNTS_MAX."""
+    """The peers that owe something, at most RELAY_ACCOUNTS_MAX."""
 
     def __init__(self, quota: Quota) -> None:
         self._quota = quota

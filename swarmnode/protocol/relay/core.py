@@ -1,4 +1,4 @@
-"""The relay of one node: who can be reached through it, and which circuits there are.
+"""The relay of one node: which peers can be reached through it, and which circuits there are.
 
 ::
 
@@ -6,9 +6,9 @@
                       │ declined, silent          │ RELAY_SETUP_S           │ a leg ended, silence,
                       └────────> refused          └──> legs told            └ share used up, too old
 
-The relay learns who talks to whom, when and how much; what they say is the ciphertext of their own
-session. It connects only with peers that hold a reservation, which take a session each, so it is no
-open proxy, and it never dials any node.
+The relay learns which peer talks to which, when and how much; what they say is the ciphertext of
+their own session. It connects only with peers that hold a reservation, which take a session each,
+so it is no open proxy, and it never dials any node.
 
 Bounds: reservations, circuits, circuits of one peer, bandwidth and volume of one peer and of all
 (``Quota``), questions per second of one peer and of all. An open circuit may outlive the sessions
@@ -364,7 +364,7 @@ class RelayCore:
         self._effects.append(events.Answered(command, refusal))
 
     def _token(self, number: int, side: int) -> bytes:
-        """Return the token of one side of a circuit: who knows others cannot guess it."""
+        """Return the token of one side of a circuit: a peer that knows others cannot guess it."""
         name = number.to_bytes(8, "big") + bytes([side])
         return hashlib.sha256(b"swarmnode/relay token\0" + self._secret + name).digest()[
             :TOKEN_BYTES

@@ -1,21 +1,21 @@
 """How a session begins, and how it goes on over another channel: HELLO, and resumption.
 
-Resumption: who may take a session over, and from which byte on. The records of one direction are
-one stream of sealed bytes, whatever channel carries them. Each
-side keeps what it has sealed until the other has it (ACK), so that a session whose channel broke,
-or whose better path has been found, goes on where it was. Nothing is sealed twice, so no nonce is
-used twice. One side, the asker, has opened a fresh channel::
+Resumption: which peer may take a session over, and from which byte on. The records of one
+direction are one stream of sealed bytes, whatever channel carries them. Each side keeps what it has
+sealed until the other has it (ACK), so that a session whose channel broke, or whose better path has
+been found, goes on where it was. Nothing is sealed twice, so no nonce is used twice. One side, the
+asker, has opened a fresh channel::
 
     asker     MAGIC | name | nonce_a
     partner                           nonce_p                  or a word in its place
     asker     received_a | proof_a                             reads no old channel any more
     partner                           received_p | proof_p     nor does the partner from here on
 
-``name`` and the proofs' key follow from the session's secret: who sees them learns nothing of it,
-and who repeats them meets another nonce. ``received`` is how many bytes of whole records each side
-has opened; the other goes on sending from there. If both ask at once, the client's asking counts:
-it answers the server's with BUSY_NONCE. UNKNOWN_NONCE is for who does not know the session. A mere
-end of the channel says nothing: ways break.
+``name`` and the proofs' key follow from the session's secret: an eavesdropper learns nothing of it,
+and one that repeats them meets another nonce. ``received`` is how many bytes of whole records each
+side has opened; the other goes on sending from there. If both ask at once, the client's asking
+counts: it answers the server's with BUSY_NONCE. A partner that does not know the session answers
+UNKNOWN_NONCE. A mere end of the channel says nothing: ways break.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class ResumeKeys:
         return MAGIC + self.name + nonce
 
     def claim(self, role: Role, nonces: bytes, received_bytes: int) -> bytes:
-        """Return how much ``role`` has, with the proof that it is ``role`` who says so."""
+        """Return how much ``role`` has, with the proof that ``role`` itself says so."""
         offset = _OFFSET.pack(received_bytes)
         return offset + self._proof(role, nonces, offset)
 
@@ -202,8 +202,8 @@ class Unacknowledged:
             self._start = 0
         elif first < self._start:  # what is kept lies before us
             is_at_end = len(self._buffer) - self._start < wanted
-            # Who starts over earlier than he must needs room for all that the peer takes before
-            # it acknowledges: else each side would wait for the other.
+            # A side that starts over earlier than it must needs room for all that the peer takes
+            # before it acknowledges: else each side would wait for the other.
             if first >= wanted + (0 if is_at_end else limits.ACK_EVERY_BYTES):
                 self._start = 0
             elif is_at_end:

@@ -18,7 +18,7 @@ from swarmnode.wire.session import Priority
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Why a stream ended early, and who said so."""
+    """Why a stream ended early, and which side said so."""
 
     code: int  # a ResetCode, or a newer one that we do not know
     reason: str

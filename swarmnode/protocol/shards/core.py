@@ -1,4 +1,4 @@
-"""Data shards: who trains which part of the data, agreed on through the shared state alone.
+"""Data shards: which member trains which part, agreed on through the shared state alone.
 
 One pass over the data is an *epoch* of ``n_shards`` *shards*. A peer claims the shard it
 trains and the next one ahead, so that training never waits. A shard of ours is::
@@ -60,7 +60,7 @@ class Owners:
     """The preferred member of each shard of one epoch, kept up: rendezvous hashing.
 
     Each member has a score for each shard, and the free shard belongs to the member with the
-    highest one. So all who see the same members agree without a word, and a member that comes or
+    highest one. So nodes that see the same members agree without a word, and a member that comes or
     goes moves only the shards that become or were its own.
 
     Source: Thaler, Ravishankar, "Using name-based mappings to increase hit rates", 1998.

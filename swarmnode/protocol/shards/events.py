@@ -16,8 +16,8 @@ class View:
     """What the shared state and the failure detector say now; takes the place of the last one.
 
     Attributes:
-        members: who is alive and trains, ourselves included.
-        claims: shard to all who claim it; the dead may be among them.
+        members: those that are alive and train, ourselves included.
+        claims: shard to all that claim it; the dead may be among them.
         done: epoch to the shards that any member has trained, bit i for shard i.
         mine: the same of our own registers, those of an earlier life included.
     """

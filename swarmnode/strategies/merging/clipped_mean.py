@@ -2,8 +2,8 @@
 
 Source: A. Sarfi, B. Thérien, J. Lidin, E. Belilovsky, "Communication efficient LLM pre-training
 with SparseLoCo", 2025, and the authors' code: the norm of each peer's values is brought down to the
-median over the peers of the round, never up. Who sends a message a thousand times too long has
-then the weight of one member, as long as fewer than half of them do.
+median over the peers of the round, never up. A peer that sends a message a thousand times too long
+then has the weight of one member, as long as fewer than half of them do.
 
 Deviations: the norm is that of the whole message, in their code of each tensor of it.
 """

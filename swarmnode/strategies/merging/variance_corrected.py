@@ -2,7 +2,7 @@
 
 Source: Y. Tian, Z. Al-Ars, M. Kitsak, P. Hofstee, "Vanishing variance problem in fully
 decentralized neural-network systems", 2024 (their "FollowOthers" target, with oneself among the
-others). With w̄ the mean of a tensor over those who meet, V its variance and v the mean of theirs::
+others). With w̄ a tensor's mean over those that meet, V its variance and v the mean of theirs::
 
     w = mean(w̄) + (w̄ − mean(w̄)) √((v + ε) / (V + ε))
 

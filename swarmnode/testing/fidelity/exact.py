@@ -99,7 +99,7 @@ def _learn(strategy: type[OneByte], n: int, steps: int) -> tuple[Arena, list[Poi
 
 
 def _models(arenas: list[Arena]) -> int:
-    """Return how many different models those hold who have applied the most rounds."""
+    """Return how many different models the nodes hold that have applied the most rounds."""
     strategies = [node.strategy for arena in arenas for node in arena.up]
     rounds = [_as_one_byte(strategy).round for strategy in strategies]
     newest = [s for s, r in zip(strategies, rounds, strict=True) if r == max(rounds)]

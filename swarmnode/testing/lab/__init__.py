@@ -6,7 +6,7 @@
     prose.py, text.py
     world.py              the nodes, their time and their network
     arena.py              local steps, clocks, crashes: the engine
-    meetings.py           who meets whom, and whether it counts: PAIR and PULL
+    meetings.py           which nodes meet, and whether it counts: PAIR and PULL
     gatherings.py         GROUP and LOG
     sides.py              one node's part of an exchange
     faults.py             what goes wrong

@@ -7,7 +7,7 @@ swarm of equal nodes costs one batched gradient a step::
     step  ->  flow, gradient, optimizer or probe, local_update, after_step --intents--+
     clock ->  on_clock -----------------------------------------------------intents--+
                                                                                       v
-    apply <- commit <- latency <- views <- who meets whom (meetings.py, gatherings.py)
+    apply <- commit <- latency <- views <- which nodes meet (meetings.py, gatherings.py)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Arena(World):
 
     Args:
         make_strategy: returns a strategy over the vector that it is given.
-        graph: who can meet; None: each node every other.
+        graph: of nodes that can meet; None: each node every other.
         speeds: of each node, in steps per unit of time; 1 for all by default.
         optimizer: None where strategies take gradients themselves.
         codec: of views that leave it to the swarm.

@@ -2,10 +2,10 @@
 
 GROUP: a round waits for every node that is alive, at most ``PATIENCE``, and in a lineage for the
 share of the time since the last one that a daemon waits (GROUP_ENLIST_SHARE), or for a step of the
-slowest (``Pacer.call_s``). A node that opens one in a lineage calls the others, who come as they
-are. The mean is that of those who came with the same base version and whose payload arrived, by
-weight, the same bits for each of them. As in a daemon each part of it is made by the merge rule and
-goes through the codec, a round of a lineage has a quorum of those who are alive or comes to
+slowest (``Pacer.call_s``). A node that opens one in a lineage calls the others, which come as
+they are. The mean is that of those that came with the same base version and whose payload arrived,
+by weight, the same bits for each of them. As in a daemon each part of it is made by the merge rule
+and goes through the codec, a round of a lineage has a quorum of the live nodes or comes to
 nothing, and one group holds GROUP_MEMBERS_MAX: the others train beside it. A node that is on
 another lineage than most is told so (daemon/exchange/intent_handlers.py), here at once.
 GATHER: a round as of a node's count, with a quorum, of at most GATHER_MEMBERS_MAX; each gets what
@@ -177,12 +177,12 @@ class Gatherings:
         self._tell_strays()
 
     def _close_in_lineage(self, key: Round, came: dict[int, Intent]) -> None:
-        """One mean over all who came, if they are a quorum of those who are alive."""
+        """One mean over all nodes that came, if they are a quorum of the live ones."""
         world = self._world
         there = [(world.nodes[number], came[number]) for number in sorted(came)]
         there = [(node, intent) for node, intent in there if node.is_up]
         if not there:
-            return  # who called it has died since
+            return  # the node that called it has died since
         live = {node.peer_id for node in world.up if self._has_place(node, there[0][1])}
         if has_majority(live, [node.peer_id for node, _ in there]):
             self._made.append(key)

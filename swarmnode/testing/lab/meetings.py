@@ -1,8 +1,8 @@
-"""Pairs in the laboratory: who meets whom, and whether it counts.
+"""Pairs in the laboratory: which nodes meet, and whether it counts.
 
 MATCHING: a node's intent waits until it meets one with the same tag and fragment, first of all that
-of the partner whom the round's matching gives, else of the next in that round's order. Its next
-intent replaces it. NEIGHBOUR: whom it calls answers with its state as of now.
+of the partner that the round's matching gives, else of the next in that round's order. Its next
+intent replaces it. NEIGHBOUR: the node it calls answers with its state as of now.
 
 The views are taken when two have met, the commit comes a latency later. An exchange counts on
 both sides or on neither, however many messages are lost: the protocol sees to that
@@ -51,7 +51,7 @@ class Meetings:
         self._neighbours = [graph.neighbours(i) for i in range(graph.n)] if graph else []
 
     def post(self, intents: list[NodeIntent]) -> None:
-        """Take in the intents of one moment, and see who can meet now."""
+        """Take in the intents of one moment, and see which nodes can meet now."""
         waiting = []
         for node, intent in intents:
             if intent.selector is Selector.NEIGHBOUR:
@@ -59,7 +59,7 @@ class Meetings:
             else:
                 self._wait(node, intent)
                 waiting.append((node, intent))
-        for node, intent in waiting:  # those whom the round has made for each other come first
+        for node, intent in waiting:  # pairs of the round's matching come first
             self._meet(node, intent, tries=1)
         for node, intent in waiting:
             self._meet(node, intent, tries=_TRIES_MAX)
@@ -70,7 +70,7 @@ class Meetings:
             intents.pop(number, None)
         self._busy = {busy for busy in self._busy if busy[0] != number}
 
-    # --- who meets whom ------------------------------------------------------------------
+    # --- which nodes meet ----------------------------------------------------------------
 
     def _wait(self, node: Node, intent: Intent) -> None:
         intents = self._intents.setdefault((intent.tag, intent.fragment), {})
@@ -91,7 +91,7 @@ class Meetings:
                 return
 
     def _candidates(self, number: int, intent: Intent) -> Sequence[int]:
-        """Return whom the round has for a node, best first."""
+        """Return the nodes that the round has for this one, best first."""
         world = self._world
         salt = f"{world.seed}/{intent.tag}/{intent.fragment}".encode()
         if world.graph is not None:
@@ -129,7 +129,7 @@ class Meetings:
         skew = its.round_skew_max
         if skew is not None and abs(its.round - other.round) > skew:
             return False
-        is_pull = its.kind is Kind.PULL  # who only reads is not asked
+        is_pull = its.kind is Kind.PULL  # a node that only reads is not asked
         return self._accepts(two, one, its) and (is_pull or self._accepts(one, two, other))
 
     def _accepts(self, node: Node, peer: Node, intent: Intent) -> bool:

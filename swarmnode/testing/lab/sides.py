@@ -104,7 +104,7 @@ def refusal(world: World, side: Side, partner: Side) -> str:
 
 def _too_large(side: Side, partner: Side) -> str:
     weights = scale_of(side.node.strategy.x)
-    is_pull = side.intent.kind is Kind.PULL  # who pulls sends nothing
+    is_pull = side.intent.kind is Kind.PULL  # a node that pulls sends nothing
     for view in side.intent.views:
         own = Magnitude() if is_pull else magnitude_of(side.sent[view.name])
         theirs = magnitude_of(partner.sent[view.name])

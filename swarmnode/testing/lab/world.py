@@ -85,7 +85,7 @@ class World:
     """The nodes and the time; see :class:`~swarmnode.testing.lab.arena.Arena` for what happens.
 
     Attributes:
-        graph: who can meet; None: each node every other.
+        graph: of nodes that can meet; None: each node every other.
         codec: of views that leave it to the swarm.
         nodes: by number; a node that comes back is another one.
         ids: of the nodes, by number.

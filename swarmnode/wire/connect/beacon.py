@@ -29,5 +29,5 @@ class Beacon(msgspec.Struct, frozen=True):
     network_id: Digest
     boot: Count  # grows with every start of the sender: Unix milliseconds
     sequence: Count  # grows with every beacon of one start
-    port: Annotated[int, Meta(ge=0, le=65_535)]  # TCP; 0: who is there? I cannot be dialled
+    port: Annotated[int, Meta(ge=0, le=65_535)]  # TCP; 0: cannot be dialled, and only asks
     swarms: Annotated[tuple[LanSwarm, ...], Meta(max_length=LAN_SWARMS_MAX)]

@@ -1,6 +1,6 @@
 """Messages that agree on a TCP hole punch: ``proto/punch.md`` says when each is sent.
 
-They travel as payload of signed signals between the two who want to meet.
+They travel as payload of signed signals between the two nodes that want to meet.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Signals: small signed words to a peer that there is no way to yet, carried by a common neighbour.
 
-``proto/signal.md`` says who checks what.
+``proto/signal.md`` says which node checks what.
 """
 
 from __future__ import annotations

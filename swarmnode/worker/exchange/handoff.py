@@ -59,7 +59,7 @@ _Topic = tuple[str, int, bool]
 @dataclass(frozen=True)
 class _Lent:
     posted: Posted
-    intent: Intent  # that of an answer has the round and base version of who asked
+    intent: Intent  # that of an answer has the round and base version of the asking peer
     meta: Meta
     share: float = 1.0  # of what came, by the verdict of the strategy
 

@@ -78,7 +78,7 @@ class PendingIntents:
         return any(_place(intent, is_open=False) in self._posted for intent in intents)
 
     def take(self, posted: Posted) -> None:
-        """A slot is lent for it; an answer is there for the next who asks."""
+        """A slot is lent for it; an answer is there for the next peer that asks."""
         if not posted.is_open:
             del self._posted[_place(posted.intent, is_open=False)]
 

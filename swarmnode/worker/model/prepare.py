@@ -88,9 +88,9 @@ def facts_of(task: Task) -> TaskFacts:
 
 
 class Surroundings:
-    """Who else is there, as the strategy knows it.
+    """The other members, as the strategy knows them.
 
-    Borrows: the strategy, which it starts: alone, until the daemon says who the others are.
+    Borrows: the strategy, which it starts: alone, until the daemon names the others.
     """
 
     def __init__(self, configure: Configure, state: TrainState, strategy: Strategy) -> None:

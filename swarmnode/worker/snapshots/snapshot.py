@@ -178,7 +178,7 @@ class SnapshotStore:
             temporary.unlink(missing_ok=True)
 
     def _set_aside(self, path: Path, error: Exception) -> None:
-        """Keep the last useless file, and why, for who wants to see it, where it counts no more."""
+        """Keep the last useless file, and why, for a person to look at, where it counts no more."""
         if path.name == FETCHED_NAME:
             self.unfit = str(error)
         _log.warning("%s; trying the one before it, this one is now %s", error, _DAMAGED_NAME)

@@ -2,7 +2,7 @@
 
 Commands on standard input, one a line; answers on standard output, one JSON map a line:
 ``run SEED`` listens on a TCP port and announces it, ``stop`` ends that, ``raw HEX`` sends any
-datagram to the LAN, ``statistics`` tells the counters. Who is met is dialled.
+datagram to the LAN, ``statistics`` tells the counters. A peer that is met is dialled.
 """
 
 from __future__ import annotations

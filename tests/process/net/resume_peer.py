@@ -1,6 +1,6 @@
 """A process with sessions and no swarm: it echoes messages until it is killed.
 
-Arguments: the letter of its key, and whom it dials: nobody, or a peer id and an address.
+Arguments: the letter of its key, and, if it dials a peer, that one's id and address.
 It prints its address.
 """
 

@@ -235,7 +235,7 @@ def test_bad_beacons_are_refused(machines: tuple[Machine, Machine]) -> None:
 
 
 def test_an_address_of_another_network_is_refused(machines: tuple[Machine, Machine]) -> None:
-    """It may be anybody's: who believed it would dial where a stranger points."""
+    """It may be any host's: a node that believed it would dial where a stranger points."""
     victim, attacker = machines
     victim.plug("192.0.2.1/24")
     attacker.plug("198.51.100.2/24")

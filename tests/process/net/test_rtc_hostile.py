@@ -1,4 +1,4 @@
-"""Peers and strangers who want memory, time or packets of a WebRTC engine.
+"""Peers and strangers that want memory, time or packets of a WebRTC engine.
 
 The attacker is an engine of ours whose asyncio side is driven by hand.
 """
@@ -204,7 +204,7 @@ async def test_an_offence_ends_the_channel_and_nothing_else(name: str) -> None:
             if expected:
                 with pytest.raises(ChannelBroken, match=expected):
                     await send_nothing_for_ever(victim)
-                # Nothing that nobody read has piled up.
+                # What is not read has not piled up.
                 assert sum(map(len, victim._inbox)) <= limits.RTC_WINDOW_BYTES
             else:
                 assert await victim.receive_into(buffer) == 0

@@ -200,7 +200,7 @@ def test_a_long_home_works_like_any_other(tmp_path: Path) -> None:
 
 
 def test_a_killed_create_leaves_nothing_running(tmp_path: Path) -> None:
-    """Building a model may take minutes and gigabytes: nobody wants it any more."""
+    """Building a model may take minutes and gigabytes: no caller wants it any more."""
     (tmp_path / "sitecustomize.py").write_text(
         f"import signal, sys\nHANGS = {str(tmp_path / 'hangs')!r}\n"
         "class Hang:\n"

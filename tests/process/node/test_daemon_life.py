@@ -264,7 +264,7 @@ def test_a_peer_that_stops_reading_holds_no_other_up(pair: Pair) -> None:
             )
             channel.is_deaf = True
             question = encode_record(Find(1, (), bytes(32)))
-            for _ in range(200):  # more than a session lets run at once; nobody reads an answer
+            for _ in range(200):  # more than a session lets run at once; no answer is read
                 nursery.start_soon(ask_in_vain, session, question)
             await trio.to_thread.run_sync(functools.partial(pair.wait_exchanges, 1))
             nursery.cancel_scope.cancel()

@@ -262,7 +262,7 @@ def test_a_larger_swarm_with_all_kinds_of_ways(page: Browser, scheme: str, tmp_p
         assert page.evaluate("document.querySelectorAll('path.curve-peer').length") == 6
         assert points_of(page, "curve-swarm") == 120
         rows = page.evaluate(f"document.querySelectorAll('{ROW}').length")
-        assert rows == 13 + 1  # and those who have gone
+        assert rows == 13 + 1  # and the members that have gone
         assert contrasts(page) >= 4.5
         picture = tmp_path / f"dashboard-{scheme}.png"
         data = page.screenshot(picture)

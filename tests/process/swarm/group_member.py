@@ -41,7 +41,7 @@ def identity_of(number: int) -> Identity:
 
 
 class Member:
-    """Everybody is known from the start; who has no session is not alive."""
+    """Every member is known from the start; one without a session is not alive."""
 
     def __init__(self, number: int) -> None:
         self.identity = identity_of(number)
@@ -93,7 +93,7 @@ class Member:
 
     async def meet_all(self, addresses: list[str], number: int) -> None:
         self.all_ids = tuple(sorted(identity_of(n).peer_id for n in range(len(addresses))))
-        # Who was dialled must know where the other was: else it waits for it to come back.
+        # A dialled member must know where the other was: else it waits for it to come back.
         where = {identity_of(n).peer_id: (address,) for n, address in enumerate(addresses)}
         self.network.addresses_of = where.__getitem__
         for other, address in enumerate(addresses[:number]):

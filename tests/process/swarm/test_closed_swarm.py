@@ -54,7 +54,7 @@ def test_an_invite_lets_in_whom_it_is_for_until_it_is_taken_back(party: Party) -
     code, line = ended(member, REVOKED_S_MAX)
     assert code == REFUSED
     assert f"invite {name} was revoked: ask the swarm's creator for another" in line
-    interrupt(creator)  # nobody needs to tell it again
+    interrupt(creator)  # no member needs to tell it again
     code, line = ended(party.join_by(link, "member", "--role", "monitor"))
     assert code == REFUSED
     assert f"invite {name} was revoked" in line

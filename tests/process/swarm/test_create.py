@@ -89,7 +89,7 @@ def test_a_terminal_gets_one_line_that_is_gone_in_the_end(tmp_path: Path) -> Non
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 4096)
-    except OSError:  # so a terminal says that nobody has its other side any more
+    except OSError:  # so a terminal says that no process has its other side any more
         return b""
 
 

@@ -148,7 +148,7 @@ def test_four_nodes_on_a_ring_to_twelve_digits_and_one_killed_and_back(
     killed.kill()
     alone = Watch(others)
     wait_until(lambda: alone.look() > 1e-6, "duals that begin anew", 120)
-    alone.wait("the optimum of the same data for those who are left")
+    alone.wait("the optimum of the same data for the members that are left")
     killed.start()
     back = Watch(nodes)
     wait_until(lambda: back.look() > 1e-6, "duals that begin anew, for four", 120)

@@ -1,4 +1,4 @@
-"""Real nodes merge their models: all agree on the hash, nobody's training notices."""
+"""Real nodes merge their models: all agree on the hash, no member's training notices."""
 
 from __future__ import annotations
 

@@ -217,7 +217,7 @@ def test_trust_says_which_peers_were_asked_in_vain(network: Network, tmp_path: P
     answer = swarmnode(tmp_path / "home", "trust", link)
     assert answer.code == 1
     assert answer.lines[-1].startswith(
-        f"swarmnode: nobody gave the manifest of swarm 'stranger': {network.hint[:12]}: "
+        f"swarmnode: no peer gave the manifest of swarm 'stranger': {network.hint[:12]}: "
     )
     assert "I do not hold that manifest yet" in answer.lines[-1]
 

@@ -112,7 +112,7 @@ def test_what_four_trained_goes_on_with_seven(party: Party) -> None:
 
 @pytest.mark.slow
 def test_a_keepers_copy_loads_under_other_settings(party: Party, tmp_path: Path) -> None:
-    """What is on its disk is a snapshot like any other, for who has torch."""
+    """What is on its disk is a snapshot like any other, for a machine that has torch."""
     creator = party.join("creator", "--device", "cpu", SWARMNODE_THREADS="1")
     keeper = party.keeper("keeper", via=creator)
     loss = train_until_learnt([creator])

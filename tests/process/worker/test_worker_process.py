@@ -133,7 +133,7 @@ async def test_killed_it_is_reported_and_the_next_resumes(configure, log_path):
         with pytest.raises(StaleSlot):
             link.slot_view(slot.slot, slot.generation)
         assert view.nbytes == 2 * 64 * 4, "what was lent can still be read"
-        await link.send(Pause())  # to nobody: not an error, receive() has said it
+        await link.send(Pause())  # to no worker: not an error, receive() has said it
 
     async with run_worker(configure(), log_path=log_path) as link:
         ready = await next_of(link, WorkerReady)

@@ -183,7 +183,7 @@ async def test_no_worker_listens(configure, log_path, tmp_path):  # noqa: F811
 
 @asynccontextmanager
 async def pretender(path: Path, answer: bytes | None):
-    """Somebody who listens there and answers something, or nothing."""
+    """A program that listens there and answers something, or nothing."""
 
     async def serve(stream):
         await stream.receive_some()

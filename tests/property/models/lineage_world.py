@@ -143,7 +143,7 @@ class Trainer(Member):
 
 
 class LineageWorld(GroupWorld):
-    """``made``: by what a mean stands on, over whom it was made and its hash."""
+    """``made``: by what a mean stands on, its contributors and its hash."""
 
     def __init__(self, n: int, seed: int) -> None:
         self.made: dict[Version, set[tuple[tuple[PeerId, ...], bytes]]] = {}

@@ -1,7 +1,7 @@
 """Peers that share out the shards of each epoch over the real shared state, in virtual time.
 
-The shared state travels through :class:`tests.kits.crdt_world.World`; who is alive is told
-to everybody a while after it happened. The log holds every attempt at a shard.
+The shared state travels through :class:`tests.kits.crdt_world.World`; every peer is
+told of an arrival or a death a while after it happened. The log holds every attempt at a shard.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ShardWorld:
         self.seed, self.n_shards, self.shard_s = seed, n_shards, shard_s
         self.log: list[Attempt] = []
         self.nodes: dict[PeerId, Node] = {}
-        self.views: dict[PeerId, frozenset[PeerId]] = {}  # whom each believes alive
+        self.views: dict[PeerId, frozenset[PeerId]] = {}  # those that each believes alive
         self._news: list[tuple[float, PeerId, bool]] = []
         for peer in self.world.ids:
             self._start(peer)

@@ -1,4 +1,4 @@
-"""Honest exchange cores at their usual pace, and one member that holds up whom it can.
+"""Honest exchange cores at their usual pace, and one member that holds up every node it can.
 
 Time is virtual. Each honest node has an intent each ``every_s`` and a shell in a few lines: a view
 is there at once and its one chunk is ``_MOVE_S`` on the way. The attacker is a script for each

@@ -25,7 +25,7 @@ from swarmnode.wire.swim import Claim, Message
 
 @dataclass(frozen=True)
 class ToyNotary:
-    """Signatures that anybody could forge and nobody here does: 50 times faster."""
+    """Signatures that any node could forge and none here does: 50 times faster."""
 
     public_key: bytes
 
@@ -116,10 +116,10 @@ class SwimNetwork:
     # --- faults --------------------------------------------------------------------------
 
     def join(self, node: Node) -> None:
-        """Contact the first who is up, as a link would say."""
+        """Contact the first node that is up, as a link would say."""
         seed = next(other for other in self.nodes if other.is_up and other is not node)
         self.feed(node, events.Contact(seed.peer))
-        # The answer may be lost: ask again until somebody is known.
+        # The answer may be lost: ask again until a member is known.
         self.at(self.now + 5.0, lambda: self.join(node) if not node.core.live_members() else None)
 
     def crash(self, node: Node) -> None:

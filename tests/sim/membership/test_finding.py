@@ -43,7 +43,7 @@ def add_other(swarm: SimSwarm, hints: tuple[int, ...], bootstrap: tuple[int, ...
 
 
 def check_apart(nodes: Sequence[SimNode]) -> None:
-    """None of them has heard of anybody else in its swarm, or exchanged with anybody else."""
+    """None of them has heard of a node of its swarm beyond these, or exchanged with one."""
     own = {node.peer for node in nodes}
     for node in nodes:
         members = node.part.members

@@ -1,7 +1,7 @@
 """A member that sends hundreds of forged, foreign, oversized and replayed messages.
 
-Nothing that an honest node says is changed by it, nobody is taken for dead, everybody goes on
-training, and what strangers are believed is bounded.
+Nothing that an honest node says is changed by it, no node is taken for dead, all go on
+training, and what is believed of strangers is bounded.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ async def test_forged_shared_state(tmp_path, autojump_clock, small_caps) -> None
         await trio.sleep(5)
         attacker = Impostor(swarm, b"i")
         victim, other = swarm.nodes[:2]
-        # Else the forger is the only one who has told the victim what time it is.
+        # Else the forger is the only node that has told the victim what time it is.
         await until(lambda: victim.part.state.core.statistics().clock_skew_s is not None, 60)
         session = await attacker.join(0)
         state = attacker.name(STATE_SERVICE)

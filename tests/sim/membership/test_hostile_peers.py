@@ -38,7 +38,7 @@ async def test_a_peer_that_accepts_and_then_reads_nothing(tmp_path, autojump_clo
         await stream.send_message(accept_of(offer))
         await trio.sleep_forever()
 
-    # 300,000 bytes of payload: more than a stream that nobody reads may hold.
+    # 300,000 bytes of payload: more than a stream without a reader may hold.
     slow = FakeWorker(np.zeros(0), drift=pull, step_s=0.2)
     async with sim_swarm(tmp_path, 3, numel=300_000, worker=slow) as swarm:
         victim = swarm.nodes[0]

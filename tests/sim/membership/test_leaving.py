@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import trio
 
+from swarmnode import limits
 from swarmnode.protocol.gossip.events import Role
 from swarmnode.protocol.gossip.flight import State
 from swarmnode.testing.fake_worker import FakeWorker
@@ -42,7 +43,7 @@ async def test_neighbours_are_told_and_no_task_is_left(tmp_path, autojump_clock)
         dials = [node.part.members.book.statistics().dials for node in swarm.up]
         await trio.sleep(20)
         again = [node.part.members.book.statistics().dials for node in swarm.up]
-        assert dials == again  # who has left is not dialled
+        assert dials == again  # a member that has left is not dialled
         await everybody_exchanges(swarm)
         await swarm.start(2)
         await until(lambda: leaver.status.peers_connected == 3, 10)
@@ -66,6 +67,21 @@ def count_dials(swarm: SimSwarm, monkeypatch: pytest.MonkeyPatch) -> Counter[str
     return dials
 
 
+@pytest.mark.parametrize(("index", "fewest"), [(0, 2), (2, 0)])
+async def test_only_a_peer_of_the_link_is_dialled_once_it_has_left(
+    tmp_path, autojump_clock, index: int, fewest: int
+) -> None:
+    """Newcomers arrive there, and it may come back knowing no peer."""
+    async with sim_swarm(tmp_path, 3, worker=SLOW) as swarm:
+        await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.1)
+        await swarm.nodes[index].leave()
+        books = [node.part.members.book for node in swarm.up if node is not swarm.nodes[0]]
+        before = [book.statistics().dials for book in books]
+        await trio.sleep(3 * limits.HINT_REDIAL_S)
+        dials = [book.statistics().dials - n for book, n in zip(books, before, strict=True)]
+        assert all(fewest <= n <= 3 * fewest for n in dials), dials
+
+
 @pytest.mark.parametrize("index", [0, 4])
 async def test_many_learn_within_two_seconds_which_member_has_left(
     tmp_path, autojump_clock, monkeypatch, index: int
@@ -81,7 +97,7 @@ async def test_many_learn_within_two_seconds_which_member_has_left(
         await trio.sleep(20)  # the DHT finds out by itself
         dials = count_dials(swarm, monkeypatch)
         await trio.sleep(60)
-        # A peer of the link is looked for now and then, for it may come back knowing nobody.
+        # A peer of the link is looked for now and then, for it may come back knowing no peer.
         is_hinted = index == 0
         assert dials[f"mem:{leaver.name}"] <= 9 * (12 if is_hinted else 3)
         assert all(node.view_of(leaver).alive == "left" for node in swarm.up)
@@ -169,7 +185,7 @@ async def test_one_leaves_whose_transfer_would_take_too_long(
 
 
 async def test_one_leaves_whose_worker_is_in_a_long_step(tmp_path, autojump_clock) -> None:
-    """What was committed is merged before the worker saves, though nobody waits to hear it."""
+    """What was committed is merged before the worker saves, though no peer waits to hear it."""
     slow = replace(TRAINING, step_s=5.0, every=1)
     async with sim_swarm(tmp_path, 2, worker=slow) as swarm:
         leaver = swarm.nodes[0]

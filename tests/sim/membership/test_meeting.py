@@ -1,4 +1,4 @@
-"""How nodes find each other again, and whom they refuse."""
+"""How nodes find each other again, and which ones they refuse."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_a_restarted_node_is_back_within_ten_seconds(
 async def test_a_node_that_went_silent_is_replaced_by_its_next_boot(
     tmp_path, autojump_clock
 ) -> None:
-    """Power failure: nobody is told, and the old sessions look alive for a while."""
+    """Power failure: no peer is told, and the old sessions look alive for a while."""
     async with sim_swarm(tmp_path, 3, worker=replace(TRAINING, save_every=20)) as swarm:
         await trio.sleep(10)
         victim = swarm.nodes[1]

@@ -1,4 +1,4 @@
-"""Two nodes with one key: whoever came later stops and says why, and nobody else is harmed."""
+"""Two nodes with one key: the one that came later stops and says why, and no other is harmed."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def aborted(swarm: SimSwarm) -> int:
 async def test_a_killed_process_is_missed_within_two_seconds(
     tmp_path, autojump_clock, index: int
 ) -> None:
-    """Whoever dialled: exchanges with it end, and it is dialled like anybody when it is back."""
+    """Whichever side dialled: exchanges with it end, and back again it is dialled like any peer."""
     async with sim_swarm(tmp_path, 4, delay_s=0.03, worker=TRAINING) as swarm:
         await meet(swarm)
         victim = swarm.nodes[index]
@@ -142,7 +142,7 @@ async def test_leaving_is_quick_while_peers_are_away(tmp_path, autojump_clock) -
 
 
 async def test_exchanges_go_on_with_others_while_one_is_away(tmp_path, autojump_clock) -> None:
-    """Nobody offers to a session that has no way, and waits for an answer."""
+    """No node offers to a session that has no way, only to wait for an answer."""
     quick = replace(TRAINING, every=2)
     async with sim_swarm(tmp_path, 4, delay_s=0.03, worker=quick) as swarm:
         await meet(swarm)

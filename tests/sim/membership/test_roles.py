@@ -1,4 +1,4 @@
-"""Keepers and monitors: members without a worker, that nobody takes for a partner."""
+"""Keepers and monitors: members without a worker, which no member takes for a partner."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_member_without_a_worker(tmp_path, autojump_clock, role) -> None
 
 
 async def test_a_keeper_outlives_all_trainers(tmp_path, autojump_clock) -> None:
-    """They all leave; who comes next gets the manifest and the model from the keeper's disk."""
+    """They all leave; the next to come gets the manifest and the model from the keeper's disk."""
     async with sim_swarm(tmp_path, 2, worker=replace(TRAINING, save_every=100)) as swarm:
         keeper = swarm.add(FakeWorker(np.zeros(640)), role="keeper")
         await swarm.start(2)

@@ -104,14 +104,14 @@ def stamps(node: SimNode) -> list[float]:
 
 
 def skew_s(node: SimNode) -> float:
-    """Return how far other clocks are ahead of this one's, as it has been told; inf: by nobody."""
+    """Return how far other clocks are ahead of this one's, as peers told it; inf if none did."""
     told_s = node.part.state.core.statistics().clock_skew_s
     return np.inf if told_s is None else told_s
 
 
 @pytest.mark.parametrize("error_s", [YEAR_S, -YEAR_S])
 async def test_a_clock_that_is_a_year_off(tmp_path, autojump_clock, error_s: float) -> None:
-    """It harms nobody else, is told, and takes part as soon as its clock is set."""
+    """It harms no other node, is told, and takes part as soon as its clock is set."""
     async with sim_swarm(tmp_path, 3, worker=TRAINING) as swarm:
         await trio.sleep(5)
         wrong = swarm.add(replace(TRAINING, initial=np.ones(640)), clock_error_s=error_s)
@@ -122,7 +122,7 @@ async def test_a_clock_that_is_a_year_off(tmp_path, autojump_clock, error_s: flo
         assert skew_s(wrong) == pytest.approx(-error_s, abs=1)
         for node in right:
             assert node.part.members.detector.state_of(wrong.peer) == "alive"
-            assert max(stamps(node)) < 1, "its time is nobody else's"
+            assert max(stamps(node)) < 1, "no other node has its time"
             verdicts = node.part.state.core.statistics().records_total
             assert ("future" in verdicts) == (error_s > 0)
         committed = [node.status.exchanges_committed for node in right]

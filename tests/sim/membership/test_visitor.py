@@ -36,7 +36,7 @@ def visitor_env() -> Env:
 async def visiting(
     swarm: SimSwarm, *bootstrap: int, lan: MemoryLan | None = None
 ) -> AsyncIterator[tuple[Visitor, list[str]]]:
-    """Yield a visitor who knows some nodes, and what it says."""
+    """Yield a visitor that knows some nodes, and what it says."""
     events: list[str] = []
     config = NodeConfig(
         home=swarm.home / "visitor",
@@ -106,7 +106,7 @@ async def test_dead_contacts_cost_some_seconds(tmp_path: Path, autojump_clock: A
             assert findings.swarms == ()
             assert findings.searched.dht_contacts == 0
             assert trio.current_time() - began <= limits.LOOKUP_BOOTSTRAP_S
-            with pytest.raises(TransportError, match="nobody was found"):
+            with pytest.raises(TransportError, match="none was found"):
                 await visitor.fetch_manifest(NOBODY)
 
 
@@ -120,7 +120,7 @@ async def test_a_manifest_is_fetched_with_and_without_peers_in_the_link(
                 assert await visitor.fetch_manifest(link) == make_manifest()
         async with visiting(swarm, 2) as (visitor, _):
             began = trio.current_time()
-            with pytest.raises(TransportError, match="nobody gave the manifest of swarm 'nosuch'"):
+            with pytest.raises(TransportError, match="no peer gave the manifest of swarm 'nosuch'"):
                 await visitor.fetch_manifest(NOBODY)
             longest_s = limits.LOOKUP_BOOTSTRAP_S + limits.LOOKUP_DHT_S
             assert trio.current_time() - began <= longest_s
@@ -154,7 +154,7 @@ async def test_the_lan_answers_within_a_second(tmp_path: Path, autojump_clock: A
         assert findings.searched.lan_interfaces == ("eth0",)
         assert findings.searched.lan_peers == 1
         assert events == ["asking the LAN (eth0)"]
-        assert met == []  # nobody is to dial a visitor
+        assert met == []  # no node is to dial a visitor
         nursery.cancel_scope.cancel()
 
 

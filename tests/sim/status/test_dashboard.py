@@ -1,4 +1,4 @@
-"""What the dashboard shows of a swarm, and whom it answers."""
+"""What the dashboard shows of a swarm, and which callers it answers."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ async def test_no_addresses_and_no_paths_of_files_are_shown(
         assert str(swarm.home) not in text
 
 
-# --- who is answered ----------------------------------------------------------------------
+# --- which callers are answered -----------------------------------------------------------
 
 
 async def test_the_page_forbids_all_that_it_does_not_need(
@@ -276,7 +276,7 @@ class Follower:
     """A page that reads its events, or stops doing so."""
 
     def __init__(self, server: HttpServer) -> None:
-        # Nothing is buffered in between: who does not read holds the server's next write.
+        # Nothing is buffered in between: a page that does not read holds the server's next write.
         self.client, self._server_side = trio.testing.lockstep_stream_pair()
         self._server = server
         self.dropped = trio.Event()

@@ -76,5 +76,5 @@ async def test_a_node_that_looks_for_the_manifest_says_so(tmp_path, autojump_clo
 def test_a_node_that_all_refuse_for_its_base_says_so() -> None:
     refused = {("initiator", "declined", "base"): 4, ("responder", "declined", "base"): 1}
     assert "began from another base than this node's" in other_base_alarm(refused, committed=0)
-    assert not other_base_alarm(refused, committed=1), "somebody has the same"
+    assert not other_base_alarm(refused, committed=1), "a peer has the same"
     assert not other_base_alarm({("initiator", "declined", "busy"): 50}, committed=0)

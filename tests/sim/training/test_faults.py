@@ -163,7 +163,7 @@ async def test_training_does_not_notice_a_partition(tmp_path, autojump_clock) ->
 
 
 async def test_the_checks_see_what_they_should(tmp_path, autojump_clock) -> None:
-    """A crash that nobody was told of must show as a sum that is off and as lone exchanges."""
+    """A crash unknown to the checks must show as a sum that is off and as lone exchanges."""
     async with sim_swarm(tmp_path, 4, seed=5, worker=TRAINING) as swarm:
         await trio.sleep(8)
         await swarm.kill(2)

@@ -117,7 +117,7 @@ async def test_the_graph_of_exchanges_is_measured(
         node = swarm.nodes[3]
         view = node.running.view
         before = view.mixing.figures
-        assert before is None, "nobody has asked"
+        assert before is None, "no caller has asked"
         await view.look_at_mixing(node.running.env.in_thread)
         figures = view.mixing.figures
         assert figures is not None

@@ -40,7 +40,7 @@ def lineages(swarm: SimSwarm) -> set[tuple[float, ...]]:
 
 
 def check_bits(swarm: SimSwarm) -> None:
-    """Who stands behind the same means holds the same slow weights."""
+    """Nodes that have the same means behind them hold the same slow weights."""
     found: dict[tuple[float, ...], torch.Tensor] = {}
     for strategy in training(swarm):
         phi = found.setdefault(tuple(strategy.lineage.tolist()), strategy.phi)

@@ -1,4 +1,4 @@
-"""Nodes of very different speed: rounds that end together, and nobody who waits."""
+"""Nodes of very different speed: rounds that end together, and no node that waits."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ async def test_at_its_target_a_swarm_is_finished_and_its_creator_may_let_it_go_o
         await until(lambda: all(n.status.state == "finished" for n in trainers), 30, 0.25)
         assert 700 <= sum(node.worker.step for node in trainers) <= 750
 
-        # Who was away hears of it as well, and who starts again remembers.
+        # A node that was away hears of it as well, and one that starts again remembers.
         await swarm.kill(2)
         await swarm.start(2)
         await until(lambda: trainers[2].status.target_tokens == 700, 10, 0.25)

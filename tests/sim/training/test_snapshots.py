@@ -96,7 +96,7 @@ async def test_what_is_no_snapshot_of_the_model_is_passed_over(
 
 
 def of_no_numbers(folder: Path) -> Path:
-    """A file whose hashes are right; only a worker sees that nobody can train on it."""
+    """A file whose hashes are right; only a worker sees that no node can train on it."""
     return write_snapshot(folder / "unfit", np.full(640, np.nan), step=1)
 
 

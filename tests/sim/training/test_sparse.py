@@ -1,4 +1,4 @@
-"""Whole daemons that gather: one lineage, the same bits, and who was away comes back."""
+"""Whole daemons that gather: one lineage, the same bits, and a node that was away comes back."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ async def storm(home: Path, seed: int, seconds: float = 60) -> None:
     ) as swarm:
         weather = Storm(swarm, rng)
         await weather.blow(seconds)
-        # A peer of the link that left and came back knows nobody: it is looked for now and then.
+        # A peer of the link that left and came back knows no peer: it is looked for now and then.
         limit_s = 2 * limits.HINT_REDIAL_S
         everybody = count - 1
         await until(

@@ -1,4 +1,4 @@
-"""Whole daemons on a graph: only neighbours exchange, and every worker knows who trains."""
+"""Whole daemons on a graph: only neighbours exchange, and all workers know which members train."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRAINING = FakeWorker(np.zeros(0), drift=pull)
 
 
 def pairs_since(swarm: SimSwarm, since_s: float) -> set[tuple[int, int]]:
-    """Return who has exchanged with whom, by their ranks among the nodes that are up."""
+    """Return the pairs that have exchanged, by their ranks among the nodes that are up."""
     ranks = {str(peer): rank for rank, peer in enumerate(sorted(n.peer for n in swarm.up))}
     met = {
         (ranks[str(node.peer)], ranks.get(entry["peer"], -1))

@@ -71,7 +71,7 @@ async def _train(swarm: SimSwarm, workers: Sequence[StrategyWorker]) -> None:
     for worker in workers:
         await swarm.start(swarm.add(worker).index)
     await until(lambda: are_one_swarm(swarm.nodes), 60, poll_s=0.1)
-    await trio.sleep(15)  # the first rounds find out who is where
+    await trio.sleep(15)  # the first rounds find out where each node is
 
 
 @pytest.mark.parametrize(

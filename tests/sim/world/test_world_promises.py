@@ -79,7 +79,7 @@ LINK = Ledger._link
 
 
 def link_anything(self: Ledger, opened: Any, now: float, heard_at: float) -> Judgement:
-    """A ledger that does not look for contradictions, so that nobody is banned first."""
+    """A ledger that does not look for contradictions, so that no peer is banned first."""
     judgement = LINK(self, opened, now, heard_at)
     if judgement.verdict is Verdict.EQUIVOCATION:
         return Judgement(Verdict.ACCEPTED, opened)

@@ -1,4 +1,4 @@
-"""Swarms in the simulator: who is a member, who has a session with whom, who says what."""
+"""Swarms in the simulator: their members, the sessions between these, and what each says."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ def test_a_newcomer_learns_all_in_less_than_half_of_the_bytes() -> None:
     from swarmnode.bench.state import format_state_bench, run_state_bench
 
     result = run_state_bench(12)
-    assert result["members"] == 12, "all of whom the newcomer knows now"
+    assert result["members"] == 12, "the newcomer knows all of them now"
     assert result["times_smaller"] > 2
     assert result["sent_bytes"] * result["times_smaller"] == result["plain_bytes"]
     assert result["records"] > 12

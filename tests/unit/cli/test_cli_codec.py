@@ -1,4 +1,4 @@
-"""Names of codecs are capitals; who types small letters means the same codec."""
+"""Names of codecs are capitals; small letters mean the same codec."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A node of the swarm runs on this home, and reaches somebody else by now."""
+    """A node of the swarm runs on this home, and reaches another peer by now."""
     fresh = SwarmLink("demo", KEY, (NEW,))
 
     def get(_client: ControlClient, path: str, **_: Any) -> Any:

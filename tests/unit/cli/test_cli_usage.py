@@ -135,7 +135,7 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         (("trust",), 2, "Missing argument 'LINK'"),
         (("trust", "nosuch"), 2, "this home knows no swarm named 'nosuch', and none was found in"),
         (("trust", "swarm:demo"), 2, "the link has no ?k=…: copy it whole"),
-        (("trust", BARE), 1, "nobody gave the manifest of swarm 'demo': nobody was found"),
+        (("trust", BARE), 1, "no peer gave the manifest of swarm 'demo': none was found"),
         (("swarms", "Ünï"), 2, "a swarm's name has 1-64 of"),
         (("swarms", *(f"n{n}" for n in range(17))), 2, "expected at most 16 names of swarms"),
         (("export",), 2, "Missing argument 'DIRECTORY'"),

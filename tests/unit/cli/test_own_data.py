@@ -1,4 +1,4 @@
-"""`--data` counts from then on, and who trains on other data than the creator is told so."""
+"""`--data` counts from then on, and an owner with other data than the creator's is told so."""
 
 from __future__ import annotations
 

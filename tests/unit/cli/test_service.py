@@ -1,4 +1,4 @@
-"""The files of `swarmnode service`: what they say, who may overwrite them, what systemd thinks."""
+"""The files of `swarmnode service`: what they say, which ones stay, what systemd thinks."""
 
 from __future__ import annotations
 
@@ -285,7 +285,7 @@ def test_below_another_root_and_without_a_worker(tmp_path: Path) -> None:
         "var/lib/swarmnode/swarms/tiny/link",
     }
     unit = (tmp_path / "etc/systemd/system/swarmnode.service").read_text()
-    assert "?k=" not in unit, "a link may hold an invite, and anybody can read a unit"
+    assert "?k=" not in unit, "a link may hold an invite, and any user can read a unit"
     assert "--role keeper" in unit
 
 

@@ -211,7 +211,7 @@ def test_what_is_no_name_is_not_looked_up(
         resolved(text, config)
 
 
-# --- a name that nobody knows yet -------------------------------------------------------------
+# --- a name that no node knows yet ------------------------------------------------------------
 
 
 async def looked_until(answers: list[Findings], wait_s: float, key: str = "") -> tuple[Any, ...]:

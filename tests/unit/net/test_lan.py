@@ -1,4 +1,4 @@
-"""Beacons on the LAN: who is believed, what is refused, when something is sent, and how much."""
+"""Beacons on the LAN: what is believed, what is refused, when something is sent, and how much."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def drop_hellos(core: LanCore) -> None:
     core.poll_effects()
 
 
-# --- who is believed --------------------------------------------------------------------------
+# --- what is believed -------------------------------------------------------------------------
 
 
 def test_what_one_signs_the_other_takes() -> None:
@@ -243,7 +243,7 @@ def test_made_up_keys_of_one_host_leave_room_for_others() -> None:
     assert len(core.peers(0.0)) == limits.LAN_PEERS_PER_HOST_MAX
     assert refused(core) == {"crowded": 10}
     assert hear(core, beacon(n_peers + 1), 0.0, "192.0.2.8")
-    assert not hear(core, beacon(1, 2), 1.0)  # who is known stays known
+    assert not hear(core, beacon(1, 2), 1.0)  # a known peer stays known
     assert core.statistics().taken_total == limits.LAN_PEERS_PER_HOST_MAX + 2
 
 

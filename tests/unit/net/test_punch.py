@@ -1,4 +1,4 @@
-"""Hole punching: what is agreed on, whom it may dial, and the connection that both sides keep."""
+"""Hole punching: what is agreed on, what it may dial, and the connection that both sides keep."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_late_words_say_what_was_waited_for() -> None:
         invited.handle_go(PunchGo(invited.answer.offer, 100), now=late)
 
 
-# --- whom it may dial -----------------------------------------------------------------------------
+# --- what it may dial -----------------------------------------------------------------------------
 
 
 def hosts(theirs: tuple[PunchAddress, ...], observed: str = "") -> list[str]:
@@ -439,7 +439,7 @@ async def test_so_many_at_once_and_no_more(autojump_clock: MockClock) -> None:
 
 
 async def test_a_cancelled_punch_leaves_nothing_open() -> None:
-    """At whatever moment: filterwarnings would name a socket that nobody closed."""
+    """At whatever moment: filterwarnings would name a socket that was not closed."""
     async with node() as chooser, node() as follower:
         for number in range(40):
             with trio.move_on_after(0.0002 * number):

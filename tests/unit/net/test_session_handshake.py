@@ -1,4 +1,4 @@
-"""Who gets a session and who does not, and what both sides are told."""
+"""Which peers get a session and which do not, and what both sides are told."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def attempt(channel: Channel, identity: Identity, role: Role, side: Side) 
 
 
 async def both(client: Side | None = None, server: Side | None = None) -> tuple[Outcome, Outcome]:
-    """Return how a handshake went for (Alice, who dials, and Bob)."""
+    """Return how a handshake went for (Alice, the client, and Bob)."""
     alice_end, bob_end = MemoryNetwork().link("alice", "bob")
     outcomes: dict[Role, Outcome] = {}
 
@@ -93,7 +93,7 @@ async def test_a_wrong_key_is_refused_and_both_sides_are_told_which_peer_was_exp
 
 
 async def test_a_listener_may_expect_a_peer_too() -> None:
-    """With a simultaneous open both sides know whom they want."""
+    """With a simultaneous open both sides know the peer that they want."""
     client, server = await both(Side(expected=BOB.peer_id), Side(expected=BOB.peer_id))
     assert isinstance(client, AuthenticationFailed)
     assert isinstance(server, AuthenticationFailed)
@@ -224,7 +224,7 @@ def certificate(subject_key: object, issuer_key: object, name: str) -> x509.Cert
         .public_key(subject_key.public_key())  # type: ignore[attr-defined]
         .serial_number(7)
         .not_valid_before(datetime.datetime(2020, 1, 1))
-        .not_valid_after(datetime.datetime(2021, 1, 1))  # expired: nobody cares
+        .not_valid_after(datetime.datetime(2021, 1, 1))  # expired: no peer cares
         .sign(issuer_key, algorithm)  # type: ignore[arg-type]
     )
 

@@ -1,4 +1,4 @@
-"""Admission to a closed swarm: who is let in, who is not, and the one line that says why."""
+"""Admission to a closed swarm: which peers get in, which do not, and the one line that says why."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_two_invites_do_not_make_one() -> None:
         Invite.decode(token, SWARM.public_key)
 
 
-# --- who is let in --------------------------------------------------------------------------------
+# --- peers that are let in ------------------------------------------------------------------------
 
 
 def test_who_has_an_invite_is_a_member_until_the_certificate_ends() -> None:
@@ -194,7 +194,7 @@ def test_a_role_includes_the_ones_after_it(granted: Role, may: set[Role]) -> Non
             make_member_chain(made, PEER, NOW, role=role)
 
 
-# --- who is not -----------------------------------------------------------------------------------
+# --- peers that are not ---------------------------------------------------------------------------
 
 
 def test_a_closed_swarm_wants_a_certificate() -> None:
@@ -248,7 +248,7 @@ def test_every_signature_of_the_chain_is_checked() -> None:
     )
     bad = msgspec.structs.replace(chain.member, signature=bytes(64))
     for forged in (
-        MemberChain(chain.member, own_invite),  # an invite that somebody else signed
+        MemberChain(chain.member, own_invite),  # an invite that a stranger signed
         MemberChain(chain.member, made.signed),  # a member of another invite
         MemberChain(chain.member, None),  # an invite's key as if it were the swarm's
         MemberChain(bad, chain.invite),
@@ -317,7 +317,7 @@ def test_a_certificate_is_renewed_after_two_thirds_of_its_life() -> None:
     book.admit(PEER, first, NOW)
     book.admit(PEER, second, NOW + 20 * DAY_S)
     assert book.expires_at(PEER) == NOW + 50 * DAY_S
-    book.hear([first], NOW + 21 * DAY_S)  # somebody still passes the old one on
+    book.hear([first], NOW + 21 * DAY_S)  # a member still passes the old one on
     assert book.expires_at(PEER) == NOW + 50 * DAY_S
 
 

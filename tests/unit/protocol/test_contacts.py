@@ -1,4 +1,4 @@
-"""The contact book: whom to dial and when, for ever but never often, within bounds."""
+"""The contact book: which peers to dial and when, for ever but never often, within bounds."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def dials_until(book: ContactBook, now: float, end: float) -> list[float]:
     return times
 
 
-# --- whom, and where --------------------------------------------------------------------------
+# --- which peers, and where -------------------------------------------------------------------
 
 
 def test_a_hint_is_dialled_at_once_and_we_are_not(book: ContactBook) -> None:
@@ -141,7 +141,7 @@ def test_a_session_that_opens_during_a_dial_makes_it_no_failure(book: ContactBoo
     book.handle(SessionOpened(ONE), 1.0)
     book.handle(DialEnded(ONE), 2.0)
     assert book.statistics().dial_failures == 0
-    book.handle(DialEnded(TWO), 2.0)  # of whom nothing is known any more
+    book.handle(DialEnded(TWO), 2.0)  # of which nothing is known any more
     assert book.statistics().known == 1
 
 
@@ -270,7 +270,7 @@ def test_of_several_addresses_at_one_host_each_has_its_turn(book: ContactBook) -
     assert seen == set(ports)
 
 
-# --- who is gone --------------------------------------------------------------------------------
+# --- peers that are gone ------------------------------------------------------------------------
 
 
 def lose(book: ContactBook, who: PeerId) -> None:
@@ -345,7 +345,7 @@ def test_the_book_is_bounded_and_the_longest_silent_makes_room(
         small.handle(says(peer(number), A), heard_at)
     newcomer = peer(9)
     small.handle(says(newcomer, A), 5.0)
-    assert newcomer not in small.entries, "nobody is known to be gone"
+    assert newcomer not in small.entries, "no peer is known to be gone"
     for number in (1, 2, 3):
         small.handle(MemberGone(peer(number)), 5.0)
     small.handle(says(newcomer, A), 6.0)

@@ -32,7 +32,7 @@ AUTHOR = ToySigner.make(1000)
 
 
 class Pair(World):
-    """We and one neighbour, who sends us what it likes."""
+    """We and one neighbour, which sends us what it likes."""
 
     def __init__(self) -> None:
         super().__init__(2, 1)
@@ -129,7 +129,7 @@ def test_every_flipped_bit_of_a_record_is_noticed() -> None:
 def test_a_clock_a_year_ahead_is_refused_and_named(pair: Pair) -> None:
     pair.send(signed_record(AUTHOR, wall_unix_s=WALL_UNIX_S + 365 * DAY_S))
     assert pair.verdicts() == {"future": 1}
-    assert not pair.penalties(), "who passed it on may have a clock that is off"
+    assert not pair.penalties(), "the peer that passed it on may have a clock that is off"
     pair.send(signed_record(AUTHOR, wall_unix_s=WALL_UNIX_S + 0.9 * DAY_S))
     assert pair.verdicts()["accepted"] == 1
 

@@ -1,4 +1,4 @@
-"""Our own words: on disk before anybody sees them, gathered while the disk is slow, carried on."""
+"""Our own words: on disk before a peer sees them, gathered while the disk is slow, carried on."""
 
 from __future__ import annotations
 

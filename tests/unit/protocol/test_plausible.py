@@ -37,7 +37,7 @@ def test_a_claim_above_twice_the_median_is_no_better_than_the_median() -> None:
 
 
 def test_honest_members_differ_and_the_furthest_counts() -> None:
-    assert mark([0, 700, 1000, 1300]) == 1300, "who has not begun says nothing"
+    assert mark([0, 700, 1000, 1300]) == 1300, "a member that has not begun says nothing"
     assert mark([5]) == 5
     assert mark([]) == 0
     assert middle_of([0, 0]) == 0

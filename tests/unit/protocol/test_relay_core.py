@@ -1,4 +1,4 @@
-"""What a relay decides: who gets a circuit, whose turn it is, and what it forgets."""
+"""What a relay decides: which peers get a circuit, whose turn it is, and what it forgets."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ def test_what_waits_of_a_circuit_that_is_over_is_forgotten() -> None:
     one, two = relay.open(A, B), relay.open(C, B)
     assert relay.core.try_pass(one, PIECE, relay.now)
     assert relay.feed(events.Waiting(one, 0, PIECE)) == []
-    assert relay.core.try_pass(two, 0, relay.now) is False, "nobody overtakes"
+    assert relay.core.try_pass(two, 0, relay.now) is False, "no circuit overtakes"
     assert relay.feed(events.Waiting(two, 0, 100)) == []
     assert relay.feed(events.CircuitEnded(one)) == [
         events.CircuitClosed(one, "one side has closed it")

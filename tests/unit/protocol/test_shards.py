@@ -96,7 +96,7 @@ def test_two_shards_are_claimed_in_one_breath_and_trained_once_seen_for_long_eno
     assert peer.n_said == 1
     assert list(peer.claims.values()) == [LEASE_S, LEASE_S]
     peer.wait(10 * SETTLE_S)
-    assert peer.assigned == [], "nobody has seen the claims yet: the disk may be slow"
+    assert peer.assigned == [], "no peer has seen the claims yet: the disk may be slow"
     peer.see()
     assert peer.core.next_deadline() == peer.now + SETTLE_S
     peer.wait(SETTLE_S - 0.1)

@@ -87,7 +87,7 @@ class Bench:
         return effects
 
     def next_ping(self) -> tuple[PeerId, Ping]:
-        """Go on until the core probes somebody."""
+        """Go on until the core probes a peer."""
         for _ in range(100):
             due = self.core.next_deadline()
             assert due is not None

@@ -126,7 +126,7 @@ def test_all_that_holds_is_named_in_order() -> None:
     verdict = policy.decide(BAD, 0.0, FRIDAY_NOON + 8 * 3600)
     assert verdict.reasons == REASONS
     assert verdict.reason == "manual"
-    assert verdict.until_unix_s is None  # a battery is charged when somebody plugs it in
+    assert verdict.until_unix_s is None  # a battery is charged when a person plugs it in
     assert verdict.sentence().count("; also ") == len(REASONS) - 1
 
 

@@ -1,4 +1,4 @@
-"""What a strategy, a codec and a topology must have to do with each other; who is installed."""
+"""What a strategy, a codec and a topology must have to do with each other; what is installed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fit(
     check_fit(strategy, strategy.parse(settings), codec, topology, members, value_bytes)
 
 
-# --- who is there -----------------------------------------------------------------------------
+# --- what is there ----------------------------------------------------------------------------
 
 
 def test_every_strategy_is_found_by_its_file_alone() -> None:
@@ -114,7 +114,7 @@ def test_a_gathering_feeds_back_what_it_did_not_send() -> None:
 def test_strategies_that_agree_on_each_round_have_a_largest_number() -> None:
     for name, most in (("one-byte", 16), ("sparse", 32)):
         fit(name, members=most)
-        fit(name)  # nobody has said how many
+        fit(name)  # how many was not said
         with pytest.raises(ConfigError, match=rf"expected at most {most} for {name}, .* got"):
             fit(name, members=most + 1)
     fit("streaming", members=64)

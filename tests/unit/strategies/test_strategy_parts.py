@@ -38,7 +38,7 @@ from tests.unit.test_docs import ROOT, blocks, table_after, text_of
 PAGE = text_of(ROOT / "docs" / "strategies.md")
 PARTS = [part for part in Strategy.__mro__ if part.__module__ == parts.__name__]
 
-# Every method that a strategy of somebody else may have, with what it is called with.
+# Every method that a user's own strategy may have, with what it is called with.
 INTERFACE = {
     "parse": ["settings"],
     "check": ["config", "facts"],

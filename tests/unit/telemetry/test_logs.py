@@ -134,7 +134,7 @@ def test_other_libraries_go_through_the_same_handler(
     monkeypatch.setattr(logging, "lastResort", logging.lastResort)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     stream = configured(log_format)
-    other = logging.getLogger("another.package")  # whose level nobody here has set
+    other = logging.getLogger("another.package")  # whose level is not set here
     other.warning("peer said %s", "x\n2026-01-01T00:00:00Z error\x1b[2J")
     other.info("not asked for")
     line = stream.getvalue()

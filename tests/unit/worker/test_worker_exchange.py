@@ -507,7 +507,7 @@ def test_giving_is_no_hindrance_and_its_end_no_abort(noted):
     gives = noted.ask(answer)
     assert noted.ask(answer, peer=THIRD).why.startswith("busy: "), "one reader at a time"
     takes = lend(noted, intent_of(Kind.PULL))
-    assert noted.strategy.of("accept") == [noted.strategy.events[0][1:]], "only who gives is asked"
+    assert noted.strategy.of("accept") == [noted.strategy.events[0][1:]], "only the giver is asked"
     noted.release(gives, why="")
     noted.apply(takes)
     ((exchange,),) = noted.strategy.of("apply")
@@ -705,4 +705,4 @@ def test_a_view_is_asked_for_by_a_message_that_survives_the_wire(noted):
     noted.step()
     noted.tell(TakeView(ticket=7, number=noted.intent().number))
     (ready,) = noted.received(SlotReady)
-    assert (ready.ticket, noted.strategy.of("accept")) == (7, []), "of a group nobody is asked"
+    assert (ready.ticket, noted.strategy.of("accept")) == (7, []), "for a group it is not asked"

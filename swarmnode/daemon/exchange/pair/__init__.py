@@ -1,4 +1,4 @@
-"""Exchanges in pairs, the atomic ones: whom an intent is offered to, and one transfer at a time.
+"""Atomic exchanges in pairs: the peers that an intent is offered to, and one transfer at a time.
 
 Owns the exchanges in flight and the streams that their payloads take. The state machine is
 ``protocol/gossip/exchange.py``.

@@ -13,7 +13,7 @@ the same messages either way.
     core --Commit--> Lessor.apply     core --Abort--> Lessor.give_back
 
 Each intent is offered once, as soon as there is a place for its exchange and a peer can be
-reached. What none took then waits for others who offer; but an intent for a random neighbour goes
+reached. What none took then waits for peers that offer; but an intent for a random neighbour goes
 back to the worker.
 """
 
@@ -69,7 +69,7 @@ _log = get_logger("swarmnode.daemon.exchange")
 
 
 def costs(partners: Partners) -> dict[PeerId, float]:
-    """Return with whom there is a session that has a channel just now, and what its way costs."""
+    """Return the peers with a session that has a channel just now, and what its way costs."""
     return {
         peer: cost_of(session.channel_description)
         for peer, session in partners.sessions.items()
@@ -106,7 +106,7 @@ class Exchanges:
     """The IntentHandler of pairs: offers, answers and carries out exchanges.
 
     Args:
-        topology: the graph of who meets whom that the manifest names.
+        topology: the graph of members that meet, as the manifest names it.
         codec: of views that name none.
         lessor: lends the worker's slots.
         record: one line of history.

@@ -1,10 +1,10 @@
-"""An intent to meet in a pair: how it waits, how it is cut, and whom it is offered to.
+"""An intent to meet in a pair: how it waits, how it is cut, and which peers it is offered to.
 
 Of the worker's intents that wait, and of its answers, there is one for a tag and fragment. How
-their views are cut into chunks both sides of an exchange know without a word. Whom an intent is
-offered to:
+their views are cut into chunks both sides of an exchange know without a word. The peers that an
+intent is offered to:
 
-MATCHING: the partner whom the round's matching gives, then the next in its order. NEIGHBOUR:
+MATCHING: the partner that the round's matching gives, then the next in its order. NEIGHBOUR:
 any member, at random. On a graph only neighbours, at random by the rates of their edges.
 
 Partners on expensive ways, through a relay or WebRTC, are drawn as much more rarely, and come last
@@ -208,11 +208,11 @@ def for_core(intent: PostedIntent) -> events.PairIntent:
     )
 
 
-_EVERYBODY = ("matching", "complete")  # graphs without which the same partners are found
+_ALL_PAIRS = ("matching", "complete")  # graphs without which the same partners are found
 
 
 class PartnerChoice:
-    """Chooses among those whom a session leads to, those first that let no exchange stall.
+    """Chooses among the peers that a session leads to, those first that let no exchange stall.
 
     Args:
         topology: the graph over the members that the manifest names; empty: all pairs meet.
@@ -224,7 +224,7 @@ class PartnerChoice:
     ) -> None:
         self._self_id = self_id
         self._swarm_id = swarm_id
-        self._topology = "" if topology in _EVERYBODY else topology
+        self._topology = "" if topology in _ALL_PAIRS else topology
         self._env = env
         self._conduct = conduct
         self._graph: Graph | None = None
@@ -233,11 +233,11 @@ class PartnerChoice:
     def candidates(
         self, intent: PostedIntent, members: Sequence[PeerId], reachable: Mapping[PeerId, float]
     ) -> tuple[PeerId, ...]:
-        """Return whom to offer to, the best first.
+        """Return the peers to offer to, the best first.
 
         Args:
-            members: who trains now, ourselves included, in ascending order.
-            reachable: with whom there is a session, and what its way costs.
+            members: those that train now, ourselves included, in ascending order.
+            reachable: the peers with a session, and what its way costs.
         """
         graph = self._graph_over(len(members))
         if intent.selector == "neighbour":

@@ -1,4 +1,4 @@
-"""Attempts at a mean: members meet in the highest, and a liar moves nobody far."""
+"""Attempts at a mean: members meet in the highest, and a liar moves no member far."""
 
 from __future__ import annotations
 

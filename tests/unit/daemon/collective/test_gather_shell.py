@@ -234,7 +234,7 @@ async def test_messages_that_are_too_long_are_refused_at_once(autojump_clock, mo
         assert why.startswith("local: expected messages of up to 400 bytes from 2 members")
 
 
-# --- who asks ------------------------------------------------------------------------------------
+# --- members that ask ----------------------------------------------------------------------------
 
 
 async def ask(asker: Member, giver: Member, record: object) -> object:

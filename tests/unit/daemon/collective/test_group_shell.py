@@ -1,4 +1,4 @@
-"""Group means over sessions: who takes part, what the worker is told, and who breaks a rule."""
+"""Group means over sessions: their members, what the worker is told, and what breaks a rule."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_all_have_the_same_weighted_mean_and_know_whose(autojump_clock) ->
             (w * s.astype(np.float64) for w, s in zip(weights, sent, strict=True)),
             np.zeros(640),
         ) / sum(weights)
-        # A sum goes through the codec too, and who made it holds what the others decode.
+        # A sum goes through the codec too, and its maker holds what the others decode.
         assert np.array_equal(all_of_them[0].mean, through("Q8B64", exact.astype(np.float32)))
 
 

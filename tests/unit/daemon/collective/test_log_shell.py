@@ -28,7 +28,7 @@ async def test_all_see_the_same_rounds_with_a_record_of_each(autojump_clock) -> 
         assert check_agreement(*all_of_them) >= 20
         full = [r for r in all_of_them[0].rounds if len(r.records) == 4]
         assert len(full) >= 15
-        # Each record is that of its round: nobody's came late in a swarm at rest.
+        # Each record is that of its round: no member's came late in a swarm at rest.
         assert all(record.round == r.round for r in full[1:] for record in r.records)
 
 

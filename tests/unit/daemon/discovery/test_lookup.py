@@ -54,7 +54,7 @@ def test_claims_about_one_key_are_one_swarm() -> None:
 
 
 def test_one_key_under_two_names_is_two_swarms() -> None:
-    """Anybody can claim any key under any name: the manifest says which is true."""
+    """Any peer can claim any key under any name: the manifest says which is true."""
     other = Claim("other", KEY, "dht", peer(9), (), 1, 100)
     assert [swarm.name for swarm in gather([claim(1), claim(2), other])] == ["demo", "other"]
 

@@ -1,4 +1,4 @@
-"""Whom an intent is offered to, by the matching, by chance, and on a graph."""
+"""The peers that an intent is offered to, by the matching, by chance, and on a graph."""
 
 from __future__ import annotations
 

@@ -490,9 +490,9 @@ async def test_a_stream_that_is_reset_ends_the_exchange_at_once(autojump_clock) 
 
 
 async def test_a_session_that_ends_under_a_responder_ends_the_exchange(autojump_clock) -> None:
-    """Even when nobody tells: its place was taken by a newer session with the same peer."""
+    """Even when no peer tells: its place was taken by a newer session with the same peer."""
     async with rig() as alice:
-        alice.sessions.clear()  # nobody to offer to
+        alice.sessions.clear()  # no peer to offer to
         alice.intent()
         await alice.bob_offers()
         async with trio.open_nursery() as nursery:
@@ -536,7 +536,7 @@ async def test_an_exchange_does_not_outlive_its_exchange_by_long(autojump_clock)
 
 
 async def test_an_answer_to_a_late_peer_takes_another_way(autojump_clock) -> None:
-    """Our half of the stream has ended by then, and who waits must learn that it is over."""
+    """Our half of the stream has ended by then, and the waiting peer must learn that it is over."""
     async with rig() as alice:
         heard: list[wire.Message] = []
 

@@ -1,4 +1,4 @@
-"""Whom a node says that it met, and what a swarm's exchanges look like as a graph."""
+"""The peers that a node says it met, and what a swarm's exchanges look like as a graph."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ async def test_no_peer_there_is_said_at_once(autojump_clock) -> None:
     async with members(1) as (made, (one,)):
         one.pulls.intent_posted(ask())
         await made.until(lambda: one.lessor.told)
-        assert one.lessor.told == [("drop", 1, "unreachable: nobody to ask")]
+        assert one.lessor.told == [("drop", 1, "unreachable: no peer to ask")]
 
 
 async def test_an_own_worker_that_lends_nothing_ends_it(autojump_clock) -> None:

@@ -111,7 +111,7 @@ class Member(Party):
 
 @asynccontextmanager
 async def members(*names: str) -> AsyncIterator[list[Member]]:
-    """Give members that know nobody yet."""
+    """Give members that know no other yet."""
     links = MemoryNetwork(delay_s=0.01)
     made = [Member(links, name) for name in names]
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""An open swarm admits everyone who says hello; closed ones are in ``test_admission``."""
+"""An open swarm admits every peer that says hello; closed ones are in ``test_admission``."""
 
 from __future__ import annotations
 

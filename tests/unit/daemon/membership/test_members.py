@@ -1,4 +1,4 @@
-"""Members of a swarm: who is one says hello, who is none gets nothing, who is gone is known."""
+"""Members of a swarm: each says hello, a stranger gets nothing, one that is gone is known."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ async def test_a_hello_on_a_connection_that_only_looks_is_refused(autojump_clock
         assert a.members.sessions == {}
 
 
-# --- who may not ------------------------------------------------------------------------------
+# --- peers that may not -----------------------------------------------------------------------
 
 
 async def test_who_is_refused_is_told_why_and_tries_again(autojump_clock) -> None:
@@ -297,7 +297,7 @@ async def test_a_node_that_starts_again_is_the_same_member(autojump_clock) -> No
         nursery.cancel_scope.cancel()
 
 
-# --- who is alive -----------------------------------------------------------------------------
+# --- which members are alive ------------------------------------------------------------------
 
 
 async def test_members_meet_through_one_whom_all_know(autojump_clock) -> None:
@@ -313,7 +313,7 @@ async def test_members_meet_through_one_whom_all_know(autojump_clock) -> None:
             assert node.members.live() == everybody
             assert len(node.members.sessions) == 3
         asked = [node for node in others if node.resolved]
-        assert len(asked) >= 2, "where the others are, nobody had told them"
+        assert len(asked) >= 2, "where the others are, no member had told them"
         assert failed_handlers(*nodes) == 0
 
 

@@ -1,4 +1,4 @@
-"""Which targets a member takes, from whom, and what is left of them after a restart."""
+"""Which targets a member takes, by whose key, and what is left of them after a restart."""
 
 import pytest
 from msgspec import structs

@@ -422,7 +422,7 @@ def test_a_turn_lasts_while_no_other_wants_it_and_ends_for_those_that_were_refus
     for peer in PEERS[: limits.BLOB_UPLOADS_MAX]:
         assert turns.admit(peer, 0.0)
     later = 10 * limits.BLOB_TURN_S
-    assert turns.admit(PEERS[0], later), "nobody has been refused"
+    assert turns.admit(PEERS[0], later), "no peer has been refused"
     assert not turns.admit(PEERS[9], later)
     assert not turns.admit(PEERS[0], later + 1), "its time is over"
     turns.done(PEERS[0])

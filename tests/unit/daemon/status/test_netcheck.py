@@ -62,7 +62,7 @@ SERVER = replace(
 
 
 def unasked(known: Known) -> Known:
-    """Return what is known if nobody can say what our NAT does."""
+    """Return what is known if no peer can say what our NAT does."""
     return replace(known, is_surveyed=False, behaviour=Known.behaviour)
 
 
@@ -198,7 +198,7 @@ def test_a_mapped_port_is_shown_and_doubted_if_no_peer_gets_in() -> None:
     known = replace(HOME, mapping=mapping, mapping_why="", router=PUBLIC)
     has(say(known, "port mapping"), "ok", "11.11.11.100:40001", "(UPnP)")
     shut = Reachability(refusals=((7337, "silent"), (40_001, "silent")))
-    has(say(replace(known, reach=shut), "port mapping"), "warn", "nobody gets in", advice=None)
+    has(say(replace(known, reach=shut), "port mapping"), "warn", "no peer gets in", advice=None)
     some = Reachability(tentative=((PUBLIC, 40_001),), refusals=((40_001, "silent"),))
     has(say(replace(known, reach=some), "port mapping"), "ok", "11.11.11.100:40001")
 
@@ -239,7 +239,7 @@ def test_whether_strangers_get_in() -> None:
     has(say(replace(HOME, reach=some), "reachable"), "ok", "fewer than 3 networks")
     has(say(HOME, "reachable"), "warn", "port 7337: no answer within 5 s", advice="UPnP")
     nobody = replace(unasked(HOME), reach=Reachability())
-    has(say(nobody, "reachable"), "unknown", "nobody could tell", advice="3 of them in different")
+    has(say(nobody, "reachable"), "unknown", "no peer could tell", advice="3 of them in different")
 
 
 def test_which_relays_hold_a_place_and_which_do_not() -> None:

@@ -229,7 +229,7 @@ class Neighbour:
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nothing that others wrote made it send anything to anybody."""
+        """Whether nothing that others wrote made it send anything to any node."""
         return not (self.puncher.plans or self.engine.answered or self.engine.connected)
 
 

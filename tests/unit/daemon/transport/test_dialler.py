@@ -154,7 +154,7 @@ async def test_a_relay_does_not_begin_early_while_a_direct_way_may_still_come(
         assert dict(r.dialled)[relay] == pytest.approx(limits.RELAY_HEAD_START_S)
 
 
-# --- who wins -----------------------------------------------------------------------------------
+# --- which dial wins ----------------------------------------------------------------------------
 
 
 async def test_the_first_that_proves_its_key_wins_and_the_rest_is_let_go(
@@ -286,7 +286,7 @@ async def test_news_of_a_peer_that_is_not_dialled_any_more_dials_none(
         assert [address for address, _ in r.dialled] == [slow, "mem:y", "mem:w"]
 
 
-# --- somebody who says nothing ------------------------------------------------------------------
+# --- a peer that says nothing -------------------------------------------------------------------
 
 
 async def test_who_accepts_and_says_nothing_does_not_keep_the_peer_waiting(

@@ -122,7 +122,7 @@ def test_what_strangers_have_confirmed_is_told_before_guesses_and_relays() -> No
         "[2a00:f00d::2]:7337",
         "11.11.11.100:40000",
         "relay:x@11.11.11.10:443/y",
-    ), "each once; what peers only think to see is nobody's to dial"
+    ), "each once; what peers only think to see is not to be dialled"
     assert nat.reachable == "yes"
 
 

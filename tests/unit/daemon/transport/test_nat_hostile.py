@@ -49,7 +49,7 @@ OFFERS = {
 class World:
     """Alice and Bob have sessions with a carrier, and with each other through it; so has Eve.
 
-    Eve has a session with Bob too, and none with anybody through the carrier.
+    Eve has a session with Bob too, and none with any node through the carrier.
     """
 
     def __init__(self, alice: Node, bob: Node, carrier: Node, eve: Node) -> None:
@@ -112,7 +112,7 @@ def dialled(w: World) -> int:
 async def test_hostile_forged_offers_lead_to_nothing(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """In the name of somebody whose offers are taken; whoever brings them."""
+    """In the name of a peer whose offers are taken; whichever node brings them."""
     async with world(monkeypatch) as w:
         real = w.signed(w.alice, kind, OFFERS[kind])
         by_eve = w.signed(w.eve, kind, OFFERS[kind])

@@ -355,7 +355,7 @@ async def test_the_least_used_session_makes_room(
         for other in (b, c, d):
             await other.connect(a)
             await trio.sleep(1)
-        await a.connect(c)  # now nobody has asked for d for longest
+        await a.connect(c)  # now the session with d is the longest unused
         if dialled_by_us:
             await a.connect(e)
         else:

@@ -1,4 +1,4 @@
-"""Invitations to hole punches: who answers whom, and what no letter of others can bring about."""
+"""Invitations to hole punches: which are answered, and what no letter of others can bring about."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ async def test_both_dial_where_the_relay_sees_the_other_and_keep_their_port_open
         assert lookouts.dialled == [(7097, RELAY_AT), (7098, RELAY_AT)]
         assert lookouts.open_now == 0
         assert [peer for peer, _ in bob.taken] == [ALICE]
-        assert alice.taken == [], "who invites gets it as the answer of its call"
+        assert alice.taken == [], "the inviter gets it as the answer of its call"
         ours, theirs = alice.puncher.plans[0], bob.puncher.plans[0]
         assert (ours.targets, theirs.targets) == ((BOB_AT,), (ALICE_AT,))
         assert (ours.we_choose, theirs.we_choose) == (False, True)

@@ -1,4 +1,4 @@
-"""Sessions that look for another channel: who asks whom, when it is over, and what it may cost."""
+"""Sessions that look for another channel: which side asks, when it ends, and what it may cost."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_the_side_that_was_dialled_finds_the_way_that_the_other_cannot(
 
 
 async def test_a_peer_that_has_moved_asks(autojump_clock: MockClock) -> None:
-    """Where it was, somebody says that nobody is there."""
+    """Where it was, the machine says that no node is there."""
     async with connected() as (a, b, session), trio.open_nursery() as nursery:
         a.links.refusing.add(b.name)
         await nursery.start(b.transport.serve, "mem:elsewhere", b.network.listener.accept)
@@ -128,7 +128,7 @@ async def test_a_peer_that_has_moved_asks(autojump_clock: MockClock) -> None:
 async def test_a_silent_way_is_left_before_the_peer_is_called_dead(
     autojump_clock: MockClock,
 ) -> None:
-    """A NAT forgot the connection: no byte passes, nobody says so, and another way works."""
+    """A NAT forgot the connection: no byte passes, no node says so, and another way works."""
     async with connected() as (a, b, session):
         (_, _, old), *_ = a.links._links
         deaf = [old._incoming, old._outgoing]
@@ -222,7 +222,7 @@ async def test_two_ways_at_once_are_one_too_many(autojump_clock: MockClock) -> N
 async def test_a_killed_peer_is_gone_within_two_seconds(
     autojump_clock: MockClock, dialled_by_us: bool
 ) -> None:
-    """Also when at its other addresses nobody answers, or another node does."""
+    """Also when at its other addresses no node answers, or another one does."""
     async with connected() as (a, b, _), trio.open_nursery() as nursery:
         left, killed = (a, b) if dialled_by_us else (b, a)
         stranger = Party(a.links, "stranger")
@@ -316,7 +316,7 @@ async def test_others_may_know_that_it_is_gone(autojump_clock: MockClock) -> Non
         assert "it has left" in str(session.close_cause)
 
 
-# --- whoever wants the peer meanwhile -----------------------------------------------------------
+# --- callers that want the peer meanwhile -------------------------------------------------------
 
 
 async def test_who_wants_a_peer_waits_for_its_session(autojump_clock: MockClock) -> None:
@@ -357,7 +357,7 @@ async def test_who_wants_a_peer_that_is_not_running_learns_it(autojump_clock: Mo
 
 
 async def test_a_session_without_a_way_does_not_protect_its_key(autojump_clock: MockClock) -> None:
-    """Nobody can answer on it, so whoever comes with the key is the peer, started again."""
+    """No node can answer on it, so the one that comes with the key is the peer, started again."""
     async with parties("a", "c", "again=a") as (a, c, again):
         await a.connect(c)
         await trio.sleep(1)

@@ -1,4 +1,4 @@
-"""Offers of WebRTC channels: who answers whom, and what no letter of others can bring about."""
+"""Offers of WebRTC channels: which are answered, and what no letter of others can bring about."""
 
 from __future__ import annotations
 

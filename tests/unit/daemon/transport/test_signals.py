@@ -80,7 +80,7 @@ def test_a_signal_is_never_taken_again_however_late_it_is_repeated(off_s: float)
     for later_s in range(0, 3 * int(limits.SIGNAL_WINDOW_S), 100):
         with pytest.raises(AuthenticationFailed):
             postbox.take(CARRIER, signal, now=NOW + later_s, unix_s=UNIX_S + later_s)
-    # ... and is forgotten when nobody would take it any more.
+    # ... and is forgotten when no node would take it any more.
     later_s = 3 * int(limits.SIGNAL_WINDOW_S)
     postbox.take(
         CARRIER, signed(unix_s=UNIX_S + later_s), now=NOW + later_s, unix_s=UNIX_S + later_s

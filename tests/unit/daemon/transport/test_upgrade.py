@@ -76,7 +76,7 @@ class Pair:
             )
 
     def of(self, peer: PeerId) -> tuple[Party, Party]:
-        """Return who asks for a way to ``peer``, and that."""
+        """Return the node that asks for a way to ``peer``, and that peer."""
         return (self.a, self.b) if peer == self.b.peer else (self.b, self.a)
 
     def may_be_at(self, own: Party, other: Party, *, is_direct: bool) -> None:
@@ -149,7 +149,7 @@ async def test_a_session_moves_once_on_both_sides_whichever_has_the_greater_id(
         assert (session.resumed, theirs.resumed) == (1, 1)
         assert theirs.channel is p.first.far[0]
         assert p.a.network.resumed_total == p.b.network.resumed_total == 1
-        assert len(p.first.began_at) == 1, "only who has dialled asks"
+        assert len(p.first.began_at) == 1, "only the node that has dialled asks"
         assert p.second.began_at == [], "the best one works"
         assert p.a.network.ways.tried["punched-tcp", "ok"] == 1
         assert await p.a.is_heard_by(p.b)

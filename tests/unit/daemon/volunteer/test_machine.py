@@ -104,7 +104,7 @@ def test_a_person_types_in_a_terminal(tmp_path: Path, monkeypatch: pytest.Monkey
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         os.utime(path, (now - quiet_s, now))
-    (tmp_path / "dev" / "pts" / "ptmx").touch()  # is no terminal of anybody
+    (tmp_path / "dev" / "pts" / "ptmx").touch()  # is no person's terminal
     assert machine.user_quiet_s(now, tmp_path / "dev") == 40
 
 

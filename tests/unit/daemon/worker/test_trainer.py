@@ -172,7 +172,7 @@ class Rig:
 
     @property
     def sent(self) -> list[ToWorker]:
-        """What the worker that runs was sent, but who the members are."""
+        """What the worker that runs was sent, without the lists of members."""
         return [m for m in self.links[-1].sent if not isinstance(m, Members)]
 
     async def borrow(self, intent: PostedIntent = INTENT, **options: Any) -> None:
@@ -261,7 +261,7 @@ async def test_a_view_that_no_caller_waits_for_any_more_goes_back(autojump_clock
         with trio.move_on_after(1):
             await it.borrow()
         await it.hears(SlotReady(1, 0, 7, step=24, tokens=99), NoView(2, "busy"))
-        assert it.sent[2:] == [Release(0, 7, "nobody waits for it any more")]
+        assert it.sent[2:] == [Release(0, 7, "no caller waits for it any more")]
         assert it.leases == []
 
 
@@ -292,7 +292,7 @@ async def test_a_view_that_was_not_asked_for_is_a_broken_contract(autojump_clock
         await it.hears(READY, SlotReady(9, 0, 7, step=24, tokens=99))
         await trio.sleep(limits.WORKER_BACKOFF_S_MIN)
         assert it.trainer.restarts == 1
-        assert "nobody has ticket 9" in it.trainer.reason
+        assert "no caller has ticket 9" in it.trainer.reason
 
 
 async def test_a_slot_that_went_with_its_worker_is_neither_lent_nor_given_back(
@@ -400,7 +400,7 @@ async def test_rounds_are_fitted_to_the_fastest(autojump_clock) -> None:
         fields = {name: getattr(READY, name) for name in READY.__struct_fields__}
         await it.hears(WorkerReady(**{**fields, "round_steps": 64}))
         await trio.sleep(2 * limits.PACING_TOLD_S)
-        assert it.sent == []  # nobody has taken a step
+        assert it.sent == []  # no member has taken a step
         await it.hears(progress_at(0.4))
         for fastest, steps in ((0.38, []), (0.1, [16]), (0.102, [16]), (0.001, [16, 8])):
             it.speeds = {OTHER: fastest, THIRD: 7.0}

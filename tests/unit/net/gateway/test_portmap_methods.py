@@ -1,4 +1,4 @@
-"""PCP, NAT-PMP and UPnP over real sockets, with a router on loopback, and somebody who lies."""
+"""PCP, NAT-PMP and UPnP over real sockets, with a router on loopback, and a host that lies."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_a_router_that_says_nothing(nursery: trio.Nursery, autojump_clock:
 
 
 async def test_a_router_that_does_not_speak_it() -> None:
-    gateway = fresh_address()  # nobody is there: the kernel says so at once
+    gateway = fresh_address()  # nothing listens there: the kernel says so at once
     with trio.fail_after(PORTMAP_ASK_S_MIN):
         with pytest.raises(TransportError, match="does not speak it"):
             await PcpMethod(map_request_of(gateway)).map(PORT)
@@ -234,7 +234,7 @@ async def test_upnp_takes_a_permanent_mapping_where_there_is_no_other(
 async def test_a_router_leads_no_node_elsewhere(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
-    """That a neighbour who answers the search is not heard, the lab shows with real multicast."""
+    """That a neighbour's answer to the search is not heard, the lab shows with real multicast."""
     router, other = fresh_address(), Igd(fresh_address())
     url = await nursery.start(other.run)
     await nursery.start(answer_datagrams, router, SSDP_PORT, lambda _: search_answer(url))

@@ -1,4 +1,4 @@
-"""Many clients of one server: the silent ones keep nobody out, and `status` has its own slot."""
+"""Many clients of one server: the silent ones keep no other out, and `status` has its own slot."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def contact(number: int, address: str = "") -> wire.Contact:
 
 
 def contact_at(distance: int, self_id: PeerId, address: str) -> wire.Contact:
-    """Return somebody at this distance from a peer."""
+    """Return a contact at this distance from a peer."""
     return wire.Contact(key_bytes(number_of(self_id) ^ distance), (address,))
 
 

@@ -203,7 +203,7 @@ def test_a_stranger_with_unknown_neighbours_starts_a_self_lookup() -> None:
 
 
 def self_lookups(core: DhtCore, end: float) -> list[float]:
-    """Return when a core looked itself up; everybody whom it asks knows nobody."""
+    """Return when a core looked itself up; every peer that it asks knows no other."""
     times: list[float] = []
     while (deadline := core.next_deadline()) is not None and deadline <= end:
         core.handle_deadline(deadline)
@@ -312,9 +312,9 @@ def test_put_reports_how_many_keep_it() -> None:
 
 
 def publish_to(core: DhtCore, silent: set[bytes]) -> tuple[list[bytes], events.Published]:
-    """Publish KEY; return who got the record, in order, and what the shell was told.
+    """Publish KEY; return the peers that got the record, in order, and what the shell was told.
 
-    The silent ones are slow; the others name six whom the core does not know yet.
+    The silent ones are slow; the others name six that the core does not know yet.
     """
     core.handle(events.Publish(3, KEY, provider_record(BLOB)), 1.0)
     got: list[bytes] = []
@@ -492,7 +492,7 @@ def test_what_is_published_again_waits_its_turn() -> None:
     now = 1.0 + limits.DHT_REPUBLISH_S
     core.handle_deadline(now)
     asked = [sent for sent in sends(core) if isinstance(sent.message, wire.Find)]
-    n_own = sum(sent.message.key == core.self_id for sent in asked)  # upkeep waits for nobody
+    n_own = sum(sent.message.key == core.self_id for sent in asked)  # upkeep does not wait
     assert len(asked) - n_own == DHT_OPERATIONS_MAX
     assert core.statistics().operations - n_own == DHT_OPERATIONS_MAX * 2
     for sent in asked:

@@ -1,4 +1,4 @@
-"""Who gets into a routing table, who stays, and who leaves."""
+"""Which peers get into a routing table, which stay, and which leave."""
 
 from __future__ import annotations
 

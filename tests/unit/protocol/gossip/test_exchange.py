@@ -430,7 +430,7 @@ def test_candidates_with_whom_there_is_an_exchange_are_left_out() -> None:
 
 
 def stalled(*intents: PairIntent) -> tuple[Bench, bytes]:
-    """Return a node that knows what is usual, and that lent its view to one who says nothing."""
+    """Return a node that knows what is usual, and that lent its view to a silent peer."""
     bench = Bench()
     xid = bench.to_transfer(Role.INITIATOR)
     bench.feed(ViewLent(xid))

@@ -64,7 +64,7 @@ def test_weights_count_between_two_bounds_and_keep_their_ratios_there():
     assert fair_weights([100.0, 25.0, 100.0, 100.0]) == (1.0, 0.25, 1.0, 1.0)
     assert fair_weights([1.0, 2.0, 4.0, 8.0]) == (0.5, 1.0, 1.0, 1.0)
     assert fair_weights([7.0]) == (1.0,)
-    # Who has just come is not nothing, and does not vanish in the sum.
+    # A member that has just come counts too, and does not vanish in the sum.
     assert fair_weights([100.0, 100.0, 1.0]) == (1.0, 1.0, limits.GROUP_WEIGHT_MEDIANS_MIN)
     assert fair_weights([1e18, 5e-324]) == (1.0, 1.0)
 

@@ -1,4 +1,4 @@
-"""Lineages: who is on which, and which one stays."""
+"""Lineages: which node is on which, and which one stays."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ LOCAL = (Endpoint("192.168.1.2", 40_001), Endpoint("192.168.1.2", 40_002))
 PUBLIC = "11.0.0.1"
 SERVERS = [Endpoint(f"11.0.1.{number}", 4001) for number in range(1, 4)]
 OTHER_PORT = 4002
-THIRD_PARTY = Endpoint("6.6.6.6", 6666)  # whom a liar would have us send to
+THIRD_PARTY = Endpoint("6.6.6.6", 6666)  # where a liar would have us send
 NONE, ADDRESS, PORT, UNKNOWN = Dependence
 
 
