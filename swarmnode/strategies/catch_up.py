@@ -20,7 +20,7 @@ import torch
 
 from swarmnode.strategies.context import LossAt
 from swarmnode.strategies.exchanges import Exchange, Intent
-from swarmnode.strategies.merging.safe_merge import is_mild
+from swarmnode.strategies.merging.slot import is_mild
 from swarmnode.strategies.ranges import not_finite, outside, too_large
 
 # How far one peer's word may move a node on at once: a node that was away for longer than

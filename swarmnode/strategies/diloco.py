@@ -43,7 +43,7 @@ from swarmnode.strategies.base import (
     Strategy,
 )
 from swarmnode.strategies.lineage import CATCH_UP, InLineage
-from swarmnode.strategies.merging.rules import GroupMerge
+from swarmnode.strategies.merging.slot import GroupMerge
 from swarmnode.strategies.outer import Momentum, momentum_step
 from swarmnode.strategies.rounds import Rounds
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -48,9 +48,11 @@ from swarmnode.strategies.catch_up import (
 )
 from swarmnode.strategies.context import LossAt
 from swarmnode.strategies.contributions import Contributions
-from swarmnode.strategies.merging.best_of import Trials
 from swarmnode.strategies.outer import momentum_step
 from swarmnode.strategies.rounds import Fragment, InRounds
+
+if TYPE_CHECKING:
+    from swarmnode.strategies.merging.best_of import Trials
 
 CATCH_UP = "catch-up"
 _EXACT = "RAW32"
@@ -155,6 +157,9 @@ class InLineage(InRounds):
         if loss_at is None:
             return len(candidates) - 1
         if self._trials is None:
+            # A swarm with the plain mean has no second candidate, and never comes here.
+            from swarmnode.strategies.merging.best_of import Trials
+
             self._trials = Trials(self.ctx.rng)
 
         def loss_of(values: torch.Tensor) -> float:

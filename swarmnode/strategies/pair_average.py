@@ -34,7 +34,40 @@ from swarmnode.strategies.base import (
 )
 from swarmnode.strategies.kinds import RandomPairs
 from swarmnode.strategies.merging.variance_corrected import PairMerge, pair_pull
-from swarmnode.strategies.weighing import Contact, Movement, WeighsPairs
+from swarmnode.strategies.weighing import Contact, WeighsPairs
+
+_SAMPLE_ELEMS = 2**16  # of one's own vector, which no peer chooses: a norm within a percent
+
+
+class Movement:
+    """How far a node moves by itself in a round, over a sample of its parameters."""
+
+    def __init__(self) -> None:
+        self._began: torch.Tensor | None = None
+        self.norm = 0.0  # of the last round; 0: there was none
+
+    def begin_round(self, x: torch.Tensor) -> None:
+        """A round is over, the next one begins: measure it."""
+        now = _sample(x)
+        if self._began is not None:
+            scale = (x.numel() / now.numel()) ** 0.5
+            self.norm = scale * float((now - self._began).norm())
+        self._began = now
+
+    def note_merged(self, before: torch.Tensor, after: torch.Tensor) -> None:
+        """What came from others is no movement of one's own; both are of :meth:`sample`."""
+        if self._began is not None:
+            self._began.add_(after - before)
+
+    @staticmethod
+    def sample(x: torch.Tensor) -> torch.Tensor:
+        """Return some of the parameters, evenly spread: a copy on the CPU."""
+        return _sample(x)
+
+
+def _sample(x: torch.Tensor) -> torch.Tensor:
+    stride = max(1, x.numel() // _SAMPLE_ELEMS)
+    return x.detach()[::stride].cpu().clone()
 
 
 class PairAverage(WeighsPairs, RandomPairs, Strategy):

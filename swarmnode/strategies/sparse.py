@@ -61,8 +61,8 @@ from swarmnode.strategies.catch_up import (
     lineage_refusal,
     lineage_version,
 )
-from swarmnode.strategies.merging.rules import GatherMerge, find_rule
-from swarmnode.strategies.merging.slot import aggregate
+from swarmnode.strategies.merging.rules import find_rule
+from swarmnode.strategies.merging.slot import GatherMerge, aggregate
 from swarmnode.strategies.rounds import InRounds, Rounds
 from swarmnode.tensor import coded
 from swarmnode.tensor.codec import get_codec

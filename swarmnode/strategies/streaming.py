@@ -60,7 +60,7 @@ from swarmnode.strategies.base import (
     View,
 )
 from swarmnode.strategies.lineage import CATCH_UP, InLineage
-from swarmnode.strategies.merging.rules import GroupMerge
+from swarmnode.strategies.merging.slot import GroupMerge
 from swarmnode.strategies.merging.variance_corrected import PairMerge, refuse_relatives
 from swarmnode.strategies.outer import (
     PAIR,

@@ -11,16 +11,17 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 
 from swarmnode.strategies.base import Context, Exchange, Intent, Kind, Offer, Strategy
-from swarmnode.strategies.merging.safe_merge import SafeMerge
 from swarmnode.strategies.merging.slot import ACCEPTED, LossAlong, Pair, Verdict
 from swarmnode.strategies.outer import learnt
 from swarmnode.strategies.rounds import Fragment, Rounds
 
-_SAMPLE_ELEMS = 2**16  # of one's own vector, which no peer chooses: a norm within a percent
+if TYPE_CHECKING:
+    from swarmnode.strategies.merging.safe_merge import SafeMerge
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,17 @@ class WeighsPairs(Strategy):
     """A strategy whose pairs are weighed before they count.
 
     Attributes:
-        guard: None: the engine wants nothing weighed.
+        guard: None: the engine wants nothing weighed, or there are no pairs.
     """
 
     guard: SafeMerge | None = None
 
     def start(self, ctx: Context) -> None:
         super().start(ctx)
-        if ctx.weighs and self.guard is None:
+        if ctx.weighs and self.guard is None and self.meeting(self.config).kind is Kind.PAIR:
+            # Groups are the default, and their workers do without it.
+            from swarmnode.strategies.merging.safe_merge import SafeMerge
+
             self.guard = SafeMerge()
 
     @abstractmethod
@@ -126,37 +130,6 @@ class WeighsRounds(WeighsPairs):
             return x
 
         return Contact(own, theirs, float(exchange.sent["delta"].norm()), shifted)
-
-
-class Movement:
-    """How far a node moves by itself in a round, over a sample of its parameters."""
-
-    def __init__(self) -> None:
-        self._began: torch.Tensor | None = None
-        self.norm = 0.0  # of the last round; 0: there was none
-
-    def begin_round(self, x: torch.Tensor) -> None:
-        """A round is over, the next one begins: measure it."""
-        now = _sample(x)
-        if self._began is not None:
-            scale = (x.numel() / now.numel()) ** 0.5
-            self.norm = scale * float((now - self._began).norm())
-        self._began = now
-
-    def note_merged(self, before: torch.Tensor, after: torch.Tensor) -> None:
-        """What came from others is no movement of one's own; both are of :meth:`sample`."""
-        if self._began is not None:
-            self._began.add_(after - before)
-
-    @staticmethod
-    def sample(x: torch.Tensor) -> torch.Tensor:
-        """Return some of the parameters, evenly spread: a copy on the CPU."""
-        return _sample(x)
-
-
-def _sample(x: torch.Tensor) -> torch.Tensor:
-    stride = max(1, x.numel() // _SAMPLE_ELEMS)
-    return x.detach()[::stride].cpu().clone()
 
 
 def _topic(intent: Intent) -> str:

@@ -94,8 +94,8 @@ class Member:
                 self.sums[plan, piece] = self.reduce(piece, contributors, weights)
                 self.world.later(lambda: self.feed(events.Reduced(gid, plan, piece)))
             case events.Witness(gid, plan, piece, contributors, weights):
-                hashes = (_hash(self.witness(piece, contributors, weights)),)
-                self.world.later(lambda: self.feed(events.Witnessed(gid, plan, hashes)))
+                hash_ = _hash(self.witness(piece, contributors, weights))
+                self.world.later(lambda: self.feed(events.Witnessed(gid, plan, (hash_,))))
             case events.Assemble(gid, plan):
                 parts = [self.sums[plan, piece] for piece in range(self.n_pieces)]
                 hashes = tuple(map(_hash, parts))

@@ -30,6 +30,8 @@ ON_DEMAND = {
         "swarmnode.telemetry.catalogue",
     ),
     "swarmnode.worker.begin": (
+        "swarmnode.strategies.merging.rules",
+        "swarmnode.strategies.merging.safe_merge",
         "swarmnode.strategies.topology",
         "swarmnode.worker.exchange.merges",
     ),

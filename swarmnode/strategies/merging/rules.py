@@ -11,26 +11,24 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from swarmnode.strategies.merging.mixing import Measured, MixRule, Round, Rows
 from swarmnode.tensor.codec import Codec
 from swarmnode.tensor.pieces import Part, Piece, by_view
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-# Rules that serve sparse messages, too, and give all members the same of the same messages.
-GatherMerge = Literal["mean", "clipped-mean", "nnm", "nnm-trimmed", "flag", "best-of"]
-GroupMerge = Literal[GatherMerge, "trimmed-mean", "monna", "bristle"]
+    from swarmnode.strategies.merging.mixing import MixRule, Rows
+
+    Parts = Callable[[], Iterator[Rows]]
 
 # Of GROUP_MEMBERS_MAX shares it takes 16 MiB; a multiple of the blocks of all codecs.
 _SLICE_ELEMS = 65_536
 _ELSEWHERE = {"mean": "mixing", "nnm-trimmed": "nnm"}  # modules of another name than the rule's
 
-Parts = Callable[[], Iterator[Rows]]
 Encoded = Sequence["Buffer"]  # payloads, one for each part
 
 
@@ -55,6 +53,9 @@ def candidates(
 
     Cost: the parts are gone through twice. Memory: a part, and what comes out.
     """
+    # The plain mean of a group does without (WeightedMean).
+    from swarmnode.strategies.merging.mixing import Measured, Round
+
     measured = Measured(len(weights))
     for part in parts():
         measured.add(part)

@@ -58,7 +58,7 @@ from statistics import median
 
 import torch
 
-from swarmnode.strategies.merging.slot import Pair, Reason, Verdict
+from swarmnode.strategies.merging.slot import Pair, Reason, Verdict, is_mild
 
 DISTANCE_RATIO_MAX = 2.0  # κ: 1.5 to 4 do the same against fixed attacks
 MERGE_WEIGHT = 0.5  # w: the mean of the two
@@ -72,7 +72,6 @@ _RELAXED = 1.1  # a node that refuses all others is let go by so much ...
 _RELAX_ROUNDS = 5  # ... once in so many rounds
 _ESCAPE_RATIO = 0.98  # of the own loss
 _TRIVIAL_RATIO = 0.9  # of the loss of a model that has learnt nothing
-_MILD_RATIO, _MILD_SLACK = 1.1, 0.02  # honest peers do this too, near convergence
 # Vectors of who only repeats what it got are no measure of how far others are.
 _NEAR_RATIO, _NEAR_MOVED = 0.2, 0.5
 _STRIKES_MAX = 3
@@ -364,11 +363,6 @@ def harm_of(pair: Pair) -> Harm:
     if after <= before or (math.isfinite(after) and not math.isfinite(before)):
         return Harm.NONE
     return Harm.MILD if is_mild(before, after) else Harm.GRAVE
-
-
-def is_mild(before: float, after: float) -> bool:
-    """Return whether a loss has grown by no more than honest models of one swarm differ."""
-    return after <= _MILD_RATIO * before + _MILD_SLACK
 
 
 def digest_of(vector: torch.Tensor) -> bytes:

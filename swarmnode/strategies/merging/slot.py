@@ -20,14 +20,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 
 from swarmnode.strategies.exchanges import Message
-from swarmnode.strategies.merging.best_of import better
-from swarmnode.strategies.merging.mixing import MixRule, Rows
-from swarmnode.strategies.merging.rules import candidates
+
+if TYPE_CHECKING:
+    from swarmnode.strategies.merging.mixing import MixRule, Rows
+
+# Rules that serve sparse messages, too, and give all members the same of the same messages.
+GatherMerge = Literal["mean", "clipped-mean", "nnm", "nnm-trimmed", "flag", "best-of"]
+GroupMerge = Literal[GatherMerge, "trimmed-mean", "monna", "bristle"]
+_MILD_RATIO, _MILD_SLACK = 1.1, 0.02  # honest peers do this too, near convergence
 
 # Takes a; returns the loss on the public probe of this node's model as it is, plus a times the
 # difference of the two that meet: 0 is the own model, 1 the peer's, in between the merged ones.
@@ -89,6 +95,11 @@ class Verdict:
 ACCEPTED = Verdict()  # of what is weighed by no rule
 
 
+def is_mild(before: float, after: float) -> bool:
+    """Return whether a loss has grown by no more than honest models of one swarm differ."""
+    return after <= _MILD_RATIO * before + _MILD_SLACK
+
+
 def aggregate(
     rule: MixRule,
     messages: Sequence[Message],
@@ -102,6 +113,10 @@ def aggregate(
 
     Cost: each message is decoded twice, and two evaluations where there are two candidates.
     """
+
+    # Most swarms have pairs, or the plain mean: their workers load no rule of many vectors.
+    from swarmnode.strategies.merging.best_of import better
+    from swarmnode.strategies.merging.rules import candidates
 
     def parts() -> Iterator[Rows]:
         for part in zip(*(message.parts() for message in messages), strict=True):

@@ -11,8 +11,8 @@ from swarmnode.strategies.base import Context, Intent, Kind, StepInfo, TaskFacts
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.exchanges import Message
 from swarmnode.strategies.merging.best_of import TRIAL_STEPS, Trials
-from swarmnode.strategies.merging.rules import GroupMerge, find_rule
-from swarmnode.strategies.merging.slot import aggregate
+from swarmnode.strategies.merging.rules import find_rule
+from swarmnode.strategies.merging.slot import GroupMerge, aggregate
 from swarmnode.strategies.sparse import Sparse
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.tensor.layout import Layout

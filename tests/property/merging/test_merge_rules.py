@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmnode.strategies.merging.rules import GroupMerge, candidates, find_rule
+from swarmnode.strategies.merging.rules import candidates, find_rule
+from swarmnode.strategies.merging.slot import GroupMerge
 
 RULES = get_args(GroupMerge)
 

@@ -10,7 +10,8 @@ import pytest
 
 from swarmnode.strategies.merging.best_of import better
 from swarmnode.strategies.merging.mixing import Measured
-from swarmnode.strategies.merging.rules import GroupMerge, WeightedMean, candidates, find_rule
+from swarmnode.strategies.merging.rules import WeightedMean, candidates, find_rule
+from swarmnode.strategies.merging.slot import GroupMerge
 from swarmnode.tensor.codec import get_codec
 
 RULES = get_args(GroupMerge)
