@@ -3,6 +3,7 @@ a test has made."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 import types
@@ -129,8 +130,10 @@ def test_a_person_sits_at_the_desktop(
 def test_what_a_process_takes() -> None:
     before = machine.process_use(os.getpid())
     assert before is not None
-    block = bytearray(64_000_000)
-    block[::4096] = b"x" * len(block[::4096])
+    # Pages of its own: a process that ran other tests may have some to spare for a bytearray.
+    block = mmap.mmap(-1, 64_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for page in range(0, len(block), mmap.PAGESIZE):
+        block[page] = 1
     sum(range(3_000_000))
     after = machine.process_use(os.getpid())
     assert after is not None
