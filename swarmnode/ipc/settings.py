@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -38,6 +38,16 @@ def parse_settings(
         try:
             msgspec.convert({key: value}, settings_type)
         except msgspec.ValidationError as error:
+            choices = _choices(get_type_hints(settings_type)[key])
             expected = str(error).split(" - at ")[0].lower()
+            if choices and isinstance(value, str):
+                expected = f"expected one of {', '.join(choices)}"
             raise ConfigError(f"{owner}: setting {key}: {expected}, got {value!r}") from error
     return msgspec.convert(settings, settings_type)
+
+
+def _choices(hint: Any) -> list[str]:
+    """Return the words that a type allows, each once; none where it is no choice of words."""
+    if isinstance(hint, str):
+        return [hint]
+    return list(dict.fromkeys(word for part in get_args(hint) for word in _choices(part)))

@@ -139,6 +139,8 @@ def test_wrong_names_and_settings_are_named():
         build_strategy("pair-average", {"evry": 3}, x)
     with pytest.raises(ConfigError, match="setting every: expected `int` >= 1, got 0"):
         build_strategy("pair-average", {"every": 0}, x)
+    with pytest.raises(ConfigError, match="setting meet: expected one of pair, group, got 'all'"):
+        build_strategy("streaming", {"meet": "all"}, x)
 
 
 # --- members that come and go ---------------------------------------------------------------------
