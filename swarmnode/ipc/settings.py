@@ -28,6 +28,18 @@ def parse_settings(
     Raises:
         ConfigError: an unknown key, a wrong type or a value out of range.
     """
+    check_settings(settings, settings_type, owner=owner)
+    return msgspec.convert(settings, settings_type)
+
+
+def check_settings(
+    settings: dict[str, Any], settings_type: type[msgspec.Struct], *, owner: str
+) -> None:
+    """Look at each of ``settings`` by itself; ``owner`` names whose they are.
+
+    Raises:
+        ConfigError: an unknown key, a wrong type or a value out of range.
+    """
     known = settings_type.__struct_fields__
     for key in settings:
         if key not in known:
@@ -43,7 +55,6 @@ def parse_settings(
             if choices and isinstance(value, str):
                 expected = f"expected one of {', '.join(choices)}"
             raise ConfigError(f"{owner}: setting {key}: {expected}, got {value!r}") from error
-    return msgspec.convert(settings, settings_type)
 
 
 def _choices(hint: Any) -> list[str]:

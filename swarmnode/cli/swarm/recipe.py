@@ -15,6 +15,7 @@ from swarmnode.config import Paths
 from swarmnode.daemon.membership.progress import TargetKeeper
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.lr_schedule import Horizon, shorten_warmup
+from swarmnode.ipc.settings import check_settings
 from swarmnode.wire.recipe import Recipe
 from swarmnode.wire.swarm import Manifest
 
@@ -62,12 +63,7 @@ def make_recipe(
     Raises:
         ConfigError: a field is unknown or out of range.
     """
-    known = Recipe.__struct_fields__
-    for key in settings:
-        if key not in known:
-            raise ConfigError(
-                f"recipe: unknown setting {key!r}; known settings: {', '.join(known)}"
-            )
+    check_settings(settings, Recipe, owner="recipe")
     chosen = task_recipe | settings
     if tokens:
         chosen["target_tokens"] = tokens

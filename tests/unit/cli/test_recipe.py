@@ -31,8 +31,8 @@ def test_the_warm_up_of_a_short_training_is_a_part_of_it():
     ("settings", "said"),
     [
         ({"lr": 1}, "unknown setting 'lr'; known settings: schedule, "),
-        ({"clip_norm": -1}, "recipe: expected `float` >= 0.0"),
-        ({"schedule": "linear"}, "recipe: invalid enum value 'linear'"),
+        ({"clip_norm": -1}, "recipe: setting clip_norm: expected `float` >= 0.0, got -1"),
+        ({"schedule": "linear"}, "expected one of constant, cosine, wsd, got 'linear'"),
     ],
 )
 def test_what_no_recipe_has_is_refused(settings, said):
