@@ -29,7 +29,8 @@ typedef enum {
     SN_TK4 = 7,
     SN_TK2 = 8,
     SN_Q2 = 10, /* 9, RAW64, has no kernels */
-    SN_CODEC_END = 11,
+    SN_T3 = 11,
+    SN_CODEC_END = 12,
 } sn_codec;
 
 enum {

@@ -21,6 +21,10 @@ enum {
     SN_E3M0_BLOCKS = 4,    /* blocks of 64 that share a scale */
     SN_SIGN_CODE_BYTES = 8,
     SN_Q2_CODE_BYTES = 2 * SN_SIGN_CODE_BYTES,
+    SN_T3_TRITS = 5,       /* of a byte */
+    SN_T3_CODE_BYTES = 64,
+    SN_T3_ELEMS = SN_T3_TRITS * SN_T3_CODE_BYTES,
+    SN_T3_CODES = 243, /* five trits are less */
     SN_POSITION_PAIR_BYTES = 3,
 };
 
@@ -62,6 +66,20 @@ static const sn_format sn_q2_format = {
     .block_code_bytes = SN_Q2_CODE_BYTES,
     .scale_bits_max = 0x7F07u,
 };
+static const sn_format sn_t3_format = {
+    .codec = SN_T3,
+    .block_elems = SN_T3_ELEMS,
+    .scale_bytes = 2,
+    .block_code_bytes = SN_T3_CODE_BYTES,
+    .scale_bits_max = 0x7F7Fu,
+};
+
+/* Trit i of a byte of T3B320. */
+SN_INLINE unsigned sn_t3_trit(uint8_t byte, size_t i)
+{
+    static const uint8_t powers[SN_T3_TRITS] = {1, 3, 9, 27, 81};
+    return byte / powers[i] % 3u;
+}
 
 /* TK4: positions of twelve bits, two in three bytes, then the nibbles. */
 SN_INLINE size_t sn_tk4_position(const uint8_t *codes, size_t index)
@@ -359,7 +377,8 @@ SN_INLINE void sn_prefetch(const uint8_t *at, size_t size_bytes)
 /* The tables of one instruction set, in the order of sn_codec. */
 #define SN_EXTERN_KERNELS(isa)                                                                     \
     extern const sn_kernels sn_raw32_##isa, sn_bf16_##isa, sn_q8_##isa, sn_q4_##isa,               \
-        sn_e3m0_##isa, sn_sign_##isa, sn_tk4_##isa, sn_tk2_##isa, sn_q2_##isa
+        sn_e3m0_##isa, sn_sign_##isa, sn_tk4_##isa, sn_tk2_##isa, sn_q2_##isa,      \
+        sn_t3_##isa
 
 #define SN_KERNELS(codec, measured, check)                                                         \
     {                                                                                              \
@@ -375,7 +394,8 @@ SN_INLINE void sn_prefetch(const uint8_t *at, size_t size_bytes)
     const sn_kernels sn_sign_##isa = SN_KERNELS(sign, NULL, sign_check);                           \
     const sn_kernels sn_tk4_##isa = SN_KERNELS(tk4, NULL, tk4_check);                              \
     const sn_kernels sn_tk2_##isa = SN_KERNELS(tk2, NULL, tk2_check);                              \
-    const sn_kernels sn_q2_##isa = SN_KERNELS(q2, q2_decode_measured, sign_check)
+    const sn_kernels sn_q2_##isa = SN_KERNELS(q2, q2_decode_measured, sign_check);                 \
+    const sn_kernels sn_t3_##isa = SN_KERNELS(t3, t3_decode_measured, t3_check)
 
 #define SN_DECLARE_MEASURE(isa)                                                                    \
     void sn_measure_##isa(const uint8_t *values, size_t n_rows, sn_lanes *lanes)

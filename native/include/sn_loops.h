@@ -1,12 +1,13 @@
 /* The loops over blocks of Q8B64, Q4B64 and E3M0, which differ only in how a block is packed and
- * unpacked; those that decode are Q2B64's, too. Included at the end of each vector unit's file, which
- * defines before:
+ * unpacked; those that decode are Q2B64's and T3B320's, too. Included at the end of each vector unit's
+ * file, after sn_t3.h; it defines before:
  *
  *     SN_TARGET, sn_part (a register of floats), SN_PARTS, sn_block { sn_part part[SN_PARTS] }
  *     part_load, part_store, part_stream (past the cache), part_set, part_add, part_sub, part_mul
  *     part_saturated, amax_bits_of
  *     sn_gauge (sn_lanes in registers), gauge_load, gauge_take (the i-th part of a block), gauge_store
- *     q8_quantize, q4_quantize, e3m0_quantize, q8_unpack, q4_unpack, e3m0_unpack, q2_unpack
+ *     q8_quantize, q4_quantize, e3m0_quantize, q8_unpack, q4_unpack, e3m0_unpack, q2_unpack, t3_unpack
+ *     part_counted (0 where a magnitude is below SN_SIGN_BITS_MIN), trits_of (a block)
  *     q8_check, q4_check
  */
 #ifndef SN_LOOPS_H
@@ -250,6 +251,72 @@ SN_TARGET static void q2_merge(const sn_coded *from, uint8_t *target, float own_
                                float peer_weight)
 {
     merge(from, target, own_weight, peer_weight, &sn_q2_format, q2_unpack);
+}
+
+/* The square sum of the b-th 320 values, or of their difference to the reference. */
+SN_TARGET SN_INLINE double t3_square_sum(const sn_values *from, const uint8_t *reference, size_t b)
+{
+    sn_lanes lanes = {0};
+    sn_gauge gauge = gauge_load(&lanes);
+    for (size_t i = 0; i < SN_T3_TRITS; i++) {
+        sn_prefetch(from->values + (b * SN_T3_TRITS + i) * SN_BLOCK_BYTES, SN_BLOCK_BYTES);
+        const sn_block block = block_given(from, reference, b * SN_T3_TRITS + i);
+        for (size_t p = 0; p < SN_PARTS; p++) {
+            gauge_take(&gauge, p, part_counted(block.part[p]));
+        }
+    }
+    gauge_store(&gauge, &lanes);
+    return sn_lanes_sum(&lanes).square_sum;
+}
+
+SN_TARGET SN_INLINE size_t t3_encode_from(const sn_values *from, const uint8_t *reference,
+                                          uint8_t *scales, uint8_t *codes)
+{
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        const double square_sum = t3_square_sum(from, reference, b);
+        if (sn_t3_is_refused(square_sum)) {
+            return b;
+        }
+        const uint32_t scale_bits = sn_t3_scale_bits(square_sum);
+        const uint32_t threshold_bits = sn_t3_threshold_bits(scale_bits);
+        uint8_t trits[SN_T3_TRITS][SN_BLOCK_ELEMS];
+        for (size_t i = 0; i < SN_T3_TRITS; i++) {
+            const sn_block block = block_given(from, reference, b * SN_T3_TRITS + i);
+            trits_of(&block, threshold_bits, trits[i]);
+        }
+        sn_scale_store(scales, b, scale_bits);
+        sn_t3_pack(trits, codes + b * SN_T3_CODE_BYTES);
+    }
+    return from->n_blocks;
+}
+
+SN_TARGET static size_t t3_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
+{
+    if (from->reference == NULL) {
+        return t3_encode_from(from, NULL, scales, codes);
+    }
+    return t3_encode_from(from, from->reference, scales, codes);
+}
+
+SN_TARGET static void t3_decode(const sn_coded *from, uint8_t *out)
+{
+    decode(from, out, &sn_t3_format, t3_unpack);
+}
+
+SN_TARGET static void t3_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lanes)
+{
+    decode_measured(from, out, lanes, &sn_t3_format, t3_unpack);
+}
+
+SN_TARGET static void t3_merge(const sn_coded *from, uint8_t *target, float own_weight,
+                               float peer_weight)
+{
+    merge(from, target, own_weight, peer_weight, &sn_t3_format, t3_unpack);
+}
+
+SN_TARGET static sn_verdict t3_check(const sn_coded *from)
+{
+    return sn_t3_has_invalid_code(from) ? SN_INVALID_CODE : SN_VALID;
 }
 
 #endif

@@ -334,6 +334,57 @@ SN_AVX2 SN_INLINE sn_block q2_unpack(const sn_coded *from, size_t b)
     return block;
 }
 
+/* T3B320 */
+
+#include "sn_t3.h"
+
+SN_AVX2 SN_INLINE __m256 part_counted(__m256 part)
+{
+    const __m256i bits = _mm256_castps_si256(part);
+    const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32((int)SN_ABS_MASK));
+    const __m256i is_counted =
+        _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(SN_SIGN_BITS_MIN - 1));
+    return _mm256_castsi256_ps(_mm256_and_si256(bits, is_counted));
+}
+
+SN_AVX2 SN_INLINE __m256i trits_of_part(__m256 part, __m256i threshold_bits)
+{
+    const __m256i bits = _mm256_castps_si256(part);
+    const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32((int)SN_ABS_MASK));
+    const __m256i one_or_two = _mm256_add_epi32(_mm256_srli_epi32(bits, 31), _mm256_set1_epi32(1));
+    return _mm256_and_si256(_mm256_cmpgt_epi32(magnitude, threshold_bits), one_or_two);
+}
+
+SN_AVX2 SN_INLINE void trits_of(const sn_block *block, uint32_t threshold_bits, uint8_t *trits)
+{
+    const __m256i threshold = _mm256_set1_epi32((int)threshold_bits);
+    for (int half = 0; half < 2; half++) {
+        const __m256 *part = block->part + half * 4;
+        const __m256i packed =
+            packed_bytes(trits_of_part(part[0], threshold), trits_of_part(part[1], threshold),
+                         trits_of_part(part[2], threshold), trits_of_part(part[3], threshold));
+        _mm256_storeu_si256((__m256i *)(trits + half * 32), packed);
+    }
+}
+
+/* A byte in 32 bits, of which the products of 16 bits see the lower half: the upper one is zero. */
+SN_AVX2 SN_INLINE sn_block t3_unpack(const sn_coded *from, size_t b)
+{
+    const uint8_t *codes = from->codes + b / SN_T3_TRITS * SN_T3_CODE_BYTES;
+    const __m256 scale = _mm256_set1_ps(sn_scale_load(from->scales, b / SN_T3_TRITS));
+    const __m256 levels = _mm256_mul_ps(_mm256_setr_ps(0, 1, -1, 0, 0, 0, 0, 0), scale);
+    const __m256i factor = _mm256_set1_epi32(sn_t3_factors[b % SN_T3_TRITS]);
+    const __m256i three = _mm256_set1_epi32(3);
+    sn_block block;
+    for (int i = 0; i < 8; i++) {
+        const __m256i bytes =
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(codes + i * 8)));
+        const __m256i trits = _mm256_mulhi_epu16(_mm256_mullo_epi16(bytes, factor), three);
+        block.part[i] = _mm256_permutevar8x32_ps(levels, trits);
+    }
+    return block;
+}
+
 /* How large a vector is: a part is a row */
 
 typedef struct {

@@ -287,6 +287,53 @@ SN_AVX512 SN_INLINE sn_block q2_unpack(const sn_coded *from, size_t b)
     return block;
 }
 
+/* T3B320 */
+
+#include "sn_t3.h"
+
+SN_AVX512 SN_INLINE __m512 part_counted(__m512 part)
+{
+    const __m512i bits = _mm512_castps_si512(part);
+    const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32((int)SN_ABS_MASK));
+    const __mmask16 is_counted =
+        _mm512_cmpge_epi32_mask(magnitude, _mm512_set1_epi32(SN_SIGN_BITS_MIN));
+    return _mm512_maskz_mov_ps(is_counted, part);
+}
+
+SN_AVX512 SN_INLINE void trits_of(const sn_block *block, uint32_t threshold_bits, uint8_t *trits)
+{
+    const __m512i threshold = _mm512_set1_epi32((int)threshold_bits);
+    const __m512i abs_mask = _mm512_set1_epi32((int)SN_ABS_MASK);
+    const __m512i one = _mm512_set1_epi32(1);
+    for (int i = 0; i < 4; i++) {
+        const __m512i bits = _mm512_castps_si512(block->part[i]);
+        const __mmask16 is_above =
+            _mm512_cmpgt_epi32_mask(_mm512_and_si512(bits, abs_mask), threshold);
+        const __m512i one_or_two = _mm512_add_epi32(_mm512_srli_epi32(bits, 31), one);
+        const __m512i wide = _mm512_maskz_mov_epi32(is_above, one_or_two);
+        _mm_storeu_si128((__m128i *)(trits + i * 16), _mm512_cvtepi32_epi8(wide));
+    }
+}
+
+/* A byte in 32 bits, of which the products of 16 bits see the lower half: the upper one is zero. */
+SN_AVX512 SN_INLINE sn_block t3_unpack(const sn_coded *from, size_t b)
+{
+    const uint8_t *codes = from->codes + b / SN_T3_TRITS * SN_T3_CODE_BYTES;
+    const __m512 scale = _mm512_set1_ps(sn_scale_load(from->scales, b / SN_T3_TRITS));
+    const __m512 levels =
+        _mm512_mul_ps(_mm512_setr_ps(0, 1, -1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), scale);
+    const __m512i factor = _mm512_set1_epi32(sn_t3_factors[b % SN_T3_TRITS]);
+    const __m512i three = _mm512_set1_epi32(3);
+    sn_block block;
+    for (int i = 0; i < 4; i++) {
+        const __m512i bytes =
+            _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(codes + i * 16)));
+        const __m512i trits = _mm512_mulhi_epu16(_mm512_mullo_epi16(bytes, factor), three);
+        block.part[i] = _mm512_permutexvar_ps(trits, levels);
+    }
+    return block;
+}
+
 /* How large a vector is: a part is two rows */
 
 typedef struct {

@@ -29,6 +29,7 @@ static int has_avx512(void) /* it measures with AVX2 */
         [SN_RAW32] = &sn_raw32_##isa, [SN_BF16] = &sn_bf16_##isa, [SN_Q8] = &sn_q8_##isa,          \
         [SN_Q4] = &sn_q4_##isa, [SN_E3M0] = &sn_e3m0_##isa, [SN_SIGN] = &sn_sign_##isa,            \
         [SN_TK4] = &sn_tk4_##isa, [SN_TK2] = &sn_tk2_##isa, [SN_Q2] = &sn_q2_##isa,                \
+        [SN_T3] = &sn_t3_##isa,                                                                    \
     }
 
 static const sn_isa isas[] = {

@@ -7,6 +7,7 @@
 #include "sn_plain.h"
 #include "sn_sign.h"
 #include "sn_q2.h"
+#include "sn_t3.h"
 #include "sn_topk.h"
 #include "sn_topk2.h"
 
@@ -275,6 +276,58 @@ SN_INLINE sn_block q2_unpack(const sn_coded *from, size_t b)
             vandq_u32(bits_spread(coded.signs >> 4 * i), vdupq_n_u32(~SN_ABS_MASK));
         block.part[i] =
             vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(magnitude), signs));
+    }
+    return block;
+}
+
+/* T3B320 */
+
+SN_INLINE float32x4_t part_counted(float32x4_t part)
+{
+    const uint32x4_t bits = vreinterpretq_u32_f32(part);
+    const uint32x4_t magnitude = vandq_u32(bits, vdupq_n_u32(SN_ABS_MASK));
+    const uint32x4_t is_counted = vcgeq_u32(magnitude, vdupq_n_u32(SN_SIGN_BITS_MIN));
+    return vreinterpretq_f32_u32(vandq_u32(bits, is_counted));
+}
+
+SN_INLINE uint16x4_t trits_of_part(float32x4_t part, uint32x4_t threshold_bits)
+{
+    const uint32x4_t bits = vreinterpretq_u32_f32(part);
+    const uint32x4_t magnitude = vandq_u32(bits, vdupq_n_u32(SN_ABS_MASK));
+    const uint32x4_t one_or_two = vsraq_n_u32(vdupq_n_u32(1), bits, 31);
+    return vmovn_u32(vandq_u32(vcgtq_u32(magnitude, threshold_bits), one_or_two));
+}
+
+SN_INLINE void trits_of(const sn_block *block, uint32_t threshold_bits, uint8_t *trits)
+{
+    const uint32x4_t threshold = vdupq_n_u32(threshold_bits);
+    for (size_t i = 0; i < SN_PARTS; i += 2) {
+        const uint16x8_t eight = vcombine_u16(trits_of_part(block->part[i], threshold),
+                                              trits_of_part(block->part[i + 1], threshold));
+        vst1_u8(trits + i * 4, vmovn_u16(eight));
+    }
+}
+
+SN_INLINE sn_block t3_unpack(const sn_coded *from, size_t b)
+{
+    static const int8_t levels[16] = {0, 1, -1};
+    const uint8_t *codes = from->codes + b / SN_T3_TRITS * SN_T3_CODE_BYTES;
+    const float32x4_t scale = vdupq_n_f32(sn_scale_load(from->scales, b / SN_T3_TRITS));
+    const uint16_t factor = sn_t3_factors[b % SN_T3_TRITS];
+    sn_block block;
+    for (size_t quarter = 0; quarter < 4; quarter++) {
+        const uint8x16_t bytes = vld1q_u8(codes + quarter * 16);
+        const uint16x8_t low = vmulq_n_u16(vmovl_u8(vget_low_u8(bytes)), factor);
+        const uint16x8_t high = vmulq_n_u16(vmovl_u8(vget_high_u8(bytes)), factor);
+        /* A trit is how many thirds of 2^16 are reached. */
+        const uint16x8_t first = vdupq_n_u16(0x5556);
+        const uint16x8_t second = vdupq_n_u16(0xAAAB);
+        const uint16x8_t of_low = vaddq_u16(vcgeq_u16(low, first), vcgeq_u16(low, second));
+        const uint16x8_t of_high = vaddq_u16(vcgeq_u16(high, first), vcgeq_u16(high, second));
+        const int8x16_t minus_trits =
+            vreinterpretq_s8_u8(vcombine_u8(vmovn_u16(of_low), vmovn_u16(of_high)));
+        const uint8x16_t trits = vreinterpretq_u8_s8(vnegq_s8(minus_trits));
+        unpack_quarter(&block, quarter, vqtbl1q_s8(vld1q_s8(levels), trits), scale);
     }
     return block;
 }

@@ -58,6 +58,7 @@ int sn_format_read(int codec, int n_kept, sn_format *format)
         [SN_RAW32] = &raw32_format,   [SN_BF16] = &bf16_format, [SN_Q8] = &sn_q8_format,
         [SN_Q4] = &sn_q4_format,      [SN_E3M0] = &sn_e3m0_format,
         [SN_SIGN] = &sn_sign_format,  [SN_Q2] = &sn_q2_format,
+        [SN_T3] = &sn_t3_format,
     };
     if (codec == SN_TK4) {
         return tk4_format_read(n_kept, format);
@@ -75,7 +76,7 @@ int sn_format_read(int codec, int n_kept, sn_format *format)
 int sn_takes_reference(const sn_format *format)
 {
     return format->codec == SN_Q8 || format->codec == SN_Q4 || format->codec == SN_E3M0 ||
-           format->codec == SN_Q2;
+           format->codec == SN_Q2 || format->codec == SN_T3;
 }
 
 size_t sn_n_blocks(const sn_format *format, size_t n_elems)
@@ -189,6 +190,8 @@ static int is_zero_at(const sn_format *format, const uint8_t *codes, size_t i)
         return (codes[i / 8] >> i % 8 & 1) == 0;
     case SN_Q2: /* nor can two; the padding is positive and small */
         return ((codes[i / 8] | codes[SN_SIGN_CODE_BYTES + i / 8]) >> i % 8 & 1) == 0;
+    case SN_T3:
+        return sn_t3_trit(codes[i % SN_T3_CODE_BYTES], i / SN_T3_CODE_BYTES) == 0;
     default:
         return nibble_at(codes, i) == SN_Q4_OFFSET;
     }

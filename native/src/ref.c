@@ -7,6 +7,7 @@
 #include "sn_plain.h"
 #include "sn_sign.h"
 #include "sn_q2.h"
+#include "sn_t3.h"
 #include "sn_topk.h"
 #include "sn_topk2.h"
 
@@ -310,6 +311,89 @@ static void q2_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lan
 static void q2_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
 {
     merge(from, from->n_blocks, target, own_weight, peer_weight, q2_unpack);
+}
+
+/* T3B320 */
+
+static uint32_t t3_magnitude_bits(float value)
+{
+    const uint32_t magnitude = sn_bits_from_float(value) & SN_ABS_MASK;
+    return magnitude >= SN_SIGN_BITS_MIN ? magnitude : 0;
+}
+
+static double t3_square_sum(const sn_block blocks[SN_T3_TRITS])
+{
+    sn_lanes lanes = {0};
+    for (size_t i = 0; i < SN_T3_TRITS; i++) {
+        float counted[SN_BLOCK_ELEMS];
+        for (size_t t = 0; t < SN_BLOCK_ELEMS; t++) {
+            counted[t] = sn_float_from_bits(t3_magnitude_bits(blocks[i].elems[t]));
+        }
+        sn_measure_ref((const uint8_t *)counted, SN_BLOCK_BYTES / SN_ROW_BYTES, &lanes);
+    }
+    return sn_lanes_sum(&lanes).square_sum;
+}
+
+static uint8_t t3_trit_of(float value, uint32_t threshold_bits)
+{
+    const uint8_t is_negative = (uint8_t)(sn_bits_from_float(value) >> 31);
+    return t3_magnitude_bits(value) > threshold_bits ? (uint8_t)(1 + is_negative) : 0;
+}
+
+static size_t t3_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
+{
+    for (size_t b = 0; b < from->n_blocks; b++) {
+        sn_block blocks[SN_T3_TRITS];
+        for (size_t i = 0; i < SN_T3_TRITS; i++) {
+            blocks[i] = block_load(from, b * SN_T3_TRITS + i);
+        }
+        const double square_sum = t3_square_sum(blocks);
+        if (sn_t3_is_refused(square_sum)) {
+            return b;
+        }
+        const uint32_t scale_bits = sn_t3_scale_bits(square_sum);
+        const uint32_t threshold_bits = sn_t3_threshold_bits(scale_bits);
+        uint8_t trits[SN_T3_TRITS][SN_BLOCK_ELEMS];
+        for (size_t i = 0; i < SN_T3_TRITS; i++) {
+            for (size_t t = 0; t < SN_BLOCK_ELEMS; t++) {
+                trits[i][t] = t3_trit_of(blocks[i].elems[t], threshold_bits);
+            }
+        }
+        sn_scale_store(scales, b, scale_bits);
+        sn_t3_pack(trits, codes + b * SN_T3_CODE_BYTES);
+    }
+    return from->n_blocks;
+}
+
+SN_INLINE void t3_unpack(const sn_coded *from, size_t b, sn_block *block)
+{
+    static const float levels[3] = {0.0f, 1.0f, -1.0f};
+    const size_t coded = b / SN_T3_TRITS;
+    const float scale = sn_scale_load(from->scales, coded);
+    for (size_t t = 0; t < SN_BLOCK_ELEMS; t++) {
+        const uint8_t byte = from->codes[coded * SN_T3_CODE_BYTES + t];
+        block->elems[t] = levels[sn_t3_trit(byte, b % SN_T3_TRITS)] * scale;
+    }
+}
+
+static void t3_decode(const sn_coded *from, uint8_t *out)
+{
+    decode(from, from->n_blocks * SN_T3_TRITS, out, t3_unpack);
+}
+
+static void t3_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lanes)
+{
+    decode_measured(from, from->n_blocks * SN_T3_TRITS, out, lanes, t3_unpack);
+}
+
+static void t3_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
+{
+    merge(from, from->n_blocks * SN_T3_TRITS, target, own_weight, peer_weight, t3_unpack);
+}
+
+static sn_verdict t3_check(const sn_coded *from)
+{
+    return sn_t3_has_invalid_code(from) ? SN_INVALID_CODE : SN_VALID;
 }
 
 SN_DEFINE_KERNELS(ref);

@@ -297,7 +297,7 @@ static void round_run(const sn_isa *ref, const sn_isa *isa, const sn_format *for
 int main(void)
 {
     static const sn_codec codecs[] = {SN_RAW32, SN_BF16, SN_Q8,  SN_Q4, SN_E3M0,
-                                      SN_SIGN,  SN_TK4,  SN_TK2, SN_Q2};
+                                      SN_SIGN,  SN_TK4,  SN_TK2, SN_Q2, SN_T3};
     const size_t n_codecs = sizeof codecs / sizeof codecs[0];
     size_t count = 0;
     while (sn_isa_at(count) != NULL) {

@@ -54,7 +54,7 @@ def metrics(peers: int, as_json: bool) -> None:
 
 @bench.command()
 @click.option("--params", type=click.IntRange(1), default=50_000_000, show_default=True)
-@codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32, E3M0 or Q2B64.")
+@codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32, E3M0, Q2B64 or T3B320.")
 @click.option("--repeats", type=click.IntRange(1, 1000), default=15, show_default=True)
 @json_option
 def exchange(params: int, codec: str, repeats: int, as_json: bool) -> None:

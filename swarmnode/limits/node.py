@@ -53,7 +53,8 @@ SNAPSHOTS_KEPT = 2
 # Its Q8B64 payload, 523,776 bytes, and the headers just fill one record: measured 57-64 ms for
 # 50 M parameters against 72 ms with 262,144 and 97 ms with 131,072, where what each message
 # costs in the event loop outweighs the cache. A multiple of the 4096 elements of the largest block
-# of a codec, TK4 and TK2 (the others have 1, 64 and 256).
+# of a codec, TK4 and TK2. Of the others 320, those of T3B320, do not divide it: its chunks end in a
+# block of 64, which costs a byte in two thousand.
 CODEC_CHUNK_ELEMS = 507_904
 
 # --- daemon, trainer, http ---------------------------------------------------------------

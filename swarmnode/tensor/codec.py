@@ -8,6 +8,7 @@
 | Q4B64 | 4.25 | differences |
 | E3M0 | 4.125 | outer gradients |
 | Q2B64 | 2.25 | outer gradients of groups |
+| T3B320 | 1.65 | the same in fewer bits |
 | SIGN64 | 1.25 | sums with error feedback |
 | TK4 | 0.254 | sums with error feedback; TK4Kn keeps n of 4096 instead of 64 |
 | TK2 | 0.168 | the same in fewer bits, with two sizes for the values of each 4096; TK2Kn |

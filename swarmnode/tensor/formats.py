@@ -45,6 +45,7 @@ class CodecId(IntEnum):
     TK2 = 8
     RAW64 = 9  # numpy's alone: no kernel of the extension has it
     Q2B64 = 10
+    T3B320 = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,15 @@ _Q2B64 = Format(
     scale_bits_max=0x7F07,
     takes_reference=True,
 )
+_T3B320 = Format(
+    "T3B320",
+    CodecId.T3B320,
+    block_elems=320,
+    scale_bytes=2,
+    code_bytes=64,
+    scale_bits_max=0x7F7F,
+    takes_reference=True,
+)
 _SIGN64 = Format(
     "SIGN64",
     CodecId.SIGN64,
@@ -175,6 +185,7 @@ FORMATS = {
         _integers("Q4B64", CodecId.Q4B64, bits=4, scale_bits_max=0x7E12),
         _E3M0,
         _Q2B64,
+        _T3B320,
         _SIGN64,
         _tk4("TK4", KEPT_ELEMS_DEFAULT),
         _tk2("TK2", KEPT_ELEMS_DEFAULT),

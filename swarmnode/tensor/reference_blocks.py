@@ -7,6 +7,7 @@
 | Powers | E3M0 | amax | sign and power of two |
 | Signs | SIGN64 | mean magnitude | sign |
 | SignsAndSizes | Q2B64 | mean magnitude | sign, and one of two sizes |
+| Trits | T3B320 | larger level, of the root mean square | zero or a sign; five in a byte |
 | Largest | TK4 | amax / levels, rounded up | positions and integers of the largest |
 | TwoSizes | TK2 | amax / levels, rounded up | a table; positions, sizes and signs of the largest |
 """
@@ -19,6 +20,22 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from swarmnode.tensor.formats import CodecId, Format, Verdict
+from swarmnode.tensor.reference_numbers import (
+    ABS_MASK,
+    HALF,
+    HALF_BITS,
+    Q4_OFFSET,
+    bf16_values,
+    counted,
+    integer_codes,
+    integer_scale_bits,
+    mean_scale_bits,
+    nibbles_check,
+    nibbles_packed,
+    nibbles_unpacked,
+    rms_scale_bits,
+    rounded_to_bf16,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,25 +46,20 @@ if TYPE_CHECKING:
     Bits = NDArray[np.uint32]
     Bytes = NDArray[np.uint8]
 
-_ABS_MASK = np.uint32(0x7FFFFFFF)
-_HALF_BITS = np.uint32(16)
-_BF16_MAX = np.uint32(0x7F7F)
 _INFINITY_BITS = 0x7F800000
-_HALF = np.float32(0.5)
-_Q4_OFFSET = 8
 _INVALID_Q8_BYTE = 0x80
-# Below this many levels a block is zero, so that no denormal ever becomes a code.
-_SCALE_MIN = np.float32(2.0**-124)
-_POWERS_SCALE_BITS_MIN = np.uint32(0x08800000)  # 2**-110, for the same reason
+_POWERS_SCALE_BITS_MIN = np.uint32(0x08800000)  # 2**-110: no denormal has a level then
 _POWERS_FACTOR = np.float32(2.0**7.5)  # moves the middle between two powers, in log2, to a power
 _EXPONENT_BITS = np.uint32(23)
 _EXPONENT_BIAS = 127
 _POWERS = np.array([0.0, *(2.0**e for e in range(-6, 1))], dtype=np.float32)
-_SIGN_BITS_MIN = np.uint32(0x0D800000)  # 2**-100: smaller ones do not count in the mean
 # Four levels with the least square error for a Gaussian, in units of its mean magnitude: J. Max,
 # "Quantizing for minimum distortion", 1960; S. Lloyd, "Least squares quantization in PCM", 1982.
 _SIZE_THRESHOLD = np.float32(float.fromhex("0x1.3af4fp+0"))  # 1.2303
 _SIZES = np.array([float.fromhex("0x1.22824p-1"), float.fromhex("0x1.e4817p+0")], np.float32)
+_TRIT_POWERS = np.array([1, 3, 9, 27, 81], dtype=np.uint8)[:, None]
+_TRIT_CODES = 243
+_TRITS = np.array([0.0, 1.0, -1.0], dtype=np.float32)
 _POSITION_BITS = 12
 _TABLE_BYTES = 4  # two levels of 16 bits
 _TABLE_ROUNDS = 2  # of Lloyd, after the mean
@@ -78,12 +90,12 @@ class Plain:
     def quantize(self, blocks: Floats, amax_bits: Bits) -> tuple[Bits, Bytes]:
         bits = blocks.view(np.uint32)
         if self.fmt.code_bytes == 2:
-            sign = bits >> _HALF_BITS & np.uint32(0x8000)
-            bits = (_rounded_to_bf16(amax_bits) | sign[:, 0]).astype("<u2")
+            sign = bits >> HALF_BITS & np.uint32(0x8000)
+            bits = (rounded_to_bf16(amax_bits) | sign[:, 0]).astype("<u2")
         return np.zeros(0, dtype=np.uint32), bits.view(np.uint8).reshape(-1, self.fmt.code_bytes)
 
     def check(self, codes: Bytes) -> Verdict:
-        magnitudes = self._bits(codes) & _ABS_MASK
+        magnitudes = self._bits(codes) & ABS_MASK
         return Verdict.INVALID_VALUE if (magnitudes >= _INFINITY_BITS).any() else Verdict.VALID
 
     def ends_at(self, codes: Bytes, n_used: int) -> bool:  # noqa: ARG002
@@ -96,7 +108,7 @@ class Plain:
         flat = codes.reshape(-1)
         if self.fmt.code_bytes == 4:
             return flat.view("<u4")
-        return flat.view("<u2").astype(np.uint32) << _HALF_BITS
+        return flat.view("<u2").astype(np.uint32) << HALF_BITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,28 +118,28 @@ class Integers:
     fmt: Format
 
     def quantize(self, blocks: Floats, amax_bits: Bits) -> tuple[Bits, Bytes]:
-        scale_bits = _integer_scale_bits(self.fmt, amax_bits)
-        codes = _integer_codes(blocks, scale_bits)
+        scale_bits = integer_scale_bits(self.fmt, amax_bits)
+        codes = integer_codes(blocks, scale_bits)
         if self.fmt.levels > 7:
             return scale_bits, codes.view(np.uint8)
-        return scale_bits, _nibbles_packed((codes + np.int8(_Q4_OFFSET)).view(np.uint8), 64)
+        return scale_bits, nibbles_packed((codes + np.int8(Q4_OFFSET)).view(np.uint8), 64)
 
     def check(self, codes: Bytes) -> Verdict:
         if self.fmt.levels > 7:
             is_invalid = bool((codes == _INVALID_Q8_BYTE).any())
             return Verdict.INVALID_CODE if is_invalid else Verdict.VALID
-        return _nibbles_check(codes)
+        return nibbles_check(codes)
 
     def ends_at(self, codes: Bytes, n_used: int) -> bool:
         return not self._codes(codes).reshape(-1)[n_used:].any()
 
     def dequantize(self, scale_bits: Bits, codes: Bytes) -> Floats:
-        return self._codes(codes).astype(np.float32) * _bf16_values(scale_bits)[:, None]
+        return self._codes(codes).astype(np.float32) * bf16_values(scale_bits)[:, None]
 
     def _codes(self, codes: Bytes) -> NDArray[np.int8]:
         if self.fmt.levels > 7:
             return codes.view(np.int8)
-        return _nibbles_unpacked(codes, 64).view(np.int8) - np.int8(_Q4_OFFSET)
+        return nibbles_unpacked(codes, 64).view(np.int8) - np.int8(Q4_OFFSET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,21 +154,21 @@ class Powers:
         np.divide(_POWERS_FACTOR, scale_bits.view(np.float32), out=inverse, where=scale_bits != 0)
         with np.errstate(under="ignore"):
             bits = (blocks * inverse[:, None]).view(np.uint32)
-        exponents = ((bits & _ABS_MASK) >> _EXPONENT_BITS).astype(np.int32)
+        exponents = ((bits & ABS_MASK) >> _EXPONENT_BITS).astype(np.int32)
         levels = np.maximum(exponents - _EXPONENT_BIAS, 0).astype(np.uint8)
-        is_negative = (bits > _ABS_MASK) & (levels > 0)
-        nibbles = levels | np.where(is_negative, np.uint8(0), np.uint8(_Q4_OFFSET))
-        return scale_bits, _nibbles_packed(nibbles, 64)
+        is_negative = (bits > ABS_MASK) & (levels > 0)
+        nibbles = levels | np.where(is_negative, np.uint8(0), np.uint8(Q4_OFFSET))
+        return scale_bits, nibbles_packed(nibbles, 64)
 
     def check(self, codes: Bytes) -> Verdict:
-        return _nibbles_check(codes)
+        return nibbles_check(codes)
 
     def ends_at(self, codes: Bytes, n_used: int) -> bool:
-        padding = _nibbles_unpacked(codes, 64).reshape(-1)[n_used:]
-        return bool((padding == _Q4_OFFSET).all())
+        padding = nibbles_unpacked(codes, 64).reshape(-1)[n_used:]
+        return bool((padding == Q4_OFFSET).all())
 
     def dequantize(self, scale_bits: Bits, codes: Bytes) -> Floats:
-        values = np.concatenate((-_POWERS, _POWERS))[_nibbles_unpacked(codes, 64)]
+        values = np.concatenate((-_POWERS, _POWERS))[nibbles_unpacked(codes, 64)]
         scaled = values.reshape(-1, self.fmt.block_elems) * scale_bits.view(np.float32)[:, None]
         return scaled.astype(np.float32, copy=False)
 
@@ -169,8 +181,8 @@ class Signs:
 
     def quantize(self, blocks: Floats, amax_bits: Bits) -> tuple[Bits, Bytes]:  # noqa: ARG002
         bits = blocks.view(np.uint32)
-        scale_bits = _mean_scale_bits(self.fmt, bits & _ABS_MASK)
-        return scale_bits, np.packbits(bits > _ABS_MASK, axis=1, bitorder="little")
+        scale_bits = mean_scale_bits(self.fmt, bits & ABS_MASK)
+        return scale_bits, np.packbits(bits > ABS_MASK, axis=1, bitorder="little")
 
     def check(self, codes: Bytes) -> Verdict:  # noqa: ARG002
         return Verdict.VALID  # every bit is a sign
@@ -180,7 +192,7 @@ class Signs:
 
     def dequantize(self, scale_bits: Bits, codes: Bytes) -> Floats:
         signs = np.unpackbits(codes, axis=1, bitorder="little").astype(np.uint32)
-        bits = signs << np.uint32(31) | (scale_bits << _HALF_BITS)[:, None]
+        bits = signs << np.uint32(31) | (scale_bits << HALF_BITS)[:, None]
         return bits.view(np.float32)
 
 
@@ -195,10 +207,10 @@ class SignsAndSizes:
 
     def quantize(self, blocks: Floats, amax_bits: Bits) -> tuple[Bits, Bytes]:  # noqa: ARG002
         bits = blocks.view(np.uint32)
-        magnitudes = bits & _ABS_MASK
-        scale_bits = _mean_scale_bits(self.fmt, magnitudes)
-        thresholds = (_SIZE_THRESHOLD * _bf16_values(scale_bits)).view(np.uint32)
-        planes = (bits > _ABS_MASK, magnitudes > thresholds[:, None])
+        magnitudes = bits & ABS_MASK
+        scale_bits = mean_scale_bits(self.fmt, magnitudes)
+        thresholds = (_SIZE_THRESHOLD * bf16_values(scale_bits)).view(np.uint32)
+        planes = (bits > ABS_MASK, magnitudes > thresholds[:, None])
         return scale_bits, np.packbits(np.concatenate(planes, axis=1), axis=1, bitorder="little")
 
     def check(self, codes: Bytes) -> Verdict:  # noqa: ARG002
@@ -211,9 +223,43 @@ class SignsAndSizes:
     def dequantize(self, scale_bits: Bits, codes: Bytes) -> Floats:
         planes = np.unpackbits(codes, axis=1, bitorder="little").astype(np.bool_)
         is_negative, is_large = np.split(planes, 2, axis=1)
-        levels = _SIZES * _bf16_values(scale_bits)[:, None]
+        levels = _SIZES * bf16_values(scale_bits)[:, None]
         sizes = np.where(is_large, levels[:, 1:], levels[:, :1])
         return np.where(is_negative, -sizes, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Trits:
+    """T3B320: 0 for zero, 1 and 2 for the scale and its negative.
+
+    Byte t of a block has those of elements t, t + 64, ... t + 256 in base 3, the lowest first. An
+    element is zero up to half of the scale: up to the middle between the levels.
+    """
+
+    fmt: Format
+
+    def quantize(self, blocks: Floats, amax_bits: Bits) -> tuple[Bits, Bytes]:  # noqa: ARG002
+        bits = blocks.view(np.uint32)
+        magnitudes = counted(bits & ABS_MASK)
+        scale_bits = rms_scale_bits(self.fmt, magnitudes)
+        thresholds = (HALF * bf16_values(scale_bits)).view(np.uint32)
+        one_or_two = np.uint8(1) + (bits > ABS_MASK)
+        trits = np.where(magnitudes > thresholds[:, None], one_or_two, np.uint8(0))
+        digits = trits.reshape(-1, len(_TRIT_POWERS), self.fmt.code_bytes) * _TRIT_POWERS
+        return scale_bits, digits.sum(axis=1, dtype=np.uint8)
+
+    def check(self, codes: Bytes) -> Verdict:
+        return Verdict.INVALID_CODE if (codes >= _TRIT_CODES).any() else Verdict.VALID
+
+    def ends_at(self, codes: Bytes, n_used: int) -> bool:
+        return not self._trits(codes).reshape(-1)[n_used:].any()
+
+    def dequantize(self, scale_bits: Bits, codes: Bytes) -> Floats:
+        return _TRITS[self._trits(codes)] * bf16_values(scale_bits)[:, None]
+
+    def _trits(self, codes: Bytes) -> Bytes:
+        trits: Bytes = codes[:, None] // _TRIT_POWERS % np.uint8(3)
+        return trits.reshape(len(codes), self.fmt.block_elems)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +272,11 @@ class Largest:
     fmt: Format
 
     def quantize(self, blocks: Floats, amax_bits: Bits) -> tuple[Bits, Bytes]:
-        positions = _largest(blocks.view(np.uint32) & _ABS_MASK, self.fmt.kept_elems)
-        scale_bits = _integer_scale_bits(self.fmt, amax_bits)
+        positions = _largest(blocks.view(np.uint32) & ABS_MASK, self.fmt.kept_elems)
+        scale_bits = integer_scale_bits(self.fmt, amax_bits)
         kept = np.take_along_axis(blocks, positions, axis=1)
-        nibbles = (_integer_codes(kept, scale_bits) + np.int8(_Q4_OFFSET)).view(np.uint8)
-        packed = _nibbles_packed(nibbles, self.fmt.kept_elems)
+        nibbles = (integer_codes(kept, scale_bits) + np.int8(Q4_OFFSET)).view(np.uint8)
+        packed = nibbles_packed(nibbles, self.fmt.kept_elems)
         return scale_bits, np.concatenate((_positions_packed(positions), packed), axis=1)
 
     def check(self, codes: Bytes) -> Verdict:
@@ -242,13 +288,13 @@ class Largest:
 
     def ends_at(self, codes: Bytes, n_used: int) -> bool:
         positions, nibbles = self._entries(codes)
-        return bool((nibbles[positions >= n_used] == _Q4_OFFSET).all())
+        return bool((nibbles[positions >= n_used] == Q4_OFFSET).all())
 
     def dequantize(self, scale_bits: Bits, codes: Bytes) -> Floats:
         positions, nibbles = self._entries(codes)
-        kept = (nibbles.view(np.int8) - np.int8(_Q4_OFFSET)).astype(np.float32)
+        kept = (nibbles.view(np.int8) - np.int8(Q4_OFFSET)).astype(np.float32)
         blocks = np.zeros((len(codes), self.fmt.block_elems), dtype=np.float32)
-        np.put_along_axis(blocks, positions, kept * _bf16_values(scale_bits)[:, None], axis=1)
+        np.put_along_axis(blocks, positions, kept * bf16_values(scale_bits)[:, None], axis=1)
         return blocks
 
     def _entries(self, codes: Bytes) -> tuple[NDArray[np.int64], Bytes]:
@@ -257,7 +303,7 @@ class Largest:
         triples = codes[:, :position_bytes].reshape(-1, 3).astype(np.int64)
         pairs = triples[..., 0] | triples[..., 1] << 8 | triples[..., 2] << 16
         positions = np.stack((pairs & 0xFFF, pairs >> _POSITION_BITS), axis=-1)
-        nibbles = _nibbles_unpacked(codes[:, position_bytes:], self.fmt.kept_elems)
+        nibbles = nibbles_unpacked(codes[:, position_bytes:], self.fmt.kept_elems)
         return positions.reshape(len(codes), self.fmt.kept_elems), nibbles
 
 
@@ -273,11 +319,11 @@ class TwoSizes:
     fmt: Format
 
     def quantize(self, blocks: Floats, amax_bits: Bits) -> tuple[Bits, Bytes]:
-        positions = _largest(blocks.view(np.uint32) & _ABS_MASK, self.fmt.kept_elems)
-        scale_bits = _integer_scale_bits(self.fmt, amax_bits)
+        positions = _largest(blocks.view(np.uint32) & ABS_MASK, self.fmt.kept_elems)
+        scale_bits = integer_scale_bits(self.fmt, amax_bits)
         kept = np.take_along_axis(blocks, positions, axis=1)
         table, is_large = _two_levels(_magnitudes(kept, scale_bits, self.fmt.levels))
-        is_negative = kept.view(np.uint32) > _ABS_MASK
+        is_negative = kept.view(np.uint32) > ABS_MASK
         pairs = np.stack((is_large, is_negative), axis=-1).reshape(len(blocks), 2 * kept.shape[1])
         planes = (
             table.astype("<u2").view(np.uint8),
@@ -304,7 +350,7 @@ class TwoSizes:
 
     def dequantize(self, scale_bits: Bits, codes: Bytes) -> Floats:
         is_large, is_negative = self._pairs(codes)
-        table = self._table(codes).astype(np.float32) * _bf16_values(scale_bits)[:, None]
+        table = self._table(codes).astype(np.float32) * bf16_values(scale_bits)[:, None]
         sizes = np.where(is_large, table[:, 1:], table[:, :1])
         blocks = np.zeros((len(codes), self.fmt.block_elems), dtype=np.float32)
         values = np.where(is_negative, -sizes, sizes)
@@ -360,6 +406,7 @@ _BLOCK_CODECS: Mapping[CodecId, Callable[[Format], BlockCodec]] = {
     CodecId.Q4B64: Integers,
     CodecId.E3M0: Powers,
     CodecId.Q2B64: SignsAndSizes,
+    CodecId.T3B320: Trits,
     CodecId.SIGN64: Signs,
     CodecId.TK4: Largest,
     CodecId.TK2: TwoSizes,
@@ -371,59 +418,13 @@ def block_codec(fmt: Format) -> BlockCodec:
     return _BLOCK_CODECS[fmt.codec](fmt)
 
 
-def _rounded_to_bf16(bits: Bits) -> Bits:
-    """Round magnitudes to nearest even; what would be infinite becomes the largest."""
-    is_odd = bits >> _HALF_BITS & np.uint32(1)
-    rounded: Bits = np.minimum((bits + np.uint32(0x7FFF) + is_odd) >> _HALF_BITS, _BF16_MAX)
-    return rounded
-
-
-def _mean_scale_bits(fmt: Format, magnitudes: Bits) -> Bits:
-    """Return the mean of each block's magnitudes, [n_blocks, 64], in bfloat16.
-
-    Terms are divided first, so that no sum overflows; sums are in the order of the contract.
-    """
-    counted = np.where(magnitudes < _SIGN_BITS_MIN, np.uint32(0), magnitudes)
-    terms = counted.view(np.float32) * np.float32(2.0**-6)
-    lanes = terms[:, :16] + terms[:, 16:32] + terms[:, 32:48] + terms[:, 48:]
-    while lanes.shape[1] > 1:
-        half = lanes.shape[1] // 2
-        lanes = lanes[:, :half] + lanes[:, half:]
-    means = np.ascontiguousarray(lanes[:, 0]).view(np.uint32)
-    bits: Bits = np.minimum(_rounded_to_bf16(means), np.uint32(fmt.scale_bits_max))
-    return bits
-
-
-def _bf16_values(scale_bits: Bits) -> Floats:
-    return (scale_bits << _HALF_BITS).view(np.float32)
-
-
-def _integer_scale_bits(fmt: Format, amax_bits: Bits) -> Bits:
-    """Return amax / levels rounded up to bfloat16, so that no code exceeds ``levels``."""
-    with np.errstate(under="ignore"):
-        exact = amax_bits.view(np.float32) / np.float32(fmt.levels)
-    rounded_up = (exact.view(np.uint32) + np.uint32(0xFFFF)) >> _HALF_BITS
-    bits: Bits = np.minimum(rounded_up, np.uint32(fmt.scale_bits_max))
-    bits[exact < _SCALE_MIN] = 0
-    return bits
-
-
-def _integer_codes(blocks: Floats, scale_bits: Bits) -> NDArray[np.int8]:
-    inverse = np.zeros(len(blocks), dtype=np.float32)
-    np.divide(np.float32(1.0), _bf16_values(scale_bits), out=inverse, where=scale_bits != 0)
-    with np.errstate(all="ignore"):
-        t = blocks * inverse[:, None]
-        codes: NDArray[np.int8] = np.trunc(t + np.copysign(_HALF, t)).astype(np.int8)
-    return codes
-
-
 def _magnitudes(kept: Floats, scale_bits: Bits, levels: int) -> NDArray[np.int64]:
     """Return |kept| in units of the scale, [n_blocks, kept_elems], halves rounded up."""
     inverse = np.zeros(len(kept), dtype=np.float32)
-    np.divide(np.float32(1.0), _bf16_values(scale_bits), out=inverse, where=scale_bits != 0)
+    np.divide(np.float32(1.0), bf16_values(scale_bits), out=inverse, where=scale_bits != 0)
     with np.errstate(under="ignore"):
         t = np.abs(kept) * inverse[:, None]
-    sizes: NDArray[np.int64] = np.minimum(np.trunc(t + _HALF), np.float32(levels)).astype(np.int64)
+    sizes: NDArray[np.int64] = np.minimum(np.trunc(t + HALF), np.float32(levels)).astype(np.int64)
     return sizes
 
 
@@ -453,27 +454,6 @@ def _part_means(sizes: NDArray[np.int64], is_large: NDArray[np.bool_]) -> NDArra
     larger = np.where(n_large > 0, (2 * large + n_divided) // (2 * n_divided), small)
     means: NDArray[np.int64] = np.stack((small, larger), axis=1)
     return means
-
-
-def _nibbles_packed(nibbles: Bytes, group_elems: int) -> Bytes:
-    """Nibbles [n_blocks, n] to bytes [n_blocks, n / 2]: t and t + half of each group share one."""
-    groups = nibbles.reshape(len(nibbles), nibbles.shape[1] // group_elems, group_elems)
-    half = group_elems // 2
-    packed: Bytes = groups[..., :half] | groups[..., half:] << np.uint8(4)
-    return packed.reshape(len(nibbles), nibbles.shape[1] // 2)
-
-
-def _nibbles_unpacked(packed: Bytes, group_elems: int) -> Bytes:
-    """The opposite of :func:`_nibbles_packed`."""
-    n_blocks, n_bytes = packed.shape
-    groups = packed.reshape(n_blocks, 2 * n_bytes // group_elems, group_elems // 2)
-    nibbles = np.concatenate((groups & np.uint8(0x0F), groups >> np.uint8(4)), axis=-1)
-    return nibbles.reshape(n_blocks, 2 * n_bytes)
-
-
-def _nibbles_check(packed: Bytes) -> Verdict:
-    is_invalid = bool((((packed & 0x0F) == 0) | ((packed >> 4) == 0)).any())
-    return Verdict.INVALID_CODE if is_invalid else Verdict.VALID
 
 
 def _largest(magnitudes: Bits, kept_elems: int) -> NDArray[np.int64]:

@@ -183,6 +183,25 @@ def test_q2b64_takes_the_nearer_of_its_two_sizes(values: np.ndarray) -> None:
 
 
 @derandomized
+@given(vectors())
+def test_t3b320_takes_the_nearest_of_its_three_levels(values: np.ndarray) -> None:
+    """Of the levels that its scale gives; magnitudes below 2**-100 count as zero."""
+    codec = get_codec("T3B320")
+    payload, out = encoded(codec, values), roundtrip(codec, values).astype(np.float64)
+    n_blocks = len(payload) // 66
+    scale_bits = np.frombuffer(payload[: 2 * n_blocks], "<u2").astype(np.uint32)
+    scales = (scale_bits << np.uint32(16)).view(np.float32).astype(np.float64)
+    for scale, (begin, end) in zip(scales, chunks(values.size, 320), strict=True):
+        block, result = values[begin:end].astype(np.float64), out[begin:end]
+        block[np.abs(block) < 2.0**-100] = 0.0
+        nearest = np.minimum(np.abs(block), np.abs(np.abs(block) - scale))
+        assert (np.abs(result - block) <= nearest).all()
+        assert (result * block >= 0).all()
+        rms = np.sqrt((block**2).sum() / 320)
+        assert abs(scale - 1.2240064 * rms) <= 2.0**-8 * scale or scale == 2.0**128 - 2.0**120
+
+
+@derandomized
 @given(vectors(), st.sampled_from([2, 64, 500, 2048]))
 def test_tk4_keeps_the_largest_and_of_equals_the_first(values: np.ndarray, kept: int) -> None:
     codec = get_codec("TK4" if kept == 64 else f"TK4K{kept}")

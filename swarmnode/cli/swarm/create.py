@@ -90,7 +90,7 @@ _SHOWN = (
     type=click.Choice(["constant", "cosine", "wsd"]),
     help="Of the learning rate; by default what suits the task.",
 )
-@codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32, E3M0 or Q2B64.")
+@codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32, E3M0, Q2B64 or T3B320.")
 @click.option(
     "--members",
     type=click.IntRange(1, 4096),

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     Parts = Callable[[], Iterator[Rows]]
 
-# Of GROUP_MEMBERS_MAX shares it takes 16 MiB; a multiple of the blocks of all codecs.
-_SLICE_ELEMS = 65_536
+# Of GROUP_MEMBERS_MAX shares it takes 15 MiB; a multiple of the blocks of all codecs, 320 and 4096.
+_SLICE_ELEMS = 61_440
 _ELSEWHERE = {"mean": "mixing", "nnm-trimmed": "nnm"}  # modules of another name than the rule's
 
 Encoded = Sequence["Buffer"]  # payloads, one for each part

@@ -21,6 +21,7 @@ from tests.sim.strategy_worker import StrategyWorker
 GROUP = {"every": 20, "fragments": 1}
 STREAMING = StrategyWorker(np.zeros(0), lambda x: Streaming(GROUP, x), step_s=0.1)
 TWO_BITS = replace(STREAMING, make=lambda x: Streaming({**GROUP, "delta_codec": "Q2B64"}, x))
+THREE_LEVELS = replace(STREAMING, make=lambda x: Streaming({**GROUP, "delta_codec": "T3B320"}, x))
 DILOCO = StrategyWorker(np.zeros(0), lambda x: DiLoCo({"every": 20, "lr": 0.4}, x), step_s=0.1)
 
 
@@ -70,9 +71,10 @@ async def test_rounds_of_two_seconds_commit(tmp_path, autojump_clock, worker) ->
         check_audit(swarm)
 
 
-async def test_rounds_of_two_bits_commit(tmp_path, autojump_clock) -> None:
-    """What each has learnt goes to the mean, and the mean back to all, in Q2B64."""
-    async with sim_swarm(tmp_path, 4, numel=600, worker=TWO_BITS) as swarm:
+@pytest.mark.parametrize("worker", [TWO_BITS, THREE_LEVELS], ids=["Q2B64", "T3B320"])
+async def test_rounds_of_two_bits_and_less_commit(tmp_path, autojump_clock, worker) -> None:
+    """What each has learnt goes to the mean, and the mean back to all, in the same codec."""
+    async with sim_swarm(tmp_path, 4, numel=1400, worker=worker) as swarm:
         await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.1)
         await until(lambda: count(swarm) > 6, 60, poll_s=0.1)
         check_bits(swarm)

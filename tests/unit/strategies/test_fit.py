@@ -73,13 +73,13 @@ def test_fine_codecs_suit_all(name: str, codec: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pair-average", "a2cid2", "noloco"])
-@pytest.mark.parametrize("codec", ["E3M0", "Q4B64", "Q2B64"])
+@pytest.mark.parametrize("codec", ["E3M0", "Q4B64", "Q2B64", "T3B320"])
 def test_whole_weights_want_a_fine_codec(name: str, codec: str) -> None:
     with pytest.raises(ConfigError, match=rf"--codec {codec}: its error is too large .* {name} se"):
         fit(name, codec)
 
 
-@pytest.mark.parametrize("codec", ["E3M0", "Q4B64", "Q2B64"])
+@pytest.mark.parametrize("codec", ["E3M0", "Q4B64", "Q2B64", "T3B320"])
 def test_differences_are_content_with_a_coarse_one(codec: str) -> None:
     fit("diloco", codec)
     fit("streaming", codec)

@@ -8,11 +8,13 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from swarmnode.ipc.records import ViewShape
 from swarmnode.strategies.merging.best_of import better
 from swarmnode.strategies.merging.mixing import Measured
-from swarmnode.strategies.merging.rules import WeightedMean, candidates, find_rule
+from swarmnode.strategies.merging.rules import WeightedMean, candidates, find_rule, reduce_parts
 from swarmnode.strategies.merging.slot import GroupMerge
 from swarmnode.tensor.codec import get_codec
+from swarmnode.tensor.pieces import Part, cut_chunks
 
 RULES = get_args(GroupMerge)
 
@@ -44,6 +46,21 @@ def test_the_mean_has_the_bits_that_daemons_without_a_rule_come_to():
         plain.add(row.tobytes(), weight)
     (found,) = made("mean", rows, weights)
     assert found.tobytes() == bytes(plain.result())
+
+
+@pytest.mark.parametrize("name", ["Q8B64", "E3M0", "T3B320", "TK4"])
+def test_long_payloads_are_taken_a_slice_at_a_time_between_blocks(name):
+    numel = 150_000
+    (chunk,) = cut_chunks([ViewShape("x", name, numel)], "Q8B64")
+    payloads = [bytearray(chunk.codec.payload_bytes(numel)) for _ in range(3)]
+    decoded = np.empty((3, numel), np.float32)
+    for row, values, payload in zip(decoded, drawn(3, numel=numel), payloads, strict=True):
+        chunk.codec.encode(values.data, payload)
+        chunk.codec.decode(payload, row.data)
+    (expected,) = made("mean", decoded)
+    part = Part(0, chunk, 0, numel)
+    (found,) = reduce_parts("mean", [part], [[payload] for payload in payloads], [1.0] * 3, 0)
+    assert found.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

@@ -19,6 +19,7 @@ NMSE_BOUNDS = {
     "Q4B64": (1.1e-2, 1.25e-2),
     "E3M0": (4.0e-2, 4.3e-2),
     "Q2B64": (0.114, 0.118),
+    "T3B320": (0.188, 0.192),
     "SIGN64": (0.35, 0.38),
     "TK4": (0.87, 0.89),
     "TK2": (0.87, 0.89),
@@ -31,6 +32,7 @@ ERROR_BOUNDS = {
     "Q4B64": 0.51 / 7,
     "E3M0": 0.415,
     "Q2B64": 1.0,
+    "T3B320": 1.0,
     "SIGN64": 1.0,
     "TK4": 1.0,
     "TK2": 1.0,
@@ -43,6 +45,7 @@ HOSTILE_BYTES = {
     "Q4B64": (-2, b"\x88\x08", "a code is outside the range"),
     "E3M0": (-2, b"\x88\x80", "a code is outside the range"),
     "Q2B64": (0, b"\x08\x7f", "a scale is negative, not finite or too large"),
+    "T3B320": (-2, b"\x00\xf3", "a code is outside the range"),
     "SIGN64": (0, b"\x80\xff", "a scale is negative, not finite or too large"),
     "TK4": (-2, b"\x88\x08", "a code is outside the range"),
     "TK2": (0, b"\x01\x78", "a scale is negative, not finite or too large"),
@@ -70,6 +73,8 @@ def codec(request: pytest.FixtureRequest) -> Codec:
         ("E3M0", 1, 132),
         ("E3M0", 257, 264),
         ("Q2B64", 65, 36),
+        ("T3B320", 1, 66),
+        ("T3B320", 321, 132),
         ("SIGN64", 65, 20),
         ("TK4", 1, 130),
         ("TK4", 4097, 260),
@@ -85,7 +90,7 @@ def test_payload_sizes(name: str, n_elems: int, size_bytes: int) -> None:
 
 
 def test_bits_per_element_count_the_scale() -> None:
-    expected = [32, 16, 8.25, 4.25, 4.125, 2.25, 1.25, 0.25390625, 0.16796875]
+    expected = [32, 16, 8.25, 4.25, 4.125, 2.25, 1.65, 1.25, 0.25390625, 0.16796875]
     assert [get_codec(name).bits_per_elem for name in CODEC_NAMES] == expected
 
 

@@ -10,7 +10,7 @@ from swarmnode.tensor.codec import Codec, available_isas, get_codec
 from tests.unit.tensor.codec_kit import decoded, encoded
 
 FLOAT_MAX = np.finfo(np.float32).max
-BLOCK_NAMES = ("Q8B64", "Q4B64", "E3M0", "Q2B64", "SIGN64", "TK4", "TK2")
+BLOCK_NAMES = ("Q8B64", "Q4B64", "E3M0", "Q2B64", "T3B320", "SIGN64", "TK4", "TK2")
 
 
 @pytest.fixture(params=available_isas())
@@ -44,6 +44,7 @@ def test_a_block_of_denormals_is_zero(name: str, isa: str) -> None:
         ("SIGN64", b"\x01\x00" + b"\x00" * 8, 2.0**-133),
         # The product is rounded to a multiple of 2**-149: 1.8926 * 2**16 = 124033.4.
         ("Q2B64", b"\x01\x00" + b"\x00" * 8 + b"\xff" * 8, 124033 * 2.0**-149),
+        ("T3B320", b"\x01\x00" + b"\x79" * 64, 2.0**-133),
         ("BF16", b"\x01\x00" * 64, 2.0**-133),
         ("RAW32", b"\x01\x00\x00\x00" * 64, 2.0**-149),
     ],
@@ -52,8 +53,8 @@ def test_denormals_of_another_encoder_decode_exactly(
     name: str, payload: bytes, expected: float, isa: str
 ) -> None:
     """Only the encoder may flush; half of 2**-133 + 2**-149 is a tie, which goes to even."""
-    n_elems = 256 if name == "E3M0" else 64
-    assert (decoded(get_codec(name, isa), payload, n_elems) == np.float32(expected)).all()
+    codec = get_codec(name, isa)
+    assert (decoded(codec, payload, max(codec.block_elems, 64)) == np.float32(expected)).all()
 
 
 def test_raw32_keeps_every_bit(isa: str) -> None:
@@ -179,6 +180,61 @@ def test_q2b64_stays_finite_at_its_largest_scale(isa: str) -> None:
         codec.validate(payload, 64)
 
 
+def test_t3b320_is_zero_up_to_half_of_its_scale(isa: str) -> None:
+    """A byte has elements t, t + 64 ... t + 256, the lowest first; 2 is the trit of a negative."""
+    codec = get_codec("T3B320", isa)
+    values = np.zeros(320, dtype=np.float32)
+    values[:64] = 1.0
+    values[64:] = 0.25
+    rms = np.sqrt(np.mean(values.astype(np.float64) ** 2))
+    payload = encoded(codec, values)
+    scale = floats(int.from_bytes(payload[:2], "little") << 16)[0]
+    assert abs(scale - 1.2240 * rms) <= 2.0**-8 * scale
+    assert payload[2:] == b"\x01" * 64
+    values[[64, 128, 192, 256]] = [scale / 2, np.nextafter(scale / 2, 1), -0.5, -0.0]
+    values[[0, 63, 319]] = [-1.0, -0.0, -1.0]
+    changed = encoded(codec, values)
+    assert changed[:2] == payload[:2]
+    assert (changed[2], changed[65]) == (2 + 9 + 2 * 27, 2 * 81)
+    result = decoded(codec, changed, 320)
+    assert (result[[0, 1, 128, 192, 319]] == [-scale, scale, scale, -scale, -scale]).all()
+    assert not result[[63, 64, 256]].view(np.uint32).any()
+    assert not codec.needs_error_feedback
+
+
+def test_t3b320_holds_every_byte_of_five_trits(isa: str) -> None:
+    codec = get_codec("T3B320", isa)
+    payload = bytearray(b"\x80\x3f" * 4 + bytes(range(243)) + bytes(13))
+    trits = np.frombuffer(payload[8:], np.uint8)[:, None] // 3 ** np.arange(5) % 3
+    expected = np.where(trits == 2, -1, trits).reshape(4, 64, 5).swapaxes(1, 2).reshape(-1)
+    assert (decoded(codec, payload, 1280) == expected).all()
+    for byte in range(243, 256):
+        payload[-1] = byte
+        with pytest.raises(MalformedMessage, match="a code is outside the range"):
+            codec.validate(payload, 1280)
+
+
+def test_t3b320_stays_finite_at_its_largest_scale(isa: str) -> None:
+    codec = get_codec("T3B320", isa)
+    payload = encoded(codec, np.full(320, FLOAT_MAX))
+    assert payload == b"\x7f\x7f" + b"\x79" * 64
+    assert np.isfinite(decoded(codec, payload, 320)).all()
+    payload[:2] = b"\x80\x7f"
+    with pytest.raises(MalformedMessage, match="a scale is negative, not finite or too large"):
+        codec.validate(payload, 320)
+
+
+def test_t3b320_counts_nothing_below_its_smallest(isa: str) -> None:
+    """So a thread that flushes denormals writes the same bytes."""
+    codec = get_codec("T3B320", isa)
+    values = np.full(320, np.nextafter(np.float32(2.0**-100), np.float32(0)))
+    assert not any(encoded(codec, values))
+    values[5] = -(2.0**-100)
+    payload = encoded(codec, values)
+    assert payload[7] == 2
+    assert sum(payload[2:]) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "n_elems", "at", "byte"),
     [
@@ -188,6 +244,8 @@ def test_q2b64_stays_finite_at_its_largest_scale(isa: str) -> None:
         ("SIGN64", 65, -8, 2),
         ("Q2B64", 65, -8, 2),
         ("Q2B64", 65, -16, 2),
+        ("T3B320", 65, -63, 3),
+        ("T3B320", 319, -1, 81),
     ],
 )
 def test_padding_must_be_zero(name: str, n_elems: int, at: int, byte: int, isa: str) -> None:

@@ -26,7 +26,7 @@ def encoded(codec: Codec, values: np.ndarray, reference: np.ndarray | None) -> b
 
 
 def test_differences_are_for_the_codecs_of_weights() -> None:
-    assert NAMES == ["Q8B64", "Q4B64", "E3M0", "Q2B64"]
+    assert NAMES == ["Q8B64", "Q4B64", "E3M0", "Q2B64", "T3B320"]
 
 
 @pytest.mark.parametrize("n_elems", [1, 256, 1000, 131_073])

@@ -76,7 +76,7 @@ def test_a_value_that_is_no_number_does_the_same_on_all_of_them(isa, odd, at):
 
 
 @on_every_isa
-@pytest.mark.parametrize("name", ["RAW32", "BF16", "Q8B64", "Q2B64", "SIGN64", "TK4"])
+@pytest.mark.parametrize("name", ["RAW32", "BF16", "Q8B64", "Q2B64", "T3B320", "SIGN64", "TK4"])
 @pytest.mark.parametrize("numel", [1, 63, 8 * 4096 + 65, 2048 * 64 + 3])
 def test_what_is_decoded_is_measured_with_the_same_bits(isa, name, numel):
     codec = get_codec(name, isa)

@@ -77,7 +77,7 @@ def pair_codecs(intent: PostedIntent, usual: Codec) -> tuple[Codec, ...]:
         if codec.needs_error_feedback:
             raise ConfigError(
                 f"codec {codec.name} does not stand alone, so random partners cannot use it:"
-                " choose RAW32, BF16, Q8B64, Q4B64, E3M0 or Q2B64"
+                " choose RAW32, BF16, Q8B64, Q4B64, E3M0, Q2B64 or T3B320"
             )
     for view, codec in zip(intent.views, codecs, strict=True):
         if codec.value_bytes != view.value_bytes:

@@ -132,14 +132,15 @@ def test_pieces_are_runs_of_whole_blocks_as_nearly_equal_as_can_be(n_pieces: int
     assert reached == [chunk.numel for chunk in made]
 
 
-@pytest.mark.parametrize("name", ["RAW32", "BF16", "Q8B64", "Q4B64", "E3M0", "Q2B64"])
+@pytest.mark.parametrize("name", ["RAW32", "BF16", "Q8B64", "Q4B64", "E3M0", "Q2B64", "T3B320"])
 def test_the_parts_of_a_payload_decode_to_the_parts_of_the_vector(name: str) -> None:
     vector = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
     codec = get_codec(name)
     payload = bytearray(codec.payload_bytes(1000))
     codec.encode(vector.data, payload)
     whole = through(name, vector)
-    for begin, end in ((0, 256), (256, 768), (768, 1000), (0, 1000)):
+    grain = max(codec.block_elems, 256)
+    for begin, end in ((0, grain), (grain, 3 * grain), (3 * grain, 1000), (0, 1000)):
         part = codec.part(payload, begin, end)
         assert len(part) == codec.payload_bytes(end - begin)
         values = np.empty(end - begin, np.float32)
