@@ -14,6 +14,7 @@ import numpy as np
 
 from swarmnode.tensor.formats import Format, Verdict
 from swarmnode.tensor.reference_blocks import block_codec
+from swarmnode.tensor.reference_numbers import ABS_MASK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     Doubles = NDArray[np.float64]
 
-_ABS_MASK = np.uint32(0x7FFFFFFF)
 _INFINITY_BITS = 0x7F800000
 _FLOAT32_MAX = np.finfo(np.float32).max
 _REFUSED_BYTE = 0xFF
@@ -42,7 +42,7 @@ def encode(fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | Non
     out = _bytes(payload)
     blocks = np.zeros((-(-flat.size // fmt.block_elems), fmt.block_elems), dtype=np.float32)
     blocks.reshape(-1)[: flat.size] = flat
-    magnitudes = blocks.view(np.uint32) & _ABS_MASK
+    magnitudes = blocks.view(np.uint32) & ABS_MASK
     amax_bits = magnitudes.max(axis=1) if fmt.block_elems > 1 else magnitudes[:, 0]
     refused = np.flatnonzero(amax_bits >= _INFINITY_BITS)
     if refused.size:
