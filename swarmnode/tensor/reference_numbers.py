@@ -64,8 +64,8 @@ def mean_scale_bits(fmt: Format, magnitudes: Bits) -> Bits:
 def rms_scale_bits(fmt: Format, magnitudes: Bits) -> Bits:
     """Return the larger level of each block of magnitudes, [n_blocks, block_elems], in bfloat16.
 
-    It is ``_TRIT_LEVEL`` times their root mean square. Squares are exact in float64; lane i of
-    eight has those of elements i, i + 8, i + 16 ..., in this order, and lanes are summed in order.
+    It is ``_TRIT_LEVEL`` times their root mean square. Squares are exact in float64; partial sum i
+    of eight has those of elements i, i + 8, i + 16 ..., in this order, and so are they summed.
     """
     squares = magnitudes.view(np.float32).astype(np.float64) ** 2
     rows = squares.reshape(len(magnitudes), fmt.block_elems // _LANES, _LANES)
