@@ -51,7 +51,8 @@ def format_finding(finding: Finding) -> str:
             if bound is not None
         )
         value = "no number" if check.value is None else f"{check.value:g}"
-        lines.append(f"{mark}{check.what:66} {value:>10}  {bounds}")
+        error = "" if check.error is None else f" ± {check.error:.1g}"
+        lines.append(f"{mark}{check.what:66} {value:>10}{error:10}  {bounds}")
     if finding.fails_isolated is not None:
         n_failing, n_checks = len(finding.fails_isolated), len(finding.checks)
         lines.append(f"  without exchange {n_failing} of {n_checks} figures are not as expected")
@@ -61,7 +62,9 @@ def format_finding(finding: Finding) -> str:
 def _word(finding: Finding) -> str:
     if finding.is_quick:
         return "a quick run, not judged"
-    return "holds" if finding.holds else "DOES NOT HOLD"
+    if finding.holds:
+        return "holds"
+    return "DOES NOT HOLD" if finding.is_shown else "NOT SHOWN"
 
 
 def as_json(findings: Sequence[Finding]) -> dict[str, Any]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
 from importlib import import_module
 
 import msgspec
-import numpy
-import torch
 
-from swarmnode import __version__
 from swarmnode.bench.fidelity.finding import Finding
+from swarmnode.bench.fidelity.versions import made_with
 from swarmnode.errors import ConfigError
-from swarmnode.tensor.codec import active_isa
 from swarmnode.testing.lab.isolation import isolated
 
 # Name to where it is, so that one that is run alone loads no other; each takes ``is_quick``.
@@ -67,14 +63,3 @@ def _experiment(name: str) -> Callable[[bool], Finding]:
     module, _, function = EXPERIMENTS[name].partition(":")
     experiment: Callable[[bool], Finding] = getattr(import_module(module), function)
     return experiment
-
-
-def made_with() -> dict[str, str]:
-    """Return the versions that figures depend on."""
-    return {
-        "swarmnode": __version__,
-        "Python": platform.python_version(),
-        "torch": torch.__version__.partition("+")[0],
-        "numpy": numpy.__version__,
-        "codecs": active_isa(),
-    }
