@@ -39,23 +39,8 @@ class _Float(OneByte):
 def one_byte(quick: bool) -> Finding:
     """Nodes that train on slopes alone, with late records, a crash and a late joiner."""
     seeds, counts, steps = ([1], [2, 8], 40) if quick else ([1, 2, 3], [2, 4, 8], 400)
-    checks, rows = [], []
-    for n in counts:
-        pairs = [[_learn(kind, n, steps, seed) for kind in (OneByte, _Float)] for seed in seeds]
-        checks.append(
-            claim(
-                f"loss with one byte less that with four, {n} nodes",
-                [
-                    byte_curve[-1][1] - float_curve[-1][1]
-                    for (_, byte_curve), (_, float_curve) in pairs
-                ],
-                high=0.01,
-            )
-        )
-        for place, name in enumerate(("one byte", "four bytes")):
-            found = [pair[place][1][-1][1] for pair in pairs]
-            rows.append([str(n), name, _with_error(found)])
-    (byte, byte_curve), (_, float_curve) = pairs[0]
+    pairs = {n: [_pair(n, steps, seed) for seed in seeds] for n in counts}
+    n, byte, (byte_curve, float_curve) = counts[-1], *pairs[counts[-1]][0]
     records = sum(len(r.payload) for rounds in byte.gatherings.log for r in rounds)
     # Records that take up to six steps, and a node that is gone for a third of the run.
     outage = Outage(1, 0.15 * steps, 0.5 * steps)
@@ -91,10 +76,24 @@ def one_byte(quick: bool) -> Finding:
                 high=1,
             ),
             check("bytes per node and step", records / (n * steps), low=1, high=1),
-            *checks,
+            *(
+                claim(
+                    f"loss with one byte less that with four, {n} nodes",
+                    [one[-1][1] - four[-1][1] for _, (one, four) in found],
+                    high=0.01,
+                )
+                for n, found in pairs.items()
+            ),
             check("cosine of the mean slope and the gradient", cosine, low=0.6 if quick else 0.97),
         ],
-        table=Table(header=["nodes", "payload", "loss in the end"], rows=rows),
+        table=Table(
+            header=["nodes", "payload", "loss in the end"],
+            rows=[
+                [str(n), payload, _with_error([curves[place][-1][1] for _, curves in found])]
+                for n, found in pairs.items()
+                for place, payload in enumerate(("one byte", "four bytes"))
+            ],
+        ),
         plots=[
             Plot(
                 name="loss",
@@ -105,6 +104,12 @@ def one_byte(quick: bool) -> Finding:
             )
         ],
     )
+
+
+def _pair(n: int, steps: int, seed: int) -> tuple[Arena, tuple[list[Point], list[Point]]]:
+    """Return an arena of one byte after all steps, and the curves of one byte and of four."""
+    byte, byte_curve = _learn(OneByte, n, steps, seed)
+    return byte, (byte_curve, _learn(_Float, n, steps, seed)[1])
 
 
 def _with_error(values: list[float]) -> str:
