@@ -27,6 +27,10 @@ EXPERIMENTS = {
     "streaming": "swarmnode.testing.fidelity.overlap:streaming",
     "codecs": "swarmnode.testing.fidelity.overlap:codecs",
     "diloco": "swarmnode.testing.fidelity.overlap:diloco",
+    "streaming-texts": "swarmnode.testing.fidelity.on_texts:streaming",
+    "codecs-texts": "swarmnode.testing.fidelity.on_texts:codecs",
+    "diloco-texts": "swarmnode.testing.fidelity.on_texts:diloco",
+    "noloco-texts": "swarmnode.testing.fidelity.on_texts:noloco",
     "one-byte": "swarmnode.testing.fidelity.exact:one_byte",
     "group-mean": "swarmnode.testing.fidelity.exact:group_mean",
 }
