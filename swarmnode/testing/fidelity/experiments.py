@@ -44,7 +44,7 @@ def run_experiment(name: str, *, is_quick: bool) -> Finding:
     """
     if name not in EXPERIMENTS:
         known = ", ".join(EXPERIMENTS)
-        raise ConfigError(f"expected an experiment among {known}, or daemons, got {name!r}")
+        raise ConfigError(f"expected an experiment among {known}, daemons or default, got {name!r}")
     began_s = time.process_time()
     found = _experiment(name)(is_quick)
     assert found.name == name, "the page finds a finding by its name"
