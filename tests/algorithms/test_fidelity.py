@@ -5,6 +5,7 @@ import math
 import msgspec
 import pytest
 
+from swarmnode.bench.fidelity.figures import claim, number
 from swarmnode.bench.fidelity.page import read_findings
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.pair_average import PairAverage
@@ -15,7 +16,7 @@ from swarmnode.testing.fidelity.experiments import (
     failures_isolated,
     run_experiment,
 )
-from swarmnode.testing.fidelity.kit import claim, fit, line, number
+from swarmnode.testing.fidelity.kit import fit, line
 from tests.conftest import ROOT
 
 PAGE = ROOT / "docs" / "fidelity" / "findings.json"
@@ -52,13 +53,15 @@ def test_a_claim_that_holds_without_exchange_does_not_hold():
 
 
 def test_a_claim_over_seeds_is_no_luck():
-    clear, lucky = (
-        claim("share", [0.9, 0.91, 0.92], low=0.8),
-        claim("share", [0.7, 0.8, 1.1], low=0.8),
+    clear, lucky, below = (
+        claim("share", values, low=0.8)
+        for values in ([0.9, 0.91, 0.92], [0.7, 0.8, 1.1], [0.7, 0.71, 0.72])
     )
-    assert [check.holds for check in clear] == [True, True]
-    assert [check.holds for check in lucky] == [True, False]
-    assert len(claim("share", [0.9], low=0.8)) == 1
+    assert (clear.holds, clear.is_shown) == (True, True)
+    assert (lucky.holds, lucky.is_shown) == (False, False)
+    assert (below.holds, below.is_shown) == (False, True)
+    assert claim("share", [0.9], low=0.8).error is None
+    assert claim("loss over another", [0.99, 1.0, 1.001], high=1.02).holds
 
 
 def test_the_same_again_is_the_same():
@@ -68,7 +71,9 @@ def test_the_same_again_is_the_same():
 
 
 def test_the_page_has_every_experiment():
-    assert {finding.name for finding in read_findings(PAGE)} - {"daemons"} == set(EXPERIMENTS)
+    assert {finding.name for finding in read_findings(PAGE)} - {"daemons", "default"} == set(
+        EXPERIMENTS
+    )
 
 
 def test_who_does_not_exist_is_named():

@@ -31,6 +31,7 @@ from swarmnode.ipc.control import (
     Records,
     Release,
     Resume,
+    RoundSteps,
     Stray,
     TakeView,
     ToWorker,
@@ -53,6 +54,7 @@ class StrategyWorker:
         step_s: time of a step.
         late_s: by how much it takes longer on the average, each time another one, as where cores
             are shared by many.
+        is_paced: whether its rounds are fitted to the speeds of the others.
 
     Attributes:
         strategy: of the running life.
@@ -63,6 +65,7 @@ class StrategyWorker:
     make: Callable[[torch.Tensor], Strategy]
     step_s: float = 0.05
     late_s: float = 0.0
+    is_paced: bool = False
     strategy: Any = field(default=None, init=False)
     step: int = field(default=0, init=False)
     tokens: int = field(default=0, init=False)
@@ -124,6 +127,7 @@ class _Life:
                 torch_version="none",
                 threads=1,
                 log_round=self._strategy.log_round(),
+                round_steps=self._strategy.round_steps() if worker.is_paced else 0,
             )
         )
         self._intents = PendingIntents(self._strategy, self._outbox.append)
@@ -209,6 +213,8 @@ class _Life:
                 self._strategy.on_membership(message.members)
             case Stray():
                 self._strategy.on_stray()
+            case RoundSteps():
+                self._strategy.set_round_steps(message.steps)
             case Called(lineage=lineage):
                 self._strategy.on_call(lineage)
             case Records() if message.round == self._strategy.log_round():

@@ -5,11 +5,14 @@ The experiments run in a process that has torch, the page is written by one that
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
 
 Style = Literal["line", "dashes", "dots"]
+
+_ERRORS_MIN = 3.0  # between a mean and its bound, or it is not shown
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -17,20 +20,33 @@ class Check(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         low, high: the bounds, inclusive; None: none on that side.
+        error: of a mean over seeds its standard error; None: it is of one run.
     """
 
     what: str
     value: float | None  # None: it is infinite or no number
     low: float | None = None
     high: float | None = None
+    error: float | None = None
 
     @property
     def holds(self) -> bool:
-        """Whether the figure is within its bounds."""
+        """Whether the figure is within its bounds, and not by luck."""
+        return self.margin >= 0 and self.is_shown
+
+    @property
+    def margin(self) -> float:
+        """How far within the nearer bound the figure is; negative: it is beyond."""
         if self.value is None:
-            return False
-        is_high_enough = self.low is None or self.value >= self.low
-        return is_high_enough and (self.high is None or self.value <= self.high)
+            return -math.inf
+        above = math.inf if self.low is None else self.value - self.low
+        below = math.inf if self.high is None else self.high - self.value
+        return min(above, below)
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the standard error is at most a third of the margin."""
+        return self.error is None or _ERRORS_MIN * self.error <= abs(self.margin)
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -87,6 +103,15 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     made_with: dict[str, str] = {}
     fails_isolated: list[str] | None = None
     is_quick: bool = False
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether it holds, or a figure that is not as expected is clearly so."""
+        return (
+            self.fails_isolated == []
+            or any(check.is_shown and not check.holds for check in self.checks)
+            or self.holds
+        )
 
     @property
     def holds(self) -> bool:

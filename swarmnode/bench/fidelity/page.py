@@ -33,10 +33,12 @@ model gets.
 
     swarmnode bench fidelity
 
-runs everything, in ten minutes or so on two cores; `--only NAME` a part of it. It ends with status
-1 if a figure is not as expected. With `--write FILE` it writes this page and its pictures anew;
-what is not run again is taken from `docs/fidelity/findings.json`. In virtual time equal seeds and
-versions give equal figures; real daemons are never twice the same.
+runs everything, in half an hour at most on two cores; `--only NAME` a part of it. It ends with
+status 1 if a figure is not as expected. A mean over seeds has its standard error beside it, and is
+*not shown* where that is more than a third of what lies between the mean and its bound. With
+`--write FILE` it writes this page and its pictures anew; what is not run again is taken from
+`docs/fidelity/findings.json`. In virtual time equal seeds and versions give equal figures; real
+daemons are never twice the same.
 """
 
 _SIZE_IN = (6.4, 3.4)
@@ -115,7 +117,9 @@ def verdict(finding: Finding) -> str:
     """Return what became of the claim, in a word or two."""
     if finding.is_quick:
         return "not judged: a quick run"
-    return "holds" if finding.holds else "**does not hold**"
+    if finding.holds:
+        return "holds"
+    return "**does not hold**" if finding.is_shown else "**not shown**"
 
 
 def _summary(findings: Iterable[Finding]) -> str:
@@ -149,9 +153,20 @@ def _checks(finding: Finding) -> Table:
     rows = []
     for check in finding.checks:
         is_judged = bool(_expected(check)) and not finding.is_quick
-        mark = ("yes" if check.holds else "**no**") if is_judged else ""
-        rows.append([check.what, _figure(check.value), _expected(check), mark])
+        mark = _mark(check) if is_judged else ""
+        rows.append([check.what, _measured(check), _expected(check), mark])
     return Table(header=["figure", "measured", "expected", "as expected"], rows=rows)
+
+
+def _mark(check: Check) -> str:
+    if check.holds:
+        return "yes"
+    return "**no**" if check.is_shown else "**not shown**"
+
+
+def _measured(check: Check) -> str:
+    error = "" if check.error is None else f" ± {_figure(check.error)}"
+    return f"{_figure(check.value)}{error}"
 
 
 def _isolated(finding: Finding) -> list[str]:

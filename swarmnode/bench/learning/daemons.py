@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import trio
 
-from swarmnode.bench.learning.jobs import CONFIG, TASK, Evaluation, Trained
+from swarmnode.bench.learning.jobs import TASK, Evaluation, Trained
 from swarmnode.bench.learning.plan import Plan, Swarm
 from swarmnode.bench.together import Together
 from swarmnode.errors import WorkerError
@@ -97,7 +97,7 @@ class _Run:
             make_private_dir(node.home)
             write_atomic(node.home / "config.toml", _SETTINGS)
         plan = self._plan
-        options = [f"--set={key}={value}" for key, value in CONFIG.items()]
+        options = [f"--set={key}={value}" for key, value in plan.config.items()]
         options += [f"--set=strategy.{k}={json.dumps(v)}" for k, v in plan.settings.items()]
         options.append(f"--tokens={plan.target_tokens}")
         if plan.strategy:
@@ -117,7 +117,7 @@ class _Run:
     def _measure(self) -> Trained:
         asked = Evaluation(
             snapshots=[str(node.paths.swarm(_SWARM).snapshots) for node in self._nodes],
-            config=CONFIG,
+            config=self._plan.config,
             data=self._plan.data,
         )
         answer = run_offline(msgspec.json.encode(asked).decode(), module=_MODULE)

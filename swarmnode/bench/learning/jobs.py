@@ -12,7 +12,6 @@ TASK = "bytes-lm"
 # Small enough for a swarm of eight on two cores, noisy enough that averaging pays: with a batch of
 # 8 windows the noise of the gradient is what limits one node alone.
 CONFIG: dict[str, Any] = {"dim": 48, "layers": 2, "heads": 4, "context": 64, "batch": 8}
-TOKENS_PER_BATCH: int = CONFIG["batch"] * CONFIG["context"]
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

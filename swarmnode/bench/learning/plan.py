@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from swarmnode.bench.learning.jobs import TOKENS_PER_BATCH, Trained
+from swarmnode.bench.learning.jobs import CONFIG, Trained
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,7 @@ class Plan:
     Attributes:
         strategy: empty: the default of ``create``.
         data: folder of text; empty: what comes with the task.
+        config: of the task.
     """
 
     nodes: int
@@ -22,6 +23,7 @@ class Plan:
     strategy: str
     settings: dict[str, Any] = field(default_factory=dict)
     data: str = ""
+    config: dict[str, Any] = field(default_factory=CONFIG.copy)
 
     @property
     def target_tokens(self) -> int:
@@ -29,7 +31,8 @@ class Plan:
 
         At its target a swarm merges its models, and here each node's own is measured.
         """
-        return (self.steps * self.nodes + 1) * TOKENS_PER_BATCH
+        tokens_per_batch: int = self.config["batch"] * self.config["context"]
+        return (self.steps * self.nodes + 1) * tokens_per_batch
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """``swarmnode bench learning``: a swarm between one node alone and data parallelism.
 
-Both baselines have the best of three learning rates, with a cosine decay, in the same run; a swarm
-has one, by the rule that ``create`` goes by (``ipc/lr_schedule.py``). All of it is measured on text
-that none has trained on. What needs torch runs in processes of its own, one for each core.
+Both baselines have the best of three learning rates, with a cosine decay, and of the last weights
+and their EMA, in the same run; a swarm has one rate, by the rule that ``create`` goes by
+(``ipc/lr_schedule.py``). All of it is measured on text that none has trained on. What needs torch
+runs in processes of its own, one for each core.
 """
 
 from __future__ import annotations
@@ -119,6 +120,7 @@ def _swarms(plan: Plan, seeds: Sequence[int], engine: Engine) -> list[Swarm]:
             seed=seed,
             model_seed=seed,
             data=plan.data,
+            config=plan.config,
             strategy=plan.strategy or DEFAULT_STRATEGY,
             settings=plan.settings,
         )
@@ -133,6 +135,13 @@ def _swarms(plan: Plan, seeds: Sequence[int], engine: Engine) -> list[Swarm]:
 def _baselines(plan: Plan, seed: int, model_seed: int) -> list[Job]:
     """Return those of one node alone and of data parallelism, at three rates each."""
     return [
+        job for nodes in (1, plan.nodes) for job in baseline_jobs(plan, nodes, seed, model_seed)
+    ]
+
+
+def baseline_jobs(plan: Plan, nodes: int, seed: int, model_seed: int) -> list[Job]:
+    """Return data parallelism of so many nodes, at three rates; of one it is that node alone."""
+    return [
         Job(
             kind="data-parallel",
             nodes=nodes,
@@ -141,8 +150,8 @@ def _baselines(plan: Plan, seed: int, model_seed: int) -> list[Job]:
             seed=seed,
             model_seed=model_seed,
             data=plan.data,
+            config=plan.config,
         )
-        for nodes in (1, plan.nodes)
         for lr in BASELINE_LRS
     ]
 

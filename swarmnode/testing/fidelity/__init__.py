@@ -7,6 +7,8 @@
     merging.py    models that never met, and one merge at the end
     outer.py      NoLoCo
     overlap.py    DiLoCo, its eager form, streaming gossip, and their codecs
+    on_texts.py   the same on two texts that nothing was tuned on, for 2, 4 and 8 nodes
+    texts.py      the runs behind that
     exact.py      what must be equal to the last bit: one byte, group means
     allreduce.py  synchronous data parallelism over torch.distributed, to compare daemons with
     kit.py        what they share

@@ -95,7 +95,7 @@ def _run_rank(job: Job, rank: int, meet: str) -> None:
     import torch
     import torch.distributed as dist
 
-    from swarmnode.testing.fidelity.experiments import made_with
+    from swarmnode.bench.fidelity.versions import made_with
     from swarmnode.worker.model.state import build_state, build_task
 
     torch.set_num_threads(1)  # ranks share the machine

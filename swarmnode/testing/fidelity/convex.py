@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from swarmnode.bench.fidelity.figures import check, mean, number, ratio, short
 from swarmnode.bench.fidelity.finding import Finding, Plot, Series, Table
 from swarmnode.strategies.dadao import Dadao, exchange_rates
 from swarmnode.strategies.topology import Graph, build_graph
-from swarmnode.testing.fidelity.kit import Point, check, fit, line, mean, number, ratio, short
+from swarmnode.testing.fidelity.kit import Point, fit, line
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.isolation import is_isolated
 from swarmnode.testing.lab.tasks import Quadratic

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
 from importlib import import_module
 
 import msgspec
-import numpy
-import torch
 
-from swarmnode import __version__
 from swarmnode.bench.fidelity.finding import Finding
+from swarmnode.bench.fidelity.versions import made_with
 from swarmnode.errors import ConfigError
-from swarmnode.tensor.codec import active_isa
 from swarmnode.testing.lab.isolation import isolated
 
 # Name to where it is, so that one that is run alone loads no other; each takes ``is_quick``.
@@ -31,6 +27,10 @@ EXPERIMENTS = {
     "streaming": "swarmnode.testing.fidelity.overlap:streaming",
     "codecs": "swarmnode.testing.fidelity.overlap:codecs",
     "diloco": "swarmnode.testing.fidelity.overlap:diloco",
+    "streaming-texts": "swarmnode.testing.fidelity.on_texts:streaming",
+    "codecs-texts": "swarmnode.testing.fidelity.on_texts:codecs",
+    "diloco-texts": "swarmnode.testing.fidelity.on_texts:diloco",
+    "noloco-texts": "swarmnode.testing.fidelity.on_texts:noloco",
     "one-byte": "swarmnode.testing.fidelity.exact:one_byte",
     "group-mean": "swarmnode.testing.fidelity.exact:group_mean",
 }
@@ -44,7 +44,7 @@ def run_experiment(name: str, *, is_quick: bool) -> Finding:
     """
     if name not in EXPERIMENTS:
         known = ", ".join(EXPERIMENTS)
-        raise ConfigError(f"expected an experiment among {known}, or daemons, got {name!r}")
+        raise ConfigError(f"expected an experiment among {known}, daemons or default, got {name!r}")
     began_s = time.process_time()
     found = _experiment(name)(is_quick)
     assert found.name == name, "the page finds a finding by its name"
@@ -67,14 +67,3 @@ def _experiment(name: str) -> Callable[[bool], Finding]:
     module, _, function = EXPERIMENTS[name].partition(":")
     experiment: Callable[[bool], Finding] = getattr(import_module(module), function)
     return experiment
-
-
-def made_with() -> dict[str, str]:
-    """Return the versions that figures depend on."""
-    return {
-        "swarmnode": __version__,
-        "Python": platform.python_version(),
-        "torch": torch.__version__.partition("+")[0],
-        "numpy": numpy.__version__,
-        "codecs": active_isa(),
-    }

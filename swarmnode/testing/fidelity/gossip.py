@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import math
 
+from swarmnode.bench.fidelity.figures import check, mean, number, ratio
 from swarmnode.bench.fidelity.finding import Finding, Plot, Table
 from swarmnode.strategies.a2cid2 import A2CiD2
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.strategies.topology import build_graph
-from swarmnode.testing.fidelity.kit import (
-    Point,
-    check,
-    line,
-    mean,
-    number,
-    ratio,
-    trace,
-)
+from swarmnode.testing.fidelity.kit import Point, line, trace
 from swarmnode.testing.lab.setups import StrategyClass, digits, momentum_sgd, still
 
 _SOURCE = (

@@ -6,17 +6,12 @@ from collections.abc import Callable
 
 import torch
 
+from swarmnode.bench.fidelity.figures import check, mean, number
 from swarmnode.bench.fidelity.finding import Finding, Plot, Table
 from swarmnode.strategies import merge
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tensor.layout import Layout
-from swarmnode.testing.fidelity.kit import (
-    Point,
-    check,
-    line,
-    mean,
-    number,
-)
+from swarmnode.testing.fidelity.kit import Point, line
 from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.isolation import is_isolated
 from swarmnode.testing.lab.setups import SGD_LR, digits, momentum_sgd

@@ -6,20 +6,11 @@ import math
 
 import numpy as np
 
+from swarmnode.bench.fidelity.figures import check, mean, number, ratio, short
 from swarmnode.bench.fidelity.finding import Finding, Plot, Series, Table
 from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.outer import gamma_bound, moment_map
-from swarmnode.testing.fidelity.kit import (
-    Point,
-    check,
-    fit,
-    line,
-    mean,
-    number,
-    ratio,
-    short,
-    trace,
-)
+from swarmnode.testing.fidelity.kit import Point, fit, line, trace
 from swarmnode.testing.lab.setups import Settings, digits, slow_variance, walk
 
 _SOURCE = (

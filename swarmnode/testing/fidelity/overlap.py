@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from swarmnode.bench.fidelity.figures import (
+    check,
+    claim,
+    mean,
+    number,
+    ratio,
+    short,
+    standard_error,
+)
 from swarmnode.bench.fidelity.finding import Finding, Plot, Table
 from swarmnode.strategies.base import Exchange
 from swarmnode.strategies.diloco import DiLoCo
 from swarmnode.strategies.noloco import NoLoCo
 from swarmnode.strategies.streaming import Streaming
-from swarmnode.testing.fidelity.kit import (
-    Point,
-    check,
-    claim,
-    line,
-    mean,
-    number,
-    ratio,
-    short,
-)
+from swarmnode.testing.fidelity.kit import Point, line
 from swarmnode.testing.lab.codecs import through
 from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.setups import ADAM_LR, Settings, StrategyClass, digits
@@ -171,7 +169,7 @@ def streaming(quick: bool) -> Finding:
         checks=[
             check("loss", ours.loss, high=0.17),
             check("accuracy", ours.accuracy, low=0.955),
-            *claim(_SHARE, baselines.shares(ours), low=_STREAMING_SHARE),
+            claim(_SHARE, baselines.shares(ours), low=_STREAMING_SHARE),
             check(
                 "bytes against NoLoCo in fp32",
                 ours.sent_bytes / max(found["NoLoCo, fp32"].sent_bytes, 1.0),
@@ -245,7 +243,7 @@ def diloco(quick: bool) -> Finding:
         checks=[
             check("loss of DiLoCo", whole.loss, high=0.27),
             check("loss of Streaming DiLoCo", streamed.loss, high=0.2),
-            *claim(_SHARE, baselines.shares(streamed), low=_DILOCO_SHARE),
+            claim(_SHARE, baselines.shares(streamed), low=_DILOCO_SHARE),
             check("loss, eager", found["eager"].loss, high=0.4),
             check("loss, a round late (or infinite)", min(late.loss, 1e9), low=1.0),
             check(
@@ -347,7 +345,7 @@ def _at(run: _Trained, step: int) -> float:
 def _difference(ours: list[float], others: list[float]) -> tuple[float, float]:
     """Return the mean difference of pairs, and its standard error."""
     differences = [a - b for a, b in zip(ours, others, strict=True)]
-    return mean(differences), statistics.stdev(differences) / math.sqrt(len(differences))
+    return mean(differences), standard_error(differences)
 
 
 def _e3m0_on_noise() -> tuple[float, float, float]:

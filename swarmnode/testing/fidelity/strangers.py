@@ -9,10 +9,11 @@ from itertools import pairwise
 import torch
 from torch.nn import functional
 
+from swarmnode.bench.fidelity.figures import claim, mean, number
 from swarmnode.bench.fidelity.finding import Finding, Plot, Table
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tensor.layout import Layout
-from swarmnode.testing.fidelity.kit import Point, check, claim, line, mean, number
+from swarmnode.testing.fidelity.kit import Point, line
 from swarmnode.testing.lab.arena import Arena
 from swarmnode.testing.lab.digits import Digits
 from swarmnode.testing.lab.isolation import is_isolated
@@ -129,10 +130,10 @@ def variance_corrected(quick: bool) -> Finding:
         rows += [[model, name, number(mean(at[name])), number(mean(end[name]))] for name in curves]
         gained = [a - b for a, b in zip(at[_CORRECTED], at[_PLAIN], strict=True)]
         behind = [a - b for a, b in zip(end[_SERVER], end[_CORRECTED], strict=True)]
-        checks += claim(f"{model}: accuracy gained at round {_JUDGED}", gained, low=0.2)
-        checks.append(
-            check(f"{model}: behind federated averaging in the end", mean(behind), high=0.03)
-        )
+        checks += [
+            claim(f"{model}: accuracy gained at round {_JUDGED}", gained, low=0.2),
+            claim(f"{model}: behind federated averaging in the end", behind, high=0.03),
+        ]
         plots.append(
             Plot(
                 name=model.replace(" ", "-").lower(),

@@ -25,6 +25,7 @@ from swarmnode.worker.snapshots import restore
 # Windows of held-out text. The 32 of a training node are too few: between runs that differ in
 # nothing but the seed their loss varies by a hundredth.
 _PROBE_WINDOWS = 1024
+_EMA_SHARE = 0.05  # of the steps of a baseline, that the mean of its weights is over
 
 
 class _Counted(Arena):
@@ -55,12 +56,16 @@ def train(job: Job) -> Trained:
 
 
 def _train_data_parallel(job: Job, task: TextTask) -> Trained:
+    """Return what the better of the last weights and their mean over the last steps come to."""
     x = task.x[:1].clone()
+    averaged = x.clone()
     optimizer = TaskOptimizer(task.text, x, cosine(job.lr, job.steps))
     for _ in range(job.steps):
         x -= optimizer.steps([0], task.mean_gradient(x[0])[None])
-    loss = task.evaluate(x[0])  # not a number where the rate was too high
-    loss = loss if math.isfinite(loss) else math.inf
+        averaged.lerp_(x, 1 / max(1.0, _EMA_SHARE * job.steps))
+    losses = [task.evaluate(x[0]), task.evaluate(averaged[0])]
+    # Not a number where the rate was too high.
+    loss = min((loss for loss in losses if math.isfinite(loss)), default=math.inf)
     return Trained(mean_loss=loss, own_loss=loss, numel=x.shape[1])
 
 

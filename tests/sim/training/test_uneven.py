@@ -53,7 +53,12 @@ class _Uncalled(_Outer):
 
 
 def _worker(
-    strategy: type[_Watched], settings: dict[str, Any], times: int
+    strategy: type[_Watched],
+    settings: dict[str, Any],
+    times: int,
+    *,
+    step_s: float = _STEP_S,
+    is_paced: bool = False,
 ) -> tuple[StrategyWorker, Means]:
     """Return a worker so many times slower than the first, and the means it will have been in."""
     seen: Means = []
@@ -63,7 +68,7 @@ def _worker(
         made.seen = seen
         return made
 
-    return StrategyWorker(np.zeros(600), make, step_s=_STEP_S * times), seen
+    return StrategyWorker(np.zeros(600), make, step_s=step_s * times, is_paced=is_paced), seen
 
 
 async def _train(swarm: SimSwarm, workers: Sequence[StrategyWorker]) -> None:
@@ -106,3 +111,25 @@ async def test_without_a_call_the_straggler_is_rarely_there(tmp_path, autojump_c
         fast.clear()
         await trio.sleep(_WATCHED_S)
         assert sum(n == 3 for n, _ in fast) < 0.5 * len(fast)
+
+
+async def test_as_shipped_a_node_of_an_eighth_of_the_speed_is_in_the_means(
+    tmp_path, autojump_clock
+) -> None:
+    """Its step lasts longer than the time between two means: the others wait for its end."""
+    step_s = 1.0
+    (first, fast), (equal, _), (last, slow) = (
+        _worker(_Groups, {}, n, step_s=step_s, is_paced=True) for n in (1, 1, 8)
+    )
+    async with sim_swarm(tmp_path, 1, numel=600, worker=first) as swarm:
+        await _train(swarm, (equal, last))
+        await trio.sleep(60)  # until all have said how fast they are
+        fast.clear()
+        slow.clear()
+        before = swarm.nodes[0].worker.step
+        await trio.sleep(160)
+        taken = swarm.nodes[0].worker.step - before
+        assert taken * step_s > 0.95 * 160, "training goes on meanwhile"
+        assert len(fast) >= 16  # the slowest takes twenty steps
+        assert sum(n == 3 for n, _ in fast) > 0.9 * len(fast)
+        assert len(slow) > 0.9 * len(fast)

@@ -7,6 +7,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from swarmnode.bench.fidelity.finding import Check, Finding, Plot, Series, Table
@@ -55,6 +56,8 @@ def finding(name: str = "one", value: float | None = 1.0, *, is_quick: bool = Fa
         (Check(what="w", value=1.1, high=1.0), False),
         (Check(what="w", value=None, high=1.0), False),
         (Check(what="w", value=7.0), True),
+        (Check(what="w", value=0.9, low=0.8, error=0.03), True),
+        (Check(what="w", value=0.9, low=0.8, error=0.04), False),
     ],
 )
 def test_a_figure_is_within_its_bounds_or_not(check: Check, holds: bool) -> None:
@@ -69,6 +72,16 @@ def test_verdicts() -> None:
     assert "! loss" in format_finding(finding(value=3.0))
     assert "DOES NOT HOLD" in format_finding(finding(value=None))
     assert "! " not in format_finding(finding())
+
+
+def test_what_may_be_luck_is_not_shown() -> None:
+    lucky = Check(what="share", value=0.85, low=0.8, error=0.03)
+    found = msgspec.structs.replace(finding(), checks=[lucky])
+    assert verdict(found) == "**not shown**"
+    assert "NOT SHOWN" in format_finding(found)
+    assert "| share | 0.85 ± 0.03 | at least 0.8 | **not shown** |" in render("f.md", [found]).page
+    clear = msgspec.structs.replace(found, checks=[lucky, Check(what="loss", value=3.0, high=2.0)])
+    assert verdict(clear) == "**does not hold**"
 
 
 def test_the_page_says_claim_command_figures_and_circumstances() -> None:
