@@ -11,13 +11,13 @@ to 7/8: so g + b is never above 8, the last dozen contacts decide, a long good r
 betrayal, and a member that was misjudged comes back, by useful contacts or by time alone.
 
 **The word of others only lowers.** Voters are the peers that have been more useful than harmful to
-this node itself. One that says nothing of a peer votes neutral. A quarter of the votes is dropped at
-each end, and the median of the rest is m: while fewer than half of the voters lie, m lies between
-honest votes. The most that others can do counts as s = 3, as much as 4 useful contacts undo.
-A node passes on what it measured, never what it heard, and only what is below neutral.
+this node itself. One that says nothing of a peer votes neutral. A quarter of the votes is dropped
+at each end, and the median of the rest is m: while fewer than half of the voters lie, m lies
+between honest votes. The most that others can do counts as s = 3, as much as 4 useful contacts
+undo. A node passes on what it measured, never what it heard, and only what is below neutral.
 
-**What follows from it** is how often a peer is met: :meth:`Trust.chance` is 1 from neutral on, below
-it the cube of w / NEUTRAL. One that is always refused is met in a 27th of its rounds, and so
+**What follows from it** is how often a peer is met: :meth:`Trust.chance` is 1 from neutral on, and
+below it the cube of w / NEUTRAL. One that is always refused is met in a 27th of its rounds, and so
 is seen when it mends.
 
 Kept are PEERS_MAX peers of 64 bytes on disk (:data:`RECORD`); what was changed longest ago
@@ -26,10 +26,10 @@ makes room. A flood of new identities can only push out what they could have lef
 Source: A. Jøsang and R. Ismail, "The beta reputation system", 2002: weight and forgetting factor.
 The median over met members instead of a sum, and no rating above neutral, as praise costs colluding
 members nothing, follow K. Hoffman, D. Zage, C. Nita-Rotaru, "A survey of attack and defense
-techniques for reputation systems", 2009. What others would call a validator's score of an update
-(Gauntlet; J. Lidin et al., "Incentivizing permissionless distributed learning", 2025) enters as
-evidence: whether it helps more on the member's own shard than on other data. Deviations: no
-rating of all members by one validator, no OpenSkill, and nothing to earn.
+techniques for reputation systems", 2009. Gauntlet (J. Lidin et al., "Incentivizing permissionless
+distributed learning of LLMs", 2025) scores what members send by what it does to the loss, and looks
+for copies: that is evidence here, with no validator, no OpenSkill rating and nothing to earn.
+Whether an update helps more on its author's own shard than on other data is not measured.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ import enum
 import hashlib
 import math
 import struct
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from swarmnode import limits
 from swarmnode.ids import PEER_ID_BYTES, PeerId
 
 NEUTRAL = 0.5
 HALF_LIFE_S = 1800.0
 PEERS_MAX = 4096  # as many as a swarm's members may be
-VERDICTS_MAX = 16  # of one author: the members that it was harmed by most
-TENTHS_MAX = 4  # a verdict is in tenths: 0.4 is the highest that is below neutral
 
 _FADED = 7 / 8  # by one contact, so that the sum of evidence stays below 8
 _EVIDENCE_MAX = 1 / (1 - _FADED)
 _PRIOR = 2.0
 _SAID_MAX = 3.0  # s, at most
+_LEFT_OUT_BELOW = 0.25  # two faults, or five refusals in a row
 _CHANCE_POWER = 3
-_SAY_BELOW = 0.45  # what rounds to TENTHS_MAX or less
+_SAY_BELOW = 0.45  # what rounds to fewer tenths than neutral
 _COUNT_MAX = 2**32 - 1
 # Ten half-lives leave a thousandth: what is older is as good as nothing.
 _AGE_S_MAX = 10 * HALF_LIFE_S
@@ -65,14 +65,12 @@ RECORD = struct.Struct(f"<{PEER_ID_BYTES}sdff4I")
 
 
 class Seen(enum.StrEnum):
-    """What a node measured itself in one contact with a peer: a closed set, the label of a metric."""
+    """What a node measured itself in one contact with a peer: the label of a metric."""
 
     USEFUL = "useful"  # what it sent counted, something of it was taken, and the probe is no worse
     REFUSED = "refused"  # as honest members are, too, now and then: too far, or the probe is worse
     FAULTY = "faulty"  # what no honest member sends
     SLOW = "slow"  # it held its place until the time was over
-    ON_SHARD = "on-shard"  # its update helps more on the shard that it trains than on other data
-    OFF_SHARD = "off-shard"  # it does not
     COPY = "copy"  # it sent what another member of the round sent
 
 
@@ -82,9 +80,6 @@ _MASSES: Mapping[Seen, tuple[float, float]] = {
     Seen.REFUSED: (0.0, 1.0),
     Seen.FAULTY: (0.0, 3.0),
     Seen.SLOW: (0.0, 0.5),
-    # One who trains nothing is off as often as on: that must be below neutral.
-    Seen.ON_SHARD: (0.5, 0.0),
-    Seen.OFF_SHARD: (0.0, 1.0),
     Seen.COPY: (0.0, 3.0),
 }
 
@@ -94,20 +89,18 @@ class Counts:
     """How often each was seen of one peer, over all lives of this node."""
 
     useful: int = 0
-    refused: int = 0  # faulty ones and copies, too
+    refused: int = 0  # faulty ones, too
     slow: int = 0
-    off_shard: int = 0
+    copied: int = 0
 
 
 # To which of the counts each belongs.
-_COUNTED: Mapping[Seen, int | None] = {
+_COUNTED: Mapping[Seen, int] = {
     Seen.USEFUL: 0,
     Seen.REFUSED: 1,
     Seen.FAULTY: 1,
-    Seen.COPY: 1,
     Seen.SLOW: 2,
-    Seen.OFF_SHARD: 3,
-    Seen.ON_SHARD: None,
+    Seen.COPY: 3,
 }
 
 
@@ -132,8 +125,7 @@ class _Evidence:
         self.bad = bad * left + _units(against_it)
         self.at = now
         index = _COUNTED[seen]
-        if index is not None:
-            self.counts[index] = min(self.counts[index] + 1, _COUNT_MAX)
+        self.counts[index] = min(self.counts[index] + 1, _COUNT_MAX)
 
 
 class Trust:
@@ -142,10 +134,14 @@ class Trust:
     Args:
         salt: 16 random bytes that no other node knows: they choose in which rounds a peer below
             neutral is met.
+
+    Attributes:
+        seen_total: what was noted since the start, over all peers.
     """
 
     def __init__(self, salt: bytes, *, peers_max: int = PEERS_MAX) -> None:
         self._salt = salt
+        self.seen_total: Counter[str] = Counter()
         self._peers_max = peers_max
         self._peers: OrderedDict[PeerId, _Evidence] = OrderedDict()  # changed last: at the end
         self._voters: set[PeerId] = set()
@@ -164,6 +160,7 @@ class Trust:
         evidence.note(seen, now)
         self._put(peer, evidence)
         self._changed[peer] = None
+        self.seen_total[seen] += 1
 
     def told(self, author: PeerId, verdicts: Mapping[PeerId, float]) -> None:
         """Take in all that a member says of others now, in the place of what it said before.
@@ -176,7 +173,7 @@ class Trust:
                 del self._about[subject]
         said = {
             subject: min(max(weight, 0.0), NEUTRAL)
-            for subject, weight in sorted(verdicts.items())[:VERDICTS_MAX]
+            for subject, weight in sorted(verdicts.items())[: limits.STATE_VERDICTS_PER_AUTHOR_MAX]
             if subject != author
         }
         if said and (author in self._peers or len(self._said) < self._peers_max):
@@ -218,22 +215,33 @@ class Trust:
         place = hashlib.blake2b(data, key=self._salt, digest_size=8).digest()
         return int.from_bytes(place, "big") < chance * 2**64
 
+    def left_out(self, members: Collection[PeerId], now: float) -> frozenset[PeerId]:
+        """Return with which of the members this node makes no round of many: a quarter at the most.
+
+        By its own evidence alone. One member that leaves another out keeps it from the rounds that
+        it takes part in itself, so hearsay, which liars make, must not do that.
+        """
+        weights = sorted((self.own_weight(peer, now), peer) for peer in members)
+        worst = weights[: len(members) // 4]
+        return frozenset(peer for weight, peer in worst if weight < _LEFT_OUT_BELOW)
+
     def counts(self, peer: PeerId) -> Counts:
         """Return how often each was seen of a peer."""
         return Counts(*self._peers[peer].counts) if peer in self._peers else Counts()
 
     def below_neutral(self, now: float) -> int:
-        """Return of how many peers this node thinks so little, by its own evidence, that it says so."""
+        """Return of how many peers it has measured so ill that there is something to say."""
         return sum(self.own_weight(peer, now) < _SAY_BELOW for peer in self._peers)
 
     def verdicts(self, now: float) -> dict[PeerId, int]:
-        """Return what there is to say to others: tenths by peer, TENTHS_MAX or less, the worst.
+        """Return what there is to say to others: the worst peers, in tenths below neutral.
 
         Own evidence alone: what a node heard would come back to it as the word of others.
         """
         found = {peer: self.own_weight(peer, now) for peer in self._peers}
         worst = sorted((weight, peer) for peer, weight in found.items() if weight < _SAY_BELOW)
-        return {peer: round(10 * weight) for weight, peer in worst[:VERDICTS_MAX]}
+        most = limits.STATE_VERDICTS_PER_AUTHOR_MAX
+        return {peer: round(10 * weight) for weight, peer in worst[:most]}
 
     # --- what survives a restart ---------------------------------------------------------
 

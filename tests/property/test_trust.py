@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmnode import limits
 from swarmnode.ids import PeerId
-from swarmnode.protocol.trust import HALF_LIFE_S, NEUTRAL, VERDICTS_MAX, Seen, Trust
+from swarmnode.protocol.trust import HALF_LIFE_S, NEUTRAL, Seen, Trust
 
 UNDONE_BY = 4  # useful contacts: the module says so
 seen_kinds = st.sampled_from(list(Seen))
@@ -41,7 +42,7 @@ def test_weights_and_chances_have_bounds_and_no_more_is_kept_than_may_be(
         weight, own = book.weight(peer(number), now), book.own_weight(peer(number), now)
         assert 2 / 15 <= weight <= own <= 10 / 12, "what others say only lowers"
         assert 0 < book.chance(peer(number), now) <= 1
-    assert len(book.verdicts(now)) <= VERDICTS_MAX
+    assert len(book.verdicts(now)) <= limits.STATE_VERDICTS_PER_AUTHOR_MAX
 
 
 @given(contacts, st.floats(0.0, 5 * HALF_LIFE_S))

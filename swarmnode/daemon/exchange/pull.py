@@ -21,7 +21,7 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.collective.payload import transfer_limit_s
 from swarmnode.daemon.driver import Tasks
-from swarmnode.daemon.exchange.pair.exchanges import costs
+from swarmnode.daemon.exchange.pair.intents import costs
 from swarmnode.daemon.worker.leases import BufferLease, Lessor, NoLease
 from swarmnode.errors import (
     DeadlineExceeded,

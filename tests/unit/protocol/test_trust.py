@@ -1,4 +1,4 @@
-"""What follows from what a node has seen of its peers: how often it meets them, and for how long."""
+"""What follows from what a node has seen of its peers: how often it meets them, how long."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 
 import pytest
 
+from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.trust import (
     HALF_LIFE_S,
     NEUTRAL,
     PEERS_MAX,
     RECORD,
-    VERDICTS_MAX,
     Counts,
     Seen,
     Trust,
@@ -111,20 +111,30 @@ def test_each_kind_of_harm_costs_what_it_is_worth(kind: Seen, contacts: int) -> 
     assert book.weight(PEER, 0.0) == pytest.approx(same.weight(PEER, 0.0))
 
 
-def test_one_that_trains_nothing_falls_below_neutral_and_one_that_trains_its_shard_does_not() -> (
-    None
-):
-    idle, honest = trust(), trust()
-    for number in range(40):
-        seen(idle, PEER, Seen.ON_SHARD if number % 2 else Seen.OFF_SHARD)
-        seen(honest, PEER, Seen.ON_SHARD if number % 5 else Seen.OFF_SHARD)
-    assert idle.weight(PEER, 0.0) < NEUTRAL < honest.weight(PEER, 0.0)
-
-
 def test_what_was_seen_is_counted() -> None:
     book = seen(trust(), PEER, Seen.USEFUL, Seen.REFUSED, Seen.FAULTY, Seen.COPY, Seen.SLOW)
-    seen(book, PEER, Seen.ON_SHARD, Seen.OFF_SHARD)
-    assert book.counts(PEER) == Counts(useful=1, refused=3, slow=1, off_shard=1)
+    assert book.counts(PEER) == Counts(useful=1, refused=2, slow=1, copied=1)
+
+
+def test_of_a_round_of_many_the_worst_are_left_out_but_never_more_than_a_quarter() -> None:
+    book, members = trust(), [peer(number) for number in range(1, 13)]
+    assert book.left_out(members, 0.0) == frozenset()
+    for liar in members[:5]:
+        seen(book, liar, Seen.FAULTY)
+    assert book.left_out(members, 0.0) == frozenset(), "one fault may be a broken line"
+    for liar in members[:5]:
+        seen(book, liar, Seen.FAULTY)
+    assert len(book.left_out(members, 0.0)) == 3
+    assert book.left_out(members, 0.0) <= set(members[:5])
+    assert book.left_out(members[:3], 0.0) == frozenset()
+    assert book.left_out(members, 4 * HALF_LIFE_S) == frozenset()
+
+
+def test_no_member_is_left_out_for_what_others_say() -> None:
+    book = trust()
+    for voter in met(book, range(1, 10)):
+        book.told(voter, {PEER: 0.0})
+    assert book.left_out([PEER, *met(book, range(1, 10))], 0.0) == frozenset()
 
 
 # --- what others say -------------------------------------------------------------------------
@@ -199,9 +209,11 @@ def test_no_more_is_said_than_a_record_holds_and_the_worst_first() -> None:
     for number in range(1, 40):
         seen(book, peer(number), *[Seen.REFUSED] * number)
     said = book.verdicts(0.0)
-    assert set(said) == {peer(number) for number in range(40 - VERDICTS_MAX, 40)}
+    assert set(said) == {
+        peer(number) for number in range(40 - limits.STATE_VERDICTS_PER_AUTHOR_MAX, 40)
+    }
     assert all(0 < tenths <= 4 for tenths in said.values())
-    assert book.below_neutral(0.0) > VERDICTS_MAX
+    assert book.below_neutral(0.0) > limits.STATE_VERDICTS_PER_AUTHOR_MAX
 
 
 def test_the_median_is_of_what_is_left_between_the_ends() -> None:
