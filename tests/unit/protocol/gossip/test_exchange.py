@@ -39,7 +39,6 @@ from swarmnode.protocol.gossip.exchange import TRANSITIONS, ExchangeCore
 from swarmnode.protocol.gossip.flight import State
 from swarmnode.protocol.gossip.outcomes import Outcome
 from swarmnode.protocol.gossip.patience import Patience
-from swarmnode.protocol.trust import Trust
 from swarmnode.wire.exchange import gossip as wire
 
 ME = PeerId(b"\x55" * 32)
@@ -511,29 +510,6 @@ def test_an_offer_of_a_peer_without_budget_is_refused_while_others_exchange_with
     bench.now += limits.PARTNER_SLOW_S
     _, start = bench.hear(offer_like(xid=b"y" * 16))
     assert isinstance(start, StartTransfer)
-
-
-def test_an_offer_of_a_peer_that_is_not_met_in_this_round_is_refused_however_often_it_comes() -> (
-    None
-):
-    asked: list[tuple[PeerId, int]] = []
-
-    class MeetsNone(Trust):
-        def admits(self, peer: PeerId, number: int, now: float) -> bool:
-            asked.append((peer, number))
-            return False
-
-    conduct = ConductTable(MeetsNone(b""))
-    bench = Bench(conduct=conduct)
-    conduct.note_commit(OTHER, bench.now, is_quick=True)
-    for xid in (XID, b"y" * 16, b"z" * 16):
-        assert busy_in(bench.hear(offer_like(xid=xid))).startswith(
-            "busy: it is met in fewer rounds"
-        )
-    assert len(set(asked)) == 1, "the round is this node's own, whatever the offer says"
-    bench.now += limits.PARTNER_SLOW_S
-    _, start = bench.hear(offer_like(xid=b"w" * 16))
-    assert isinstance(start, StartTransfer), "there is no other"
 
 
 # --- aborts ------------------------------------------------------------------------------
