@@ -178,7 +178,9 @@ class TrustKeeper:
             task_status.started()
             while True:
                 await trio.sleep(_TRUST_LOOK_S)
-                await self._env.in_thread(_write_trust, journal, *self._to_write(journal))
+                records, is_whole = self._to_write(journal)
+                if records:
+                    await self._env.in_thread(_write_trust, journal, records, is_whole)
                 self._say()
         finally:  # a few records of 64 bytes, and the node goes
             _write_trust(journal, *self._to_write(journal))
