@@ -196,6 +196,8 @@ class Trust:
         """Return what others say of a peer: NEUTRAL, or less."""
         about = self._about.get(peer, {})
         votes = [weight for author, weight in about.items() if author in self._voters]
+        if not votes:
+            return NEUTRAL
         n_voters = len(self._voters) - (peer in self._voters)
         return trimmed_median([*votes, *[NEUTRAL] * (n_voters - len(votes))])
 

@@ -71,7 +71,8 @@ async def test_what_two_of_three_were_harmed_by_the_third_hears_of(
 async def test_nothing_is_said_as_long_as_nothing_is_new(autojump_clock, tmp_path: Path) -> None:
     async with swarm(tmp_path) as world:
         a = await world.add("a")
-        keeper, say, said = keeper_of(a, tmp_path), a.keeper.say, []
+        keeper, say = keeper_of(a, tmp_path), a.keeper.say
+        said: list[Update] = []
 
         def record(update: Update) -> None:
             said.append(update)
