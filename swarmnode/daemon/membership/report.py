@@ -220,7 +220,7 @@ class TrustKeeper:
         if not news:
             return
         try:
-            self._state.say(Update(verdicts=dict(news)))
+            self._state.say(Update(verdicts={bytes(p): each for p, each in news.items()}))
             self._said = now_said
         except LocalProtocolError as error:  # no room beside all else that this node says
             _log.error("verdicts are not said in the shared state", why=str(error))
