@@ -153,7 +153,7 @@ def test_of_clipped_vectors_each_copy_counts():
     assert cosine(found, rows[:12].mean(0)) < -0.9
 
 
-@pytest.mark.parametrize(("n", "n_hostile"), [(20, 4), (20, 8)])
+@pytest.mark.parametrize(("n", "n_hostile"), [(8, 2), (20, 5), (64, 16)])
 @pytest.mark.parametrize("share", np.linspace(0.1, 1.0, 10))
 def test_liars_who_hide_their_likeness_in_noise_turn_nothing_around(n, n_hostile, share):
     rows = at_right_angles(n, n_hostile, -1.0)
@@ -162,7 +162,7 @@ def test_liars_who_hide_their_likeness_in_noise_turn_nothing_around(n, n_hostile
     rows[n - n_hostile :] = 100 * pushed
     rows[range(n - n_hostile, n), range(100, 100 + n_hostile)] = 100 * np.sqrt(1 - share**2)
     (found,) = made("sybil-mean", rows)
-    assert found @ honest > 0.05 * honest @ honest
+    assert found @ honest > 0.35 * honest @ honest
 
 
 def test_a_vector_that_is_sent_again_takes_its_vote_from_the_first_only():
@@ -182,8 +182,8 @@ def test_members_that_learn_from_like_data_keep_their_votes_and_copies_share_the
     assert counts[6:] == pytest.approx(0.5, abs=0.05)
 
 
-@pytest.mark.parametrize(("n", "reach"), [(4, 1.0), (9, 1.5), (16, 2.0), (64, 2.0)])
-def test_a_vector_has_at_the_most_half_the_length_of_what_many_come_to(n, reach):
+@pytest.mark.parametrize(("n", "reach"), [(4, 1.0), (9, 1.5), (16, 2.0), (64, 1.0)])
+def test_a_vector_is_no_longer_than_one_or_two_medians(n, reach):
     rows = np.eye(n, 4096, dtype=np.float32)
     rows[0] *= 1000
     (found,) = made("sybil-mean", rows)
