@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from swarmnode import limits
 from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.wire.exchange.group import Message
@@ -67,6 +68,11 @@ class Plan:
     is_witnessing: bool = False
     witness: tuple[bytes, ...] = ()  # by which hashes that piece may go
 
+    @property
+    def missing(self) -> set[int]:
+        """The pieces whose sums are not here."""
+        return set(range(self.n_pieces)) - self.held
+
 
 def check_pieces(peer: PeerId, pieces_max: int, *pieces: int) -> None:
     """Raise RemoteProtocolError if a peer speaks of pieces that no plan of a run can have."""
@@ -98,7 +104,9 @@ class Begin:
         weights: of ``members`` in their order, where all of them know these beforehand: then
             nothing else counts. Empty: each tells its own.
         enlist_s: how long to wait for members that have not come; the grace of this round.
-        transfer_s: how long one share or sum may take.
+        transfer_s: how long one share or sum may take at the most.
+        patience_s: how long a stage may last as far as is known, see round_patience.py; 0: as
+            transfer_s says.
         electorate: finish only in a view with a majority of these; of exactly one half, with the
             smallest id. Empty: any view may finish.
         needs_all: finish only with all members, or not at all.
@@ -121,18 +129,17 @@ class Begin:
     lineage: int | None = None
     attempt: int = 0
     has_witnesses: bool = False
+    patience_s: float = 0.0
 
-    def roll_ends_at(self, since: float, quorum_at: float | None) -> float:
-        """Return when the roll that opened at ``since`` is closed without those who are missing.
+    @property
+    def stage_s(self) -> float:
+        """How long a stage may last, each of which waits for the one before it elsewhere."""
+        return self.patience_s or self.transfer_s
 
-        ``quorum_at``: when a majority had come.
-        """
-        ends_at = since + self.enlist_s
-        if not self.quorum_s:
-            return ends_at
-        if quorum_at is None:  # waiting costs nothing, and alone nothing comes of it
-            return max(ends_at, since + self.quorum_s)
-        return max(ends_at, quorum_at + self.enlist_s / 2)
+    @property
+    def flush_s(self) -> float:
+        """How long the members of a view may take to agree on it: a trip there and back."""
+        return min(limits.GROUP_FLUSH_S, self.patience_s or limits.GROUP_FLUSH_S)
 
 
 @dataclass(frozen=True)
@@ -309,13 +316,26 @@ class Assemble:
 
 
 @dataclass(frozen=True)
+class Held:
+    """This run has waited for a member alone for so long, or goes on without it after that."""
+
+    gid: bytes
+    peer: PeerId
+    held_s: float
+
+
+@dataclass(frozen=True)
 class Commit:
-    """The mean over ``contributors`` counts: hand it to the worker."""
+    """The mean over ``contributors`` counts: hand it to the worker.
+
+    ``usual_s``: what it took without the slowest, see round_patience.py.
+    """
 
     gid: bytes
     plan: bytes
     contributors: tuple[PeerId, ...]
     result: bytes
+    usual_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -359,6 +379,7 @@ Effect = (
     | Reduce
     | Witness
     | Assemble
+    | Held
     | Commit
     | Abort
 )
