@@ -30,8 +30,7 @@ from swarmnode.protocol.gossip.group_events import (
     plan_id,
 )
 from swarmnode.protocol.gossip.groups import weights_of
-from swarmnode.protocol.gossip.roll import Roll
-from swarmnode.protocol.gossip.round_patience import StageTimes
+from swarmnode.protocol.gossip.round_patience import Roll, StageTimes
 from swarmnode.protocol.gossip.witnesses import differing, witnessed_by
 from swarmnode.wire.exchange import group as wire
 

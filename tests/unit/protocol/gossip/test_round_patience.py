@@ -5,8 +5,7 @@ from __future__ import annotations
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import Begin
-from swarmnode.protocol.gossip.roll import Roll
-from swarmnode.protocol.gossip.round_patience import RoundPatience, StageTimes
+from swarmnode.protocol.gossip.round_patience import Roll, RoundPatience, StageTimes
 
 PEERS = tuple(PeerId(bytes([n]) * 32) for n in range(1, 6))
 SELF, LATE = PEERS[0], PEERS[4]
