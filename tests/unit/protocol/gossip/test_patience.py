@@ -16,6 +16,7 @@ def test_before_the_first_measurement_patience_is_what_it_was_given() -> None:
     assert patience.answer_s(PEER) == limits.EXCHANGE_ANSWER_S_FIRST
     limit_s = limits.EXCHANGE_VIEW_S + 12.0
     assert patience.transfer_s(PEER, limit_s) == 12.0
+    assert patience.decision_s(PEER) == limits.EXCHANGE_OFFER_S
 
 
 def test_a_third_that_drag_do_not_move_the_median() -> None:
