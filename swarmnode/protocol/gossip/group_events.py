@@ -12,7 +12,6 @@ import hashlib
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from swarmnode import limits
 from swarmnode.errors import RemoteProtocolError
 from swarmnode.ids import PeerId
 from swarmnode.wire.exchange.group import Message
@@ -135,11 +134,6 @@ class Begin:
     def stage_s(self) -> float:
         """How long a stage may last, each of which waits for the one before it elsewhere."""
         return self.patience_s or self.transfer_s
-
-    @property
-    def flush_s(self) -> float:
-        """How long the members of a view may take to agree on it: a trip there and back."""
-        return min(limits.GROUP_FLUSH_S, self.patience_s or limits.GROUP_FLUSH_S)
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,7 @@ class Run:
         if self.phase is Phase.ENLIST:
             return self._roll.closes_at
         if self.phase is Phase.FLUSH:
-            return self._since + self.begin.flush_s
+            return self._since + limits.GROUP_FLUSH_S
         return self._since + self.begin.stage_s * self._stage
 
     @property
