@@ -28,6 +28,7 @@ from tests.sim.checks import pull, until
 TRAINING = FakeWorker(np.zeros(0), drift=pull)
 NEWCOMER = FakeWorker(np.full(640, 100.0), drift=pull)
 FAR = 50.0
+AHEAD_STEPS = 150  # of what honest nodes offer, for the next seven seconds
 
 
 def offered(node: SimNode) -> list[SnapshotEntry]:
@@ -241,7 +242,7 @@ async def test_five_newcomers_at_once_begin_well_with_one_liar_of_six(
 
         async def lie() -> None:
             while True:
-                step = max(entry.step for entry in offered(liar)) + 1
+                step = max(entry.step for entry in offered(liar)) + AHEAD_STEPS
                 await offer_file(liar, useless(tmp_path), step)
                 await trio.sleep(10)
 
@@ -261,7 +262,9 @@ async def test_a_newcomer_that_began_badly_begins_again_within_a_minute(
     """Two liars of six have the same useless model, so that two networks seem to hold it."""
     async with sim_swarm(tmp_path, 6, worker=TRAINING) as swarm:
         await until(lambda: len(offered(swarm.nodes[3])) >= 2, 60, poll_s=0.5)
-        await offer_by_both(swarm, useless(tmp_path))
+        step = max(entry.step for entry in offered(swarm.nodes[3])) + AHEAD_STEPS
+        for node in swarm.nodes[:2]:
+            await offer_file(node, useless(tmp_path), step)
         await trio.sleep(1)
         beginner = Beginner()
         await swarm.start(swarm.add(beginner, hints=(3,)).index)
