@@ -124,12 +124,12 @@ class RoundPatience:
         """Return how long a stage may last.
 
         Args:
-            transfer_s: the most, of the slowest line and step that are put up with.
+            transfer_s: the most, of the slowest line and step that are put up with; it counts as long
+                as nothing was measured.
             least_s: that members are known to need.
         """
-        first_s = max(limits.EXCHANGE_PATIENCE_S_MIN, transfer_s - limits.EXCHANGE_VIEW_S)
         least_s = max(limits.EXCHANGE_PATIENCE_S_MIN, least_s)
-        return min(self._usual.limit_s(least_s, max(first_s, least_s)), transfer_s)
+        return min(self._usual.limit_s(least_s, transfer_s), transfer_s)
 
     def note_commit(self, usual_s: float) -> None:
         """A run counts that took so long, see :class:`StageTimes`."""
