@@ -124,8 +124,8 @@ class RoundPatience:
         """Return how long a stage may last.
 
         Args:
-            transfer_s: the most, of the slowest line and step that are put up with; it counts as long
-                as nothing was measured.
+            transfer_s: the most, of the slowest line and step that are put up with; it counts until
+                something was measured.
             least_s: that members are known to need.
         """
         least_s = max(limits.EXCHANGE_PATIENCE_S_MIN, least_s)
