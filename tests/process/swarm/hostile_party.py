@@ -41,7 +41,7 @@ class Outcome:
     """What the honest nodes came to, over all of them.
 
     Attributes:
-        commits: exchanges that count, with each other only; group means, with whomever; each is
+        commits: exchanges that count, with each other only; group means and gatherings, with any; each is
             counted at every honest member of it.
         steps: that they took meanwhile.
         loss: mean held-out loss in the end, in nats a byte.
@@ -82,7 +82,7 @@ def run(folder: Path, attack: str, setting: Setting) -> Outcome:
     """Train until each honest node has taken its steps beside the others."""
     folder.mkdir(parents=True, exist_ok=True)
     with _nodes(folder, attack, setting) as nodes:
-        outcome = _measure(nodes, setting.steps)
+        outcome = _measure(nodes, setting)
     print(f"{setting.strategy} {attack}: {outcome}")
     return outcome
 
@@ -130,15 +130,21 @@ def _manifest(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _measure(nodes: list[Daemon], steps: int) -> Outcome:
-    names = {str(peer_of(node)) for node in nodes}
+def _measure(nodes: list[Daemon], setting: Setting) -> Outcome:
+    names, steps = {str(peer_of(node)) for node in nodes}, setting.steps
     before = [node.status() for node in nodes]
     commits_before, cpu_before_s = _commits(nodes, names), sum(map(_cpu_s, nodes))
     for node, status in zip(nodes, before, strict=True):
         node.wait(lambda s, until=status["step"] + steps: s["step"] >= until, "steps", DEADLINE_S)
     after = [node.status() for node in nodes]
+    commits = _commits(nodes, names) - commits_before
+    if setting.strategy == "sparse":  # of gatherings nothing stands in the history
+        commits = sum(
+            a["exchanges_committed"] - b["exchanges_committed"]
+            for a, b in zip(after, before, strict=True)
+        )
     return Outcome(
-        commits=_commits(nodes, names) - commits_before,
+        commits=commits,
         steps=sum(a["step"] - b["step"] for a, b in zip(after, before, strict=True)),
         loss=sum(status["eval_loss"] for status in after) / len(after),
         memory_bytes=max(map(_memory_bytes, nodes)),
