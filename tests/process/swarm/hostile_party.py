@@ -41,7 +41,7 @@ class Outcome:
     """What the honest nodes came to, over all of them.
 
     Attributes:
-        commits: exchanges that count, with each other only; group means and gatherings, with any; each is
+        commits: exchanges that count, with each other only; of groups and gatherings all; each is
             counted at every honest member of it.
         steps: that they took meanwhile.
         loss: mean held-out loss in the end, in nats a byte.
