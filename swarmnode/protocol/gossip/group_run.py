@@ -190,7 +190,8 @@ class Run:
             if len(self._roll.came) < 2:
                 self.give_up("no other member came")
             else:
-                self._note_held(set(self.view) - self._roll.came, self._roll.waited_s(now))
+                if self.begin.quorum_s:  # else none is called: honest members come out of phase
+                    self._note_held(set(self.view) - self._roll.came, self._roll.waited_s(now))
                 self._adopt(self._roll.came, now)
             return
         silent = self._silent() - {self.self_id}

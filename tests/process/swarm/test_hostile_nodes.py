@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 PAIRS = Setting("pair-average", (("every", 16),), steps=1000)
 GROUPS = Setting("streaming", (("meet", "group"), ("every", 48), ("fragments", 2)), steps=1000)
-GATHERINGS = Setting("sparse", (("every", 60),), steps=1000)
+GATHERINGS = Setting("sparse", (("every", 250),), steps=2500)
 CASES = [
     *(
         (PAIRS, attack)
