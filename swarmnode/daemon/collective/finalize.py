@@ -15,7 +15,6 @@ busy with another one gives its own up. The contract for others is ``proto/final
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +32,6 @@ from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.errors import ConfigError, Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.names import MERGE_RULES
-from swarmnode.protocol.gossip.groups import fair_weights
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.exchange import finalize as wire
 from swarmnode.wire.packing import decode_record, encode_record
@@ -157,6 +155,8 @@ class Finalizer:
                 await self._tell_done(this)
 
     async def _lead(self, this: _Round, rule: str, members: Sequence[PeerId]) -> Finalized:
+        from swarmnode.daemon.collective.merge_part import merge_weights  # as in _part
+
         # Ourselves first: a node that is busy asks no other.
         own = await self._part.prepare(self._self_id, _prepare(this, rule))
         this.prepared[self._self_id] = own
@@ -171,7 +171,8 @@ class Finalizer:
             peer for peer, said in this.prepared.items() if self._is_alike(this, peer, said, own)
         ]
         for attempt in range(limits.FINALIZE_ATTEMPTS_MAX):
-            weights = _weights(rule, {peer: this.prepared[peer] for peer in sorted(taking_part)})
+            asked = {peer: this.prepared[peer] for peer in sorted(taking_part)}
+            weights = merge_weights(rule, asked)
             this.merged.clear()
             merge = partial(self._merge, this, attempt, weights)
             await run_concurrently(*(partial(merge, peer) for peer in taking_part))
@@ -198,6 +199,8 @@ class Finalizer:
         return len({each.digest for each in this.merged.values()}) == 1
 
     def _outcome(self, this: _Round, rule: str, members: Sequence[PeerId]) -> Finalized:
+        from swarmnode.daemon.collective.merge_part import finite, mean_problem  # as in _part
+
         own = this.merged[self._self_id]
         digests = Counter(each.digest for each in this.merged.values())
         mean_loss = sum(each.own_loss for each in this.merged.values()) / len(this.merged)
@@ -214,10 +217,10 @@ class Finalizer:
             agreed=digests[own.digest],
             members=len(members),
             contributors=own.contributors,
-            loss=_finite(own.loss),
-            own_loss=_finite(own.own_loss),
-            barrier=_finite(own.loss - mean_loss),
-            problem=_problem(own.loss, mean_loss),
+            loss=finite(own.loss),
+            own_loss=finite(own.own_loss),
+            barrier=finite(own.loss - mean_loss),
+            problem=mean_problem(own.loss, mean_loss),
             path=weighed.path,
             step=max(each.step for each in prepared),
             tokens=sum(each.tokens for each in prepared),
@@ -273,27 +276,3 @@ class Finalizer:
 
 def _prepare(this: _Round, rule: str) -> wire.Prepare:
     return wire.Prepare(this.fid, msgspec.convert(rule, wire.Rule))
-
-
-def _weights(rule: str, prepared: Mapping[PeerId, wire.Prepared]) -> dict[PeerId, float]:
-    """Return what each member counts, in order of their ids; tokens are the members' word."""
-    if rule != "tokens":
-        return dict.fromkeys(prepared, 1.0)
-    claimed = [float(max(1, each.tokens)) for each in prepared.values()]
-    fair = fair_weights(claimed, most=limits.FINALIZE_WEIGHT_MEDIANS_MAX, least=0.0)
-    return dict(zip(prepared, fair, strict=True))
-
-
-def _problem(loss: float, mean_loss: float) -> str:
-    """Models of different basins have a mean that lies between them: say so, or nothing."""
-    if loss - mean_loss <= limits.MERGE_BARRIER_SHARE_MAX * abs(mean_loss):
-        return ""
-    return (
-        f"expected the merged model to be as good as those that it is made of, got a loss of"
-        f" {loss:.4g} against {mean_loss:.4g} on average: the nodes trained apart for too long, or"
-        " from other inits; let them exchange longer, or export the model of one node"
-    )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

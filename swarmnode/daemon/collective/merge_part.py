@@ -37,7 +37,7 @@ from swarmnode.ipc.records import Partner, ViewShape
 from swarmnode.net.session import Session
 from swarmnode.protocol.blobs.bucket import Rates
 from swarmnode.protocol.gossip import group_events as events
-from swarmnode.protocol.gossip.groups import Group, grid
+from swarmnode.protocol.gossip.groups import Group, fair_weights, grid
 from swarmnode.store.files import make_private_dir
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.pieces import FLOAT32_BYTES, count_grains, cut_chunks
@@ -390,3 +390,28 @@ def _mean_key(key: bytes, fid: bytes, attempt: int, weights: Mapping[PeerId, flo
     """Return what names the means of one attempt: only those with the same participants meet."""
     material = msgspec.msgpack.encode(sorted((bytes(p), w) for p, w in weights.items()))
     return hashlib.sha256(_KEY_DOMAIN + key + fid + bytes([attempt]) + material).digest()
+
+
+def merge_weights(rule: str, prepared: Mapping[PeerId, wire.Prepared]) -> dict[PeerId, float]:
+    """Return what each member counts, in order of their ids; tokens are the members' word."""
+    if rule != "tokens":
+        return dict.fromkeys(prepared, 1.0)
+    claimed = [float(max(1, each.tokens)) for each in prepared.values()]
+    fair = fair_weights(claimed, most=limits.FINALIZE_WEIGHT_MEDIANS_MAX, least=0.0)
+    return dict(zip(prepared, fair, strict=True))
+
+
+def mean_problem(loss: float, mean_loss: float) -> str:
+    """Models of different basins have a mean that lies between them: say so, or nothing."""
+    if loss - mean_loss <= limits.MERGE_BARRIER_SHARE_MAX * abs(mean_loss):
+        return ""
+    return (
+        f"expected the merged model to be as good as those that it is made of, got a loss of"
+        f" {loss:.4g} against {mean_loss:.4g} on average: the nodes trained apart for too long, or"
+        " from other inits; let them exchange longer, or export the model of one node"
+    )
+
+
+def finite(value: float) -> float | None:
+    """Return the value, or None where there is none."""
+    return value if math.isfinite(value) else None
