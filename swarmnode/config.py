@@ -197,6 +197,11 @@ class SwarmPaths:
         return self.directory / "state.journal"
 
     @property
+    def trust(self) -> Path:
+        """What this node has measured of its peers."""
+        return self.directory / "trust.journal"
+
+    @property
     def blobs(self) -> Path:
         """Snapshots as others fetch them, and what we fetched."""
         return self.directory / "blobs"

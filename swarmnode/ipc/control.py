@@ -334,13 +334,15 @@ class NoView(Message, frozen=True, tag="no-view"):
 class Weighed(Message, frozen=True, tag="weighed"):
     """What came of Weigh; ``refusal``: one of GUARD_REFUSALS, empty: it may count.
 
-    ``seconds``: that the worker took no step for it.
+    ``seconds``: that the worker took no step for it. ``is_useful``: the model takes some of it, and
+    is no worse for it on the public probe; False where there is none.
     """
 
     slot: Count
     generation: Count
     refusal: ShortText = ""
     seconds: NotNegative = 0.0
+    is_useful: bool = False
 
 
 class Applied(Message, frozen=True, tag="applied"):

@@ -21,3 +21,5 @@ GUARD_REFUSALS = ("not-finite", "range", "round", "replay", "banned", "distance"
 # Of these what honest members do, too: each has learnt from data of its own, so a merge is harm now
 # and then. It costs a peer nothing but this exchange.
 HONEST_REFUSALS = frozenset({"distance", "probe"})
+# And of what no worker has looked at: it says nothing new of a peer.
+UNSEEN_REFUSALS = frozenset({"banned"})

@@ -258,6 +258,11 @@ STATE_AUTHORS_MAX = 4096
 STATE_LEASES_PER_AUTHOR_MAX = 64
 STATE_NAMES_PER_AUTHOR_MAX = 16
 STATE_SNAPSHOTS_PER_AUTHOR_MAX = 8
+# Verdicts on other members that one author keeps up: 16 of 48 bytes are a tenth of a record.
+STATE_VERDICTS_PER_AUTHOR_MAX = 16
+# ... as many new ones may take the place of as many old ones at once.
+STATE_VERDICTS_PER_RECORD_MAX = 2 * STATE_VERDICTS_PER_AUTHOR_MAX
+STATE_VERDICT_NEUTRAL = 5  # in tenths
 # The hash chain needs no more, and a newcomer reads this many records an author at most.
 STATE_CHECKPOINT_RECORDS = 16
 # A lease is renewed by any record of its author; without other news, by an empty one at a third.

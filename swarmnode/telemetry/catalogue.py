@@ -39,6 +39,7 @@ from swarmnode.telemetry.metrics import (
     PULL_RESULTS,
     REFUSED_KINDS,
     RELAY_REFUSALS,
+    SEEN_OF_PEERS,
     STANDSTILLS,
     STATES,
     STATISTICS,
@@ -334,6 +335,13 @@ FAMILIES: Final[tuple[Family, ...]] = (
         Label("reason", GUARD_REASONS),
     ),
     _counter("guard_seconds_total", "Time that the worker took for weighing, and not for steps."),
+    _counter(
+        "trust_seen_total",
+        "Contacts with members in which this node has measured something, by what that was.",
+        Label("seen", SEEN_OF_PEERS),
+    ),
+    _gauge("trust_peers", "Peers of which something is remembered, see threat-model.md."),
+    _gauge("trust_peers_low", "Those of which so little is thought that this node says so."),
     _gauge("last_exchange_timestamp_seconds", "Unix time of the last committed exchange."),
     _counter(
         "group_means_total", "Means of a group, by how they ended.", Label("result", GROUP_RESULTS)

@@ -13,6 +13,7 @@ from typing import Final, Literal, get_args
 from swarmnode.ipc.names import FAILURE_KINDS, GUARD_REFUSALS
 from swarmnode.protocol.crdt.ledger import Verdict
 from swarmnode.protocol.membership.swim_events import MemberState
+from swarmnode.protocol.trust import Seen
 from swarmnode.wire.admission import Role
 from swarmnode.wire.connect.relay import RefusalCode
 from swarmnode.wire.exchange.gossip import REASON_CODES
@@ -48,6 +49,7 @@ GROUP_RESULTS: Final = ("committed", "aborted", "refused")
 STANDSTILLS: Final = ("log", "group", "lineage", "full")
 REFUSED_KINDS: Final = ("pair", "group", "pull")
 GUARD_REASONS: Final = GUARD_REFUSALS
+SEEN_OF_PEERS: Final = tuple(seen.value for seen in Seen)
 PULL_RESULTS: Final = ("pulled", "failed", "given", "declined")
 CODEC_PHASES: Final = ("encode", "requantize", "decode")
 WORKER_FAILURES: Final = tuple(sorted(FAILURE_KINDS | {"killed", "hung"}))

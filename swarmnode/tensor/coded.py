@@ -50,5 +50,16 @@ def sizes(codec: Codec, data: Buffer, numel: int) -> Iterator[tuple[memoryview, 
         at += size
 
 
+def kept_positions(codec: Codec, data: Buffer, numel: int, elems_max: int) -> frozenset[int]:
+    """Return which of the first elements of a message are not 0, up to ``elems_max``.
+
+    Cost: one chunk is decoded.
+    """
+    payload, n_elems = next(sizes(codec, data, numel))
+    values = memoryview(bytearray(n_elems * _FLOAT32_BYTES))
+    codec.decode(payload, values)
+    return frozenset(i for i, value in enumerate(values.cast("f")[:elems_max]) if value)
+
+
 def _chunks(numel: int) -> Iterator[tuple[int, int]]:
     return chunks(numel, limits.CODEC_CHUNK_ELEMS)

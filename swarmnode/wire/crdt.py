@@ -45,6 +45,16 @@ class SnapshotClaim(msgspec.Struct, frozen=True):
     loss: Number | None = None
 
 
+class PeerVerdict(msgspec.Struct, frozen=True):
+    """What its author has measured of a peer, in tenths: 5 is neutral, and takes it back.
+
+    More than that cannot be said: praise costs nothing.
+    """
+
+    peer: PeerIdBytes
+    tenths: Annotated[int, Meta(ge=0, le=limits.STATE_VERDICT_NEUTRAL)]
+
+
 class StateRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an author says of itself: a link of its hash chain, and the body of a ``Signed``.
 
@@ -65,6 +75,9 @@ class StateRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     maxima: Annotated[dict[Name, Count], _MANY_NAMES] = {}
     snapshots: Annotated[
         tuple[SnapshotClaim, ...], Meta(max_length=limits.STATE_SNAPSHOTS_PER_AUTHOR_MAX)
+    ] = ()
+    verdicts: Annotated[
+        tuple[PeerVerdict, ...], Meta(max_length=limits.STATE_VERDICTS_PER_RECORD_MAX)
     ] = ()
 
 

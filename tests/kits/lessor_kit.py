@@ -22,6 +22,7 @@ from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
+from swarmnode.protocol.trust import Trust
 from swarmnode.testing.memory_network import MemoryNetwork
 from tests.kits.session_kit import start
 
@@ -110,6 +111,7 @@ class PartyNode:
         self.party, self.name = party, name
         self.identity = Identity.from_seed(name.encode().ljust(32, b"."))
         self.peer = self.identity.peer_id
+        self.trust = Trust(b"\x07" * 16)
         self.registry = Services()
         self.services = ScopedServices(self.registry, TAG, self._may_use)
         self.sessions: dict[PeerId, Session] = {}
@@ -126,6 +128,7 @@ class PartyNode:
             partners=partners or self,
             services=self.services,
             live=self.live,
+            trust=self.trust,
             env=self.env,
         )
 

@@ -26,7 +26,14 @@ from swarmnode.errors import MalformedMessage
 from swarmnode.ids import PeerId
 from swarmnode.protocol.crdt.actors import Actor, Dot
 from swarmnode.protocol.crdt.cells import Cells
-from swarmnode.protocol.crdt.document import Counters, LeaseSet, Maxima, Registers, SnapshotIndex
+from swarmnode.protocol.crdt.document import (
+    Counters,
+    LeaseSet,
+    Maxima,
+    Registers,
+    SnapshotIndex,
+    Verdicts,
+)
 from swarmnode.wire.crdt import SnapshotClaim
 
 N_REPLICAS = 3
@@ -67,6 +74,12 @@ KINDS = {
     ),
     "maxima": Kind(Maxima, NAMES, TOTALS, lambda d, k, v: Maxima.write(d, {k: v}), True),
     "snapshots": Kind(SnapshotIndex, st.sampled_from(ROOTS), st.sampled_from([0, 60]), write_claim),
+    "verdicts": Kind(
+        Verdicts,
+        st.sampled_from(ROOTS),
+        st.sampled_from([1, 4, 5]),
+        lambda dot, key, value: Verdicts.write(dot, {key: value}),
+    ),
 }
 
 

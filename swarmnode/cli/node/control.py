@@ -47,13 +47,16 @@ def status(home: Path | None, as_json: bool) -> None:
 @home_option
 @json_option
 def peers(home: Path | None, as_json: bool) -> None:
-    """List the peers of the running node; their numbers are what they say themselves."""
+    """List the peers of the running node; their numbers are what they say themselves.
+
+    Trust is what this node has measured of them, and heard: 0.50 is neutral.
+    """
     answer = client_for(home).get("/peers")
     if as_json:
         print_json(answer)
         return
-    row = "{:<16} {:<18} {:<8} {:<9} {:<24} {:>8} {:>9} {:>8}  {}"
-    heads = ("peer", "name", "role", "state", "path", "step", "loss", "rtt ms", "version")
+    row = "{:<16} {:<18} {:<8} {:<9} {:<24} {:>8} {:>9} {:>8} {:>6}  {}"
+    heads = ("peer", "name", "role", "state", "path", "step", "loss", "rtt ms", "trust", "version")
     click.echo(row.format(*heads))
     for peer in answer:
         click.echo(
@@ -66,6 +69,7 @@ def peers(home: Path | None, as_json: bool) -> None:
                 peer["step"],
                 _number(peer["eval_loss"], ".4f"),
                 _number(peer["rtt_s"] and peer["rtt_s"] * 1e3, ".1f"),
+                _number(peer["trust"], ".2f"),
                 plain(peer["version"]),
             )
         )

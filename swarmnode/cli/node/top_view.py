@@ -184,7 +184,7 @@ def _members(seen: Mapping[str, Any], rows_max: int, width: int) -> Table:
     table.add_column("member", no_wrap=True)
     table.add_column("state", no_wrap=True)
     table.add_column("path", no_wrap=True)
-    for name in ("rtt ms", "loss", "steps"):
+    for name in ("rtt ms", "trust", "loss", "steps"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("share of steps", no_wrap=True)
     members = sorted(seen["members"], key=lambda each: (not each["is_self"], -each["step"]))
@@ -208,6 +208,7 @@ def _member(member: Mapping[str, Any], all_steps: int) -> Iterator[Text]:
     yield Text(plain(state), _TONES.get(state, "cyan"))
     yield Text(plain(path), _PATH_TONES.get(path, "dim"))
     yield Text(_number(member["rtt_s"] and member["rtt_s"] * 1e3, ".1f"))
+    yield Text(_number(member.get("trust"), ".2f"))
     yield Text(_number(member["eval_loss"], ".4f"))
     yield Text(f"{member['step']:,}")
     share = min(1.0, member["step"] / all_steps)

@@ -11,7 +11,7 @@ from swarmnode.cli.swarm.recipe import recipe_words
 from swarmnode.cli.trust.costs import habits
 from swarmnode.config import NodeConfig, Paths
 from swarmnode.daemon.discovery.rendezvous import parse_version
-from swarmnode.daemon.snapshots.snapshots import snapshot_bytes_max
+from swarmnode.daemon.snapshots.blobs import snapshot_bytes_max
 from swarmnode.daemon.volunteer.machine import Footprint, computed
 from swarmnode.errors import CorruptRecord
 from swarmnode.ids import encode_base32

@@ -38,8 +38,8 @@ from swarmnode.daemon.exchange.pair.transfer import ExchangeTotals
 from swarmnode.daemon.membership.progress import watch_progress
 from swarmnode.daemon.membership.report import SelfReport
 from swarmnode.daemon.membership.swarm import SwarmPart, make_gate
-from swarmnode.daemon.snapshots.blobs import Blobs
-from swarmnode.daemon.snapshots.snapshots import Snapshots, snapshot_bytes_max
+from swarmnode.daemon.snapshots.blobs import Blobs, snapshot_bytes_max
+from swarmnode.daemon.snapshots.snapshots import Snapshots
 from swarmnode.daemon.status.control import control_routes
 from swarmnode.daemon.status.dashboard import Dashboard
 from swarmnode.daemon.status.peer_metrics import share_metrics

@@ -67,6 +67,7 @@ def make_training(
         partners=part,
         services=part.members.services,
         live=part.members.live,
+        trust=part.trust,
         env=env,
     )
     exchanges = Exchanges(

@@ -42,9 +42,10 @@ from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import group_events as events
-from swarmnode.protocol.gossip.gather_set import Announced, RunTerms
+from swarmnode.protocol.gossip.gather_set import Announced, RunTerms, copies
 from swarmnode.protocol.gossip.groups import seats
 from swarmnode.protocol.identity import Signer, verify
+from swarmnode.protocol.trust import Seen
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor import coded
 from swarmnode.tensor.codec import Codec, get_codec
@@ -62,6 +63,8 @@ _MEMBERS_MAX = min(limits.GATHER_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
 _SET_BYTES_MAX = limits.GATHER_MEMBERS_MAX * limits.KIB
 # Of the time that a sum may take: the rest is for members that then fetch what the set names.
 _MAKE_SHARE = 0.3
+# Four blocks of the sparse codecs: 256 positions, of which chance lets two members share four.
+_COPY_SAMPLE_ELEMS = 16_384
 _log = get_logger("swarmnode.daemon.collective")
 
 
@@ -108,7 +111,7 @@ class Gathers(Rounds):
         gid = events.group_id(
             self._key, intent.tag, intent.fragment, intent.round, intent.base_version
         )
-        members = seats({*self._partners.partners(), self._self_id}, _MEMBERS_MAX)
+        members = seats(self._present(), _MEMBERS_MAX)
         why = self._refusal(intent, gid, members)
         if why or not self._tasks.are_open:
             self.refused_total += 1
@@ -168,6 +171,7 @@ class Gathers(Rounds):
             self._signer,
             transfer_s,
             partial(self._ended, intent, gid),
+            self._note_copies,
         )
         if gid not in self._running:  # the worker went away in this very moment
             self.messages.close(gid)
@@ -207,6 +211,11 @@ class Gathers(Rounds):
                 why = "no message came in time"
         _log.info("nothing gathered", tag=intent.tag, round=intent.round, why=why)
         self._come_to_nothing(intent, topic, lease, why)
+
+    def _note_copies(self, authors: frozenset[PeerId]) -> None:
+        for author in sorted(authors - {self._self_id}):
+            self._trust.note(author, Seen.COPY, self._env.monotonic())
+            _log.warning("a message of a gathering is a copy", peer=author.short)
 
     def _commit(
         self,
@@ -251,6 +260,7 @@ class GatherCargo:
         messages: of this run; closed by the caller that opened it.
         transfer_s: of the run.
         ended: told of the lease, or that there was none, and of the messages in it.
+        copied: told of the authors of messages that counted, and were copies of others.
     """
 
     def __init__(
@@ -262,6 +272,7 @@ class GatherCargo:
         signer: Signer,
         transfer_s: float,
         ended: Ended,
+        copied: Callable[[frozenset[PeerId]], None],
     ) -> None:
         self._intent = intent
         self._codec = codec
@@ -269,12 +280,13 @@ class GatherCargo:
         self._lessor = lessor
         self._signer = signer
         self._transfer_s = transfer_s
-        self._ended = ended
+        self._ended, self._copied = ended, copied
         self._lease: BufferLease | None = None
         self._share = self._digest = b""  # of the own message, once it is loaded
         self._plan = b""
         self._set = b""
         self._entries: tuple[Announced, ...] = ()
+        self._copies: frozenset[PeerId] = frozenset()  # who sent what another member had sent
 
     async def load(self) -> float:
         """Borrow the view, encode it and offer it; what the others decode takes its place."""
@@ -364,7 +376,22 @@ class GatherCargo:
             await trio.lowlevel.checkpoint()
         if plan == self._plan:  # else what comes of it is not what will be committed
             self._entries = entries
+        if self._codec.needs_error_feedback:
+            self._copies = copies(await self._kept(entries))
         return found.digest()
+
+    async def _kept(self, entries: Collection[Announced]) -> dict[PeerId, frozenset[int]]:
+        """Return which elements each message keeps, in the order in which they were announced."""
+        wanted = {each.author: each.digest for each in entries}
+        kept: dict[PeerId, frozenset[int]] = {}
+        for each in self._messages.known():
+            if wanted.get(each.author) == each.digest:
+                data = self._messages.data(each.digest)
+                kept[each.author] = coded.kept_positions(
+                    self._codec, data, self._intent.numel, _COPY_SAMPLE_ELEMS
+                )
+                await trio.lowlevel.checkpoint()
+        return kept
 
     def committed(self, commit: events.Commit) -> None:
         """Hand the lease on: its room holds the messages."""
@@ -374,6 +401,7 @@ class GatherCargo:
                 data = self._messages.data(each.digest)
                 self._lease.room[at : at + len(data)] = data
                 at += len(data)
+        self._copied(self._copies)
         self._ended(self._lease, self._entries, commit)
 
     def aborted(self, abort: events.Abort) -> None:

@@ -46,6 +46,7 @@ from swarmnode.ipc.control import PostedIntent
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip import groups, matching
 from swarmnode.protocol.gossip.witnesses import Doubts
+from swarmnode.protocol.trust import Seen
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.pieces import Chunk, count_grains, cut_chunks
 from swarmnode.wire.exchange import group as wire
@@ -222,7 +223,7 @@ class Groups(Rounds):
         All meet. Or it is this node's part of the round's order where the strategy wants groups
         of a size, and has no lineages, which parts of a round would be.
         """
-        members = {*self._partners.partners(), self._self_id}
+        members = self._present()
         members -= self._doubts.faulty(len(members), self._env.monotonic()) - {self._self_id}
         size = min(intent.group_size_max or limits.GROUP_MEMBERS_MAX, limits.GROUP_MEMBERS_MAX)
         if not intent.group_size_max or intent.lineage is not None:
@@ -266,6 +267,13 @@ class Groups(Rounds):
         for maker, witness in abort.differ:
             self._doubts.add(maker, witness, self._env.monotonic())
             _log.warning("a part of a mean differs", maker=maker.short, witness=witness.short)
+            self._note_faulty({maker, witness} - {self._self_id})
+
+    def _note_faulty(self, peers: set[PeerId]) -> None:
+        """Remember for longer, and over a restart, which of two must be the faulty one."""
+        now = self._env.monotonic()
+        for peer in sorted(peers & self._doubts.faulty(len(self._partners.partners()), now)):
+            self._trust.note(peer, Seen.FAULTY, now)
 
     def _commit(
         self,

@@ -156,7 +156,7 @@ class Rounds(ABC):
         lessor: Lessor,
     ) -> None:
         self._self_id, self._key = communicator.self_id, communicator.key
-        self._partners = communicator.partners
+        self._partners, self._trust = communicator.partners, communicator.trust
         self._lessor = lessor
         self._env = communicator.env
         self._running: dict[bytes, tuple[Topic, float]] = {}  # and since when
@@ -208,6 +208,12 @@ class Rounds(ABC):
     @abstractmethod
     def _called(self, peer: PeerId, message: wire.Message) -> None:
         """A member speaks of a run that is not known here."""
+
+    def _present(self) -> set[PeerId]:
+        """Return the members that train, ourselves included, without those that are left out."""
+        members = {*self._partners.partners(), self._self_id}
+        others = members - {self._self_id}
+        return members - self._trust.left_out(others, self._env.monotonic())
 
     def _waiting(self, now: float) -> Sequence[Failing]:  # noqa: ARG002
         """Return the rounds that have waited for others for too long; of most kinds none do."""

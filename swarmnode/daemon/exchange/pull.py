@@ -21,7 +21,7 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.collective.payload import transfer_limit_s
 from swarmnode.daemon.driver import Tasks
-from swarmnode.daemon.exchange.pair.exchanges import costs
+from swarmnode.daemon.exchange.pair.intents import costs
 from swarmnode.daemon.worker.leases import BufferLease, Lessor, NoLease
 from swarmnode.errors import (
     DeadlineExceeded,
@@ -36,6 +36,7 @@ from swarmnode.ipc.control import PostedIntent
 from swarmnode.ipc.records import Partner
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
+from swarmnode.protocol.trust import NEUTRAL, Seen
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.magnitude import Sizes
 from swarmnode.tensor.pieces import Chunk, cut_chunks
@@ -69,6 +70,7 @@ class Pulls:
     def __init__(self, communicator: Communicator, *, codec_name: str, lessor: Lessor) -> None:
         self._self_id, self._key = communicator.self_id, communicator.key
         self._partners, self._env = communicator.partners, communicator.env
+        self._trust = communicator.trust
         self._codec_name = codec_name
         self._lessor = lessor
         self._answers: dict[_Topic, PostedIntent] = {}
@@ -169,8 +171,11 @@ class Pulls:
         there = costs(self._partners)
         found = [peer for peer in peers if peer in there]
         self._env.rng.shuffle(found)
-        preferred = set(self.prefers())
-        found.sort(key=lambda peer: peer not in preferred)  # in either part as shuffled
+        preferred, now = set(self.prefers()), self._env.monotonic()
+        # In each part as shuffled. What is pulled takes the place of the own model.
+        found.sort(
+            key=lambda peer: (self._trust.weight(peer, now) < NEUTRAL, peer not in preferred)
+        )
         return found[: limits.EXCHANGE_CANDIDATES_MAX]
 
     async def _ask(
@@ -215,6 +220,7 @@ class Pulls:
         why = sizes.refusal(Sizes(), lease.weights)
         if why:
             self.refused_total += 1
+            self._trust.note(peer, Seen.FAULTY, self._env.monotonic())
             _log.warning("a payload is refused", peer=peer.short, why=why)
             raise Refused(f"refused: {why}")
 

@@ -1,4 +1,4 @@
-"""What this node says of itself in the shared state, and what others say of themselves.
+"""What this node says of itself and of its peers in the shared state, and what others say.
 
 ===========  ====================================================================
 leases       member (its id), role, version, address (each one)
@@ -6,11 +6,12 @@ counters     steps, tokens, exchanges, seconds: totals over all its lives
 registers    name, state, loss, eval_loss, step_time_s, met, lineage, target,
              ramp_begin, ramp_end (progress.py)
 maxima       step, tokens (of the whole swarm)
+verdicts     on peers of which it has measured ill, see ``protocol/trust.py``
 ===========  ====================================================================
 
-All of it is self-reported: it is shown, used to choose peers to ask, and never believed. What no
-node could measure counts as not said; what enters sums is bounded by what most members say
-(``protocol/plausible.py``).
+All but the verdicts is self-reported: it is shown, used to choose peers to ask, and never
+believed. What no node could measure counts as not said; what enters sums is bounded by what most
+members say (``protocol/plausible.py``).
 """
 
 from __future__ import annotations
@@ -18,18 +19,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import get_args
 
 import trio
 
 from swarmnode import __version__, limits
 from swarmnode.daemon.membership.shared_state import ADDRESS, StateKeeper
-from swarmnode.errors import LocalProtocolError
+from swarmnode.env import Env
+from swarmnode.errors import LocalProtocolError, StorageError
 from swarmnode.ids import PeerId
 from swarmnode.names import is_name
 from swarmnode.protocol.crdt.document import RegisterContent, SetKey
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.crdt.views import MEMBER
+from swarmnode.protocol.trust import NEUTRAL, RECORD, Trust
+from swarmnode.store.journal import Journal
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.admission import Role
 from swarmnode.wire.membership import PeerState
@@ -49,6 +54,9 @@ _POSSIBLE = {
 }
 _NUMBER_MAX = 1e18
 _COUNTERS_MAX = {"steps": limits.TRAINED_STEPS_MAX}
+# A crash forgets so much of what was measured; and others hear as often at most.
+_TRUST_LOOK_S = 60.0
+_SALT_BYTES = 16
 _log = get_logger("swarmnode.daemon.membership")
 
 
@@ -144,6 +152,92 @@ class Reporter:
         said = self._said.registers.get("state")
         while trio.current_time() < until and self.make().state == said:  # noqa: ASYNC110
             await trio.sleep(limits.REPORT_LOOK_S)
+
+
+class TrustKeeper:
+    """What this node makes of its peers: kept over restarts, said to others, and heard from them.
+
+    Attributes:
+        book: to be read, and told what was measured.
+    """
+
+    def __init__(self, state: StateKeeper, journal: Path, env: Env) -> None:
+        self.book = Trust(env.rng.randbytes(_SALT_BYTES))
+        self._state, self._path, self._env = state, journal, env
+        self._said: dict[PeerId, int] = {}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Read the journal, then write and say what is new, until cancelled.
+
+        Raises:
+            StorageError: the journal cannot be opened.
+        """
+        journal = await self._env.in_thread(Journal, self._path)
+        try:
+            self._restore(journal)
+            task_status.started()
+            while True:
+                await trio.sleep(_TRUST_LOOK_S)
+                records, is_whole = self._to_write(journal)
+                if records:
+                    await self._env.in_thread(_write_trust, journal, records, is_whole)
+                self._say()
+        finally:  # a few records of 64 bytes, and the node goes
+            _write_trust(journal, *self._to_write(journal))
+            journal.close()
+
+    def heard(self, author: PeerId) -> None:
+        """A member has said something else of its peers."""
+        neutral = limits.STATE_VERDICT_NEUTRAL
+        said = self._state.view.verdicts_of(author)
+        self.book.told(author, {peer: NEUTRAL * each / neutral for peer, each in said.items()})
+
+    def _restore(self, journal: Journal) -> None:
+        found = journal.recovered
+        now, unix_s = self._env.monotonic(), self._env.wall()
+        n_bad = self.book.restore(found.records, now, unix_s)
+        if n_bad or found.cut_bytes:
+            _log.warning(
+                "the journal of trust was damaged; some peers are neutral again",
+                records=n_bad,
+                cut_bytes=found.cut_bytes,
+                why=found.reason,
+            )
+
+    def _to_write(self, journal: Journal) -> tuple[list[bytes], bool]:
+        """Return what is new, or all there is for a new generation."""
+        now, unix_s = self._env.monotonic(), self._env.wall()
+        changed = self.book.take_changed(now, unix_s)
+        if journal.needs_rotation(RECORD.size * len(self.book)):
+            return self.book.records(now, unix_s), True
+        return changed, False
+
+    def _say(self) -> None:
+        """Say which verdicts are new, and take back those that are none any more."""
+        now_said = self.book.verdicts(self._env.monotonic())
+        news = {peer: each for peer, each in now_said.items() if self._said.get(peer) != each}
+        news |= dict.fromkeys(self._said.keys() - now_said.keys(), limits.STATE_VERDICT_NEUTRAL)
+        if not news:
+            return
+        try:
+            self._state.say(Update(verdicts={bytes(p): each for p, each in news.items()}))
+            self._said = now_said
+        except LocalProtocolError as error:  # no room beside all else that this node says
+            _log.error("verdicts are not said in the shared state", why=str(error))
+
+
+def _write_trust(journal: Journal, records: list[bytes], is_whole: bool) -> None:
+    """What a full disk does not take is written with the next change of that peer."""
+    try:
+        if is_whole:
+            journal.rotate(records)
+            return
+        for record in records:
+            journal.append(record)
+        if records:
+            journal.sync()
+    except StorageError as error:
+        _log.warning("what was measured of peers is not written down", why=str(error))
 
 
 @dataclass(frozen=True)

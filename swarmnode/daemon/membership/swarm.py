@@ -30,6 +30,7 @@ from swarmnode.daemon.membership.report import (
     PeerReport,
     Reporter,
     SelfReport,
+    TrustKeeper,
     peer_report,
 )
 from swarmnode.daemon.membership.shared_state import ADDRESS, StateKeeper
@@ -39,6 +40,7 @@ from swarmnode.ids import PeerId
 from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.services import ScopedServices
 from swarmnode.net.session import Session
+from swarmnode.protocol.crdt.document import VERDICTS
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.hosts import block_of
 from swarmnode.protocol.membership.swim_events import Changed, MemberState
@@ -52,6 +54,7 @@ from swarmnode.protocol.plausible import (
 )
 from swarmnode.protocol.shards.words import REGISTERS
 from swarmnode.protocol.swarm import SwarmLink
+from swarmnode.protocol.trust import NEUTRAL, Trust
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire import dht as wire_dht
 from swarmnode.wire.admission import Role
@@ -82,6 +85,7 @@ class Communicator:
         key: 32 bytes that guard every exchange.
         services: of the swarm.
         live: the members alive, as the failure detector knows.
+        trust: what this node makes of each of them.
     """
 
     self_id: PeerId
@@ -89,6 +93,7 @@ class Communicator:
     partners: Partners
     services: ScopedServices
     live: Callable[[], Collection[PeerId]]
+    trust: Trust
     env: Env
 
 
@@ -108,6 +113,7 @@ class SwarmPart:
 
     Attributes:
         self_id: this node.
+        trust: what it makes of its peers.
     """
 
     def __init__(
@@ -149,6 +155,8 @@ class SwarmPart:
             services=self.members.services,
             env=composition.env,
         )
+        self._trust_keeper = TrustKeeper(self.state, paths.trust, composition.env)
+        self.trust = self._trust_keeper.book
         self.reporter = Reporter(self.state, self.self_id, report, lambda: len(self.members.live()))
         self.members.watchers += [self.state, self]
         self.state.on_changed = self._state_changed
@@ -157,6 +165,7 @@ class SwarmPart:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take part until cancelled. Raises StorageError if the journal cannot be opened."""
         async with trio.open_nursery() as nursery:
+            await nursery.start(self._trust_keeper.run)
             await nursery.start(self.state.run)
             await nursery.start(self.members.run)
             self._composition.network.keepers.append(self.members.keeps)
@@ -206,6 +215,14 @@ class SwarmPart:
         now = self._composition.env.monotonic()
         enough_s = min(limits.STANDING_S, (now - self._here_since) / 2)
         return peer in self.mergers() and now - self._known_since.get(peer, now) >= enough_s
+
+    def trust_in(self, peer: PeerId) -> float:
+        """Return what a peer is worth to this node, see ``Trust.weight``."""
+        return self.trust.weight(peer, self._composition.env.monotonic())
+
+    def is_trusted(self, peer: PeerId) -> bool:
+        """Whether this node thinks no less of a peer than of a stranger."""
+        return self.trust_in(peer) >= NEUTRAL
 
     async def connect(self, peer: PeerId) -> Session:
         """Return a session with a member, dialled if need be. Raises SwarmNodeError."""
@@ -314,6 +331,8 @@ class SwarmPart:
             addresses = self.peer_report(author).addresses
             self.members.told(author, addresses, is_own_word=True)
             self._composition.network.on_whereabouts(author)
+        if VERDICTS in names and author != self.self_id:
+            self._trust_keeper.heard(author)
         self._note_change()
         if names & {"state", ROLE}:
             self.on_partners_changed()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from swarmnode import limits
 from swarmnode.daemon.snapshots.chunks import OpenSession, Uploads
 from swarmnode.daemon.snapshots.fetch import Fetch, FetchTally, Order
 from swarmnode.env import Env
@@ -42,6 +43,11 @@ class BlobStatistics:
 
 def _serve_every_peer(_peer: PeerId) -> bool:
     return True
+
+
+def snapshot_bytes_max(numel: int) -> int:
+    """Return how large a snapshot of a model with so many parameters may be."""
+    return numel * limits.SNAPSHOT_BYTES_PER_PARAMETER_MAX + limits.SNAPSHOT_EXTRA_BYTES_MAX
 
 
 class Blobs:

@@ -9,8 +9,9 @@
 Steps in claims are the swarm's: the furthest that any member says it is. A node's own count
 begins anew when it joins, so that it alone cannot tell which of two snapshots is further. A holder
 may lie: a step above twice the median of what members say counts for nothing, what two
-holders in different networks have comes first, and a newcomer whose probe loss stays far above that
-of its neighbours begins again with another one.
+holders in different networks have comes first, what only peers hold that are trusted less comes
+last, and a newcomer whose probe loss stays far above that of its neighbours begins again with
+another one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from swarmnode import limits
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.driver import run_concurrently
 from swarmnode.daemon.membership.swarm import SwarmPart
-from swarmnode.daemon.snapshots.blobs import Blobs
+from swarmnode.daemon.snapshots.blobs import Blobs, snapshot_bytes_max
 from swarmnode.env import Env
 from swarmnode.errors import CorruptRecord, Overloaded, Refused, StorageError, SwarmNodeError
 from swarmnode.ids import PeerId
@@ -40,6 +41,7 @@ from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.dht.keys import blob_key
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.protocol.plausible import FirstMinute
+from swarmnode.protocol.trust import Seen
 from swarmnode.store.checkpoints import newest, verify_checkpoint
 from swarmnode.store.files import make_private_dir
 from swarmnode.telemetry.logs import get_logger
@@ -50,11 +52,6 @@ from swarmnode.wire.crdt import SnapshotClaim
 
 _HOLDERS: tuple[Role, ...] = ("trainer", "keeper")
 _log = get_logger("swarmnode.daemon.snapshots")
-
-
-def snapshot_bytes_max(numel: int) -> int:
-    """Return how large a snapshot of a model with so many parameters may be."""
-    return numel * limits.SNAPSHOT_BYTES_PER_PARAMETER_MAX + limits.SNAPSHOT_EXTRA_BYTES_MAX
 
 
 class Snapshots:
@@ -90,6 +87,7 @@ class Snapshots:
         self._size_max = snapshot_bytes_max(part.manifest.numel)
         self._own: list[bytes] = []  # of those in claims, what our worker wrote
         self._began_with = b""  # the root of what the worker was given
+        self._began_from: tuple[PeerId, ...] = ()  # its holders then
         self._first_minute = FirstMinute()
         self._tried: set[bytes] = set()
         self._bad: dict[bytes, None] = {}  # roots that no worker could begin with, oldest first
@@ -144,6 +142,8 @@ class Snapshots:
             return False
         self._on_event(f"the model that was fetched is unfit, another is tried: {failed.message}")
         if self._began_with:
+            for peer in self._began_from:  # who took it from a liar and holds it is no better off
+                self._part.trust.note(peer, Seen.REFUSED, self._env.monotonic())
             self._bad[self._began_with] = None
             while len(self._bad) > limits.SNAPSHOTS_BAD_MAX:
                 del self._bad[next(iter(self._bad))]
@@ -189,6 +189,7 @@ class Snapshots:
             return False
         await self._blobs.link(entry.root, self._folder / FETCHED_NAME)
         self._began_with = entry.root
+        self._began_from = tuple(peer for peer in entry.holders if peer != self._self_id)
         self._first_minute.begin()
         self._claim(entry.root, self._part.counted_step(entry.step), entry.size_bytes, entry.loss)
         return True
@@ -223,9 +224,13 @@ class Snapshots:
         return self._part.swarm_step() > 0 and len(self._part.members.live()) > 1
 
     def _ranked(self, tried: Collection[bytes] = ()) -> list[SnapshotEntry]:
-        """Return what others hold: of two networks first, and last what was tried in vain."""
-        entries = sorted(self._to_copy(), key=lambda entry: not self._is_confirmed(entry))
-        return sorted(entries, key=lambda entry: entry.root in tried)
+        """Return what others hold: of trusted peers in two networks first, last what was tried."""
+
+        def place(entry: SnapshotEntry) -> tuple[bool, ...]:
+            is_trusted = any(map(self._part.is_trusted, entry.holders))
+            return entry.root in tried, not is_trusted, not self._is_confirmed(entry)
+
+        return sorted(self._to_copy(), key=place)
 
     def _to_copy(self) -> list[SnapshotEntry]:
         """Return what others hold, that first of which a part is here, then the furthest."""

@@ -76,6 +76,7 @@ class MemberView(msgspec.Struct, frozen=True):
     eval_loss: float | None
     version: str
     node_name: str = ""  # what it says that it is called; ``name`` tells it from one of that name
+    trust: float | None = None  # what the node that serves the page makes of it
 
 
 class ExchangeEdge(msgspec.Struct, frozen=True):
@@ -221,6 +222,7 @@ def _member(peer: PeerView) -> MemberView:
         eval_loss=peer.eval_loss,
         version=_cut(peer.version, limits.DASHBOARD_VERSION_CHARACTERS_MAX),
         node_name=peer.name,
+        trust=peer.trust,
     )
 
 

@@ -45,13 +45,17 @@ from swarmnode.net.paths import path_of
 from swarmnode.net.session import Session
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.protocol.plausible import bounded_losses
+from swarmnode.protocol.trust import NEUTRAL
 from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.wire.admission import Role
 from swarmnode.wire.swarm import Manifest
 
 
 class PeerView(msgspec.Struct, frozen=True):
-    """One line of ``swarmnode peers``. Numbers of other peers are what they say themselves."""
+    """One line of ``swarmnode peers``. Numbers of other peers are what they say themselves.
+
+    But for those of trust, which this node has measured; see ``protocol/trust.py``.
+    """
 
     peer: str
     connected: bool
@@ -68,6 +72,11 @@ class PeerView(msgspec.Struct, frozen=True):
     rtt_s: float | None
     step_time_s: float | None = None  # of a local step
     name: str = ""  # its own or two words of its id: two may be called the same
+    trust: float = NEUTRAL  # with what others say of it
+    useful: int = 0  # contacts
+    refused: int = 0
+    slow: int = 0
+    copied: int = 0  # messages of gatherings that were copies
 
 
 @dataclass(kw_only=True)
@@ -230,6 +239,7 @@ class Member:
 def _peer_view(part: SwarmPart, peer: PeerId) -> PeerView:
     report = part.peer_report(peer)
     liveness = part.members.detector.state_of(peer)
+    counts = part.trust.counts(peer)
     view = PeerView(
         peer=str(peer),
         connected=False,
@@ -246,6 +256,11 @@ def _peer_view(part: SwarmPart, peer: PeerId) -> PeerView:
         rtt_s=None,
         step_time_s=report.numbers.get(STEP_TIME_S),
         name=report.name or default_name(peer),
+        trust=part.trust_in(peer),
+        useful=counts.useful,
+        refused=counts.refused,
+        slow=counts.slow,
+        copied=counts.copied,
     )
     return _with_session(view, part.sessions[peer]) if peer in part.sessions else view
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from swarmnode.daemon.snapshots.blobs import Blobs
     from swarmnode.daemon.status.view import NodeView
     from swarmnode.daemon.worker.trainer import Trainer
+    from swarmnode.protocol.trust import Trust
 
 
 @dataclass
@@ -79,6 +80,7 @@ class ReadingsDesk:
                 _blobs(readings, member.blobs)
                 _membership(readings, member.part)
                 _shared_state(readings, member.part)
+                _trust(readings, member.part.trust)
                 _swarm(readings, view, member.part)
                 _recipe(readings, member)
         return readings
@@ -192,6 +194,12 @@ def _shared_state(readings: Readings, part: SwarmPart) -> None:
     readings.set("crdt_journal_bytes", part.state.journal_bytes)
     readings.each("crdt_records_total", state.records_total)
     readings.set("clock_skew_seconds", state.clock_skew_s)
+
+
+def _trust(readings: Readings, trust: Trust) -> None:
+    readings.each("trust_seen_total", trust.seen_total)
+    readings.set("trust_peers", len(trust))
+    readings.set("trust_peers_low", trust.below_neutral(trio.current_time()))
 
 
 def _exchanges(readings: Readings, view: NodeView) -> None:

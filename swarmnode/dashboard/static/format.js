@@ -33,6 +33,10 @@ export function bytes(value) {
   return `${place === 0 || value >= 100 ? whole.format(value) : value.toFixed(1)} ${units[place]}`;
 }
 
+export function weight(value) {
+  return value === null || value === undefined ? NONE : value.toFixed(2);
+}
+
 export function milliseconds(seconds) {
   if (seconds === null) return NONE;
   const value = seconds * 1000;

@@ -2,7 +2,7 @@
 // reading or selecting in them.
 
 import { element, setText, svg } from "./dom.js";
-import { bytes, compact, count, loss, milliseconds, pathName, percent, stateOf, tone } from "./format.js";
+import { bytes, compact, count, loss, milliseconds, pathName, percent, stateOf, tone, weight } from "./format.js";
 
 const GONE = ["dead", "left"];
 
@@ -31,6 +31,7 @@ function memberRow() {
     element("td", {}, element("span", { class: "badge" })),
     element("td", {}, svg("svg", { class: "way-key", width: 28, height: 12, "aria-hidden": true }, way), element("span")),
     element("td", { class: "num wide" }),
+    element("td", { class: "num wide" }),
     element("td", { class: "num" }),
     element("td", { class: "num" }),
     element("td", { class: "num wide" }),
@@ -40,7 +41,7 @@ function memberRow() {
 }
 
 function showMember(row, member, all) {
-  const [name, state, path, rtt, lossCell, steps, tokens, share, version] = row.cells;
+  const [name, state, path, rtt, trust, lossCell, steps, tokens, share, version] = row.cells;
   row.className = GONE.includes(member.alive) ? "gone" : "";
   setText(name.children[0], member.node_name);
   setText(name.children[1], member.name);
@@ -52,6 +53,7 @@ function showMember(row, member, all) {
   badge.dataset.tone = member.alive === "suspect" ? "warn" : tone(member.state);
   setPath(path, member);
   setText(rtt, milliseconds(member.rtt_s));
+  setText(trust, weight(member.trust));
   setText(lossCell, loss(member.eval_loss));
   setText(steps, count(member.step));
   setText(tokens, compact(member.tokens));
@@ -73,7 +75,7 @@ function setShare(cell, share) {
 }
 
 function showOthers(row, overview, all) {
-  const [name, state, path, rtt, lossCell, steps, tokens, share, version] = row.cells;
+  const [name, state, path, rtt, trust, lossCell, steps, tokens, share, version] = row.cells;
   row.className = "gone";
   setText(name.children[0], "");
   setText(name.children[1], "others");
@@ -81,7 +83,7 @@ function showOthers(row, overview, all) {
   setText(name.lastChild, "");
   state.firstChild.hidden = true;
   setPath(path, { path: "", is_self: true });
-  for (const cell of [rtt, lossCell, version]) setText(cell, "");
+  for (const cell of [rtt, trust, lossCell, version]) setText(cell, "");
   setText(steps, count(overview.others_steps));
   setText(tokens, compact(overview.others_tokens));
   setShare(share, overview.others_steps / all);

@@ -12,7 +12,7 @@ from swarmnode.protocol.crdt.document import RegisterContent, SetKey
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.protocol.crdt.records import NO_HASH, Opened, seal
 from swarmnode.protocol.identity import Signer
-from swarmnode.wire.crdt import Head, Lease, SnapshotClaim, StateRecord
+from swarmnode.wire.crdt import Head, Lease, PeerVerdict, SnapshotClaim, StateRecord
 from swarmnode.wire.packing import decode_record, encode_record
 
 
@@ -100,11 +100,13 @@ class _Words:
     registers: dict[str, RegisterContent] = field(default_factory=dict)
     maxima: dict[str, int] = field(default_factory=dict)
     snapshots: dict[bytes, SnapshotClaim] = field(default_factory=dict)
+    verdicts: dict[bytes, int] = field(default_factory=dict)
 
     def add(self, update: Update) -> None:
         self.leases.update(update.leases)
         self.snapshots.update(update.snapshots)
         self.registers.update(update.registers)
+        self.verdicts.update(update.verdicts)
         _raise_to(self.counters, dict(update.counters))
         _raise_to(self.maxima, dict(update.maxima))
 
@@ -115,6 +117,7 @@ class _Words:
             dict(self.registers),
             dict(self.maxima),
             {root: claim for root, claim in self.snapshots.items() if claim.ttl_s},
+            {p: each for p, each in self.verdicts.items() if each < limits.STATE_VERDICT_NEUTRAL},
         )
 
 
@@ -248,6 +251,7 @@ class OwnChain:
             registers=dict(sorted(words.registers.items())),
             maxima=dict(sorted(words.maxima.items())),
             snapshots=tuple(words.snapshots[root] for root in sorted(words.snapshots)),
+            verdicts=tuple(PeerVerdict(p, each) for p, each in sorted(words.verdicts.items())),
         )
 
     def _problem(self, words: _Words) -> str | None:

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 
 import msgpack
 
+from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.crdt.actors import Actor, Dot
 from swarmnode.protocol.crdt.cells import Cell, Cells, CellStatistics, DeltaState
 from swarmnode.wire.crdt import SnapshotClaim, StateRecord
+
+VERDICTS = "verdicts"  # among the names of what has changed
 
 
 class Counters(Cells[str, int]):
@@ -178,6 +181,27 @@ class SnapshotIndex(Cells[bytes, SnapshotClaim]):
         return tuple(sorted(entries, key=lambda e: (-e.step, -len(e.holders), e.root)))
 
 
+class Verdicts(Cells[bytes, int]):
+    """peer -> tenths: what its author has measured of that peer, below neutral.
+
+    The last write wins, as for registers. What a reader makes of them is in ``protocol/trust.py``.
+    """
+
+    _cells_type = list[tuple[bytes, int, int | None]]
+
+    @classmethod
+    def write(cls, dot: Dot, verdicts: dict[bytes, int]) -> Verdicts:
+        """Return the delta of one write; neutral ones are taken back."""
+        neutral = limits.STATE_VERDICT_NEUTRAL
+        values = {peer: None if each == neutral else each for peer, each in verdicts.items()}
+        return cls.delta(dot.actor, dot.sequence, values)
+
+    def value(self) -> dict[PeerId, dict[bytes, int]]:
+        """Return what each peer says of others, in its newest life."""
+        newest = {actor.peer: actor for actor in sorted(self._cells)}
+        return {peer: self.of(actor) for peer, actor in newest.items()}
+
+
 @dataclass(frozen=True)
 class Document:
     """The whole shared state: a function of the chains of its authors (but see ``apply``)."""
@@ -187,6 +211,7 @@ class Document:
     registers: Registers = field(default_factory=Registers.new)
     maxima: Maxima = field(default_factory=Maxima.new)
     snapshots: SnapshotIndex = field(default_factory=SnapshotIndex.new)
+    verdicts: Verdicts = field(default_factory=Verdicts.new)
 
     def parts(self) -> dict[str, DeltaState]:
         """Return the states by the name of their type."""
@@ -213,6 +238,9 @@ class Document:
         claims = {claim.root: claim for claim in record.snapshots}
         if claims and self.snapshots.merge(SnapshotIndex.write(dot, claims)):
             changed.add("snapshots")
+        verdicts = {verdict.peer: verdict.tenths for verdict in record.verdicts}
+        if verdicts and self.verdicts.merge(Verdicts.write(dot, verdicts)):
+            changed.add(VERDICTS)
         for part in self.parts().values():
             part.settle(actor, record.sequence)
         return changed
@@ -225,6 +253,8 @@ class Document:
         gone |= self.maxima.forget(actor)
         if self.snapshots.forget(actor):
             gone.add("snapshots")
+        if self.verdicts.forget(actor):
+            gone.add(VERDICTS)
         return gone
 
     def canonical(self) -> bytes:

@@ -18,8 +18,8 @@ from swarmnode.wire.swarm import Signed
 class Update:
     """We say something about ourselves; what is not named stays as it is.
 
-    Leases and claims with 0 seconds are taken back. Counters and maxima are totals, and
-    never fall.
+    Leases and claims with 0 seconds are taken back, and verdicts that are neutral. Counters and
+    maxima are totals, and never fall.
     """
 
     leases: Mapping[SetKey, int] = field(default_factory=dict)
@@ -27,6 +27,7 @@ class Update:
     registers: Mapping[str, RegisterContent] = field(default_factory=dict)
     maxima: Mapping[str, int] = field(default_factory=dict)
     snapshots: Mapping[bytes, SnapshotClaim] = field(default_factory=dict)
+    verdicts: Mapping[bytes, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

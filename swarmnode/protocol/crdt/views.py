@@ -66,6 +66,12 @@ class View:
         chain = self.ledger.chains.get(peer)
         return {} if chain is None else self.ledger.document.registers.of(chain.actor)
 
+    def verdicts_of(self, author: PeerId) -> dict[PeerId, int]:
+        """Return what one author says of other peers, in tenths."""
+        chain = self.ledger.chains.get(author)
+        said = {} if chain is None else self.ledger.document.verdicts.of(chain.actor)
+        return {PeerId(peer): tenths for peer, tenths in said.items()}
+
     def maxima(self) -> dict[str, int]:
         """Return how far the swarm is."""
         return self.ledger.document.maxima.value()

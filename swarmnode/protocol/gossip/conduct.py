@@ -13,6 +13,9 @@ is heard. So a laptop that wakes up is back with its first word.
 *Stalls* stretch the patience with a peer, twice for each: a slow volunteer gets its time in the
 end, as much of it as its budget pays for. Commits well within the time take one back.
 
+What came of a peer's payloads lasts longer, and is kept elsewhere (``protocol/trust.py``): one that
+is trusted less is met in some of the rounds, by its offers as by ours, unless there are no others.
+
 All of it is bounded by EXCHANGE_CONDUCT_MAX peers; what was changed longest ago makes room. Nothing
 of it is told to others.
 
@@ -26,12 +29,15 @@ from dataclasses import dataclass
 
 from swarmnode import limits
 from swarmnode.ids import PeerId
+from swarmnode.protocol.trust import Seen, Trust
 
 # Less than this is no use: an exchange may hold a slot so long before it gives way.
 _CREDIT_S_MIN = limits.EXCHANGE_PATIENCE_S_MIN
 # 64 times the usual patience is beyond every hard limit.
 _STALLS_MAX = 6
 _ANSWERS_MISSED_MAX = 4
+# An answer that a node keeps for peers that ask has one round for ever: so often it is another one.
+_ROUND_S_MAX = limits.PARTNER_SLOW_S
 
 
 @dataclass(slots=True)
@@ -46,9 +52,16 @@ class _Conduct:
 
 
 class ConductTable:
-    """See the module. ``now`` is monotonic, in seconds; ``peers_max``: so many are kept."""
+    """See the module. ``now`` is monotonic, in seconds; ``peers_max``: so many are kept.
 
-    def __init__(self, peers_max: int = limits.EXCHANGE_CONDUCT_MAX) -> None:
+    ``trust``: which peers are met in which rounds; hears of stalls. None: of no peer is anything
+    known.
+    """
+
+    def __init__(
+        self, trust: Trust | None = None, *, peers_max: int = limits.EXCHANGE_CONDUCT_MAX
+    ) -> None:
+        self._trust = Trust(b"") if trust is None else trust
         self._peers_max = peers_max
         self._peers: dict[PeerId, _Conduct] = {}  # what was changed last is at the end
         self._latest: dict[PeerId, float] = {}  # when the last two partners committed
@@ -80,6 +93,7 @@ class ConductTable:
         conduct = self._changed(peer, now)
         conduct.budget_s = max(conduct.budget_s - held_s, -limits.EXCHANGE_DEBT_S_MAX)
         if is_stall:
+            self._trust.note(peer, Seen.SLOW, now)
             conduct.stalls = min(conduct.stalls + 1, _STALLS_MAX)
 
     def note_refused(self, peer: PeerId, now: float) -> None:
@@ -119,9 +133,15 @@ class ConductTable:
         conduct = self._peers.get(peer)
         if conduct is None or _budget_s(conduct, now) >= _CREDIT_S_MIN:
             return True
-        return not any(
-            other != peer and now - at < limits.PARTNER_SLOW_S for other, at in self._latest.items()
-        )
+        return not self._has_others(peer, now)
+
+    def is_admitted(self, peer: PeerId, round_number: int, now: float) -> bool:
+        """Whether a peer is one of those that are asked in this round."""
+        return self._trust.admits(peer, round_number + int(now / _ROUND_S_MAX), now)
+
+    def may_meet(self, peer: PeerId, round_number: int, now: float) -> bool:
+        """Whether an offer for an intent of this round may be accepted."""
+        return self.is_admitted(peer, round_number, now) or not self._has_others(peer, now)
 
     def patience(self, peer: PeerId) -> float:
         """How many times the usual patience a transfer with it has."""
@@ -133,6 +153,12 @@ class ConductTable:
 
     def __len__(self) -> int:
         return len(self._peers)
+
+    def _has_others(self, peer: PeerId, now: float) -> bool:
+        """Whether another one has exchanged with this node of late."""
+        return any(
+            other != peer and now - at < limits.PARTNER_SLOW_S for other, at in self._latest.items()
+        )
 
     def _changed(self, peer: PeerId, now: float) -> _Conduct:
         conduct = self._peers.pop(peer, None) or _Conduct()

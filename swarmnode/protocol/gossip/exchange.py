@@ -288,6 +288,8 @@ class ExchangeCore(Moves):
             found = self._intents.for_offer(topic)
             if found is None:
                 return "no-wish"
+            if not self._conduct.may_meet(peer, found.intent.round, now):
+                return "busy: it is met in fewer rounds, for what came of it before"
         elif flight.state is State.OFFERED and flight.intent.topic == topic:
             found = events.Available(flight.intent, flight.transfer_limit_s)
         else:

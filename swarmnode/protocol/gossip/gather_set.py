@@ -4,13 +4,17 @@ The set of a run is made by one member and checked by all: every entry is signed
 this run, so no member can bring something in another's name, nor bring to one round what was meant
 for another. Whether all members have the same set is what the group run agrees on (``group.py``),
 whose one piece is the bytes of the set.
+
+A member that trains nothing can send what another has sent, a little changed. Which elements a
+sparse message keeps tells the two apart from members that trained: see :func:`copies`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
+from statistics import median
 
 from swarmnode.errors import MalformedMessage
 from swarmnode.ids import PeerId
@@ -20,6 +24,8 @@ from swarmnode.wire.packing import decode_record, encode_record
 from swarmnode.wire.swarm import Signed
 
 _DOMAIN = "gather/1"
+# Of the positions that two members keep, so many are the same where one has copied.
+COPY_OVERLAP = 0.4
 
 
 @dataclass(frozen=True)
@@ -96,3 +102,32 @@ class RunTerms:
         if encode_record(found) != data:
             raise MalformedMessage("gathering: expected a set in its one encoding")
         return entries
+
+
+def copies(kept: Mapping[PeerId, frozenset[int]]) -> frozenset[PeerId]:
+    """Return the authors of messages that are copies of an earlier one.
+
+    Two are one if they share COPY_OVERLAP of the positions that they keep, and clearly more than
+    any two messages of the round usually do: twice as many, or half of the way to all.
+
+    Args:
+        kept: by author, in the order in which they were announced. A member must have the message
+            that it copies before it can sign its own.
+
+    Source: the check for copies of Gauntlet, in the code of Templar. Deviation: what is usual in
+    the round counts, since all members of a small model keep much of the same.
+    """
+    shared = {
+        (one, two): len(kept[one] & kept[two]) / min(len(kept[one]), len(kept[two]))
+        for one, two in combinations(kept, 2)
+        if kept[one] and kept[two]
+    }
+    if not shared:
+        return frozenset()
+    usual = median(shared.values())
+    bound = min(2 * usual, (1 + usual) / 2)
+    return frozenset(
+        later
+        for (_, later), overlap in shared.items()
+        if overlap >= COPY_OVERLAP and overlap > bound
+    )

@@ -29,6 +29,7 @@ from swarmnode.testing.lab.faults import Commit, Faults, Outage
 from swarmnode.testing.lab.gatherings import Gatherings
 from swarmnode.testing.lab.isolation import is_isolated
 from swarmnode.testing.lab.meetings import Meetings
+from swarmnode.testing.lab.standings import Standings
 from swarmnode.testing.lab.tasks import LabTask, Optimizer
 from swarmnode.testing.lab.world import Node, World
 
@@ -69,7 +70,8 @@ class Arena(World):
         self._public_probe = task.public_probe() if self._weighs else None
         self._steps: list[tuple[float, int, int]] = []
         self.gatherings = Gatherings(self)
-        self.meetings = Meetings(self, self.gatherings)
+        self.standings = Standings(self, is_on=self._weighs)
+        self.meetings = Meetings(self, self.gatherings, self.standings)
         self.nodes = [self._build(i, 1.0 if speeds is None else speeds[i]) for i in range(task.n)]
         for node in self.nodes:
             self._start(node)

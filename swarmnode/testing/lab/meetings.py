@@ -31,6 +31,7 @@ from swarmnode.testing.lab.sides import (
     refusal,
     take_view,
 )
+from swarmnode.testing.lab.standings import Standings
 from swarmnode.testing.lab.world import Node, World
 
 _TRIES_MAX = 3  # candidates that a node asks before it goes on training
@@ -41,9 +42,10 @@ NodeIntent = tuple[Node, Intent]
 class Meetings:
     """The intents that wait, and the exchanges that are under way."""
 
-    def __init__(self, world: World, gatherings: Gatherings) -> None:
+    def __init__(self, world: World, gatherings: Gatherings, standings: Standings) -> None:
         self._world = world
         self._gatherings = gatherings
+        self._standings = standings
         self._intents: dict[tuple[str, int], dict[int, Intent]] = {}
         self._busy: set[tuple[int, str, int]] = set()
         self._rounds: dict[tuple[bytes, int], dict[int, list[int]]] = {}  # of the graph, the last
@@ -83,7 +85,10 @@ class Meetings:
         intents = self._intents[intent.tag, intent.fragment]
         if intents.get(node.number) is not intent:
             return  # it has met a peer
-        for number in self._candidates(node.number, intent)[:tries]:
+        candidates = self._candidates(node.number, intent)
+        if tries > 1:
+            candidates = self._standings.admitted(node, intent, candidates)
+        for number in candidates[:tries]:
             other = intents.get(number)
             if other is not None and self._is_fit(node, intent, self._world.nodes[number], other):
                 del intents[node.number], intents[number]
@@ -130,6 +135,10 @@ class Meetings:
         if skew is not None and abs(its.round - other.round) > skew:
             return False
         is_pull = its.kind is Kind.PULL  # a node that only reads is not asked
+        if not self._standings.admits(one, two, its):
+            return False
+        if not is_pull and not self._standings.admits(two, one, other):
+            return False
         return self._accepts(two, one, its) and (is_pull or self._accepts(one, two, other))
 
     def _accepts(self, node: Node, peer: Node, intent: Intent) -> bool:
@@ -196,6 +205,12 @@ class Meetings:
             if initiator.intent.kind is Kind.PAIR:
                 for _ in range(times):
                     self._apply(responder, initiator)
+                self._standings.note_taken(
+                    responder.node, initiator.node, responder.intent, responder.share
+                )
+            self._standings.note_taken(
+                initiator.node, responder.node, initiator.intent, initiator.share
+            )
             self._count(initiator.node.number, responder.node.number)
 
     def _refusal(self, initiator: Side, responder: Side) -> str:
@@ -203,10 +218,17 @@ class Meetings:
         ways = [(initiator, responder)]
         if initiator.intent.kind is Kind.PAIR:
             ways.append((responder, initiator))
-        why = next(filter(None, (refusal(self._world, *way) for way in ways)), "")
+        why = next(filter(None, (self._refuse(*way) for way in ways)), "")
         why = why or ", ".join(filter(None, [self._weigh(*way) for way in ways]))
         if why:
             self._world.tally.note_refusal(initiator.node.number, responder.node.number)
+        return why
+
+    def _refuse(self, side: Side, partner: Side) -> str:
+        """Return why what came is refused before it is weighed; empty: it is not."""
+        why = refusal(self._world, side, partner)
+        if why:
+            self._standings.note_refused(side.node, partner.node, why)
         return why
 
     def _weigh(self, side: Side, partner: Side) -> str:
@@ -219,7 +241,10 @@ class Meetings:
         side.share = verdict.share
         if has_banned(node, partner.node.peer_id):
             world.tally.bans[node.number, partner.node.number] += 1
-        return "" if verdict.refusal is None else str(verdict.refusal)
+        if verdict.refusal is None:
+            return ""
+        self._standings.note_refused(node, partner.node, str(verdict.refusal))
+        return str(verdict.refusal)
 
     def _apply(self, side: Side, partner: Side) -> None:
         node = side.node

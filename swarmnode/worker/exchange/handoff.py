@@ -45,6 +45,7 @@ from swarmnode.strategies.base import (
     Strategy,
     View,
 )
+from swarmnode.strategies.merging.slot import Verdict
 from swarmnode.strategies.ranges import scale_of
 from swarmnode.tensor import coded
 from swarmnode.tensor.codec import Codec, get_codec
@@ -141,7 +142,14 @@ class Handoff:
             message.generation,
             str(verdict.refusal or ""),
             time.perf_counter() - began_s,
+            is_useful=self._is_useful(verdict),
         )
+
+    def _is_useful(self, verdict: Verdict) -> bool:
+        """Whether the model takes some of what came, and the public probe is no worse for it."""
+        context = self._strategy.ctx
+        is_seen = context.weighs and context.probe is not None
+        return is_seen and verdict.refusal is None and verdict.share > 0
 
     def compare(self, message: Compare) -> Compared:
         """Return which of the two candidates in a slot is better.

@@ -27,6 +27,7 @@ from swarmnode.net.services import ScopedServices, Services
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.protocol.identity import Identity
+from swarmnode.protocol.trust import Trust
 from tests.kits.lessor_kit import KEY, SWARM_ID, TAG, FakeLessor, intent
 from tests.kits.session_kit import NETWORK_ID
 
@@ -66,6 +67,7 @@ class Member:
             partners=self,
             services=ScopedServices(services, TAG, self._may_use),
             live=self.live,
+            trust=Trust(b"\x07" * 16),
             env=self.env,
         )
         self.groups = Groups(

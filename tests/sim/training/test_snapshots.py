@@ -111,6 +111,8 @@ async def test_what_a_worker_cannot_begin_with_is_followed_by_the_next_and_not_s
         newcomer, _ = await join(swarm)
         assert np.abs(newcomer.worker.x).max() < FAR, "it has begun with the honest one"
         assert newcomer.status.worker_restarts == 0, "no death of its budget"
+        assert [newcomer.view_of(node).refused for node in swarm.nodes[:2]] == [1, 1]
+        assert all(newcomer.view_of(node).trust < 0.5 for node in swarm.nodes[:2])
         snapshots = newcomer.running.view.member().snapshots
         assert bad not in snapshots.claims
         assert bad not in snapshots._blobs.held()

@@ -27,7 +27,7 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.driver import CoreDriver, Tasks
-from swarmnode.daemon.exchange.pair.intents import PairIntents, PartnerChoice, for_core
+from swarmnode.daemon.exchange.pair.intents import PairIntents, PartnerChoice, costs, for_core
 from swarmnode.daemon.exchange.pair.transfer import (
     ExchangeStream,
     ExchangeTotals,
@@ -35,7 +35,7 @@ from swarmnode.daemon.exchange.pair.transfer import (
     decode_message,
     receive_offer,
 )
-from swarmnode.daemon.membership.swarm import Communicator, Partners
+from swarmnode.daemon.membership.swarm import Communicator
 from swarmnode.daemon.worker.leases import BufferLease, NoLease, WeighingLessor
 from swarmnode.errors import (
     ChannelBroken,
@@ -48,15 +48,15 @@ from swarmnode.errors import (
 )
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
-from swarmnode.ipc.names import HONEST_REFUSALS
+from swarmnode.ipc.names import HONEST_REFUSALS, UNSEEN_REFUSALS
 from swarmnode.ipc.records import Partner
-from swarmnode.net.paths import cost_of
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip import events
 from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.protocol.gossip.exchange import ExchangeCore
 from swarmnode.protocol.gossip.patience import Patience
+from swarmnode.protocol.trust import Seen
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.codec import Codec
 from swarmnode.wire.exchange import gossip as wire
@@ -66,15 +66,6 @@ from swarmnode.wire.session import Priority
 EXCHANGE_SERVICE = "exchange/1"
 MESSAGE_SERVICE = "exchange-message/1"
 _log = get_logger("swarmnode.daemon.exchange")
-
-
-def costs(partners: Partners) -> dict[PeerId, float]:
-    """Return the peers with a session that has a channel just now, and what its way costs."""
-    return {
-        peer: cost_of(session.channel_description)
-        for peer, session in partners.sessions.items()
-        if not session.is_suspended
-    }
 
 
 @dataclass(eq=False)
@@ -87,6 +78,7 @@ class _Side:
     transfer: Transfer
     lease: BufferLease | None = None
     is_over: bool = False
+    is_useful: bool = False  # what came is no worse for this node's model, which takes some of it
     borrowing: trio.CancelScope = field(default_factory=trio.CancelScope)
 
     @property
@@ -130,7 +122,8 @@ class Exchanges:
         self._record = record
         self._lost = lost
         self._env = env
-        self._conduct = ConductTable()
+        self._trust = communicator.trust
+        self._conduct = ConductTable(self._trust)
         self._choice = PartnerChoice(self_id, swarm_id, topology, self._conduct, env)
         self.core = ExchangeCore(self_id, communicator.key, env.rng, Patience(self._conduct))
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(
@@ -322,6 +315,8 @@ class Exchanges:
         side = self._sides.pop(xid)
         side.end()
         self.totals.add(side.transfer)
+        if side.is_useful:
+            self._note(PeerId(side.partner.peer), Seen.USEFUL)
         if not self._lessor.apply(side.lent, xid, side.partner):
             self._lost(xid)  # the worker died after READY: none is left to merge it
 
@@ -407,6 +402,7 @@ class Exchanges:
             try:
                 await self._sides[exchange.xid].transfer.take(index, payload)
             except MalformedMessage as error:
+                self._note(exchange.peer, Seen.FAULTY)
                 self._driver.feed(events.LocalFailed(exchange.xid, f"local: {error}"))
                 raise
             self._check_complete(exchange)
@@ -453,6 +449,7 @@ class Exchanges:
             is_fault = weighed.refusal not in HONEST_REFUSALS
             self._refuse(exchange, weighed.refusal, is_fault=is_fault)
         else:
+            side.is_useful = weighed.is_useful
             self._driver.feed(events.LocalDone(exchange.xid))
 
     def _refuse(self, exchange: ExchangeStream, why: str, *, is_fault: bool) -> None:
@@ -460,8 +457,13 @@ class Exchanges:
         self.totals.refused += 1
         if is_fault:
             self._conduct.note_refused(exchange.peer, self._env.monotonic())
+        if why not in UNSEEN_REFUSALS:
+            self._note(exchange.peer, Seen.FAULTY if is_fault else Seen.REFUSED)
         _log.warning("a payload is refused", peer=exchange.peer.short, why=why)
         self._driver.feed(events.LocalFailed(exchange.xid, f"local: refused: {why}"))
+
+    def _note(self, peer: PeerId, seen: Seen) -> None:
+        self._trust.note(peer, seen, self._env.monotonic())
 
     # --- messages without a stream --------------------------------------------------------
 

@@ -20,12 +20,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from swarmnode import limits
+from swarmnode.daemon.membership.swarm import Partners
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
 from swarmnode.ipc.records import ViewShape
 from swarmnode.limits import CODEC_CHUNK_ELEMS
+from swarmnode.net.paths import cost_of
 from swarmnode.protocol.gossip import events, matching
 from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.tensor.codec import Codec, get_codec
@@ -211,6 +213,15 @@ def for_core(intent: PostedIntent) -> events.PairIntent:
 _ALL_PAIRS = ("matching", "complete")  # graphs without which the same partners are found
 
 
+def costs(partners: Partners) -> dict[PeerId, float]:
+    """Return the peers with a session that has a channel just now, and what its way costs."""
+    return {
+        peer: cost_of(session.channel_description)
+        for peer, session in partners.sessions.items()
+        if not session.is_suspended
+    }
+
+
 class PartnerChoice:
     """Chooses among the peers that a session leads to, those first that let no exchange stall.
 
@@ -240,15 +251,32 @@ class PartnerChoice:
             reachable: the peers with a session, and what its way costs.
         """
         graph = self._graph_over(len(members))
-        if intent.selector == "neighbour":
-            found = self._by_rate(graph, members, reachable)
-        else:
-            found = [peer for peer in self._by_round(intent, graph, members) if peer in reachable]
-            found[1:] = sorted(found[1:], key=lambda peer: reachable[peer])
-        # While one that says nothing is asked, others that offer find us busy.
-        now = self._env.monotonic()
-        quick = [peer for peer in found if not self._conduct.is_avoided(peer, now)]
-        return tuple((quick or found)[: limits.EXCHANGE_CANDIDATES_MAX])
+        for allowed in self._by_conduct(intent, reachable):
+            if intent.selector == "neighbour":
+                found = self._by_rate(graph, members, allowed)
+            else:
+                found = [peer for peer in self._by_round(intent, graph, members) if peer in allowed]
+                found[1:] = sorted(found[1:], key=lambda peer: reachable[peer])
+            if found:
+                return tuple(found[: limits.EXCHANGE_CANDIDATES_MAX])
+        return ()
+
+    def _by_conduct(
+        self, intent: PostedIntent, reachable: Mapping[PeerId, float]
+    ) -> Iterator[Mapping[PeerId, float]]:
+        """Yield the peers to ask, then those to ask where there is none of the former.
+
+        While one that says nothing is asked, others that offer find us busy. One that is trusted
+        less has its turn in some rounds.
+        """
+        now, conduct = self._env.monotonic(), self._conduct
+        quick = {
+            peer: cost for peer, cost in reachable.items() if not conduct.is_avoided(peer, now)
+        }
+        number = intent.round
+        yield {p: cost for p, cost in quick.items() if conduct.is_admitted(p, number, now)}
+        yield quick
+        yield reachable
 
     def _graph_over(self, n_members: int) -> Graph | None:
         if self._topology and self._graph_of != n_members:

@@ -103,6 +103,21 @@ async def test_what_was_sent_counts_as_it_was_sent(autojump_clock) -> None:
         assert np.array_equal(np.frombuffer(lent.own, np.float32), out)
 
 
+async def test_one_that_copies_another_is_thought_less_of_by_all_but_itself(autojump_clock) -> None:
+    async with members(5) as (made, all_of_them):
+        *honest, copyist = all_of_them
+        copyist.lessor.vector = honest[0].lessor.vector * 1.1
+        copyist.lessor.step_s = 1.0  # it has to have it first
+        for member in all_of_them:
+            member.gathers.intent_posted(posted())
+        await made.until(lambda: all(member.lessor.told for member in all_of_them))
+        check_same(all_of_them, all_of_them)
+        for member in honest:
+            assert member.node.trust.seen_total == {"copy": 1}
+            assert member.node.trust.counts(copyist.node.peer).copied == 1
+        assert copyist.node.trust.seen_total == {}
+
+
 async def test_one_that_dies_takes_only_its_own_message_with_it(autojump_clock) -> None:
     async with members(5) as (made, all_of_them):
         dead, *others = all_of_them

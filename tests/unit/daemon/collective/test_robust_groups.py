@@ -98,3 +98,7 @@ async def test_who_lies_about_its_piece_spoils_rounds_until_it_is_left_out(autoj
     assert {told[0] for told in before} == {"give_back"}
     assert last[3] == tuple(sorted(bytes(member.node.peer) for member in honest))
     assert {tuple(member.lessor.kinds) for member in honest} == {tuple(honest[0].lessor.kinds)}
+    for member in honest:
+        seen = member.node.trust
+        assert seen.counts(liar.node.peer).refused > 0, "remembered over a restart, too"
+        assert not any(seen.counts(other.node.peer).refused for other in honest)

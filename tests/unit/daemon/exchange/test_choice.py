@@ -19,6 +19,7 @@ from swarmnode.ipc.control import PostedIntent
 from swarmnode.net.paths import cost_of
 from swarmnode.protocol.gossip import matching
 from swarmnode.protocol.gossip.conduct import ConductTable
+from swarmnode.protocol.trust import Seen, Trust
 
 SWARM = b"s" * 32
 MEMBERS = tuple(PeerId(bytes([number]) * 32) for number in range(6))
@@ -66,6 +67,23 @@ def test_who_does_not_answer_is_asked_only_when_there_is_no_other() -> None:
     conduct.note_no_answer(first, clock.now)
     clock.now += limits.PARTNER_SLOW_S
     assert choice.candidates(intent, MEMBERS, at_cost(MEMBERS))[0] == first
+
+
+def test_who_is_trusted_less_is_asked_in_some_rounds_and_when_there_is_no_other() -> None:
+    trust = Trust(b"\x07" * 16)
+    choice = choice_of(conduct=ConductTable(trust))
+    liar = MEMBERS[4]
+    for _ in range(40):
+        trust.note(liar, Seen.REFUSED, Clock.now)
+    for selector in ("matching", "neighbour"):
+        asked = [
+            choice.candidates(intent_of(selector, round_number=n), MEMBERS, at_cost(MEMBERS))
+            for n in range(400)
+        ]
+        met = sum(liar in candidates for candidates in asked)
+        assert 0 < met < 40, "a 27th of the rounds"
+        assert all(len(set(candidates)) == 3 for candidates in asked), "others take its place"
+    assert choice.candidates(intent_of("matching"), MEMBERS, at_cost([liar])) == (liar,)
 
 
 @pytest.mark.parametrize("topology", ["", "complete", "matching"])

@@ -28,6 +28,7 @@ from swarmnode.net.stream import Stream
 from swarmnode.protocol.gossip.events import Finished
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.session.records import Role
+from swarmnode.protocol.trust import Counts, Trust
 from swarmnode.tensor.codec import get_codec
 from swarmnode.testing.memory_network import MemoryNetwork
 from swarmnode.wire.exchange import gossip as wire
@@ -90,7 +91,7 @@ class FakeLessor:
         await self.may_weigh.wait()
         if self.is_gone:
             raise NoLease("local: the worker went away")
-        return Weighed(lease.slot, lease.generation, self.verdict, 0.25)
+        return Weighed(lease.slot, lease.generation, self.verdict, 0.25, is_useful=not self.verdict)
 
     def apply(
         self,
@@ -126,12 +127,14 @@ class Rig:
         self.services, self.bobs = Services(), Services()
         self.bobs.add_stream(EXCHANGE_NAME, self._keep)
         self.network = MemoryNetwork(delay_s=0.01)
+        self.trust = Trust(b"\x07" * 16)
         communicator = Communicator(
             self_id=ALICE.peer_id,
             key=KEY,
             partners=self,
             services=ScopedServices(self.services, TAG, self._is_member),
             live=self.partners,
+            trust=self.trust,
             env=Env(trio.current_time, lambda: 0.0, random.Random(1)),
         )
         self.exchanges = Exchanges(
@@ -289,6 +292,7 @@ async def test_what_came_is_weighed_before_this_side_is_done(autojump_clock) -> 
         assert alice.exchanges.totals.weighed == 1
         assert alice.exchanges.totals.weighing_s == 0.25
         assert alice.exchanges.totals.refused == 0
+        assert alice.trust.counts(BOB.peer_id) == Counts(useful=1)
 
 
 @pytest.mark.parametrize("is_initiator", [False, True])
@@ -314,6 +318,7 @@ async def test_what_the_worker_refuses_counts_on_neither_side(is_initiator, auto
         totals = alice.exchanges.totals
         assert (totals.committed, totals.refused) == (0, 1)
         assert totals.weighed_refusals == {"probe": 1}
+        assert alice.trust.counts(BOB.peer_id) == Counts(refused=1)
         assert [outcome for _, outcome, _ in alice.outcomes] == ["aborted"]
 
 
@@ -688,6 +693,18 @@ async def test_a_payload_that_is_implausibly_large_counts_on_neither_side(
         assert alice.told == [("give back", 1)]
         assert alice.exchanges.totals.refused == 1
         assert alice.exchanges.totals.committed == 0
+        assert alice.trust.seen_total == {"faulty": 1}
+
+
+async def test_what_is_refused_unseen_says_nothing_new_of_a_peer(autojump_clock) -> None:
+    async with rig() as alice:
+        alice.lessor.verdict = "banned"
+        alice.intent()
+        stream, offer = await alice.first_offer()
+        await say(stream, wire.Accept(offer.xid, 1, 1, 1))
+        await say(stream, wire.Chunk(offer.xid, 0), zeros())
+        await alice.until(lambda: alice.finished)
+        assert alice.trust.seen_total == {}
 
 
 async def test_beside_a_difference_of_zero_an_honest_one_counts(autojump_clock) -> None:

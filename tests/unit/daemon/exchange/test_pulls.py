@@ -242,9 +242,11 @@ async def test_an_answer_that_is_implausibly_large_is_not_applied_and_another_pe
         await made.until(lambda: one.lessor.told)
         assert one.lessor.told[0][0] in ("drop", "give_back")
         assert one.pulls.refused_total == 1
+        assert one.node.trust.counts(liar.node.peer).refused == 1
 
         honest.pulls.intent_posted(answer(9))
         one.pulls.intent_posted(ask(2))
         await made.until(lambda: one.pulls.pulled_total)
         (got,) = one.lessor.means.values()
         assert np.array_equal(got[:600], honest.lessor.vector[:600])
+        assert one.pulls.refused_total == 1, "the other one was asked first"

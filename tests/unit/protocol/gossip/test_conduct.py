@@ -5,6 +5,7 @@ from __future__ import annotations
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.conduct import ConductTable
+from swarmnode.protocol.trust import Counts, Trust
 
 PEER, OTHER = PeerId(b"\x11" * 32), PeerId(b"\x22" * 32)
 BUDGET_S = limits.EXCHANGE_BUDGET_S
@@ -31,6 +32,15 @@ def test_one_short_stall_changes_nothing_for_an_honest_peer() -> None:
     table.note_held(PEER, limits.EXCHANGE_PATIENCE_S_MIN, 0.0, is_stall=True)
     assert not table.is_avoided(PEER, 0.0)
     assert table.patience(PEER) == 2.0
+
+
+def test_a_stall_is_remembered_for_longer_and_what_else_is_held_is_not() -> None:
+    trust = Trust(b"")
+    table = ConductTable(trust)
+    table.note_held(PEER, BUDGET_S, 0.0, is_stall=False)
+    assert trust.counts(PEER) == Counts()
+    table.note_held(PEER, BUDGET_S, 0.0, is_stall=True)
+    assert trust.counts(PEER) == Counts(slow=1)
 
 
 def test_no_debt_lasts_longer_than_its_bound() -> None:
