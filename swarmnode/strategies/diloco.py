@@ -63,7 +63,7 @@ class DiLoCo(InLineage, Strategy):
         lr: Annotated[float, Range(gt=0.0, le=2.0)] = 0.7
         momentum: Momentum = 0.9
         eager: bool = False
-        merge: GroupMerge = "mean"
+        merge: GroupMerge = "sybil-mean"
 
     config: Config
 

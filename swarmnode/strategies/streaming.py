@@ -89,6 +89,7 @@ _IN_PAIRS = {
     "beta": 0.7,
     "gamma": 0.7,
     "nesterov": False,
+    "merge": "mean",
 }
 # For a creator who says that each member has data of its own. Models then move apart within a
 # round, so they meet more often, as a whole, and the outer step is longer. In the laboratory four
@@ -128,7 +129,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         delta_codec: CodecName = "E3M0"
         weights_codec: CodecName = "Q8B64"
         reference: bool = True
-        merge: PairMerge | GroupMerge = "mean"
+        merge: PairMerge | GroupMerge = "sybil-mean"
 
     config: Config
 

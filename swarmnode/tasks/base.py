@@ -84,7 +84,8 @@ class Task(ABC):
         exchange_every_steps: the default number of steps between exchanges with a peer.
         group_settings: the defaults of ``streaming`` in groups where they are not the strategy's.
             A plain mean is right for any model; what gains by more depends on how far its optimizer
-            goes in a round, so a task says it where it was measured.
+            goes in a round, so a task says it where it was measured. The rule by which means are
+            made (``merge``) is left out: whom members trust is their creator's business.
         batches_per_shard: how many batches one node trains between two agreements with the
             others on which node trains what; seconds of training, so that they agree in time.
         strong_convexity, smoothness: bounds mu and L on the curvature of every node's objective,
@@ -157,7 +158,7 @@ class Task(ABC):
         if strategy == "pair-average":
             own = {"every": self.exchange_every_steps}
         elif strategy == "streaming" and settings.get("meet", "group") == "group":
-            own = dict(self.group_settings)
+            own = {key: self.group_settings[key] for key in self.group_settings if key != "merge"}
         return own | settings
 
     def progressed(self, swarm_tokens: float, target_tokens: int) -> None:

@@ -179,6 +179,7 @@ class GroupWorld:
         self.by_id = {member.peer_id: member for member in self.members}
         self.enlist_s = 5.0
         self.has_witnesses = False
+        self.is_witness: Callable[[int], bool] = lambda _: True  # by number
 
     def begin(
         self,
@@ -197,6 +198,7 @@ class GroupWorld:
                 self.enlist_s,
                 transfer_s=3.0,
                 has_witnesses=self.has_witnesses,
+                is_witness=self.is_witness(number),
             )
             self.at(at(number), partial(member.feed, event))
 

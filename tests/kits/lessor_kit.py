@@ -31,6 +31,17 @@ SWARM_ID = b"s" * 32
 TAG = "tag"
 
 
+class Tossed(random.Random):
+    """A generator whose coins fall as they are told to: ``share`` is what ``random`` returns."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__(0)
+        self._share = share
+
+    def random(self) -> float:
+        return self._share
+
+
 def intent(number: int = 1, kind: Any = "group", **fields: Any) -> PostedIntent:
     """Return an intent of 640 elements, unless told otherwise."""
     given: dict[str, Any] = {

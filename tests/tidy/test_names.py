@@ -40,7 +40,7 @@ IDLE: dict[str, str] = {
         f"swarmnode.strategies.merging.{rule}": "find_rule"
         for rule in (
             *("best_of:best_of", "bristle:bristle", "flag:flag", "mixing:mean", "monna:monna"),
-            *("nnm:nnm", "trimmed_mean:trimmed_mean"),
+            *("nnm:nnm", "sybil_mean:sybil_mean", "trimmed_mean:trimmed_mean"),
         )
     },
     "swarmnode.strategies.merge:rda": "all at once: what the merge of nodes apart is compared with",

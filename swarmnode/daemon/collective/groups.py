@@ -16,7 +16,7 @@ the same mean make the next together, each when it is due there. A quorum of the
 closes it; else nothing comes of it, and it is tried again when it is due again, by another name
 (``attempts``). So parts of a swarm that do not see each other do not both go on.
 
-By a rule each part of a mean is made by two members. Those who differ from several others about a
+By a rule parts of a mean are made by two members. Those who differ from several others about a
 part are left out of the next means, see ``protocol/gossip/witnesses.py``.
 
 A group holds GROUP_MEMBERS_MAX. Where more train, those with the smallest ids have its places, and
@@ -139,6 +139,7 @@ class Groups(Rounds):
             return
         gid = self._gid(intent, topic)
         made = cut_chunks(intent.views, self._codec_name)
+        now, has_witnesses = self._env.monotonic(), intent.merge != "mean"
         if not made or not self.runs.may_begin(gid):
             self.refused_total += 1
             why = "round: it is over here, or too many run at once"
@@ -160,7 +161,8 @@ class Groups(Rounds):
             quorum_s=limits.GROUP_ENLIST_S_MAX if intent.lineage is not None else 0.0,
             lineage=intent.lineage,
             attempt=self._attempts[topic].number if topic in self._attempts else 0,
-            has_witnesses=intent.merge != "mean",
+            has_witnesses=has_witnesses,
+            is_witness=has_witnesses and self._doubts.is_witness(now, self._env.rng),
         )
         self._begin_run(begin, intent, made, partial(self._ended, intent, gid))
 

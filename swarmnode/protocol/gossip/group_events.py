@@ -67,6 +67,20 @@ class Plan:
     is_witnessing: bool = False
     witness: tuple[bytes, ...] = ()  # by which hashes that piece may go
 
+    @property
+    def missing(self) -> set[int]:
+        """The pieces whose sums are not here."""
+        return set(range(self.n_pieces)) - self.held
+
+    @property
+    def may_witness(self) -> bool:
+        """Whether the sums are here, and one of them is to be made again."""
+        return self.witnessed is not None and not self.missing
+
+    def shares(self, pieces: Iterable[int], but: PeerId) -> set[tuple[PeerId, int]]:
+        """Return (contributor, piece) of what pieces are made of, without those of one member."""
+        return {(peer, piece) for peer in self.contributors if peer != but for piece in pieces}
+
 
 def check_pieces(peer: PeerId, pieces_max: int, *pieces: int) -> None:
     """Raise RemoteProtocolError if a peer speaks of pieces that no plan of a run can have."""
@@ -105,7 +119,8 @@ class Begin:
         quorum_s: how long to wait for a majority of the electorate at the most; then those that are
             missing have half of ``enlist_s`` at the least. 0: ``enlist_s``, however few have come.
         lineage, attempt: what ENLIST says of the run, for members that do not know its name.
-        has_witnesses: every piece is made by two members, see witnesses.py.
+        has_witnesses: pieces are made by two members, see witnesses.py.
+        is_witness: whether this node makes the piece whose witness it is; no other one knows it.
     """
 
     gid: bytes
@@ -121,6 +136,7 @@ class Begin:
     lineage: int | None = None
     attempt: int = 0
     has_witnesses: bool = False
+    is_witness: bool = True
 
     def roll_ends_at(self, since: float, quorum_at: float | None) -> float:
         """Return when the roll that opened at ``since`` is closed without those who are missing.

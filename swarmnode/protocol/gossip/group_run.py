@@ -70,6 +70,8 @@ class Run:
 
     def receive(self, peer: PeerId, message: wire.Message, now: float) -> None:
         """Take in a message of a peer. Raises RemoteProtocolError: it cannot be honest."""
+        if isinstance(message, wire.Prepared) and peer in self.begin.members:
+            self._prepared[peer] = message  # a witness is heard when it has left, too
         if peer not in self.view:
             if not isinstance(message, wire.Leave | wire.Finished):
                 self._send(peer, wire.Leave(self.gid, "not in this view"))
@@ -90,7 +92,6 @@ class Run:
                 check_pieces(peer, self.begin.pieces_max, piece)
                 self._take_sum(plan, piece)
             case wire.Prepared():
-                self._prepared[peer] = message
                 self._finish_if_all_are_prepared()
             case wire.Finished():
                 self._take_finished(message)
@@ -105,7 +106,7 @@ class Run:
         if isinstance(message, wire.Share):
             share = (peer, message.piece)
             return share in self._asked and share not in self._shares
-        return message.piece in self._missing(plan)
+        return message.piece in plan.missing
 
     def lose(self, peer: PeerId, now: float) -> None:
         """Go on without a member that is dead, unreachable or unwilling."""
@@ -177,10 +178,13 @@ class Run:
 
     @property
     def _stage(self) -> int:
-        """1: waits for shares, 2: for sums, which wait for shares elsewhere, 3: for the others."""
-        if self._plan is not None and self._plan.is_prepared:
-            return 3
-        return 1 if self._lacking_shares() else 2
+        """1: shares, 2: sums, which wait for shares, 3: shares of a witness, last: the others."""
+        plan = self._plan
+        if plan is not None and plan.is_prepared:
+            return 4 if self.begin.has_witnesses else 3
+        if self._lacking_shares(is_own_only=True):
+            return 1
+        return 3 if plan is not None and plan.may_witness else 2
 
     def _lose_patience(self, now: float) -> None:
         if self.phase is Phase.ENLIST:
@@ -203,9 +207,10 @@ class Run:
         assert plan is not None, "a run has a plan"
         if plan.is_prepared:
             return {peer for peer in self.view if not self._is_prepared(peer)}
-        if lacking := self._lacking_shares():
+        if lacking := self._lacking_shares(is_own_only=True):
             return {peer for peer, _ in lacking}
-        return {self._source(piece) for piece in self._missing(plan)}
+        makers = {self._source(piece) for piece in plan.missing}
+        return makers or {peer for peer, _ in self._lacking_shares()}
 
     def _resend(self) -> None:
         """Repeat what may have been lost. All of it may come twice."""
@@ -321,7 +326,7 @@ class Run:
                 raise InvariantViolation("a mean that was prepared may not be given up")
             n_pieces = min(self.begin.pieces_max, len(contributors))
             used = Plan(contributors, plan, n_pieces, set(), set())
-            if self.begin.has_witnesses and not self._sources:
+            if self.begin.has_witnesses and self.begin.is_witness and not self._sources:
                 used.witnessed = witnessed_by(self.self_id, plan, contributors, n_pieces)
             self._use(used)
         if used.is_prepared:
@@ -350,24 +355,23 @@ class Run:
         sources = self._sources or self.view
         return sources[piece % len(sources)]
 
-    def _lacking_shares(self) -> set[tuple[PeerId, int]]:
+    def _lacking_shares(self, *, is_own_only: bool = False) -> set[tuple[PeerId, int]]:
         """Return (contributor, piece) of what is missing for the sums that are made here."""
-        if self._plan is None or self._sources:
+        plan = self._plan
+        if plan is None or self._sources:
             return set()
-        witnessed, n_pieces = self._plan.witnessed, self._plan.n_pieces
-        own = {p for p in range(n_pieces) if self._owner(p) == self.self_id or p == witnessed}
-        others = [peer for peer in self._plan.contributors if peer != self.self_id]
-        return {(peer, piece) for peer in others for piece in own} - self._shares
-
-    def _missing(self, plan: Plan) -> set[int]:
-        return set(range(plan.n_pieces)) - plan.held
+        pieces = {p for p in range(plan.n_pieces) if self._owner(p) == self.self_id}
+        # As a witness it asks when the sum is here: its maker did not know that it is made again.
+        if plan.witnessed is not None and not is_own_only:
+            pieces |= {plan.witnessed} & plan.held
+        return plan.shares(pieces, self.self_id) - self._shares
 
     def _ask(self) -> None:
         """Tell each peer what is wanted of it."""
         plan = self._plan
         if plan is None or plan.is_prepared:
             return
-        lacking, missing = self._lacking_shares(), self._missing(plan)
+        lacking, missing = self._lacking_shares(), plan.missing
         self._asked |= lacking
         for peer in self.view:
             shares = tuple(sorted(piece for owner, piece in lacking if owner == peer))
@@ -401,9 +405,11 @@ class Run:
 
     def _take_sum(self, plan: bytes, piece: int) -> None:
         mine = self._plan
-        if mine is not None and mine.plan == plan and piece in self._missing(mine):
+        if mine is not None and mine.plan == plan and piece in mine.missing:
             mine.held.add(piece)
             self.effects.append(KeepSum(self.gid, plan, piece))
+            if piece == mine.witnessed:
+                self._ask()
             self._advance()
 
     def _advance(self) -> None:
@@ -431,7 +437,7 @@ class Run:
                 weights = self._weights_of(plan.contributors)
                 self.effects.append(Reduce(self.gid, plan.plan, piece, plan.contributors, weights))
         theirs, peers = plan.witnessed, plan.contributors
-        if theirs is not None and theirs not in lacking and not plan.is_witnessing:
+        if theirs is not None and theirs in plan.held - lacking and not plan.is_witnessing:
             plan.is_witnessing = True
             weights, maker = self._weights_of(peers), self._owner(theirs)
             self.effects.append(Witness(self.gid, plan.plan, theirs, peers, weights, maker))

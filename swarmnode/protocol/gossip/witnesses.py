@@ -5,6 +5,11 @@ same piece from the same shares, and says in PREPARED by which hashes it may go.
 piece p of a plan over n contributors is number p + s mod n, where s, 1 to n − 1, follows from the
 plan: no member chooses whose witness it is, and another plan has others.
 
+To make all pieces twice takes half as many bytes again. So a witness tosses a coin, which no other
+member sees, and it asks for what the piece is made of when its sum is here: its maker has said by
+then what it is, and cannot know whether it will be made again. A lie gets through once in two
+times, until the first one is found; from then on, for DOUBT_KEEP_S, all pieces are made twice.
+
 When a hash is none of the witness's, one of the two is faulty, and nothing is applied. Which of
 them it is, shows in time: with at most f hostile members an honest one differs from f others at the
 most, since it differs from no honest one. Who has differed from more is left out of later groups.
@@ -21,10 +26,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from swarmnode.env import Rng
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.group_events import Plan
 from swarmnode.wire.exchange.group import Prepared
 
+# Of what it takes to make all pieces twice: a quarter more bytes than without witnesses.
+WITNESS_SHARE = 0.5
 # Differences that are remembered: the members of a group, a few times each.
 _DOUBTS_MAX = 256
 # A member that was left out, by a machine that counts wrong or by a mistake, comes again after so
@@ -73,6 +81,11 @@ class Doubts:
     def add(self, one: PeerId, other: PeerId, now: float) -> None:
         """Two members differ; one of them is faulty."""
         self._pairs.append((now, one, other))
+
+    def is_witness(self, now: float, rng: Rng) -> bool:
+        """Toss the coin: whether this node makes the piece again whose witness it is."""
+        is_calm = all(now >= at + DOUBT_KEEP_S for at, _, _ in self._pairs)
+        return not is_calm or rng.random() < WITNESS_SHARE
 
     def faulty(self, n_members: int, now: float) -> frozenset[PeerId]:
         """Return who has differed from more than a quarter of so many members, one at the least."""

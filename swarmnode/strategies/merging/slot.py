@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from swarmnode.strategies.merging.mixing import MixRule, Rows
 
 # Rules that serve sparse messages, too, and give all members the same of the same messages.
-GatherMerge = Literal["mean", "clipped-mean", "nnm", "nnm-trimmed", "flag", "best-of"]
+GatherMerge = Literal["mean", "clipped-mean", "nnm", "nnm-trimmed", "flag", "best-of", "sybil-mean"]
 GroupMerge = Literal[GatherMerge, "trimmed-mean", "monna", "bristle"]
 _MILD_RATIO, _MILD_SLACK = 1.1, 0.02  # honest peers do this too, near convergence
 

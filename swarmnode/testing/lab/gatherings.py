@@ -29,6 +29,7 @@ from swarmnode.protocol.gossip import matching
 from swarmnode.protocol.gossip.group_events import has_majority
 from swarmnode.protocol.gossip.groups import fair_weights, seats
 from swarmnode.protocol.gossip.lineages import Lineage, Standing, judge
+from swarmnode.protocol.gossip.witnesses import WITNESS_SHARE
 from swarmnode.protocol.pacing import pacer_of
 from swarmnode.strategies.base import Exchange, Intent, Kind, Message, Record
 from swarmnode.strategies.merging.mixing import Rows
@@ -228,9 +229,9 @@ class Gatherings:
             self._moved.setdefault(node.number, True)
             others = len(present) - 1
             # Of a mean it is a reduce-scatter and an all-gather, both in the codec: each node sends
-            # all but its own piece, to the witnesses too, and that one's sum to all others.
-            sent, times = side.bytes * others, 2 if intent.merge == "mean" else 3
-            self._world.tally.bytes += sent if is_gathering else times * sent // len(present)
+            # all but its own piece, to witnesses too, and that one's sum to all others.
+            sent, times = side.bytes * others, 2 + (intent.merge != "mean") * WITNESS_SHARE
+            self._world.tally.bytes += sent if is_gathering else int(times * sent) // len(present)
             exchange = Exchange(
                 intent=intent,
                 meta=side.meta,

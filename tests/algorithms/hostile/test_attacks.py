@@ -76,6 +76,16 @@ def test_noise_is_as_large_as_its_attack_says(attack, size):
     assert float(torch.stack(drawn).std()) == pytest.approx(size, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("view", "from_", "by"), [("x", VICTIM, MOVED.norm()), ("delta", 0.0, None)]
+)
+def test_scattered_liars_push_in_one_direction_and_are_not_alike(view, from_, by):
+    drawn = [FIXED["scattered"](scene(view, seed=seed))[view] - from_ for seed in range(2000)]
+    by = HONEST.norm(dim=1).median() if by is None else by
+    pushed = -2 * by * 0.4 * MOVED / MOVED.norm()
+    torch.testing.assert_close(torch.stack(drawn).mean(0), pushed, rtol=0.0, atol=0.1 * float(by))
+
+
 def test_every_seventh_number_is_none():
     numbers = {"own": torch.ones(20)}
     found = FIXED["nan"](Scene(**{**vars(scene()), "own": numbers}))["own"]

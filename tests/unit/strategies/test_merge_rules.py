@@ -10,7 +10,7 @@ import pytest
 
 from swarmnode.ipc.records import ViewShape
 from swarmnode.strategies.merging.best_of import better
-from swarmnode.strategies.merging.mixing import Measured
+from swarmnode.strategies.merging.mixing import Measured, Round
 from swarmnode.strategies.merging.rules import WeightedMean, candidates, find_rule, reduce_parts
 from swarmnode.strategies.merging.slot import GroupMerge
 from swarmnode.tensor.codec import get_codec
@@ -19,7 +19,16 @@ from swarmnode.tensor.pieces import Part, cut_chunks
 RULES = get_args(GroupMerge)
 
 NUMEL = 10_000  # more than a block
-ROBUST = ["clipped-mean", "nnm", "nnm-trimmed", "trimmed-mean", "monna", "flag", "best-of"]
+ROBUST = [
+    "clipped-mean",
+    "nnm",
+    "nnm-trimmed",
+    "trimmed-mean",
+    "monna",
+    "flag",
+    "best-of",
+    "sybil-mean",
+]
 
 
 def drawn(n, seed=0, numel=NUMEL):
@@ -67,7 +76,7 @@ def test_long_payloads_are_taken_a_slice_at_a_time_between_blocks(name):
 def test_of_three_or_less_none_can_be_told_from_the_others(n):
     rows, weights = drawn(n), [0.5] * n
     (plain,) = made("mean", rows, weights)
-    for rule in ("best-of", "nnm-trimmed", "nnm"):
+    for rule in ("best-of", "nnm-trimmed", "nnm", "sybil-mean"):
         (found,) = made(rule, rows, weights)
         assert np.array_equal(found, plain), rule
 
@@ -136,6 +145,67 @@ def test_clipping_brings_a_vector_down_to_the_median_norm_and_none_up():
     rows = np.stack([np.full(10, value, np.float32) for value in (1, 2, 3)])
     (found,) = made("clipped-mean", rows)
     np.testing.assert_allclose(found, np.full(10, (1 + 2 + 2) / 3), rtol=1e-6)
+
+
+def at_right_angles(n, n_hostile, factor):
+    """Return vectors that have nothing in common, and liars that turn their mean around."""
+    rows = np.eye(n, 4096, dtype=np.float32)
+    rows[n - n_hostile :] = factor * rows[: n - n_hostile].mean(0)
+    return rows
+
+
+@pytest.mark.parametrize(("n", "n_hostile"), [(4, 1), (5, 1), (8, 2), (20, 4), (20, 8), (64, 16)])
+@pytest.mark.parametrize("factor", [-1.0, -10.0, -1e6])
+def test_those_who_turn_around_what_others_learn_are_left_out(n, n_hostile, factor):
+    rows = at_right_angles(n, n_hostile, factor)
+    honest = rows[: n - n_hostile].mean(0)
+    (found,) = made("sybil-mean", rows)
+    assert cosine(found, honest) > 0.99
+    assert np.linalg.norm(found) > 0.99 * np.linalg.norm(honest)
+
+
+def test_of_clipped_vectors_each_copy_counts():
+    rows = at_right_angles(20, 8, -10.0)
+    (found,) = made("clipped-mean", rows)
+    assert cosine(found, rows[:12].mean(0)) < -0.9
+
+
+@pytest.mark.parametrize(("n", "n_hostile"), [(8, 2), (20, 5), (64, 16)])
+@pytest.mark.parametrize("share", np.linspace(0.1, 1.0, 10))
+def test_liars_who_hide_their_likeness_in_noise_turn_nothing_around(n, n_hostile, share):
+    rows = at_right_angles(n, n_hostile, -1.0)
+    honest = rows[: n - n_hostile].mean(0)
+    pushed = -share * honest / np.linalg.norm(honest)
+    rows[n - n_hostile :] = 100 * pushed
+    rows[range(n - n_hostile, n), range(100, 100 + n_hostile)] = 100 * np.sqrt(1 - share**2)
+    (found,) = made("sybil-mean", rows)
+    assert found @ honest > 0.35 * honest @ honest
+
+
+def test_a_vector_that_is_sent_again_takes_its_vote_from_the_first_only():
+    rows = np.eye(8, 16, dtype=np.float32)
+    rows[6:] = rows[0]
+    (found,) = made("sybil-mean", rows)
+    np.testing.assert_allclose(found[:6], 1 / 6, rtol=1e-6)
+
+
+def test_members_that_learn_from_like_data_keep_their_votes_and_copies_share_theirs():
+    rows = drawn(8)
+    rows[7] = rows[6]
+    wide = rows.astype(np.float64)
+    (mix,) = find_rule("sybil-mean")(Round(wide @ wide.T, (1.0,) * 8))
+    counts = mix.coefficients[0] / mix.coefficients[0].max()
+    assert counts[:6].min() > 0.9
+    assert counts[6:] == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize(("n", "reach"), [(4, 1.0), (9, 1.5), (16, 2.0), (64, 1.0)])
+def test_a_vector_is_no_longer_than_one_or_two_medians(n, reach):
+    rows = np.eye(n, 4096, dtype=np.float32)
+    rows[0] *= 1000
+    (found,) = made("sybil-mean", rows)
+    np.testing.assert_allclose(found[0], reach / n, rtol=1e-6)
+    np.testing.assert_allclose(found[1:n], 1 / n, rtol=1e-6)
 
 
 def test_neighbourhoods_weigh_their_members():

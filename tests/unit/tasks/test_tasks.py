@@ -46,6 +46,15 @@ def parts(batch):
     return (batch,) if isinstance(batch, torch.Tensor) else batch
 
 
+def test_a_task_says_how_groups_meet_and_not_which_rule_guards_them():
+    class Trusting(Digits):
+        group_settings = {"every": 12, "merge": "mean"}  # noqa: RUF012
+
+    task = Trusting({})
+    assert task.suited("streaming", {}) == {"every": 12}
+    assert task.suited("streaming", {"merge": "mean"}) == {"every": 12, "merge": "mean"}
+
+
 @pytest.mark.parametrize(("task_type", "config"), BUILT_IN)
 def test_training_lowers_the_loss_on_the_probe(task_type, config):
     state = build_state(task_type(config), swarm_seed=0, device="cpu")

@@ -18,6 +18,9 @@ standard deviation over honest payloads, T the victim's and u the mean honest up
     free-rider    T                       gives back what it got, and learns nothing
     mimic         the first honest one    S. P. Karimireddy, L. He, M. Jaggi, "Byzantine-Robust
                                           Learning on Heterogeneous Datasets via Bucketing", 2022
+    scattered     T − 2 ‖u‖ (.4 u/‖u‖ + .92 g); of an update −2 median lengths of the same: as much
+                  against u as liars hide from a rule that looks for likeness, and for the rest g,
+                  noise of each one's own, of length 1
     noise         h̄ + 5 rms(h̄) N(0, I)
     huge          h̄ + 10⁴ N(0, I)
     nan           own, every seventh NaN  what no codec carries
@@ -41,6 +44,7 @@ of the honest payloads lets it be, which is what a clip to the median norm lets 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -63,6 +67,7 @@ _ALIE_DEVIATIONS = 1.5
 _IPM_SHARE = 0.1
 _DISSENSUS = 1.5
 _NOISE_RMS = 5.0
+_SCATTERED_SHARE, _SCATTERED_REACH = 0.4, 2.0
 _HUGE = 1e4
 _NAN_EVERY = 7
 
@@ -116,6 +121,16 @@ def _noise(scene: Scene, name: str) -> torch.Tensor:
     return mean + _NOISE_RMS * mean.square().mean().sqrt() * scene.noise(name)
 
 
+def _scattered(scene: Scene, name: str) -> torch.Tensor:
+    moved, noise = scene.moved[name], scene.noise(name)
+    tiny = torch.finfo(moved.dtype).tiny
+    along = _SCATTERED_SHARE * moved / moved.norm().clamp(min=tiny)
+    pushed = along + math.sqrt(1 - _SCATTERED_SHARE**2) * noise / noise.norm().clamp(min=tiny)
+    if name in UPDATES:
+        return -_SCATTERED_REACH * scene.honest[name].norm(dim=1).median() * pushed
+    return scene.victim[name] - _SCATTERED_REACH * moved.norm() * pushed
+
+
 def _huge(scene: Scene, name: str) -> torch.Tensor:
     return scene.mean[name] + _HUGE * scene.noise(name)
 
@@ -146,6 +161,7 @@ FIXED: dict[str, Attack] = {
     "dissensus": _each(_dissensus),
     "free-rider": _each(_free_rider),
     "alie": _each(_alie),
+    "scattered": _each(_scattered),
     "noise": _each(_noise),
     "huge": _each(_huge),
     "nan": _each(_nan),
@@ -227,6 +243,7 @@ ATTACKS: dict[str, Named] = {
     "free-rider": _fixed("free-rider", "what the victim itself sends"),
     "alie": _fixed("alie", "the honest mean less 1.5 standard deviations"),
     LABEL_FLIP: Named("honest learning from wrong labels", lambda: honest, is_mislabelled=True),
+    "scattered": _fixed("scattered", "against the honest update, each in noise of its own"),
     "noise": _fixed("noise", "the honest mean with noise of five times its size"),
     "huge": _fixed("huge", "the honest mean with noise of ten thousand"),
     "nan": _fixed("nan", "no numbers"),
