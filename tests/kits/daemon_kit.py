@@ -217,10 +217,14 @@ class Daemon:
         arguments = ["join", self._link, *self._flags, "--listen", f"{self.host}:{self.port}"]
         return arguments if "--metrics" in self._flags else [*arguments, "--metrics", "off"]
 
+    def command(self) -> list[str]:
+        """Return the whole command line."""
+        return worker_command("swarmnode", *self.arguments())
+
     def start(self) -> None:
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                worker_command("swarmnode", *self.arguments()),
+                self.command(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

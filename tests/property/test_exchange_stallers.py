@@ -52,13 +52,15 @@ def undefended(peer: PeerId, key: bytes, rng: random.Random, _: Patience) -> Exc
     return ExchangeCore(peer, key, rng, _Endless(_Forgetful()))
 
 
-def share_left(phase: Phase, fragments: int, make_core: MakeCore = ExchangeCore) -> float:
+def share_left(
+    phase: Phase, fragments: int, make_core: MakeCore = ExchangeCore, warm_s: float = WARM_S
+) -> float:
     """Return which part of their commits the honest nodes keep under an attack."""
     world = World(fragments=fragments, every_s=EVERY_S, make_core=make_core)
-    world.run(WARM_S)
+    world.run(warm_s)
     world.attack(phase)
     world.run(WATCHED_S)
-    return world.commits(since_s=WARM_S) / commits_in_peace(fragments)
+    return world.commits(since_s=warm_s) / commits_in_peace(fragments)
 
 
 @functools.cache
@@ -72,6 +74,11 @@ def commits_in_peace(fragments: int) -> int:
 @pytest.mark.parametrize("phase", PHASES)
 def test_four_fifths_of_the_commits_are_left_under_any_stall(phase: Phase, fragments: int) -> None:
     assert share_left(phase, fragments) >= 0.8
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_stall_that_begins_before_anything_was_measured_ends_as_well(phase: Phase) -> None:
+    assert share_left(phase, 1, warm_s=0.0) >= 0.8
 
 
 @pytest.mark.parametrize("phase", PHASES)

@@ -384,7 +384,7 @@ class Node:
         handlers.groups.on_record = self._log.mean_ended
         trainer.on_log_round = handlers.worker_ready
         trainer.briefing = make_briefing(member, trainer)
-        handlers.groups.call_s = trainer.briefing.call_s
+        handlers.use_call_time(trainer.briefing.call_s)
         trainer.assigner = training.assigner
         nursery.start_soon(training.assigner.run)
         part.on_partners_changed = partial(_tell_all, trainer.partners_changed, finalizer.look)

@@ -170,6 +170,7 @@ class Gathers(Rounds):
             self._lessor,
             self._signer,
             transfer_s,
+            self._note_held,
             partial(self._ended, intent, gid),
             self._note_copies,
         )
@@ -177,7 +178,14 @@ class Gathers(Rounds):
             self.messages.close(gid)
             return
         begin = events.Begin(
-            gid, members, 1, intent.weight, enlist_s, transfer_s, electorate=members
+            gid,
+            self._waited_for(members),
+            1,
+            intent.weight,
+            enlist_s,
+            transfer_s,
+            electorate=members,
+            patience_s=self._patience_s(transfer_s),
         )
         self.runs.begin(begin, cargo)
 
@@ -225,7 +233,7 @@ class Gathers(Rounds):
         entries: tuple[Announced, ...],
         commit: events.Commit,
     ) -> None:
-        is_applied = self._apply(topic, lease, commit.gid, [each.author for each in entries])
+        is_applied = self._apply(topic, lease, commit, [each.author for each in entries])
         self.on_end(is_applied)
         _log.info(
             "gathered",
@@ -259,6 +267,7 @@ class GatherCargo:
     Args:
         messages: of this run; closed by the caller that opened it.
         transfer_s: of the run.
+        held: told who has announced a message and not given it, and for how long it was waited for.
         ended: told of the lease, or that there was none, and of the messages in it.
         copied: told of the authors of messages that counted, and were copies of others.
     """
@@ -271,6 +280,7 @@ class GatherCargo:
         lessor: Lessor,
         signer: Signer,
         transfer_s: float,
+        held: Callable[[PeerId, float], None],
         ended: Ended,
         copied: Callable[[frozenset[PeerId]], None],
     ) -> None:
@@ -280,6 +290,7 @@ class GatherCargo:
         self._lessor = lessor
         self._signer = signer
         self._transfer_s = transfer_s
+        self._held = held
         self._ended, self._copied = ended, copied
         self._lease: BufferLease | None = None
         self._share = self._digest = b""  # of the own message, once it is loaded
@@ -347,6 +358,10 @@ class GatherCargo:
             took_s = trio.current_time() - began_at
             with trio.move_on_after(max(took_s, limits.GATHER_GRACE_S)):
                 await self._messages.wait_for(wanted)
+            waited_s = trio.current_time() - began_at - took_s
+            held = {each.digest for each in self._messages.held()}
+            for author in (each.author for each in wanted if each.digest not in held):
+                self._held(author, waited_s)
         if plan == self._plan:
             held = (each for each in self._messages.held() if each.author in contributors)
             self._set = self._messages.terms.make_set(held)

@@ -149,13 +149,14 @@ class Groups(Rounds):
             self._lessor.drop(intent, why)
             return
         self._note_begun(gid, topic)
+        transfer_s = transfer_limit_s(intent.numel)
         begin = events.Begin(
             gid,
-            members,
+            self._waited_for(members),
             count_grains(made),
             intent.weight,
             enlist_s,
-            transfer_limit_s(intent.numel),
+            transfer_s,
             # There may be members unknown here, which think that others have the places.
             electorate=members if is_full or intent.lineage is not None else (),
             quorum_s=limits.GROUP_ENLIST_S_MAX if intent.lineage is not None else 0.0,
@@ -163,6 +164,7 @@ class Groups(Rounds):
             attempt=self._attempts[topic].number if topic in self._attempts else 0,
             has_witnesses=has_witnesses,
             is_witness=has_witnesses and self._doubts.is_witness(now, self._env.rng),
+            patience_s=self._patience_s(transfer_s),
         )
         self._begin_run(begin, intent, made, partial(self._ended, intent, gid))
 
@@ -288,7 +290,7 @@ class Groups(Rounds):
         if topic in self._attempts:
             self._attempts[topic].committed()
         peers, result = commit.contributors, commit.result
-        is_applied = self._apply(topic, lease, commit.gid, peers)
+        is_applied = self._apply(topic, lease, commit, peers)
         self.on_mean(peers)
         self.on_end(is_applied)
         self.on_record(

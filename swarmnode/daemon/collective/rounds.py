@@ -22,7 +22,10 @@ from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.worker.leases import BufferLease, Lessor
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
+from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group_events import group_id
+from swarmnode.protocol.gossip.round_patience import RoundPatience
+from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.exchange import group as wire
 from swarmnode.wire.exchange.group import Enlist
 
@@ -39,6 +42,7 @@ _RESTARTS_MAX = 4
 # that rounds of a second may miss a few, it is no accident.
 _FAILED_MIN = 2
 FAILED_S_MIN = 5.0
+_log = get_logger("swarmnode.daemon.collective")
 
 
 @dataclass
@@ -143,6 +147,7 @@ class Rounds(ABC):
         on_worker_gone: told that the next worker begins anew.
         call_s: how long a member that is called may take to come; 0: not known.
         is_beside: whether others had all places at the last intent.
+        patience: how long members are waited for.
         committed_total, refused_total: rounds applied, and intents that did not even begin.
         places: for so many members.
     """
@@ -165,7 +170,8 @@ class Rounds(ABC):
         self._graces: dict[Topic, float] = {}  # how long the roll of a topic stays open
         self._failures = Failures()
         self._is_known = False  # to the worker, or it is dead: nothing came of the intent
-        self.runs = GroupRuns(service, communicator, called=self._called)
+        self.patience = RoundPatience()
+        self.runs = GroupRuns(service, communicator, called=self._called, held=self._note_held)
         self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None
@@ -258,16 +264,33 @@ class Rounds(ABC):
             del self._newest[topic]
         return is_newest
 
+    def _note_held(self, peer: PeerId, held_s: float) -> None:
+        self.patience.note_held(peer, held_s, self._env.monotonic())
+        _log.info("a round waited for a member", peer=peer.short, held_s=round(held_s, 2))
+
+    def _waited_for(self, members: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+        """Return the members without those that have held rounds for too long."""
+        return self.patience.waited_for(members, self._self_id, self._env.monotonic())
+
+    def _patience_s(self, transfer_s: float) -> float:
+        """Return how long a stage may last: a member hands in what it has between two steps."""
+        return self.patience.limit_s(transfer_s, 2 * self.call_s())
+
     def _note_failure(self, topic: Topic, why: str) -> None:
         since = self._posted_at.get(topic, self._env.monotonic())
         self._failures.note(topic, since, why)
 
     def _apply(
-        self, topic: Topic, lease: BufferLease, gid: bytes, contributors: Collection[PeerId]
+        self,
+        topic: Topic,
+        lease: BufferLease,
+        commit: events.Commit,
+        contributors: Collection[PeerId],
     ) -> bool:
         """Hand the worker what came of a round; return whether it was there to take it."""
+        self.patience.note_commit(commit.usual_s)
         present = tuple(bytes(peer) for peer in contributors)
-        is_applied = self._lessor.apply(lease, gid, present=present)
+        is_applied = self._lessor.apply(lease, commit.gid, present=present)
         self.committed_total += is_applied
         self._failures.forget(topic)
         return is_applied

@@ -135,6 +135,7 @@ class GroupRuns:
     Args:
         name: of its services on the wire.
         called: a peer speaks of a run that is not known here.
+        held: a run has waited for a peer alone, for so many seconds.
     """
 
     def __init__(
@@ -143,11 +144,12 @@ class GroupRuns:
         communicator: Communicator,
         *,
         called: Callable[[PeerId, wire.Message], None] = lambda _peer, _message: None,
+        held: Callable[[PeerId, float], None] = lambda _peer, _held_s: None,
     ) -> None:
         self._self_id = communicator.self_id
         self._partners = communicator.partners
         self._live = communicator.live
-        self._called = called
+        self._called, self._held = called, held
         self._core = GroupCore(self._self_id)
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(
             self._core, self._carry_out, now=communicator.env.monotonic
@@ -223,6 +225,8 @@ class GroupRuns:
             return
         if isinstance(effect, events.Send):
             self._post(effect.peer).say(effect.message)
+        elif isinstance(effect, events.Held):
+            self._held(effect.peer, effect.held_s)
         elif effect.gid in self._runs:
             self._carry_out_for(self._runs[effect.gid], effect)
 

@@ -189,6 +189,11 @@ class IntentHandlers:
         """Of the kinds that meet in rounds the one that this swarm's strategy wants."""
         return next((each for each in self._gathers if each.is_used), self.groups)
 
+    def use_call_time(self, call_s: Callable[[], float]) -> None:
+        """Let rounds know how long a member that is called may take to come, as members tell."""
+        for rounds in (self.groups, *self._gathers):
+            rounds.call_s = call_s
+
     def worker_ready(self, log_round: int) -> None:
         """A worker is up, whose model holds all rounds of the log before ``log_round``."""
         for log in self._logs:

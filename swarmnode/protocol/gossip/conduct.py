@@ -4,8 +4,10 @@ Each peer has a *budget* of slot-seconds: what it may hold of this node in excha
 nothing, or that take longer than is usual. A token bucket: it is full at EXCHANGE_BUDGET_S, an
 exchange that does not commit takes out what it held, one that commits what it took beyond the usual
 patience, and EXCHANGE_BUDGET_REFILL of each second comes back. A peer whose budget is used up is
-asked last, and its offers are refused as long as others exchange with us; where there are no others
-it is taken all the same, so that two nodes that pause never lose each other.
+asked last, and its offers are refused as long as there are others: peers that commit, offer to us
+or are offered to, and have budget left. To wait for commits of others would let one that holds a
+node from its first exchange on hold it for ever, as no other can commit then. Where there are no
+others it is taken all the same, so that two nodes that pause never lose each other.
 
 A peer that left an offer unanswered is *silent*: it is asked last for PARTNER_SLOW_S, or until it
 is heard. So a laptop that wakes up is back with its first word.
@@ -64,7 +66,7 @@ class ConductTable:
         self._trust = Trust(b"") if trust is None else trust
         self._peers_max = peers_max
         self._peers: dict[PeerId, _Conduct] = {}  # what was changed last is at the end
-        self._latest: dict[PeerId, float] = {}  # when the last two partners committed
+        self._others: dict[PeerId, float] = {}  # when the last two in good standing were there
 
     # --- what is noted -------------------------------------------------------------------
 
@@ -78,6 +80,15 @@ class ConductTable:
         """It says something, though too late for what it was asked."""
         if peer in self._peers:
             self._peers[peer].silent_until = 0.0
+
+    def note_there(self, peer: PeerId, now: float) -> None:
+        """It exchanges with us, or would: it offers, or is offered to."""
+        if self.is_avoided(peer, now):
+            return
+        self._others.pop(peer, None)
+        self._others[peer] = now
+        if len(self._others) > 2:
+            del self._others[next(iter(self._others))]
 
     def note_answer(self, peer: PeerId) -> None:
         """It answered an offer in time."""
@@ -111,10 +122,7 @@ class ConductTable:
         """
         if excess_s > 0:
             self.note_held(peer, excess_s, now, is_stall=False)
-        self._latest.pop(peer, None)
-        self._latest[peer] = now
-        if len(self._latest) > 2:
-            del self._latest[next(iter(self._latest))]
+        self.note_there(peer, now)
         if is_quick and peer in self._peers:
             conduct = self._peers[peer]
             conduct.stalls = max(0, conduct.stalls - 1)
@@ -155,9 +163,10 @@ class ConductTable:
         return len(self._peers)
 
     def _has_others(self, peer: PeerId, now: float) -> bool:
-        """Whether another one has exchanged with this node of late."""
+        """Whether another one in good standing has been there of late."""
         return any(
-            other != peer and now - at < limits.PARTNER_SLOW_S for other, at in self._latest.items()
+            other != peer and now - at < limits.PARTNER_SLOW_S and not self.is_avoided(other, now)
+            for other, at in self._others.items()
         )
 
     def _changed(self, peer: PeerId, now: float) -> _Conduct:

@@ -160,6 +160,8 @@ class ExchangeCore(Moves):
         _check_local(event.transfer_limit_s > 0, "transfer limit")
         for flight in late:
             self._abort(flight, "timeout", now)
+        for peer in candidates:
+            self._conduct.note_there(peer, now)
         if not self._offer(intent, candidates, event.transfer_limit_s, now):
             self._effects.append(events.Untaken(intent.number, "busy: in an exchange with each"))
 
@@ -280,6 +282,7 @@ class ExchangeCore(Moves):
         flight, topic = self._flights.with_peer(peer), (offer.tag, offer.fragment)
         if offer.key != self._key:
             return "incompatible: other strategy, settings, layout or codec"
+        self._conduct.note_there(peer, now)
         if flight is None:
             if not self.may_begin(topic, now):
                 return "busy"

@@ -28,9 +28,10 @@ doubt if it was prepared; that is counted. Two different hashes for one plan, wh
 cannot have, end the run everywhere: no wrong mean is applied.
 
 Every phase ends by a deadline, and each of them takes at least one member away, so a run lasts at
-most enlist_s + GROUP_MEMBERS_MAX (GROUP_FLUSH_S + 3 transfer_s). Messages may be lost or come
-twice; they are repeated every GROUP_RESEND_S. Payloads are sent once: a stream that breaks is a
-lost peer.
+most enlist_s + GROUP_MEMBERS_MAX (GROUP_FLUSH_S + 3 transfer_s); where rounds are usual, deadlines
+follow what is (``round_patience.py``), and members that have held many are left out. Messages may
+be lost or come twice; they are repeated every GROUP_RESEND_S. Payloads are sent once: a stream that
+breaks is a lost peer.
 
 Source: view-synchronous flush, Birman and Joseph, "Exploiting virtual synchrony in distributed
 systems", 1987; groups in place of the whole: Ryabinin, Gorbunov, Plokhotnyuk and Pekhimenko,
@@ -180,6 +181,7 @@ class GroupCore:
             and 0 < event.enlist_s <= limits.GROUP_ENLIST_S_MAX
             and 0 <= event.quorum_s <= limits.GROUP_ENLIST_S_MAX
             and 0 < event.transfer_s <= limits.GROUP_TRANSFER_S_MAX
+            and 0 <= event.patience_s <= event.transfer_s
         )
         if not is_sound:
             raise LocalProtocolError(f"a group mean out of its limits: {n_members=}, {event}")

@@ -112,7 +112,9 @@ class Begin:
         weights: of ``members`` in their order, where all of them know these beforehand: then
             nothing else counts. Empty: each tells its own.
         enlist_s: how long to wait for members that have not come; the grace of this round.
-        transfer_s: how long one share or sum may take.
+        transfer_s: how long one share or sum may take at the most.
+        patience_s: how long a stage may last as far as is known, see round_patience.py; 0: as
+            transfer_s says.
         electorate: finish only in a view with a majority of these; of exactly one half, with the
             smallest id. Empty: any view may finish.
         needs_all: finish only with all members, or not at all.
@@ -137,18 +139,12 @@ class Begin:
     attempt: int = 0
     has_witnesses: bool = False
     is_witness: bool = True
+    patience_s: float = 0.0
 
-    def roll_ends_at(self, since: float, quorum_at: float | None) -> float:
-        """Return when the roll that opened at ``since`` is closed without those who are missing.
-
-        ``quorum_at``: when a majority had come.
-        """
-        ends_at = since + self.enlist_s
-        if not self.quorum_s:
-            return ends_at
-        if quorum_at is None:  # waiting costs nothing, and alone nothing comes of it
-            return max(ends_at, since + self.quorum_s)
-        return max(ends_at, quorum_at + self.enlist_s / 2)
+    @property
+    def stage_s(self) -> float:
+        """How long a stage may last, each of which waits for the one before it elsewhere."""
+        return self.patience_s or self.transfer_s
 
 
 @dataclass(frozen=True)
@@ -325,13 +321,26 @@ class Assemble:
 
 
 @dataclass(frozen=True)
+class Held:
+    """This run has waited for a member alone for so long, or goes on without it after that."""
+
+    gid: bytes
+    peer: PeerId
+    held_s: float
+
+
+@dataclass(frozen=True)
 class Commit:
-    """The mean over ``contributors`` counts: hand it to the worker."""
+    """The mean over ``contributors`` counts: hand it to the worker.
+
+    ``usual_s``: what it took without the slowest, see round_patience.py.
+    """
 
     gid: bytes
     plan: bytes
     contributors: tuple[PeerId, ...]
     result: bytes
+    usual_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -375,6 +384,7 @@ Effect = (
     | Reduce
     | Witness
     | Assemble
+    | Held
     | Commit
     | Abort
 )

@@ -13,6 +13,7 @@ from swarmnode.protocol.gossip.group_events import (
     Begin,
     Commit,
     Effect,
+    Held,
     KeepShare,
     KeepSum,
     Phase,
@@ -28,7 +29,8 @@ from swarmnode.protocol.gossip.group_events import (
     has_majority,
     plan_id,
 )
-from swarmnode.protocol.gossip.groups import fair_weights
+from swarmnode.protocol.gossip.groups import weights_of
+from swarmnode.protocol.gossip.round_patience import Roll, StageTimes
 from swarmnode.protocol.gossip.witnesses import differing, witnessed_by
 from swarmnode.wire.exchange import group as wire
 
@@ -45,10 +47,10 @@ class Run:
         self.outcome: Commit | Abort | None = None
         self.view: tuple[PeerId, ...] = tuple(sorted({*begin.members, self_id}))
         self.views = 0
-        self._enlisted = {self_id}
+        self._roll = Roll(begin, self_id, now)
         self._gone: set[PeerId] = set()
         self._since = now  # of the phase
-        self._quorum_at: float | None = None  # when a majority of the electorate had come
+        self._times = StageTimes(now)
         self._resend_at = now + limits.GROUP_RESEND_S
         self._flush = wire.Flush(self.gid, (), ())
         self._flushes: dict[PeerId, tuple[PeerId, ...]] = {}
@@ -87,11 +89,12 @@ class Run:
                 self._serve(peer)
             case wire.Share():
                 check_pieces(peer, self.begin.pieces_max, message.piece)
-                self._take_share(peer, message)
+                self._take_share(peer, message, now)
             case wire.Sum(plan=plan, piece=piece):
                 check_pieces(peer, self.begin.pieces_max, piece)
-                self._take_sum(plan, piece)
+                self._take_sum(peer, plan, piece, now)
             case wire.Prepared():
+                self._times.note(3, peer, now)
                 self._finish_if_all_are_prepared()
             case wire.Finished():
                 self._take_finished(message)
@@ -115,7 +118,7 @@ class Run:
         self._gone.add(peer)
         if self.phase is Phase.ENLIST:
             self.view = tuple(member for member in self.view if member != peer)
-            self._enlisted.discard(peer)
+            self._roll.remove(peer)
             self._close_roll_if_complete(now)
         else:
             self._adopt(set(self.view) - {peer}, now)
@@ -171,10 +174,10 @@ class Run:
     @property
     def _phase_ends_at(self) -> float:
         if self.phase is Phase.ENLIST:
-            return self.begin.roll_ends_at(self._since, self._quorum_at)
+            return self._roll.closes_at
         if self.phase is Phase.FLUSH:
             return self._since + limits.GROUP_FLUSH_S
-        return self._since + self.begin.transfer_s * self._stage
+        return self._since + self.begin.stage_s * self._stage
 
     @property
     def _stage(self) -> int:
@@ -188,16 +191,22 @@ class Run:
 
     def _lose_patience(self, now: float) -> None:
         if self.phase is Phase.ENLIST:
-            if len(self._enlisted) < 2:
+            if len(self._roll.came) < 2:
                 self.give_up("no other member came")
             else:
-                self._adopt(self._enlisted, now)
+                if self.begin.quorum_s:  # else none is called: honest members come out of phase
+                    self._note_held(set(self.view) - self._roll.came, self._roll.waited_s(now))
+                self._adopt(self._roll.came, now)
             return
         silent = self._silent() - {self.self_id}
         if silent:
+            self._note_held(silent, now - self._since)
             self._adopt(set(self.view) - silent, now)
         else:
             self.give_up("timeout: this node is too slow itself")
+
+    def _note_held(self, peers: Iterable[PeerId], held_s: float) -> None:
+        self.effects += (Held(self.gid, peer, held_s) for peer in sorted(peers))
 
     def _silent(self) -> set[PeerId]:
         """Return the members that this phase waits for."""
@@ -215,7 +224,7 @@ class Run:
     def _resend(self) -> None:
         """Repeat what may have been lost. All of it may come twice."""
         if self.phase is Phase.ENLIST:
-            for peer in set(self.view) - self._enlisted:
+            for peer in set(self.view) - self._roll.came:
                 self._send(peer, self._enlist_message(wants_answer=True))
         elif self.phase is Phase.FLUSH:
             for peer in set(self.view) - self._flushes.keys():
@@ -237,16 +246,14 @@ class Run:
         if wants_answer:
             self._send(peer, self._enlist_message(wants_answer=False))
         if self.phase is Phase.ENLIST:
-            self._enlisted.add(peer)
-            if self._quorum_at is None and has_majority(self.begin.electorate, self._enlisted):
-                self._quorum_at = now
+            self._roll.add(peer, now)
             self._close_roll_if_complete(now)
 
     def _close_roll_if_complete(self, now: float) -> None:
         if len(self.view) < 2:
             self.give_up("no other member is there")
-        elif self._enlisted >= set(self.view):
-            self._adopt(self._enlisted, now)
+        elif self._roll.is_complete(self.view):
+            self._adopt(self._roll.came, now)
 
     def _take_flush(self, peer: PeerId, message: wire.Flush, now: float) -> None:
         theirs = {PeerId(member) for member in message.view}
@@ -328,7 +335,7 @@ class Run:
             used = Plan(contributors, plan, n_pieces, set(), set())
             if self.begin.has_witnesses and self.begin.is_witness and not self._sources:
                 used.witnessed = witnessed_by(self.self_id, plan, contributors, n_pieces)
-            self._use(used)
+            self._use(used, now)
         if used.is_prepared:
             self._send_prepared(self.view)
         self._ask()
@@ -339,16 +346,13 @@ class Run:
             self._serve(peer)
         self._advance()
 
-    def _use(self, plan: Plan) -> None:
+    def _use(self, plan: Plan, now: float) -> None:
         """Begin with another mean. What came for the last one was cut in another way."""
         self._plan = plan
+        self._times = StageTimes(now)
         self._asked.clear()
         self._shares.clear()
         self.effects.append(UsePlan(self.gid, plan.plan, plan.n_pieces))
-
-    def _owner(self, piece: int) -> PeerId:
-        """Return the member that makes the sum of a piece of a plan over the whole view."""
-        return self.view[piece]
 
     def _source(self, piece: int) -> PeerId:
         """Return the member that has, or makes, the sum of a piece."""
@@ -360,7 +364,7 @@ class Run:
         plan = self._plan
         if plan is None or self._sources:
             return set()
-        pieces = {p for p in range(plan.n_pieces) if self._owner(p) == self.self_id}
+        pieces = {p for p in range(plan.n_pieces) if self.view[p] == self.self_id}
         # As a witness it asks when the sum is here: its maker did not know that it is made again.
         if plan.witnessed is not None and not is_own_only:
             pieces |= {plan.witnessed} & plan.held
@@ -396,16 +400,18 @@ class Run:
                 self._sums_sent.add(sent)
                 self.effects.append(SendSum(self.gid, peer, plan.plan, piece))
 
-    def _take_share(self, peer: PeerId, message: wire.Share) -> None:
+    def _take_share(self, peer: PeerId, message: wire.Share, now: float) -> None:
         if self.expects(peer, message):
+            self._times.note(1, peer, now)
             self._shares.add((peer, message.piece))
             self._weights[peer] = message.weight
             self.effects.append(KeepShare(self.gid, peer, message.piece))
             self._advance()
 
-    def _take_sum(self, plan: bytes, piece: int) -> None:
+    def _take_sum(self, peer: PeerId, plan: bytes, piece: int, now: float) -> None:
         mine = self._plan
         if mine is not None and mine.plan == plan and piece in mine.missing:
+            self._times.note(2, peer, now)
             mine.held.add(piece)
             self.effects.append(KeepSum(self.gid, plan, piece))
             if piece == mine.witnessed:
@@ -432,20 +438,15 @@ class Run:
         lacking = {piece for _, piece in self._lacking_shares()}
         for piece in range(plan.n_pieces):
             is_ready = piece not in lacking and piece not in plan.reducing
-            if self._owner(piece) == self.self_id and is_ready and piece not in plan.held:
+            if self.view[piece] == self.self_id and is_ready and piece not in plan.held:
                 plan.reducing.add(piece)
-                weights = self._weights_of(plan.contributors)
+                weights = weights_of(plan.contributors, self._agreed, self._weights)
                 self.effects.append(Reduce(self.gid, plan.plan, piece, plan.contributors, weights))
         theirs, peers = plan.witnessed, plan.contributors
         if theirs is not None and theirs in plan.held - lacking and not plan.is_witnessing:
             plan.is_witnessing = True
-            weights, maker = self._weights_of(peers), self._owner(theirs)
+            weights, maker = weights_of(peers, self._agreed, self._weights), self.view[theirs]
             self.effects.append(Witness(self.gid, plan.plan, theirs, peers, weights, maker))
-
-    def _weights_of(self, contributors: tuple[PeerId, ...]) -> tuple[float, ...]:
-        if self._agreed:
-            return tuple(self._agreed[peer] for peer in contributors)
-        return fair_weights([self._weights[peer] for peer in contributors])
 
     # --- the end -------------------------------------------------------------------------
 
@@ -477,15 +478,20 @@ class Run:
         elif differ:
             self.give_up("a part of the mean differs from its witness's", differ)
         else:
-            self._end(Commit(self.gid, plan.plan, plan.contributors, plan.result))
+            self._commit(plan)
 
     def _take_finished(self, message: wire.Finished) -> None:
         plan = self._plan
         told = (message.plan, message.result)
         if plan is not None and plan.is_prepared and (plan.plan, plan.result) == told:
-            self._end(Commit(self.gid, plan.plan, plan.contributors, plan.result))
+            self._commit(plan)
         else:
             self.give_up("the others finished without this node")
+
+    def _commit(self, plan: Plan) -> None:
+        self.effects += self._times.held(self.gid, self.begin.stage_s)
+        usual_s = self._times.usual_s
+        self._end(Commit(self.gid, plan.plan, plan.contributors, plan.result, usual_s))
 
     def _end(self, outcome: Commit | Abort) -> None:
         self.phase, self.outcome = Phase.OVER, outcome

@@ -28,6 +28,15 @@ class Group:
     weights: tuple[float, ...]
 
 
+def weights_of(
+    contributors: Sequence[PeerId], agreed: Mapping[PeerId, float], told: Mapping[PeerId, float]
+) -> tuple[float, ...]:
+    """Return what each counts: as all knew ``agreed`` beforehand, if so, else as they have told."""
+    if agreed:
+        return tuple(agreed[peer] for peer in contributors)
+    return fair_weights([told[peer] for peer in contributors])
+
+
 def fair_weights(
     claimed: Sequence[float],
     *,

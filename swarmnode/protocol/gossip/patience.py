@@ -2,8 +2,8 @@
 
 Three waits are measured, of exchanges with any peer: until an offer is answered; from the moment
 when our view is lent until a transfer is whole; and, of a responder that is ready, until the
-initiator has decided. What is usual is the median: a mean would follow one peer that always takes
-just less than the limit, and the limit with it.
+initiator has decided. What is usual is a median over peers: a mean would follow one peer that
+always takes just less than the limit, and the limit with it.
 """
 
 from __future__ import annotations
@@ -23,20 +23,30 @@ _PARTNERS_REASONS = ("timeout", "in-doubt", "unreachable")
 
 
 class Usual:
-    """The median of the last EXCHANGE_USUAL_MAX waits, in seconds."""
+    """The median over peers of what is usual with each, which is the median of its last waits.
+
+    Over all waits it would be that of the one peer with which most exchanges are made: a peer that
+    drags from a node's first exchange on, and so leaves no time for others, would be what is usual.
+    """
 
     def __init__(self) -> None:
-        self._last: deque[float] = deque(maxlen=limits.EXCHANGE_USUAL_MAX)
+        # The peer that was met longest ago makes room; bounded by EXCHANGE_USUAL_MAX.
+        self._last: dict[PeerId | None, deque[float]] = {}
 
-    def note(self, waited_s: float) -> None:
-        """Count a wait that ended well."""
-        self._last.append(waited_s)
+    def note(self, waited_s: float, peer: PeerId | None = None) -> None:
+        """Count a wait that ended well; ``peer``: with whom, None: with all at once."""
+        last = self._last.pop(peer, None) or deque(maxlen=limits.EXCHANGE_USUAL_MAX)
+        last.append(waited_s)
+        self._last[peer] = last
+        if len(self._last) > limits.EXCHANGE_USUAL_MAX:
+            del self._last[next(iter(self._last))]
 
     def limit_s(self, least_s: float, first_s: float) -> float:
         """Return how long to wait, ``least_s`` or more; ``first_s``: nothing was measured yet."""
         if not self._last:
             return first_s
-        return max(least_s, limits.EXCHANGE_PATIENCE * statistics.median(self._last))
+        usual_s = statistics.median_low([statistics.median(last) for last in self._last.values()])
+        return max(least_s, limits.EXCHANGE_PATIENCE * usual_s)
 
 
 class Patience:
@@ -74,7 +84,7 @@ class Patience:
     def note_answer(self, flight: Flight, now: float) -> None:
         """Its offer was accepted, or declined, in time."""
         self.conduct.note_answer(flight.peer)
-        self._answers.note(now - flight.started)
+        self._answers.note(now - flight.started, flight.peer)
 
     def note_commit(self, flight: Flight, now: float) -> None:
         """It counts."""
@@ -85,9 +95,9 @@ class Patience:
         excess_s = held_s - usual_s
         self.conduct.note_commit(flight.peer, now, is_quick=is_quick, excess_s=excess_s)
         if flight.lent_at is not None:
-            self._transfers.note(flight.waited_s)
+            self._transfers.note(flight.waited_s, flight.peer)
         if flight.role is Role.RESPONDER:
-            self._decisions.note(now - flight.ready_at)
+            self._decisions.note(now - flight.ready_at, flight.peer)
 
     def note_failure(self, flight: Flight, reason: str, now: float, *, by_peer: bool) -> None:
         """It came to nothing: the partner pays for the time for which our view was lent."""

@@ -129,9 +129,14 @@ class Handoff:
             self._strategy.on_abort(lent.intent, message.why)
 
     def weigh(self, message: Weigh, step: int) -> Weighed:
-        """Return whether what came counts, of which all is in the slot. Raises StaleSlot."""
+        """Return whether what came counts, of which all is in the slot."""
         began_s = time.perf_counter()
-        self._segment.check(message.slot, message.generation, Owner.DAEMON)
+        try:
+            self._segment.check(message.slot, message.generation, Owner.DAEMON)
+        except StaleSlot:
+            # The exchange is over, and the slot on its way back: no one waits for the verdict. A
+            # partner can have it so, with an ABORT behind its last chunk.
+            return Weighed(message.slot, message.generation)
         lent = self._lent[message.slot]
         verdict = self._strategy.weigh(
             self._exchange(message.slot, lent, step - lent.meta.steps, message.partner)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +13,12 @@ import trio
 
 from swarmnode import limits
 from swarmnode.daemon.status.phases import Member
+from swarmnode.daemon.worker.link import WorkerLink
+from swarmnode.ipc.control import Configure
 from swarmnode.protocol.crdt.document import SnapshotEntry
 from swarmnode.protocol.crdt.events import Update
 from swarmnode.tensor.snapshot_format import About, encode_header, lay_out
-from swarmnode.testing.fake_files import write_snapshot
+from swarmnode.testing.fake_files import read_fetched, write_snapshot
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, SimSwarm, sim_swarm
 from swarmnode.wire.crdt import SnapshotClaim
@@ -24,6 +28,7 @@ from tests.sim.checks import pull, until
 TRAINING = FakeWorker(np.zeros(0), drift=pull)
 NEWCOMER = FakeWorker(np.full(640, 100.0), drift=pull)
 FAR = 50.0
+AHEAD_STEPS = 150  # of what honest nodes offer, for the next seven seconds
 
 
 def offered(node: SimNode) -> list[SnapshotEntry]:
@@ -204,3 +209,68 @@ async def test_a_restarted_newcomer_waits_for_the_model_of_quiet_holders(
         await swarm.start(newcomer.index)
         await until(lambda: newcomer.status.state == "training", 120, poll_s=0.1)
         assert np.abs(newcomer.worker.x).max() < FAR
+
+
+class Beginner(FakeWorker):
+    """It keeps to the model that it was given, in each life the newest that was fetched.
+
+    Attributes:
+        begun_with: the largest number of each model that it began with.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(np.full(640, 100.0), every=10**6)
+        self.begun_with: list[float] = []
+
+    @asynccontextmanager
+    async def start(self, configure: Configure) -> AsyncIterator[WorkerLink]:
+        fetched = read_fetched(Path(configure.snapshot_dir))
+        if fetched is not None:
+            self.lives = 0  # as a real worker does with one that is new
+            self.begun_with.append(float(np.abs(fetched).max()))
+        async with super().start(configure) as life:
+            yield life
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+async def test_five_newcomers_at_once_begin_well_with_one_liar_of_six(
+    tmp_path, autojump_clock, seed: int
+) -> None:
+    """It claims to be just ahead of the others, again and again, with a useless model."""
+    async with sim_swarm(tmp_path, 6, seed=seed, worker=TRAINING) as swarm:
+        await until(lambda: len(offered(swarm.nodes[0])) >= 2, 60, poll_s=0.5)
+        liar = swarm.nodes[5]
+
+        async def lie() -> None:
+            while True:
+                step = max(entry.step for entry in offered(liar)) + AHEAD_STEPS
+                await offer_file(liar, useless(tmp_path), step)
+                await trio.sleep(10)
+
+        swarm.nursery.start_soon(lie)
+        await trio.sleep(1)
+        for _ in range(5):
+            await swarm.start(swarm.add(Beginner()).index)
+        await trio.sleep(60)
+        for node in swarm.nodes[6:]:
+            assert node.status.state == "training"
+            assert np.abs(node.worker.x).max() < FAR
+
+
+async def test_a_newcomer_that_began_badly_begins_again_within_a_minute(
+    tmp_path, autojump_clock
+) -> None:
+    """Two liars of six have the same useless model, so that two networks seem to hold it."""
+    async with sim_swarm(tmp_path, 6, worker=TRAINING) as swarm:
+        await until(lambda: len(offered(swarm.nodes[3])) >= 2, 60, poll_s=0.5)
+        step = max(entry.step for entry in offered(swarm.nodes[3])) + AHEAD_STEPS
+        for node in swarm.nodes[:2]:
+            await offer_file(node, useless(tmp_path), step)
+        await trio.sleep(1)
+        beginner = Beginner()
+        await swarm.start(swarm.add(beginner, hints=(3,)).index)
+        await trio.sleep(60)
+        assert beginner.begun_with[0] > FAR
+        assert len(beginner.begun_with) == 2
+        assert np.abs(beginner.x).max() < FAR

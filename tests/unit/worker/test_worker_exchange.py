@@ -17,11 +17,14 @@ from swarmnode.ipc.control import (
     PostedIntent,
     Progress,
     Records,
+    Release,
     Resume,
     RoundSteps,
     SlotReady,
     Stop,
     TakeView,
+    Weigh,
+    Weighed,
 )
 from swarmnode.ipc.records import LogRecord, Partner
 from swarmnode.ipc.segment import StaleSlot
@@ -333,6 +336,14 @@ def test_what_comes_is_weighed_between_two_steps_and_the_slot_stays_the_daemons(
             rig.apply(ready)
             assert torch.allclose(rig.x, before + step / 2)
     assert rig.strategy.guard.totals.refused == {"distance": 1}
+
+
+def test_a_slot_that_is_given_back_before_it_is_weighed_is_no_bug(noted):
+    ready = lend(noted)
+    weigh = Weigh(ready.slot, ready.generation, Partner(peer=PEER, step=0, tokens=0))
+    noted.tell(weigh, Release(ready.slot, ready.generation, "aborted"))
+    assert noted.received(Weighed) == [Weighed(ready.slot, ready.generation)]
+    assert noted.strategy.of("abort") == [("t", "aborted")]
 
 
 def test_no_more_of_what_came_counts_than_the_verdict_says(noted):

@@ -51,15 +51,28 @@ def test_no_debt_lasts_longer_than_its_bound() -> None:
     assert not table.is_avoided(PEER, owed_s / limits.EXCHANGE_BUDGET_REFILL + 0.001)
 
 
-def test_without_budget_a_peer_is_refused_only_while_others_commit() -> None:
+def test_without_budget_a_peer_is_refused_only_while_there_are_others() -> None:
     table = ConductTable()
     table.note_held(PEER, BUDGET_S, 0.0, is_stall=False)
     assert table.may_hold(PEER, 0.0), "there is no other"
-    table.note_commit(PEER, 0.0, is_quick=True)
+    table.note_there(PEER, 0.0)
     assert table.may_hold(PEER, 0.0), "itself is no other"
-    table.note_commit(OTHER, 0.0, is_quick=True)
+    table.note_there(OTHER, 0.0)
     assert not table.may_hold(PEER, 0.0)
     assert table.may_hold(OTHER, 0.0)
+    assert table.may_hold(PEER, limits.PARTNER_SLOW_S), "the other may be gone by now"
+    table.note_held(OTHER, BUDGET_S, 0.0, is_stall=False)
+    assert table.may_hold(PEER, 0.0), "the other is no better"
+
+
+def test_peers_without_budget_are_no_others_however_many_they_are() -> None:
+    table = ConductTable()
+    table.note_there(OTHER, 0.0)
+    for n in range(3, 6):
+        hostile = PeerId(bytes([n]) * 32)
+        table.note_held(hostile, BUDGET_S, 0.0, is_stall=False)
+        table.note_there(hostile, 0.0)
+        assert not table.may_hold(hostile, 0.0)
 
 
 def test_commits_pay_for_no_stall_but_take_one_back_when_they_are_quick() -> None:

@@ -7,7 +7,7 @@ from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.conduct import ConductTable
 from swarmnode.protocol.gossip.patience import Patience, Usual
 
-PEER = PeerId(b"\x11" * 32)
+PEER, OTHER = PeerId(b"\x11" * 32), PeerId(b"\x22" * 32)
 
 
 def test_before_the_first_measurement_patience_is_what_it_was_given() -> None:
@@ -16,6 +16,7 @@ def test_before_the_first_measurement_patience_is_what_it_was_given() -> None:
     assert patience.answer_s(PEER) == limits.EXCHANGE_ANSWER_S_FIRST
     limit_s = limits.EXCHANGE_VIEW_S + 12.0
     assert patience.transfer_s(PEER, limit_s) == 12.0
+    assert patience.decision_s(PEER) == limits.EXCHANGE_OFFER_S
 
 
 def test_a_third_that_drag_do_not_move_the_median() -> None:
@@ -40,3 +41,11 @@ def test_a_peer_that_missed_answers_or_stalled_gets_more_time_up_to_a_bound() ->
     assert patience.answer_s(PEER) == limits.EXCHANGE_OFFER_S
     assert patience.decision_s(PEER) == limits.EXCHANGE_DECISION_S_MAX
     assert patience.transfer_s(PEER, 61.0) == 64 * limits.EXCHANGE_PATIENCE_S_MIN
+
+
+def test_the_peer_that_is_met_most_does_not_say_alone_what_is_usual() -> None:
+    usual = Usual()
+    for _ in range(2 * limits.EXCHANGE_USUAL_MAX):
+        usual.note(8.0, PEER)
+    usual.note(0.1, OTHER)
+    assert usual.limit_s(1.0, 10.0) == 1.0

@@ -1,0 +1,149 @@
+"""How long the phases of a round wait, and which members are waited for no more.
+
+All members of a round wait for the slowest, so one that is silent holds all of them. What is usual
+is measured: how long a run takes from its first view on, without what the slowest member of each
+stage takes longer than the one before it. So one member that always comes as late as it may does
+not stretch the limit. EXCHANGE_PATIENCE times the median of that is how long a stage may last; the
+next may take as much again, as what it waits for may wait for the stage before. All members measure
+nearly the same, and so blame the same one. In a stage but the first one blames the member that it
+waits for only for what is beyond the stages before.
+
+What a member holds it pays for out of a budget of seconds, as in pairs (``conduct.py``): one that
+has used it up is left out of the rolls until enough has come back. It stays in the electorate, so
+no two parts of a swarm have a majority, and it is left out only where the others have one.
+
+Source: as of ``patience.py``; the second slowest in place of all, as a trimmed mean of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from swarmnode import limits
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip.conduct import ConductTable
+from swarmnode.protocol.gossip.group_events import Begin, Held, has_majority
+from swarmnode.protocol.gossip.patience import Usual
+
+# Below this part of the patience a member that is the last one pays nothing: one of them always is,
+# and a member whose steps are long comes by the end of one, which is half of the patience with it.
+_FREE_SHARE = 1 / 2
+# Shares, sums, and words that all is prepared: each may wait for the one before.
+_STAGES = 3
+
+
+@dataclass
+class StageTimes:
+    """When the members of one run delivered what; ``since``: its present plan was agreed on."""
+
+    since: float = 0.0
+    _arrivals: tuple[list[tuple[float, PeerId]], ...] = field(
+        default_factory=lambda: tuple([] for _ in range(_STAGES))
+    )
+
+    def note(self, stage: int, peer: PeerId, now: float) -> None:
+        """A member has delivered something of a stage, 1 to 3."""
+        self._arrivals[stage - 1].append((now, peer))
+
+    @property
+    def usual_s(self) -> float:
+        """How long the run took but for what the last member of each stage took longer."""
+        return sum(usual_s for usual_s, _, _ in self._stages())
+
+    def held(self, gid: bytes, stage_s: float) -> Iterator[Held]:
+        """Yield who was the last of a stage by far, and for how long it alone was waited for."""
+        for stage, (_, longer_s, last) in enumerate(self._stages()):
+            free_s = max(_FREE_SHARE, stage) * stage_s
+            if longer_s > max(free_s, limits.EXCHANGE_ANSWER_S_MIN):
+                yield Held(gid, last, longer_s)
+
+    def _stages(self) -> Iterator[tuple[float, float, PeerId]]:
+        """Yield for each stage the time to the last member but one, and what the last one took."""
+        began = self.since
+        for arrivals in filter(None, self._arrivals):
+            last_at, last = arrivals[-1]
+            others = [at for at, peer in arrivals if peer != last]
+            before = max(began, others[-1] if others else last_at)
+            yield before - began, max(0.0, last_at - before), last
+            began = max(before, last_at)
+
+
+class Roll:
+    """Which members have come to a run before its first view; opened when this one begins it.
+
+    Attributes:
+        came: the members that have, this one among them.
+    """
+
+    def __init__(self, begin: Begin, self_id: PeerId, now: float) -> None:
+        self.came = {self_id}
+        self._begin = begin
+        self._opened_at = self._last_at = now
+        self._quorum_at: float | None = None  # when a majority of the electorate had come
+
+    def add(self, peer: PeerId, now: float) -> None:
+        """A member has come."""
+        self.came.add(peer)
+        self._last_at = now
+        if self._quorum_at is None and has_majority(self._begin.electorate, self.came):
+            self._quorum_at = now
+
+    def remove(self, peer: PeerId) -> None:
+        """A member is gone."""
+        self.came.discard(peer)
+
+    def is_complete(self, members: Iterable[PeerId]) -> bool:
+        """Whether all of these have come."""
+        return self.came >= set(members)
+
+    def waited_s(self, now: float) -> float:
+        """Return for how long it has been open for none but those that are missing."""
+        return now - self._last_at
+
+    @property
+    def closes_at(self) -> float:
+        """When it is closed without those who are missing."""
+        begin = self._begin
+        closes_at = self._opened_at + begin.enlist_s
+        if not begin.quorum_s:
+            return closes_at
+        if self._quorum_at is None:  # waiting costs nothing, and alone nothing comes of it
+            return max(closes_at, self._opened_at + begin.quorum_s)
+        return max(closes_at, self._quorum_at + begin.enlist_s / 2)
+
+
+class RoundPatience:
+    """Of one kind of rounds: what is usual, and what each member has held."""
+
+    def __init__(self) -> None:
+        self.conduct = ConductTable()
+        self._usual = Usual()
+
+    def limit_s(self, transfer_s: float, least_s: float = 0.0) -> float:
+        """Return how long a stage may last.
+
+        Args:
+            transfer_s: the most, of the slowest line and step that are put up with; it counts until
+                something was measured.
+            least_s: that members are known to need.
+        """
+        least_s = max(limits.EXCHANGE_PATIENCE_S_MIN, least_s)
+        return min(self._usual.limit_s(least_s, transfer_s), transfer_s)
+
+    def note_commit(self, usual_s: float) -> None:
+        """A run counts that took so long, see :class:`StageTimes`."""
+        self._usual.note(usual_s)
+
+    def note_held(self, peer: PeerId, held_s: float, now: float) -> None:
+        """A run waited for this member alone for so long."""
+        self.conduct.note_held(peer, held_s, now, is_stall=False)
+
+    def waited_for(
+        self, members: tuple[PeerId, ...], self_id: PeerId, now: float
+    ) -> tuple[PeerId, ...]:
+        """Return the members without those that have held rounds for too long."""
+        good = tuple(
+            peer for peer in members if peer == self_id or not self.conduct.is_avoided(peer, now)
+        )
+        return good if has_majority(members, good) else members

@@ -1,0 +1,146 @@
+"""What one hostile node can do, by name, and how its parts are put in place of the product's.
+
+================  =============================================================================
+none              it behaves
+sign-flip, ...    its worker lies about weights: what `swarmnode simulate --attack` has by these
+                  names is stronger where it knows what honest members send; a lone node does not
+pair-STALL        it holds up pairs (``pairs.py``)
+round-STALL       it holds up groups and gatherings (``rounds.py``)
+withheld          it announces messages of a gathering and gives none
+snapshots         each snapshot that it offers is turned around, and a million steps ahead
+moments           ... or has moments of the optimizer that are no numbers
+boasts            its steps, tokens, loss and pace are beyond what any member can have done
+addresses         it says that it is reached at sixteen addresses of which none is its own
+================  =============================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from swarmnode.daemon.app import training
+from swarmnode.daemon.collective import gathers, rounds
+from swarmnode.daemon.collective.messages import GatherRounds
+from swarmnode.daemon.collective.runs import GroupRuns
+from swarmnode.daemon.exchange.pair.exchanges import Exchanges
+from swarmnode.daemon.membership.swarm import Communicator
+from swarmnode.daemon.worker.link import StartWorker
+from swarmnode.ids import PeerId
+from tests.kits.hostile.lies import Forge, LyingLink, Stale, honest, huge, lying, scaled, sign_flip
+from tests.kits.hostile.pairs import PAIR_STALLS, PairStall, StallingExchanges
+from tests.kits.hostile.rounds import ROUND_STALLS, RoundStall, StallingRuns, WithholdingRounds
+
+# Of the documentation's networks (RFC 5737): packets to them go nowhere.
+MADE_UP_ADDRESSES = tuple(f"192.0.2.{n}:7337" for n in range(1, 17))
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What is replaced in a node.
+
+    Attributes:
+        forge: makes what its worker's views become; each node has its own.
+        exchanges, runs, messages: in place of the product's parts.
+        is_boasting, spoil: see :class:`LyingLink`.
+        addresses: that it tells others; empty: its own.
+    """
+
+    forge: Callable[[], Forge] = lambda: honest
+    exchanges: type[Exchanges] = Exchanges
+    runs: type[GroupRuns] = GroupRuns
+    messages: type[GatherRounds] = GatherRounds
+    is_boasting: bool = False
+    spoil: Callable[[Path], None] | None = None
+    addresses: tuple[str, ...] = ()
+
+    def start_worker(self, start: StartWorker) -> StartWorker:
+        """Return what starts this node's workers."""
+        return lying(
+            start,
+            lambda link: LyingLink(
+                link, self.forge(), is_boasting=self.is_boasting, spoil=self.spoil
+            ),
+        )
+
+    def find_addresses(self, bound: str) -> tuple[str, ...]:
+        """Return where it says that it is reached, bound to an address."""
+        return self.addresses or (bound,)
+
+
+def _pairs(stall: PairStall) -> Attack:
+    return Attack(exchanges=type("Stalling", (StallingExchanges,), {"stall": stall}))
+
+
+def _rounds(stall: RoundStall) -> Attack:
+    return Attack(runs=type("Stalling", (StallingRuns,), {"stall": stall}))
+
+
+def turned(path: Path) -> None:
+    """Write a snapshot anew with all of its weights turned around."""
+    _respoil(path, "model/", lambda tensor: tensor.neg_())
+
+
+def no_moments(path: Path) -> None:
+    """Write a snapshot anew with moments that are no numbers."""
+    _respoil(path, "optimizer/", lambda tensor: tensor.fill_(float("nan")))
+
+
+def _respoil(path: Path, prefix: str, change: Callable[[Any], Any]) -> None:
+    from swarmnode.worker.snapshots.tensorfile import read_tensors, write_tensors  # imports torch
+
+    tensors, about = read_tensors(path)
+    for name, tensor in tensors.items():
+        if name.startswith(prefix) and tensor.is_floating_point():
+            change(tensor)
+    write_tensors(path, tensors, about)
+
+
+ATTACKS: dict[str, Attack] = {
+    "none": Attack(),
+    "sign-flip": Attack(forge=lambda: sign_flip),
+    "scaled": Attack(forge=lambda: scaled),
+    "huge": Attack(forge=lambda: huge),
+    "stale": Attack(forge=Stale),
+    **{f"pair-{stall}": _pairs(stall) for stall in PAIR_STALLS},
+    **{f"round-{stall}": _rounds(stall) for stall in ROUND_STALLS},
+    "withheld": Attack(messages=WithholdingRounds),
+    "snapshots": Attack(spoil=turned),
+    "moments": Attack(spoil=no_moments),
+    "boasts": Attack(is_boasting=True),
+    "addresses": Attack(addresses=MADE_UP_ADDRESSES),
+}
+
+
+@contextlib.contextmanager
+def replaced_parts(attack: Attack, is_hostile: Callable[[PeerId], bool]) -> Iterator[None]:
+    """Let nodes of this process that are put together meanwhile have an attack's parts.
+
+    There is no other way in: which class makes a part is none of a node's arguments.
+    """
+
+    def chosen(theirs: Any, ours: Any, communicator: Any, *args: Any, **kwargs: Any) -> Any:
+        make = theirs if is_hostile(communicator.self_id) else ours
+        return make(communicator, *args, **kwargs)
+
+    def chosen_runs(name: str, communicator: Communicator, *args: Any, **kwargs: Any) -> GroupRuns:
+        make = attack.runs if is_hostile(communicator.self_id) else GroupRuns
+        return make(name, communicator, *args, **kwargs)
+
+    replaced: list[tuple[Any, str, Any]] = [
+        (training, "Exchanges", partial(chosen, attack.exchanges, Exchanges)),
+        (rounds, "GroupRuns", chosen_runs),
+        (gathers, "GatherRounds", partial(chosen, attack.messages, GatherRounds)),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in replaced]
+    try:
+        for module, name, part in replaced:
+            setattr(module, name, part)
+        yield
+    finally:
+        for module, name, part in before:
+            setattr(module, name, part)

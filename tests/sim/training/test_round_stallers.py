@@ -1,0 +1,58 @@
+"""One member of six that holds up groups and gatherings: whole daemons go on without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import trio
+
+from swarmnode.strategies.sparse import Sparse
+from swarmnode.strategies.streaming import Streaming
+from swarmnode.testing.swarm import SimSwarm, make_identity, sim_swarm
+from tests.kits.hostile.attacks import ATTACKS, replaced_parts
+from tests.sim.checks import are_one_swarm, until
+from tests.sim.strategy_worker import StrategyWorker
+
+pytestmark = pytest.mark.slow
+
+N_HONEST, NUMEL = 5, 64
+GROUPS = StrategyWorker(
+    np.zeros(NUMEL), lambda x: Streaming({"every": 20, "fragments": 1}, x), step_s=0.1
+)
+GATHERINGS = StrategyWorker(
+    np.zeros(NUMEL), lambda x: Sparse({"every": 40, "kept": 32, "lr": 1.0}, x)
+)
+WARM_S, CLEAN_S, WATCHED_S = 10.0, 40.0, 120.0
+
+
+def means(swarm: SimSwarm) -> float:
+    """Return the outer steps behind the weights of the honest nodes, over all of them."""
+    return sum(float(node.worker.strategy.lineage[0]) for node in swarm.nodes[:N_HONEST])
+
+
+@pytest.mark.parametrize(
+    ("worker", "attack"),
+    [
+        *((GROUPS, f"round-{stall}") for stall in ("enlist", "share", "prepared")),
+        *((GATHERINGS, attack) for attack in ("round-share", "round-sum", "withheld")),
+    ],
+    ids=lambda case: case if isinstance(case, str) else "",
+)
+async def test_four_fifths_of_the_rounds_are_left(
+    tmp_path, autojump_clock, worker: StrategyWorker, attack: str
+) -> None:
+    hostile = make_identity(N_HONEST).peer_id
+    with replaced_parts(ATTACKS[attack], lambda peer: peer == hostile):
+        async with sim_swarm(tmp_path, N_HONEST, numel=NUMEL, worker=worker) as swarm:
+            await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.5)
+            await trio.sleep(WARM_S)
+            before = means(swarm)
+            await trio.sleep(CLEAN_S)
+            clean_per_s = (means(swarm) - before) / CLEAN_S
+            swarm.add(replace(worker, initial=np.zeros(NUMEL)))
+            await swarm.start(N_HONEST)
+            before = means(swarm)
+            await trio.sleep(WATCHED_S)
+            assert (means(swarm) - before) / WATCHED_S >= 0.8 * clean_per_s

@@ -1,0 +1,88 @@
+"""What rounds wait for: what is usual without the slowest, and no member that has held too many."""
+
+from __future__ import annotations
+
+from swarmnode import limits
+from swarmnode.ids import PeerId
+from swarmnode.protocol.gossip.group_events import Begin
+from swarmnode.protocol.gossip.round_patience import Roll, RoundPatience, StageTimes
+
+PEERS = tuple(PeerId(bytes([n]) * 32) for n in range(1, 6))
+SELF, LATE = PEERS[0], PEERS[4]
+GID = bytes(16)
+TRANSFER_S = limits.EXCHANGE_VIEW_S + limits.EXCHANGE_TRANSFER_S_MIN
+
+
+def times(*, shares_s: float, sums_s: float = 0.1) -> StageTimes:
+    """Return a run that began at 10, in which one member was so late with its shares and sums."""
+    found = StageTimes(since=10.0)
+    for peer in PEERS[1:4]:
+        found.note(1, peer, 10.1)
+    found.note(1, LATE, 10.0 + shares_s)
+    for peer in PEERS[1:4]:
+        found.note(2, peer, 10.1 + shares_s)
+    found.note(2, LATE, 10.0 + shares_s + sums_s)
+    return found
+
+
+def test_what_is_usual_does_not_follow_the_slowest_member() -> None:
+    assert abs(times(shares_s=0.1).usual_s - 0.2) < 1e-9
+    assert abs(times(shares_s=60.0).usual_s - 0.2) < 1e-9
+    assert abs(times(shares_s=60.0, sums_s=60.0).usual_s - 0.2) < 1e-9
+
+
+def test_who_is_the_last_by_far_is_told_with_what_it_alone_has_taken() -> None:
+    assert list(times(shares_s=0.4).held(GID, 1.0)) == []
+    (held,) = times(shares_s=0.9).held(GID, 1.0)
+    assert held.peer == LATE
+    assert abs(held.held_s - 0.8) < 1e-9
+    assert list(times(shares_s=0.9).held(GID, 4.0)) == [], "where all take long it is usual"
+
+
+def test_a_sum_may_wait_for_a_share_elsewhere_before_its_maker_pays() -> None:
+    assert list(times(shares_s=0.1, sums_s=1.0).held(GID, 1.0)) == []
+    (held,) = times(shares_s=0.1, sums_s=1.5).held(GID, 1.0)
+    assert held.peer == LATE
+
+
+def test_a_stage_lasts_a_few_times_what_is_usual_between_two_bounds() -> None:
+    patience = RoundPatience()
+    assert patience.limit_s(TRANSFER_S) == TRANSFER_S
+    patience.note_commit(0.01)
+    assert patience.limit_s(TRANSFER_S) == limits.EXCHANGE_PATIENCE_S_MIN
+    assert patience.limit_s(TRANSFER_S, least_s=7.0) == 7.0
+    for _ in range(limits.EXCHANGE_USUAL_MAX):
+        patience.note_commit(3.0)
+    assert patience.limit_s(TRANSFER_S) == 3.0 * limits.EXCHANGE_PATIENCE
+    for _ in range(limits.EXCHANGE_USUAL_MAX):
+        patience.note_commit(300.0)
+    assert patience.limit_s(TRANSFER_S) == TRANSFER_S
+
+
+def test_members_that_have_held_rounds_are_left_out_until_it_is_paid_back() -> None:
+    patience = RoundPatience()
+    patience.note_held(LATE, limits.EXCHANGE_BUDGET_S, 0.0)
+    assert patience.waited_for(PEERS, SELF, 0.0) == PEERS[:4]
+    back_s = limits.EXCHANGE_PATIENCE_S_MIN / limits.EXCHANGE_BUDGET_REFILL
+    assert patience.waited_for(PEERS, SELF, back_s + 0.001) == PEERS
+
+
+def test_none_is_left_out_where_the_others_are_no_majority_and_never_oneself() -> None:
+    patience = RoundPatience()
+    for peer in PEERS[2:]:
+        patience.note_held(peer, limits.EXCHANGE_BUDGET_S, 0.0)
+    assert patience.waited_for(PEERS, SELF, 0.0) == PEERS
+    patience.note_held(SELF, limits.EXCHANGE_BUDGET_S, 0.0)
+    assert patience.waited_for(PEERS[:2], SELF, 0.0) == PEERS[:2]
+
+
+def test_a_roll_tells_for_how_long_it_waited_for_none_but_the_missing() -> None:
+    begin = Begin(GID, PEERS, 5, 1.0, 5.0, 70.0)
+    roll = Roll(begin, SELF, 0.0)
+    for peer in PEERS[1:4]:
+        roll.add(peer, 2.0)
+    assert not roll.is_complete(PEERS)
+    assert roll.closes_at == 5.0
+    assert roll.waited_s(roll.closes_at) == 3.0
+    roll.add(LATE, 3.0)
+    assert roll.is_complete(PEERS)
