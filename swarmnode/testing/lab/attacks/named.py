@@ -125,7 +125,7 @@ def _scattered(scene: Scene, name: str) -> torch.Tensor:
     moved, noise = scene.moved[name], scene.noise(name)
     tiny = torch.finfo(moved.dtype).tiny
     along = _SCATTERED_SHARE * moved / moved.norm().clamp(min=tiny)
-    pushed = along + math.sqrt(1 - _SCATTERED_SHARE**2) * noise / noise.norm().clamp(min=tiny)
+    pushed: torch.Tensor = along + math.sqrt(1 - _SCATTERED_SHARE**2) * noise / noise.norm().clamp(min=tiny)
     if name in UPDATES:
         return -_SCATTERED_REACH * scene.honest[name].norm(dim=1).median() * pushed
     return scene.victim[name] - _SCATTERED_REACH * moved.norm() * pushed
