@@ -309,7 +309,8 @@ def _weight(good: float, bad: float, said: float) -> float:
 
 def _units(mass: float) -> float:
     """Return what ``mass`` contacts leave, each of which fades those before it."""
-    return (1 - _FADED**mass) * _EVIDENCE_MAX
+    left: float = _FADED**mass
+    return (1 - left) * _EVIDENCE_MAX
 
 
 def _parse(record: bytes, now: float, unix_s: float) -> tuple[PeerId, _Evidence] | None:

@@ -27,7 +27,7 @@ def _accept_all(_guard: object, _pair: object) -> object:
 
 _GOSSIP = "swarmnode.protocol.gossip"
 _GOSSIP_TESTS = "tests/unit/protocol/gossip"
-_ROUNDS = "tests/property/test_round_stallers.py"
+_ROUNDS = "tests/property/hostile/test_round_stallers.py"
 _PLAUSIBLE = "swarmnode.protocol.plausible"
 _PLAUSIBLE_TESTS = "tests/unit/protocol/test_plausible.py"
 _JUDGE = "tests/unit/worker/test_judge.py"

@@ -359,8 +359,8 @@ class GatherCargo:
             with trio.move_on_after(max(took_s, limits.GATHER_GRACE_S)):
                 await self._messages.wait_for(wanted)
             waited_s = trio.current_time() - began_at - took_s
-            held = {each.digest for each in self._messages.held()}
-            for author in (each.author for each in wanted if each.digest not in held):
+            here = {each.digest for each in self._messages.held()}
+            for author in (each.author for each in wanted if each.digest not in here):
                 self._held(author, waited_s)
         if plan == self._plan:
             held = (each for each in self._messages.held() if each.author in contributors)

@@ -225,7 +225,7 @@ class GroupRuns:
             return
         if isinstance(effect, events.Send):
             self._post(effect.peer).say(effect.message)
-        elif isinstance(effect, events.Held):
+        elif isinstance(effect, events.HeldRound):
             self._held(effect.peer, effect.held_s)
         elif effect.gid in self._runs:
             self._carry_out_for(self._runs[effect.gid], effect)

@@ -77,6 +77,14 @@ class Plan:
         """Whether the sums are here, and one of them is to be made again."""
         return self.witnessed is not None and not self.missing
 
+    def stage(self, *, lacks_shares: bool, has_witnesses: bool) -> int:
+        """1: shares, 2: sums, which wait for shares, 3: shares of a witness, last: the others."""
+        if self.is_prepared:
+            return 4 if has_witnesses else 3
+        if lacks_shares:
+            return 1
+        return 3 if self.may_witness else 2
+
     def shares(self, pieces: Iterable[int], but: PeerId) -> set[tuple[PeerId, int]]:
         """Return (contributor, piece) of what pieces are made of, without those of one member."""
         return {(peer, piece) for peer in self.contributors if peer != but for piece in pieces}
@@ -321,7 +329,7 @@ class Assemble:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldRound:
     """This run has waited for a member alone for so long, or goes on without it after that."""
 
     gid: bytes
@@ -384,7 +392,7 @@ Effect = (
     | Reduce
     | Witness
     | Assemble
-    | Held
+    | HeldRound
     | Commit
     | Abort
 )

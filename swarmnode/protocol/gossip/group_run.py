@@ -13,7 +13,7 @@ from swarmnode.protocol.gossip.group_events import (
     Begin,
     Commit,
     Effect,
-    Held,
+    HeldRound,
     KeepShare,
     KeepSum,
     Phase,
@@ -177,17 +177,10 @@ class Run:
             return self._roll.closes_at
         if self.phase is Phase.FLUSH:
             return self._since + limits.GROUP_FLUSH_S
-        return self._since + self.begin.stage_s * self._stage
-
-    @property
-    def _stage(self) -> int:
-        """1: shares, 2: sums, which wait for shares, 3: shares of a witness, last: the others."""
-        plan = self._plan
-        if plan is not None and plan.is_prepared:
-            return 4 if self.begin.has_witnesses else 3
-        if self._lacking_shares(is_own_only=True):
-            return 1
-        return 3 if plan is not None and plan.may_witness else 2
+        assert self._plan is not None, "a run has a plan"
+        lacks_shares = bool(self._lacking_shares(is_own_only=True))
+        stage = self._plan.stage(lacks_shares=lacks_shares, has_witnesses=self.begin.has_witnesses)
+        return self._since + self.begin.stage_s * stage
 
     def _lose_patience(self, now: float) -> None:
         if self.phase is Phase.ENLIST:
@@ -206,7 +199,7 @@ class Run:
             self.give_up("timeout: this node is too slow itself")
 
     def _note_held(self, peers: Iterable[PeerId], held_s: float) -> None:
-        self.effects += (Held(self.gid, peer, held_s) for peer in sorted(peers))
+        self.effects += (HeldRound(self.gid, peer, held_s) for peer in sorted(peers))
 
     def _silent(self) -> set[PeerId]:
         """Return the members that this phase waits for."""
@@ -490,8 +483,7 @@ class Run:
 
     def _commit(self, plan: Plan) -> None:
         self.effects += self._times.held(self.gid, self.begin.stage_s)
-        usual_s = self._times.usual_s
-        self._end(Commit(self.gid, plan.plan, plan.contributors, plan.result, usual_s))
+        self._end(Commit(self.gid, plan.plan, plan.contributors, plan.result, self._times.usual_s))
 
     def _end(self, outcome: Commit | Abort) -> None:
         self.phase, self.outcome = Phase.OVER, outcome

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from swarmnode import limits
 from swarmnode.ids import PeerId
 from swarmnode.protocol.gossip.conduct import ConductTable
-from swarmnode.protocol.gossip.group_events import Begin, Held, has_majority
+from swarmnode.protocol.gossip.group_events import Begin, HeldRound, has_majority
 from swarmnode.protocol.gossip.patience import Usual
 
 # Below this part of the patience a member that is the last one pays nothing: one of them always is,
@@ -51,12 +51,12 @@ class StageTimes:
         """How long the run took but for what the last member of each stage took longer."""
         return sum(usual_s for usual_s, _, _ in self._stages())
 
-    def held(self, gid: bytes, stage_s: float) -> Iterator[Held]:
+    def held(self, gid: bytes, stage_s: float) -> Iterator[HeldRound]:
         """Yield who was the last of a stage by far, and for how long it alone was waited for."""
         for stage, (_, longer_s, last) in enumerate(self._stages()):
             free_s = max(_FREE_SHARE, stage) * stage_s
             if longer_s > max(free_s, limits.EXCHANGE_ANSWER_S_MIN):
-                yield Held(gid, last, longer_s)
+                yield HeldRound(gid, last, longer_s)
 
     def _stages(self) -> Iterator[tuple[float, float, PeerId]]:
         """Yield for each stage the time to the last member but one, and what the last one took."""

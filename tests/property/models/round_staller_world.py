@@ -172,7 +172,7 @@ class World:
                 self._later(member, _WORK_S, events.Reduced(gid, plan, piece))
             case events.Assemble(gid, plan):
                 self._later(member, _WORK_S, events.Assembled(gid, plan, plan))
-            case events.Held(_, peer, held_s):
+            case events.HeldRound(_, peer, held_s):
                 member.patience.note_held(peer, held_s, self.now)
             case events.Commit(usual_s=usual_s):
                 member.patience.note_commit(usual_s)

@@ -125,10 +125,14 @@ def _scattered(scene: Scene, name: str) -> torch.Tensor:
     moved, noise = scene.moved[name], scene.noise(name)
     tiny = torch.finfo(moved.dtype).tiny
     along = _SCATTERED_SHARE * moved / moved.norm().clamp(min=tiny)
-    pushed = along + math.sqrt(1 - _SCATTERED_SHARE**2) * noise / noise.norm().clamp(min=tiny)
+    hidden = math.sqrt(1 - _SCATTERED_SHARE**2) * noise / noise.norm().clamp(min=tiny)
+    pushed: torch.Tensor = along + hidden
     if name in UPDATES:
-        return -_SCATTERED_REACH * scene.honest[name].norm(dim=1).median() * pushed
-    return scene.victim[name] - _SCATTERED_REACH * moved.norm() * pushed
+        reach = scene.honest[name].norm(dim=1).median()
+        pushed *= -_SCATTERED_REACH * reach
+        return pushed
+    pushed *= -_SCATTERED_REACH * moved.norm()
+    return scene.victim[name] + pushed
 
 
 def _huge(scene: Scene, name: str) -> torch.Tensor:
