@@ -18,6 +18,12 @@ and L the loss on the probe::
                 far                                             refuse, strike *
     * only if L(y) > L0 > l0: the peer's model is worse than none, and the own one is better
 
+Without a probe none can show that it has learnt something, and a node that came late, or was alone
+for a while, would be too far from the others for ever, as they come closer and closer. So there ::
+
+    far = r > s κ ref       s: 1, doubled by each refusal of this peer for its distance, 16 at most
+    far from κ ref on       accept, and clip as above: s stays; else s = 1
+
 Zero tolerance, because slack is what attackers that know these gates spend: with 1.1 l0 + .02
 they took 8 of 20 nodes' accuracy to .53, without to .89. Clipped after the loss was measured,
 because a small step of a harmful vector hides its harm. The escape asks for the peer's own model,
@@ -77,6 +83,7 @@ _NEAR_RATIO, _NEAR_MOVED = 0.2, 0.5
 _STRIKES_MAX = 3
 _STRIKE_DECAY = 0.25  # for each vector that is accepted
 _BAN_ROUNDS = 60
+_SLACK_MAX = 16.0  # what turns a model around, or is huge, is further than that
 _ROUNDS_OLD_MAX = 20
 _PEERS_MAX = 4096  # the ones met last: as many as a swarm's members may be, 64 bytes each
 _TOPICS_MAX = 64  # fragments
@@ -177,6 +184,7 @@ class _Peer:
     strikes: float = 0.0
     banned_until: int = 0
     round: int = 0  # the latest that it said
+    slack: float = 1.0  # where there is no probe: how much further than others it may be
 
 
 class SafeMerge:
@@ -245,7 +253,8 @@ class SafeMerge:
         return None
 
     def _by_distance(self, pair: Pair, topic: _Topic, distance: float) -> Verdict:
-        is_far = distance > DISTANCE_RATIO_MAX * topic.reference
+        bound = DISTANCE_RATIO_MAX * topic.reference
+        is_far = distance > bound * self._slack(pair, topic, is_near=distance <= bound)
         if is_far and Stage.DISTANCE not in self._off:
             return self._if_far(pair, topic, distance)
         harm = Harm.NONE if Stage.PROBE in self._off else harm_of(pair)
@@ -268,6 +277,15 @@ class SafeMerge:
             return self._refuse(pair, Reason.DISTANCE)
         topic.relax(pair.round, has_probe=True)
         return self._give()
+
+    def _slack(self, pair: Pair, topic: _Topic, *, is_near: bool) -> float:
+        """Return how much further than others a peer may be; ESCAPE is what leads there, too."""
+        if pair.loss_along is not None or Stage.ESCAPE in self._off or not topic.is_known:
+            return 1.0
+        peer = self._peer(pair.peer)
+        if is_near:
+            peer.slack = 1.0
+        return peer.slack
 
     # --- verdicts ------------------------------------------------------------------------
 
@@ -292,7 +310,7 @@ class SafeMerge:
         share = min(1.0, clip / distance) if distance else 1.0
         near = _NEAR_RATIO * topic.reference if topic.is_known else 0.0
         if distance >= max(near, _NEAR_MOVED * topic.moved):
-            topic.distances.append(distance)
+            topic.distances.append(min(distance, DISTANCE_RATIO_MAX * topic.reference))
         return self._count(pair, share)
 
     def _count(self, pair: Pair, share: float) -> Verdict:
@@ -309,6 +327,9 @@ class SafeMerge:
         if why in (Reason.DISTANCE, Reason.PROBE):
             has_probe = pair.loss_along is not None
             self._topic(pair.topic).relax(pair.round, has_probe=has_probe)
+        if why is Reason.DISTANCE:
+            peer = self._peer(pair.peer)
+            peer.slack = min(2 * peer.slack, _SLACK_MAX)
         if Stage.STRIKES not in self._off:
             self._strike(pair)
         return Verdict(why)
@@ -317,7 +338,8 @@ class SafeMerge:
         peer = self._peer(pair.peer)
         peer.strikes += 1
         if peer.strikes >= _STRIKES_MAX:
-            self._peers[pair.peer] = _Peer(banned_until=pair.round + _BAN_ROUNDS)
+            until = pair.round + _BAN_ROUNDS
+            self._peers[pair.peer] = _Peer(banned_until=until, slack=peer.slack)
             self.totals.bans += 1
 
     # --- memory --------------------------------------------------------------------------

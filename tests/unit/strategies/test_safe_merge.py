@@ -262,6 +262,30 @@ def test_a_node_that_takes_of_no_other_lets_go_after_a_while() -> None:
     assert 20 < untaken < 400
 
 
+def refusals_until_accepted(guard: SafeMerge, distance: float) -> int | None:
+    """How often a peer that far away is refused for it, others being near, before it is accepted."""
+    refused = 0
+    for number in range(1, 300):
+        near = pair(peer=OTHER, theirs=vector(500 + number), round=number, their_round=number)
+        assert guard.weigh(near).refusal is None
+        far = pair(theirs=vector(900 + number, distance), round=number, their_round=number)
+        verdict = guard.weigh(far)
+        if verdict.refusal is None:
+            assert verdict.share <= 2 / distance  # no more than others, whatever it sent
+            return refused
+        refused += verdict.refusal is Reason.DISTANCE
+    return None
+
+
+def test_without_a_probe_who_came_late_is_let_in_by_and_by() -> None:
+    assert refusals_until_accepted(known_guard(), 10.0) == 3
+    assert refusals_until_accepted(known_guard(frozenset({Stage.ESCAPE})), 10.0) is None
+
+
+def test_without_a_probe_what_is_forty_times_as_far_as_others_never_counts() -> None:
+    assert refusals_until_accepted(known_guard(), 40.0) is None
+
+
 def test_topics_have_distances_of_their_own_and_peers_do_not() -> None:
     guard = known_guard()
     asked = pair(theirs=vector(3, 4.5), round=9)
