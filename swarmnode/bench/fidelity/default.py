@@ -48,8 +48,8 @@ class Size:
     texts: int
 
 
-FULL = Size((2, 4, 8), 600, (1, 2, 3), 2)
-QUICK = Size((2,), 40, (1,), 1)
+FULL_SIZE = Size((2, 4, 8), 600, (1, 2, 3), 2)
+QUICK_SIZE = Size((2,), 40, (1,), 1)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def run_default(*, is_quick: bool) -> Finding:
     Raises:
         SwarmNodeError: a node or a baseline failed, or took too long.
     """
-    size = QUICK if is_quick else FULL
+    size = QUICK_SIZE if is_quick else FULL_SIZE
     began_s = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="swarmnode-default-"))
     try:

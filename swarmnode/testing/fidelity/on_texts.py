@@ -155,7 +155,7 @@ def _kb(sent_bytes: float) -> str:
 # --- the claims --------------------------------------------------------------------------------
 
 
-def streaming(quick: bool) -> Finding:
+def streaming_on_texts(quick: bool) -> Finding:
     """Streaming in pairs against whole exchanges in full precision."""
     results = _run([STREAMING, NOLOCO], is_quick=quick)
     sent = results.sent_bytes(STREAMING), results.sent_bytes(NOLOCO)
@@ -176,7 +176,7 @@ def streaming(quick: bool) -> Finding:
     )
 
 
-def codecs(quick: bool) -> Finding:
+def codecs_on_texts(quick: bool) -> Finding:
     """Outer gradients of four bits against those in full precision."""
     results = _run([STREAMING_DILOCO, FULL_PRECISION], is_quick=quick)
     sent = results.sent_bytes(STREAMING_DILOCO), results.sent_bytes(FULL_PRECISION)
@@ -196,7 +196,7 @@ def codecs(quick: bool) -> Finding:
     )
 
 
-def diloco(quick: bool) -> Finding:
+def diloco_on_texts(quick: bool) -> Finding:
     """DiLoCo, whole and in fragments, against data parallelism."""
     results = _run([DILOCO, STREAMING_DILOCO], is_quick=quick)
     sent = results.sent_bytes(STREAMING_DILOCO), results.reduced_bytes()
@@ -216,7 +216,7 @@ def diloco(quick: bool) -> Finding:
     )
 
 
-def noloco(quick: bool) -> Finding:
+def noloco_on_texts(quick: bool) -> Finding:
     """Outer steps over random pairs against those over all nodes."""
     results = _run([NOLOCO, DILOCO], is_quick=quick)
     return _finding(
