@@ -69,8 +69,8 @@ class Plan:
         return 60.0 + self.steps * _STEP_S_MAX
 
 
-FULL = Plan(4, 3200, {"probe_windows": 128})
-QUICK = Plan(2, 64, {"dim": 16, "layers": 1, "heads": 2, "context": 16, "probe_windows": 4})
+FULL_PLAN = Plan(4, 3200, {"probe_windows": 128})
+QUICK_PLAN = Plan(2, 64, {"dim": 16, "layers": 1, "heads": 2, "context": 16, "probe_windows": 4})
 
 
 def run_daemons(*, is_quick: bool) -> Finding:
@@ -79,7 +79,7 @@ def run_daemons(*, is_quick: bool) -> Finding:
     Raises:
         SwarmNodeError: a node or a rank failed, or took too long.
     """
-    plan = QUICK if is_quick else FULL
+    plan = QUICK_PLAN if is_quick else FULL_PLAN
     folder = Path(tempfile.mkdtemp(prefix="swarmnode-fidelity-"))
     try:
         ours, theirs, setting = run_both(folder, plan)

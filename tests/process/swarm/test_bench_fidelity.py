@@ -50,7 +50,7 @@ def test_daemons_are_compared_with_an_all_reduce(tmp_path: Path) -> None:
 
 def test_a_rank_begins_where_a_node_does_and_takes_its_batches(tmp_path: Path) -> None:
     """One node without a partner and one rank are the same training, to the last bit."""
-    plan = fidelity_daemons.Plan(1, 40, fidelity_daemons.QUICK.config)
+    plan = fidelity_daemons.Plan(1, 40, fidelity_daemons.QUICK_PLAN.config)
     ours, theirs, _ = fidelity_daemons.run_both(tmp_path, plan)
     assert theirs.curve[-1][0] == 40
     assert ours.mean_loss == theirs.mean_loss
