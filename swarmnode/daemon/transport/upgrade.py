@@ -7,7 +7,8 @@
     3. rtc           ICE finds a way for UDP            /  carries; the side that dialled asks
 
 The session moves to the first channel that comes about; exchanges that run on it go on. If that
-channel breaks, the session finds a way through a relay again, and this begins anew.
+channel breaks, the session finds a way through a relay again, and this begins anew. Most nodes
+reach every peer directly: this is imported when the first session runs through a relay (``nat``).
 
 Of TCP punches the plan is ``protocol/nat/punch.py``, the connections ``net/punch.py``; here they
 are brought together. While a punch takes place each side holds a connection from its listening port
@@ -21,7 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import trio
 
@@ -37,7 +38,7 @@ from swarmnode.net.paths import path_of
 from swarmnode.net.punch import Puncher, dial_from
 from swarmnode.net.relays.address import is_relayed
 from swarmnode.net.relays.legs import RelayedChannel
-from swarmnode.net.rtc.on_demand import RtcOnDemand
+from swarmnode.net.rtc.on_demand import RtcOnDemand, open_rtc_on_demand
 from swarmnode.net.session import Session
 from swarmnode.net.tcp import TcpChannel
 from swarmnode.net.where import ask_where
@@ -47,6 +48,8 @@ from swarmnode.wire.connect import punch as wire
 from swarmnode.wire.connect.nat import RtcAnswer, RtcOffer
 from swarmnode.wire.connect.punch import PunchAddress, PunchAnswer, PunchGo, PunchOffer
 from swarmnode.wire.packing import decode_record, encode_record
+
+Whys = dict[PeerId, tuple[str, ...]]
 
 _log = get_logger("swarmnode.daemon.transport")
 
@@ -63,9 +66,7 @@ class Upgrader:
 
     Args:
         ways: the kinds to try after direct addresses, best first, each with its path's name.
-
-    Attributes:
-        whys: why a peer with a relayed session has no better one, by peer; for people.
+        whys: takes why a peer with a relayed session has no better one, by peer; for people.
     """
 
     def __init__(
@@ -74,9 +75,10 @@ class Upgrader:
         *,
         own_id: PeerId,
         ways: Callable[[], tuple[tuple[str, Inviting], ...]],
+        whys: Whys,
         env: Env,
     ) -> None:
-        self.whys: dict[PeerId, tuple[str, ...]] = {}
+        self._whys = whys
         self._network = network
         self._own_id = own_id
         self._ways = ways
@@ -111,7 +113,7 @@ class Upgrader:
 
     def session_closed(self, session: Session) -> None:
         """Part of ``SessionWatcher``."""
-        self.whys.pop(session.peer, None)
+        self._whys.pop(session.peer, None)
         self.look_again(session.peer)
 
     async def take(self, peer: PeerId, channel: Channel) -> None:
@@ -154,14 +156,14 @@ class Upgrader:
             while _is_relayed(session):
                 changed = self._trying[peer] = trio.Event()
                 async with self._limit:
-                    self.whys[peer] = await self._try_all(session)
+                    self._whys[peer] = await self._try_all(session)
                 with trio.move_on_after(pause_s * self._env.rng.uniform(0.75, 1.25)):
                     await changed.wait()
                     pause_s = limits.UPGRADE_PAUSE_S_MIN / 2  # another relay is another chance
                 pause_s = min(2 * pause_s, limits.UPGRADE_PAUSE_S_MAX)
         finally:
             del self._trying[peer]
-            self.whys.pop(peer, None)
+            self._whys.pop(peer, None)
         if peer in self._network.sessions:  # anew, as it was lost meanwhile, or relayed once more
             self.session_opened(self._network.sessions[peer])
 
@@ -221,6 +223,59 @@ class Upgrader:
         channel = session.channel
         if isinstance(channel, RelayedChannel):
             await self.take(session.peer, await way.invite(session.peer, channel.relay))
+
+
+async def better_sessions(
+    network: Network,
+    signals: Signals,
+    *,
+    own_id: PeerId,
+    port: int,
+    dialled_address: Callable[[PeerId], str],
+    stun_servers: Callable[[], Sequence[str]],
+    whys: Whys,
+    env: Env,
+) -> NoReturn:
+    """Better every session that runs through a relay, by all kinds of way, until cancelled.
+
+    Args:
+        port: that we listen on, and punch from.
+        dialled_address: gives the HOST:PORT where we have reached a peer directly, or "".
+        stun_servers: see ``RtcWays``.
+        whys: see ``Upgrader``.
+    """
+    ways: list[tuple[str, Inviting]] = []
+    upgrader = Upgrader(network, own_id=own_id, ways=lambda: tuple(ways), whys=whys, env=env)
+
+    def may_invite(peer: PeerId) -> bool:
+        return peer in network.sessions and _is_relayed(network.sessions[peer])
+
+    async def take(peer: PeerId, channel: Channel) -> None:
+        """Move the session to a channel that the peer has begun; if not, it stays as it was."""
+        try:
+            await upgrader.take(peer, channel)
+        except SwarmNodeError as error:
+            _log.debug("not moved", peer=peer.short, why=str(error))
+
+    puncher = Puncher(port, env=env)
+    network.listener.claim = puncher.claim
+    async with open_rtc_on_demand() as engine, trio.open_nursery() as nursery:
+        punching = Punching(
+            signals,
+            puncher,
+            own_id=own_id,
+            port=port,
+            address_of=dialled_address,
+            may_invite=may_invite,
+            take=take,
+            env=env,
+        )
+        rtc = RtcWays(signals, engine, stun_servers=stun_servers, may_invite=may_invite, take=take)
+        ways += [("punched-tcp", punching), ("rtc", rtc)]
+        for part in (punching, rtc):
+            await nursery.start(part.run)
+        await nursery.start(upgrader.run)
+        await trio.sleep_forever()
 
 
 def _is_relayed(session: Session) -> bool:
