@@ -14,6 +14,7 @@ ON_DEMAND = {
     "swarmnode.cli.swarm.join": ("swarmnode.cli.swarm.lookup", "swarmnode.processes.client"),
     "swarmnode.daemon.app.start": ("swarmnode.daemon.worker.foreign",),
     "swarmnode.daemon.app.node": (
+        "swarmnode.daemon.collective.finalize",
         "swarmnode.daemon.collective.merge_part",
         "swarmnode.daemon.discovery.lookup",
         "swarmnode.daemon.membership.admission",
@@ -32,6 +33,7 @@ ON_DEMAND = {
         "swarmnode.protocol.nat.survey",
         "swarmnode.telemetry.catalogue",
         "swarmnode.wire.connect.punch",
+        "swarmnode.wire.exchange.finalize",
     ),
     "swarmnode.worker.begin": (
         "swarmnode.strategies.merging.rules",

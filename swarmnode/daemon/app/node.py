@@ -378,7 +378,7 @@ class Node:
             log=self._log,
             record=self._record_finished,
         )
-        handlers, finalizer = training.handlers, training.finalizer
+        handlers, merge_runs = training.handlers, training.merge_runs
         trainer.handlers = handlers.by_kind()
         handlers.groups.on_mean = self._note_mean
         handlers.groups.on_record = self._log.mean_ended
@@ -387,8 +387,10 @@ class Node:
         handlers.use_call_time(trainer.briefing.call_s)
         trainer.assigner = training.assigner
         nursery.start_soon(training.assigner.run)
-        part.on_partners_changed = partial(_tell_all, trainer.partners_changed, finalizer.look)
-        await nursery.start(finalizer.run)
+        part.on_partners_changed = partial(
+            _tell_all, trainer.partners_changed, merge_runs.members_changed
+        )
+        await nursery.start(merge_runs.run)
         await nursery.start(handlers.run)
         self.view.work = training
         self.volunteer.snapshot_bytes = snapshot_bytes_max(manifest.numel)

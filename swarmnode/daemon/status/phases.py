@@ -17,12 +17,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from swarmnode import limits
-from swarmnode.daemon.collective.finalize import Finalizer
+from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.exchange.intent_handlers import IntentHandlers, other_base_alarm
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
@@ -49,6 +49,9 @@ from swarmnode.protocol.trust import NEUTRAL
 from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.wire.admission import Role
 from swarmnode.wire.swarm import Manifest
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.collective.finalize import Finalizer
 
 
 class PeerView(msgspec.Struct, frozen=True):
@@ -368,15 +371,24 @@ class Serving(Work):
 
 @dataclass(eq=False)
 class Training(Work):
-    """The node trains: its worker, and what exchanges for it."""
+    """The node trains: its worker, and what exchanges for it.
+
+    ``merge_runs`` are those of what ``make_finalizer`` makes, once a merge is asked for.
+    """
 
     has_worker: ClassVar[bool] = True
     part: SwarmPart
     trainer: Trainer
     exchanges: Exchanges
     handlers: IntentHandlers
-    finalizer: Finalizer
+    merge_runs: GroupRuns
+    make_finalizer: Callable[[], Finalizer]
     assigner: ShardAssigner
+
+    @cached_property
+    def finalizer(self) -> Finalizer:
+        """What merges all members' models."""
+        return self.make_finalizer()
 
     def figures(self) -> WorkFigures:
         """Return what the worker said last; a new one goes on counting where it begins."""
