@@ -20,6 +20,7 @@ ON_DEMAND = {
         "swarmnode.daemon.membership.admission",
         "swarmnode.daemon.status.netcheck",
         "swarmnode.daemon.status.readings",
+        "swarmnode.daemon.status.scrape",
         "swarmnode.daemon.transport.upgrade",
         "swarmnode.net.gateway.methods",
         "swarmnode.net.nat_survey",
@@ -34,6 +35,7 @@ ON_DEMAND = {
         "swarmnode.telemetry.catalogue",
         "swarmnode.wire.connect.punch",
         "swarmnode.wire.exchange.finalize",
+        "swarmnode.wire.metrics",
     ),
     "swarmnode.worker.begin": (
         "swarmnode.strategies.merging.rules",

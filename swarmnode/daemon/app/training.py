@@ -115,7 +115,12 @@ def make_training(
     async def answer(peer: PeerId, payload: bytes) -> bytes:
         return await training.finalizer.answer(peer, payload)
 
+    def partners_changed() -> None:
+        trainer.partners_changed()
+        merge_runs.members_changed()
+
     communicator.services.add_request(FINALIZE_SERVICE, answer)
+    part.on_partners_changed = partners_changed
     return training
 
 

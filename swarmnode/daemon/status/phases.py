@@ -32,7 +32,6 @@ from swarmnode.daemon.membership.report import STEP_TIME_S, PeerReport, SelfRepo
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.daemon.snapshots.snapshots import Snapshots
-from swarmnode.daemon.status.peer_metrics import PeerMetrics
 from swarmnode.daemon.transport.key_guard import KeyGuard
 from swarmnode.daemon.transport.network import Network
 from swarmnode.daemon.volunteer.rules import Volunteer
@@ -178,7 +177,6 @@ class Member:
     blobs: Blobs
     snapshots: Snapshots
     progress: ProgressWatch | NoProgress
-    peer_metrics: PeerMetrics
 
     @property
     def terms(self) -> SwarmTerms:
