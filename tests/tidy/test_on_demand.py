@@ -22,6 +22,7 @@ ON_DEMAND = {
         "swarmnode.daemon.status.readings",
         "swarmnode.daemon.status.scrape",
         "swarmnode.daemon.transport.upgrade",
+        "swarmnode.daemon.transport.ways",
         "swarmnode.net.gateway.methods",
         "swarmnode.net.nat_survey",
         "swarmnode.net.punch",
