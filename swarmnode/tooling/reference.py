@@ -22,12 +22,11 @@ from swarmnode.cli.main import cli
 from swarmnode.config import ENVIRONMENT_PREFIX, HOME_VARIABLE, NodeConfig
 from swarmnode.daemon.collective.finalize import Finalized
 from swarmnode.daemon.discovery.lookup import FoundSwarm
-from swarmnode.daemon.status.control import control_routes
+from swarmnode.daemon.status.control import control_routes, metrics_routes
 from swarmnode.daemon.status.netcheck import Finding
 from swarmnode.daemon.status.overview import Overview
 from swarmnode.daemon.status.owner import LimitsView, PauseView
 from swarmnode.daemon.status.phases import PeerView
-from swarmnode.daemon.status.scrape import metrics_routes
 from swarmnode.daemon.status.view import NodeStatus
 from swarmnode.errors import SwarmNodeError
 from swarmnode.telemetry.catalogue import FAMILIES, Family

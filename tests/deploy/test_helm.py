@@ -22,7 +22,7 @@ import yaml
 
 from swarmnode import __version__
 from swarmnode.config import NodeConfig, NodeRole
-from swarmnode.daemon.status.scrape import metrics_routes
+from swarmnode.daemon.status.control import metrics_routes
 from tests.deploy.kit import DEPLOY, PROGRAM_DEADLINE_S, load, run
 
 CHART = DEPLOY / "helm" / "swarmnode"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from swarmnode.config import NodeConfig
-from swarmnode.daemon.status.scrape import metrics_routes
+from swarmnode.daemon.status.control import metrics_routes
 from tests.deploy.kit import DEPLOY, ROOT, load, needs, run
 
 COMPOSE = DEPLOY / "compose"

@@ -40,11 +40,9 @@ from swarmnode.daemon.membership.report import SelfReport
 from swarmnode.daemon.membership.swarm import SwarmPart, make_gate
 from swarmnode.daemon.snapshots.blobs import Blobs, snapshot_bytes_max
 from swarmnode.daemon.snapshots.snapshots import Snapshots
-from swarmnode.daemon.status.control import control_routes
+from swarmnode.daemon.status.control import control_routes, metrics_routes, target_address
 from swarmnode.daemon.status.dashboard import Dashboard
-from swarmnode.daemon.status.peer_metrics import share_metrics
 from swarmnode.daemon.status.phases import Listening, Member, Outside, Serving, SwarmTerms
-from swarmnode.daemon.status.scrape import keep_metrics_files, metrics_routes, target_address
 from swarmnode.daemon.status.view import NodeView, in_one_line
 from swarmnode.daemon.transport.key_guard import KeyGuard
 from swarmnode.daemon.transport.reach import reachable_addresses
@@ -72,10 +70,12 @@ from swarmnode.store.blobs import BlobStore
 from swarmnode.store.swarms import save_link
 from swarmnode.store.training_data import save_training_data
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.telemetry.metrics import METRICS_SERVICE
 from swarmnode.wire.swarm import Manifest
 
 if TYPE_CHECKING:
     from swarmnode.daemon.status.readings import ReadingsDesk
+    from swarmnode.daemon.status.scrape import Metrics
 
 _log = get_logger("swarmnode.daemon.app")
 
@@ -174,6 +174,13 @@ class Node:
 
         return ReadingsDesk(self.view, self._config.home)
 
+    @cached_property
+    def metrics(self) -> Metrics:
+        """What answers members and Prometheus, in the task of their first question."""
+        from swarmnode.daemon.status.scrape import Metrics
+
+        return Metrics(self)
+
     def stop(self, reason: str) -> None:
         """Leave the swarm and end :meth:`run`."""
         self._stop_reason = self._stop_reason or reason
@@ -231,9 +238,7 @@ class Node:
             port = listeners[0].socket.getsockname()[1]
             self.metrics_listener = target_address(config.metrics_address.host, port)
         if config.metrics_textfile or config.metrics_file_sd:
-            nursery.start_soon(
-                keep_metrics_files, self, config.metrics_textfile, config.metrics_file_sd
-            )
+            nursery.start_soon(self.metrics.keep_files, config)
         await nursery.start(self.dashboard.run, self._on_event)
         address = await nursery.start(self._network.run, config.listen)
         self._on_event(f"{self._identity.peer_id.short}… listens on {address}")
@@ -353,8 +358,9 @@ class Node:
         progress = watch_progress(
             part, paths.extension, self.env, own_tokens=lambda: self.view.work.figures().tokens
         )
-        peer_metrics = share_metrics(lambda: self.readings, part, self_id, self.env)
-        return Member(self_id, manifest, part, blobs, snapshots, progress, peer_metrics)
+        services = part.members.services
+        services.add_request(METRICS_SERVICE, lambda *asked: self.metrics.answer(*asked))
+        return Member(self_id, manifest, part, blobs, snapshots, progress)
 
     async def _open_store(self, manifest: Manifest) -> BlobStore:
         """Open what keeps snapshots. Raises StorageError."""
@@ -367,7 +373,7 @@ class Node:
         return store
 
     async def _train(self, member: Member, nursery: trio.Nursery) -> None:
-        manifest, part = member.manifest, member.part
+        manifest = member.manifest
         trainer = self._make_trainer(member)
         training = make_training(
             self._composition,
@@ -378,7 +384,7 @@ class Node:
             log=self._log,
             record=self._record_finished,
         )
-        handlers, finalizer = training.handlers, training.finalizer
+        handlers = training.handlers
         trainer.handlers = handlers.by_kind()
         handlers.groups.on_mean = self._note_mean
         handlers.groups.on_record = self._log.mean_ended
@@ -387,8 +393,7 @@ class Node:
         handlers.use_call_time(trainer.briefing.call_s)
         trainer.assigner = training.assigner
         nursery.start_soon(training.assigner.run)
-        part.on_partners_changed = partial(_tell_all, trainer.partners_changed, finalizer.look)
-        await nursery.start(finalizer.run)
+        await nursery.start(training.merge_runs.run)
         await nursery.start(handlers.run)
         self.view.work = training
         self.volunteer.snapshot_bytes = snapshot_bytes_max(manifest.numel)
@@ -487,8 +492,3 @@ class Node:
             self.view.meetings.note(finished.peer, trio.current_time())
             self.view.last_exchange_unix_s = self.env.wall()
         self._log.finished(finished)
-
-
-def _tell_all(*listeners: Callable[[], None]) -> None:
-    for listener in listeners:
-        listener()

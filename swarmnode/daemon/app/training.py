@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig, SwarmPaths
-from swarmnode.daemon.collective.finalize import Finalizer
+from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.discovery.composition import Composition
 from swarmnode.daemon.exchange.history import ExchangeLog
 from swarmnode.daemon.exchange.intent_handlers import IntentHandlers
@@ -40,6 +41,11 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.codec import get_codec
 from swarmnode.wire.admission import Role
 
+if TYPE_CHECKING:
+    from swarmnode.daemon.collective.finalize import Finalizer
+
+FINALIZE_SERVICE = "finalize/1"
+MERGE_MEANS_SERVICE = "finalize-mean"  # of the group runs
 _LOOK_S = 1.0
 _log = get_logger("swarmnode.daemon.app")
 
@@ -88,11 +94,34 @@ def make_training(
         trainer=trainer,
         signer=composition.identity,
     )
-    finalizer = Finalizer(
-        communicator, swarm=part, desk=trainer.merges, folder=paths.directory / "merge"
-    )
+    merge_runs = GroupRuns(MERGE_MEANS_SERVICE, communicator)
+
+    def make_finalizer() -> Finalizer:
+        # In the task of a request: the owner's, or that of the member which leads a merge.
+        from swarmnode.daemon.collective.finalize import Finalizer
+
+        return Finalizer(
+            communicator,
+            service=communicator.services.name(FINALIZE_SERVICE),
+            runs=merge_runs,
+            swarm=part,
+            desk=trainer.merges,
+            folder=paths.directory / "merge",
+        )
+
     assigner = ShardAssigner(part, manifest, self_id=self_id, post=trainer.post, env=env)
-    return Training(part, trainer, exchanges, handlers, finalizer, assigner)
+    training = Training(part, trainer, exchanges, handlers, merge_runs, make_finalizer, assigner)
+
+    async def answer(peer: PeerId, payload: bytes) -> bytes:
+        return await training.finalizer.answer(peer, payload)
+
+    def partners_changed() -> None:
+        trainer.partners_changed()
+        merge_runs.members_changed()
+
+    communicator.services.add_request(FINALIZE_SERVICE, answer)
+    part.on_partners_changed = partners_changed
+    return training
 
 
 def make_briefing(member: Member, trainer: Trainer) -> Briefing:

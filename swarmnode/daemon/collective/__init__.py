@@ -7,6 +7,7 @@ runs (``runs``, the core is ``protocol/gossip/group.py``), what one node sends t
 (``post``, ``messages``), and which rounds of each kind go on or came to nothing (``rounds``). A run
 knows no tensors: what is averaged or agreed on is its cargo's business. It borrows from ``worker``.
 
-For others: ``groups``, ``gathers`` and ``log`` (the handlers of their intents), ``finalize``,
-``rounds`` (what handlers of rounds share), and ``payload``, whose chunks pulls send too.
+For others: ``groups``, ``gathers`` and ``log`` (the handlers of their intents), ``finalize`` and
+the ``runs`` that it needs, ``rounds`` (what handlers of rounds share), and ``payload``, whose
+chunks pulls send too.
 """

@@ -11,6 +11,9 @@ the caller                              every member that has a worker, the aske
 Training goes on meanwhile, with each node's own model. A member that dies is left out: the others
 end with the mean over those that are left. One merge at a time: a caller that finds a member
 busy with another one gives its own up. The contract for others is ``proto/finalize.md``.
+
+A swarm merges once, at its end, and most nodes are gone by then: this is imported when the first
+merge is asked for (``make_training`` of ``daemon/app``).
 """
 
 from __future__ import annotations
@@ -18,16 +21,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import trio
 
 from swarmnode import limits
+from swarmnode.daemon.collective.merge_part import (
+    MergePart,
+    Swarm,
+    finite,
+    mean_problem,
+    merge_weights,
+)
 from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.driver import run_concurrently
+from swarmnode.daemon.membership.swarm import Communicator
 from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.errors import ConfigError, Overloaded, Refused, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
@@ -36,13 +46,6 @@ from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.exchange import finalize as wire
 from swarmnode.wire.packing import decode_record, encode_record
 
-if TYPE_CHECKING:
-    from swarmnode.daemon.collective.merge_part import MergePart, Swarm
-    from swarmnode.daemon.membership.swarm import Communicator
-
-FINALIZE_SERVICE = "finalize/1"
-
-MEANS_SERVICE = "finalize-mean"  # of the group runs
 _FID_BYTES = 16
 _log = get_logger("swarmnode.daemon.collective")
 
@@ -91,44 +94,29 @@ class Finalizer:
     """Begins merges, and takes part in those of others.
 
     Args:
+        service: under which members answer, in this swarm.
+        runs: of groups, for this alone.
         swarm: our part in it.
         desk: where the worker is asked.
         folder: for what a merge needs on disk; whatever lies there is removed.
     """
 
     def __init__(
-        self, communicator: Communicator, *, swarm: Swarm, desk: MergeDesk, folder: Path
+        self,
+        communicator: Communicator,
+        *,
+        service: str,
+        runs: GroupRuns,
+        swarm: Swarm,
+        desk: MergeDesk,
+        folder: Path,
     ) -> None:
-        self._runs = GroupRuns(MEANS_SERVICE, communicator)
-        self._communicator = communicator
         self._self_id, self._env = communicator.self_id, communicator.env
-        self._swarm, self._desk, self._folder = swarm, desk, folder
-        services = communicator.services
-        self._service = services.name(FINALIZE_SERVICE)
-        services.add_request(FINALIZE_SERVICE, self._answer)
+        self._service, self._swarm = service, swarm
+        self._part = MergePart(communicator, swarm=swarm, runs=runs, desk=desk, folder=folder)
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Be ready for merges until cancelled."""
-        await self._runs.run(task_status=task_status)
-
-    def look(self) -> None:
-        """Go on without the members that the failure detector has given up."""
-        self._runs.members_changed()
-
-    @cached_property
-    def _part(self) -> MergePart:
-        # A swarm merges once, at its end; most nodes are gone by then.
-        from swarmnode.daemon.collective.merge_part import MergePart
-
-        return MergePart(
-            self._communicator,
-            swarm=self._swarm,
-            runs=self._runs,
-            desk=self._desk,
-            folder=self._folder,
-        )
-
-    async def _answer(self, peer: PeerId, payload: bytes) -> bytes:
+    async def answer(self, peer: PeerId, payload: bytes) -> bytes:
+        """Answer a request of a member. Raises SwarmNodeError."""
         return await self._part.answer(peer, payload)
 
     async def finalize(self, rule: str) -> Finalized:
@@ -155,8 +143,6 @@ class Finalizer:
                 await self._tell_done(this)
 
     async def _lead(self, this: _Round, rule: str, members: Sequence[PeerId]) -> Finalized:
-        from swarmnode.daemon.collective.merge_part import merge_weights  # as in _part
-
         # Ourselves first: a node that is busy asks no other.
         own = await self._part.prepare(self._self_id, _prepare(this, rule))
         this.prepared[self._self_id] = own
@@ -199,8 +185,6 @@ class Finalizer:
         return len({each.digest for each in this.merged.values()}) == 1
 
     def _outcome(self, this: _Round, rule: str, members: Sequence[PeerId]) -> Finalized:
-        from swarmnode.daemon.collective.merge_part import finite, mean_problem  # as in _part
-
         own = this.merged[self._self_id]
         digests = Counter(each.digest for each in this.merged.values())
         mean_loss = sum(each.own_loss for each in this.merged.values()) / len(this.merged)

@@ -5,6 +5,6 @@ the node keeps. It reads the parts and changes none: for a change, a route asks 
 
 For others: ``phases``, whose records the composition root fills, ``view``
 (:class:`~swarmnode.daemon.status.view.NodeView`) and ``readings``; what serves them, ``control``,
-``scrape``, ``dashboard`` and ``peer_metrics``; and the records that clients read, in ``overview``,
-``owner`` and ``netcheck``.
+``scrape`` and ``dashboard``; and the records that clients read, in ``overview``, ``owner`` and
+``netcheck``.
 """

@@ -26,25 +26,37 @@ POST /leave     leave the swarm and stop; answers at once
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from swarmnode import limits
 from swarmnode.daemon.status.dashboard import Shown, dashboard_routes
 from swarmnode.daemon.status.owner import link_routes, volunteer_routes
 from swarmnode.daemon.status.phases import Member
-from swarmnode.daemon.status.scrape import Scraped, metrics_routes
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.daemon.transport.nat import Nat, NoNat
 from swarmnode.env import Env
 from swarmnode.ipc.names import MERGE_RULES
 from swarmnode.net.lan.beacon import LanBeacon
-from swarmnode.net.web.routes import Request, Response, Route, json_response
+from swarmnode.net.web.routes import Request, Response, Route, StreamingResponse, json_response
 
 if TYPE_CHECKING:
     from swarmnode.daemon.discovery.lookup import Findings
+    from swarmnode.daemon.status.scrape import Metrics
+
+# What Prometheus and orchestrators may see, answered by ``scrape.py``.
+_PAGES = ("/metrics", "/peers/{peer}/metrics", "/sd", "/", "/-/healthy", "/-/ready")
 
 
-class Controlled(Scraped, Shown, Protocol):
+class WithMetrics(Protocol):
+    """A node that has metrics."""
+
+    @property
+    def metrics(self) -> Metrics:
+        """What answers who asks for them, loaded with the first question."""
+
+
+class Controlled(WithMetrics, Shown, Protocol):
     """A node that its owner asks."""
 
     nat: Nat | NoNat
@@ -107,6 +119,27 @@ def control_routes(node: Controlled) -> list[Route]:
         *volunteer_routes(node),
         *metrics_routes(node),
     ]
+
+
+def metrics_routes(node: WithMetrics) -> list[Route]:
+    """Return the routes that Prometheus may see."""
+    return [Route("GET", path, partial(_answer_page, node, path)) for path in _PAGES]
+
+
+async def _answer_page(
+    node: WithMetrics, path: str, request: Request
+) -> Response | StreamingResponse:
+    return await node.metrics.pages[path](request)
+
+
+def target_address(host: str | None, port: int) -> str:
+    """Return where this machine reaches a listener; ``host`` as in the setting ``metrics``.
+
+    A Prometheus elsewhere replaces ``__address__`` by the name that it knows this node under.
+    """
+    if host is None or host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not listened on
+        host = "127.0.0.1"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def ask_node(

@@ -185,8 +185,8 @@ async def look(view: NodeView, nat: Nat | NoNat) -> Known:
     )
     whys: dict[PeerId, tuple[str, ...]] = {}
     match nat:
-        case Nat(upgrader=upgrader):
-            known, whys = await _with_nat(known, nat), upgrader.whys
+        case Nat(whys=whys):
+            known = await _with_nat(known, nat)
     return replace(known, peers=tuple(_peers(node.network, whys, members)))
 
 

@@ -17,12 +17,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from swarmnode import limits
-from swarmnode.daemon.collective.finalize import Finalizer
+from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.discovery.dht import Discovery
 from swarmnode.daemon.exchange.intent_handlers import IntentHandlers, other_base_alarm
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
@@ -32,7 +32,6 @@ from swarmnode.daemon.membership.report import STEP_TIME_S, PeerReport, SelfRepo
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.snapshots.blobs import Blobs
 from swarmnode.daemon.snapshots.snapshots import Snapshots
-from swarmnode.daemon.status.peer_metrics import PeerMetrics
 from swarmnode.daemon.transport.key_guard import KeyGuard
 from swarmnode.daemon.transport.network import Network
 from swarmnode.daemon.volunteer.rules import Volunteer
@@ -49,6 +48,9 @@ from swarmnode.protocol.trust import NEUTRAL
 from swarmnode.telemetry.nat import NatSnapshot
 from swarmnode.wire.admission import Role
 from swarmnode.wire.swarm import Manifest
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.collective.finalize import Finalizer
 
 
 class PeerView(msgspec.Struct, frozen=True):
@@ -175,7 +177,6 @@ class Member:
     blobs: Blobs
     snapshots: Snapshots
     progress: ProgressWatch | NoProgress
-    peer_metrics: PeerMetrics
 
     @property
     def terms(self) -> SwarmTerms:
@@ -368,15 +369,24 @@ class Serving(Work):
 
 @dataclass(eq=False)
 class Training(Work):
-    """The node trains: its worker, and what exchanges for it."""
+    """The node trains: its worker, and what exchanges for it.
+
+    ``merge_runs`` are those of what ``make_finalizer`` makes, once a merge is asked for.
+    """
 
     has_worker: ClassVar[bool] = True
     part: SwarmPart
     trainer: Trainer
     exchanges: Exchanges
     handlers: IntentHandlers
-    finalizer: Finalizer
+    merge_runs: GroupRuns
+    make_finalizer: Callable[[], Finalizer]
     assigner: ShardAssigner
+
+    @cached_property
+    def finalizer(self) -> Finalizer:
+        """What merges all members' models."""
+        return self.make_finalizer()
 
     def figures(self) -> WorkFigures:
         """Return what the worker said last; a new one goes on counting where it begins."""

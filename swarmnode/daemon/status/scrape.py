@@ -22,43 +22,71 @@ GET /-/ready        200 for a member that trains, or keeps (serves) without a wo
 Each answers with one line of text. A node that is not ready is not broken, and should not be
 restarted for that: it waits for peers, or its owner's rules hold it.
 
-Metrics and targets as files, for setups where Prometheus does not ask this node over HTTP.
+Metrics and targets as files too, for setups where Prometheus does not ask this node over HTTP.
 
 ``metrics_textfile`` is for the textfile collector of node_exporter, ``metrics_file_sd`` for
 ``file_sd_configs``. Each is replaced as a whole, so that a reader never sees half of one.
+
+Metrics of other members are asked for over the swarm's own sessions: a volunteer behind a NAT is
+seen by Prometheus without an open port. An operator's Prometheus asks their own node for
+``/peers/ID/metrics``, and that node asks the peer, ``metrics/1``. One question to a peer at a time;
+all callers within a second or so share the answer, as long as the way that it came by is open; a
+peer that is silent costs its own page and no other.
+
+Most nodes are asked by neither Prometheus nor a member: this is imported with the first question.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 import trio
 
 from swarmnode import limits
+from swarmnode.config import NodeConfig
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.status.phases import Member
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.env import Env
-from swarmnode.errors import ConfigError, Refused, StorageError, SwarmNodeError
+from swarmnode.errors import (
+    ChannelBroken,
+    ConfigError,
+    DeadlineExceeded,
+    LimitExceeded,
+    ProtocolError,
+    Refused,
+    StorageError,
+    SwarmNodeError,
+)
 from swarmnode.ids import PeerId
-from swarmnode.net.web.routes import HttpError, Request, Response, Route, json_response
+from swarmnode.names import default_name
+from swarmnode.net.session import Session
+from swarmnode.net.web.routes import Handler, HttpError, Request, Response, json_response
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.store.files import write_atomic
 from swarmnode.telemetry.logs import get_logger
+from swarmnode.telemetry.metrics import METRICS_SERVICE
+from swarmnode.wire.metrics import MetricsRequest, MetricsSnapshot
+from swarmnode.wire.packing import decode_record, encode_record
 
 if TYPE_CHECKING:
     from swarmnode.daemon.status.readings import ReadingsDesk
     from swarmnode.telemetry.readings import Readings
-
-_log = get_logger("swarmnode.daemon.status")
-
+    from swarmnode.telemetry.remote import PeerWords
 
 _TIMEOUT_HEADER = "x-prometheus-scrape-timeout-seconds"
+_TEXT = "text/plain; charset=utf-8"
+_AT_WORK = ("training", "serving")
+_READABLE = 0o644  # by Prometheus and node_exporter, which are other users
+
+_log = get_logger("swarmnode.daemon.status")
 
 
 class Scraped(Protocol):
@@ -70,45 +98,98 @@ class Scraped(Protocol):
 
     @property
     def readings(self) -> ReadingsDesk:
-        """What reads them, loaded when it is asked for the first time."""
+        """What reads them."""
 
 
-def metrics_routes(node: Scraped) -> list[Route]:
-    """Return the routes that Prometheus may see."""
+class Metrics:
+    """Answers who asks a node for metrics.
 
-    async def metrics(request: Request) -> Response:
-        await node.readings.refresh(node.env.in_thread)
-        return _page(node.readings.read(), request)
+    Attributes:
+        pages: what answers GET, by the path of its route.
+    """
 
-    async def peer_metrics(request: Request) -> Response:
-        peer = _known_peer(node, request.parameter)
-        if peer == node.view.node.self_id:
-            return await metrics(request)
+    def __init__(self, node: Scraped) -> None:
+        self._node = node
+        self._service = MetricsService(self._read)
+        self.pages: Mapping[str, Handler] = {
+            "/metrics": self._own,
+            "/peers/{peer}/metrics": self._of_peer,
+            "/sd": self._targets,
+            "/": self._landing,
+            "/-/healthy": self._healthy,
+            "/-/ready": self._ready,
+        }
+
+    async def answer(self, peer: PeerId, payload: bytes) -> bytes:
+        """Answer a member, ``metrics/1``. Raises MalformedMessage."""
+        return await self._service.answer(peer, payload)
+
+    async def keep_files(self, config: NodeConfig) -> None:
+        """Write the files of these settings every METRICS_FILE_S until cancelled."""
+        from swarmnode.telemetry.exposition import render  # 3 MB, for nodes that write files
+
+        node, textfile, file_sd = self._node, config.metrics_textfile, config.metrics_file_sd
+        writer = _Writer(node)
+        while True:
+            if textfile:
+                await node.readings.refresh(node.env.in_thread)
+                await writer.write(Path(textfile), render(node.readings.read())[1])
+            if file_sd:
+                await writer.write(Path(file_sd), msgspec.json.encode(sd_targets(node)) + b"\n")
+            await trio.sleep(limits.METRICS_FILE_S)
+
+    async def _read(self) -> Readings:
+        await self._node.readings.look_at_machine(self._node.env.in_thread)
+        return self._node.readings.read()
+
+    @cached_property
+    def _peers(self) -> PeerMetrics:
+        """What asks members. Raises NotRunning while we are none."""
+        member = self._node.view.member()
+        part, members = member.part, member.part.members
+        return PeerMetrics(
+            part.manifest.name,
+            members.services.name(METRICS_SERVICE),
+            members.connect,
+            lambda: {member.self_id, *members.detector.members(), *members.sessions},
+            lambda peer: part.peer_report(peer).name or default_name(peer),
+        )
+
+    # --- pages --------------------------------------------------------------------------------
+
+    async def _own(self, request: Request) -> Response:
+        await self._node.readings.refresh(self._node.env.in_thread)
+        return _page(self._node.readings.read(), request)
+
+    async def _of_peer(self, request: Request) -> Response:
+        peer = _known_peer(self._node, request.parameter)
+        if peer == self._node.view.node.self_id:
+            return await self._own(request)
         try:
-            found = await node.view.member().peer_metrics.fetch(peer, _deadline_s(request))
+            found = await self._peers.fetch(peer, _deadline_s(request))
         except Refused as error:
             raise HttpError(502, f"{peer.short}: {error}") from error
         except SwarmNodeError as error:
             raise HttpError(504, f"{peer.short}: {error}") from error
         return _page(found, request)
 
-    async def targets(request: Request) -> Response:  # noqa: ARG001
-        return json_response(sd_targets(node))
+    async def _targets(self, request: Request) -> Response:  # noqa: ARG002
+        return json_response(sd_targets(self._node))
 
-    async def landing(request: Request) -> Response:  # noqa: ARG001
+    async def _landing(self, request: Request) -> Response:  # noqa: ARG002
         return Response(
             b'<a href="/metrics">metrics of this node</a>, '
             b'<a href="/sd">targets for all of its swarm</a>\n',
             "text/html; charset=utf-8",
         )
 
-    return [
-        Route("GET", "/metrics", metrics),
-        Route("GET", "/peers/{peer}/metrics", peer_metrics),
-        Route("GET", "/sd", targets),
-        Route("GET", "/", landing),
-        *health_routes(node),
-    ]
+    async def _healthy(self, request: Request) -> Response:  # noqa: ARG002
+        return _line("healthy", 200)
+
+    async def _ready(self, request: Request) -> Response:  # noqa: ARG002
+        why_not = why_not_ready(self._node.view)
+        state, _ = self._node.view.state()
+        return _line(f"not ready: {why_not}", 503) if why_not else _line(f"ready: {state}", 200)
 
 
 def sd_targets(node: Scraped) -> list[dict[str, Any]]:
@@ -132,16 +213,6 @@ def sd_targets(node: Scraped) -> list[dict[str, Any]]:
         }
         for peer in peers
     ]
-
-
-def target_address(host: str | None, port: int) -> str:
-    """Return where this machine reaches a listener; ``host`` as in the setting ``metrics``.
-
-    A Prometheus elsewhere replaces ``__address__`` by the name that it knows this node under.
-    """
-    if host is None or host in ("0.0.0.0", "::"):  # noqa: S104 - compared, not listened on
-        host = "127.0.0.1"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _members(view: NodeView) -> list[PeerId]:
@@ -192,24 +263,6 @@ def _page(readings: Readings, request: Request) -> Response:
     return Response(body, content_type)
 
 
-_TEXT = "text/plain; charset=utf-8"
-_AT_WORK = ("training", "serving")
-
-
-def health_routes(node: Scraped) -> list[Route]:
-    """Return the routes."""
-
-    async def healthy(request: Request) -> Response:  # noqa: ARG001
-        return _line("healthy", 200)
-
-    async def ready(request: Request) -> Response:  # noqa: ARG001
-        why_not = why_not_ready(node.view)
-        state, _ = node.view.state()
-        return _line(f"not ready: {why_not}", 503) if why_not else _line(f"ready: {state}", 200)
-
-    return [Route("GET", "/-/healthy", healthy), Route("GET", "/-/ready", ready)]
-
-
 def why_not_ready(view: NodeView) -> str:
     """Return in a few words what is missing; "" for a member at work."""
     state, reason = view.state()
@@ -223,23 +276,6 @@ def why_not_ready(view: NodeView) -> str:
 def _line(text: str, status: int) -> Response:
     line = "".join(character if character.isprintable() else " " for character in text)
     return Response(f"{line}\n".encode(), _TEXT, status)
-
-
-_READABLE = 0o644  # by Prometheus and node_exporter, which are other users
-
-
-async def keep_metrics_files(node: Scraped, textfile: str, file_sd: str) -> None:
-    """Write these files every METRICS_FILE_S until cancelled; an empty path is none."""
-    from swarmnode.telemetry.exposition import render  # 3 MB, for nodes that write files
-
-    writer = _Writer(node)
-    while True:
-        if textfile:
-            await node.readings.refresh(node.env.in_thread)
-            await writer.write(Path(textfile), render(node.readings.read())[1])
-        if file_sd:
-            await writer.write(Path(file_sd), msgspec.json.encode(sd_targets(node)) + b"\n")
-        await trio.sleep(limits.METRICS_FILE_S)
 
 
 class _Writer:
@@ -258,3 +294,149 @@ class _Writer:
             self._failed.add(path)
         else:
             self._failed.discard(path)
+
+
+class MetricsService:
+    """Answers ``metrics/1``; ``read`` returns what there is to say now."""
+
+    def __init__(self, read: Callable[[], Awaitable[Readings]]) -> None:
+        self._read = read
+        self._answer = b""
+        self._answered_at = -math.inf
+        self._lock = trio.Lock()
+
+    async def answer(self, peer: PeerId, payload: bytes) -> bytes:  # noqa: ARG002
+        """Return an encoded snapshot. Raises MalformedMessage."""
+        decode_record(payload, MetricsRequest)
+        from swarmnode.telemetry.remote import pack  # with the catalogue, once a member asks
+
+        async with self._lock:
+            if trio.current_time() >= self._answered_at + limits.METRICS_ANSWER_KEEP_S:
+                self._answer = encode_record(pack(await self._read()))
+                self._answered_at = trio.current_time()
+        return self._answer
+
+
+@dataclass(frozen=True)
+class _Said:
+    """The readings of a peer."""
+
+    readings: Readings
+    session: Session  # that it was asked by
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may be told again: the peer may have died since."""
+        return not (self.session.is_closed or self.session.is_suspended)
+
+    def result(self) -> Readings:
+        """Return them."""
+        return self.readings
+
+
+@dataclass(frozen=True)
+class _Silent:
+    """Why a peer said nothing."""
+
+    error: SwarmNodeError
+    is_open: ClassVar[bool] = True
+
+    def result(self) -> Readings:
+        """Raise the error, as one of its own for each caller."""
+        if isinstance(self.error, ProtocolError | Refused):
+            raise Refused(str(self.error))
+        raise ChannelBroken(str(self.error))
+
+
+@dataclass
+class _Asked:
+    """What came of asking a peer the last time; ``at`` is -inf as long as nothing is known."""
+
+    words: PeerWords
+    at: float = -math.inf
+    answer: _Said | _Silent = _Silent(SwarmNodeError())
+    lock: trio.Lock = field(default_factory=trio.Lock)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it may be told again."""
+        is_old = trio.current_time() >= self.at + limits.METRICS_PEER_KEEP_S
+        return not is_old and self.answer.is_open
+
+
+class PeerMetrics:
+    """Asks members for their metrics.
+
+    Args:
+        swarm: name of the swarm that we have in common.
+        service: the name of ``metrics/1`` in it.
+        connect: returns a session with a member.
+        members: all members of the swarm, this node too.
+        name_of: what a member is called.
+    """
+
+    def __init__(
+        self,
+        swarm: str,
+        service: str,
+        connect: Callable[[PeerId], Awaitable[Session]],
+        members: Callable[[], Collection[PeerId]],
+        name_of: Callable[[PeerId], str],
+    ) -> None:
+        self._name_of = name_of
+        self._swarm = swarm
+        self._service = service
+        self._connect = connect
+        self._members = members
+        self._asked: dict[PeerId, _Asked] = {}
+        self._limit = trio.CapacityLimiter(limits.METRICS_FETCHES_MAX)
+
+    async def fetch(self, peer: PeerId, deadline_s: float) -> Readings:
+        """Return the readings of a member, ``METRICS_PEER_KEEP_S`` old at most.
+
+        Raises:
+            DeadlineExceeded: it did not answer in ``deadline_s``.
+            ChannelBroken: it cannot be reached.
+            Refused: it does not answer this, or its answer is none.
+        """
+        asked = self._record_of(peer)
+        with trio.move_on_after(deadline_s):
+            async with asked.lock:
+                if not asked.is_fresh:
+                    async with self._limit:
+                        await self._ask(peer, asked)
+            return asked.answer.result()
+        raise DeadlineExceeded(f"metrics of {peer.short}", deadline_s)
+
+    def _record_of(self, peer: PeerId) -> _Asked:
+        """Return what is kept of a peer; peers that are no members any more are forgotten."""
+        if peer not in self._asked:
+            from swarmnode.telemetry.remote import PeerWords  # only where Prometheus asks
+
+            for gone in self._asked.keys() - set(self._members()):
+                del self._asked[gone]
+            self._asked[peer] = _Asked(
+                PeerWords(peer.short, self._swarm, partial(self._name_of, peer))
+            )
+        return self._asked[peer]
+
+    async def _ask(self, peer: PeerId, asked: _Asked) -> None:
+        asked.at = -math.inf  # nothing is known if this is cancelled
+        try:
+            session = await self._connect(peer)
+            answer = await session.request(
+                self._service,
+                encode_record(MetricsRequest()),
+                deadline_s=limits.METRICS_PEER_DEADLINE_S,
+            )
+            if len(answer) > limits.METRICS_SNAPSHOT_BYTES_MAX:
+                raise LimitExceeded(
+                    f"a snapshot of metrics has {len(answer)} bytes, at most"
+                    f" {limits.METRICS_SNAPSHOT_BYTES_MAX} are read"
+                )
+            shorts = {member.short for member in self._members()}
+            snapshot = decode_record(answer, MetricsSnapshot)
+            asked.answer = _Said(asked.words.unpack(snapshot, shorts), session)
+        except SwarmNodeError as error:
+            asked.answer = _Silent(error)
+        asked.at = trio.current_time()

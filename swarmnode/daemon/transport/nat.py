@@ -23,16 +23,13 @@ from swarmnode.daemon.transport.network import Network, remote_address
 from swarmnode.daemon.transport.reach import Reach, ReachAnswers
 from swarmnode.daemon.transport.relay import RelayService
 from swarmnode.daemon.transport.signals import Signals
-from swarmnode.daemon.transport.upgrade import Inviting, Punching, RtcWays, Upgrader
 from swarmnode.env import Env
-from swarmnode.errors import ConfigError, SwarmNodeError
+from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel, Transport
+from swarmnode.net.channel import Transport
 from swarmnode.net.gateway.portmap import Mapping, PortMapper
 from swarmnode.net.paths import path_of
-from swarmnode.net.punch import Puncher
 from swarmnode.net.relays.relay import RelayHolder, Relays
-from swarmnode.net.rtc.on_demand import RtcOnDemand, open_rtc_on_demand
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.net.stun import StunResponder, add_probe_service, request_probe
@@ -83,7 +80,7 @@ class Nat:
     """See the module.
 
     Attributes:
-        upgrader: knows why a peer is only reached through a relay.
+        whys: why a peer is only reached through a relay, by peer; for people.
         mapper: the port in the router; None before the node listens, or if that is switched off.
         behaviour: what our NAT does, once it has been asked for.
         prefers: tells whether a peer is a relay by profession.
@@ -109,7 +106,8 @@ class Nat:
         self._services = services
         self._identity = identity
         self._env = env
-        self._ways: tuple[tuple[str, Inviting], ...] = ()
+        self.whys: dict[PeerId, tuple[str, ...]] = {}
+        self._met_relayed = trio.Event()  # a session has run through a relay
         sessions = network.sessions
         self.signals = Signals(
             services, identity, env, sessions=sessions, address_of=remote_address
@@ -137,12 +135,12 @@ class Nat:
             own_id=identity.peer_id,
             on_change=self._addresses_changed,
         )
-        self.upgrader = Upgrader(network, own_id=identity.peer_id, ways=lambda: self._ways, env=env)
         self._stun = StunResponder()
         ports = limits.RELAY_PORTS if config.role == "relay" else ()
         self._also_listen = tuple(f"*:{port}" for port in ports)
         add_probe_service(services, self._stun, self._host_of)
         network.watchers += [self.reach, self.relay, self]
+        network.on_moved = self._look_at
         network.keepers += [lambda peer: peer in self.relays.held, self.relay.serves]
         network.ways.dial_relayed = self.relays.dial
         network.listener.uses[LEG_MAGIC] = self.relay.serve_leg
@@ -155,12 +153,9 @@ class Nat:
     ) -> None:
         """Reach and be reached until cancelled; ``bound`` is what the listener is bound to."""
         port = parse_host_port(bound, setting="listen").port
-        async with open_rtc_on_demand() as engine, trio.open_nursery() as nursery:
-            self._network.listener.claim = (puncher := Puncher(port, env=self._env)).claim
-            punching, rtc = self._make_punching(puncher, port), self._make_rtc(engine)
-            self._ways = (("punched-tcp", punching), ("rtc", rtc))
-            for part in (punching, rtc, self.upgrader, self.relay):
-                await nursery.start(part.run)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._better_sessions, port)
+            await nursery.start(self.relay.run)
             await nursery.start(self.relays.run, self._network.listener.accept)
             nursery.start_soon(self.holder.run)
             self.reach.set_ports((port,))
@@ -174,25 +169,24 @@ class Nat:
                 nursery.start_soon(self._follow_mapping, self.mapper, port)
             task_status.started()
 
-    def _make_punching(self, puncher: Puncher, port: int) -> Punching:
-        return Punching(
+    async def _better_sessions(self, port: int) -> None:
+        """Wait for the first session through a relay, then look for better ways than those.
+
+        What does so is imported here, between the session's first messages: a peer's invitation
+        comes a round trip later at the earliest.
+        """
+        await self._met_relayed.wait()
+        from swarmnode.daemon.transport.upgrade import better_sessions
+
+        await better_sessions(
+            self._network,
             self.signals,
-            puncher,
             own_id=self._identity.peer_id,
             port=port,
-            address_of=self._dialled_address,
-            may_invite=self._is_relayed,
-            take=self._take,
-            env=self._env,
-        )
-
-    def _make_rtc(self, engine: RtcOnDemand) -> RtcWays:
-        return RtcWays(
-            self.signals,
-            engine,
+            dialled_address=self._dialled_address,
             stun_servers=self.stun_servers,
-            may_invite=self._is_relayed,
-            take=self._take,
+            whys=self.whys,
+            env=self._env,
         )
 
     async def _answer_stun(self, responder: StunResponder, address: str) -> None:
@@ -265,9 +259,15 @@ class Nat:
 
     # --- peers that we know -------------------------------------------------------------------
 
-    def session_opened(self, session: Session) -> None:  # noqa: ARG002
+    def session_opened(self, session: Session) -> None:
         """Part of ``SessionWatcher``."""
         self.holder.look_again()
+        self._look_at(session)
+
+    def _look_at(self, session: Session) -> None:
+        """It is new, or goes on over another channel."""
+        if path_of(session.channel_description) == "relay":
+            self._met_relayed.set()
 
     def session_closed(self, session: Session) -> None:
         """Part of ``SessionWatcher``."""
@@ -293,29 +293,15 @@ class Nat:
 
     def _dialled_address(self, peer: PeerId) -> str:
         """Return where we have reached a peer directly, "" if we have not."""
-        if self._path_to(peer) != "direct":
+        sessions = self._network.sessions
+        if peer not in sessions or path_of(sessions[peer].channel_description) != "direct":
             return ""
-        session = self._network.sessions[peer]
+        session = sessions[peer]
         return remote_address(session) if self._network.was_dialled(session) else ""
 
     def _host_of(self, peer: PeerId) -> str:
         address = self._network.remote_address_of(peer)
         return parse_address(address)[0] if address else ""
-
-    def _is_relayed(self, peer: PeerId) -> bool:
-        return self._path_to(peer) == "relay"
-
-    def _path_to(self, peer: PeerId) -> str:
-        """Return the kind of way that the session with a peer takes, "" without a session."""
-        sessions = self._network.sessions
-        return path_of(sessions[peer].channel_description) if peer in sessions else ""
-
-    async def _take(self, peer: PeerId, channel: Channel) -> None:
-        """Move the session to a channel that the peer has begun; if not, it stays as it was."""
-        try:
-            await self.upgrader.take(peer, channel)
-        except SwarmNodeError as error:
-            _log.debug("not moved", peer=peer.short, why=str(error))
 
     def _reach_changed(self, known: Reachability) -> None:
         _log.info("reachability", endpoints=known.endpoints, some=known.tentative)

@@ -1,28 +1,20 @@
-"""Signals as a service: sending them over common neighbours, and what is agreed on by them.
+"""Signals as a service: sending them over common neighbours.
 
 ``signal/1`` takes what neighbours want carried, ``signal-in/1`` what carriers bring. A room wanting
 signals of a kind registers for it; the answer, if there is one, is a signal of its own, for which
-``via`` names the carrier that reaches the author. Two nodes agree so on a way around their NATs,
-and what every such :class:`Agreement` needs is here: letters of one peer, and bounds on how many
-peers are written with.
+``via`` names the carrier that reaches the author. Two nodes agree so on a way around their NATs
+(``ways.py``).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
-
-import trio
 
 from swarmnode import limits
-from swarmnode.daemon.driver import Tasks
 from swarmnode.env import Env
-from swarmnode.errors import InvariantViolation, Overloaded, Refused, SwarmNodeError
+from swarmnode.errors import InvariantViolation, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
-from swarmnode.net.channel import Channel
 from swarmnode.net.services import Services
 from swarmnode.net.session import Session
 from swarmnode.protocol.identity import Identity
@@ -139,129 +131,3 @@ class Signals:
         received = Received(taken.author, taken.payload, peer, deliver.observed)
         self._handlers[taken.kind](received)
         return encode_record(Taken())
-
-
-LetterT = TypeVar("LetterT")
-TakeChannel = Callable[[PeerId, Channel], Awaitable[None]]
-# Answers and words to begin with that wait to be read: a punch has one of each.
-_LETTERS_MAX = 2
-
-
-class Agreement(ABC, Generic[LetterT]):
-    """Channels of one kind that two nodes agree on by signals: offered, and answered.
-
-    Args:
-        kind: of the signals.
-        concurrent_max: peers whose letters are read at a time, and whose offers are answered.
-        may_invite: whether a peer's offer is answered.
-        take: takes over a channel that the peer began.
-    """
-
-    def __init__(
-        self,
-        signals: Signals,
-        kind: str,
-        *,
-        concurrent_max: int,
-        may_invite: Callable[[PeerId], bool],
-        take: TakeChannel,
-    ) -> None:
-        self._signals = signals
-        self._kind = kind
-        self._concurrent_max = concurrent_max
-        self._may_invite = may_invite
-        self._take = take
-        self._letters: dict[PeerId, trio.MemorySendChannel[tuple[LetterT, Received]]] = {}
-        self._answering: set[PeerId] = set()
-        self._tasks = Tasks()
-        signals.register(kind, self._on_signal)
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Answer offers until cancelled."""
-        async with self._tasks.open():
-            task_status.started()
-            await trio.sleep_forever()
-
-    @abstractmethod
-    async def invite(self, peer: PeerId, via: PeerId) -> Channel:
-        """Return a channel with a peer, agreed on with the help of ``via``. Raises SwarmNodeError.
-
-        Checkpoint: yes.
-        """
-
-    @abstractmethod
-    def _read(self, payload: bytes) -> LetterT:
-        """Parse a letter. Raises SwarmNodeError."""
-
-    @abstractmethod
-    def _is_offer(self, letter: LetterT) -> bool:
-        """Whether a letter begins an agreement."""
-
-    @abstractmethod
-    async def _answer(self, offer: LetterT, received: Received) -> Channel:
-        """Return the channel that a peer has offered. Raises SwarmNodeError."""
-
-    async def _send(self, peer: PeerId, letter: bytes, via: PeerId) -> None:
-        await self._signals.send(peer, self._kind, letter, via=via)
-
-    @asynccontextmanager
-    async def _correspond(
-        self, peer: PeerId
-    ) -> AsyncIterator[trio.MemoryReceiveChannel[tuple[LetterT, Received]]]:
-        """Take what this peer writes from now on; one agreement with a peer at a time.
-
-        Raises:
-            Refused, Overloaded: there is one with this peer, or there are too many.
-        """
-        if peer in self._letters:
-            raise Refused(f"{self._kind}: an agreement with {peer.short} is under way already")
-        if len(self._letters) >= self._concurrent_max:
-            raise Overloaded(
-                f"{self._kind}: {self._concurrent_max} agreements are under way, no more at once"
-            )
-        send, receive = trio.open_memory_channel[tuple[LetterT, Received]](_LETTERS_MAX)
-        self._letters[peer] = send
-        try:
-            yield receive
-        finally:
-            del self._letters[peer]
-
-    def _on_signal(self, received: Received) -> None:
-        """Neither waits nor raises: what makes no sense is dropped, and its author told nothing."""
-        try:
-            letter = self._read(received.payload)
-        except SwarmNodeError as error:
-            author = received.author.short
-            _log.debug("no letter", kind=self._kind, author=author, why=str(error))
-            return
-        if not self._is_offer(letter):
-            self._post(letter, received)
-        elif self._may_answer(received.author):
-            self._answering.add(received.author)
-            self._tasks.start_soon(self._accept, letter, received)
-
-    def _may_answer(self, author: PeerId) -> bool:
-        return (
-            self._tasks.are_open
-            and author not in self._answering
-            and len(self._answering) < self._concurrent_max
-            and self._may_invite(author)
-        )
-
-    def _post(self, letter: LetterT, received: Received) -> None:
-        if received.author in self._letters:
-            try:
-                self._letters[received.author].send_nowait((letter, received))
-            except trio.WouldBlock:
-                _log.debug("a letter too many", kind=self._kind, author=received.author.short)
-
-    async def _accept(self, offer: LetterT, received: Received) -> None:
-        peer = received.author
-        try:
-            channel = await self._answer(offer, received)
-        except SwarmNodeError as error:
-            _log.debug("invited in vain", kind=self._kind, peer=peer.short, why=str(error))
-            return
-        finally:
-            self._answering.discard(peer)
-        await self._take(peer, channel)

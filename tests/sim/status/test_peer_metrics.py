@@ -9,7 +9,7 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from swarmnode import limits
-from swarmnode.daemon.status.scrape import metrics_routes
+from swarmnode.daemon.status.control import metrics_routes
 from swarmnode.net.web.routes import Request, Response, Router
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, make_identity, sim_swarm

@@ -16,8 +16,10 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.collective.finalize import FINALIZE_SERVICE, Finalized, Finalizer
+from swarmnode.daemon.app.training import FINALIZE_SERVICE, MERGE_MEANS_SERVICE
+from swarmnode.daemon.collective.finalize import Finalized, Finalizer
 from swarmnode.daemon.collective.merge_part import groups_of
+from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.errors import ConfigError, DeadlineExceeded, Overloaded, SwarmNodeError, WorkerError
 from swarmnode.ids import PeerId
@@ -55,13 +57,18 @@ class Member:
         self.mute = False
         self.penalty = 0.0
         self.on_share: Callable[[], None] = lambda: None
+        communicator = node.communicator(partners=self)
+        self.runs = GroupRuns(MERGE_MEANS_SERVICE, communicator)
         self.finalizer = Finalizer(
-            node.communicator(partners=self),
+            communicator,
+            service=SERVICE,
+            runs=self.runs,
             swarm=self,
             desk=self.desk,
             folder=folder / node.name,
         )
-        self.run = self.finalizer.run
+        communicator.services.add_request(FINALIZE_SERVICE, self.finalizer.answer)
+        self.run = self.runs.run
         self.sessions = node.sessions
         self.partners = self.mergers = node.live
         self.strangers: set[PeerId] = set()
@@ -189,7 +196,7 @@ async def test_a_member_that_dies_midway_does_not_stop_the_others(
             await trio.sleep(0.06)  # the means are under way
             victim.node.die()
             for member in all_of_them[:3]:
-                member.finalizer.look()
+                member.runs.members_changed()
 
         all_of_them[0].on_share = die_soon
         found = await all_of_them[0].finalizer.finalize("mean")

@@ -11,13 +11,12 @@ from typing import Any, cast
 import trio
 
 from swarmnode.daemon.transport.signals import OnSignal, Received, Signals
-from swarmnode.daemon.transport.upgrade import Punching, RtcWays
+from swarmnode.daemon.transport.ways import Punching, RtcOnDemand, RtcWays
 from swarmnode.env import Env
 from swarmnode.errors import DialFailed, MalformedMessage, Refused, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
 from swarmnode.net.punch import Puncher
-from swarmnode.net.rtc.on_demand import RtcOnDemand
 from swarmnode.protocol.nat.punch import PunchPlan, Start, make_address
 from swarmnode.testing.memory_network import MemoryChannel, MemoryNetwork
 from swarmnode.wire.connect.nat import RtcAnswer, RtcCandidate, RtcOffer

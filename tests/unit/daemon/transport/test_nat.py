@@ -7,17 +7,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.transport.nat import Nat, nat_kind, relay_quota, wants_nat
+from swarmnode.ids import PeerId
+from swarmnode.net.channel import Channel
+from swarmnode.net.relays.address import RelayAddress
+from swarmnode.net.relays.legs import RelayedChannel
 from swarmnode.protocol.nat.behaviour import Dependence, NatBehaviour
 from swarmnode.protocol.nat.reach import Reachability
 from swarmnode.protocol.nat.stun import Endpoint
 from swarmnode.protocol.relay.accounts import Quota
 from swarmnode.testing.memory_network import MemoryNetwork
 from tests.kits.party_kit import Party, parties
+from tests.sim.checks import until
 
 
 def config(**changes: Any) -> NodeConfig:
@@ -174,3 +180,40 @@ async def test_relays_by_profession_are_preferred_and_none_while_we_are_reached(
         sure = Reachability(endpoints=(("11.11.11.100", 7337),))
         nat.reach = SimpleNamespace(reachability=sure)  # type: ignore[assignment]
         assert nat._candidates() == []
+
+
+# --- relayed sessions ---------------------------------------------------------------------------
+
+
+async def test_better_ways_are_looked_for_from_the_first_relayed_session_on(
+    autojump_clock: MockClock,
+) -> None:
+    relay = PeerId(b"r" * 32)
+    async with parties("a", "b") as (a, b), trio.open_nursery() as nursery:
+        nat = Nat(
+            config(port_mapping=False),
+            network=a.network,
+            services=a.services,
+            identity=a.identity,
+            transport=a.transport,
+            env=a.env,
+        )
+        await nursery.start(nat.run, "127.0.0.1:0")
+        await a.connect(b)
+        assert nat.whys == {}, "a direct session needs no better way"
+        session = a.session(b)
+        assert session is not None
+        await session.aclose("again, through a relay")
+
+        async def accept_relayed(channel: Channel) -> None:
+            await a.network.listener.accept(RelayedChannel(channel, "relay:sn1r@mem:r", relay))
+
+        async def dial_relayed(_address: str) -> Channel:
+            return await b.transport.dial("mem:a-relayed")
+
+        transport = a.links.transport("a-relayed")
+        await nursery.start(transport.serve, "mem:a-relayed", accept_relayed)
+        b.network.ways.dial_relayed = dial_relayed
+        await b.network.connect(a.peer, (str(RelayAddress(relay, "mem:r", a.peer)),))
+        await until(lambda: b.peer in nat.whys, limits.UPGRADE_TRY_S["direct"] + 1)
+        nursery.cancel_scope.cancel()

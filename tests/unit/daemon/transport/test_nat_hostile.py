@@ -21,7 +21,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.transport import upgrade
+from swarmnode.daemon.transport import ways
 from swarmnode.daemon.transport.signals import CARRY_SERVICE, DELIVER_SERVICE, Signals
 from swarmnode.errors import DialFailed, SwarmNodeError
 from swarmnode.net.session import Session
@@ -89,8 +89,8 @@ class World:
 @asynccontextmanager
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     lookouts = Lookouts()
-    monkeypatch.setattr(upgrade, "dial_from", lookouts.dial_from)
-    monkeypatch.setattr(upgrade, "ask_where", lookouts.ask_where)
+    monkeypatch.setattr(ways, "dial_from", lookouts.dial_from)
+    monkeypatch.setattr(ways, "ask_where", lookouts.ask_where)
     async with nodes("a", "b", "c", "e") as (alice, bob, carrier, eve):
         made = World(alice, bob, carrier, eve)
         for node in (alice, bob, eve):

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.transport import upgrade
+from swarmnode.daemon.transport import ways
 from swarmnode.errors import DeadlineExceeded, DialFailed, Overloaded, Refused
 from swarmnode.ids import PeerId
 from swarmnode.protocol.nat.punch import SIGNAL_KIND, offer_name
@@ -35,8 +35,8 @@ OFFER = PunchOffer(bytes(16), addresses("11.11.11.200"))
 def lookouts(monkeypatch: pytest.MonkeyPatch) -> Lookouts:
     made = Lookouts()
     made.hosts |= {ALICE_AT[1]: ALICE_AT[0], BOB_AT[1]: BOB_AT[0]}
-    monkeypatch.setattr(upgrade, "dial_from", made.dial_from)
-    monkeypatch.setattr(upgrade, "ask_where", made.ask_where)
+    monkeypatch.setattr(ways, "dial_from", made.dial_from)
+    monkeypatch.setattr(ways, "ask_where", made.ask_where)
     return made
 
 

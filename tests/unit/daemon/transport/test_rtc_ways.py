@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.transport.upgrade import RTC_SIGNAL_KIND as SIGNAL_KIND
+from swarmnode.daemon.transport.ways import RTC_SIGNAL_KIND as SIGNAL_KIND
 from swarmnode.errors import DeadlineExceeded, DialFailed, MalformedMessage, Overloaded, Refused
 from swarmnode.ids import PeerId
 from tests.unit.daemon.transport.nat_kit import (

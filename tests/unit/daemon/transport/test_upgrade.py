@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from swarmnode import limits
-from swarmnode.daemon.transport.upgrade import Upgrader
+from swarmnode.daemon.transport.upgrade import Upgrader, Whys
 from swarmnode.errors import DeadlineExceeded, DialFailed, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
@@ -63,15 +63,18 @@ class Pair:
     def __init__(self, a: Party, b: Party, nursery: trio.Nursery) -> None:
         self.a, self.b, self.nursery = a, b, nursery
         self.upgraders: dict[PeerId, Upgrader] = {}
+        self.whys: dict[PeerId, Whys] = {}
         self.first, self.second = Way(self), Way(self)
         for own, other in ((a, b), (b, a)):
             own.network.ways.dial_relayed = self._dials_relayed(own, other)
             own.network.keepers.append(lambda _peer: True)
             self.may_be_at(own, other, is_direct=False)
+            self.whys[own.peer] = {}
             self.upgraders[own.peer] = Upgrader(
                 own.network,
                 own_id=own.peer,
                 ways=lambda: (("punched-tcp", self.first), ("rtc", self.second)),
+                whys=self.whys[own.peer],
                 env=own.env,
             )
 
@@ -220,9 +223,9 @@ async def test_failed_tries_are_repeated_with_growing_pauses_and_explained(
         p.first.works = p.second.works = False
         session = await p.meet()
         await trio.sleep(3)
-        whys = p.upgraders[p.a.peer].whys
+        whys = p.whys[p.a.peer]
         assert whys == {p.b.peer: ("punched-tcp: no answer", "rtc: no answer")}
-        assert p.upgraders[p.b.peer].whys == {p.a.peer: ()}
+        assert p.whys[p.b.peer] == {p.a.peer: ()}
         await trio.sleep(4 * 3600)
         assert p.paths() == {"relay"}
         pauses = [later - earlier for earlier, later in pairwise(p.first.began_at)]
@@ -293,7 +296,7 @@ async def test_a_session_that_ends_is_tried_no_more(autojump_clock: MockClock) -
         await session.aclose("enough")
         await trio.sleep(3600)
         assert len(p.first.began_at) == 1
-        assert p.upgraders[p.a.peer].whys == {}
+        assert p.whys[p.a.peer] == {}
         assert all(not upgrader._trying for upgrader in p.upgraders.values())
 
 
@@ -318,7 +321,7 @@ async def test_few_are_tried_at_once(autojump_clock: MockClock) -> None:
 
         a.network.ways.dial_relayed = dial
         ways = (("rtc", Slow()),)
-        upgrader = Upgrader(a.network, own_id=a.peer, ways=lambda: ways, env=a.env)
+        upgrader = Upgrader(a.network, own_id=a.peer, ways=lambda: ways, whys={}, env=a.env)
         await nursery.start(upgrader.run)
         for other in others:
             await a.network.connect(
