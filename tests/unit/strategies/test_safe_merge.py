@@ -263,7 +263,7 @@ def test_a_node_that_takes_of_no_other_lets_go_after_a_while() -> None:
 
 
 def refusals_until_accepted(guard: SafeMerge, distance: float) -> int | None:
-    """How often a peer that far away is refused for it, others being near, before it is accepted."""
+    """How often a peer that far away is refused for it, beside near ones, before it is accepted."""
     refused = 0
     for number in range(1, 300):
         near = pair(peer=OTHER, theirs=vector(500 + number), round=number, their_round=number)
