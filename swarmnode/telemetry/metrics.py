@@ -34,7 +34,6 @@ PauseReason = Literal[
 ]
 LimitName = Literal["upload", "download", "cpu"]
 
-METRICS_SERVICE: Final = "metrics/1"  # where members ask each other for theirs
 PLANES: Final = ("control", "state", "tensor")
 PATHS: Final = ("direct", "punched-tcp", "rtc", "relay", "other")  # net/paths.py
 STATES: Final[tuple[str, ...]] = get_args(PeerState)

@@ -43,7 +43,7 @@ from swarmnode.daemon.snapshots.snapshots import Snapshots
 from swarmnode.daemon.status.control import control_routes, metrics_routes, target_address
 from swarmnode.daemon.status.dashboard import Dashboard
 from swarmnode.daemon.status.phases import Listening, Member, Outside, Serving, SwarmTerms
-from swarmnode.daemon.status.view import NodeView, in_one_line
+from swarmnode.daemon.status.view import METRICS_SERVICE, NodeView, in_one_line
 from swarmnode.daemon.transport.key_guard import KeyGuard
 from swarmnode.daemon.transport.reach import reachable_addresses
 from swarmnode.daemon.volunteer.machine import before_joining
@@ -70,7 +70,6 @@ from swarmnode.store.blobs import BlobStore
 from swarmnode.store.swarms import save_link
 from swarmnode.store.training_data import save_training_data
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.telemetry.metrics import METRICS_SERVICE
 from swarmnode.wire.swarm import Manifest
 
 if TYPE_CHECKING:

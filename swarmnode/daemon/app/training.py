@@ -13,6 +13,7 @@ If the one that is to merge dies over it, the next one does.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from swarmnode.daemon.membership.swarm import Communicator, SwarmPart
 from swarmnode.daemon.snapshots.snapshots import Snapshots
 from swarmnode.daemon.status.phases import Member, Training, Work
 from swarmnode.daemon.worker.briefing import Briefing
+from swarmnode.daemon.worker.link import MergeDesk
 from swarmnode.daemon.worker.trainer import Trainer
 from swarmnode.errors import SwarmNodeError
 from swarmnode.ids import PeerId
@@ -96,19 +98,14 @@ def make_training(
     )
     merge_runs = GroupRuns(MERGE_MEANS_SERVICE, communicator)
 
-    def make_finalizer() -> Finalizer:
-        # In the task of a request: the owner's, or that of the member which leads a merge.
-        from swarmnode.daemon.collective.finalize import Finalizer
-
-        return Finalizer(
-            communicator,
-            service=communicator.services.name(FINALIZE_SERVICE),
-            runs=merge_runs,
-            swarm=part,
-            desk=trainer.merges,
-            folder=paths.directory / "merge",
-        )
-
+    make_finalizer = partial(
+        _make_finalizer,
+        communicator,
+        runs=merge_runs,
+        part=part,
+        desk=trainer.merges,
+        folder=paths.directory / "merge",
+    )
     assigner = ShardAssigner(part, manifest, self_id=self_id, post=trainer.post, env=env)
     training = Training(part, trainer, exchanges, handlers, merge_runs, make_finalizer, assigner)
 
@@ -122,6 +119,21 @@ def make_training(
     communicator.services.add_request(FINALIZE_SERVICE, answer)
     part.on_partners_changed = partners_changed
     return training
+
+
+def _make_finalizer(
+    communicator: Communicator,
+    *,
+    runs: GroupRuns,
+    part: SwarmPart,
+    desk: MergeDesk,
+    folder: Path,
+) -> Finalizer:
+    """Load it: in the task of a request, the owner's or that of the member which leads a merge."""
+    from swarmnode.daemon.collective.finalize import Finalizer
+
+    service = communicator.services.name(FINALIZE_SERVICE)
+    return Finalizer(communicator, service=service, runs=runs, swarm=part, desk=desk, folder=folder)
 
 
 def make_briefing(member: Member, trainer: Trainer) -> Briefing:

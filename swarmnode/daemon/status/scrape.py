@@ -53,7 +53,7 @@ from swarmnode import limits
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.membership.swarm import SwarmPart
 from swarmnode.daemon.status.phases import Member
-from swarmnode.daemon.status.view import NodeView
+from swarmnode.daemon.status.view import METRICS_SERVICE, NodeView
 from swarmnode.env import Env
 from swarmnode.errors import (
     ChannelBroken,
@@ -72,7 +72,6 @@ from swarmnode.net.web.routes import Handler, HttpError, Request, Response, json
 from swarmnode.protocol.membership.swim_events import MemberState
 from swarmnode.store.files import write_atomic
 from swarmnode.telemetry.logs import get_logger
-from swarmnode.telemetry.metrics import METRICS_SERVICE
 from swarmnode.wire.metrics import MetricsRequest, MetricsSnapshot
 from swarmnode.wire.packing import decode_record, encode_record
 

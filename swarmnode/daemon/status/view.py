@@ -34,6 +34,8 @@ from swarmnode.wire.session import Priority
 
 PLANES = {Priority.CONTROL: "control", Priority.STATE: "state", Priority.BULK: "tensor"}
 
+METRICS_SERVICE = "metrics/1"  # where members ask each other for their metrics
+
 
 class NodeStatus(msgspec.Struct, frozen=True):
     """What ``swarmnode status --json`` prints."""
