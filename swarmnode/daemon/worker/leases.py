@@ -233,6 +233,9 @@ class SlotLessor:
         self._post(_take_view(number, intent, partner, round_number))
         try:
             await ticket.settled.wait()
+            # It may have come in the very moment in which the caller's round ended: the round has
+            # no lease to give back then, so the slot would be lent for ever.
+            await trio.lowlevel.checkpoint_if_cancelled()
         except trio.Cancelled:
             ticket.is_abandoned = True
             for lease in ticket.leases:  # it came in this very moment

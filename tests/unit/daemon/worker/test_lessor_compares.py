@@ -8,7 +8,7 @@ import trio.testing
 
 from swarmnode.daemon.worker.leases import SlotLessor
 from swarmnode.ipc.comparing import Compare, Compared
-from swarmnode.ipc.control import SlotReady
+from swarmnode.ipc.control import Release, SlotReady
 from tests.kits.lessor_kit import intent
 
 NUMEL = 640
@@ -74,3 +74,17 @@ async def test_what_does_not_fit_into_the_room_is_not_compared() -> None:
         long = [np.zeros(NUMEL, np.float32).data.cast("B")] * 2
         assert await lessor.compare(lease, 0, long) == 1
         assert not any(isinstance(each, Compare) for each in said)
+
+
+async def test_a_slot_that_comes_in_the_moment_in_which_its_round_ends_goes_back() -> None:
+    """The round has no lease to give back yet: kept, the slot would be lent for ever."""
+    said, slot = [], np.zeros(2 * NUMEL, np.float32)
+    lessor = SlotLessor(said.append, lambda _xid: None)
+    lessor.worker_ready(lambda _slot, _generation: slot.data.cast("B"), NUMEL)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lessor.borrow, intent())
+        await trio.testing.wait_all_tasks_blocked()
+        lessor.slot_ready(SlotReady(said[0].ticket, 0, 7, step=1, tokens=1))
+        nursery.cancel_scope.cancel()
+    assert [(each.slot, each.generation) for each in said if isinstance(each, Release)] == [(0, 7)]
+    await lessor.wait_idle()
