@@ -306,6 +306,8 @@ class GroupRuns:
         if plan != run.plan:
             return
         result = await run.cargo.assemble()
+        if plan != run.plan:
+            return  # members left meanwhile: another mean is made, and of this one nothing is here
         hashes = await run.maker.hashes()
         self._driver.feed(events.Assembled(run.begin.gid, plan, result, hashes))
 

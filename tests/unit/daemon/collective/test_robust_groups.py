@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import trio
 
+from swarmnode.daemon.collective.payload import RobustPayload
+from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.ipc.control import ViewShape
 from swarmnode.limits import EXCHANGE_VIEW_S
+from swarmnode.protocol.gossip import group_events as events
 from swarmnode.strategies.merging.rules import candidates, encode_parts, find_rule
-from tests.kits.lessor_kit import Tossed, intent
+from swarmnode.tensor.pieces import cut_chunks
+from tests.kits.lessor_kit import FakeLessor, Tossed, intent, party
 from tests.unit.daemon.collective.test_group_shell import members
 
 NUMEL = 4096
@@ -106,3 +111,68 @@ async def test_who_lies_about_its_piece_spoils_rounds_until_it_is_left_out(autoj
         seen = member.node.trust
         assert seen.counts(liar.node.peer).refused > 0, "remembered over a restart, too"
         assert not any(seen.counts(other.node.peer).refused for other in honest)
+
+
+class _PutTogetherSlowly(RobustPayload):
+    """Of a large model on a slow machine: the first plan is replaced while that goes on."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.replaced, self.plans = trio.Event(), set()
+
+    def use_plan(self, plan: bytes, n_pieces: int) -> None:
+        super().use_plan(plan, n_pieces)
+        self.plans.add(plan)
+        if len(self.plans) == 2:
+            self.replaced.set()
+
+    async def assemble(self) -> bytes:
+        found = await super().assemble()
+        await self.replaced.wait()
+        return found
+
+
+class _Runner:
+    """A node with the runs of one kind, and how they ended."""
+
+    def __init__(self, node) -> None:
+        self.node, self.ended = node, []
+        self.runs = GroupRuns("group", node.communicator())
+        self.run = self.runs.run
+
+    def begin(self, members) -> None:
+        posted = intent(views=VIEWS, merge="sybil-mean")
+        chunks, me = cut_chunks(VIEWS, "RAW32"), self.node.peer
+        cargo = _PutTogetherSlowly(
+            posted,
+            chunks,
+            FakeLessor(np.ones(NUMEL, np.float32)),
+            me,
+            self._end,
+            lambda: None,
+            in_thread=self.node.env.in_thread,
+        )
+        begin = events.Begin(bytes(16), members, 8, 1.0, 5.0, 70.0, has_witnesses=True)
+        self.runs.begin(begin, cargo, cargo)
+
+    def _end(self, _lease, how) -> None:
+        self.ended.append(how)
+
+
+async def test_a_member_may_die_while_the_mean_is_put_together(autojump_clock) -> None:
+    """Those that are left make another one; of the first nothing is there to be hashed."""
+    async with party() as made:
+        runners = [await made.add(f"m{number}", _Runner) for number in range(4)]
+        peers = tuple(sorted(each.node.peer for each in runners))
+        for each in runners:
+            each.begin(peers)
+        await trio.sleep(3)
+        dead, *left = runners
+        dead.node.die()
+        for each in left:
+            each.runs.members_changed()
+        await made.until(lambda: all(each.ended for each in left), 300)
+        for each in left:
+            (how,) = each.ended
+            assert isinstance(how, events.Commit)
+            assert how.contributors == tuple(sorted(one.node.peer for one in left))
