@@ -185,6 +185,8 @@ class Gathers(Rounds):
             enlist_s,
             transfer_s,
             electorate=members,
+            # A node that is early by more than its roll is open would gather alone each time.
+            quorum_s=limits.GROUP_ENLIST_S_MAX,
             patience_s=self._patience_s(transfer_s),
         )
         self.runs.begin(begin, cargo)

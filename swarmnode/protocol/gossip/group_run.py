@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from swarmnode import limits
 from swarmnode.errors import InvariantViolation
@@ -187,7 +187,8 @@ class Run:
             if len(self._roll.came) < 2:
                 self.give_up("no other member came")
             else:
-                if self.begin.quorum_s:  # else none is called: honest members come out of phase
+                # Without a lineage none is called: honest members come out of phase.
+                if self.begin.lineage is not None:
                     self._note_held(set(self.view) - self._roll.came, self._roll.waited_s(now))
                 self._adopt(self._roll.came, now)
             return
@@ -198,8 +199,9 @@ class Run:
         else:
             self.give_up("timeout: this node is too slow itself")
 
-    def _note_held(self, peers: Iterable[PeerId], held_s: float) -> None:
-        self.effects += (HeldRound(self.gid, peer, held_s) for peer in sorted(peers))
+    def _note_held(self, peers: Collection[PeerId], held_s: float) -> None:
+        """Charge them for the wait, which is one wait whatever their number: each its part."""
+        self.effects += (HeldRound(self.gid, peer, held_s / len(peers)) for peer in sorted(peers))
 
     def _silent(self) -> set[PeerId]:
         """Return the members that this phase waits for."""

@@ -144,6 +144,20 @@ async def test_one_that_never_comes_is_waited_for_until_the_roll_closes(autojump
         assert late.lessor.kinds == ["drop"]
 
 
+async def test_one_that_is_early_by_more_than_its_roll_is_open_waits_for_the_others(
+    autojump_clock,
+) -> None:
+    async with members(4) as (made, all_of_them):
+        early, *others = all_of_them
+        for number in (1, 2):  # a second apart: from the second on rolls are open for few seconds
+            early.gathers.intent_posted(posted(number))
+            await trio.sleep(0 if number == 1 else 5 * limits.GROUP_ENLIST_S_MIN)
+            for member in others:
+                member.gathers.intent_posted(posted(number))
+            await made.until(lambda n=number: all(len(m.lessor.told) == n for m in all_of_them))
+        assert [member.lessor.kinds for member in all_of_them] == [["apply", "apply"]] * 4
+
+
 async def test_less_than_a_majority_gathers_nothing(autojump_clock) -> None:
     async with members(5) as (made, all_of_them):
         some = all_of_them[:2]
