@@ -269,7 +269,7 @@ class Rounds(ABC):
         _log.info("a round waited for a member", peer=peer.short, held_s=round(held_s, 2))
 
     def _waited_for(self, members: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
-        """Return the members without those that have held rounds for too long."""
+        """Return the members without the worst of those that have held rounds for too long."""
         return self.patience.waited_for(members, self._self_id, self._env.monotonic())
 
     def _patience_s(self, transfer_s: float) -> float:

@@ -57,14 +57,18 @@ class ConductTable:
     """See the module. ``now`` is monotonic, in seconds; ``peers_max``: so many are kept.
 
     ``trust``: which peers are met in which rounds; hears of stalls. None: of no peer is anything
-    known.
+    known. ``debt_s_max``: what a peer owes at the most.
     """
 
     def __init__(
-        self, trust: Trust | None = None, *, peers_max: int = limits.EXCHANGE_CONDUCT_MAX
+        self,
+        trust: Trust | None = None,
+        *,
+        peers_max: int = limits.EXCHANGE_CONDUCT_MAX,
+        debt_s_max: float = limits.EXCHANGE_DEBT_S_MAX,
     ) -> None:
         self._trust = Trust(b"") if trust is None else trust
-        self._peers_max = peers_max
+        self._peers_max, self._debt_s_max = peers_max, debt_s_max
         self._peers: dict[PeerId, _Conduct] = {}  # what was changed last is at the end
         self._others: dict[PeerId, float] = {}  # when the last two in good standing were there
 
@@ -102,7 +106,7 @@ class ConductTable:
         ``is_stall``: because of the time.
         """
         conduct = self._changed(peer, now)
-        conduct.budget_s = max(conduct.budget_s - held_s, -limits.EXCHANGE_DEBT_S_MAX)
+        conduct.budget_s = max(conduct.budget_s - held_s, -self._debt_s_max)
         if is_stall:
             self._trust.note(peer, Seen.SLOW, now)
             conduct.stalls = min(conduct.stalls + 1, _STALLS_MAX)
@@ -135,6 +139,11 @@ class ConductTable:
         return conduct is not None and (
             conduct.silent_until > now or _budget_s(conduct, now) < _CREDIT_S_MIN
         )
+
+    def budget_s(self, peer: PeerId, now: float) -> float:
+        """What it may hold yet; below zero where it owes."""
+        conduct = self._peers.get(peer)
+        return limits.EXCHANGE_BUDGET_S if conduct is None else _budget_s(conduct, now)
 
     def may_hold(self, peer: PeerId, now: float) -> bool:
         """Whether an offer of it may be accepted."""

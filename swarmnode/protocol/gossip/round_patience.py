@@ -9,8 +9,11 @@ nearly the same, and so blame the same one. In a stage but the first one blames 
 waits for only for what is beyond the stages before.
 
 What a member holds it pays for out of a budget of seconds, as in pairs (``conduct.py``): one that
-has used it up is left out of the rolls until enough has come back. It stays in the electorate, so
-no two parts of a swarm have a majority, and it is left out only where the others have one.
+has used it up is left out of the rolls until enough has come back, which takes less than a minute
+however long it held them. Members that a round waits for together share what it waited. One that
+is left out stays in the electorate, so no two parts of a swarm have a majority, and it is left out
+only where the others have one. At most a quarter are left out at a time, those that owe most: on a
+busy machine all are late now and then, and a mean over half of a swarm is half of one.
 
 Source: as of ``patience.py``; the second slowest in place of all, as a trimmed mean of one.
 """
@@ -31,6 +34,10 @@ from swarmnode.protocol.gossip.patience import Usual
 _FREE_SHARE = 1 / 2
 # Shares, sums, and words that all is prepared: each may wait for the one before.
 _STAGES = 3
+# So much a member owes at the most: a mean lacks it for 40 s then, and for seven minutes at what
+# counts in pairs, where a node has others meanwhile.
+_DEBT_S_MAX = 1.0
+_LEFT_OUT_SHARE_MAX = 1 / 4
 
 
 @dataclass
@@ -117,7 +124,7 @@ class RoundPatience:
     """Of one kind of rounds: what is usual, and what each member has held."""
 
     def __init__(self) -> None:
-        self.conduct = ConductTable()
+        self.conduct = ConductTable(debt_s_max=_DEBT_S_MAX)
         self._usual = Usual()
 
     def limit_s(self, transfer_s: float, least_s: float = 0.0) -> float:
@@ -142,8 +149,12 @@ class RoundPatience:
     def waited_for(
         self, members: tuple[PeerId, ...], self_id: PeerId, now: float
     ) -> tuple[PeerId, ...]:
-        """Return the members without those that have held rounds for too long."""
-        good = tuple(
-            peer for peer in members if peer == self_id or not self.conduct.is_avoided(peer, now)
-        )
-        return good if has_majority(members, good) else members
+        """Return the members without the worst of those that have held rounds for too long."""
+        avoided = [
+            peer for peer in members if peer != self_id and self.conduct.is_avoided(peer, now)
+        ]
+        avoided.sort(key=lambda peer: (self.conduct.budget_s(peer, now), peer))
+        left_out = set(avoided[: max(1, int(_LEFT_OUT_SHARE_MAX * len(members)))])
+        good = tuple(peer for peer in members if peer not in left_out)
+        is_enough = len(good) > 1 and has_majority(members, good)
+        return good if is_enough else members

@@ -67,13 +67,30 @@ def test_members_that_have_held_rounds_are_left_out_until_it_is_paid_back() -> N
     assert patience.waited_for(PEERS, SELF, back_s + 0.001) == PEERS
 
 
+def test_one_that_held_rounds_for_hours_is_back_within_a_minute() -> None:
+    patience = RoundPatience()
+    for second in range(3600):
+        patience.note_held(LATE, 60.0, float(second))
+    assert patience.waited_for(PEERS, SELF, 3600.0) == PEERS[:4]
+    assert patience.waited_for(PEERS, SELF, 3640.0) == PEERS
+
+
+def test_a_quarter_is_left_out_at_the_most_and_it_is_the_worst() -> None:
+    nine = tuple(PeerId(bytes([n]) * 32) for n in range(1, 10))
+    patience = RoundPatience()
+    for number, peer in enumerate(nine[1:]):
+        patience.note_held(peer, limits.EXCHANGE_BUDGET_S - 0.9 + number / 10, 0.0)
+    assert patience.waited_for(nine, SELF, 0.0) == nine[:7]
+    assert patience.waited_for(nine[:4], SELF, 0.0) == nine[:3], "one of four"
+
+
 def test_none_is_left_out_where_the_others_are_no_majority_and_never_oneself() -> None:
     patience = RoundPatience()
-    for peer in PEERS[2:]:
+    for peer in PEERS[:2]:
         patience.note_held(peer, limits.EXCHANGE_BUDGET_S, 0.0)
-    assert patience.waited_for(PEERS, SELF, 0.0) == PEERS
-    patience.note_held(SELF, limits.EXCHANGE_BUDGET_S, 0.0)
-    assert patience.waited_for(PEERS[:2], SELF, 0.0) == PEERS[:2]
+    for self_id in PEERS[:2]:
+        assert patience.waited_for(PEERS[:2], self_id, 0.0) == PEERS[:2], "alone it has no mean"
+    assert patience.waited_for(PEERS, SELF, 0.0) == (SELF, *PEERS[2:])
 
 
 def test_a_roll_tells_for_how_long_it_waited_for_none_but_the_missing() -> None:
