@@ -83,6 +83,7 @@ def _train_swarm(job: Job, task: TextTask, schedule: Schedule) -> Trained:
         optimizer=TaskOptimizer(task.text, task.x, schedule),
         seed=job.seed,
         codec=job.codec,
+        guarded=True,  # as real nodes weigh what others send
     )
     arena.run(job.steps)
     found = task.measure(task.x.double().mean(0).float(), range(job.nodes))
