@@ -51,7 +51,7 @@ class Size:
     seeds: tuple[int, ...]
 
 
-FULL = Size((2, 4, 8), 300, (1, 2, 3))
+FULL = Size((2, 4, 8), 300, (7, 8, 9))
 QUICK = Size((2,), 40, (1,))
 
 
