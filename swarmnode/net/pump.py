@@ -16,6 +16,7 @@ lie in it would destroy the GOODBYE on its way.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 import trio
@@ -204,8 +205,9 @@ class Pump:
             try:
                 while True:
                     n_bytes = await reader.receive()
-                    self._traffic.down.spend(n_bytes, trio.current_time())
-                    reader.open_all(core, trio.current_time())
+                    now = trio.current_time()
+                    self._traffic.down.spend(n_bytes, now)
+                    reader.open_all(core, now)
                     self._writer.acknowledged(core.acknowledged_bytes)
                     self._on_effects()
                     self.flush()
@@ -229,6 +231,8 @@ class Pump:
                 core.body_bytes_max = min(body_bytes_max, self._traffic.up.turn_bytes_max)
             elif self.is_closed:
                 return
+            elif look_again_at == math.inf:  # mostly: a scope costs as much as a switch of tasks
+                await self._send_wanted.park()
             else:
                 with trio.CancelScope(deadline=look_again_at):
                     await self._send_wanted.park()

@@ -147,9 +147,7 @@ class Stream:
         with self._receiving:
             self._attend()
             await trio.lowlevel.checkpoint_if_cancelled()
-            filled = await self._fill(buffer.cast("B"))
-            if filled < len(buffer):
-                raise self._ended_early(filled, len(buffer))
+            await self._fill_all(buffer.cast("B"))
 
     async def receive_message(self, max_bytes: int) -> tuple[bytes, memoryview]:
         """Return (header, payload) of the next message; both are the caller's.
@@ -171,12 +169,9 @@ class Stream:
                 raise self._ended_early(filled, _MESSAGE.size)
             header_bytes, payload_bytes = _MESSAGE.unpack(prefix)
             self._check_message(header_bytes, payload_bytes, max_bytes)
-            header, payload = bytearray(header_bytes), self._core.pool.get(payload_bytes)
-            for part in (header, payload):
-                filled = await self._fill(memoryview(part))
-                if filled < len(part):
-                    raise self._ended_early(filled, len(part))
-            return bytes(header), memoryview(payload)
+            header = bytearray(header_bytes)
+            await self._fill_all(memoryview(header))
+            return bytes(header), await self._receive_payload(payload_bytes)
 
     async def receive_rest(self, max_bytes: int) -> bytes:
         """Return everything up to the end of the stream.
@@ -199,14 +194,29 @@ class Stream:
                 self._consumed(len(piece))
         return bytes(received)
 
+    async def _receive_payload(self, n_bytes: int) -> memoryview:
+        payload = self.state.inbox.take_whole(n_bytes)
+        if payload is None:
+            payload = memoryview(self._core.pool.get(n_bytes))
+            await self._fill_all(payload)
+        else:  # it came in the same moment as its header: no copy
+            self._consumed(n_bytes)
+        return payload
+
+    async def _fill_all(self, buffer: memoryview) -> None:
+        filled = await self._fill(buffer)
+        if filled < len(buffer):
+            raise self._ended_early(filled, len(buffer))
+
     async def _fill(self, buffer: memoryview) -> int:
         """Fill ``buffer`` as far as bytes come; return how many."""
         inbox = self.state.inbox
         filled = 0
         while True:
-            n_bytes = inbox.read_into(buffer[filled:])
-            self._consumed(n_bytes)
-            filled += n_bytes
+            if inbox.unread_bytes:
+                n_bytes = inbox.read_into(buffer[filled:] if filled else buffer)
+                self._consumed(n_bytes)
+                filled += n_bytes
             if filled == len(buffer) or self._is_at_end():
                 return filled
             inbox.lend(buffer[filled:])
@@ -298,8 +308,9 @@ class Stream:
 
     def wake(self) -> None:
         """Let waiting tasks look again."""
-        self._readable.unpark_all()
-        if not self.state.pending or self.pump.is_closed:
+        if self._readable:  # mostly only one of the two has a task
+            self._readable.unpark_all()
+        if self._written and (not self.state.pending or self.pump.is_closed):
             self._written.unpark_all()
         if self.scope_to_cancel is not None and self.state.reset is not None:
             self.scope_to_cancel.cancel()

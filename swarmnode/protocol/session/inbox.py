@@ -99,6 +99,12 @@ class Inbox:
         self.unread_bytes -= len(piece)
         return piece
 
+    def take_whole(self, n_bytes: int) -> memoryview | None:
+        """Return the first piece, as :meth:`take` does, if it is exactly the next ``n_bytes``."""
+        if not self._pieces or self._offset or len(self._pieces[0]) != n_bytes:
+            return None
+        return self.take()
+
     def clear(self) -> None:
         """Forget everything that was not consumed."""
         self._pieces.clear()
