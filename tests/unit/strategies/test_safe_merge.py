@@ -122,6 +122,7 @@ def test_probe() -> None:
         along = bowl(own, away, best)
         asked = pair(own=own, theirs=away, loss_along=along, loss_trivial=trivial, round=9)
         guard = known_guard(distance=4.0)
+        assert guard.weigh(asked) == Verdict(share=0.0)
         verdict = guard.weigh(asked)
         assert (verdict.refusal, verdict.share) == (refusal, 1.0 if refusal else 0.0)
         careless = known_guard(frozenset({Stage.PROBE}), distance=4.0).weigh(asked)
@@ -200,7 +201,7 @@ def test_harm_is_refused_only_from_a_model_that_has_learnt_nothing(their_loss, b
     for number in range(3):
         asked = pair(theirs=vector(10 + number, 0.9), loss_along=along.__getitem__, round=9)
         verdict = guard.weigh(replace(asked, loss_trivial=math.log(10)))
-        assert verdict == (Verdict(Reason.PROBE) if bans else Verdict(share=0.0))
+        assert verdict == (Verdict(Reason.PROBE) if bans and number else Verdict(share=0.0))
     assert guard.totals.bans == bans
 
 
@@ -242,7 +243,18 @@ def test_who_was_left_behind_is_given_a_model_and_nothing_is_taken() -> None:
     assert said == [Verdict(share=0.0)] * 4
     nonsense = replace(asked, loss_trivial=0.5)
     said = [guard.weigh(replace(nonsense, round=9 + number)).refusal for number in range(4)]
-    assert said == [Reason.DISTANCE] * 3 + [Reason.BANNED]
+    assert said == [None, Reason.DISTANCE, Reason.DISTANCE, Reason.BANNED]
+
+
+def test_a_peer_that_has_learnt_nothing_is_given_a_model_once_and_again_after_its_ban() -> None:
+    """Else one whose data fit two labels is refused by all others, and never learns the rest."""
+    guard, rounds = known_guard(), []
+    nothing = pair(theirs=vector(3, 10.0), loss_along=lambda a: 1.0 + a, loss_trivial=1.5)
+    for number in range(9, 9 + 2 * BAN_ROUNDS):
+        verdict = guard.weigh(replace(nothing, round=number))
+        assert verdict.refusal is not None or verdict.share == 0.0
+        rounds += [number] * (verdict.refusal is None)
+    assert rounds == [9, 11 + BAN_ROUNDS]
 
 
 def test_a_node_that_takes_of_no_other_lets_go_after_a_while() -> None:
