@@ -320,7 +320,7 @@ class Probed(Synthetic):
 def test_what_comes_is_weighed_between_two_steps_and_the_slot_stays_the_daemons(make_rig):
     rig = make_rig(task_type=Probed, has_public_probe=True)
     rig.step(2)
-    for better, refusal in ((False, "distance"), (True, "")):
+    for better, refusal in ((False, ""), (False, "distance"), (True, "")):
         ready = rig.ask(rig.intent())
         own, room = rig.halves(ready)
         step = (0.01 if better else -1.0) * (rig.state.task.optimum() - own)
@@ -331,10 +331,11 @@ def test_what_comes_is_weighed_between_two_steps_and_the_slot_stays_the_daemons(
         rig.halves(ready)  # raises StaleSlot if it is not the daemon's
         if refusal:
             rig.release(ready, f"local: refused: {refusal}")
-            rig.step(2)
         else:
             rig.apply(ready)
-            assert torch.allclose(rig.x, before + step / 2)
+            taken = step / 2 if better else torch.zeros_like(step)
+            assert torch.allclose(rig.x, before + taken)
+        rig.step(2)
     assert rig.strategy.guard.totals.refused == {"distance": 1}
 
 
