@@ -41,7 +41,10 @@ XID = b"x" * 16
 
 
 class Rig:
-    """A loop, and the daemon's ends of its socket and segment. Pair averaging, every = 2."""
+    """A loop, and the daemon's ends of its socket and segment. Pair averaging, every = 2.
+
+    ``clock``: how long pauses are; by default none takes any time, so all is done at once.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Rig:
         recipe=None,
         task_type=Synthetic,
         has_public_probe=False,
+        clock=lambda: 0.0,
     ):
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
@@ -91,6 +95,7 @@ class Rig:
             saver=Saver(self.store, self.channel.send),
             rng=random.Random(0),
             steps_max=steps_max,
+            clock=clock,
         )
         self._batches = self.state.batches(0)
         self._theirs, self._worker_segment = theirs, worker_segment

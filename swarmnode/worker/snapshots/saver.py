@@ -22,6 +22,10 @@ from swarmnode.worker.snapshots.snapshot import SnapshotStore, Taken
 Report = SnapshotSaved | SnapshotFailed
 
 
+def _nothing() -> None:
+    """No merge is under way."""
+
+
 @dataclass(frozen=True)
 class _Written:
     """How a write went, and when it was over."""
@@ -73,11 +77,19 @@ class Saver:
         """Have a snapshot taken as soon as none is being written; it answers all requests."""
         self._request = request
 
-    def save_when_due(self, state: TrainState, strategy: StatePart, *, last: bool) -> None:
+    def save_when_due(
+        self,
+        state: TrainState,
+        strategy: StatePart,
+        *,
+        last: bool,
+        settle: Callable[[], None] = _nothing,
+    ) -> None:
         """Say how a write went, and begin another when asked or due; returns at once.
 
         Args:
             last: there will be no further step; what was learnt since is saved now.
+            settle: called before the state is copied, to bring merges to their end.
 
         Raises:
             DaemonGone: the daemon has closed the channel.
@@ -88,6 +100,7 @@ class Saver:
             self._send(self._end(self._save))
         is_due = self._monotonic() >= self.next_s and state.step != self._saved_step
         if self._request or is_due or (last and state.step != self._tried_step):
+            settle()
             self._begin(state, strategy)
 
     def finish(self, state: TrainState, strategy: StatePart) -> None:

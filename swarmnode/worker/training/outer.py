@@ -118,8 +118,10 @@ class OuterLoop(Loop):
             self.paused or self.is_waiting or self.clocks.rest_s() or self.share.rest_s()
         ):
             self.listen()
+            self.settle()
             self.ring_clock()
             self.keep_books()
+        self.pauses.begin_step()
         self.strategy.flow(self.clocks.begin_step())
         self.set_lr()
         if self.strategy.needs is Needs.STEP:

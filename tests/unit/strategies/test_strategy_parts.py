@@ -63,6 +63,8 @@ INTERFACE = {
     "accept": ["offer"],
     "weigh": ["exchange"],
     "apply": ["exchange"],
+    "viewing": ["intent", "name", "out"],
+    "applying": ["exchange"],
     "on_abort": ["intent", "why"],
     "on_stray": [],
     "on_call": ["lineage"],
