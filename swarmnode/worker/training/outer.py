@@ -34,7 +34,7 @@ class OuterLoop(Loop):
         """Raises ConfigError: the strategy takes the steps itself."""
         super().__init__(*args, **kwargs)
         self.is_leaving = False
-        self._before: torch.Tensor | None = None
+        self._is_updating = False
         self._began_s = 0.0
         needs = self.strategy.needs
         if needs is Needs.GRADIENT or self.strategy.gradient_point() is not None:
@@ -75,9 +75,7 @@ class OuterLoop(Loop):
                 " changed it: train without a scheduler of your own, or in a swarm without a recipe"
             )
         seconds = time.perf_counter() - self._began_s
-        if self._before is not None:
-            with torch.no_grad():
-                self.strategy.local_update(self._before.sub_(self.state.arena.flat))
+        self._end_update()
         if loss is None or math.isfinite(loss):
             self.state.step += 1
             self.state.tokens += tokens
@@ -97,12 +95,25 @@ class OuterLoop(Loop):
     def leave(self, deadline_s: float) -> None:
         """Lend nothing more, merge what has committed, and save."""
         self.is_leaving = True
+        self._end_update()
         until = time.monotonic() + deadline_s
         with contextlib.suppress(DaemonGone):
             while self.handoff.is_lending and not self.stopping and time.monotonic() < until:
                 for message in self.channel.poll(_LEAVE_POLL_S):
                     self.obey(message)
         self.end()
+
+    def end(self) -> None:
+        """See ``Loop``."""
+        self._end_update()
+        super().end()
+
+    def _end_update(self) -> None:
+        """Let the strategy take note of what the program has changed, if it has not yet."""
+        if self._is_updating:
+            self._is_updating = False
+            with torch.no_grad():
+                self.strategy.after_update(self.state.arena.flat)
 
     def obey(self, message: ToWorker) -> None:
         """See ``Loop``."""
@@ -125,5 +136,7 @@ class OuterLoop(Loop):
         self.strategy.flow(self.clocks.begin_step())
         self.set_lr()
         if self.strategy.needs is Needs.STEP:
-            self._before = self.state.arena.flat.clone()
+            self._is_updating = True
+            with torch.no_grad():
+                self.strategy.before_update(self.state.arena.flat)
         self._began_s = time.perf_counter()

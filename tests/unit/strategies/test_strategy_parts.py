@@ -51,6 +51,8 @@ INTERFACE = {
     "flow": ["t"],
     "gradient_point": [],
     "local_update": ["v"],
+    "before_update": ["x"],
+    "after_update": ["x"],
     "after_step": ["info"],
     "clock_rate": [],
     "on_clock": ["t"],
