@@ -23,21 +23,19 @@ from swarmnode.processes.stopping import run_async
 
 _START_DEADLINE_S = 120.0
 _SETTLE_S = 3.0
-_DIM = 512  # of the GPT, 3.1 M parameters in each of its layers; or, for fewer:
-_SMALL_DIM = 64
-_CONTEXT = 16  # so that a step is short, whatever the size of the model
+_LR = 0.01  # of all parameters together: a larger one leads a long model astray
 
 
 def run_step_bench(seconds: float, rounds: int, every: int, params: int = 0) -> dict[str, Any]:
     """Return medians over ``rounds`` interleaved pairs of measurements of ``seconds`` each.
 
-    ``params``: of the model, about; 0: the default of the task.
+    ``params``: of a linear model; 0: a small GPT.
 
     Raises:
         SwarmNodeError: a node failed.
     """
     folder = Path(tempfile.mkdtemp(prefix="swarmnode-bench-"))
-    options = ["--set", f"strategy.every={every}", *(gpt_options(params) if params else ())]
+    options = ["--set", f"strategy.every={every}", *(task_options(params))]
     try:
         return {"params": params, "every": every, "rounds": rounds} | run_async(
             _measure, folder, seconds, rounds, options
@@ -46,12 +44,16 @@ def run_step_bench(seconds: float, rounds: int, every: int, params: int = 0) -> 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def gpt_options(params: int) -> list[str]:
-    """Return what ``create`` is told for a GPT of about so many parameters, of short steps."""
-    dim = _DIM if params >= 12 * _DIM**2 else _SMALL_DIM
-    layers = max(1, round(params / (12 * dim**2)))
-    settings = {"dim": dim, "layers": layers, "heads": 8, "batch": 1, "context": _CONTEXT}
-    return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+def task_options(params: int) -> list[str]:
+    """Return what ``create`` is told of what is trained.
+
+    A linear model of so many parameters has steps as short as they get: one example, and SGD.
+    """
+    if not params:
+        return ["--task", "bytes-lm"]
+    settings = {"dim": params, "batch": 1, "lr": _LR / params}
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    return ["--task", "synthetic", *words]
 
 
 def format_step_bench(result: dict[str, Any]) -> str:
@@ -107,7 +109,6 @@ async def _measure(folder: Path, seconds: float, rounds: int, options: list[str]
 async def _run_pair(folder: Path, seconds: float, options: list[str], *, together: bool) -> _Seen:
     """Return what two nodes do that train at once."""
     nodes = [NodeProcess(folder / str(i), a) for i, a in enumerate(free_addresses(2))]
-    options = ["--task", "bytes-lm", *options]
     links = [await nodes[0].create("bench", *options)]
     links.append(links[0] if together else await nodes[1].create("bench", *options))
     try:

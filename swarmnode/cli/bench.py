@@ -92,7 +92,7 @@ def snapshot(params: int, rounds: int, period: float, as_json: bool) -> None:
 @click.option("--rounds", type=click.IntRange(1, 20), default=1, show_default=True)
 @click.option("--every", type=click.IntRange(1), default=16, show_default=True)
 @click.option(
-    "--params", type=click.IntRange(0), default=0, help="Of the model, about; 0: the task's own."
+    "--params", type=click.IntRange(0), default=0, help="Of a linear model; 0: a small GPT."
 )
 @json_option
 def step(seconds: float, rounds: int, every: int, params: int, as_json: bool) -> None:
