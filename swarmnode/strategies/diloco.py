@@ -80,6 +80,7 @@ class DiLoCo(InLineage, Strategy):
         self._sent: torch.Tensor | None = None  # θ as of the view, or Δ where eager
         self._others: torch.Tensor | None = None  # eager: Δ̄(t−1) − Δ_own(t−1)/M, on the CPU
         self._has_stepped = False
+        self.reads_in_passing = not self.config.eager  # whose outer steps come after local ones
 
     @classmethod
     def meeting(cls, config: Any) -> Meeting:

@@ -60,6 +60,7 @@ class NoLoCo(WeighsRounds, InRounds, InPieces, Strategy):
     """Pairs average pseudo-gradients and pull their slow weights together."""
 
     name = "noloco"
+    reads_in_passing = True
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """``every``: H, local steps of a round; ``momentum``: μ; ``beta``, ``gamma``: as above.

@@ -84,6 +84,7 @@ class PairAverage(WeighsPairs, RandomPairs, InPieces, Strategy):
     """Average with one peer at a time."""
 
     name = "pair-average"
+    reads_in_passing = True
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """``every``: the number H of local steps between two exchanges.

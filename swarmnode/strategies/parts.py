@@ -51,7 +51,15 @@ class SettingsPart:
 
 
 class StatePart:
-    """What a strategy keeps beside the parameters, for snapshots and nodes that join with one."""
+    """What a strategy keeps beside the parameters, for snapshots and nodes that join with one.
+
+    Attributes:
+        reads_in_passing: whether a snapshot may have parts of ``x`` of neighbouring steps, with
+            buffers that change by merges only, or little with a step. Not where nodes have the
+            same bits, or where a buffer says something about ``x`` at the same moment.
+    """
+
+    reads_in_passing: bool = False
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
         """Return the tensors beside ``x`` that a snapshot must hold, by name."""

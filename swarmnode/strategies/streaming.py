@@ -103,6 +103,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
     """Slow weights meet fragment by fragment; fast ones are mixed with them."""
 
     name = "streaming"
+    reads_in_passing = True
     kinds = "pair group pull"
     momentum_buffer = "m"
 

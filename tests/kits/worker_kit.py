@@ -58,6 +58,7 @@ class Rig:
         task_type=Synthetic,
         has_public_probe=False,
         clock=lambda: 0.0,
+        store=SnapshotStore,
     ):
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
@@ -66,7 +67,7 @@ class Rig:
         self.state = build_state(task, swarm_seed=0, device="cpu", recipe=recipe)
         self.state.has_public_probe = has_public_probe
         self.channel = Channel(theirs)
-        self.store = SnapshotStore(directory)
+        self.store = store(directory)
         self.strategy = strategy({"every": 2} if settings is None else settings, self.x)
         configure = Configure(
             task="synthetic",

@@ -13,7 +13,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from swarmnode import limits
 from swarmnode.errors import LocalProtocolError
@@ -65,7 +65,12 @@ class Loop:
     """One run of training over ``state``; ``steps_max`` 0 means until told to stop.
 
     The strategy has been started by its ``surroundings``.
+
+    Class attributes:
+        owns_steps: whether nothing but this loop changes the model.
     """
+
+    owns_steps: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -113,6 +118,8 @@ class Loop:
                     else:
                         self.settle()
                     self.ring_clock()
+                else:
+                    self.settle()
                 self.see_end()
                 self.keep_books()
         self.end()
@@ -120,6 +127,7 @@ class Loop:
     def end(self) -> None:
         """Merge what has committed, and save a last time."""
         self.stopping = True
+        self.saver.wait_read()
         with contextlib.suppress(DaemonGone):
             self.merge_due()  # the other side of each has merged it, or will
         with contextlib.suppress(DaemonGone):
@@ -243,8 +251,8 @@ class Loop:
         self._go_on(never)
 
     def _go_on(self, is_over: Callable[[], bool]) -> None:
-        if not self.handoff.is_working:
-            return
+        if not self.handoff.is_working or self.saver.is_reading:
+            return  # none is half done while a snapshot is read, and all wait until it is
         with self.pauses.measured(is_training=not self.is_resting):
             answers = self.handoff.go_on(is_over)
         for answer in answers:
@@ -260,7 +268,11 @@ class Loop:
         """Save and report as far as that is due."""
         if not self.stopping:
             self.saver.save_when_due(
-                self.state, self.strategy, last=self.finished, settle=self.settle
+                self.state,
+                self.strategy,
+                last=self.finished,
+                settle=self.settle,
+                in_passing=self.owns_steps and self.strategy.reads_in_passing,
             )
         self.reporter.report_when_due(
             self.state, paused=self.paused, finished=self.finished, at_target=self.at_target
@@ -332,6 +344,7 @@ class Loop:
         from swarmnode.worker.exchange.merges import Merges
 
         self.settle()
+        self.saver.wait_read()  # the model is another one for a moment
         Merges(self.state, self.channel.send).obey(message)
 
     def take_records(self, message: Records) -> None:

@@ -30,6 +30,8 @@ class OuterLoop(Loop):
         is_leaving: nothing new is lent.
     """
 
+    owns_steps = False
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Raises ConfigError: the strategy takes the steps itself."""
         super().__init__(*args, **kwargs)

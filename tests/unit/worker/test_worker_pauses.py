@@ -1,5 +1,7 @@
 """A loop whose views and merges take longer than one boundary between two steps may be held up."""
 
+import threading
+
 import pytest
 import torch
 
@@ -18,6 +20,7 @@ from swarmnode.ipc.control import (
 )
 from swarmnode.ipc.records import Partner
 from swarmnode.strategies.pieces import PIECE_ELEMS
+from swarmnode.worker.snapshots.snapshot import SnapshotStore
 from tests.kits.worker_kit import PEER, XID, Rig
 
 PIECES = 4
@@ -35,12 +38,25 @@ class Slow:
         return self.now_s
 
 
+class Waiting(SnapshotStore):
+    """A disk that waits for the test, where it says so; all large tensors are read in passing."""
+
+    def __init__(self, directory):
+        super().__init__(directory, live_bytes_min=1000)
+        self.may_write = threading.Event()
+        self.may_write.set()
+
+    def write(self, taken):
+        assert self.may_write.wait(30)
+        return super().write(taken)
+
+
 @pytest.fixture
 def make_rig(tmp_path):
     rigs = []
 
     def make(name="snapshots"):
-        rigs.append(Rig(tmp_path / name, dim=NUMEL, clock=Slow()))
+        rigs.append(Rig(tmp_path / name, dim=NUMEL, clock=Slow(), store=Waiting))
         for group in rigs[-1].state.optimizer.param_groups:
             group["lr"] = 1e-3 / NUMEL  # a step moves each element by little
         return rigs[-1]
@@ -123,6 +139,30 @@ def test_a_snapshot_has_all_of_a_merge_that_was_half_done(make_rig, tmp_path):
     again = make_rig()
     assert again.store.restore(again.state, again.strategy)
     torch.testing.assert_close(again.x, before + 1, atol=1e-4, rtol=0)
+
+
+def test_merges_wait_while_a_snapshot_is_read_in_passing(make_rig):
+    """Slow weights, momentum and lineage in it are of one moment."""
+    rig = make_rig()
+    ready = lend(rig)
+    rig.step()
+    rig.store.may_write = threading.Event()
+    rig.tell(SaveSnapshot(1))
+    rig.loop.keep_books()
+    assert rig.loop.saver.is_reading
+    own, room = rig.halves(ready)
+    room[:NUMEL] = own[:NUMEL] + 2
+    before = rig.x.clone()
+    rig.apply(ready)
+    rig.step(3)
+    rig.loop.settle()
+    assert (rig.x - before).abs().max() < 0.5, "only steps were taken"
+    rig.store.may_write.set()
+    rig.wait_saved()
+    assert not rig.loop.saver.is_reading
+    rig.loop.settle()
+    assert (rig.x - before).min() > 0.5
+    assert len(rig.received(Applied)) == 1
 
 
 def test_a_worker_that_dies_between_two_pieces_has_lost_the_merge_whole(make_rig):
