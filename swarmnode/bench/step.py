@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import statistics
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,37 @@ from swarmnode.processes.stopping import run_async
 
 _START_DEADLINE_S = 120.0
 _SETTLE_S = 3.0
-_STOP_DEADLINE_S = 10.0
+_LR = 0.01  # of all parameters together: a larger one leads a long model astray
 
 
-def run_step_bench(seconds: float, rounds: int, every: int) -> dict[str, Any]:
+def run_step_bench(seconds: float, rounds: int, every: int, params: int = 0) -> dict[str, Any]:
     """Return medians over ``rounds`` interleaved pairs of measurements of ``seconds`` each.
+
+    ``params``: of a linear model; 0: a small GPT.
 
     Raises:
         SwarmNodeError: a node failed.
     """
     folder = Path(tempfile.mkdtemp(prefix="swarmnode-bench-"))
+    options = ["--set", f"strategy.every={every}", *(task_options(params))]
     try:
-        return run_async(_measure, folder, seconds, rounds, every)
+        return {"params": params, "every": every, "rounds": rounds} | run_async(
+            _measure, folder, seconds, rounds, options
+        )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def task_options(params: int) -> list[str]:
+    """Return what ``create`` is told of what is trained.
+
+    A linear model of so many parameters has steps as short as they get: one example, and SGD.
+    """
+    if not params:
+        return ["--task", "bytes-lm"]
+    settings = {"dim": params, "batch": 1, "lr": _LR / params}
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    return ["--task", "synthetic", *words]
 
 
 def format_step_bench(result: dict[str, Any]) -> str:
@@ -43,37 +61,54 @@ def format_step_bench(result: dict[str, Any]) -> str:
     return (
         f"a step takes {result['step_ms_alone']:.2f} ms without exchanges,"
         f" {result['step_ms_exchanging']:.2f} ms with one every {result['every']} steps:"
-        f" {result['ratio']:.3f} times ({result['exchanges_per_s']:.1f} exchanges a second)"
+        f" {result['ratio']:.3f} times ({result['exchanges_per_s']:.1f} exchanges a second);"
+        f" {_pauses_in_words(result)}"
     )
 
 
-async def _measure(folder: Path, seconds: float, rounds: int, every: int) -> dict[str, Any]:
-    alone_ms: list[float] = []
-    together_ms: list[float] = []
-    rates: list[float] = []
+def _pauses_in_words(result: dict[str, Any]) -> str:
+    if result["pause_ms_p50"] is None:
+        return "no step waited for a view or a merge"
+    return (
+        f"of steps that waited for a view or a merge the median waited"
+        f" {result['pause_ms_p50']:.2f} ms, the longest {result['pause_ms_max']:.2f} ms"
+    )
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Of two nodes; pauses are None where there was none."""
+
+    step_ms: float
+    exchanges_per_s: float
+    pause_ms_p50: float | None
+    pause_ms_max: float | None
+
+
+async def _measure(folder: Path, seconds: float, rounds: int, options: list[str]) -> dict[str, Any]:
+    apart: list[_Seen] = []
+    joined: list[_Seen] = []
     for number in range(rounds):
-        apart, _ = await _run_pair(folder / f"{number}-apart", seconds, every, together=False)
-        joined, rate = await _run_pair(folder / f"{number}-joined", seconds, every, together=True)
-        alone_ms.append(apart)
-        together_ms.append(joined)
-        rates.append(rate)
-    alone, together = statistics.median(alone_ms), statistics.median(together_ms)
+        for name, found in (("apart", apart), ("joined", joined)):
+            home = folder / f"{number}-{name}"
+            found.append(await _run_pair(home, seconds, options, together=name == "joined"))
+            shutil.rmtree(home, ignore_errors=True)
+    alone, together = (statistics.median(seen.step_ms for seen in f) for f in (apart, joined))
+    medians = [seen.pause_ms_p50 for seen in joined if seen.pause_ms_p50 is not None]
+    longest = [seen.pause_ms_max for seen in joined if seen.pause_ms_max is not None]
     return {
         "step_ms_alone": alone,
         "step_ms_exchanging": together,
         "ratio": together / alone,
-        "every": every,
-        "exchanges_per_s": statistics.median(rates),
-        "rounds": rounds,
+        "exchanges_per_s": statistics.median(seen.exchanges_per_s for seen in joined),
+        "pause_ms_p50": statistics.median(medians) if medians else None,
+        "pause_ms_max": max(longest) if longest else None,
     }
 
 
-async def _run_pair(
-    folder: Path, seconds: float, every: int, *, together: bool
-) -> tuple[float, float]:
-    """Return (milliseconds a step, exchanges a second) of two nodes that train at once."""
+async def _run_pair(folder: Path, seconds: float, options: list[str], *, together: bool) -> _Seen:
+    """Return what two nodes do that train at once."""
     nodes = [NodeProcess(folder / str(i), a) for i, a in enumerate(free_addresses(2))]
-    options = ("--task", "bytes-lm", "--set", f"strategy.every={every}")
     links = [await nodes[0].create("bench", *options)]
     links.append(links[0] if together else await nodes[1].create("bench", *options))
     try:
@@ -81,11 +116,10 @@ async def _run_pair(
             await node.start(link)
         await _wait_until_training(nodes)
         await trio.sleep(_SETTLE_S)
-        return await _rates(nodes, seconds)
+        return await _seen(nodes, seconds)
     finally:
         for node in nodes:
-            if node.process is not None and node.process.poll() is None:
-                await node.interrupt(_STOP_DEADLINE_S)
+            node.kill_if_running()
 
 
 async def _wait_until_training(nodes: list[NodeProcess]) -> None:
@@ -98,7 +132,7 @@ async def _wait_until_training(nodes: list[NodeProcess]) -> None:
     raise DeadlineExceeded("waiting for both nodes to train", _START_DEADLINE_S)
 
 
-async def _rates(nodes: list[NodeProcess], seconds: float) -> tuple[float, float]:
+async def _seen(nodes: list[NodeProcess], seconds: float) -> _Seen:
     """Count steps between two reports: a worker reports once a second, with its own clock."""
     first = [await node.ask("GET", "/status") for node in nodes]
     begin = trio.current_time()
@@ -110,4 +144,11 @@ async def _rates(nodes: list[NodeProcess], seconds: float) -> tuple[float, float
         b["exchanges_committed"] - a["exchanges_committed"]
         for a, b in zip(first, last, strict=True)
     ]
-    return 1e3 * took_s / statistics.fmean(steps), statistics.fmean(committed) / took_s
+    medians = [status["pause_median_s"] for status in last if status["pause_median_s"] is not None]
+    longest = [status["pause_max_s"] for status in last if status["pause_max_s"] is not None]
+    return _Seen(
+        1e3 * took_s / max(1, statistics.fmean(steps)),
+        statistics.fmean(committed) / took_s,
+        1e3 * statistics.median(medians) if medians else None,
+        1e3 * max(longest) if longest else None,
+    )

@@ -88,13 +88,18 @@ def snapshot(params: int, rounds: int, period: float, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--seconds", type=click.FloatRange(2.0, 600.0), default=15.0, show_default=True)
-@click.option("--rounds", type=click.IntRange(1, 20), default=3, show_default=True)
+@click.option("--seconds", type=click.FloatRange(2.0, 600.0), default=10.0, show_default=True)
+@click.option("--rounds", type=click.IntRange(1, 20), default=1, show_default=True)
 @click.option("--every", type=click.IntRange(1), default=16, show_default=True)
+@click.option(
+    "--params", type=click.IntRange(0), default=0, help="Of a linear model; 0: a small GPT."
+)
 @json_option
-def step(seconds: float, rounds: int, every: int, as_json: bool) -> None:
-    """Steps of two training nodes with exchanges, against the same two without."""
-    _report("step", seconds, rounds, every, as_json=as_json)
+def step(seconds: float, rounds: int, every: int, params: int, as_json: bool) -> None:
+    """Steps of two training nodes with exchanges, against the same two without, and how long
+    views and merges held up a step.
+    """
+    _report("step", seconds, rounds, every, params, as_json=as_json)
 
 
 @bench.command()

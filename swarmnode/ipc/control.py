@@ -365,6 +365,8 @@ class Progress(Message, frozen=True, tag="progress"):
     paused: bool = False
     finished: bool = False
     at_target: bool = False  # the swarm is, so that this worker is finished as well
+    # How long views and merges held up steps since the last heartbeat, of those that waited.
+    pauses_s: Annotated[tuple[NotNegative, ...], Meta(max_length=limits.STEP_PAUSES_KEPT)] = ()
 
 
 class BatchFit(Message, frozen=True, tag="fit"):

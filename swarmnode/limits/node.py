@@ -23,6 +23,10 @@ WORKER_SILENCE_S = 60.0
 # ... except that its steps may be slow: so many times the reported time of a step.
 WORKER_SILENCE_STEPS = 10.0
 WORKER_PROGRESS_S = 1.0
+# Views and merges of a large model are in pieces of about a millisecond: so long may they hold up
+# one step, and the rest waits for the next. Pauses of the last so many steps are looked back at.
+STEP_PAUSE_S = 0.008
+STEP_PAUSES_KEPT = 1024
 # A paused or finished worker looks at its messages this often at the latest.
 WORKER_IDLE_POLL_S = 0.25
 # Between SIGTERM and SIGKILL for a worker that hangs.

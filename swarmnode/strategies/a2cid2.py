@@ -121,6 +121,12 @@ class A2CiD2(RandomPairs, Strategy):
     def local_update(self, v: torch.Tensor) -> None:
         self.x_tilde.sub_(v)
 
+    def before_update(self, x: torch.Tensor) -> None:
+        self.x_tilde.sub_(x)  # x̃ − x, which a step leaves as it is: no copy of x is needed
+
+    def after_update(self, x: torch.Tensor) -> None:
+        self.x_tilde.add_(x)
+
     def node_rate(self) -> float:
         return float(self.config.rate)
 

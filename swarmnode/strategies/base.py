@@ -32,7 +32,8 @@ pacing, snapshots. There are two engines, the worker's loop and the virtual one 
 
 Rules, which engines and strategies rely on:
 
-- Every call comes between two steps, from one thread. Nothing here needs a lock.
+- Every call comes between two steps, from one thread. Nothing here needs a lock. A strategy may
+  ask for steps within a view or a merge of its own, see pieces.py.
 - **Deltas only.** ``apply`` adds to ``x`` and to the other buffers, it never overwrites ``x`` with
   what came: steps taken while the exchange was under way survive.
 - **What was sent counts as it was sent.** ``exchange.sent`` is the own payload after the codec,
@@ -52,7 +53,7 @@ algorithms: ``RandomPairs`` and ``LogOnly`` (kinds.py), ``InRounds`` (rounds.py)
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -175,6 +176,19 @@ class Strategy(
     @abstractmethod
     def apply(self, exchange: Exchange) -> None:
         """Merge a committed exchange, by adding to the buffers as they are now."""
+
+    def viewing(self, intent: Intent, name: str, out: torch.Tensor) -> Iterator[int]:
+        """Do :meth:`view` in pieces; yield after each how many elements of ``out`` are there.
+
+        Local steps may be taken in between: see :mod:`swarmnode.strategies.pieces`.
+        """
+        self.view(intent, name, out)
+        yield from ()
+
+    def applying(self, exchange: Exchange) -> Iterator[None]:
+        """Do :meth:`apply` in pieces, likewise; its end is when the exchange counts as merged."""
+        self.apply(exchange)
+        yield from ()
 
     def on_abort(self, intent: Intent, why: str) -> None:
         """Take note that nothing came of ``intent``; training simply goes on."""

@@ -24,7 +24,7 @@ is due while one is on its way is taken after it, never beside it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -45,7 +45,10 @@ from swarmnode.strategies.base import (
 from swarmnode.strategies.lineage import CATCH_UP, InLineage
 from swarmnode.strategies.merging.slot import GroupMerge
 from swarmnode.strategies.outer import Momentum, momentum_step
+from swarmnode.strategies.pieces import copying, pieces
 from swarmnode.strategies.rounds import Rounds
+
+_WHOLE = slice(None)
 
 
 class DiLoCo(InLineage, Strategy):
@@ -77,6 +80,7 @@ class DiLoCo(InLineage, Strategy):
         self._sent: torch.Tensor | None = None  # θ as of the view, or Δ where eager
         self._others: torch.Tensor | None = None  # eager: Δ̄(t−1) − Δ_own(t−1)/M, on the CPU
         self._has_stepped = False
+        self.reads_in_passing = not self.config.eager  # whose outer steps come after local ones
 
     @classmethod
     def meeting(cls, config: Any) -> Meeting:
@@ -116,37 +120,43 @@ class DiLoCo(InLineage, Strategy):
         # Eager steps count on a share of one among so many for all members.
         return 1.0 if self.config.eager else super().weight(intent)
 
-    def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
+    def viewing(self, intent: Intent, name: str, out: torch.Tensor) -> Iterator[int]:
         if intent.tag == CATCH_UP:
-            self.give(name, out)
+            yield from self.giving(name, out)
         elif self.config.eager:
             assert self._sent is not None, "a round begins with the Δ that it sends"
-            out.copy_(self._sent)
+            yield from copying(self._sent, out)
         else:
-            self._sent = self.x.clone()
+            self._sent = sent = torch.empty_like(self.x)
+            for at in pieces(self.x.numel()):
+                out[at].copy_(self.phi[at] - sent[at].copy_(self.x[at]))
+                yield at.stop
             self.contributions.begin(intent.fragment)
-            out.copy_(self.phi - self.x)
 
     # --- the outer step ------------------------------------------------------------------
 
-    def apply(self, exchange: Exchange) -> None:
+    def applying(self, exchange: Exchange) -> Iterator[None]:
         if exchange.intent.tag == CATCH_UP:
-            if self.take_over(exchange):
+            if (yield from self.taking_over(exchange)):
                 self._others = None
             return
-        if not self.takes(exchange):
-            self._sent = None  # a mean of slow weights that it left
-            return
-        delta = exchange.mean["delta"]
-        if self.config.eager:
-            own = exchange.sent["delta"]
-            self._others = delta.sub_(own, alpha=1 / len(exchange.present))
-        else:
-            self._step(delta.to(self.x.device))
-            x_sent = self.x if self._sent is None else self._sent
-            self.x.add_(self.phi - x_sent)
-        self._sent = None
-        self.extend(exchange)
+        sent, self._sent = self._sent, None
+        if self.is_ours(exchange):  # else it is a mean of slow weights that it left
+            if self.config.eager:
+                own = exchange.sent["delta"]
+                others = exchange.mean["delta"].sub_(own, alpha=1 / len(exchange.present))
+                self._others = others.clone()
+            else:
+                yield from self._stepping(exchange.mean["delta"], sent)
+            self.extend(exchange)
+        self.note_ended(exchange)
+
+    def _stepping(self, delta: torch.Tensor, x_sent: torch.Tensor | None) -> Iterator[None]:
+        for at in pieces(self.x.numel()):
+            self._step(delta[at].to(self.x.device), at)
+            x = self.x[at]
+            x.add_(self.phi[at] - (x if x_sent is None else x_sent[at]))
+            yield
 
     def _begin_eagerly(self) -> None:
         """Take the step that does not wait, where the round before has given its mean."""
@@ -161,9 +171,9 @@ class DiLoCo(InLineage, Strategy):
         self.x.add_(self.phi - self.x)
         self._others, self._has_stepped = None, True
 
-    def _step(self, delta: torch.Tensor) -> None:
-        moved = momentum_step(self.b, delta, self.config.momentum, nesterov=True)
-        self.phi.sub_(moved, alpha=self.config.lr)
+    def _step(self, delta: torch.Tensor, at: slice = _WHOLE) -> None:
+        moved = momentum_step(self.b[at], delta, self.config.momentum, nesterov=True)
+        self.phi[at].sub_(moved, alpha=self.config.lr)
 
     def coasted(self, phi: torch.Tensor, momentum: torch.Tensor) -> torch.Tensor:
         still = torch.zeros_like(phi)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -174,6 +174,15 @@ class Exchange:
         (received,) = self.got.values()
         return received
 
+    def part(self, at: slice) -> Exchange:
+        """Return these elements of all views, in the same memory; they are of equal length."""
+        return replace(
+            self,
+            sent=_part(self.sent, at),
+            got={peer: replace(r, views=_part(r.views, at)) for peer, r in self.got.items()},
+            mean=_part(self.mean, at),
+        )
+
     def clip(self, share: float) -> None:
         """Bring what the partner sent as near to the own views as ``share`` says, 0 to 1.
 
@@ -191,6 +200,10 @@ class Exchange:
         The two sides of a pair get exact negatives. Call it once for each view.
         """
         return self.partner.views[name].sub_(self.sent[name])
+
+
+def _part(views: Mapping[str, torch.Tensor], at: slice) -> Mapping[str, torch.Tensor]:
+    return {name: view[at] for name, view in views.items()}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ fewer means.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -49,6 +49,7 @@ from swarmnode.strategies.catch_up import (
 from swarmnode.strategies.context import LossAt
 from swarmnode.strategies.contributions import Contributions
 from swarmnode.strategies.outer import momentum_step
+from swarmnode.strategies.pieces import InPieces, copying, pieces
 from swarmnode.strategies.rounds import Fragment, InRounds
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ CATCH_UP = "catch-up"
 _EXACT = "RAW32"
 
 
-class InLineage(InRounds):
+class InLineage(InRounds, InPieces):
     """A strategy whose slow weights ``phi``, and their momentum, a group averages.
 
     It makes the intent of a mean in :meth:`_meet`, and has :meth:`lineage_buffers` among its own.
@@ -145,12 +146,14 @@ class InLineage(InRounds):
         """What a mean stands on: it ends with the version of the lineage."""
         return self._version
 
-    def takes(self, exchange: Exchange) -> bool:
-        """Take note that a mean has come; return whether it is of the lineage as it is now."""
-        base = exchange.intent.base_version
-        if base == self._posted:
+    def is_ours(self, exchange: Exchange) -> bool:
+        """Whether a mean that has come is of the lineage as it is now."""
+        return exchange.intent.base_version == self._base
+
+    def note_ended(self, exchange: Exchange) -> None:
+        """Take note that a mean is merged, or left out: the next one may follow."""
+        if exchange.intent.base_version == self._posted:
             self._posted = None
-        return base == self._base
 
     def prefer(self, intent: Intent, begin: int, candidates: Sequence[torch.Tensor]) -> int:
         loss_at = self.ctx.probe
@@ -215,12 +218,10 @@ class InLineage(InRounds):
             return "round: its slow weights are as far as the ones here"
         return None
 
-    def give(self, name: str, out: torch.Tensor) -> None:
-        """Copy a view of the catch-up into ``out``."""
-        if name == "place":
-            out.copy_(torch.tensor([*self.lineage.tolist(), self.rounds.number]))
-        else:
-            out.copy_(getattr(self, name))
+    def giving(self, name: str, out: torch.Tensor) -> Iterator[int]:
+        """Copy a view of the catch-up into ``out`` in pieces; none of it changes with a step."""
+        place = torch.tensor([*self.lineage.tolist(), self.rounds.number])
+        return copying(place if name == "place" else getattr(self, name), out)
 
     def coasted(self, phi: torch.Tensor, momentum: torch.Tensor) -> torch.Tensor:
         """Return slow weights after an outer step to which no node has anything to add."""
@@ -235,8 +236,8 @@ class InLineage(InRounds):
         phi, momentum = (vectors[name].to(self.x.device) for name in ("phi", self.momentum_buffer))
         return harm_at(probe, self.x, (phi + learnt, self.coasted(phi, momentum) + learnt))
 
-    def take_over(self, exchange: Exchange) -> bool:
-        """Put a peer's slow weights under the steps that this node took since its own.
+    def taking_over(self, exchange: Exchange) -> Generator[None, None, bool]:
+        """Put a peer's slow weights under the steps that this node took since its own, in pieces.
 
         Returns: whether it did.
         """
@@ -250,11 +251,13 @@ class InLineage(InRounds):
             if place.version <= self._version:
                 return False
         self.contributions.note_missed(place.count - int(self.lineage[0]))
-        theirs = exchange.partner.views
-        phi = theirs["phi"].to(self.x.device)
-        self.x.add_(phi - self.phi)
-        self.phi.copy_(phi)
-        getattr(self, self.momentum_buffer).copy_(theirs[self.momentum_buffer])
+        theirs, momentum = exchange.partner.views, self.momentum_buffer
+        for at in pieces(self.x.numel()):
+            phi = theirs["phi"][at].to(self.x.device)
+            self.x[at].add_(phi - self.phi[at])
+            self.phi[at].copy_(phi)
+            getattr(self, momentum)[at].copy_(theirs[momentum][at])
+            yield
         self.lineage.copy_(torch.tensor([place.count, place.hashed]))
         # What is on its way stands on slow weights that no node has any more, and what it has
         # learnt since is in no mean yet. A straggler that was late waits until others call: they

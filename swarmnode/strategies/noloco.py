@@ -23,7 +23,7 @@ diverge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,16 +49,18 @@ from swarmnode.strategies.outer import (
     pull,
     refuse_unstable,
 )
+from swarmnode.strategies.pieces import InPieces, copying, pieces
 from swarmnode.strategies.rounds import InRounds, Rounds
 from swarmnode.strategies.weighing import WeighsRounds
 
 _ALL = 0  # the one fragment that the model is
 
 
-class NoLoCo(WeighsRounds, InRounds, Strategy):
+class NoLoCo(WeighsRounds, InRounds, InPieces, Strategy):
     """Pairs average pseudo-gradients and pull their slow weights together."""
 
     name = "noloco"
+    reads_in_passing = True
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """``every``: H, local steps of a round; ``momentum``: μ; ``beta``, ``gamma``: as above.
@@ -107,24 +109,35 @@ class NoLoCo(WeighsRounds, InRounds, Strategy):
             for _, number in self.rounds.due(info.step)
         ]
 
-    def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
+    def viewing(self, intent: Intent, name: str, out: torch.Tensor) -> Iterator[int]:
         del intent
         if name == "phi":
-            out.copy_(self.phi)
-        else:
-            self._x_sent = self.x.clone()
-            out.copy_(self.phi - self.x)
-            self.contributions.begin(_ALL)
+            yield from copying(self.phi, out)
+            return
+        self._x_sent = sent = torch.empty_like(self.x)
+        for at in pieces(self.x.numel()):
+            out[at].copy_(self.phi[at] - sent[at].copy_(self.x[at]))
+            yield at.stop
+        self.contributions.begin(_ALL)
 
-    def apply(self, exchange: Exchange) -> None:
-        c = self.config
-        layout = self.ctx.layout if c.merge == "variance-corrected" else None
-        g = pull(exchange, c.beta, c.gamma, layout).to(self.x.device)
-        self.phi.add_(momentum_step(self.m, g, c.momentum, nesterov=False))
-        x_sent = self.x if self._x_sent is None else self._x_sent
-        self.x.add_(self.phi - x_sent)
-        self._x_sent = None
+    def applying(self, exchange: Exchange) -> Iterator[None]:
+        x_sent, self._x_sent = self._x_sent, None
+        if self.config.merge == "variance-corrected":  # by whole tensors, at once
+            g = pull(exchange, self.config.beta, self.config.gamma, self.ctx.layout)
+            self._step(slice(0, self.x.numel()), g, x_sent)
+        else:
+            for at in pieces(self.x.numel()):
+                g = pull(exchange.part(at), self.config.beta, self.config.gamma)
+                self._step(at, g, x_sent)
+                yield
         self.contributions.merged(_ALL)
+
+    def _step(self, at: slice, g: torch.Tensor, x_sent: torch.Tensor | None) -> None:
+        """Take the outer step of a piece."""
+        g = g.to(self.x.device)
+        x, phi, m = self.x[at], self.phi[at], self.m[at]
+        phi.add_(momentum_step(m, g, self.config.momentum, nesterov=False))
+        x.add_(phi - (x if x_sent is None else x_sent[at]))
 
     def on_abort(self, intent: Intent, why: str) -> None:
         super().on_abort(intent, why)

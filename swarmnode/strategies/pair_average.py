@@ -15,7 +15,7 @@ clipped on either side (merging/safe_merge.py): then the two additions are not e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import torch
@@ -34,6 +34,7 @@ from swarmnode.strategies.base import (
 )
 from swarmnode.strategies.kinds import RandomPairs
 from swarmnode.strategies.merging.variance_corrected import PairMerge, pair_pull
+from swarmnode.strategies.pieces import InPieces, copying, pieces
 from swarmnode.strategies.weighing import Contact, WeighsPairs
 
 _SAMPLE_ELEMS = 2**16  # of one's own vector, which no peer chooses: a norm within a percent
@@ -54,26 +55,36 @@ class Movement:
             self.norm = scale * float((now - self._began).norm())
         self._began = now
 
-    def note_merged(self, before: torch.Tensor, after: torch.Tensor) -> None:
-        """What came from others is no movement of one's own; both are of :meth:`sample`."""
-        if self._began is not None:
-            self._began.add_(after - before)
+    def merge(self, x: torch.Tensor, at: slice, pulled: torch.Tensor) -> None:
+        """Add to a piece of ``x``: what came from others is no movement of one's own.
 
-    @staticmethod
-    def sample(x: torch.Tensor) -> torch.Tensor:
-        """Return some of the parameters, evenly spread: a copy on the CPU."""
-        return _sample(x)
+        What was there before any round has begun is not looked at.
+        """
+        if self._began is None:
+            x[at].add_(pulled)
+            return
+        stride = _stride(x)
+        first = -(-at.start // stride)  # of the sample, in this piece
+        sampled = x[first * stride : at.stop : stride]
+        before = sampled.cpu().clone()
+        x[at].add_(pulled)
+        self._began[first : first + len(before)].add_(sampled.cpu() - before)
+
+
+def _stride(x: torch.Tensor) -> int:
+    return max(1, x.numel() // _SAMPLE_ELEMS)
 
 
 def _sample(x: torch.Tensor) -> torch.Tensor:
-    stride = max(1, x.numel() // _SAMPLE_ELEMS)
-    return x.detach()[::stride].cpu().clone()
+    """Return some of the parameters, evenly spread: a copy on the CPU."""
+    return x.detach()[:: _stride(x)].cpu().clone()
 
 
-class PairAverage(WeighsPairs, RandomPairs, Strategy):
+class PairAverage(WeighsPairs, RandomPairs, InPieces, Strategy):
     """Average with one peer at a time."""
 
     name = "pair-average"
+    reads_in_passing = True
 
     class Config(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """``every``: the number H of local steps between two exchanges.
@@ -119,15 +130,20 @@ class PairAverage(WeighsPairs, RandomPairs, Strategy):
     def answers(self) -> Sequence[Intent]:
         return super().answers() if self.config.rate else ()
 
-    def apply(self, exchange: Exchange) -> None:
+    def viewing(self, intent: Intent, name: str, out: torch.Tensor) -> Iterator[int]:
+        del intent, name  # there is one vector
+        return copying(self.x, out)
+
+    def applying(self, exchange: Exchange) -> Iterator[None]:
         own, theirs = exchange.sent["x"], exchange.partner.views["x"]
-        pulled = pair_pull(self.config.merge, own, theirs, self.ctx.layout).to(self.x.device)
-        if self.guard is None:
-            self.x.add_(pulled)
+        if self.config.merge != "mean":  # by whole tensors, at once
+            pulled = pair_pull(self.config.merge, own, theirs, self.ctx.layout)
+            self._movement.merge(self.x, slice(0, self.x.numel()), pulled.to(self.x.device))
             return
-        before = self._movement.sample(self.x)
-        self.x.add_(pulled)
-        self._movement.note_merged(before, self._movement.sample(self.x))
+        for at in pieces(self.x.numel()):
+            pulled = pair_pull("mean", own[at], theirs[at], self.ctx.layout)
+            self._movement.merge(self.x, at, pulled.to(self.x.device))
+            yield
 
     # --- what the guard sees -------------------------------------------------------------
 

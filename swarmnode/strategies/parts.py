@@ -51,7 +51,15 @@ class SettingsPart:
 
 
 class StatePart:
-    """What a strategy keeps beside the parameters, for snapshots and nodes that join with one."""
+    """What a strategy keeps beside the parameters, for snapshots and nodes that join with one.
+
+    Attributes:
+        reads_in_passing: whether a snapshot may have parts of ``x`` of neighbouring steps, with
+            buffers that change by merges only, or little with a step. Not where nodes have the
+            same bits, or where a buffer says something about ``x`` at the same moment.
+    """
+
+    reads_in_passing: bool = False
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
         """Return the tensors beside ``x`` that a snapshot must hold, by name."""
@@ -93,6 +101,7 @@ class StepPart:
     """
 
     needs: ClassVar[Needs] = Needs.NOTHING
+    _x_before: torch.Tensor | None = None  # made once, where a strategy wants to know the step
 
     def gradient_point(self) -> Probe | None:
         """Return how this step measures its batch; None: by the gradient at ``x``."""
@@ -100,6 +109,22 @@ class StepPart:
 
     def local_update(self, v: torch.Tensor) -> None:
         """Take note of a local step. ``v``: [numel], on the device of ``x``; see :class:`Needs`."""
+
+    def before_update(self, x: torch.Tensor) -> None:
+        """Needs.STEP: the optimizer is about to change ``x``.
+
+        This, and what follows, hand :meth:`local_update` the difference, for a copy of ``x`` and
+        as much memory. A strategy that can do without overrides the two, and has
+        :meth:`local_update` for engines that know the difference.
+        """
+        if self._x_before is None:
+            self._x_before = torch.empty_like(x)
+        self._x_before.copy_(x)
+
+    def after_update(self, x: torch.Tensor) -> None:
+        """Needs.STEP: the optimizer has changed ``x``, or has not after all."""
+        assert self._x_before is not None, "before_update comes first"
+        self.local_update(self._x_before.sub_(x))
 
 
 class ClockPart:

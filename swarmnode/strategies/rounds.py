@@ -12,19 +12,22 @@ is sent at once is then close to 1/P for any model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 
 from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.base import Strategy
+from swarmnode.strategies.pieces import pieces
 from swarmnode.strategies.ranges import outside
 from swarmnode.tensor.layout import Layout
 
 _ROUND = 0
 _GRAIN_ELEMS = 64  # of the codecs' blocks
+_PIECES_A_STEP = 8  # of a fragment that is due: two million elements, four milliseconds
 _ATOMS_PER_FRAGMENT = 8  # at the least: fragments differ by an eighth of their size at most
 
 
@@ -162,15 +165,25 @@ class Fragment:
         """Return a copy of the elements of this fragment: [numel]."""
         return torch.cat([flat[begin:end] for begin, end in self.spans])
 
+    def pieces(self, after: int = 0) -> Iterator[tuple[slice, slice]]:
+        """Yield where pieces of this fragment lie: in it alone, and in the flat vector.
+
+        ``after``: so many elements, the end of a piece.
+        """
+        done = 0
+        for begin, end in self.spans:
+            for at in pieces(end - begin):
+                if done + at.start >= after:
+                    yield (
+                        slice(done + at.start, done + at.stop),
+                        slice(begin + at.start, begin + at.stop),
+                    )
+            done += end - begin
+
     def add(self, flat: torch.Tensor, values: torch.Tensor, alpha: float = 1.0) -> None:
         """Add ``alpha`` times ``values`` [numel] to the elements of this fragment, in place."""
         for part, own in self._parts(flat, values):
             part.add_(own, alpha=alpha)
-
-    def put(self, flat: torch.Tensor, values: torch.Tensor) -> None:
-        """Set the elements of this fragment to ``values`` [numel]."""
-        for part, own in self._parts(flat, values):
-            part.copy_(own)
 
     def _parts(
         self, flat: torch.Tensor, values: torch.Tensor
@@ -183,14 +196,25 @@ class Fragment:
 
 @dataclass
 class _Flight:
+    """``x``: fast weights as they were, of the first ``numel`` elements of the fragment."""
+
     step: int
-    x: torch.Tensor | None = None
+    fragment: Fragment
+    x: torch.Tensor
+    numel: int = 0
+
+    def look(self, x: torch.Tensor) -> None:
+        """Copy some more of the fast weights, which are ``x`` now."""
+        for at, part in islice(self.fragment.pieces(self.numel), _PIECES_A_STEP):
+            self.x[at].copy_(x[part])
+            self.numel = at.stop
 
 
 class Flights:
     """The fragments that are under way, and the fast weights of each as they were when it was due.
 
-    That is ``overlap`` local steps after it was sent; until then they go on changing.
+    That is ``overlap`` local steps after it was sent; until then they go on changing. Of a large
+    fragment they are looked at over several steps, so that none waits long for it.
     """
 
     def __init__(self, overlap: int) -> None:
@@ -198,21 +222,31 @@ class Flights:
         self._step = 0
         self._flights: dict[int, _Flight] = {}
 
-    def note_step(self, step: int, fragments: Sequence[Fragment], x: torch.Tensor) -> None:
+    def note_step(self, step: int, x: torch.Tensor) -> None:
         """Local step ``step`` has been taken, and came to ``x``."""
         self._step = step
-        for number, flight in self._flights.items():
-            if flight.x is None and step >= flight.step + self._overlap:
-                flight.x = fragments[number].gather(x)
+        for flight in self._flights.values() if self._overlap else ():
+            if step >= flight.step + self._overlap and flight.numel < flight.fragment.numel:
+                if not flight.x.numel():
+                    flight.x = x.new_empty(flight.fragment.numel)
+                flight.look(x)
 
-    def begin(self, number: int, x: torch.Tensor) -> None:
-        """A fragment is sent, whose fast weights are ``x`` now."""
-        self._flights[number] = _Flight(self._step, None if self._overlap else x)
+    def begin(self, number: int, fragment: Fragment, x: torch.Tensor) -> torch.Tensor | None:
+        """A fragment is sent; return room for its fast weights as they are when sent, or None.
 
-    def end(self, number: int) -> torch.Tensor | None:
-        """Forget a fragment; return its fast weights if it was due already."""
+        With an overlap they are looked at when they are due.
+        """
+        if self._overlap:
+            self._flights[number] = _Flight(self._step, fragment, x[:0])
+            return None
+        sent = x.new_empty(fragment.numel)
+        self._flights[number] = _Flight(self._step, fragment, sent, fragment.numel)
+        return sent
+
+    def end(self, number: int) -> torch.Tensor:
+        """Forget a fragment; return its fast weights, of as many elements as were due already."""
         flight = self._flights.pop(number, None)
-        return flight.x if flight is not None else None
+        return torch.empty(0) if flight is None else flight.x[: flight.numel]
 
 
 def cut(layout: Layout, n: int) -> tuple[Fragment, ...]:

@@ -39,7 +39,7 @@ momentum loses more than it gains under AdamW, and gains under Muon. In pairs sl
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
@@ -103,6 +103,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
     """Slow weights meet fragment by fragment; fast ones are mixed with them."""
 
     name = "streaming"
+    reads_in_passing = True
     kinds = "pair group pull"
     momentum_buffer = "m"
 
@@ -194,7 +195,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
     # --- when, and what ------------------------------------------------------------------
 
     def after_step(self, info: StepInfo) -> Sequence[Intent]:
-        self._flights.note_step(info.step, self.fragments, self.x)
+        self._flights.note_step(info.step, self.x)
         if self._in_groups:
             return self.means_due(info)
         self.contributions.note_step(info.tokens)
@@ -229,47 +230,55 @@ class Streaming(WeighsRounds, InLineage, Strategy):
             merge=self.merge_rule if self._in_groups else "mean",
         )
 
-    def view(self, intent: Intent, name: str, out: torch.Tensor) -> None:
+    def viewing(self, intent: Intent, name: str, out: torch.Tensor) -> Iterator[int]:
         if intent.tag == CATCH_UP:
-            self.give(name, out)
+            yield from self.giving(name, out)
             return
         fragment = self.fragments[intent.fragment]
-        phi = fragment.gather(self.phi)
+        sent = self._flights.begin(intent.fragment, fragment, self.x) if name == "delta" else None
+        for at, part in fragment.pieces():
+            phi = self.phi[part]
+            if name == "delta":
+                x = self.x[part]
+                out[at].copy_(phi - (x if sent is None else sent[at].copy_(x)))
+            else:
+                out[at].copy_(phi if self.reference is None else phi - self.reference[part])
+            yield at.stop
         if name == "delta":
-            x = fragment.gather(self.x)
-            out.copy_(phi - x)
-            self._flights.begin(intent.fragment, x)
             self.contributions.begin(intent.fragment)
-        elif self.reference is None:
-            out.copy_(phi)
-        else:
-            out.copy_(phi - fragment.gather(self.reference))
 
     # --- the outer step ------------------------------------------------------------------
 
-    def apply(self, exchange: Exchange) -> None:
+    def applying(self, exchange: Exchange) -> Iterator[None]:
         if exchange.intent.tag == CATCH_UP:
-            self.take_over(exchange)
+            yield from self.taking_over(exchange)
             return
-        c = self.config
-        if self._in_groups and not self.takes(exchange):
-            self._flights.end(exchange.intent.fragment)  # of slow weights that it left
-            return
-        fragment = self.fragments[exchange.intent.fragment]
-        layout = layout_of(fragment, self.ctx.layout) if c.merge == "variance-corrected" else None
-        g = pull(exchange, c.beta, c.gamma, layout).to(self.x.device)
-        m = fragment.gather(self.m)
-        moved = momentum_step(m, g, c.momentum, nesterov=c.nesterov)
-        fragment.put(self.m, m)
-        fragment.add(self.phi, moved)
-        x = self._flights.end(exchange.intent.fragment)
-        if x is None:
-            x = fragment.gather(self.x)
-        fragment.add(self.x, fragment.gather(self.phi).sub_(x), alpha=1 - c.local_share)
-        if self._in_groups:
-            self.extend(exchange)
-        else:
+        x_sent = self._flights.end(exchange.intent.fragment)
+        if not self._in_groups:
+            yield from self._stepping(exchange, x_sent)
             self.contributions.merged(exchange.intent.fragment)
+            return
+        if self.is_ours(exchange):  # else it is of slow weights that it left
+            yield from self._stepping(exchange, x_sent)
+            self.extend(exchange)
+        self.note_ended(exchange)
+
+    def _stepping(self, exchange: Exchange, x_sent: torch.Tensor) -> Iterator[None]:
+        """Take the outer step of a fragment.
+
+        ``x_sent``: its fast weights as they were when due, of as many elements as were.
+        """
+        c, fragment = self.config, self.fragments[exchange.intent.fragment]
+        whole = None
+        if c.merge == "variance-corrected":  # by whole tensors, at once
+            whole = pull(exchange, c.beta, c.gamma, layout_of(fragment, self.ctx.layout))
+        for at, part in fragment.pieces():
+            g = pull(exchange.part(at), c.beta, c.gamma) if whole is None else whole[at]
+            g = g.to(self.x.device)
+            x, phi, m = self.x[part], self.phi[part], self.m[part]
+            phi.add_(momentum_step(m, g, c.momentum, nesterov=c.nesterov))
+            x.add_(phi - (x_sent[at] if at.stop <= len(x_sent) else x), alpha=1 - c.local_share)
+            yield
 
     def on_abort(self, intent: Intent, why: str) -> None:
         super().on_abort(intent, why)

@@ -373,6 +373,12 @@ FAMILIES: Final[tuple[Family, ...]] = (
     _counter("local_steps_total", "Optimizer steps taken here."),
     _counter("tokens_total", "Tokens (or samples) trained on."),
     _gauge("step_duration_seconds", "Running mean of one optimizer step, without waiting."),
+    _gauge(
+        "step_pause_seconds",
+        "How long views, merges and weighing held up a step, of the last thousand that waited for"
+        " one: the shortest, the middle and the longest.",
+        Label("statistic", STATISTICS),
+    ),
     _gauge("loss", "Running mean of the training loss."),
     _gauge("eval_loss", "Loss on the public probe set of the task."),
     _gauge("loss_finite", "0 if the loss is no number any more, 1 if it is; absent before any."),

@@ -25,10 +25,17 @@ class Reporter:
 
     Args:
         figures: those of the strategy; they may be some time old if they are dear.
+        pauses: returns how long views and merges held up steps, since it was asked last.
     """
 
-    def __init__(self, channel: Channel, figures: Callable[[], dict[str, float]] = dict) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        figures: Callable[[], dict[str, float]] = dict,
+        pauses: Callable[[], list[float]] = list,
+    ) -> None:
         self._channel = channel
+        self._pauses = pauses
         self._figures = figures
         self._last_figures: dict[str, float] = {}
         self._next_s = self._next_figures_s = 0.0
@@ -61,6 +68,7 @@ class Reporter:
             paused=paused,
             finished=finished,
             at_target=at_target,
+            pauses_s=tuple(self._pauses()[-limits.STEP_PAUSES_KEPT :]),
         )
         self._channel.send(progress)
 

@@ -85,13 +85,14 @@ def save_for_ever(folder: Path) -> None:
         assert isinstance(message, SnapshotSaved), message
         say(f"saved {message.step}")
 
-    with SnapshotStore(folder) as store, Saver(store, report) as saver:
+    # What is read in passing is written in the same way as a copy, and in more parts.
+    with SnapshotStore(folder, live_bytes_min=0) as store, Saver(store, report) as saver:
         step = check(state, strategy) if store.restore(state, strategy) else 0
         while True:
             step += 1
             set_to(state, strategy, step)
             saver.ask(step)
-            saver.save_when_due(state, strategy, last=False)
+            saver.save_when_due(state, strategy, last=False, in_passing=True)
             assert saver._save is not None
             wait([saver._save.written])
             saver.save_when_due(state, strategy, last=False)

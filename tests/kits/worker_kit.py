@@ -41,7 +41,10 @@ XID = b"x" * 16
 
 
 class Rig:
-    """A loop, and the daemon's ends of its socket and segment. Pair averaging, every = 2."""
+    """A loop, and the daemon's ends of its socket and segment. Pair averaging, every = 2.
+
+    ``clock``: how long pauses are; by default none takes any time, so all is done at once.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,8 @@ class Rig:
         recipe=None,
         task_type=Synthetic,
         has_public_probe=False,
+        clock=lambda: 0.0,
+        store=SnapshotStore,
     ):
         self.socket, theirs = socket.socketpair()
         self.socket.setblocking(False)
@@ -62,7 +67,7 @@ class Rig:
         self.state = build_state(task, swarm_seed=0, device="cpu", recipe=recipe)
         self.state.has_public_probe = has_public_probe
         self.channel = Channel(theirs)
-        self.store = SnapshotStore(directory)
+        self.store = store(directory)
         self.strategy = strategy({"every": 2} if settings is None else settings, self.x)
         configure = Configure(
             task="synthetic",
@@ -91,6 +96,7 @@ class Rig:
             saver=Saver(self.store, self.channel.send),
             rng=random.Random(0),
             steps_max=steps_max,
+            clock=clock,
         )
         self._batches = self.state.batches(0)
         self._theirs, self._worker_segment = theirs, worker_segment

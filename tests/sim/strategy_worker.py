@@ -131,7 +131,7 @@ class _Life:
             )
         )
         self._intents = PendingIntents(self._strategy, self._outbox.append)
-        self._handoff = Handoff(self.segment, self._strategy, self._intents)
+        self._handoff = Handoff(self.segment, self._strategy, self._intents, self._now)
         self._intents.offer_answers(self._state)
         self._rng = random.Random(configure.shard_seed)
         self._is_paused = False
@@ -195,13 +195,18 @@ class _Life:
         return float((self._x - self._goal).square().mean())
 
     def _merge(self) -> None:
-        self._outbox.extend(self._handoff.apply_due(self._worker.step, at_once=False))
+        self._handoff.merge_due(self._worker.step, at_once=False)
+        self._outbox.extend(self._handoff.go_on())
+
+    def _now(self) -> Meta:
+        steps = self._worker.step
+        return Meta(steps, steps, float(steps))
 
     def _obey(self, message: ToWorker) -> None:
-        steps = self._worker.step
         match message:
             case TakeView():
-                self._outbox.append(self._handoff.lend(message, Meta(steps, steps, float(steps))))
+                self._handoff.lend(message)
+                self._outbox.extend(self._handoff.go_on())
             case Drop():
                 self._intents.drop(message.number, message.why)
             case Apply():

@@ -14,6 +14,7 @@ reader has to know how far the node has come. A caller that needs the parts them
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -305,6 +306,8 @@ class WorkFigures:
     loss: float | None = None
     eval_loss: float | None = None
     step_time_s: float | None = None  # the running mean; None before the first one
+    pause_median_s: float | None = None  # of steps that waited for views and merges
+    pause_max_s: float | None = None
     strategy: Mapping[str, float] = field(default_factory=dict)  # the strategy's own figures
     applied: int = 0
     staleness_steps: int = 0  # of those applied, summed
@@ -398,6 +401,12 @@ class Training(Work):
             staleness_steps=trainer.applications.staleness_steps,
             restarts=trainer.restarts,
         )
+        if trainer.pauses_s:
+            found = replace(
+                found,
+                pause_median_s=statistics.median(trainer.pauses_s),
+                pause_max_s=max(trainer.pauses_s),
+            )
         if trainer.last_snapshot is not None:
             snapshot = trainer.last_snapshot
             found = replace(found, snapshot_step=snapshot.step, snapshot_path=snapshot.path)

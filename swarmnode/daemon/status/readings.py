@@ -279,6 +279,10 @@ def _training(readings: Readings, view: NodeView) -> None:
 
 def _worker(readings: Readings, trainer: Trainer) -> None:
     readings.set("loss_finite", trainer.is_loss_finite)
+    if trainer.pauses_s:
+        readings.set("step_pause_seconds", min(trainer.pauses_s), "min")
+        readings.set("step_pause_seconds", statistics.median(trainer.pauses_s), "median")
+        readings.set("step_pause_seconds", max(trainer.pauses_s), "max")
     readings.set("worker_restarts_total", trainer.restarts)
     readings.each("worker_failures_total", trainer.failures)
     readings.set("last_snapshot_timestamp_seconds", trainer.saved_unix_s)

@@ -60,6 +60,8 @@ class NodeStatus(msgspec.Struct, frozen=True):
     eval_loss: float | None
     swarm_loss: float | None
     step_time_s: float | None
+    pause_median_s: float | None  # of steps that waited for views and merges
+    pause_max_s: float | None
     role: str
     peers_known: int
     peers_alive: int
@@ -204,6 +206,8 @@ class NodeView:
             eval_loss=work.eval_loss,
             swarm_loss=self._swarm_loss(work.eval_loss),
             step_time_s=work.step_time_s,
+            pause_median_s=work.pause_median_s,
+            pause_max_s=work.pause_max_s,
             role=node.role,
             peers_known=swarm.known,
             peers_alive=swarm.alive,

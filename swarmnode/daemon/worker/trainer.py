@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
@@ -139,6 +139,7 @@ class Trainer:
         self.progress: Progress | None = None
         self.last_snapshot: SnapshotSaved | None = None
         self.snapshot_failure: SnapshotFailed | None = None  # of the newest attempt
+        self.pauses_s = deque[float](maxlen=limits.STEP_PAUSES_KEPT)  # of steps, for exchanges
         self.applications = Applications()
         self.restarts = 0
         self.failures: Counter[str] = Counter()  # by one of WORKER_FAILURES
@@ -326,6 +327,7 @@ class Trainer:
 
     def _take_progress(self, message: Progress) -> None:
         self.progress = message
+        self.pauses_s.extend(message.pauses_s)
         self._fitting.watch()
         self._note_loss(message)
         self.briefing.progress(message)

@@ -8,12 +8,20 @@
     Compare  -> Compared    of a group: which of two candidates for a part of its mean is better
     Apply    -> Applied     merged, at once or when the intent's steps have been taken
     Release  ->             nothing came of it
+
+Views and merges of a large vector are done in pieces, with local steps in between, in the order in
+which they were asked for and one at a time: what a strategy is asked meanwhile waits until the one
+under way is whole. So no view, verdict or snapshot ever sees half a merge, and a worker that is
+killed between two pieces has lost the exchange with everything since its snapshot: ``Applied`` is
+said behind the last piece.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
@@ -73,14 +81,31 @@ class _Lent:
         return self.meta.steps + self.intent.apply_after_steps
 
 
+Answer = SlotReady | NoView | Weighed | Compared | Applied
+_Job = Generator[None, None, Answer]  # yields wherever a local step may come between
+
+
+def never() -> bool:
+    """No step waits: the pause may last."""
+    return False
+
+
 class Handoff:
     """Borrows: the segment, which has its size, the strategy and its intents.
 
-    Calls come between two steps. ``now`` is what this node says of itself at that moment.
+    Calls come between two steps. ``now`` returns what this node says of itself at that moment, to
+    which it has brought the strategy.
     """
 
-    def __init__(self, segment: Segment, strategy: Strategy, intents: PendingIntents) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        strategy: Strategy,
+        intents: PendingIntents,
+        now: Callable[[], Meta],
+    ) -> None:
         self._segment, self._strategy, self._intents = segment, strategy, intents
+        self._now = now
         self._own, self._room = [], []
         for slot in range(segment.slots):
             own, room = (torch.frombuffer(h, dtype=strategy.x.dtype) for h in segment.halves(slot))
@@ -89,37 +114,50 @@ class Handoff:
         self._free = list(range(segment.slots))
         self._lent: dict[int, _Lent] = {}
         self._held: list[Apply] = []  # in the order in which they came
+        self._jobs: deque[_Job] = deque()  # the first may be half done
+
+    @property
+    def is_working(self) -> bool:
+        """Whether something was asked that has no answer yet."""
+        return bool(self._jobs)
 
     @property
     def is_lending(self) -> bool:
         """Whether the daemon has a slot, or one has come back that is not merged yet."""
-        return bool(self._lent)
+        return bool(self._lent or self._jobs)
 
-    def lend(self, order: TakeView, now: Meta) -> SlotReady | NoView:
-        """Copy what an intent wants sent into a slot, or say why not; then the intent is over."""
-        posted = self._intents.find(order.number)
-        if posted is None:
-            return NoView(order.ticket, "no-wish: it is over here")
-        refusal = self._refusal(posted, order)
-        if refusal is not None:
-            return self._refuse(posted, order, refusal)
-        intent = _as_asked(posted, order)
-        slot = self._free[-1]
-        generation = self._segment.claim(slot)
-        if not posted.only_takes and not self._write(slot, intent):
-            if posted.is_open:
-                self._strategy.on_abort(intent, _NOT_FINITE)
-            return self._refuse(posted, order, _NOT_FINITE)
-        self._intents.take(posted)
-        self._free.pop()
-        weight = self._strategy.weight(intent) if intent.kind is Kind.GROUP else intent.weight
-        meta = replace(now, base_version=intent.base_version, weight=weight)
-        self._lent[slot] = _Lent(posted, intent, meta)
-        self._segment.hand_over(slot, generation, Owner.DAEMON)
-        scale = scale_of(self._strategy.x)
-        return SlotReady(
-            order.ticket, slot, generation, now.steps, now.tokens, scale.rms, scale.largest, weight
-        )
+    def go_on(self, is_over: Callable[[], bool] = never) -> list[Answer]:
+        """Do what was asked, piece by piece, until the pause ``is_over``; return answers."""
+        answers: list[Answer] = []
+        while self._jobs and not is_over():
+            try:
+                next(self._jobs[0])
+            except StopIteration as end:
+                self._jobs.popleft()
+                answers.append(end.value)
+        return answers
+
+    def lend(self, order: TakeView) -> None:
+        """Have what an intent wants sent copied into a slot.
+
+        The answer is SlotReady, or NoView; then the intent is over.
+        """
+        self._jobs.append(self._lending(order))
+
+    def weigh(self, message: Weigh) -> None:
+        """Have it said whether what came counts, of which all is in the slot: Weighed."""
+        self._jobs.append(_at_once(partial(self._weigh, message)))
+
+    def compare(self, message: Compare) -> None:
+        """Have it said which of the two candidates in a slot is better: Compared.
+
+        Raises:
+            LocalProtocolError: there is no room for two so long.
+        """
+        room, numel = self._room[message.slot], message.numel
+        if not 0 < 2 * numel <= room.numel():
+            raise LocalProtocolError(f"expected two candidates in {room.numel()}, got {message}")
+        self._jobs.append(_at_once(partial(self._compare, message)))
 
     def release(self, message: Release) -> None:
         """Take back a slot that nothing came of. Raises StaleSlot."""
@@ -128,8 +166,33 @@ class Handoff:
         if not lent.posted.only_gives:
             self._strategy.on_abort(lent.intent, message.why)
 
-    def weigh(self, message: Weigh, step: int) -> Weighed:
-        """Return whether what came counts, of which all is in the slot."""
+    def take(self, message: Apply) -> None:
+        """Keep a committed exchange until :meth:`apply_due`.
+
+        Raises:
+            StaleSlot: the slot was not handed back.
+            LocalProtocolError: it lacks a partner or group.
+        """
+        self._segment.check(message.slot, message.generation, Owner.WORKER)
+        kind = self._lent[message.slot].intent.kind
+        is_of_many = kind in (Kind.GROUP, Kind.GATHER)
+        if (message.partner is None) != is_of_many or (is_of_many and not message.present):
+            raise LocalProtocolError(f"expected who took part in a {kind}, got {message}")
+        self._held.append(message)
+
+    def merge_due(self, step: int, *, at_once: bool) -> None:
+        """Have merged what is held as long as its intent says; all of it with ``at_once``.
+
+        The answer to each is Applied.
+        """
+        due = [m for m in self._held if at_once or step >= self._lent[m.slot].due_step]
+        if due:
+            self._held = [message for message in self._held if message not in due]
+            self._jobs.extend(self._merging(message) for message in due)
+
+    # --- what peers sent, before it counts -------------------------------------------------
+
+    def _weigh(self, message: Weigh) -> Weighed:
         began_s = time.perf_counter()
         try:
             self._segment.check(message.slot, message.generation, Owner.DAEMON)
@@ -138,8 +201,9 @@ class Handoff:
             # partner can have it so, with an ABORT behind its last chunk.
             return Weighed(message.slot, message.generation)
         lent = self._lent[message.slot]
+        steps_since = self._now().steps - lent.meta.steps
         verdict = self._strategy.weigh(
-            self._exchange(message.slot, lent, step - lent.meta.steps, message.partner)
+            self._exchange(message.slot, lent, steps_since, message.partner)
         )
         self._lent[message.slot] = replace(lent, share=verdict.share)
         return Weighed(
@@ -156,15 +220,8 @@ class Handoff:
         is_seen = context.weighs and context.probe is not None
         return is_seen and verdict.refusal is None and verdict.share > 0
 
-    def compare(self, message: Compare) -> Compared:
-        """Return which of the two candidates in a slot is better.
-
-        Raises:
-            LocalProtocolError: there is no room for two so long.
-        """
+    def _compare(self, message: Compare) -> Compared:
         room, numel = self._room[message.slot], message.numel
-        if not 0 < 2 * numel <= room.numel():
-            raise LocalProtocolError(f"expected two candidates in {room.numel()}, got {message}")
         try:
             self._segment.check(message.slot, message.generation, Owner.DAEMON)
         except StaleSlot:  # the daemon has given it back since: it waits for no answer
@@ -174,28 +231,32 @@ class Handoff:
         best = self._strategy.prefer(intent, message.begin, candidates)
         return Compared(message.ticket, best)
 
-    def take(self, message: Apply) -> None:
-        """Keep a committed exchange until :meth:`apply_due`.
-
-        Raises:
-            StaleSlot: the slot was not handed back.
-            LocalProtocolError: it lacks a partner or group.
-        """
-        self._segment.check(message.slot, message.generation, Owner.WORKER)
-        kind = self._lent[message.slot].intent.kind
-        is_of_many = kind in (Kind.GROUP, Kind.GATHER)
-        if (message.partner is None) != is_of_many or (is_of_many and not message.present):
-            raise LocalProtocolError(f"expected who took part in a {kind}, got {message}")
-        self._held.append(message)
-
-    def apply_due(self, step: int, *, at_once: bool) -> list[Applied]:
-        """Merge what is held as long as its intent says; all of it with ``at_once``."""
-        due = [m for m in self._held if at_once or step >= self._lent[m.slot].due_step]
-        if due:
-            self._held = [message for message in self._held if message not in due]
-        return [self._apply(message, step) for message in due]
-
     # --- lending -------------------------------------------------------------------------
+
+    def _lending(self, order: TakeView) -> _Job:
+        posted = self._intents.find(order.number)
+        if posted is None:
+            return NoView(order.ticket, "no-wish: it is over here")
+        now = self._now()
+        refusal = self._refusal(posted, order)
+        if refusal is not None:
+            return self._refuse(posted, order, refusal)
+        self._intents.take(posted)
+        intent = _as_asked(posted, order)
+        slot = self._free.pop()
+        generation = self._segment.claim(slot)
+        if not posted.only_takes and not (yield from self._write(slot, intent)):
+            self._free.append(slot)
+            self._strategy.on_abort(intent, _NOT_FINITE)
+            return NoView(order.ticket, _NOT_FINITE)
+        weight = self._strategy.weight(intent) if intent.kind is Kind.GROUP else intent.weight
+        meta = replace(now, base_version=intent.base_version, weight=weight)
+        self._lent[slot] = _Lent(posted, intent, meta)
+        self._segment.hand_over(slot, generation, Owner.DAEMON)
+        scale = scale_of(self._strategy.x)
+        return SlotReady(
+            order.ticket, slot, generation, now.steps, now.tokens, scale.rms, scale.largest, weight
+        )
 
     def _refusal(self, posted: Posted, order: TakeView) -> str | None:
         if _topic(posted) in {lent.topic for lent in self._lent.values()}:
@@ -212,27 +273,36 @@ class Handoff:
         self._intents.drop(posted.number, why)
         return NoView(order.ticket, why[:_WHY_CHARACTERS_MAX])
 
-    def _write(self, slot: int, intent: Intent) -> bool:
-        """Write the views; return whether they are finite."""
-        parts = _split(self._own[slot], intent.views)
-        for name, out in parts.items():
-            self._strategy.view(intent, name, out)
-        return all(bool(torch.isfinite(out).all()) for out in parts.values())
+    def _write(self, slot: int, intent: Intent) -> Generator[None, None, bool]:
+        """Write the views; return whether they are finite.
+
+        A NaN or an infinity spoils the sum of a piece, and hardly anything else does: the daemon
+        refuses what is not finite, so all that is at stake is how soon that is said.
+        """
+        is_finite = True
+        for name, out in _split(self._own[slot], intent.views).items():
+            done = 0
+            for end in self._strategy.viewing(intent, name, out):
+                is_finite = is_finite and _is_finite(out[done:end])
+                done = end
+                yield
+            is_finite = is_finite and _is_finite(out[done:])
+        return is_finite
 
     # --- merging -------------------------------------------------------------------------
 
-    def _apply(self, message: Apply, step: int) -> Applied:
+    def _merging(self, message: Apply) -> _Job:
         slot = message.slot
         lent = self._lent[slot]
-        staleness_steps = step - lent.meta.steps
+        staleness_steps = self._now().steps - lent.meta.steps
         if lent.intent.kind is Kind.GATHER:
             exchange = self._gathering(message, lent, staleness_steps)
         else:
             exchange = self._exchange(slot, lent, staleness_steps, message.partner, message.present)
             exchange.clip(lent.share)
-        self._strategy.apply(exchange)
+        yield from self._strategy.applying(exchange)
         self._take_back(slot)
-        return Applied(message.xid, step, staleness_steps)
+        return Applied(message.xid, self._now().steps, staleness_steps)
 
     def _exchange(
         self,
@@ -280,6 +350,16 @@ class Handoff:
     def _take_back(self, slot: int) -> _Lent:
         self._free.append(slot)
         return self._lent.pop(slot)
+
+
+def _at_once(answer: Callable[[], Answer]) -> _Job:
+    """Return a job of one piece."""
+    yield from ()
+    return answer()
+
+
+def _is_finite(values: torch.Tensor) -> bool:
+    return math.isfinite(values.sum()) or bool(torch.isfinite(values).all())
 
 
 def _decoded(codec: Codec, data: memoryview, numel: int) -> Iterator[torch.Tensor]:

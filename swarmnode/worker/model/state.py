@@ -148,10 +148,14 @@ class TrainState:
         """
         value = self.backward(*batches)
         if math.isfinite(value):
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
-            self.count_step(len(batches))
+            self.update(len(batches))
         return value
+
+    def update(self, n_batches: int) -> None:
+        """Let the optimizer change the parameters by the gradients that they have."""
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.count_step(n_batches)
 
     def backward(self, *batches: Any) -> float:
         """Return the mean loss; the parameters have its gradients, clipped as the recipe says,

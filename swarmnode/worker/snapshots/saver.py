@@ -2,13 +2,19 @@
 
 One is written at a time. The loop is held up for as long as one copy of the state takes; files,
 hashes and ``fsync`` are the thread's, and they run without the interpreter's lock.
+
+Where the strategy allows it, large tensors are not even copied: the thread reads them in passing,
+part by part, while local steps go on. So such a snapshot is not of one step but of those that were
+taken while it was written, as if each part of the model had been left a few steps earlier or later;
+a node that goes on from it draws other batches anyhow. Merges wait meanwhile: slow weights, their
+momentum and lineage are of one moment.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +26,10 @@ from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.snapshots.snapshot import SnapshotStore, Taken
 
 Report = SnapshotSaved | SnapshotFailed
+
+
+def _nothing() -> None:
+    """No merge is under way."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,7 @@ class _Save:
     step: int
     began_s: float
     written: Future[_Written]
+    in_passing: bool
 
 
 class Saver:
@@ -69,15 +80,36 @@ class Saver:
         """Whether a snapshot was asked for, or is being written."""
         return bool(self._request) or self._save is not None
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether the state is being read in passing: only local steps may change it."""
+        save = self._save
+        return save is not None and save.in_passing and not save.written.done()
+
+    def wait_read(self) -> None:
+        """Return when nothing is read in passing any more."""
+        if self._save is not None:
+            wait([self._save.written])
+
     def ask(self, request: int) -> None:
         """Have a snapshot taken as soon as none is being written; it answers all requests."""
         self._request = request
 
-    def save_when_due(self, state: TrainState, strategy: StatePart, *, last: bool) -> None:
+    def save_when_due(
+        self,
+        state: TrainState,
+        strategy: StatePart,
+        *,
+        last: bool,
+        settle: Callable[[], None] = _nothing,
+        in_passing: bool = False,
+    ) -> None:
         """Say how a write went, and begin another when asked or due; returns at once.
 
         Args:
             last: there will be no further step; what was learnt since is saved now.
+            settle: called before the state is copied, to bring merges to their end.
+            in_passing: nothing but local steps will change the state while :attr:`is_reading`.
 
         Raises:
             DaemonGone: the daemon has closed the channel.
@@ -88,7 +120,8 @@ class Saver:
             self._send(self._end(self._save))
         is_due = self._monotonic() >= self.next_s and state.step != self._saved_step
         if self._request or is_due or (last and state.step != self._tried_step):
-            self._begin(state, strategy)
+            settle()
+            self._begin(state, strategy, in_passing=in_passing)
 
     def finish(self, state: TrainState, strategy: StatePart) -> None:
         """Save a last time, after what is being written, and then say how all that went.
@@ -97,7 +130,7 @@ class Saver:
             DaemonGone: the daemon has closed the channel; the snapshot is on disk all the same.
         """
         reports = [] if self._save is None else [self._end(self._save)]
-        reports.append(self._end(self._begin(state, strategy)))
+        reports.append(self._end(self._begin(state, strategy, in_passing=True)))
         for report in reports:
             self._send(report)
 
@@ -107,18 +140,18 @@ class Saver:
     def __exit__(self, *exc_info: object) -> None:
         self._thread.shutdown(wait=True)
 
-    def _begin(self, state: TrainState, strategy: StatePart) -> _Save:
+    def _begin(self, state: TrainState, strategy: StatePart, *, in_passing: bool) -> _Save:
         request, self._request = self._request, 0
         self._tried_step = state.step
         began_s = self._monotonic()
         written: Future[_Written] = Future()
         try:
-            taken = self._store.take(state, strategy)
+            taken = self._store.take(state, strategy, in_passing=in_passing)
         except StorageError as error:
             written.set_result(_Written(error, self._monotonic()))
         else:
             written = self._thread.submit(self._write, taken)
-        self._save = _Save(request, state.step, began_s, written)
+        self._save = _Save(request, state.step, began_s, written, in_passing)
         return self._save
 
     def _write(self, taken: Taken) -> _Written:

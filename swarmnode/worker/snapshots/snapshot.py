@@ -30,8 +30,16 @@ from swarmnode.tensor.snapshot_format import (
 from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.snapshots.atoms import MODEL, about, atoms
 from swarmnode.worker.snapshots.restore import load_snapshot
-from swarmnode.worker.snapshots.tensorfile import HostBuffer, HostCopy, storage_errors, write_copy
+from swarmnode.worker.snapshots.tensorfile import (
+    NEVER_LIVE,
+    HostBuffer,
+    HostCopy,
+    storage_errors,
+    write_copy,
+)
 
+# Copies of smaller tensors are little beside a process, and as they were at one step.
+_LIVE_BYTES_MIN = 2**22
 # A worker that was told to go saves for as long as WORKER_TERMINATE_S before it is killed.
 _SNAPSHOT_LOCK_WAIT_S = 15.0
 
@@ -57,13 +65,22 @@ class SnapshotStore:
     the disk is full for example, each write says so and tries again.
     """
 
-    def __init__(self, directory: Path, *, lock_wait_s: float = _SNAPSHOT_LOCK_WAIT_S) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        lock_wait_s: float = _SNAPSHOT_LOCK_WAIT_S,
+        live_bytes_min: int = _LIVE_BYTES_MIN,
+    ) -> None:
         """Take the lock, and remove what a crash left half-written.
+
+        ``live_bytes_min``: of a tensor that is read in passing, where that is allowed.
 
         Raises:
             StorageError: another worker holds the lock for too long.
         """
         self._directory = directory
+        self._live_bytes_min = live_bytes_min
         self._buffer = HostBuffer()
         self.unfit = ""  # why what was fetched from a peer was put aside
         self._lock = -1
@@ -84,13 +101,18 @@ class SnapshotStore:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def take(self, state: TrainState, strategy: StatePart) -> Taken:
+    def take(self, state: TrainState, strategy: StatePart, *, in_passing: bool = False) -> Taken:
         """Copy the state; it must be written before the next one is taken.
+
+        Args:
+            in_passing: large tensors are not copied, but read while they are written, be it that
+                local steps are taken meanwhile; nothing else may change them until then.
 
         Raises:
             StorageError: it cannot be copied.
         """
-        copy = self._buffer.copy(atoms(state, strategy))
+        live_bytes_min = self._live_bytes_min if in_passing else NEVER_LIVE
+        copy = self._buffer.copy(atoms(state, strategy), live_bytes_min)
         trained = frozenset(MODEL + name for name in state.arena.names)
         return Taken(copy, about(state), trained)
 

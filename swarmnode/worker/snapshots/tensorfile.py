@@ -13,14 +13,13 @@ import contextlib
 import errno
 import hashlib
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from swarmnode.errors import StorageError, StorageFull
@@ -48,25 +47,43 @@ _DTYPES = {
     torch.bool: "BOOL",
 }
 _TORCH_DTYPES = {name: dtype for dtype, name in _DTYPES.items()}
+_CHUNK_BYTES = 2**23
+_DIGITS = 64  # of SHA-256 in hex
+NEVER_LIVE = 2**63
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @dataclass(frozen=True)
 class HostCopy:
-    """Tensors as they were when copied; valid until the next copy into the same buffer."""
+    """Tensors as they were when copied; valid until the next copy into the same buffer.
+
+    Attributes:
+        entries: of the file.
+        copied: bytes of tensors, by name.
+        live: tensors that are read as they are when it is their turn: contiguous, on the CPU.
+        events: copies from a GPU that may be under way.
+    """
 
     entries: tuple[Entry, ...]
-    data: memoryview  # as in the file
-    events: tuple[torch.cuda.Event, ...]  # copies from a GPU that may be under way
-
-    def floats(self, begin: int, end: int, dtype: str) -> npt.NDArray[np.floating[Any]]:
-        """Return bytes of the data as what they are, or as if they were."""
-        return np.frombuffer(self.data[begin:end], np.float64 if dtype == "F64" else np.float32)
+    copied: Mapping[str, memoryview]
+    live: Mapping[str, torch.Tensor]
+    events: tuple[torch.cuda.Event, ...]
 
     def wait(self) -> None:
         """Return when all is copied."""
         for event in self.events:
             event.synchronize()
+
+    def chunks(self, entry: Entry) -> Iterator[memoryview]:
+        """Yield the bytes of a tensor, each valid until the next."""
+        if entry.name not in self.live:
+            yield self.copied[entry.name]
+            return
+        octets = self.live[entry.name].flatten().view(torch.uint8)
+        chunk = torch.empty(min(_CHUNK_BYTES, octets.numel()), dtype=torch.uint8)
+        for begin in range(0, octets.numel(), _CHUNK_BYTES):
+            part = octets[begin : begin + _CHUNK_BYTES]
+            yield chunk[: len(part)].copy_(part).numpy().data
 
 
 class HostBuffer:
@@ -75,21 +92,32 @@ class HostBuffer:
     def __init__(self) -> None:
         self._buffer = torch.empty(0, dtype=torch.uint8)
 
-    def copy(self, tensors: Tensors) -> HostCopy:
+    def copy(self, tensors: Tensors, live_bytes_min: int = NEVER_LIVE) -> HostCopy:
         """Copy ``tensors``. From a GPU this returns at once: kernels queued later come later.
+
+        Args:
+            live_bytes_min: of tensors on the CPU that are so large none is copied.
 
         Raises:
             StorageError: there is no memory for it, or a dtype that the format does not know.
         """
-        entries = lay_out({name: (_dtype(name, t), t.shape) for name, t in tensors.items()})
-        gpus = {tensor.device for tensor in tensors.values() if tensor.is_cuda}
-        size_bytes = entries[-1].end if entries else 0
-        self._reserve(size_bytes, is_pinned=bool(gpus))
-        for entry in entries:
-            tensor = tensors[entry.name].detach()
+        held = {name: tensor.detach() for name, tensor in tensors.items()}
+        entries = lay_out({name: (_dtype(name, t), t.shape) for name, t in held.items()})
+        live = {
+            name: tensor
+            for name, tensor in held.items()
+            if tensor.nbytes >= live_bytes_min and tensor.is_cpu and tensor.is_contiguous()
+        }
+        gpus = {tensor.device for tensor in held.values() if tensor.is_cuda}
+        where = lay_out({e.name: (e.dtype, e.shape) for e in entries if e.name not in live})
+        self._reserve(where[-1].end if where else 0, is_pinned=bool(gpus))
+        memory = self._buffer.numpy().data
+        for entry in where:
+            tensor = held[entry.name]
             _view(self._buffer, entry).copy_(tensor, non_blocking=tensor.is_cuda)
         events = tuple(torch.cuda.current_stream(gpu).record_event() for gpu in gpus)
-        return HostCopy(entries, self._buffer.numpy().data[:size_bytes], events)
+        copied = {entry.name: memory[entry.begin : entry.end] for entry in where}
+        return HostCopy(entries, copied, live, events)
 
     def _reserve(self, size_bytes: int, *, is_pinned: bool) -> None:
         if self._buffer.numel() >= size_bytes and self._buffer.is_pinned() >= is_pinned:
@@ -116,12 +144,11 @@ def write_copy(path: Path, copy: HostCopy, about: About, finite: Collection[str]
         StorageError: the disk failed otherwise, or a tensor is not finite; likewise.
     """
     copy.wait()
-    _check_finite(copy, finite, about.step)
     temporary = path.with_suffix(".tmp")
     try:
         with storage_errors(path, "write"):
             with temporary.open("wb") as file:
-                _write(file, copy, about)
+                _write(file, copy, about, finite)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
@@ -163,34 +190,34 @@ def storage_errors(path: Path, verb: str) -> Iterator[None]:
         raise StorageError(f"cannot {verb} {path}: {error.strerror or error}") from error
 
 
-def _write(file: BinaryIO, copy: HostCopy, about: About) -> None:
-    """Hash and write the data, each with as few calls as there can be.
+def _write(file: BinaryIO, copy: HostCopy, about: About, finite: Collection[str]) -> None:
+    """Hash and write the data, each with as few calls as there can be; the header comes last.
 
     None of them holds the interpreter's lock, but each takes it again when it ends; on a busy
     machine, training waits a millisecond for every time.
     """
-    hashes = {
-        entry.name: hashlib.sha256(copy.data[entry.begin : entry.end]).hexdigest()
-        for entry in copy.entries
-    }
+    unknown = dict.fromkeys((entry.name for entry in copy.entries), "0" * _DIGITS)
+    file.write(encode_header(copy.entries, msgspec.structs.replace(about, hashes=unknown)))
+    hashes = {}
+    for entry in copy.entries:
+        digest = hashlib.sha256()
+        for octets in copy.chunks(entry):
+            if entry.name in finite and not _is_finite(octets, entry.dtype):
+                raise StorageError(
+                    f"tensor {entry.name} at step {about.step} is not finite: not worth keeping"
+                )
+            digest.update(octets)
+            file.write(octets)
+        hashes[entry.name] = digest.hexdigest()
+    file.seek(0)
     file.write(encode_header(copy.entries, msgspec.structs.replace(about, hashes=hashes)))
-    file.write(copy.data)
 
 
-def _check_finite(copy: HostCopy, names: Collection[str], step: int) -> None:
-    """Look at one sum first: a NaN or an infinity spoils it, and hardly anything else does."""
-    checked = [entry for entry in copy.entries if entry.name in names]
-    if not checked:
-        return
-    with np.errstate(all="ignore"):  # what lies between them may be anything
-        dtype = checked[0].dtype
-        if np.isfinite(copy.floats(checked[0].begin, checked[-1].end, dtype).sum()):
-            return
-    for entry in checked:
-        if not np.isfinite(copy.floats(entry.begin, entry.end, entry.dtype)).all():
-            raise StorageError(
-                f"tensor {entry.name} at step {step} is not finite: not worth keeping"
-            )
+def _is_finite(octets: memoryview, dtype: str) -> bool:
+    """Look at the sum first: a NaN or an infinity spoils it, and hardly anything else does."""
+    values = np.frombuffer(octets, np.float64 if dtype == "F64" else np.float32)
+    with np.errstate(all="ignore"):  # a sum may be too large
+        return bool(np.isfinite(values.sum()) or np.isfinite(values).all())
 
 
 def _dtype(name: str, tensor: torch.Tensor) -> str:

@@ -11,9 +11,10 @@ that steps take.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -96,6 +97,45 @@ class Clocks:
         while self._until_ring <= 0:
             self._until_ring += self._rng.expovariate(1.0)
             self.rings = min(self.rings + 1, CLOCK_RINGS_MAX)
+
+
+class Pauses:
+    """How long the loop is held up between two steps by views and merges, which are in pieces.
+
+    Attributes:
+        spent_s: since the last step began.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._began_s = 0.0
+        self.spent_s = 0.0
+        self._ended_s: list[float] = []
+
+    @contextlib.contextmanager
+    def measured(self, *, is_training: bool) -> Iterator[None]:
+        """Count what is done within; where no step waits for it, it is no pause."""
+        self._began_s = self._now()
+        try:
+            yield
+        finally:
+            if is_training:
+                self.spent_s += self._now() - self._began_s
+
+    def is_over(self) -> bool:
+        """Whether what is done within :meth:`measured` is to wait for the next boundary."""
+        return self.spent_s + self._now() - self._began_s >= limits.STEP_PAUSE_S
+
+    def begin_step(self) -> None:
+        """The next step begins: what held it up was one pause."""
+        if self.spent_s:
+            self._ended_s.append(self.spent_s)
+        self.spent_s = 0.0
+
+    def take(self) -> list[float]:
+        """Return the pauses since this was asked last."""
+        ended_s, self._ended_s = self._ended_s, []
+        return ended_s
 
 
 class MachineShare:

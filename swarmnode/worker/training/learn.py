@@ -24,10 +24,11 @@ def local_step(state: TrainState, strategy: StepPart, *batches: Any) -> float:
         return _by_gradient(state, strategy, *batches)
     if strategy.needs is Needs.NOTHING:
         return state.take_step(*batches)
-    before = state.arena.flat.clone()
-    loss = state.take_step(*batches)
+    loss = state.backward(*batches)
     if math.isfinite(loss):
-        strategy.local_update(before.sub_(state.arena.flat))
+        strategy.before_update(state.arena.flat)
+        state.update(len(batches))
+        strategy.after_update(state.arena.flat)
     return loss
 
 

@@ -13,7 +13,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from swarmnode import limits
 from swarmnode.errors import LocalProtocolError
@@ -45,14 +45,14 @@ from swarmnode.ipc.control import (
 from swarmnode.ipc.segment import Segment
 from swarmnode.strategies.base import Intent, Meta, Record, StepInfo, Strategy
 from swarmnode.worker.channel import Channel, DaemonGone
-from swarmnode.worker.exchange.handoff import Handoff
+from swarmnode.worker.exchange.handoff import Handoff, never
 from swarmnode.worker.exchange.intents import PendingIntents
 from swarmnode.worker.failures import Diverged
 from swarmnode.worker.model.prepare import Surroundings
 from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.report import Reporter
 from swarmnode.worker.snapshots.saver import Saver
-from swarmnode.worker.training.clocks import Clocks, share_of
+from swarmnode.worker.training.clocks import Clocks, Pauses, share_of
 from swarmnode.worker.training.learn import local_step
 from swarmnode.worker.training.progress import SwarmCount
 
@@ -65,7 +65,12 @@ class Loop:
     """One run of training over ``state``; ``steps_max`` 0 means until told to stop.
 
     The strategy has been started by its ``surroundings``.
+
+    Class attributes:
+        owns_steps: whether nothing but this loop changes the model.
     """
+
+    owns_steps: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -78,13 +83,16 @@ class Loop:
         saver: Saver,
         rng: random.Random,
         steps_max: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """``clock``: by which the loop sees how long views and merges hold it up."""
         self.state, self.strategy, self.surroundings = state, strategy, surroundings
         self.channel, self.saver = channel, saver
         self.intents = PendingIntents(strategy, channel.send)
-        self.handoff = Handoff(segment, strategy, self.intents)
+        self.handoff = Handoff(segment, strategy, self.intents, self.now)
+        self.pauses = Pauses(clock)
         self.clocks = Clocks(strategy, rng)
-        self.reporter = Reporter(channel, strategy.metrics)
+        self.reporter = Reporter(channel, strategy.metrics, self.pauses.take)
         self.share = share_of(state.device)
         self.feed = Feed(state.shard_batches, channel.send)
         self.swarm = SwarmCount()
@@ -107,7 +115,11 @@ class Loop:
                 if not self.is_resting:
                     if not self.clocks.rest_s() and not self.share.rest_s():
                         self.train_step(*self.next_batches(own))
+                    else:
+                        self.settle()
                     self.ring_clock()
+                else:
+                    self.settle()
                 self.see_end()
                 self.keep_books()
         self.end()
@@ -115,6 +127,7 @@ class Loop:
     def end(self) -> None:
         """Merge what has committed, and save a last time."""
         self.stopping = True
+        self.saver.wait_read()
         with contextlib.suppress(DaemonGone):
             self.merge_due()  # the other side of each has merged it, or will
         with contextlib.suppress(DaemonGone):
@@ -157,6 +170,7 @@ class Loop:
     def train_step(self, *batches: Any) -> None:
         """Take one step of local training, and see what it makes due."""
         started = time.perf_counter()
+        self.pauses.begin_step()
         self.strategy.flow(self.clocks.begin_step())
         self.set_lr()
         loss = local_step(self.state, self.strategy, *batches)
@@ -177,6 +191,7 @@ class Loop:
         info = StepInfo(step, self.clocks.t, loss, seconds, self.learnt_tokens())
         self.intents.post(self.strategy.after_step(info), self.state)
         if step % self.state.task.eval_every_steps == 0 and not self.finished:
+            self.settle()
             self.evaluate()
         self.see_end()
 
@@ -189,6 +204,7 @@ class Loop:
         """Do what follows the last step; at the swarm's target, others may have taken that."""
         finished, self.has_ended = self.has_ended, self.finished
         if self.has_ended and not finished:
+            self.settle()
             self.intents.post(self.strategy.finalize(), self.state)
             self.evaluate()
             self.reporter.report_soon()
@@ -222,20 +238,42 @@ class Loop:
 
     def merge_due(self) -> None:
         """Merge the exchanges that have committed, as far as their time has come."""
-        self.flow()
-        for applied in self.handoff.apply_due(self.state.step, at_once=self.is_resting):
-            self.channel.send(applied)
+        self.handoff.merge_due(self.state.step, at_once=self.is_resting)
+        self.now()
+        self.exchange()
 
-    def flow(self) -> float:
-        """Bring the strategy to this moment; return t."""
+    def exchange(self) -> None:
+        """Go on with views and merges for as long as that may hold up the next step."""
+        self._go_on(never if self.is_resting else self.pauses.is_over)
+
+    def settle(self) -> None:
+        """Bring views and merges to their end: no step waits, or the model is looked at whole."""
+        self._go_on(never)
+
+    def _go_on(self, is_over: Callable[[], bool]) -> None:
+        if not self.handoff.is_working or self.saver.is_reading:
+            return  # none is half done while a snapshot is read, and all wait until it is
+        with self.pauses.measured(is_training=not self.is_resting):
+            answers = self.handoff.go_on(is_over)
+        for answer in answers:
+            self.channel.send(answer)
+
+    def now(self) -> Meta:
+        """Bring the strategy to this moment; return what this node says of itself."""
         t = self.clocks.current()
         self.strategy.flow(t)
-        return t
+        return Meta(self.state.step, self.state.tokens, t)
 
     def keep_books(self) -> None:
         """Save and report as far as that is due."""
         if not self.stopping:
-            self.saver.save_when_due(self.state, self.strategy, last=self.finished)
+            self.saver.save_when_due(
+                self.state,
+                self.strategy,
+                last=self.finished,
+                settle=self.settle,
+                in_passing=self.owns_steps and self.strategy.reads_in_passing,
+            )
         self.reporter.report_when_due(
             self.state, paused=self.paused, finished=self.finished, at_target=self.at_target
         )
@@ -254,15 +292,16 @@ class Loop:
         """Do what the daemon asks, between two steps."""
         match message:
             case TakeView():
-                now = Meta(self.state.step, self.state.tokens, self.flow())
-                self.channel.send(self.handoff.lend(message, now))
+                self.handoff.lend(message)
+                self.exchange()
             case Drop():
                 self.intents.drop(message.number, message.why)
             case Weigh():
-                self.flow()
-                self.channel.send(self.handoff.weigh(message, self.state.step))
+                self.handoff.weigh(message)
+                self.exchange()
             case Compare():
-                self.channel.send(self.handoff.compare(message))
+                self.handoff.compare(message)
+                self.exchange()
             case Apply():
                 self.handoff.take(message)
                 self.merge_due()
@@ -271,9 +310,11 @@ class Loop:
             case Records():
                 self.take_records(message)
             case Members():
+                self.settle()
                 self.surroundings.take(message)
                 self.intents.offer_answers(self.state)
             case Stray():
+                self.settle()
                 self.strategy.on_stray()
             case Called():
                 self.strategy.on_call(message.lineage)
@@ -302,10 +343,13 @@ class Loop:
         """Do this node's share of a merge of all models: loaded here, most runs never see one."""
         from swarmnode.worker.exchange.merges import Merges
 
+        self.settle()
+        self.saver.wait_read()  # the model is another one for a moment
         Merges(self.state, self.channel.send).obey(message)
 
     def take_records(self, message: Records) -> None:
         """Hand the strategy a round of the log, unless it is not the next one."""
+        self.settle()
         if message.round == self.strategy.log_round():
             records = [Record(r.author, r.payload, r.round) for r in message.records]
             self.strategy.on_records(message.round, records)

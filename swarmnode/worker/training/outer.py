@@ -30,11 +30,13 @@ class OuterLoop(Loop):
         is_leaving: nothing new is lent.
     """
 
+    owns_steps = False
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Raises ConfigError: the strategy takes the steps itself."""
         super().__init__(*args, **kwargs)
         self.is_leaving = False
-        self._before: torch.Tensor | None = None
+        self._is_updating = False
         self._began_s = 0.0
         needs = self.strategy.needs
         if needs is Needs.GRADIENT or self.strategy.gradient_point() is not None:
@@ -75,9 +77,7 @@ class OuterLoop(Loop):
                 " changed it: train without a scheduler of your own, or in a swarm without a recipe"
             )
         seconds = time.perf_counter() - self._began_s
-        if self._before is not None:
-            with torch.no_grad():
-                self.strategy.local_update(self._before.sub_(self.state.arena.flat))
+        self._end_update()
         if loss is None or math.isfinite(loss):
             self.state.step += 1
             self.state.tokens += tokens
@@ -97,12 +97,25 @@ class OuterLoop(Loop):
     def leave(self, deadline_s: float) -> None:
         """Lend nothing more, merge what has committed, and save."""
         self.is_leaving = True
+        self._end_update()
         until = time.monotonic() + deadline_s
         with contextlib.suppress(DaemonGone):
             while self.handoff.is_lending and not self.stopping and time.monotonic() < until:
                 for message in self.channel.poll(_LEAVE_POLL_S):
                     self.obey(message)
         self.end()
+
+    def end(self) -> None:
+        """See ``Loop``."""
+        self._end_update()
+        super().end()
+
+    def _end_update(self) -> None:
+        """Let the strategy take note of what the program has changed, if it has not yet."""
+        if self._is_updating:
+            self._is_updating = False
+            with torch.no_grad():
+                self.strategy.after_update(self.state.arena.flat)
 
     def obey(self, message: ToWorker) -> None:
         """See ``Loop``."""
@@ -118,10 +131,14 @@ class OuterLoop(Loop):
             self.paused or self.is_waiting or self.clocks.rest_s() or self.share.rest_s()
         ):
             self.listen()
+            self.settle()
             self.ring_clock()
             self.keep_books()
+        self.pauses.begin_step()
         self.strategy.flow(self.clocks.begin_step())
         self.set_lr()
         if self.strategy.needs is Needs.STEP:
-            self._before = self.state.arena.flat.clone()
+            self._is_updating = True
+            with torch.no_grad():
+                self.strategy.before_update(self.state.arena.flat)
         self._began_s = time.perf_counter()

@@ -19,7 +19,7 @@ import torch
 
 from swarmnode import limits
 from swarmnode.errors import MalformedMessage, WorkerError
-from swarmnode.ipc.control import Apply, PostedIntent, Release, SlotReady, TakeView, Weigh
+from swarmnode.ipc.control import Apply, PostedIntent, Release, SlotReady, TakeView, Weigh, Weighed
 from swarmnode.ipc.records import Partner
 from swarmnode.ipc.segment import Owner, Segment
 from swarmnode.strategies.base import Context, Meta, Record, StepInfo, TaskFacts
@@ -79,7 +79,7 @@ class WorkerBench:
         )
         self._posted: list[PostedIntent] = []
         self._intents = PendingIntents(self.strategy, self._posted.append)
-        self._handoff = Handoff(self._segment, self.strategy, self._intents)
+        self._handoff = Handoff(self._segment, self.strategy, self._intents, self._now)
         self._state: Any = SimpleNamespace(step=0, tokens=0)
         self._tickets = 0
         self._next_record = 0
@@ -162,10 +162,14 @@ class WorkerBench:
             partner.tokens,
             partner.weight,
         )
-        steps = self._state.step
-        lent = self._handoff.lend(order, Meta(steps, steps, float(steps)))
+        self._handoff.lend(order)
+        (lent,) = self._handoff.go_on()
         if isinstance(lent, SlotReady):
             self._deliver(intent, lent, partner)
+
+    def _now(self) -> Meta:
+        steps = self._state.step
+        return Meta(steps, steps, float(steps))
 
     def _partner(self, intent: PostedIntent) -> Partner:
         """Return what a peer says of itself: mostly what is usual, or no exchange gets far."""
@@ -189,9 +193,9 @@ class WorkerBench:
         else:
             is_plausible = self._fill_views(intent, own, room, lent)
         if is_plausible and intent.kind == "pair":
-            weighed = self._handoff.weigh(
-                Weigh(lent.slot, lent.generation, partner), self._state.step
-            )
+            self._handoff.weigh(Weigh(lent.slot, lent.generation, partner))
+            (weighed,) = self._handoff.go_on()
+            assert isinstance(weighed, Weighed)
             is_plausible = not weighed.refusal
         self._segment.hand_over(lent.slot, lent.generation, Owner.WORKER)
         only_gives = intent.kind == "pull" and intent.is_open
@@ -210,7 +214,8 @@ class WorkerBench:
                 present,
             )
         )
-        self._handoff.apply_due(self._state.step, at_once=True)
+        self._handoff.merge_due(self._state.step, at_once=True)
+        self._handoff.go_on()
 
     def _fill_views(self, intent: PostedIntent, own: Values, room: Values, lent: SlotReady) -> bool:
         """Write what a partner sends; return whether the daemon lets it through."""

@@ -31,10 +31,10 @@ class SlowStore(SnapshotStore):
         self.take_failure: StorageError | None = None
         self.taken: list[int] = []
 
-    def take(self, state, strategy):  # type: ignore[no-untyped-def]
+    def take(self, state, strategy, **how):  # type: ignore[no-untyped-def]
         if self.take_failure is not None:
             raise self.take_failure
-        taken = super().take(state, strategy)
+        taken = super().take(state, strategy, **how)
         self.taken.append(taken.about.step)
         return taken
 

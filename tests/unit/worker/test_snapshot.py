@@ -318,6 +318,36 @@ def test_what_is_written_is_the_state_when_it_was_taken(trained):
         assert torch.equal(tensors["model/" + name], tensor)
 
 
+def test_what_is_read_in_passing_is_as_it_is_when_written_and_no_copy_is_made(trained, tmp_path):
+    _, state, strategy, _ = trained
+    with SnapshotStore(tmp_path / "passing", live_bytes_min=0) as store:
+        taken = store.take(state, strategy, in_passing=True)
+        assert not taken.copy.copied
+        train(state, 2)
+        tensors, _ = tensorfile.read_tensors(store.write(taken))
+        for name, parameter in state.model.named_parameters():
+            assert torch.equal(tensors["model/" + name], parameter)
+        taken = store.take(state, strategy, in_passing=True)
+        with torch.no_grad():
+            state.arena.flat[-1] = torch.nan
+        with pytest.raises(StorageError, match="is not finite: not worth keeping"):
+            store.write(taken)
+        assert len(store.paths()) == 1
+
+
+def test_a_large_tensor_is_written_in_parts(tmp_path):
+    """Of odd length, in two dtypes, and as little memory as one part."""
+    numel = tensorfile._CHUNK_BYTES // 2 + 3
+    tensors = {"a": torch.randn(numel), "b": torch.arange(numel), "c": torch.ones(3)}
+    path = tmp_path / "snapshot-000000000001.safetensors"
+    copy = tensorfile.HostBuffer().copy(tensors, live_bytes_min=1000)
+    assert list(copy.copied) == ["c"]
+    tensorfile.write_copy(path, copy, ABOUT, finite={"a"})
+    found, _ = tensorfile.read_tensors(path)
+    for name, tensor in tensors.items():
+        assert torch.equal(found[name], tensor)
+
+
 def test_the_memory_of_a_copy_is_used_again(trained):
     store, state, strategy, _ = trained
     before = store._buffer._buffer.data_ptr()

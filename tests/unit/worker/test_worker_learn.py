@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
+from torch.profiler import profile
 
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.control import Configure
+from swarmnode.strategies.a2cid2 import A2CiD2
 from swarmnode.strategies.base import Needs, TaskFacts
 from swarmnode.strategies.pair_average import PairAverage
 from swarmnode.tasks.synthetic import Synthetic
@@ -26,6 +28,7 @@ class Moved(PairAverage):
 
     def local_update(self, v):
         self.told.append(v.clone())
+        self.told_at = v.data_ptr()
 
 
 class ByStep(Moved):
@@ -52,6 +55,34 @@ class ByLosses(Moved):
 @pytest.fixture
 def state():
     return build_state(Synthetic({"dim": DIM}), swarm_seed=0, device="cpu")
+
+
+def test_a_step_of_a2cid2_makes_no_copy_of_the_model(state):
+    """x̃ keeps its distance to x, and the sum of both takes the step twice."""
+    strategy = A2CiD2({}, state.arena.flat)
+    distance = 0.25
+    strategy.x_tilde.add_(distance)
+    x = state.arena.flat.clone()
+    with profile(profile_memory=True) as seen:
+        strategy.before_update(state.arena.flat)
+        state.arena.flat.sub_(0.5)
+        strategy.after_update(state.arena.flat)
+    assert max(event.cpu_memory_usage for event in seen.events()) < state.arena.flat.nbytes
+    torch.testing.assert_close(strategy.x_tilde, x + distance - 0.5)
+    local_step(state, strategy, batch_of(state))
+    torch.testing.assert_close(strategy.x_tilde - state.arena.flat, torch.full((DIM,), distance))
+
+
+def test_the_copy_for_a_strategy_that_wants_the_step_is_made_once(state):
+    strategy = ByStep(state.arena.flat)
+    copies = set()
+    for _ in range(3):
+        strategy.before_update(state.arena.flat)
+        state.arena.flat.sub_(0.5)
+        strategy.after_update(state.arena.flat)
+        copies.add(strategy.told_at)
+    assert len(copies) == 1
+    assert all(torch.allclose(told, torch.full((DIM,), 0.5)) for told in strategy.told)
 
 
 def batch_of(state):
