@@ -82,6 +82,8 @@ def configure_of(
         gpus=config.gpus,
         gpu_memory_bytes=parse_bytes(config.gpu_memory),
         self_id=self_id,
+        nproc=config.nproc,
+        parallel=config.parallel,
         log_format=config.log_format,
         log_level=config.log_level,
         topology=manifest.topology,

@@ -233,6 +233,24 @@ class TrainState:
             finally:
                 flat.copy_(before)
 
+    def progressed(self, swarm_tokens: float, target_tokens: int) -> None:
+        """Tell the task how far the swarm is."""
+        self.task.progressed(swarm_tokens, target_tokens)
+
+    # --- what is otherwise where several processes train as one, see worker/ranks --------------
+
+    def put(self, atom: str, own: torch.Tensor, found: torch.Tensor) -> None:
+        """Set ``own``, a tensor of the state with this name in snapshots, to ``found``."""
+        del atom
+        own.copy_(found)
+
+    def restored(self) -> None:
+        """The optimizer is as it is to go on."""
+
+    def gathered(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return tensors of the state, by their names in snapshots, as a reader finds them."""
+        return tensors
+
     @cached_property
     def _probe(self) -> Any:
         return self.device.move(self.task.public_probe())

@@ -90,7 +90,7 @@ class SnapshotStore:
         Raises:
             StorageError: it cannot be copied.
         """
-        copy = self._buffer.copy(atoms(state, strategy))
+        copy = self._buffer.copy(state.gathered(atoms(state, strategy)))
         trained = frozenset(MODEL + name for name in state.arena.names)
         return Taken(copy, about(state), trained)
 
