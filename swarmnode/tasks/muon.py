@@ -110,7 +110,7 @@ def _is_shared_out(parameter: torch.Tensor) -> bool:
 
 
 def _whole(matrix: torch.Tensor) -> torch.Tensor:
-    return matrix.full_tensor() if _is_shared_out(matrix) else matrix  # type: ignore[operator]
+    return matrix.full_tensor() if _is_shared_out(matrix) else matrix  # type: ignore[attr-defined]
 
 
 def _like(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:

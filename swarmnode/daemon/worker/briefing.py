@@ -124,6 +124,13 @@ def data_in_words(configure: Configure, ready: WorkerReady | None) -> str:
     return words
 
 
+def place_in_words(configure: Configure, ready: WorkerReady) -> str:
+    """Say where a worker trains."""
+    if configure.nproc == 1:
+        return ready.device
+    return f"{ready.device} in {configure.nproc} processes ({configure.parallel})"
+
+
 class Assigner(Protocol):
     """Hears what the worker does with its shards; see ``daemon/membership/assignment.py``."""
 

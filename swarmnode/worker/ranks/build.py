@@ -10,9 +10,12 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.control import Configure
+from swarmnode.strategies.base import Needs
+from swarmnode.strategies.registry import find_strategy
 from swarmnode.tasks.base import Task, seed_of
 from swarmnode.wire.recipe import Recipe
 from swarmnode.worker.model.arena import Arena
@@ -69,6 +72,7 @@ def _build_leader(
     recipe: Recipe | None,
 ) -> LeaderState:
     _check_task(task)
+    _check_strategy(configure)
     chosen = _device_of(0, team.size, device)
     model = _model_of(task, swarm_seed)
     chosen = with_fastest_precision(chosen, task, model, team.size * batch_parts)
@@ -128,7 +132,7 @@ def _join(rank: int, size: int, store: str, device: Device) -> None:
     on_gpu = device.torch_device.type == "cuda"
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-        store=dist.FileStore(store, size),
+        store=FileStore(store, size),
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=_COLLECTIVE_S),
@@ -165,6 +169,16 @@ def _check_task(task: Task) -> None:
         raise ConfigError(
             f"task {task.name}: expected --nproc 1, as the loss of its batches is no mean over"
             " examples (loss_is_mean), so that ranks cannot share them out"
+        )
+
+
+def _check_strategy(configure: Configure) -> None:
+    """Raises ConfigError: it takes the gradient of the whole model, which no rank has."""
+    strategy = find_strategy(configure.strategy)
+    if configure.parallel == "fsdp2" and strategy.needs is Needs.GRADIENT:
+        raise ConfigError(
+            f"strategy {strategy.name}: expected --parallel ddp, as it takes the local steps"
+            " itself, by the gradient of the whole model, of which fsdp2 gives each process a part"
         )
 
 

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from swarmnode.errors import ConfigError
+from swarmnode.errors import ConfigError, InvariantViolation
 from swarmnode.worker.model.arena import Arena, trained_of
 
 _Tensor = torch.Tensor
@@ -136,7 +136,7 @@ class Part:
             width = parameter.numel() // max(1, parameter.shape[0])
             place = self.room[offset + begin * width : offset + end * width]
             assert isinstance(parameter, DTensor)
-            local = parameter.detach().to_local()
+            local = parameter.to_local().detach()
             assert local.numel() == place.numel(), (local.shape, begin, end)
             if local.numel():
                 yield local, place.view(local.shape)
@@ -197,11 +197,8 @@ class PartArena(Arena):
         self.flat = _looked_after(part.room, pull)
 
     def gradient(self) -> torch.Tensor:
-        """No rank has it."""
-        raise ConfigError(
-            "expected a strategy that leaves the steps to the optimizer, as streaming does, with"
-            " --parallel fsdp2; use ddp"
-        )
+        """No rank has it (``build.py`` refuses strategies that ask for it)."""
+        raise InvariantViolation("the gradient of a model of which this rank has a part")
 
 
 def _looked_after(room: torch.Tensor, before: Callable[[], None]) -> torch.Tensor:

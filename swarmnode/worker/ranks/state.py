@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 
 from swarmnode.errors import ConfigError, InvariantViolation
-from swarmnode.quantities import show_bytes
 from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.ranks.hands import Hands, PartArena, local_of, part_of, whole_of
 from swarmnode.worker.ranks.team import Team
@@ -40,6 +39,7 @@ class RankState(TrainState):
 
     hands: Hands = field(kw_only=True)
     place: tuple[float, int] | None = None  # of the swarm, as the task is told
+    held: Sequence[float] = ()  # what each rank has of model and optimizer
 
     def obey(self, name: str, is_pushed: bool, *details: Any) -> float:
         """Do what rank 0 orders; return the loss that came of it."""
@@ -64,8 +64,8 @@ class RankState(TrainState):
                 self._put(*details)
             case "settle":
                 self._settle(*details)
-            case "figures":
-                self._figures()
+            case "weigh":
+                self.held = self._weigh()
             case _:
                 raise InvariantViolation(f"expected an order of rank 0, got {name}")
         return math.nan
@@ -108,7 +108,7 @@ class RankState(TrainState):
                     if not math.isfinite(value):
                         return value
                     # Torch makes means over ranks, and the shares of all are 1 together.
-                    (loss * (share * size)).backward()
+                    (loss * (share * size)).backward()  # type: ignore[no-untyped-call]
                 mean += value
             is_whole = True
             return mean
@@ -154,18 +154,15 @@ class RankState(TrainState):
 
     # --- figures -------------------------------------------------------------------------
 
-    def _figures(self) -> None:
-        """Say what each rank holds beside what one alone would."""
+    def _weigh(self) -> list[float]:
+        """Return what each rank holds of model and optimizer; 1 is what one alone would."""
         held = [*self.model.parameters(), *optimizer_state(self)[0].values()]
         held_bytes = sum(local_of(each).nbytes for each in held)
         whole_bytes = sum(each.nbytes for each in held)
-        _log.info(
-            "rank %d of %d holds %s of model and optimizer: %.3f of what one process would",
-            dist.get_rank(),
-            dist.get_world_size(),
-            show_bytes(held_bytes),
-            held_bytes / whole_bytes,
-        )
+        shares = torch.zeros(dist.get_world_size(), dtype=torch.float64)
+        shares[dist.get_rank()] = held_bytes / whole_bytes
+        dist.all_reduce(shares)
+        return [float(each) for each in shares]
 
 
 @dataclass
@@ -174,7 +171,6 @@ class LeaderState(RankState):
 
     team: Team = field(kw_only=True)
     seen_version: int = 0  # of the flat vector, when all ranks had it
-    has_figures: bool = False
 
     def take_step(self, *batches: Any) -> float:
         """See ``TrainState``."""
@@ -183,10 +179,17 @@ class LeaderState(RankState):
         if math.isfinite(value):
             self.count_step(len(batches))
             self.hands.is_stale = not self.hands.is_whole
-        if not self.has_figures:
-            self.has_figures = True
-            self._order("figures")
+        if not self.held:
+            _log.info(
+                "each rank holds of model and optimizer, where one process would hold 1: %s",
+                " ".join(f"{share:.3f}" for share in self.held_shares()),
+            )
         return value
+
+    def held_shares(self) -> Sequence[float]:
+        """Return what each rank holds of model and optimizer, as a share of what one would."""
+        self._order("weigh")
+        return self.held
 
     def backward(self, *batches: Any) -> float:
         """See ``TrainState``."""
