@@ -244,6 +244,22 @@ class TrainState:
         del atom
         own.copy_(found)
 
+    def fill_optimizer(self) -> None:
+        """Let the optimizer make the state that it keeps with its present settings.
+
+        Which that is only itself knows, and says in a step. With some of it missing, it would fail
+        in its next one. Changes the weights.
+        """
+        groups = self.optimizer.param_groups
+        settings = [{key: group[key] for key in group if key != "params"} for group in groups]
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        for group, before in zip(groups, settings, strict=True):
+            group.update(before)  # some optimizers count their steps there
+
     def restored(self) -> None:
         """The optimizer is as it is to go on."""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore
 
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.control import Configure
@@ -25,6 +24,8 @@ from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.ranks.hands import Hands, Part, PartArena, Replica
 from swarmnode.worker.ranks.state import LeaderState, RankState
 from swarmnode.worker.ranks.team import Team
+
+StateT = TypeVar("StateT", bound=RankState)
 
 # A rank that is gone is noticed at once; this is for one that hangs, and for a slow first step.
 _COLLECTIVE_S = 1800.0
@@ -95,7 +96,7 @@ def _build_leader(
 
 
 def _rank_state(
-    state_type: type[Any],
+    state_type: type[StateT],
     task: Task,
     model: torch.nn.Module,
     device: Device,
@@ -103,7 +104,7 @@ def _rank_state(
     memory_fd: int,
     swarm_seed: int,
     **settings: Any,
-) -> Any:
+) -> StateT:
     """Share the model out, or give it to this rank, and build the optimizer over that."""
     hands: Hands
     states: list[LeaderState] = []
@@ -132,7 +133,7 @@ def _join(rank: int, size: int, store: str, device: Device) -> None:
     on_gpu = device.torch_device.type == "cuda"
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
-        store=FileStore(store, size),
+        store=dist.FileStore(store, size),  # type: ignore[attr-defined]
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=_COLLECTIVE_S),

@@ -34,6 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     end_with_parent(signal.SIGKILL)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    for descriptor in (arguments.orders_fd, arguments.words_fd, arguments.memory_fd):
+        os.set_inheritable(descriptor, False)  # what a task starts would keep them open
     begin_log()
     orders = Connection(arguments.orders_fd)
     try:

@@ -25,7 +25,6 @@ from swarmnode.worker.model.state import TrainState
 from swarmnode.worker.ranks.hands import Hands, PartArena, local_of, part_of, whole_of
 from swarmnode.worker.ranks.team import Team
 from swarmnode.worker.snapshots.atoms import MODEL, OPTIMIZER, optimizer_state, weights
-from swarmnode.worker.snapshots.restore import fill_optimizer_state
 
 _Tensors = dict[str, torch.Tensor]
 _Piece = tuple[Any, float]  # of a batch, and the share of it
@@ -62,6 +61,8 @@ class RankState(TrainState):
                 self._gather(*details)
             case "put":
                 self._put(*details)
+            case "fill":
+                TrainState.fill_optimizer(self)
             case "settle":
                 self._settle(*details)
             case "weigh":
@@ -132,8 +133,6 @@ class RankState(TrainState):
         return whole_of(self._atom(atom))
 
     def _put(self, atom: str, found: torch.Tensor) -> None:
-        if atom.startswith(OPTIMIZER) and atom not in optimizer_state(self)[0]:
-            fill_optimizer_state(self)
         with torch.no_grad():
             local_of(self._atom(atom)).copy_(found)
 
@@ -228,6 +227,10 @@ class LeaderState(RankState):
             self.team.tell(rank, "put", False, atom, part.clone())
         local_of(own).copy_(part_of(own, found, 0))
         self.hands.is_stale = not self.hands.is_whole
+
+    def fill_optimizer(self) -> None:
+        """See ``TrainState``: some optimizers bring matrices together for a step."""
+        self._order("fill")
 
     def restored(self) -> None:
         """See ``TrainState``."""

@@ -152,7 +152,7 @@ def _restore_optimizer(state: TrainState, tensors: Tensors, values: Mapping[str,
 
     Settings such as the learning rate are those of the task, and stay. Changes the weights.
     """
-    fill_optimizer_state(state)
+    state.fill_optimizer()
     n_anew = 0
     for name, parameter in state.model.named_parameters():
         own = state.optimizer.state.get(parameter, {})
@@ -172,23 +172,6 @@ def _restore_optimizer(state: TrainState, tensors: Tensors, values: Mapping[str,
             "for %d parameters",
             n_anew,
         )
-
-
-def fill_optimizer_state(state: TrainState) -> None:
-    """Let the optimizer make the state that it keeps with its present settings.
-
-    Which that is only itself knows, and says in a step. With some of it missing, it would fail
-    in its next one.
-    """
-    groups = state.optimizer.param_groups
-    settings = [{key: group[key] for key in group if key != "params"} for group in groups]
-    for parameter in state.model.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.zeros_like(parameter)
-    state.optimizer.step()
-    state.optimizer.zero_grad(set_to_none=True)
-    for group, before in zip(groups, settings, strict=True):
-        group.update(before)  # some optimizers count their steps there
 
 
 def _is_alike(found: Any, own: Any) -> bool:
