@@ -127,10 +127,9 @@ def process_use(pid: int) -> ProcessUse | None:
 
     Memory that it shares with others, slots, is not counted.
     """
-    own, *others = map(_process_use, with_children(pid))
-    if own is None:
+    used = list(filter(None, map(_process_use, with_children(pid))))
+    if not used:
         return None
-    used = [own, *(use for use in others if use is not None)]
     return ProcessUse(sum(use.memory_bytes for use in used), sum(use.cpu_s for use in used))
 
 
