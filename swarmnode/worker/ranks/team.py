@@ -101,7 +101,9 @@ class Team:
         kind, message = _words(said)
         self._failed = RankFailed(kind, f"{name} has ended: {message}")
         self._told.set()
-        threading.Timer(_UNWIND_S, self._end_at_once, (kind,)).start()
+        unwinding = threading.Timer(_UNWIND_S, self._end_at_once, (kind,))
+        unwinding.daemon = True
+        unwinding.start()
 
     def _end_at_once(self, kind: str) -> None:
         if not self._is_ending:
