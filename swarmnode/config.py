@@ -80,6 +80,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True):
             description="auto, cpu, mps, cuda or cuda:N",
         ),
     ] = "auto"
+    # Processes that train as one node, each on a GPU of its own.
+    nproc: Annotated[int, Meta(ge=1, le=limits.RANKS_MAX)] = 1
+    # What each of them holds: all of the model, or an equal part of it.
+    parallel: Annotated[Literal["ddp", "fsdp2"], Meta(description="ddp or fsdp2")] = "ddp"
     # Torch threads; 0 leaves one core to everything else.
     threads: Annotated[int, Meta(ge=0, le=1024)] = 0
     # What snapshots may take of the line, over all peers; 0 is all that there is.

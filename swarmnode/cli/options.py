@@ -13,6 +13,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from swarmnode import limits
 from swarmnode.config import Paths, resolve_home
 from swarmnode.errors import ConfigError
 from swarmnode.ipc.names import MERGE_RULES
@@ -131,6 +132,16 @@ def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--cpu-percent",
             type=click.IntRange(1, 100),
             help="Of the time of its threads [default: 100].",
+        ),
+        click.option(
+            "--parallel",
+            type=click.Choice(["ddp", "fsdp2"]),
+            help="What each process of --nproc holds: all of the model, or a part [default: ddp].",
+        ),
+        click.option(
+            "--nproc",
+            type=click.IntRange(1, limits.RANKS_MAX),
+            help="Processes that train as one node, each on a GPU of its own [default: 1].",
         ),
         click.option(
             "--threads", type=click.IntRange(min=0), help="Of torch [default: all cores but one]."

@@ -65,6 +65,8 @@ class Configure(Message, frozen=True, tag="configure"):
     gpu_memory_bytes: Count = 0  # of each; 0: all
     batch_parts: Count = 1  # into which a batch is cut at least, as more was out of memory
     recipe: Recipe | None = None  # with one, no step is taken before SwarmProgress
+    nproc: Annotated[int, Meta(ge=1, le=limits.RANKS_MAX)] = 1  # processes that train as one
+    parallel: Literal["ddp", "fsdp2"] = "ddp"  # what each of them has: all of the model, or a part
     log_format: Literal["text", "json"] = "text"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -18,6 +18,8 @@ LOG_RECORD_BYTES_MAX = 64
 INTENTS_MAX = 128
 # Importing torch, reading data and building a model from a slow disk.
 WORKER_START_S = 300.0
+# Processes of one worker: more GPUs than one machine has.
+RANKS_MAX = 64
 # A training worker reports every second; one that is silent this long is stuck in a driver.
 WORKER_SILENCE_S = 60.0
 # ... except that its steps may be slow: so many times the reported time of a step.

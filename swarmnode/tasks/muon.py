@@ -80,15 +80,18 @@ class Muon(torch.optim.Optimizer):
                 loss = closure()
         group = self.param_groups[0]
         with_gradient = [p for p in group["params"] if p.grad is not None]
-        self._turn(with_gradient, float(group["lr"]), group["weight_decay"])
+        together = [[p] for p in with_gradient if _is_shared_out(p)]  # no more than one is whole
+        together.append([p for p in with_gradient if not _is_shared_out(p)])
+        for parameters in together:
+            self._turn(parameters, float(group["lr"]), group["weight_decay"])
         self._adamw.step()
         return loss
 
     def _turn(self, parameters: list[torch.Tensor], lr: float, weight_decay: float) -> None:
-        turned = orthogonal([self._direction(p) for p in parameters])
+        turned = orthogonal([_whole(self._direction(p)) for p in parameters])
         for parameter, direction in zip(parameters, turned, strict=True):
             length = lr * _ADAMW_RMS * math.sqrt(max(parameter.shape))
-            parameter.mul_(1 - lr * weight_decay).add_(direction, alpha=-length)
+            parameter.mul_(1 - lr * weight_decay).add_(_like(parameter, direction), alpha=-length)
 
     def _direction(self, parameter: torch.Tensor) -> torch.Tensor:
         """Return Nesterov's momentum of a matrix, float32."""
@@ -99,6 +102,26 @@ class Muon(torch.optim.Optimizer):
             state["momentum_buffer"] = torch.zeros_like(gradient)
         momentum = state["momentum_buffer"].lerp_(gradient, 1 - _MOMENTUM)
         return gradient.lerp(momentum, _MOMENTUM).float()
+
+
+def _is_shared_out(parameter: torch.Tensor) -> bool:
+    """Return whether each rank of this worker has some rows of it (FSDP2)."""
+    return hasattr(parameter, "full_tensor")
+
+
+def _whole(matrix: torch.Tensor) -> torch.Tensor:
+    return matrix.full_tensor() if _is_shared_out(matrix) else matrix  # type: ignore[attr-defined]
+
+
+def _like(parameter: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+    """Return of a matrix that all ranks have what this one has of ``parameter``."""
+    if not _is_shared_out(parameter):
+        return whole
+    from torch.distributed.tensor import DTensor, distribute_tensor  # most models are on one rank
+
+    assert isinstance(parameter, DTensor)
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return distribute_tensor(whole, mesh, placements, src_data_rank=None)
 
 
 def orthogonal(matrices: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -53,6 +53,14 @@ _MEMORY_WORDS = (
 )
 
 
+class RankFailed(WorkerError):
+    """Another rank of this worker has ended; ``kind`` is one of ``ipc.names.FAILURE_KINDS``."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class Diverged(WorkerError):
     """The loss is no number any more."""
 
@@ -84,6 +92,8 @@ def classify(error: BaseException) -> tuple[str, str]:
             return "diverged", _line(error)
         case TooLittleMemory():
             return "too-little-memory", _line(error)
+        case RankFailed():
+            return error.kind, _line(error)
     if is_out_of_memory(error):
         return "out-of-memory", f"out of memory; use a smaller batch or model: {_line(error)}"
     if isinstance(error, SwarmNodeError):

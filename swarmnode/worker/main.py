@@ -17,6 +17,7 @@ what native code prints stays as it is.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import logging
 import os
@@ -24,7 +25,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
+from typing import TYPE_CHECKING
 
 from swarmnode import limits
 from swarmnode.errors import ConfigError, MalformedMessage
@@ -34,6 +36,9 @@ from swarmnode.log_format import LogFormat, LogLevel, formatter_of
 from swarmnode.worker.channel import Channel, DaemonGone
 from swarmnode.worker.failures import EXIT_STATUS, classify
 from swarmnode.worker.runtime import end_with_parent, hide_other_gpus, thread_count
+
+if TYPE_CHECKING:
+    from swarmnode.worker.model.state import TrainState
 
 _NICE = 10  # beside a busy torch the daemon's timers are 0.15 ms late instead of 4 ms
 LAST_WORDS_S = 1.0
@@ -84,6 +89,39 @@ def work(channel: Channel, segment: Segment) -> None:
     threads = configure.threads or thread_count()
     os.environ["OMP_NUM_THREADS"] = str(threads)
     hide_other_gpus(configure.gpus)
+    with contextlib.ExitStack() as stack:
+        prepare: Callable[[Configure], TrainState] | None = None
+        if configure.nproc > 1:
+            prepare, threads = _with_other_ranks(configure, threads, stack)
+        train(configure, channel, segment, threads=threads, prepare=prepare)
+    channel.flush(LAST_WORDS_S)
+
+
+def _with_other_ranks(
+    configure: Configure, threads: int, stack: contextlib.ExitStack
+) -> tuple[Callable[[Configure], TrainState], int]:
+    """Start the other ranks; return what builds the state that they share, and our threads."""
+    from swarmnode.worker.ranks.team import Team  # most workers are one process
+
+    team = stack.enter_context(Team(configure, threads))
+
+    def prepare(configure: Configure) -> TrainState:
+        from swarmnode.worker.ranks.build import lead_state
+
+        return lead_state(configure, team)
+
+    return prepare, team.threads
+
+
+def train(
+    configure: Configure,
+    channel: Channel,
+    segment: Segment,
+    *,
+    threads: int,
+    prepare: Callable[[Configure], TrainState] | None,
+) -> None:
+    """Build the state, with ``prepare`` if it is shared, and train it until told to stop."""
     import torch
 
     from swarmnode.worker.begin import begin
@@ -93,12 +131,11 @@ def work(channel: Channel, segment: Segment) -> None:
 
     torch.set_num_threads(threads)
     limit_gpu_memory(configure.gpu_memory_bytes)
-    state = prepare_state(configure)
+    state = (prepare or prepare_state)(configure)
     with begin(
         configure, state, channel, segment, threads=threads, loop_type=Loop, wants_another=True
     ) as loop:
         loop.run(configure.shard_seed)
-    channel.flush(LAST_WORDS_S)
 
 
 def wait_configure(channel: Channel) -> Configure:

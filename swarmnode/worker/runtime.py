@@ -14,10 +14,10 @@ THREADS_VARIABLE = "SWARMNODE_THREADS"
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent() -> None:
-    """Have the system send SIGTERM to this process when its parent is gone (Linux)."""
+def end_with_parent(how: signal.Signals = signal.SIGTERM) -> None:
+    """Have the system send this signal to this process when its parent is gone (Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, how, 0, 0, 0)
 
 
 def hide_other_gpus(gpus: Sequence[int]) -> None:

@@ -38,6 +38,8 @@ def other_values(folder: Path) -> dict[str, Any]:
         "metrics": "127.0.0.1:0",
         "metrics_allow_remote": True,
         "device": "cpu",
+        "nproc": 2,
+        "parallel": "fsdp2",
         "threads": 1,
         "snapshot_upload_bytes_per_s": 1_000_000,
         "snapshot_download_bytes_per_s": 1_000_000,

@@ -113,8 +113,27 @@ class ProcessUse(NamedTuple):
     cpu_s: float
 
 
+def with_children(pid: int) -> list[int]:
+    """Return a process and those that it started: the other ranks of a worker."""
+    try:
+        started = (_PROC / str(pid) / "task" / str(pid) / "children").read_text().split()
+    except OSError:
+        started = []  # it has ended, or this is no Linux
+    return [pid, *map(int, started)]
+
+
 def process_use(pid: int) -> ProcessUse | None:
-    """Return what a process takes; memory that it shares with others, slots, is not counted."""
+    """Return what a process and those that it started take.
+
+    Memory that it shares with others, slots, is not counted.
+    """
+    used = list(filter(None, map(_process_use, with_children(pid))))
+    if not used:
+        return None
+    return ProcessUse(sum(use.memory_bytes for use in used), sum(use.cpu_s for use in used))
+
+
+def _process_use(pid: int) -> ProcessUse | None:
     try:
         resident, shared = (_PROC / str(pid) / "statm").read_text().split()[1:3]
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
@@ -149,6 +168,7 @@ class GpuUse(NamedTuple):
 def gpu_use(gpus: Collection[int], own_pids: Collection[int]) -> GpuUse:
     """Ask NVIDIA's library about some GPUs, or all if none is named."""
     nvml = nvidia()
+    own_pids = [each for pid in own_pids for each in with_children(pid)]
     celsius, shares = [], []
     for index in gpus or range(nvml.nvmlDeviceGetCount()):
         try:

@@ -82,6 +82,8 @@ def configure_of(
         gpus=config.gpus,
         gpu_memory_bytes=parse_bytes(config.gpu_memory),
         self_id=self_id,
+        nproc=config.nproc,
+        parallel=config.parallel,
         log_format=config.log_format,
         log_level=config.log_level,
         topology=manifest.topology,
@@ -120,6 +122,13 @@ def data_in_words(configure: Configure, ready: WorkerReady | None) -> str:
         words += "; this node trains on other data than its creator"
         words += ", as is meant" if configure.own_data else ""
     return words
+
+
+def place_in_words(configure: Configure, ready: WorkerReady) -> str:
+    """Say where a worker trains."""
+    if configure.nproc == 1:
+        return ready.device
+    return f"{ready.device} in {configure.nproc} processes ({configure.parallel})"
 
 
 class Assigner(Protocol):

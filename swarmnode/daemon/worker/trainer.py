@@ -22,6 +22,7 @@ from swarmnode.daemon.worker.briefing import (
     NoAssigner,
     NoBriefing,
     data_alarm,
+    place_in_words,
 )
 from swarmnode.daemon.worker.fitting import Fitting, death_kind, raise_if_fatal
 from swarmnode.daemon.worker.leases import IntentHandler, SlotLessor
@@ -315,9 +316,11 @@ class Trainer:
     def _take_ready(self, link: WorkerLink, ready: WorkerReady) -> None:
         self.ready = ready
         self.lessor.worker_ready(link.slot_view, ready.payload_numel)
-        self._set_training(f"on {ready.device}, {ready.threads} threads")
+        self._set_training(f"on {place_in_words(self.configure, ready)}, {ready.threads} threads")
         _log.info("worker ready", device=ready.device, step=ready.step, numel=ready.numel)
-        self._on_event(f"training on {ready.device}, from step {ready.step:,} on")
+        self._on_event(
+            f"training on {place_in_words(self.configure, ready)}, from step {ready.step:,} on"
+        )
         if said := data_alarm(self.configure, ready):
             own, creator = ready.data_hash[:12], self.configure.data_hash[:12]
             _log.warning("other data than the creator's", own=own, creator=creator, why=said)
@@ -339,7 +342,7 @@ class Trainer:
         elif message.paused:
             self._set_state("paused", self._why_paused or "the worker rests")
         elif self.ready is not None:
-            self._set_training(f"on {self.ready.device}")
+            self._set_training(f"on {place_in_words(self.configure, self.ready)}")
 
     def _note_loss(self, progress: Progress) -> None:
         """A NaN is what a worker says before its first step, or first look at the probe."""

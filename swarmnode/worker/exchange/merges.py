@@ -30,7 +30,7 @@ from swarmnode.ipc.control import GiveShare, MergeFailed, MergeWeighed, ShareGiv
 from swarmnode.strategies.merge import merge_of, share
 from swarmnode.tasks.base import seed_of
 from swarmnode.worker.model.state import TrainState
-from swarmnode.worker.snapshots.atoms import about, weights
+from swarmnode.worker.snapshots.atoms import MODEL, about, weights
 from swarmnode.worker.snapshots.restore import export_weights
 from swarmnode.worker.snapshots.tensorfile import Tensors
 
@@ -112,7 +112,9 @@ def evaluate_merge(state: TrainState, merged: torch.Tensor, shard_seed: int) -> 
             state.arena.flat.copy_(on_device)
             recalibrate_batch_norm(state, state.task.batches(shard_seed))
             loss = state.evaluate()
-            tensors = {name: t.clone() for name, t in weights(state.model).items()}
+            named = {MODEL + name: t for name, t in weights(state.model).items()}
+            whole = state.gathered(named)
+            tensors = {name.removeprefix(MODEL): whole[name].clone() for name in named}
         finally:
             state.arena.flat.copy_(own)
     octets = merged.detach().cpu().to(torch.float32).numpy().tobytes()

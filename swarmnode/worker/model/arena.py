@@ -24,24 +24,8 @@ class Arena:
         Raises:
             ConfigError: nothing to train, or parameters that are not all float32 or all float64.
         """
-        trained = {
-            name: parameter
-            for name, parameter in model.named_parameters()
-            if parameter.requires_grad
-        }
-        if not trained:
-            raise ConfigError("the task's model has no parameter that requires a gradient")
+        trained, self.layout = trained_of(model)
         dtype = next(iter(trained.values())).dtype
-        for name, parameter in trained.items():
-            if parameter.dtype != dtype or dtype not in _DTYPES:
-                raise ConfigError(
-                    f"parameter {name}: expected float32, got {parameter.dtype}; build the model "
-                    "in float32, autocast lowers the precision of the computation; or all of it in"
-                    " float64, for a convex task"
-                )
-        self.layout = Layout.of(
-            (name, parameter.shape, _DTYPES[dtype]) for name, parameter in trained.items()
-        )
         self.names = tuple(trained)
         self.trained = tuple(trained.values())
         device = next(iter(trained.values())).device
@@ -72,3 +56,24 @@ class Arena:
             if parameter.grad is not None:
                 found[offset : offset + parameter.numel()] = parameter.grad.flatten()
         return found
+
+
+def trained_of(model: torch.nn.Module) -> tuple[dict[str, torch.nn.Parameter], Layout]:
+    """Return the trained parameters by name, and where they lie in a flat vector.
+
+    Raises:
+        ConfigError: nothing to train, or parameters that are not all float32 or all float64.
+    """
+    trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    if not trained:
+        raise ConfigError("the task's model has no parameter that requires a gradient")
+    dtype = next(iter(trained.values())).dtype
+    for name, parameter in trained.items():
+        if parameter.dtype != dtype or dtype not in _DTYPES:
+            raise ConfigError(
+                f"parameter {name}: expected float32, got {parameter.dtype}; build the model "
+                "in float32, autocast lowers the precision of the computation; or all of it in"
+                " float64, for a convex task"
+            )
+    layout = Layout.of((name, each.shape, _DTYPES[dtype]) for name, each in trained.items())
+    return trained, layout

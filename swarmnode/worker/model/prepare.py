@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 _MS_PER_S = 1000
 
 
-def prepare_state(configure: Configure) -> TrainState:
-    """Build task and model.
+def prepare_state(
+    configure: Configure, build: Callable[..., TrainState] = build_state
+) -> TrainState:
+    """Build task and model; ``build`` is told what ``build_state`` is.
 
     Raises:
         ConfigError: a setting, the device or the model.
@@ -37,7 +40,7 @@ def prepare_state(configure: Configure) -> TrainState:
             f"task {task.name}: the swarm uses version {configure.task_version}, version "
             f"{task.version} is installed here; {source}"
         )
-    state = build_state(
+    state = build(
         task,
         swarm_seed=configure.swarm_seed,
         device=configure.device,

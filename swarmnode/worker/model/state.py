@@ -237,6 +237,40 @@ class TrainState:
             finally:
                 flat.copy_(before)
 
+    def progressed(self, swarm_tokens: float, target_tokens: int) -> None:
+        """Tell the task how far the swarm is."""
+        self.task.progressed(swarm_tokens, target_tokens)
+
+    # --- what is otherwise where several processes train as one, see worker/ranks --------------
+
+    def put(self, atom: str, own: torch.Tensor, found: torch.Tensor) -> None:
+        """Set ``own``, a tensor of the state with this name in snapshots, to ``found``."""
+        del atom
+        own.copy_(found)
+
+    def fill_optimizer(self) -> None:
+        """Let the optimizer make the state that it keeps with its present settings.
+
+        Which that is only itself knows, and says in a step. With some of it missing, it would fail
+        in its next one. Changes the weights.
+        """
+        groups = self.optimizer.param_groups
+        settings = [{key: group[key] for key in group if key != "params"} for group in groups]
+        for parameter in self.model.parameters():
+            if parameter.requires_grad:
+                parameter.grad = torch.zeros_like(parameter)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        for group, before in zip(groups, settings, strict=True):
+            group.update(before)  # some optimizers count their steps there
+
+    def restored(self) -> None:
+        """The optimizer is as it is to go on."""
+
+    def gathered(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return tensors of the state, by their names in snapshots, as a reader finds them."""
+        return tensors
+
     @cached_property
     def _probe(self) -> Any:
         return self.device.move(self.task.public_probe())

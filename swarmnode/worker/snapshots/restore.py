@@ -144,7 +144,7 @@ def _copy_weights(state: TrainState, matching: Tensors) -> None:
     """Copy, to the dtype and the device that the model has here."""
     with torch.no_grad():
         for name, own in weights(state.model).items():
-            own.copy_(matching[name])
+            state.put(MODEL + name, own, matching[name])
 
 
 def _restore_optimizer(state: TrainState, tensors: Tensors, values: Mapping[str, Any]) -> None:
@@ -152,7 +152,7 @@ def _restore_optimizer(state: TrainState, tensors: Tensors, values: Mapping[str,
 
     Settings such as the learning rate are those of the task, and stay. Changes the weights.
     """
-    _fill_optimizer_state(state)
+    state.fill_optimizer()
     n_anew = 0
     for name, parameter in state.model.named_parameters():
         own = state.optimizer.state.get(parameter, {})
@@ -161,10 +161,11 @@ def _restore_optimizer(state: TrainState, tensors: Tensors, values: Mapping[str,
             atom = f"{OPTIMIZER}{name}/{key}"
             found[key] = tensors.get(atom, values.get(atom, _MISSING))
         if all(_is_alike(found[key], value) for key, value in own.items()):
-            _copy_into(own, found)
+            _copy_into(state, name, own, found)
         else:
             state.optimizer.state.pop(parameter)  # its first step makes another
             n_anew += 1
+    state.restored()
     if n_anew:
         _log.warning(
             "the snapshot has no state for the optimizer as it is set here: that begins anew, "
@@ -173,33 +174,16 @@ def _restore_optimizer(state: TrainState, tensors: Tensors, values: Mapping[str,
         )
 
 
-def _fill_optimizer_state(state: TrainState) -> None:
-    """Let the optimizer make the state that it keeps with its present settings.
-
-    Which that is only itself knows, and says in a step. With some of it missing, it would fail
-    in its next one.
-    """
-    groups = state.optimizer.param_groups
-    settings = [{key: group[key] for key in group if key != "params"} for group in groups]
-    for parameter in state.model.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.zeros_like(parameter)
-    state.optimizer.step()
-    state.optimizer.zero_grad(set_to_none=True)
-    for group, before in zip(groups, settings, strict=True):
-        group.update(before)  # some optimizers count their steps there
-
-
 def _is_alike(found: Any, own: Any) -> bool:
     if isinstance(own, torch.Tensor):
         return isinstance(found, torch.Tensor) and found.shape == own.shape
     return type(found) is type(own)
 
 
-def _copy_into(own: dict[str, Any], found: Mapping[str, Any]) -> None:
+def _copy_into(state: TrainState, name: str, own: dict[str, Any], found: Mapping[str, Any]) -> None:
     for key, value in own.items():
         if isinstance(value, torch.Tensor):
-            value.copy_(found[key])
+            state.put(f"{OPTIMIZER}{name}/{key}", value, found[key])
         else:
             own[key] = found[key]
 

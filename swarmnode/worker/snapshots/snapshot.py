@@ -112,7 +112,7 @@ class SnapshotStore:
             StorageError: it cannot be copied.
         """
         live_bytes_min = self._live_bytes_min if in_passing else NEVER_LIVE
-        copy = self._buffer.copy(atoms(state, strategy), live_bytes_min)
+        copy = self._buffer.copy(state.gathered(atoms(state, strategy)), live_bytes_min)
         trained = frozenset(MODEL + name for name in state.arena.names)
         return Taken(copy, about(state), trained)
 

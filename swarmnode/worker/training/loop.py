@@ -214,7 +214,7 @@ class Loop:
         swarm, tokens = self.swarm, self.swarm_tokens
         self.state.applied.set_lr(tokens, swarm.horizon, swarm.members(tokens))
         if self.state.recipe is not None:
-            self.state.task.progressed(tokens, swarm.horizon.target_tokens)
+            self.state.progressed(tokens, swarm.horizon.target_tokens)
 
     def evaluate(self) -> None:
         """Measure the loss on the task's probe."""

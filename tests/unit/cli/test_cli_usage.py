@@ -107,6 +107,8 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         ),
         ((*CREATE, "--strategy", "mean"), 2, "expected a strategy among a2cid2"),
         ((*CREATE, "--topology", "nosuch"), 2, "--topology: expected one of ring"),
+        ((*JOIN, "--nproc", "0"), 2, "0 is not in the range 1<=x<=64"),
+        ((*JOIN, "--nproc", "2", "--parallel", "dp"), 2, "'dp' is not one of 'ddp', 'fsdp2'"),
         ((*CREATE, "--expires-days", "0"), 2, "0 is not in the range"),
         ((*CREATE, "--listen", "127.0.0.1:0"), 2, "expected a port that stays the same"),
         ((*CREATE, "--advertise", "*:7"), 2, "advertise (--advertise): expected a host, not '*'"),
