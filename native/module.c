@@ -8,7 +8,12 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include <string.h>
+
 #include "sn_codec.h"
+
+/* Payloads at once: GROUP_MEMBERS_MAX of swarmnode/limits. */
+enum { SN_SHARES_MAX = 64 };
 
 typedef struct {
     const sn_isa *isa;
@@ -50,6 +55,15 @@ static int reference_check(const sn_format *format, const Py_buffer *reference,
         PyErr_Format(PyExc_ValueError,
                      "a reference of %zd bytes does not belong to %zd of float32 in codec %d",
                      reference->len, values_bytes, (int)format->codec);
+        return 0;
+    }
+    return 1;
+}
+
+static int count_check(Py_ssize_t n_elems)
+{
+    if (n_elems < 0 || n_elems > PY_SSIZE_T_MAX / (Py_ssize_t)sizeof(float)) {
+        PyErr_Format(PyExc_ValueError, "%zd is no number of elements", n_elems);
         return 0;
     }
     return 1;
@@ -120,10 +134,8 @@ static PyObject *py_validate(PyObject *module, PyObject *args)
     }
     PyObject *result = NULL;
     sn_choice choice;
-    if (n_elems < 0 || n_elems > PY_SSIZE_T_MAX / (Py_ssize_t)sizeof(float)) {
-        PyErr_Format(PyExc_ValueError, "%zd is no number of elements", n_elems);
-    } else if (choice_read(isa_index, codec, n_kept, &choice) &&
-               sizes_check(&choice.format, payload.len, n_elems * (Py_ssize_t)sizeof(float))) {
+    if (choice_read(isa_index, codec, n_kept, &choice) && count_check(n_elems) &&
+        sizes_check(&choice.format, payload.len, n_elems * (Py_ssize_t)sizeof(float))) {
         sn_verdict verdict;
         Py_BEGIN_ALLOW_THREADS
         verdict = sn_validate(choice.isa, &choice.format, payload.buf, (size_t)n_elems);
@@ -242,6 +254,182 @@ static PyObject *py_measure(PyObject *module, PyObject *args)
     return result;
 }
 
+static PyObject *py_measure_payload(PyObject *module, PyObject *args)
+{
+    (void)module;
+    int isa_index;
+    int codec;
+    int n_kept;
+    Py_buffer payload;
+    Py_ssize_t n_elems;
+    if (!PyArg_ParseTuple(args, "iiiy*n:measure_payload", &isa_index, &codec, &n_kept, &payload,
+                          &n_elems)) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    sn_choice choice;
+    if (choice_read(isa_index, codec, n_kept, &choice) && count_check(n_elems) &&
+        sizes_check(&choice.format, payload.len, n_elems * (Py_ssize_t)sizeof(float))) {
+        sn_verdict verdict;
+        sn_magnitude magnitude;
+        Py_BEGIN_ALLOW_THREADS
+        verdict = sn_payload_measure(choice.isa, &choice.format, payload.buf, (size_t)n_elems,
+                                     &magnitude);
+        Py_END_ALLOW_THREADS
+        result = Py_BuildValue("idd", (int)verdict, magnitude.largest, magnitude.square_sum);
+    }
+    PyBuffer_Release(&payload);
+    return result;
+}
+
+/* Payloads of one vector, and their weights; all of it on the heap, as Python says how many. */
+typedef struct {
+    Py_ssize_t count; /* of buffers that are held */
+    Py_buffer *buffers;
+    sn_share *shares;
+} sn_held;
+
+static void held_release(sn_held *held)
+{
+    for (Py_ssize_t i = 0; i < held->count; i++) {
+        PyBuffer_Release(&held->buffers[i]);
+    }
+    PyMem_Free(held->buffers);
+    PyMem_Free(held->shares);
+}
+
+static int share_hold(sn_held *held, PyObject *payloads, PyObject *weights, const sn_choice *choice,
+                      Py_ssize_t n_elems)
+{
+    const Py_ssize_t i = held->count;
+    PyObject *payload = PyTuple_GetItem(payloads, i);
+    if (payload == NULL || PyObject_GetBuffer(payload, &held->buffers[i], PyBUF_SIMPLE) != 0) {
+        return 0;
+    }
+    held->count++;
+    held->shares[i] = (sn_share){held->buffers[i].buf, 0.0};
+    if (weights != NULL) {
+        held->shares[i].weight = PyFloat_AsDouble(PyTuple_GetItem(weights, i));
+    }
+    return !PyErr_Occurred() && sizes_check(&choice->format, held->buffers[i].len,
+                                            n_elems * (Py_ssize_t)sizeof(float));
+}
+
+/* Whether all are held, each of the size of n_elems. `weights`: as many, or NULL. */
+static int held_take(sn_held *held, PyObject *payloads, PyObject *weights, const sn_choice *choice,
+                     Py_ssize_t n_elems)
+{
+    const Py_ssize_t count = PyTuple_Size(payloads);
+    if (!count_check(n_elems)) {
+        return 0;
+    }
+    if (count < 1 || count > SN_SHARES_MAX || (weights != NULL && PyTuple_Size(weights) != count)) {
+        PyErr_Format(PyExc_ValueError, "expected 1 to %d payloads and as many weights, got %zd",
+                     (int)SN_SHARES_MAX, count);
+        return 0;
+    }
+    held->buffers = PyMem_Calloc((size_t)count, sizeof *held->buffers);
+    held->shares = PyMem_Calloc((size_t)count, sizeof *held->shares);
+    if (held->buffers == NULL || held->shares == NULL) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    while (held->count < count) {
+        if (!share_hold(held, payloads, weights, choice, n_elems)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static PyObject *py_mean(PyObject *module, PyObject *args)
+{
+    (void)module;
+    int isa_index;
+    int codec;
+    int n_kept;
+    PyObject *payloads;
+    PyObject *weights;
+    double divisor;
+    Py_ssize_t n_elems;
+    Py_buffer out;
+    if (!PyArg_ParseTuple(args, "iiiO!O!dnw*:mean", &isa_index, &codec, &n_kept, &PyTuple_Type,
+                          &payloads, &PyTuple_Type, &weights, &divisor, &n_elems, &out)) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    sn_choice choice;
+    sn_held held = {0};
+    if (choice_read(isa_index, codec, n_kept, &choice) &&
+        held_take(&held, payloads, weights, &choice, n_elems) &&
+        sizes_check(&choice.format, out.len, n_elems * (Py_ssize_t)sizeof(float))) {
+        sn_verdict verdict;
+        size_t n_encoded;
+        Py_BEGIN_ALLOW_THREADS
+        verdict = sn_mean(choice.isa, &choice.format, held.shares, (size_t)held.count,
+                          (size_t)n_elems, divisor, out.buf, &n_encoded);
+        Py_END_ALLOW_THREADS
+        const size_t n_blocks = sn_n_blocks(&choice.format, (size_t)n_elems);
+        const int is_whole = verdict != SN_VALID || n_encoded == n_blocks;
+        result = Py_BuildValue("in", (int)verdict, is_whole ? -1 : (Py_ssize_t)n_encoded);
+    }
+    held_release(&held);
+    PyBuffer_Release(&out);
+    return result;
+}
+
+/* The room and a copy of the matrix, which need not be aligned where it comes from. */
+static int products_add(const sn_choice *choice, const sn_held *held, Py_ssize_t n_elems,
+                        const Py_buffer *gram, sn_verdict *verdict)
+{
+    const size_t n_room = sn_products_room(&choice->format, (size_t)held->count);
+    double *room = PyMem_Calloc(n_room + (size_t)gram->len / sizeof *room, sizeof *room);
+    if (room == NULL) {
+        PyErr_NoMemory();
+        return 0;
+    }
+    Py_BEGIN_ALLOW_THREADS
+    memcpy(room + n_room, gram->buf, (size_t)gram->len);
+    *verdict = sn_products(choice->isa, &choice->format, held->shares, (size_t)held->count,
+                           (size_t)n_elems, room, room + n_room);
+    memcpy(gram->buf, room + n_room, (size_t)gram->len);
+    Py_END_ALLOW_THREADS
+    PyMem_Free(room);
+    return 1;
+}
+
+static PyObject *py_products(PyObject *module, PyObject *args)
+{
+    (void)module;
+    int isa_index;
+    int codec;
+    int n_kept;
+    PyObject *payloads;
+    Py_ssize_t n_elems;
+    Py_buffer gram;
+    if (!PyArg_ParseTuple(args, "iiiO!nw*:products", &isa_index, &codec, &n_kept, &PyTuple_Type,
+                          &payloads, &n_elems, &gram)) {
+        return NULL;
+    }
+    PyObject *result = NULL;
+    sn_choice choice;
+    sn_held held = {0};
+    if (choice_read(isa_index, codec, n_kept, &choice) &&
+        held_take(&held, payloads, NULL, &choice, n_elems)) {
+        const size_t n_shares = (size_t)held.count;
+        sn_verdict verdict;
+        if ((size_t)gram.len != n_shares * n_shares * sizeof(double)) {
+            PyErr_Format(PyExc_ValueError, "%zd bytes are no matrix of %zd times %zd float64",
+                         gram.len, held.count, held.count);
+        } else if (products_add(&choice, &held, n_elems, &gram, &verdict)) {
+            result = PyLong_FromLong(verdict);
+        }
+    }
+    held_release(&held);
+    PyBuffer_Release(&gram);
+    return result;
+}
+
 static PyMethodDef methods[] = {
     {"isas", py_isas, METH_NOARGS, "isas() -> names of what this machine runs, best first"},
     {"encode", py_encode, METH_VARARGS,
@@ -258,6 +446,14 @@ static PyMethodDef methods[] = {
      "merge(isa, codec, n_kept, payload, target, reference, own_weight, peer_weight) -> verdict"},
     {"measure", py_measure, METH_VARARGS,
      "measure(isa, values) -> (the largest absolute value, the sum of squares)"},
+    {"measure_payload", py_measure_payload, METH_VARARGS,
+     "measure_payload(isa, codec, n_kept, payload, n_elems) -> (verdict, the largest absolute value, "
+     "the sum of squares)"},
+    {"mean", py_mean, METH_VARARGS,
+     "mean(isa, codec, n_kept, payloads, weights, divisor, n_elems, out) -> (verdict, index of the "
+     "first block that is not finite, or -1)"},
+    {"products", py_products, METH_VARARGS,
+     "products(isa, codec, n_kept, payloads, n_elems, gram) -> verdict; adds to the upper triangle"},
     {NULL, NULL, 0, NULL},
 };
 

@@ -115,7 +115,18 @@ typedef struct {
     void (*merge)(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight);
     /* Whether an encoder could have written these codes. */
     sn_verdict (*check)(const sn_coded *from);
+    /* sums += weight * decoded, in float64: a product and a sum, each rounded. No reference counts.
+     * NULL where decoding a part and then weighing it in the cache is as good. */
+    void (*weigh)(const sn_coded *from, double weight, double *sums);
 } sn_kernels;
+
+/* What is done in float64, whatever the codec; see sn_wide.h. */
+typedef struct {
+    void (*weigh)(const float *values, size_t n_elems, double weight, double *sums);
+    void (*divide)(const double *sums, size_t n_elems, double divisor, float *out);
+    void (*widen)(const float *values, size_t n_elems, double *out);
+    double (*product)(const double *a, const double *b, size_t n_elems);
+} sn_wide;
 
 typedef struct {
     const char *name; /* what SWARMNODE_NATIVE calls it */
@@ -123,6 +134,7 @@ typedef struct {
     const sn_kernels *codecs[SN_CODEC_END];
     /* Takes in n_rows rows of eight float32. */
     void (*measure)(const uint8_t *values, size_t n_rows, sn_lanes *lanes);
+    const sn_wide *wide;
 } sn_isa;
 
 /* dispatch.c: the index-th instruction set that this machine can run, best first, or NULL. */
@@ -152,6 +164,26 @@ sn_verdict sn_decode_measured(const sn_isa *isa, const sn_format *format, const 
 sn_verdict sn_merge(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
                     const uint8_t *reference, size_t n_elems, uint8_t *target, float own_weight,
                     float peer_weight);
+
+/* shares.c: several payloads of one codec, of n_elems elements each, without a decoded copy. What
+ * one holds is `weight` times as much in the sum. */
+typedef struct {
+    const uint8_t *payload;
+    double weight;
+} sn_share;
+
+/* How large a payload's values are: the magnitude is sn_measure's of what it decodes to. */
+sn_verdict sn_payload_measure(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
+                              size_t n_elems, sn_magnitude *magnitude);
+/* The payload of the sum by weight over `divisor`. `n_encoded` is what sn_encode returns. */
+sn_verdict sn_mean(const sn_isa *isa, const sn_format *format, const sn_share *shares,
+                   size_t n_shares, size_t n_elems, double divisor, uint8_t *payload,
+                   size_t *n_encoded);
+/* Adds the inner products of all pairs, i <= j, to gram [n_shares, n_shares]. `room` holds
+ * sn_products_room() of float64. */
+size_t sn_products_room(const sn_format *format, size_t n_shares);
+sn_verdict sn_products(const sn_isa *isa, const sn_format *format, const sn_share *shares,
+                       size_t n_shares, size_t n_elems, double *room, double *gram);
 
 /* measure.c: how large float32 are. */
 sn_magnitude sn_measure(const sn_isa *isa, const uint8_t *values, size_t n_elems);

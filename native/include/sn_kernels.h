@@ -380,35 +380,36 @@ SN_INLINE void sn_prefetch(const uint8_t *at, size_t size_bytes)
         sn_e3m0_##isa, sn_sign_##isa, sn_tk4_##isa, sn_tk2_##isa, sn_q2_##isa,      \
         sn_t3_##isa
 
-#define SN_KERNELS(codec, measured, check)                                                         \
+#define SN_KERNELS(codec, measured, check, weigh)                                                  \
     {                                                                                              \
-        codec##_encode, codec##_decode, measured, codec##_merge, check                             \
+        codec##_encode, codec##_decode, measured, codec##_merge, check, weigh                      \
     }
 
 #define SN_DEFINE_KERNELS(isa)                                                                     \
-    const sn_kernels sn_raw32_##isa = SN_KERNELS(raw32, NULL, raw32_check);                        \
-    const sn_kernels sn_bf16_##isa = SN_KERNELS(bf16, NULL, bf16_check);                           \
-    const sn_kernels sn_q8_##isa = SN_KERNELS(q8, q8_decode_measured, q8_check);                   \
-    const sn_kernels sn_q4_##isa = SN_KERNELS(q4, q4_decode_measured, q4_check);                   \
-    const sn_kernels sn_e3m0_##isa = SN_KERNELS(e3m0, e3m0_decode_measured, q4_check);             \
-    const sn_kernels sn_sign_##isa = SN_KERNELS(sign, NULL, sign_check);                           \
-    const sn_kernels sn_tk4_##isa = SN_KERNELS(tk4, NULL, tk4_check);                              \
-    const sn_kernels sn_tk2_##isa = SN_KERNELS(tk2, NULL, tk2_check);                              \
-    const sn_kernels sn_q2_##isa = SN_KERNELS(q2, q2_decode_measured, sign_check);                 \
-    const sn_kernels sn_t3_##isa = SN_KERNELS(t3, t3_decode_measured, t3_check)
+    const sn_kernels sn_raw32_##isa = SN_KERNELS(raw32, NULL, raw32_check, NULL);                  \
+    const sn_kernels sn_bf16_##isa = SN_KERNELS(bf16, NULL, bf16_check, NULL);                     \
+    const sn_kernels sn_q8_##isa = SN_KERNELS(q8, q8_decode_measured, q8_check, q8_weigh);         \
+    const sn_kernels sn_q4_##isa = SN_KERNELS(q4, q4_decode_measured, q4_check, q4_weigh);         \
+    const sn_kernels sn_e3m0_##isa =                                                               \
+        SN_KERNELS(e3m0, e3m0_decode_measured, q4_check, e3m0_weigh);                              \
+    const sn_kernels sn_sign_##isa = SN_KERNELS(sign, NULL, sign_check, NULL);                     \
+    const sn_kernels sn_tk4_##isa = SN_KERNELS(tk4, NULL, tk4_check, NULL);                        \
+    const sn_kernels sn_tk2_##isa = SN_KERNELS(tk2, NULL, tk2_check, NULL);                        \
+    const sn_kernels sn_q2_##isa = SN_KERNELS(q2, q2_decode_measured, sign_check, q2_weigh);       \
+    const sn_kernels sn_t3_##isa = SN_KERNELS(t3, t3_decode_measured, t3_check, t3_weigh);         \
+    SN_DEFINE_WIDE(isa)
 
-#define SN_DECLARE_MEASURE(isa)                                                                    \
+#define SN_DECLARE_ISA(isa)                                                                        \
+    SN_EXTERN_KERNELS(isa);                                                                        \
+    extern const sn_wide sn_wide_##isa;                                                            \
     void sn_measure_##isa(const uint8_t *values, size_t n_rows, sn_lanes *lanes)
 
-SN_EXTERN_KERNELS(ref);
-SN_DECLARE_MEASURE(ref);
+SN_DECLARE_ISA(ref);
 #if defined(__x86_64__)
-SN_EXTERN_KERNELS(avx2);
-SN_EXTERN_KERNELS(avx512);
-SN_DECLARE_MEASURE(avx2);
+SN_DECLARE_ISA(avx2);
+SN_DECLARE_ISA(avx512);
 #elif defined(__aarch64__)
-SN_EXTERN_KERNELS(neon);
-SN_DECLARE_MEASURE(neon);
+SN_DECLARE_ISA(neon);
 #endif
 
 #endif

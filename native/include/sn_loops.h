@@ -8,6 +8,7 @@
  *     sn_gauge (sn_lanes in registers), gauge_load, gauge_take (the i-th part of a block), gauge_store
  *     q8_quantize, q4_quantize, e3m0_quantize, q8_unpack, q4_unpack, e3m0_unpack, q2_unpack, t3_unpack
  *     part_counted (0 where a magnitude is below SN_SIGN_BITS_MIN), trits_of (a block)
+ *     part_weigh (adds a part times a weight to as many float64, a product and a sum, each rounded)
  *     q8_check, q4_check
  */
 #ifndef SN_LOOPS_H
@@ -18,7 +19,7 @@
 typedef void (*sn_quantize)(const sn_block *block, sn_part inverse_scale, uint8_t *codes);
 typedef sn_block (*sn_unpack)(const sn_coded *from, size_t b);
 
-enum { SN_PART_BYTES = SN_BLOCK_BYTES / SN_PARTS };
+enum { SN_PART_BYTES = SN_BLOCK_BYTES / SN_PARTS, SN_PART_ELEMS = SN_BLOCK_ELEMS / SN_PARTS };
 
 /* The b-th 64 values, or their difference to the reference. */
 SN_TARGET SN_INLINE sn_block block_given(const sn_values *from, const uint8_t *reference, size_t b)
@@ -174,6 +175,18 @@ SN_TARGET SN_INLINE void merge(const sn_coded *from, uint8_t *target, float own_
     }
 }
 
+SN_TARGET SN_INLINE void weigh(const sn_coded *from, double weight, double *sums,
+                               const sn_format *format, sn_unpack unpack)
+{
+    const size_t n_blocks = from->n_blocks * (format->block_elems / SN_BLOCK_ELEMS);
+    for (size_t b = 0; b < n_blocks; b++) {
+        const sn_block block = unpack(from, b);
+        for (size_t i = 0; i < SN_PARTS; i++) {
+            part_weigh(block.part[i], weight, sums + b * SN_BLOCK_ELEMS + i * SN_PART_ELEMS);
+        }
+    }
+}
+
 SN_TARGET static size_t q8_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
 {
     return encode(from, scales, codes, &sn_q8_format, q8_quantize);
@@ -193,6 +206,11 @@ SN_TARGET static void q8_merge(const sn_coded *from, uint8_t *target, float own_
                                float peer_weight)
 {
     merge(from, target, own_weight, peer_weight, &sn_q8_format, q8_unpack);
+}
+
+SN_TARGET static void q8_weigh(const sn_coded *from, double weight, double *sums)
+{
+    weigh(from, weight, sums, &sn_q8_format, q8_unpack);
 }
 
 SN_TARGET static size_t q4_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
@@ -216,6 +234,11 @@ SN_TARGET static void q4_merge(const sn_coded *from, uint8_t *target, float own_
     merge(from, target, own_weight, peer_weight, &sn_q4_format, q4_unpack);
 }
 
+SN_TARGET static void q4_weigh(const sn_coded *from, double weight, double *sums)
+{
+    weigh(from, weight, sums, &sn_q4_format, q4_unpack);
+}
+
 SN_TARGET static size_t e3m0_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
 {
     return encode(from, scales, codes, &sn_e3m0_format, e3m0_quantize);
@@ -237,6 +260,11 @@ SN_TARGET static void e3m0_merge(const sn_coded *from, uint8_t *target, float ow
     merge(from, target, own_weight, peer_weight, &sn_e3m0_format, e3m0_unpack);
 }
 
+SN_TARGET static void e3m0_weigh(const sn_coded *from, double weight, double *sums)
+{
+    weigh(from, weight, sums, &sn_e3m0_format, e3m0_unpack);
+}
+
 SN_TARGET static void q2_decode(const sn_coded *from, uint8_t *out)
 {
     decode(from, out, &sn_q2_format, q2_unpack);
@@ -251,6 +279,11 @@ SN_TARGET static void q2_merge(const sn_coded *from, uint8_t *target, float own_
                                float peer_weight)
 {
     merge(from, target, own_weight, peer_weight, &sn_q2_format, q2_unpack);
+}
+
+SN_TARGET static void q2_weigh(const sn_coded *from, double weight, double *sums)
+{
+    weigh(from, weight, sums, &sn_q2_format, q2_unpack);
 }
 
 /* The square sum of the b-th 320 values, or of their difference to the reference. */
@@ -312,6 +345,11 @@ SN_TARGET static void t3_merge(const sn_coded *from, uint8_t *target, float own_
                                float peer_weight)
 {
     merge(from, target, own_weight, peer_weight, &sn_t3_format, t3_unpack);
+}
+
+SN_TARGET static void t3_weigh(const sn_coded *from, double weight, double *sums)
+{
+    weigh(from, weight, sums, &sn_t3_format, t3_unpack);
 }
 
 SN_TARGET static sn_verdict t3_check(const sn_coded *from)

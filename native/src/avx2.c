@@ -12,6 +12,7 @@
 #include "sn_plain.h"
 #include "sn_topk.h"
 #include "sn_topk2.h"
+#include "sn_wide.h"
 
 typedef __m256 sn_part;
 
@@ -422,6 +423,21 @@ SN_AVX2 SN_INLINE void gauge_take(sn_gauge *gauge, size_t i, sn_part part)
     gauge->largest = _mm256_max_ps(some, gauge->largest);
     gauge->square_sums[0] = squares_added(gauge->square_sums[0], _mm256_castps256_ps128(some));
     gauge->square_sums[1] = squares_added(gauge->square_sums[1], _mm256_extractf128_ps(some, 1));
+}
+
+/* The mean of payloads */
+
+SN_AVX2 SN_INLINE void half_weigh(__m128 values, __m256d weights, double *sums)
+{
+    const __m256d terms = _mm256_mul_pd(weights, _mm256_cvtps_pd(values));
+    _mm256_storeu_pd(sums, _mm256_add_pd(_mm256_loadu_pd(sums), terms));
+}
+
+SN_AVX2 SN_INLINE void part_weigh(sn_part part, double weight, double *sums)
+{
+    const __m256d weights = _mm256_set1_pd(weight);
+    half_weigh(_mm256_castps256_ps128(part), weights, sums);
+    half_weigh(_mm256_extractf128_ps(part, 1), weights, sums + 4);
 }
 
 #include "sn_loops.h"

@@ -11,6 +11,7 @@
 #include "sn_plain.h"
 #include "sn_topk.h"
 #include "sn_topk2.h"
+#include "sn_wide.h"
 
 typedef __m512 sn_part;
 
@@ -377,6 +378,21 @@ SN_AVX512 SN_INLINE void gauge_take(sn_gauge *gauge, size_t i, sn_part part)
     gauge->largest = _mm512_max_ps(some, gauge->largest);
     gauge->square_sums = squares_added(gauge->square_sums, _mm512_castps512_ps256(some));
     gauge->square_sums = squares_added(gauge->square_sums, upper_half(some));
+}
+
+/* The mean of payloads */
+
+SN_AVX512 SN_INLINE void half_weigh(__m256 values, __m512d weights, double *sums)
+{
+    const __m512d terms = _mm512_mul_pd(weights, _mm512_cvtps_pd(values));
+    _mm512_storeu_pd(sums, _mm512_add_pd(_mm512_loadu_pd(sums), terms));
+}
+
+SN_AVX512 SN_INLINE void part_weigh(sn_part part, double weight, double *sums)
+{
+    const __m512d weights = _mm512_set1_pd(weight);
+    half_weigh(_mm512_castps512_ps256(part), weights, sums);
+    half_weigh(upper_half(part), weights, sums + 8);
 }
 
 #include "sn_loops.h"

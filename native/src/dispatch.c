@@ -35,12 +35,12 @@ static int has_avx512(void) /* it measures with AVX2 */
 static const sn_isa isas[] = {
 #if defined(__x86_64__)
     /* Eight lanes are what AVX2 has, and it is as fast as memory: AVX-512 measures with it too. */
-    {"avx512", has_avx512, SN_CODECS(avx512), sn_measure_avx2},
-    {"avx2", has_avx2, SN_CODECS(avx2), sn_measure_avx2},
+    {"avx512", has_avx512, SN_CODECS(avx512), sn_measure_avx2, &sn_wide_avx512},
+    {"avx2", has_avx2, SN_CODECS(avx2), sn_measure_avx2, &sn_wide_avx2},
 #elif defined(__aarch64__)
-    {"neon", always, SN_CODECS(neon), sn_measure_neon}, /* part of every 64-bit ARM */
+    {"neon", always, SN_CODECS(neon), sn_measure_neon, &sn_wide_neon}, /* part of every 64-bit ARM */
 #endif
-    {"ref", always, SN_CODECS(ref), sn_measure_ref},
+    {"ref", always, SN_CODECS(ref), sn_measure_ref, &sn_wide_ref},
 };
 
 const sn_isa *sn_isa_at(size_t index)

@@ -10,6 +10,7 @@
 #include "sn_t3.h"
 #include "sn_topk.h"
 #include "sn_topk2.h"
+#include "sn_wide.h"
 
 typedef float32x4_t sn_part;
 
@@ -379,6 +380,20 @@ SN_INLINE void gauge_take(sn_gauge *gauge, size_t i, sn_part part)
     for (int j = 0; j < 2; j++) { /* squares are exact: one rounding, fused or not */
         four->square_sums[j] = vfmaq_f64(four->square_sums[j], wide[j], wide[j]);
     }
+}
+
+/* The mean of payloads */
+
+SN_INLINE void half_weigh(float64x2_t values, float64x2_t weights, double *sums)
+{
+    vst1q_f64(sums, vaddq_f64(vld1q_f64(sums), vmulq_f64(weights, values)));
+}
+
+SN_INLINE void part_weigh(sn_part part, double weight, double *sums)
+{
+    const float64x2_t weights = vdupq_n_f64(weight);
+    half_weigh(vcvt_f64_f32(vget_low_f32(part)), weights, sums);
+    half_weigh(vcvt_high_f64_f32(part), weights, sums + 2);
 }
 
 #include "sn_loops.h"

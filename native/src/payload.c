@@ -2,7 +2,7 @@
  *
  * Every byte of a foreign payload is checked here before one byte of a result is written.
  */
-#include "sn_kernels.h"
+#include "sn_payload.h"
 
 static const sn_format raw32_format = {
     .codec = SN_RAW32,
@@ -89,32 +89,6 @@ size_t sn_payload_bytes(const sn_format *format, size_t n_elems)
     return sn_n_blocks(format, n_elems) * (format->scale_bytes + format->block_code_bytes);
 }
 
-/* One payload cut into its whole blocks and the rest. */
-typedef struct {
-    size_t n_whole;      /* blocks */
-    size_t whole_bytes;  /* of float32 in the whole blocks */
-    size_t n_rest_elems; /* in the last, part full block; 0 if there is none */
-    size_t rest_bytes;
-    size_t scales_bytes; /* of all blocks */
-    size_t rest_scales;  /* offsets of the last block in the two planes */
-    size_t rest_codes;
-} sn_cut;
-
-static sn_cut cut_of(const sn_format *format, size_t n_elems)
-{
-    const size_t n_whole = n_elems / format->block_elems;
-    const size_t n_rest_elems = n_elems % format->block_elems;
-    return (sn_cut){
-        .n_whole = n_whole,
-        .whole_bytes = n_whole * format->block_elems * sizeof(float),
-        .n_rest_elems = n_rest_elems,
-        .rest_bytes = n_rest_elems * sizeof(float),
-        .scales_bytes = sn_n_blocks(format, n_elems) * format->scale_bytes,
-        .rest_scales = n_whole * format->scale_bytes,
-        .rest_codes = n_whole * format->block_code_bytes,
-    };
-}
-
 /* Copies the last block of a vector and fills it up with zeros; NULL stays NULL. */
 static const uint8_t *rest_load(uint8_t *block, const sn_format *format, const uint8_t *vector,
                                 const sn_cut *cut)
@@ -131,7 +105,7 @@ size_t sn_encode(const sn_isa *isa, const sn_format *format, const uint8_t *valu
                  const uint8_t *reference, size_t n_elems, uint8_t *payload)
 {
     const sn_kernels *kernels = isa->codecs[format->codec];
-    const sn_cut cut = cut_of(format, n_elems);
+    const sn_cut cut = sn_cut_of(format, n_elems);
     uint8_t *codes = payload + cut.scales_bytes;
     const sn_values whole = {format, values, reference, cut.n_whole};
     size_t n_encoded = kernels->encode(&whole, payload, codes);
@@ -237,18 +211,6 @@ static int is_padding_zero(const sn_format *format, const uint8_t *codes, size_t
     return is_zero;
 }
 
-static sn_coded coded_of(const sn_format *format, const uint8_t *payload, const sn_cut *cut,
-                         size_t n_blocks, const uint8_t *reference)
-{
-    return (sn_coded){
-        .format = format,
-        .scales = payload,
-        .codes = payload + cut->scales_bytes,
-        .reference = reference,
-        .n_blocks = n_blocks,
-    };
-}
-
 /* The last, part full block of a payload. */
 static sn_coded coded_rest_of(const sn_format *format, const uint8_t *payload, const sn_cut *cut,
                               const uint8_t *last_reference)
@@ -265,9 +227,9 @@ static sn_coded coded_rest_of(const sn_format *format, const uint8_t *payload, c
 sn_verdict sn_validate(const sn_isa *isa, const sn_format *format, const uint8_t *payload,
                        size_t n_elems)
 {
-    const sn_cut cut = cut_of(format, n_elems);
+    const sn_cut cut = sn_cut_of(format, n_elems);
     const size_t n_blocks = sn_n_blocks(format, n_elems);
-    const sn_coded coded = coded_of(format, payload, &cut, n_blocks, NULL);
+    const sn_coded coded = sn_coded_of(format, payload, &cut, n_blocks, NULL);
     if (has_invalid_scale(format, payload, n_blocks)) {
         return SN_INVALID_SCALE;
     }
@@ -279,20 +241,6 @@ sn_verdict sn_validate(const sn_isa *isa, const sn_format *format, const uint8_t
     return verdict;
 }
 
-/* Some whole blocks of a payload. */
-static sn_coded coded_part_of(const sn_coded *from, size_t first, size_t n_blocks)
-{
-    const sn_format *format = from->format;
-    const size_t block_bytes = format->block_elems * sizeof(float);
-    return (sn_coded){
-        .format = format,
-        .scales = from->scales + first * format->scale_bytes,
-        .codes = from->codes + first * format->block_code_bytes,
-        .reference = from->reference == NULL ? NULL : from->reference + first * block_bytes,
-        .n_blocks = n_blocks,
-    };
-}
-
 /* Without a fused kernel: a tile at a time, which is still in the cache when it is measured. */
 static void tiles_decode(const sn_isa *isa, const sn_coded *whole, uint8_t *out, sn_lanes *lanes)
 {
@@ -301,7 +249,7 @@ static void tiles_decode(const sn_isa *isa, const sn_coded *whole, uint8_t *out,
     for (size_t b = 0; b < whole->n_blocks; b += tile_blocks) {
         const size_t left = whole->n_blocks - b;
         const size_t n_blocks = left < tile_blocks ? left : tile_blocks;
-        const sn_coded tile = coded_part_of(whole, b, n_blocks);
+        const sn_coded tile = sn_coded_part_of(whole, b, n_blocks);
         uint8_t *at = out + b * block_elems * sizeof(float);
         isa->codecs[whole->format->codec]->decode(&tile, at);
         sn_lanes_take(isa, at, n_blocks * block_elems, lanes);
@@ -329,8 +277,8 @@ static sn_verdict decode(const sn_isa *isa, const sn_format *format, const uint8
         return verdict;
     }
     const sn_kernels *kernels = isa->codecs[format->codec];
-    const sn_cut cut = cut_of(format, n_elems);
-    const sn_coded whole = coded_of(format, payload, &cut, cut.n_whole, reference);
+    const sn_cut cut = sn_cut_of(format, n_elems);
+    const sn_coded whole = sn_coded_of(format, payload, &cut, cut.n_whole, reference);
     whole_decode(isa, &whole, out, lanes);
     if (cut.n_rest_elems != 0) {
         uint8_t last[SN_BLOCK_BYTES_MAX];
@@ -371,8 +319,8 @@ sn_verdict sn_merge(const sn_isa *isa, const sn_format *format, const uint8_t *p
         return verdict;
     }
     const sn_kernels *kernels = isa->codecs[format->codec];
-    const sn_cut cut = cut_of(format, n_elems);
-    const sn_coded whole = coded_of(format, payload, &cut, cut.n_whole, reference);
+    const sn_cut cut = sn_cut_of(format, n_elems);
+    const sn_coded whole = sn_coded_of(format, payload, &cut, cut.n_whole, reference);
     kernels->merge(&whole, target, own_weight, peer_weight);
     if (cut.n_rest_elems != 0) {
         uint8_t last[SN_BLOCK_BYTES_MAX];

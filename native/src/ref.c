@@ -10,6 +10,7 @@
 #include "sn_t3.h"
 #include "sn_topk.h"
 #include "sn_topk2.h"
+#include "sn_wide.h"
 
 typedef struct {
     float elems[SN_BLOCK_ELEMS];
@@ -105,6 +106,15 @@ SN_INLINE void merge(const sn_coded *from, size_t n_blocks, uint8_t *target, flo
     }
 }
 
+SN_INLINE void weigh(const sn_coded *from, size_t n_blocks, double weight, double *sums,
+                     sn_unpack unpack)
+{
+    for (size_t b = 0; b < n_blocks; b++) {
+        const sn_block block = block_decode(from, b, unpack);
+        wide_weigh(block.elems, SN_BLOCK_ELEMS, weight, sums + b * SN_BLOCK_ELEMS);
+    }
+}
+
 /* Q8B64 */
 
 static size_t q8_encode(const sn_values *from, uint8_t *scales, uint8_t *codes)
@@ -147,6 +157,11 @@ static void q8_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lan
 static void q8_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
 {
     merge(from, from->n_blocks, target, own_weight, peer_weight, q8_unpack);
+}
+
+static void q8_weigh(const sn_coded *from, double weight, double *sums)
+{
+    weigh(from, from->n_blocks, weight, sums, q8_unpack);
 }
 
 static sn_verdict q8_check(const sn_coded *from)
@@ -203,6 +218,11 @@ static void q4_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lan
 static void q4_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
 {
     merge(from, from->n_blocks, target, own_weight, peer_weight, q4_unpack);
+}
+
+static void q4_weigh(const sn_coded *from, double weight, double *sums)
+{
+    weigh(from, from->n_blocks, weight, sums, q4_unpack);
 }
 
 /* E3M0 has no nibble of 0 either. */
@@ -287,6 +307,11 @@ static void e3m0_merge(const sn_coded *from, uint8_t *target, float own_weight, 
     merge(from, from->n_blocks * SN_E3M0_BLOCKS, target, own_weight, peer_weight, e3m0_unpack);
 }
 
+static void e3m0_weigh(const sn_coded *from, double weight, double *sums)
+{
+    weigh(from, from->n_blocks * SN_E3M0_BLOCKS, weight, sums, e3m0_unpack);
+}
+
 /* Q2B64 */
 
 SN_INLINE void q2_unpack(const sn_coded *from, size_t b, sn_block *block)
@@ -311,6 +336,11 @@ static void q2_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lan
 static void q2_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
 {
     merge(from, from->n_blocks, target, own_weight, peer_weight, q2_unpack);
+}
+
+static void q2_weigh(const sn_coded *from, double weight, double *sums)
+{
+    weigh(from, from->n_blocks, weight, sums, q2_unpack);
 }
 
 /* T3B320 */
@@ -389,6 +419,11 @@ static void t3_decode_measured(const sn_coded *from, uint8_t *out, sn_lanes *lan
 static void t3_merge(const sn_coded *from, uint8_t *target, float own_weight, float peer_weight)
 {
     merge(from, from->n_blocks * SN_T3_TRITS, target, own_weight, peer_weight, t3_unpack);
+}
+
+static void t3_weigh(const sn_coded *from, double weight, double *sums)
+{
+    weigh(from, from->n_blocks * SN_T3_TRITS, weight, sums, t3_unpack);
 }
 
 static sn_verdict t3_check(const sn_coded *from)

@@ -15,6 +15,7 @@ enum {
     LARGE_EVERY = 301, /* no multiple of the number of codecs, so that each has its turn */
     SMALL_ELEMS_MAX = 1300,
     TILES_ELEMS_MAX = 10000,
+    GROUP_EVERY = 5, /* a group takes six times as long as a payload */
 };
 
 static uint64_t random_state = 20240229;
@@ -252,6 +253,85 @@ static void measure_compare(const sn_isa *ref, const sn_isa *isa, const sn_forma
     }
 }
 
+enum { SHARES_MAX = 6 };
+
+/* The mean of some payloads, one of which may be hostile, and their inner products. */
+static void shares_compare(const sn_isa *ref, const sn_isa *isa, const sn_format *format,
+                           const buffer *payloads, size_t n_elems, int round)
+{
+    const size_t n_shares = 1 + random_below(SHARES_MAX);
+    sn_share shares[SHARES_MAX];
+    for (size_t i = 0; i < n_shares; i++) {
+        shares[i] = (sn_share){payloads[i].bytes, (double)random_value(GAUSSIAN_LIKE)};
+    }
+    buffer expected = buffer_new(payloads[0].size, random_below(8));
+    buffer got = buffer_new(payloads[0].size, random_below(8));
+    const double divisor = random_below(2) ? 4.0 : (double)random_value(GAUSSIAN_LIKE) + 2.0;
+    size_t expected_blocks;
+    size_t got_blocks;
+    const sn_verdict expected_verdict = sn_mean(ref, format, shares, n_shares, n_elems, divisor,
+                                                expected.bytes, &expected_blocks);
+    const sn_verdict got_verdict =
+        sn_mean(isa, format, shares, n_shares, n_elems, divisor, got.bytes, &got_blocks);
+    if (got_verdict != expected_verdict || got_blocks != expected_blocks ||
+        memcmp(got.bytes, expected.bytes, got.size) != 0) {
+        fail("mean", isa, format, round);
+    }
+    double grams[2][SHARES_MAX * SHARES_MAX] = {0};
+    buffer room = buffer_new(sn_products_room(format, n_shares) * sizeof(double), 0);
+    const sn_verdict verdicts[2] = {
+        sn_products(ref, format, shares, n_shares, n_elems, room.allocation, grams[0]),
+        sn_products(isa, format, shares, n_shares, n_elems, room.allocation, grams[1]),
+    };
+    if (verdicts[0] != expected_verdict || verdicts[1] != expected_verdict ||
+        memcmp(grams[0], grams[1], sizeof grams[0]) != 0) {
+        fail("products", isa, format, round);
+    }
+    buffer_free(expected);
+    buffer_free(got);
+    buffer_free(room);
+}
+
+static void payload_measure_compare(const sn_isa *ref, const sn_isa *isa, const sn_format *format,
+                                    buffer payload, size_t n_elems, int round)
+{
+    buffer decoded = buffer_new(n_elems * sizeof(float), 0);
+    sn_magnitude expected = {0};
+    sn_magnitude got;
+    const sn_verdict expected_verdict = sn_decode_measured(ref, format, payload.bytes, NULL, n_elems,
+                                                           decoded.bytes, &expected);
+    const sn_verdict verdict = sn_payload_measure(isa, format, payload.bytes, n_elems, &got);
+    if (verdict != expected_verdict || !is_same_magnitude(got, expected)) {
+        fail("what payload_measure measures", isa, format, round);
+    }
+    buffer_free(decoded);
+}
+
+/* Payloads of random numbers that are finite, and at times a hostile one among them. */
+static void group_compare(const sn_isa *ref, const sn_isa *isa, const sn_format *format,
+                          size_t n_elems, int round)
+{
+    buffer values = buffer_new(n_elems * sizeof(float), random_below(8));
+    buffer payloads[SHARES_MAX];
+    for (size_t i = 0; i < SHARES_MAX; i++) {
+        for (size_t at = 0; at < values.size; at += sizeof(float)) {
+            const float value = random_value(round % 3 == 0 ? EDGES : GAUSSIAN_LIKE);
+            memcpy(values.bytes + at, &value, sizeof value);
+        }
+        payloads[i] = buffer_new(sn_payload_bytes(format, n_elems), random_below(8));
+        sn_encode(ref, format, values.bytes, NULL, n_elems, payloads[i].bytes);
+    }
+    if (random_below(4) == 0) {
+        payload_mutate(payloads[random_below(SHARES_MAX)]);
+    }
+    shares_compare(ref, isa, format, payloads, n_elems, round);
+    payload_measure_compare(ref, isa, format, payloads[0], n_elems, round);
+    for (size_t i = 0; i < SHARES_MAX; i++) {
+        buffer_free(payloads[i]);
+    }
+    buffer_free(values);
+}
+
 static sn_format format_of(sn_codec codec)
 {
     static const int tk4_kepts[] = {2, 64, 64, 500, SN_KEPT_MAX};
@@ -274,6 +354,12 @@ static size_t n_elems_of(const sn_format *format, int round)
     return random_below(is_tiled ? TILES_ELEMS_MAX : SMALL_ELEMS_MAX);
 }
 
+/* Sometimes rows of 4096, of which inner products are made. */
+static size_t group_elems_of(size_t n_elems, int round)
+{
+    return random_below(3) == 0 && round % LARGE_EVERY != 0 ? random_below(TILES_ELEMS_MAX) : n_elems;
+}
+
 static void round_run(const sn_isa *ref, const sn_isa *isa, const sn_format *format, int round)
 {
     const size_t n_elems = n_elems_of(format, round);
@@ -289,6 +375,9 @@ static void round_run(const sn_isa *ref, const sn_isa *isa, const sn_format *for
     decode_compare(ref, isa, format, payload, reference, n_elems, round);
     payload_mutate(payload);
     decode_compare(ref, isa, format, payload, reference, n_elems, round);
+    if (random_below(GROUP_EVERY) == 0) {
+        group_compare(ref, isa, format, group_elems_of(n_elems, round), round);
+    }
     buffer_free(values);
     buffer_free(base);
     buffer_free(payload);

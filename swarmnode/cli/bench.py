@@ -63,6 +63,20 @@ def exchange(params: int, codec: str, repeats: int, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option("--members", type=click.IntRange(2, 64), default=4, show_default=True)
+@click.option("--params", type=click.IntRange(1), default=50_000_000, show_default=True)
+@codec_option("How values travel: Q8B64, Q4B64, BF16, RAW32, E3M0, Q2B64 or T3B320.")
+@click.option(
+    "--merge", type=click.Choice(["mean", "sybil-mean"]), default="mean", show_default=True
+)
+@click.option("--repeats", type=click.IntRange(1, 1000), default=9, show_default=True)
+@json_option
+def group(members: int, params: int, codec: str, merge: str, repeats: int, as_json: bool) -> None:
+    """A mean over several daemons, against an all-reduce of float32 by gloo between the same."""
+    _report("group", members, params, codec, merge, repeats, as_json=as_json)
+
+
+@bench.command()
 @click.option("--size", default="200000000", show_default=True, help="Bytes, such as 64M.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=7, show_default=True)
 @json_option

@@ -41,3 +41,26 @@ def merge(
     /,
 ) -> int: ...
 def measure(isa: int, values: Buffer, /) -> tuple[float, float]: ...
+def measure_payload(
+    isa: int, codec: int, n_kept: int, payload: Buffer, n_elems: int, /
+) -> tuple[int, float, float]: ...
+def mean(
+    isa: int,
+    codec: int,
+    n_kept: int,
+    payloads: tuple[Buffer, ...],
+    weights: tuple[float, ...],
+    divisor: float,
+    n_elems: int,
+    out: Buffer,
+    /,
+) -> tuple[int, int]: ...
+def products(
+    isa: int,
+    codec: int,
+    n_kept: int,
+    payloads: tuple[Buffer, ...],
+    n_elems: int,
+    gram: Buffer,
+    /,
+) -> int: ...

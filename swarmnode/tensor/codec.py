@@ -14,6 +14,8 @@
 | TK2 | 0.168 | the same in fewer bits, with two sizes for the values of each 4096; TK2Kn |
 | RAW64 | 64 | models of float64; it takes no other values, and they no other codec |
 
+Means of several payloads, and their inner products, are made without decoding any of them whole.
+
 The work is done by the C extension, on the best instruction set that this
 machine runs; ``SWARMNODE_NATIVE`` forces another by name. Without the
 extension the numpy reference does it, and one warning says so. numpy is not
@@ -38,7 +40,7 @@ from swarmnode.errors import ConfigError, LocalProtocolError, MalformedMessage, 
 from swarmnode.tensor.formats import FORMATS, CodecId, Format, Verdict, find_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Buffer
 
@@ -83,9 +85,25 @@ class Kernels(Protocol):
 
 
 class VectorKernels(Kernels, Protocol):
-    """Those of float32, which also say how large a vector is."""
+    """Those of float32, which also measure vectors, and make one of several payloads."""
 
     def largest_and_square_sum(self, values: Buffer, /) -> tuple[float, float]: ...
+    def measure_payload(
+        self, fmt: Format, payload: Buffer, n_elems: int, /
+    ) -> tuple[int, float, float]: ...
+    def mean(
+        self,
+        fmt: Format,
+        payloads: tuple[Buffer, ...],
+        weights: tuple[float, ...],
+        divisor: float,
+        n_elems: int,
+        out: Buffer,
+        /,
+    ) -> tuple[int, int]: ...
+    def products(
+        self, fmt: Format, payloads: tuple[Buffer, ...], n_elems: int, gram: Buffer, /
+    ) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +155,7 @@ class Codec:
         self._check_own_payload(payload, n_elems)
         self._check_reference(reference, n_elems)
         refused = self._kernels.encode(self._format, values, payload, reference)
-        if refused >= 0:
-            first = refused * self.block_elems
-            last = min(first + self.block_elems, n_elems) - 1
-            which = f"elements {first} to {last} hold" if last > first else f"element {first} is"
-            raise WorkerError(
-                f"{self.name}: expected finite values, {which} NaN or "
-                "infinity; nothing is sent: lower the learning rate or resume from a snapshot"
-            )
+        self._check_finite(refused, n_elems)
 
     def decode(self, payload: Buffer, out: Buffer, reference: Buffer | None = None) -> None:
         """Check a foreign payload, then write every value of ``out``: float32 [n_elems].
@@ -208,6 +219,65 @@ class Codec:
             self._kernels.merge(self._format, payload, target, reference, own_weight, peer_weight)
         )
 
+    def measure(self, payload: Buffer, n_elems: int) -> tuple[float, float]:
+        """Return how large the values of a payload are, as :meth:`decode_measured`; keep none.
+
+        Raises:
+            MalformedMessage: the payload breaks a rule.
+        """
+        self._check_size(payload, n_elems)
+        verdict, largest, square_sum = self._of_vectors().measure_payload(
+            self._format, payload, n_elems
+        )
+        self._judge(verdict)
+        return largest, square_sum
+
+    def encode_mean(
+        self,
+        payloads: Sequence[Buffer],
+        weights: Sequence[float],
+        divisor: float,
+        out: Buffer,
+        n_elems: int,
+    ) -> None:
+        """Write the payload of the sum of payloads by weight over ``divisor``; decode none whole.
+
+        The same payloads and weights in the same order give the same bytes on every machine: each
+        element takes one product and one sum in float64 for each payload, then one division and
+        one rounding to float32, which is encoded.
+
+        Args:
+            payloads: 1 to 64, of ``n_elems`` elements each.
+            weights: as many; finite.
+            divisor: not 0.
+            out: writable, exactly ``payload_bytes(n_elems)`` bytes.
+
+        Raises:
+            MalformedMessage: a payload breaks a rule; ``out`` is as it was.
+            WorkerError: as :meth:`encode`.
+        """
+        for payload in payloads:
+            self._check_size(payload, n_elems)
+        self._check_own_payload(out, n_elems)
+        verdict, refused = self._of_vectors().mean(
+            self._format, tuple(payloads), tuple(map(float, weights)), divisor, n_elems, out
+        )
+        self._judge(verdict)
+        self._check_finite(refused, n_elems)
+
+    def add_products(self, payloads: Sequence[Buffer], n_elems: int, gram: Buffer) -> None:
+        """Add the inner products of what 1 to 64 payloads hold, the first with itself and all
+        others, and so on, to the upper triangle of ``gram``: writable float64 [n, n].
+
+        They are summed in float64 over blocks of 4096 elements, with equal bits on every machine.
+
+        Raises:
+            MalformedMessage: a payload breaks a rule; ``gram`` is as it was.
+        """
+        for payload in payloads:
+            self._check_size(payload, n_elems)
+        self._judge(self._of_vectors().products(self._format, tuple(payloads), n_elems, gram))
+
     def validate(self, payload: Buffer, n_elems: int) -> None:
         """Check a foreign payload of ``n_elems`` elements.
 
@@ -234,6 +304,23 @@ class Codec:
     def _judge(self, verdict: int) -> None:
         if verdict != Verdict.VALID:
             raise MalformedMessage(f"{self.name} payload: {_FAULTS[Verdict(verdict)]}")
+
+    def _check_finite(self, refused: int, n_elems: int) -> None:
+        """Raise WorkerError where an encoder has refused a block; -1: it has not."""
+        if refused < 0:
+            return
+        first = refused * self.block_elems
+        last = min(first + self.block_elems, n_elems) - 1
+        which = f"elements {first} to {last} hold" if last > first else f"element {first} is"
+        raise WorkerError(
+            f"{self.name}: expected finite values, {which} NaN or "
+            "infinity; nothing is sent: lower the learning rate or resume from a snapshot"
+        )
+
+    def _of_vectors(self) -> VectorKernels:
+        if self._format.codec is CodecId.RAW64:
+            raise LocalProtocolError(f"{self.name}: groups average float32 only")
+        return _vector_kernels(self.isa)
 
     def _check_room(self, payload: Buffer, out: Buffer, reference: Buffer | None) -> None:
         n_elems = self._count_elems(out, writable=True)

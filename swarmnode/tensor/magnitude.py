@@ -108,7 +108,7 @@ class PayloadPart(Protocol):
 
 
 class Sizes:
-    """How large each view of a payload is, over the parts that were decoded.
+    """How large each view of a payload is, over the parts that were decoded or measured.
 
     Each view on its own: a huge difference would hide beside the weights.
     """
@@ -129,6 +129,18 @@ class Sizes:
         found = Magnitude(*part.codec.decode_measured(payload, out))
         self._found[part.view] += found
         self._numel[part.view] += memoryview(out).nbytes // part.codec.value_bytes
+
+    def measure(self, part: PayloadPart, payload: Buffer, numel: int) -> None:
+        """Check a part of a payload and take it in, and keep nothing of what it decodes to.
+
+        Raises:
+            MalformedMessage: as :meth:`Codec.measure`; nothing is taken in.
+        """
+        if not part.is_scaled:
+            part.codec.validate(payload, numel)
+            return
+        self._found[part.view] += Magnitude(*part.codec.measure(payload, numel))
+        self._numel[part.view] += numel
 
     def refusal(self, own: Sizes, weights: Scale) -> str:
         """Return why these are refused beside those that this node sends; empty: they are not.

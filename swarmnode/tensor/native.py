@@ -55,6 +55,32 @@ class NativeKernels:
             self.isa, fmt.codec, fmt.kept_elems, payload, target, reference, own, peer
         )
 
+    def measure_payload(
+        self, fmt: Format, payload: Buffer, n_elems: int
+    ) -> tuple[int, float, float]:
+        """Return what :meth:`decode_measured` does, and keep nothing of what a payload holds."""
+        return _native.measure_payload(self.isa, fmt.codec, fmt.kept_elems, payload, n_elems)
+
+    def mean(
+        self,
+        fmt: Format,
+        payloads: tuple[Buffer, ...],
+        weights: tuple[float, ...],
+        divisor: float,
+        n_elems: int,
+        out: Buffer,
+    ) -> tuple[int, int]:
+        """Return a Verdict, and -1 or the index of the first block that is not finite."""
+        return _native.mean(
+            self.isa, fmt.codec, fmt.kept_elems, payloads, weights, divisor, n_elems, out
+        )
+
+    def products(
+        self, fmt: Format, payloads: tuple[Buffer, ...], n_elems: int, gram: Buffer
+    ) -> int:
+        """Return a Verdict; the upper triangle of ``gram`` is added to if all are VALID."""
+        return _native.products(self.isa, fmt.codec, fmt.kept_elems, payloads, n_elems, gram)
+
     def largest_and_square_sum(self, values: Buffer) -> tuple[float, float]:
         """Return the largest absolute value and the sum of squares."""
         return _native.measure(self.isa, values)

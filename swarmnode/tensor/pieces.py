@@ -7,13 +7,17 @@ All members, and the laboratory, come to the same cut by themselves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from swarmnode import limits
 from swarmnode.tensor.codec import Codec, get_codec
 from swarmnode.tensor.layout import chunks
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 FLOAT32_BYTES = 4
 # Pieces end at multiples of this, or of a larger block: shorter ones are less than their header.
@@ -143,6 +147,14 @@ def cut_pieces(made: Sequence[Chunk], n_pieces: int) -> tuple[Piece, ...]:
                 number += 1
         before += chunk.n_grains
     return tuple(map(tuple, pieces))
+
+
+def hash_payload(payload: Iterable[Buffer]) -> bytes:
+    """Return the SHA-256 over the parts of a payload in order. Lets go of the GIL."""
+    digest = hashlib.sha256()
+    for part in payload:
+        digest.update(part)
+    return digest.digest()
 
 
 def by_view(piece: Piece) -> Mapping[int, list[Part]]:

@@ -28,6 +28,7 @@ _INFINITY_BITS = 0x7F800000
 _FLOAT32_MAX = np.finfo(np.float32).max
 _REFUSED_BYTE = 0xFF
 _COLUMNS = 8
+_PRODUCT_ELEMS = 4096  # of 64 vectors in float64 it takes 2 MB: it stays in the cache
 
 
 def encode(fmt: Format, values: Buffer, payload: Buffer, reference: Buffer | None) -> int:
@@ -105,6 +106,62 @@ def merge(
             peer_part = np.float32(peer_weight) * decoded
             own[:] = own_part + peer_part
     return verdict
+
+
+def measure_payload(fmt: Format, payload: Buffer, n_elems: int) -> tuple[Verdict, float, float]:
+    """Return what :func:`decode_measured` says of a payload, and keep nothing of what it holds."""
+    return decode_measured(fmt, payload, np.empty(n_elems, np.float32).data, None)
+
+
+def mean(
+    fmt: Format,
+    payloads: tuple[Buffer, ...],
+    weights: tuple[float, ...],
+    divisor: float,
+    n_elems: int,
+    out: Buffer,
+) -> tuple[Verdict, int]:
+    """Encode the sum by weight over ``divisor``; return what :func:`encode` does beside a Verdict.
+
+    Each element takes a product and a sum for each payload in float64, in their order, then one
+    division and one rounding to float32.
+    """
+    verdict = _judged(fmt, payloads, n_elems)
+    if verdict is not Verdict.VALID:
+        return verdict, -1
+    summed = np.zeros(n_elems)
+    for payload, weight in zip(payloads, weights, strict=True):
+        summed += np.multiply(_decoded(fmt, payload, None, n_elems), weight, dtype=np.float64)
+    with np.errstate(all="ignore"):
+        values = (summed / divisor).astype(np.float32)
+    return verdict, encode(fmt, values.data, out, None)
+
+
+def products(fmt: Format, payloads: tuple[Buffer, ...], n_elems: int, gram: Buffer) -> Verdict:
+    """Add the inner products of what payloads hold, see :func:`add_products`, if all are valid."""
+    verdict = _judged(fmt, payloads, n_elems)
+    if verdict is Verdict.VALID:
+        rows = np.stack([_decoded(fmt, payload, None, n_elems) for payload in payloads])
+        add_products(rows, _doubles(gram).reshape(len(rows), len(rows)))
+    return verdict
+
+
+def add_products(rows: Floats | Doubles, gram: Doubles) -> None:
+    """Add the inner products of rows [n, m] to the upper triangle of float64 [n, n].
+
+    A block of elements at a time, each summed as numpy does. The same blocks give the same bits on
+    every machine: in float64 and in a fixed order, never that of a BLAS. Cost: n² m / 2 products.
+    """
+    for begin in range(0, rows.shape[1], _PRODUCT_ELEMS):
+        # In memory row by row, whatever came: the order of a sum is that of the memory.
+        wide = np.ascontiguousarray(rows[:, begin : begin + _PRODUCT_ELEMS], np.float64)
+        for number, row in enumerate(wide):
+            gram[number, number:] += np.add.reduce(wide[number:] * row, axis=1)
+
+
+def _judged(fmt: Format, payloads: tuple[Buffer, ...], n_elems: int) -> Verdict:
+    verdicts = (validate(fmt, payload, n_elems) for payload in payloads)
+    return next((each for each in verdicts if each is not Verdict.VALID), Verdict.VALID)
 
 
 def largest_and_square_sum(values: Buffer) -> tuple[float, float]:

@@ -115,6 +115,42 @@ def test_mutated_payloads_are_refused_or_decoded_alike(
         assert outcome(codec, bytes(payload), target, reference) == expected, isa
 
 
+def of_group(
+    codec: Codec, payloads: list[bytes], weights: list[float], n_elems: int
+) -> tuple[bytes, bytes, list[tuple[float, float]]] | str:
+    """Return the mean of payloads, their inner products and sizes, or the complaint."""
+    out, gram = bytearray(codec.payload_bytes(n_elems)), np.ones((len(payloads),) * 2)
+    try:
+        codec.encode_mean(payloads, weights, sum(weights), out, n_elems)
+        codec.add_products(payloads, n_elems, gram.data)
+    except MalformedMessage as refused:
+        assert not any(out)
+        assert (gram == 1).all()
+        return str(refused)
+    codec.validate(out, n_elems)
+    measured = [codec.measure(payload, n_elems) for payload in payloads]
+    return bytes(out), gram.tobytes(), measured
+
+
+@derandomized
+@given(codec_names, vectors(), st.lists(st.floats(0.125, 1.0), min_size=1, max_size=9), st.data())
+def test_groups_of_payloads_come_to_the_same_bits(
+    name: str, values: np.ndarray, weights: list[float], data: st.DataObject
+) -> None:
+    """The mean of a group and its inner products, one of its payloads mutated at times."""
+    numpy_codec = get_codec(name, "numpy")
+    payloads = [
+        encoded(numpy_codec, np.roll(values, 97 * number)) for number in range(len(weights))
+    ]
+    if payloads[-1] and data.draw(st.booleans()):
+        mutated = bytearray(payloads[-1])
+        mutated[data.draw(st.integers(0, len(mutated) - 1))] = data.draw(st.integers(0, 255))
+        payloads[-1] = bytes(mutated)
+    expected = of_group(numpy_codec, payloads, weights, values.size)
+    for isa in available_isas():
+        assert of_group(get_codec(name, isa), payloads, weights, values.size) == expected, isa
+
+
 @derandomized
 @given(st.sampled_from(sorted(LEVELS)), vectors())
 def test_the_error_is_at_most_half_a_step_of_the_block(name: str, values: np.ndarray) -> None:

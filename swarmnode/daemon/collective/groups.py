@@ -172,10 +172,13 @@ class Groups(Rounds):
         self, begin: events.Begin, intent: PostedIntent, made: tuple[Chunk, ...], ended: GroupEnded
     ) -> None:
         me, refused = self._self_id, self._note_refused_payload
-        if intent.merge == "mean":
-            self.runs.begin(begin, GroupPayload(intent, made, self._lessor, me, ended, refused))
-            return
         in_thread = self._env.in_thread
+        if intent.merge == "mean":
+            plain = GroupPayload(
+                intent, made, self._lessor, me, ended, refused, in_thread=in_thread
+            )
+            self.runs.begin(begin, plain)
+            return
         cargo = RobustPayload(
             intent, made, self._comparing, me, ended, refused, in_thread=in_thread
         )

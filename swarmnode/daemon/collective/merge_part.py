@@ -14,7 +14,7 @@ import hashlib
 import math
 import mmap
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -76,6 +76,7 @@ async def global_mean(
     self_id: PeerId,
     key: bytes,
     weights: Mapping[PeerId, float],
+    in_thread: Callable[..., Awaitable[Any]],
 ) -> GlobalMean:
     """Average with all members in ``weights``, this node among them, which do the same.
 
@@ -84,6 +85,7 @@ async def global_mean(
         own: overwritten where there are several rounds.
         room: another file, for what comes.
         key: 32 bytes that name this mean, the same for all.
+        in_thread: as that of ``Env``.
 
     Raises:
         WorkerError: nothing came of it here.
@@ -95,7 +97,9 @@ async def global_mean(
         group = next(each for each in groups if self_id in each.members)
         if len(group.members) == 1:
             continue
-        found = await _one_round(runs, vector, other, number, group, self_id=self_id, key=key)
+        found = await _one_round(
+            runs, vector, other, number, group, self_id=self_id, key=key, in_thread=in_thread
+        )
         if found < len(group.members):
             present, is_exact = found, len(rounds) == 1
         vector, other = Vector(other, own.numel), vector.path
@@ -119,6 +123,7 @@ async def _one_round(
     *,
     self_id: PeerId,
     key: bytes,
+    in_thread: Callable[..., Awaitable[Any]],
 ) -> int:
     """Average ``own`` into ``room``; return over how many. Raises WorkerError."""
     weight = group.weights[group.members.index(self_id)]
@@ -137,7 +142,8 @@ async def _one_round(
         transfer_limit_s(own.numel),
         weights=group.weights,
     )
-    runs.begin(begin, GroupPayload(intent, made, lessor, self_id, lessor.ended))
+    cargo = GroupPayload(intent, made, lessor, self_id, lessor.ended, in_thread=in_thread)
+    runs.begin(begin, cargo)
     try:
         await lessor.is_over.wait()
     finally:
@@ -347,6 +353,7 @@ class MergePart:
             self_id=self._self_id,
             key=_mean_key(self._key, taken.fid, attempt, weights),
             weights=weights,
+            in_thread=self._env.in_thread,
         )
         is_asker = taken.asker == self._self_id
         weighed = await self._desk.weigh(

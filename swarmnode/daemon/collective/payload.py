@@ -6,15 +6,16 @@ Held in memory: the own payload encoded, the shares of others for the piece that
 the sums of one plan. Sums travel in the codec of their view too, and all members decode them, also
 the one that makes a sum, so that all hold the same bits. The mean is made in the lease's room.
 
-Codec calls run inline, a chunk at a time: each takes well under a millisecond. A rule over twenty
-members takes twenty times as long as their mean, so its work is done in a thread.
+Codec calls run inline, a chunk at a time: each takes well under a millisecond. Means of more than a
+few elements, what rules do, and hashes are done in a thread. None but the codec sees a share
+decoded, a tile of it at a time.
 """
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import trio
 
@@ -24,16 +25,54 @@ from swarmnode.daemon.worker.leases import BufferLease, ComparingLessor, Lessor
 from swarmnode.errors import MalformedMessage, Refused, WorkerError
 from swarmnode.ids import PeerId
 from swarmnode.ipc.control import PostedIntent
-from swarmnode.net.stream import Stream
+from swarmnode.net.stream import Buffer, Stream
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.tensor.magnitude import UNKNOWN, Sizes
-from swarmnode.tensor.pieces import FLOAT32_BYTES, Chunk, Part, Piece, by_view, cut_pieces
+from swarmnode.tensor.pieces import (
+    FLOAT32_BYTES,
+    Chunk,
+    Part,
+    Piece,
+    by_view,
+    cut_pieces,
+    hash_payload,
+)
 from swarmnode.wire.exchange import group as wire
 
 if TYPE_CHECKING:
     from swarmnode.strategies.merging.mixing import Rows
 
+_T = TypeVar("_T")
+# So many elements are averaged or hashed in a fifth of a millisecond, with the extension.
+_INLINE_ELEMS = 2**18
+
 GroupEnded = Callable[[BufferLease | None, events.Commit | events.Abort], None]
+
+
+class _Share(Sequence[Buffer]):
+    """The own parts of a piece, each copied when it is wanted.
+
+    What is sent is read again at once, to be encrypted: a copy of one chunk is still in the cache,
+    and whole copies for all members are as much memory as the vector takes.
+    """
+
+    def __init__(self, own: Sequence[Buffer], parts: Sequence[Part]) -> None:
+        self._own, self._parts = own, parts
+
+    def __len__(self) -> int:
+        """How many parts there are."""
+        return len(self._parts)
+
+    @overload
+    def __getitem__(self, which: int) -> Buffer: ...
+    @overload
+    def __getitem__(self, which: slice) -> _Share: ...
+    def __getitem__(self, which: int | slice) -> Buffer | _Share:
+        """Return one part as its payload, or some to be taken later."""
+        if isinstance(which, slice):
+            return _Share(self._own, self._parts[which])
+        part = self._parts[which]
+        return part.codec.part(self._own[part.number], part.begin, part.end)
 
 
 class GroupPayload:
@@ -42,6 +81,7 @@ class GroupPayload:
     Args:
         ended: told of the lease, or that there was none, once all is over.
         refused: told of each share or sum that must not count.
+        in_thread: as that of ``Env``.
     """
 
     def __init__(
@@ -52,7 +92,10 @@ class GroupPayload:
         self_id: PeerId,
         ended: GroupEnded,
         refused: Callable[[], None] = lambda: None,
+        *,
+        in_thread: Callable[..., Awaitable[Any]],
     ) -> None:
+        self._in_thread = in_thread
         self._intent = intent
         self._chunks = chunks
         self._pieces: tuple[Piece, ...] = ()  # of the plan in use
@@ -84,10 +127,7 @@ class GroupPayload:
 
     def share(self, piece: int) -> Payload:
         """Return the own parts of a piece."""
-        return [
-            part.codec.part(self._own[part.number], part.begin, part.end)
-            for part in self._pieces[piece]
-        ]
+        return _Share(self._own, self._pieces[piece])
 
     async def receive(self, stream: Stream, header: wire.Share | wire.Sum) -> Payload:
         """Read a share or a sum, chunk by chunk.
@@ -102,8 +142,7 @@ class GroupPayload:
         for part in piece:
             payload = bytearray(part.codec.payload_bytes(part.numel))
             await stream.receive_into(memoryview(payload))
-            values = bytearray(part.numel * FLOAT32_BYTES)
-            sizes.decode(part.chunk, payload, values)
+            sizes.measure(part.chunk, payload, part.numel)
             received.append(payload)
         if await stream.receive():
             raise MalformedMessage("expected the end of a payload, got more bytes")
@@ -155,15 +194,15 @@ class GroupPayload:
         own: int,  # noqa: ARG002
     ) -> Payload:
         """Return the mean of a piece of a plan; ``own``: which of the shares is this node's."""
-        from swarmnode.strategies.merging import rules  # numpy: 25 MB that an idle daemon saves
+        numel = len(shares) * sum(part.numel for part in piece)
+        return await self._call(numel, _encode_means, piece, shares, weights)
 
-        made = []
-        for number, part in enumerate(piece):
-            mean = rules.WeightedMean(part.codec, part.numel)
-            for share, weight in zip(shares, weights, strict=True):
-                mean.add(share[number], weight)
-                await trio.lowlevel.checkpoint()
-            made.append(mean.result())
+    async def _call(self, numel: int, function: Callable[..., _T], *arguments: object) -> _T:
+        """Call what goes through so many elements, in a thread if that takes long."""
+        if numel <= _INLINE_ELEMS:
+            await trio.lowlevel.checkpoint()
+            return function(*arguments)
+        made: _T = await self._in_thread(function, *arguments)
         return made
 
     def sum(self, piece: int) -> Payload:
@@ -175,16 +214,22 @@ class GroupPayload:
         if self._lease is None:
             raise WorkerError("nothing was lent")
         self._is_assembling = True
-        digest = hashlib.sha256()
-        plan, sums = self._plan, dict(self._sums)
-        for number, piece in enumerate(self._pieces):
-            for part, payload in zip(piece, sums[number], strict=True):
+        plan, sums = self._plan, [self._sums[number] for number in range(len(self._pieces))]
+        of_sums = list(itertools.chain.from_iterable(sums))
+        numel = self._intent.numel
+        found: list[bytes] = []
+
+        async def hash_all() -> None:
+            found.append(await self._call(numel, hash_payload, of_sums))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(hash_all)
+            for part, payload in zip(itertools.chain(*self._pieces), of_sums, strict=True):
                 part.codec.decode(payload, part.of(self._lease.room))
-                digest.update(payload)
                 await trio.lowlevel.checkpoint()
                 if plan != self._plan:
                     return b""  # another one writes there now
-        return digest.digest()
+        return found[0]
 
     def committed(self, commit: events.Commit) -> None:
         """Hand the lease on: its room holds the mean."""
@@ -196,7 +241,7 @@ class GroupPayload:
 
 
 class RobustPayload(GroupPayload):
-    """The cargo of one run whose intent names a rule. ``in_thread``: as that of ``Env``.
+    """The cargo of one run whose intent names a rule.
 
     Each piece is made by two members, see ``protocol/gossip/witnesses.py``. Where two candidates
     come of the rule, the worker of the member that makes a piece tries both on the public probe,
@@ -215,9 +260,8 @@ class RobustPayload(GroupPayload):
         *,
         in_thread: Callable[..., Awaitable[Any]],
     ) -> None:
-        super().__init__(intent, chunks, lessor, self_id, ended, refused)
+        super().__init__(intent, chunks, lessor, self_id, ended, refused, in_thread=in_thread)
         self._comparing = lessor
-        self._in_thread = in_thread
 
     async def _mean_of(
         self,
@@ -234,11 +278,14 @@ class RobustPayload(GroupPayload):
         for view, parts in by_view(piece).items():
             begin = len(made)  # parts of a view lie one after the other
             of_view = [share[begin : begin + len(parts)] for share in shares]
-            found = await self._in_thread(rules.reduce_parts, rule, parts, of_view, weights, own)
-            best = len(found) - 1
+            mixes = await self._in_thread(rules.find_mixes, rule, parts, of_view, weights, own)
+            best = len(mixes) - 1
             if best and view == 0:
-                best = await self._compare(plan, parts, found)
-            made += await self._in_thread(rules.encode_parts, parts, found[best])
+                values = [
+                    await self._in_thread(rules.mixed_values, mix, parts, of_view) for mix in mixes
+                ]
+                best = await self._compare(plan, parts, values)
+            made += await self._in_thread(rules.encode_parts, mixes[best], parts, of_view)
         return made
 
     async def witness(self, effect: events.Witness) -> tuple[bytes, ...]:
@@ -269,8 +316,20 @@ class RobustPayload(GroupPayload):
         return len(found) - 1
 
 
+def _encode_means(
+    piece: Piece, shares: Sequence[Payload], weights: Sequence[float]
+) -> list[bytearray]:
+    made = []
+    for number, part in enumerate(piece):
+        payload = bytearray(part.codec.payload_bytes(part.numel))
+        of_part = [share[number] for share in shares]
+        part.codec.encode_mean(of_part, weights, sum(weights), payload, part.numel)
+        made.append(payload)
+    return made
+
+
 def _hashes(sums: Sequence[Payload]) -> list[bytes]:
-    return [hashlib.sha256(b"".join(map(memoryview, each))).digest() for each in sums]
+    return [hash_payload(each) for each in sums]
 
 
 def transfer_limit_s(numel: int) -> float:

@@ -6,17 +6,26 @@ vector is read twice, whatever its length and the rule: once for the Gram matrix
 mixture. Memory: what is given, and two blocks of [n, _BLOCK_ELEMS] in float64.
 
 The same blocks give the same bits on every machine: products and sums are numpy's own loops, in
-float64 and in a fixed order, never those of a BLAS. This module and the rules beside it import no
-torch: the daemon, where the parts of a group's mean are made, has none.
+float64 and in a fixed order, never those of a BLAS; those of codecs, out of payloads, have them
+too. This module and the rules beside it import no torch: the daemon, where the parts of a group's
+mean are made, has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from swarmnode.tensor.reference import add_products
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from swarmnode.tensor.codec import Codec
 
 # Of 64 vectors in float64 it takes 2 MB: it stays in the cache.
 _BLOCK_ELEMS = 4096
@@ -82,6 +91,11 @@ class Mix:
     divisors: tuple[float, ...]
     trim: int = 0
 
+    @property
+    def is_weighted_mean(self) -> bool:
+        """Whether it is one mixture and nothing else, which codecs make out of payloads."""
+        return len(self.divisors) == 1 and not self.trim
+
     def of(self, rows: Rows) -> Rows:
         """Return the mean, [m] in the type of ``rows`` [n, m]. Cost: k n m operations."""
         whole = np.concatenate([self._of_block(block) for block in _blocks(rows)])
@@ -134,11 +148,11 @@ class Measured:
 
     def add(self, rows: Rows) -> None:
         """Take in some elements of all of them: [n, m]. Cost: n² m / 2 products."""
-        for block in _blocks(rows):
-            # In memory row by row, whatever came: the order of a sum is that of the memory.
-            wide = np.ascontiguousarray(block, np.float64)
-            for number, row in enumerate(wide):
-                self._gram[number, number:] += np.add.reduce(wide[number:] * row, axis=1)
+        add_products(rows, self._gram)
+
+    def add_payloads(self, codec: Codec, payloads: Sequence[Buffer], n_elems: int) -> None:
+        """Take in as many elements of each as are coded here. Raises MalformedMessage."""
+        codec.add_products(payloads, n_elems, self._gram.data)
 
     def gram(self) -> Gram:
         """Return the inner products: [n, n]."""

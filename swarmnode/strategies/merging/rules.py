@@ -1,27 +1,25 @@
 """The rules by the names that settings have for them, and what comes of payloads by them.
 
 A rule is one module, with a function of its name. It is imported when a swarm has it: a node loads
-the rule of its own swarm alone. This one imports numpy, which an idle daemon spares: import it
-where a mean is due.
+the rule of its own swarm alone. This one imports numpy, which an idle daemon spares, and the plain
+mean of a group does without: import it where a rule is due.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from swarmnode.tensor.codec import Codec
-from swarmnode.tensor.pieces import Part, Piece, by_view
+from swarmnode.strategies.merging.mixing import Measured, Round
+from swarmnode.tensor.pieces import Part, Piece, by_view, hash_payload
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from swarmnode.strategies.merging.mixing import MixRule, Rows
+    from swarmnode.strategies.merging.mixing import Mix, MixRule, Rows
 
     Parts = Callable[[], Iterator[Rows]]
 
@@ -53,9 +51,6 @@ def candidates(
 
     Cost: the parts are gone through twice. Memory: a part, and what comes out.
     """
-    # The plain mean of a group does without (WeightedMean).
-    from swarmnode.strategies.merging.mixing import Measured, Round
-
     measured = Measured(len(weights))
     for part in parts():
         measured.add(part)
@@ -64,31 +59,44 @@ def candidates(
     return tuple(np.concatenate(each) for each in zip(*mixed, strict=True))
 
 
-def reduce_parts(
+def find_mixes(
     rule: str,
     parts: Sequence[Part],
     shares: Sequence[Encoded],
     weights: Sequence[float],
     own: int,
-) -> tuple[Rows, ...]:
-    """Return what a rule makes of parts of one view: one candidate or two, float32 [elements].
+) -> tuple[Mix, ...]:
+    """Return what a rule makes of parts of one view: one candidate or two.
 
     Args:
-        shares: of each member the payloads of the parts; they have been decoded before.
+        shares: of each member the payloads of the parts; they have been checked before.
         weights: of each member, above 0.
         own: the number of this node among the members.
     """
-    return candidates(find_rule(rule), partial(_slices, parts, shares), weights, own=own)
+    measured = Measured(len(weights))
+    for number, part in enumerate(parts):
+        measured.add_payloads(part.codec, [share[number] for share in shares], part.numel)
+    return find_rule(rule)(Round(measured.gram(), tuple(weights), own))
 
 
-def encode_parts(parts: Sequence[Part], values: Rows) -> list[bytearray]:
-    """Return the payload of each part of what :func:`reduce_parts` gave."""
-    payloads, begin = [], 0
-    for part in parts:
+def mixed_values(mix: Mix, parts: Sequence[Part], shares: Sequence[Encoded]) -> Rows:
+    """Return a candidate for parts of one view: float32 [elements]."""
+    return np.concatenate([mix.of(rows) for rows in _slices(parts, shares)])
+
+
+def encode_parts(mix: Mix, parts: Sequence[Part], shares: Sequence[Encoded]) -> list[bytearray]:
+    """Return the payload of each part of a candidate."""
+    payloads = []
+    for number, part in enumerate(parts):
         payload = bytearray(part.codec.payload_bytes(part.numel))
-        part.codec.encode(np.ascontiguousarray(values[begin : begin + part.numel]).data, payload)
+        of_part = [share[number] for share in shares]
+        if mix.is_weighted_mean:
+            weights, divisor = mix.coefficients[0].tolist(), mix.divisors[0]
+            part.codec.encode_mean(of_part, weights, divisor, payload, part.numel)
+        else:
+            values = mixed_values(mix, [part], [[each] for each in of_part])
+            part.codec.encode(values.data, payload)
         payloads.append(payload)
-        begin += part.numel
     return payloads
 
 
@@ -101,13 +109,13 @@ def hashes_of(
     begin = 0
     for view, parts in by_view(piece).items():
         of_view = [share[begin : begin + len(parts)] for share in shares]
-        found = reduce_parts(rule, parts, of_view, weights, own)
+        mixes = find_mixes(rule, parts, of_view, weights, own)
         if view == 0:
-            first = [encode_parts(parts, each) for each in found]
+            first = [encode_parts(mix, parts, of_view) for mix in mixes]
         else:
-            others += encode_parts(parts, found[-1])
+            others += encode_parts(mixes[-1], parts, of_view)
         begin += len(parts)
-    return [hashlib.sha256(b"".join([*each, *others])).digest() for each in first]
+    return [hash_payload([*each, *others]) for each in first]
 
 
 def _slices(parts: Sequence[Part], shares: Sequence[Encoded]) -> Iterator[Rows]:
@@ -118,34 +126,3 @@ def _slices(parts: Sequence[Part], shares: Sequence[Encoded]) -> Iterator[Rows]:
             for row, share in zip(rows, shares, strict=True):
                 part.codec.decode(part.codec.part(share[number], begin, end), row.data)
             yield rows
-
-
-class WeightedMean:
-    """Sums payloads of ``n_elems`` elements in the order in which they are added.
-
-    The same payloads and weights in the same order give the same bits on every machine: each
-    element takes one product and one sum in float64, then one division and one rounding to float32,
-    which the codec encodes.
-    """
-
-    def __init__(self, codec: Codec, n_elems: int) -> None:
-        self._codec = codec
-        self._sum = np.zeros(n_elems, np.float64)
-        self._values = np.empty(n_elems, np.float32)
-        self._term = np.empty(n_elems, np.float64)
-        self._weight = 0.0
-
-    def add(self, payload: Buffer, weight: float) -> None:
-        """Add one payload. ``weight``: above 0. Raises MalformedMessage: it breaks a rule."""
-        self._codec.decode(payload, self._values.data)
-        np.multiply(self._values, weight, out=self._term, dtype=np.float64)
-        self._sum += self._term
-        self._weight += weight
-
-    def result(self) -> bytearray:
-        """Return the mean as a payload of the codec."""
-        np.divide(self._sum, self._weight, out=self._sum)
-        self._values[:] = self._sum
-        payload = bytearray(self._codec.payload_bytes(self._values.size))
-        self._codec.encode(self._values.data, payload)
-        return payload

@@ -355,7 +355,7 @@ def coded_mean(world: World, sides: list[Side]) -> dict[str, torch.Tensor]:
 def weighted_mean(sides: list[Side]) -> dict[str, torch.Tensor]:
     """Return the mean of what each sent, by weight, summed in float64 in the order given.
 
-    One product, one sum and one division each, as daemons have it (``WeightedMean``): means of
+    One product, one sum and one division each, as daemons have it (``Codec.encode_mean``): means of
     three often lie in the middle of two float32, and any other order rounds some of them apart.
     """
     weights = fair_weights([side.meta.weight for side in sides])

@@ -33,6 +33,7 @@ WAYS = {
 # What is run, and how many processes it has at least when all that it starts is there.
 STARTERS = {
     "bench exchange --params 1000000": 2,
+    "bench group --params 1000000": 4,
     "bench link": 1,
     "bench link --path relay": 2,
     "bench link --path rtc": 2,

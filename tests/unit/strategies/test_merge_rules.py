@@ -11,7 +11,13 @@ import pytest
 from swarmnode.ipc.records import ViewShape
 from swarmnode.strategies.merging.best_of import better
 from swarmnode.strategies.merging.mixing import Measured, Round
-from swarmnode.strategies.merging.rules import WeightedMean, candidates, find_rule, reduce_parts
+from swarmnode.strategies.merging.rules import (
+    candidates,
+    encode_parts,
+    find_mixes,
+    find_rule,
+    mixed_values,
+)
 from swarmnode.strategies.merging.slot import GroupMerge
 from swarmnode.tensor.codec import get_codec
 from swarmnode.tensor.pieces import Part, cut_chunks
@@ -50,11 +56,12 @@ def cosine(one, other):
 
 def test_the_mean_has_the_bits_that_daemons_without_a_rule_come_to():
     rows, weights = drawn(5), [1.0, 0.125, 1.0, 0.7, 1 / 3]
-    plain = WeightedMean(get_codec("RAW32"), NUMEL)
-    for row, weight in zip(rows, weights, strict=True):
-        plain.add(row.tobytes(), weight)
+    plain = bytearray(rows[0].nbytes)
+    get_codec("RAW32").encode_mean(
+        [row.tobytes() for row in rows], weights, sum(weights), plain, NUMEL
+    )
     (found,) = made("mean", rows, weights)
-    assert found.tobytes() == bytes(plain.result())
+    assert found.tobytes() == bytes(plain)
 
 
 @pytest.mark.parametrize("name", ["Q8B64", "E3M0", "T3B320", "TK4"])
@@ -66,10 +73,15 @@ def test_long_payloads_are_taken_a_slice_at_a_time_between_blocks(name):
     for row, values, payload in zip(decoded, drawn(3, numel=numel), payloads, strict=True):
         chunk.codec.encode(values.data, payload)
         chunk.codec.decode(payload, row.data)
-    (expected,) = made("mean", decoded)
-    part = Part(0, chunk, 0, numel)
-    (found,) = reduce_parts("mean", [part], [[payload] for payload in payloads], [1.0] * 3, 0)
-    assert found.tobytes() == expected.tobytes()
+    parts, shares = [Part(0, chunk, 0, numel)], [[payload] for payload in payloads]
+    for rule in ("mean", "trimmed-mean", "best-of"):
+        expected = made(rule, decoded)
+        mixes = find_mixes(rule, parts, shares, [1.0] * 3, 0)
+        for mix, values in zip(mixes, expected, strict=True):
+            assert mixed_values(mix, parts, shares).tobytes() == values.tobytes()
+            payload = bytearray(chunk.codec.payload_bytes(numel))
+            chunk.codec.encode(values.data, payload)
+            assert encode_parts(mix, parts, shares) == [payload]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])

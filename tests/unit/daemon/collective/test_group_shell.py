@@ -91,6 +91,24 @@ async def test_all_have_the_same_weighted_mean_and_know_whose(autojump_clock) ->
         assert np.array_equal(all_of_them[0].mean, through("Q8B64", exact.astype(np.float32)))
 
 
+@pytest.mark.parametrize(("numel", "is_long"), [(2**16, False), (2**18 + 512, True)])
+async def test_what_takes_long_is_done_in_a_thread(autojump_clock, numel, is_long) -> None:
+    """A mean of fifty million elements stops the event loop for no longer than a chunk takes."""
+    called: list[str] = []
+
+    async def in_thread(function, *arguments):
+        called.append(function.__name__)
+        return function(*arguments)
+
+    async with members(2, numel=numel, codec_name="Q8B64") as (made, all_of_them):
+        for member in all_of_them:
+            member.node.env.in_thread = in_thread
+            member.groups.intent_posted(intent(views=(ViewShape("delta", "", numel),)))
+        await made.until(lambda: all(member.lessor.told for member in all_of_them))
+    assert {tuple(member.lessor.kinds) for member in all_of_them} == {("apply",)}
+    assert sorted(called) == (["_encode_means"] * 2 + ["hash_payload"] * 2 if is_long else [])
+
+
 async def test_views_with_codecs_of_their_own_and_chunks(autojump_clock, monkeypatch) -> None:
     monkeypatch.setattr(limits, "CODEC_CHUNK_ELEMS", 4096)
     views = (
