@@ -560,6 +560,59 @@ TRAINING = Board(
             ),
         ),
         Row(
+            "Trust",
+            (
+                Panel(
+                    "What was seen of members",
+                    _split("swarmnode_trust_seen_total", "seen"),
+                    is_stacked=True,
+                    help="Contacts in which a node measured something itself: useful ones, and why "
+                    "others were not.",
+                ),
+                Panel(
+                    "Trusted less than a stranger",
+                    _each("swarmnode_peer_trust_ratio", "{{instance}} → {{peer}}"),
+                    maximum=0.5,
+                    help="The worst few of each node. A member at 0.25 is met in an eighth of the "
+                    "rounds; below, groups leave it out.",
+                ),
+                Panel(
+                    "How many of them",
+                    (
+                        *_each("swarmnode_trust_peers_low", "{{instance}} less than a stranger"),
+                        *_each("swarmnode_trust_peers", "{{instance}} known at all"),
+                    ),
+                ),
+                Panel(
+                    "Models refused, by why",
+                    _split("swarmnode_guard_refused_total", "reason"),
+                    help="After they were weighed; the exchange counts on neither side.",
+                ),
+                Panel(
+                    "Share of models refused",
+                    (
+                        Query(
+                            f"sum by (instance) ({_rate('swarmnode_guard_refused_total')})"
+                            f" / {_rate('swarmnode_guard_weighed_total')}"
+                        ),
+                    ),
+                    unit="percentunit",
+                    maximum=1,
+                    help="Of honest members at most a quarter, while they learn most.",
+                ),
+                Panel(
+                    "Too large to count",
+                    _split("swarmnode_payloads_refused_total", "kind"),
+                ),
+                Panel(
+                    "Time for weighing",
+                    (Query(_rate("swarmnode_guard_seconds_total")),),
+                    unit="percentunit",
+                    help="Share of the time that is not for steps.",
+                ),
+            ),
+        ),
+        Row(
             "Consensus and snapshots",
             (
                 Panel(

@@ -240,10 +240,17 @@ class Trust:
 
         Own evidence alone: what a node heard would come back to it as the word of others.
         """
+        worst = self.worst(now, limits.STATE_VERDICTS_PER_AUTHOR_MAX)
+        return {peer: round(10 * weight) for peer, weight in worst.items()}
+
+    def worst(self, now: float, most: int) -> dict[PeerId, float]:
+        """Return the weights of peers of which there is something to say, the worst first.
+
+        By own evidence alone; ``most``: how many at the most.
+        """
         found = {peer: self.own_weight(peer, now) for peer in self._peers}
-        worst = sorted((weight, peer) for peer, weight in found.items() if weight < _SAY_BELOW)
-        most = limits.STATE_VERDICTS_PER_AUTHOR_MAX
-        return {peer: round(10 * weight) for weight, peer in worst[:most]}
+        low = sorted((weight, peer) for peer, weight in found.items() if weight < _SAY_BELOW)
+        return {peer: weight for weight, peer in low[:most]}
 
     # --- what survives a restart ---------------------------------------------------------
 

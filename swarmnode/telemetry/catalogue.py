@@ -53,6 +53,7 @@ from swarmnode.telemetry.nat import MAPPERS, NAT_KINDS, REACHABLE, RESULTS, WAYS
 
 # A series each: the nearest neighbours tell what the rest would.
 _METRICS_NEIGHBOURS_MAX = 32
+METRICS_WORST_MAX = 5  # members that a node thinks little of, by name
 
 Kind = Literal["gauge", "counter", "histogram", "info"]
 PREFIX: Final = "swarmnode_"
@@ -342,6 +343,12 @@ FAMILIES: Final[tuple[Family, ...]] = (
     ),
     _gauge("trust_peers", "Peers of which something is remembered, see threat-model.md."),
     _gauge("trust_peers_low", "Those of which so little is thought that this node says so."),
+    _gauge(
+        "peer_trust_ratio",
+        "What a member is worth to this node, of the few worst only; 0.5 is a stranger.",
+        Label("peer", pattern=SHORT_ID),
+        most=METRICS_WORST_MAX,
+    ),
     _gauge("last_exchange_timestamp_seconds", "Unix time of the last committed exchange."),
     _counter(
         "group_means_total", "Means of a group, by how they ended.", Label("result", GROUP_RESULTS)

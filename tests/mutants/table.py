@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from swarmnode import limits
 
 
@@ -34,6 +36,10 @@ _JUDGE = "tests/unit/worker/test_judge.py"
 _HOSTS = "swarmnode.protocol.hosts"
 _HOSTS_TESTS = "tests/unit/protocol/test_hosts.py"
 _WITNESSES = "tests/property/merging/test_witnesses.py"
+_MERGING = "swarmnode.strategies.merging"
+_RULES_TESTS = "tests/unit/strategies/test_merge_rules.py"
+_TRUST = "swarmnode.protocol.trust:Trust"
+_TRUST_TESTS = "tests/unit/protocol/test_trust.py"
 
 MUTANTS: dict[str, Mutant] = {
     # What one peer can hold.
@@ -88,6 +94,22 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "witnesses": Mutant(f"{_GOSSIP}.witnesses:differing", lambda *_: (), _WITNESSES),
     "doubts": Mutant(f"{_GOSSIP}.witnesses:Doubts.faulty", lambda *_: frozenset(), _WITNESSES),
+    "clipping": Mutant(
+        f"{_MERGING}.clipped_mean:clipping", lambda norms, *_: norms * 0 + 1.0, _RULES_TESTS
+    ),
+    "votes": Mutant(f"{_MERGING}.sybil_mean:_alike", lambda c: np.eye(len(c)), _RULES_TESTS),
+    "opposed": Mutant(
+        f"{_MERGING}.sybil_mean:_agreement", lambda _, votes: votes * 0 + 1.0, _RULES_TESTS
+    ),
+    "copies": Mutant(
+        f"{_GOSSIP}.gather_set:copies",
+        lambda _: frozenset(),
+        f"{_GOSSIP_TESTS}/test_gather_set.py",
+    ),
+    # Who is met.
+    "trust-chance": Mutant(f"{_TRUST}.chance", lambda *_: 1.0, _TRUST_TESTS),
+    "trust-left-out": Mutant(f"{_TRUST}.left_out", lambda *_: frozenset(), _TRUST_TESTS),
+    "trust-hearsay": Mutant(f"{_TRUST}.heard_of", lambda *_: 0.5, _TRUST_TESTS),
     # What is said.
     "step-claimed": Mutant(
         f"{_PLAUSIBLE}:claimed_step", lambda said, _middle: said, _PLAUSIBLE_TESTS

@@ -13,6 +13,9 @@ from tests.conftest import ROOT
 from tests.mutants.table import MUTANTS
 
 _FAILED = 1  # of pytest: some tests ran, and not all of them passed
+# Each takes seconds. A test that only a guard ends would else go on for ever without it: such a
+# test has no verdict, and needs a bound.
+_DEADLINE_S = 600.0
 
 
 @pytest.mark.slow
@@ -27,5 +30,6 @@ def test_without_the_guard_a_test_turns_red(name: str) -> None:
         capture_output=True,
         encoding="utf-8",
         check=False,
+        timeout=_DEADLINE_S,
     )
     assert found.returncode == _FAILED, found.stdout + found.stderr

@@ -23,7 +23,7 @@ from swarmnode.daemon.membership.report import PeerReport
 from swarmnode.daemon.status.phases import Member, Training
 from swarmnode.net.paths import path_of
 from swarmnode.protocol.plausible import bounded_losses
-from swarmnode.telemetry.catalogue import FIGURE, NAME, VERSION, WORD
+from swarmnode.telemetry.catalogue import FIGURE, METRICS_WORST_MAX, NAME, VERSION, WORD
 from swarmnode.telemetry.logs import log_counts
 from swarmnode.telemetry.machine import MachineSnapshot, read_machine
 from swarmnode.telemetry.metrics import STATES
@@ -200,6 +200,8 @@ def _trust(readings: Readings, trust: Trust) -> None:
     readings.each("trust_seen_total", trust.seen_total)
     readings.set("trust_peers", len(trust))
     readings.set("trust_peers_low", trust.below_neutral(trio.current_time()))
+    for peer, weight in trust.worst(trio.current_time(), METRICS_WORST_MAX).items():
+        readings.set("peer_trust_ratio", weight, peer.short)
 
 
 def _exchanges(readings: Readings, view: NodeView) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from swarmnode import limits
 from swarmnode.daemon.status.control import metrics_routes
 from swarmnode.net.web.routes import Request, Response, Router
+from swarmnode.protocol.trust import Seen
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import SimNode, make_identity, sim_swarm
 from swarmnode.wire.metrics import MetricFamily, MetricSample, MetricsSnapshot
@@ -45,6 +47,21 @@ def path_of(node: SimNode) -> str:
     return f"/peers/{node.peer}/metrics"
 
 
+async def test_a_page_names_the_members_that_are_thought_little_of(
+    tmp_path, autojump_clock
+) -> None:
+    async with sim_swarm(tmp_path, 3, worker=TRAINING) as swarm:
+        await until(lambda: all(n.status.peers_connected == 2 for n in swarm.nodes), 10)
+        one, other, _ = swarm.nodes
+        trust = one.running.view.member().part.trust
+        trust.note(other.peer, Seen.FAULTY, trio.current_time())
+        page = await scrape(one, path_of(one))
+        ((labels, value),) = page["swarmnode_peer_trust_ratio"]
+        assert labels["peer"] == other.peer.short
+        assert value == pytest.approx(trust.own_weight(other.peer, trio.current_time()))
+        assert page["swarmnode_trust_peers_low"][0][1] == 1
+
+
 async def test_a_page_of_a_neighbour_and_of_oneself(tmp_path, autojump_clock) -> None:
     async with sim_swarm(tmp_path, 3, worker=TRAINING) as swarm:
         await until(lambda: all(n.status.peers_connected == 2 for n in swarm.nodes), 10)
@@ -60,6 +77,7 @@ async def test_a_page_of_a_neighbour_and_of_oneself(tmp_path, autojump_clock) ->
         neighbours = {labels["peer"] for labels, _ in page["swarmnode_peer_rtt_seconds"]}
         assert neighbours == {n.peer.short for n in swarm.nodes if n is not other}
         assert not [name for name in page if name.startswith("swarmnode_swarm_")]
+        assert "swarmnode_peer_trust_ratio" not in page, "all think well of each other"
         own = await scrape(one, path_of(one))
         assert own.keys() == (await scrape(one, "/metrics")).keys()
         members = {

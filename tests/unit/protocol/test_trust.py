@@ -214,6 +214,8 @@ def test_no_more_is_said_than_a_record_holds_and_the_worst_first() -> None:
     }
     assert all(0 < tenths <= 4 for tenths in said.values())
     assert book.below_neutral(0.0) > limits.STATE_VERDICTS_PER_AUTHOR_MAX
+    assert [*book.worst(0.0, 3)] == [peer(39), peer(38), peer(37)]
+    assert book.worst(0.0, 1)[peer(39)] == book.own_weight(peer(39), 0.0)
 
 
 def test_the_median_is_of_what_is_left_between_the_ends() -> None:
