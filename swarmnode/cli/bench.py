@@ -117,6 +117,15 @@ def step(seconds: float, rounds: int, every: int, params: int, as_json: bool) ->
 
 
 @bench.command()
+@click.option("--params", type=click.IntRange(1), default=10_000_000, show_default=True)
+@click.option("--strategy", default="streaming", show_default=True, help="That two nodes train by.")
+@json_option
+def memory(params: int, strategy: str, as_json: bool) -> None:
+    """What a worker with Adam and its daemon hold in memory, in times of the model."""
+    _report("memory", params, strategy, as_json=as_json)
+
+
+@bench.command()
 @click.option("--nodes", type=click.IntRange(4, 256), default=32, show_default=True)
 @json_option
 def swarm(nodes: int, as_json: bool) -> None:

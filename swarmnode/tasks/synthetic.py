@@ -7,6 +7,7 @@ swarm is x*, so the evaluation is simply the distance ‖x − x*‖.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 
@@ -25,12 +26,13 @@ class Synthetic(Task):
     batches_per_shard = 4096
 
     class Config(TaskConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
-        """Size, noise and learning rate."""
+        """Size, noise, and what learns."""
 
         dim: PositiveInt = 64
         batch: PositiveInt = 8
         noise: PositiveFloat = 0.5
         lr: PositiveFloat = 0.02
+        optimizer: Literal["sgd", "adam"] = "sgd"
 
     config: Config
 
@@ -48,7 +50,8 @@ class Synthetic(Task):
         return torch.nn.Linear(self.config.dim, 1, bias=False)
 
     def build_optimizer(self, model: torch.nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=self.config.lr)
+        kind = torch.optim.Adam if self.config.optimizer == "adam" else torch.optim.SGD
+        return kind(model.parameters(), lr=self.config.lr)
 
     def batches(self, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         generator = torch.Generator().manual_seed(seed)

@@ -1,0 +1,104 @@
+"""``swarmnode bench memory``: what a worker and its daemon hold while they exchange.
+
+Two nodes train a linear model with Adam, whose own share is four times the model: weights,
+gradients and two moments, beside one example as long as the model. What is counted is the largest
+that each process has had in memory, slots that both see in both of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from swarmnode.bench.step import task_options
+from swarmnode.errors import DeadlineExceeded
+from swarmnode.processes.node_process import NodeProcess, free_addresses
+from swarmnode.processes.stopping import run_async
+
+_FLOAT32_BYTES = 4
+_MB = 1e6
+_DEADLINE_S = 300.0
+_POLL_S = 0.5
+_EXCHANGES = 2  # applied, before anything is read
+# Of steps that take no time: each fragment is met several times a minute.
+_EVERY = {"streaming": 4, "sparse": 4}
+
+
+def run_memory_bench(params: int, strategy: str) -> dict[str, Any]:
+    """Return what the larger of two nodes held, with ``params`` float32 and this strategy.
+
+    Raises:
+        SwarmNodeError: a node failed, or there was no exchange in time.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="swarmnode-bench-"))
+    try:
+        return run_async(_measure, folder, params, strategy)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def format_memory_bench(result: dict[str, Any]) -> str:
+    """Return the result as text."""
+    return (
+        f"{result['strategy']}, {result['params']:,} parameters: the worker holds"
+        f" {result['worker_rss_over_model']:.2f} times the model at the most, a snapshot takes"
+        f" {result['snapshot_extra_over_model']:.2f} times beside that, the daemon"
+        f" {result['daemon_rss_mb']:.0f} MB"
+    )
+
+
+async def _measure(folder: Path, params: int, strategy: str) -> dict[str, Any]:
+    nodes = [NodeProcess(folder / str(i), a) for i, a in enumerate(free_addresses(2))]
+    every = _EVERY.get(strategy, 8)
+    options = [*task_options(params), "--set", "optimizer=adam", "--strategy", strategy]
+    link = await nodes[0].create("bench", *options, "--set", f"strategy.every={every}")
+    try:
+        for node in nodes:
+            await node.start(link)
+        await _until_exchanged(nodes)
+        before = [_peak_bytes(node.status["worker_pid"]) for node in nodes]
+        for node in nodes:
+            await node.ask("POST", "/snapshot")
+        after = [_peak_bytes(node.status["worker_pid"]) for node in nodes]
+        daemons = [_peak_bytes(_pid(node)) for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill_if_running()
+    model_bytes = params * _FLOAT32_BYTES
+    extra = [b - a for a, b in zip(before, after, strict=True)]
+    return {
+        "params": params,
+        "strategy": strategy,
+        "worker_rss_over_model": max(after) / model_bytes,
+        "daemon_rss_mb": max(daemons) / _MB,
+        "snapshot_extra_over_model": max(extra) / model_bytes,
+        "exchanges_applied": statistics.fmean(n.status["exchanges_applied"] for n in nodes),
+    }
+
+
+async def _until_exchanged(nodes: list[NodeProcess]) -> None:
+    with trio.move_on_after(_DEADLINE_S):
+        while not all(n.status.get("exchanges_applied", 0) >= _EXCHANGES for n in nodes):
+            await trio.sleep(_POLL_S)
+            for node in nodes:
+                await node.poll()
+        return
+    raise DeadlineExceeded(f"waiting for {_EXCHANGES} exchanges", _DEADLINE_S)
+
+
+def _pid(node: NodeProcess) -> int:
+    assert node.process is not None
+    return node.process.pid
+
+
+def _peak_bytes(pid: int) -> int:
+    """Return the most memory that a process has had. Linux."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
