@@ -25,6 +25,8 @@ from swarmnode.worker.ranks.state import LeaderState
 from swarmnode.worker.ranks.team import Team
 from swarmnode.worker.snapshots.snapshot import SnapshotStore
 
+MERGES = (10, 30)  # steps before which something else than the optimizer changes the vector
+
 
 def main() -> None:
     """See the module."""
@@ -64,7 +66,11 @@ def trained(
     with SnapshotStore(Path(configure.snapshot_dir)) as store:
         assert store.restore(state, strategy) == bool(losses)
         batches: Iterator[Any] = islice(state.task.batches(7), len(losses), len(losses) + n_steps)
-        losses += [state.take_step(batch) for batch in batches]
+        for batch in batches:
+            if len(losses) in MERGES:
+                with torch.no_grad():
+                    state.arena.flat.mul_(0.9)
+            losses.append(state.take_step(batch))
         store.save(state, strategy)
     x = float(state.arena.flat.norm())
     held = state.held_shares() if isinstance(state, LeaderState) else [1.0]

@@ -53,7 +53,7 @@ def test_what_says_nothing_of_its_numbers_brings_none(looked_at):
         lambda x: list(x),
     ],
 )
-def test_whoever_looks_at_it_finds_what_the_ranks_have(looked_at, look):
+def test_what_looks_at_it_finds_what_the_ranks_have(looked_at, look):
     arena, _, asked = looked_at
     assert float(torch.as_tensor(look(arena.flat))[0]) >= 7.0
     assert asked
