@@ -29,7 +29,8 @@ members nothing, follow K. Hoffman, D. Zage, C. Nita-Rotaru, "A survey of attack
 techniques for reputation systems", 2009. Gauntlet (J. Lidin et al., "Incentivizing permissionless
 distributed learning of LLMs", 2025) scores what members send by what it does to the loss, and looks
 for copies: that is evidence here, with no validator, no OpenSkill rating and nothing to earn.
-Whether an update helps more on its author's own shard than on other data is not measured.
+Whether an update helps more on its author's own shard than on other data is no evidence here: that
+takes twenty looks of four steps each to say something (docs/threat-model.md).
 """
 
 from __future__ import annotations
