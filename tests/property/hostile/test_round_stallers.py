@@ -69,9 +69,9 @@ class _Unasked(World):
 def gaps_beside_a_frozen_one(make: type[World], every_s: float = 0.4) -> list[float]:
     """Return the gaps of the others over the first 20 s, whenever in a round it stops."""
     gaps_s: list[float] = []
-    for moment in range(5):
+    for moment in range(3):
         world = make(every_s=every_s, seed=1 + moment)
-        world.run(WARM_S + moment * every_s / 5)
+        world.run(WARM_S + moment * every_s / 3)
         world.freeze(world.honest[-1])
         began_s = world.now
         world.run(20.0)
