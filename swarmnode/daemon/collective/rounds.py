@@ -171,7 +171,13 @@ class Rounds(ABC):
         self._failures = Failures()
         self._is_known = False  # to the worker, or it is dead: nothing came of the intent
         self.patience = RoundPatience()
-        self.runs = GroupRuns(service, communicator, called=self._called, held=self._note_held)
+        self.runs = GroupRuns(
+            service,
+            communicator,
+            called=self._called,
+            held=self._note_held,
+            patience=self.patience,
+        )
         self.on_intent: Callable[[PostedIntent], None] = lambda _intent: None
         self.on_end: Callable[[bool], None] = lambda _is_applied: None
         self.on_worker_gone: Callable[[], None] = lambda: None

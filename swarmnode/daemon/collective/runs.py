@@ -22,6 +22,7 @@ import trio
 from swarmnode import limits
 from swarmnode.daemon.collective.post import Parcel, Post, PostNames
 from swarmnode.daemon.driver import CoreDriver, Tasks
+from swarmnode.daemon.transport.network import ALIVE_SERVICE
 from swarmnode.errors import (
     DeadlineExceeded,
     MalformedMessage,
@@ -35,6 +36,7 @@ from swarmnode.net.session import Session
 from swarmnode.net.stream import Buffer, Stream
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip.group import GroupCore, GroupStatistics
+from swarmnode.protocol.gossip.round_patience import RoundPatience
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.wire.exchange import group as wire
 from swarmnode.wire.packing import decode_record
@@ -136,6 +138,7 @@ class GroupRuns:
         name: of its services on the wire.
         called: a peer speaks of a run that is not known here.
         held: a run has waited for a peer alone, for so many seconds.
+        patience: hears which members are silent; its own where rounds are not usual.
     """
 
     def __init__(
@@ -145,14 +148,18 @@ class GroupRuns:
         *,
         called: Callable[[PeerId, wire.Message], None] = lambda _peer, _message: None,
         held: Callable[[PeerId, float], None] = lambda _peer, _held_s: None,
+        patience: RoundPatience | None = None,
     ) -> None:
+        self._patience = patience or RoundPatience()
+        self._now = communicator.env.monotonic
+        self._asked: set[PeerId] = set()  # whether they are there
         self._self_id = communicator.self_id
         self._partners = communicator.partners
         self._live = communicator.live
         self._called, self._held = called, held
         self._core = GroupCore(self._self_id)
         self._driver: CoreDriver[events.Event, events.Effect] = CoreDriver(
-            self._core, self._carry_out, now=communicator.env.monotonic
+            self._core, self._carry_out, now=self._now
         )
         self._runs: dict[bytes, _Running] = {}
         self._posts: dict[PeerId, Post] = {}
@@ -227,6 +234,10 @@ class GroupRuns:
             self._post(effect.peer).say(effect.message)
         elif isinstance(effect, events.HeldRound):
             self._held(effect.peer, effect.held_s)
+        elif isinstance(effect, events.AskAlive):
+            if effect.peer not in self._asked:
+                self._asked.add(effect.peer)
+                self._tasks.start_while_open(self._ask_alive, effect.peer)
         elif effect.gid in self._runs:
             self._carry_out_for(self._runs[effect.gid], effect)
 
@@ -284,6 +295,22 @@ class GroupRuns:
                 run.scopes.discard(scope)
 
         self._tasks.start_while_open(supervise)
+
+    async def _ask_alive(self, peer: PeerId) -> None:
+        """Find out whether a member that is waited for is there; its worker may be slow."""
+        began, limit_s = self._now(), self._patience.answer_s(peer)
+        try:
+            if peer in self._partners.sessions:  # else what watches the session tells
+                await self._partners.sessions[peer].request(ALIVE_SERVICE, b"", deadline_s=limit_s)
+                self._patience.note_answer(peer, self._now() - began)
+        except DeadlineExceeded:
+            _log.info("a member is silent", peer=peer.short, waited_s=round(limit_s, 2))
+            self._patience.note_silent(peer, self._now())
+            self._driver.feed(events.PeerSilent(peer))
+        except SwarmNodeError as error:
+            _log.debug("not asked", peer=peer.short, why=str(error))
+        finally:
+            self._asked.discard(peer)
 
     async def _load(self, run: _Running) -> None:
         weight = await run.cargo.load()
@@ -364,6 +391,7 @@ class GroupRuns:
                     header, _ = await stream.receive_message(max_bytes=0)
                 except trio.EndOfChannel:
                     return
+                self._patience.note_heard(session.peer)
                 message: wire.Message = decode_record(header, _MESSAGE)
                 if isinstance(message, wire.Share | wire.Sum):
                     raise MalformedMessage("a payload needs a stream of its own")

@@ -140,6 +140,10 @@ class ConductTable:
             conduct.silent_until > now or _budget_s(conduct, now) < _CREDIT_S_MIN
         )
 
+    def is_silent(self, peer: PeerId, now: float) -> bool:
+        """Whether it left an offer unanswered, and has not been heard since."""
+        return peer in self._peers and self._peers[peer].silent_until > now
+
     def budget_s(self, peer: PeerId, now: float) -> float:
         """What it may hold yet; below zero where it owes."""
         conduct = self._peers.get(peer)

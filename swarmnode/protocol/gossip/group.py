@@ -29,8 +29,10 @@ cannot have, end the run everywhere: no wrong mean is applied.
 
 Every phase ends by a deadline, and each of them takes at least one member away, so a run lasts at
 most enlist_s + GROUP_MEMBERS_MAX (GROUP_FLUSH_S + 3 transfer_s); where rounds are usual, deadlines
-follow what is (``round_patience.py``), and members that have held many are left out. Messages may
-be lost or come twice; they are repeated every GROUP_RESEND_S. Payloads are sent once: a stream that
+follow what is (``round_patience.py``), and members that have held many are left out. There the
+shell asks those that a run waits for whether they are there (AskAlive): a worker may be slow, but a
+node that does not answer has been stopped, and the others go on without it at once. Messages may be
+lost or come twice; they are repeated every GROUP_RESEND_S. Payloads are sent once: a stream that
 breaks is a lost peer.
 
 Source: view-synchronous flush, Birman and Joseph, "Exploiting virtual synchrony in distributed
@@ -87,6 +89,7 @@ class GroupCore:
         self._runs: dict[bytes, Run] = {}
         self._ended: dict[bytes, _Ended] = {}  # in order of time
         self._effects: list[Effect] = []
+        self._silent: set[PeerId] = set()  # not heard since the last run began
         self._committed = self._in_doubt = self._views = 0
         self._aborted: Counter[str] = Counter()
 
@@ -101,15 +104,21 @@ class GroupCore:
             case events.Begin():
                 self._begin(event, now)
             case events.Received(peer, message):
+                self._silent.discard(peer)
                 run = self._runs.get(message.gid)
                 if run is None:
                     self._receive_stale(peer, message)
                 else:
                     run.receive(peer, message, now)
+                    run.go_on_without(self._silent, now)
             case events.PeerLost(peer, gid):
                 for run in self._runs.values():
                     if gid in (None, run.gid):
                         run.lose(peer, now)
+            case events.PeerSilent(peer):
+                self._silent.add(peer)
+                for run in self._runs.values():
+                    run.go_on_without(self._silent, now)
             case events.Loaded(gid, weight):
                 if weight < 0 or not math.isfinite(weight):
                     raise LocalProtocolError(f"expected a weight above 0, or 0, got {weight}")
@@ -153,6 +162,8 @@ class GroupCore:
         for run in self._runs.values():
             if run.deadline <= now:
                 run.handle_deadline(now)
+                if run.begin.patience_s:
+                    self._effects += map(events.AskAlive, sorted(run.spare))
         self._collect(now)
 
     def statistics(self) -> GroupStatistics:
@@ -185,6 +196,7 @@ class GroupCore:
         )
         if not is_sound:
             raise LocalProtocolError(f"a group mean out of its limits: {n_members=}, {event}")
+        self._silent.clear()  # they are asked again, if the shell has not left them out
         self._runs[event.gid] = Run(self._self_id, event, now)
 
     def _receive_stale(self, peer: PeerId, message: wire.Message) -> None:

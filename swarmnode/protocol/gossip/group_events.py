@@ -154,6 +154,11 @@ class Begin:
         """How long a stage may last, each of which waits for the one before it elsewhere."""
         return self.patience_s or self.transfer_s
 
+    def may_finish(self, view: Collection[PeerId]) -> bool:
+        """Whether these members may finish without the others."""
+        is_enough = not self.needs_all or set(self.members) <= set(view)
+        return is_enough and has_majority(self.electorate, view)
+
 
 @dataclass(frozen=True)
 class Received:
@@ -224,7 +229,14 @@ class Failed:
     why: str
 
 
-Event = Begin | Received | PeerLost | Loaded | Reduced | Assembled | Witnessed | Failed
+@dataclass(frozen=True)
+class PeerSilent:
+    """A peer does not even answer that it is there; it may come back."""
+
+    peer: PeerId
+
+
+Event = Begin | Received | PeerLost | PeerSilent | Loaded | Reduced | Assembled | Witnessed | Failed
 
 
 # --- effects -----------------------------------------------------------------------------
@@ -236,6 +248,13 @@ class Send:
 
     peer: PeerId
     message: Message
+
+
+@dataclass(frozen=True)
+class AskAlive:
+    """A run waits for this peer, and could go on without it: is it there? Else PeerSilent."""
+
+    peer: PeerId
 
 
 @dataclass(frozen=True)
@@ -383,6 +402,7 @@ class MeanEnded:
 
 Effect = (
     Send
+    | AskAlive
     | TakePayload
     | UsePlan
     | SendShare

@@ -26,12 +26,11 @@ from swarmnode.protocol.gossip.group_events import (
     UsePlan,
     Witness,
     check_pieces,
-    has_majority,
     plan_id,
 )
 from swarmnode.protocol.gossip.groups import weights_of
 from swarmnode.protocol.gossip.round_patience import Roll, StageTimes
-from swarmnode.protocol.gossip.witnesses import differing, witnessed_by
+from swarmnode.protocol.gossip.witnesses import fault, witnessed_by
 from swarmnode.wire.exchange import group as wire
 
 _REASON_CHARACTERS_MAX = 256  # of wire.records.ShortText
@@ -176,7 +175,7 @@ class Run:
         if self.phase is Phase.ENLIST:
             return self._roll.closes_at
         if self.phase is Phase.FLUSH:
-            return self._since + limits.GROUP_FLUSH_S
+            return self._since + min(limits.GROUP_FLUSH_S, self.begin.stage_s)
         assert self._plan is not None, "a run has a plan"
         lacks_shares = bool(self._lacking_shares(is_own_only=True))
         stage = self._plan.stage(lacks_shares=lacks_shares, has_witnesses=self.begin.has_witnesses)
@@ -189,10 +188,10 @@ class Run:
             else:
                 # Without a lineage none is called: honest members come out of phase.
                 if self.begin.lineage is not None:
-                    self._note_held(set(self.view) - self._roll.came, self._roll.waited_s(now))
+                    self._note_held(self.waits_for, self._roll.waited_s(now))
                 self._adopt(self._roll.came, now)
             return
-        silent = self._silent() - {self.self_id}
+        silent = self.waits_for
         if silent:
             self._note_held(silent, now - self._since)
             self._adopt(set(self.view) - silent, now)
@@ -203,31 +202,45 @@ class Run:
         """Charge them for the wait, which is one wait whatever their number: each its part."""
         self.effects += (HeldRound(self.gid, peer, held_s / len(peers)) for peer in sorted(peers))
 
-    def _silent(self) -> set[PeerId]:
-        """Return the members that this phase waits for."""
+    @property
+    def waits_for(self) -> set[PeerId]:
+        """The other members that this phase waits for."""
+        if self.phase is Phase.ENLIST:
+            return set(self.view) - self._roll.came
         if self.phase is Phase.FLUSH:
             return set(self.view) - self._flushes.keys()
         plan = self._plan
-        assert plan is not None, "a run has a plan"
+        if plan is None or self.phase is Phase.OVER:
+            return set()
         if plan.is_prepared:
             return {peer for peer in self.view if not self._is_prepared(peer)}
         if lacking := self._lacking_shares(is_own_only=True):
             return {peer for peer, _ in lacking}
         makers = {self._source(piece) for piece in plan.missing}
-        return makers or {peer for peer, _ in self._lacking_shares()}
+        return (makers or {peer for peer, _ in self._lacking_shares()}) - {self.self_id}
+
+    @property
+    def spare(self) -> set[PeerId]:
+        """The members that it waits for, if the others may finish without them."""
+        missing = self.waits_for
+        others = set(self.view) - missing
+        return missing if len(others) > 1 and self.begin.may_finish(others) else set()
+
+    def go_on_without(self, silent: set[PeerId], now: float) -> None:
+        """Wait for none of these; a roll stays open for others that have not come either."""
+        missing = self.spare & silent if silent else silent
+        if missing and (self.phase is not Phase.ENLIST or missing == self.waits_for):
+            self._adopt(set(self.view) - missing, now)
 
     def _resend(self) -> None:
         """Repeat what may have been lost. All of it may come twice."""
+        missing = sorted(self.waits_for)
         if self.phase is Phase.ENLIST:
-            for peer in set(self.view) - self._roll.came:
-                self._send(peer, self._enlist_message(wants_answer=True))
+            self._tell(missing, self._enlist_message(wants_answer=True))
         elif self.phase is Phase.FLUSH:
-            for peer in set(self.view) - self._flushes.keys():
-                self._send(peer, self._flush_message(wants_answer=True))
+            self._tell(missing, self._flush_message(wants_answer=True))
         elif self._plan is not None and self._plan.is_prepared:
-            for peer in self.view:
-                if not self._is_prepared(peer):
-                    self._send_prepared((peer,))
+            self._send_prepared(missing)
         else:
             self._ask()
 
@@ -263,13 +276,9 @@ class Run:
         if message.wants_answer:
             self._send(peer, self._flush_message())
         self._flushes[peer] = tuple(PeerId(member) for member in message.prepared)
-        if self.phase is Phase.FLUSH and self._has_heard_all:
+        may_be_all = len(self._flushes) >= len(self.view)  # the common case costs no set
+        if self.phase is Phase.FLUSH and may_be_all and not self.waits_for:
             self._agree(now)
-
-    @property
-    def _has_heard_all(self) -> bool:
-        is_enough = len(self._flushes) >= len(self.view)  # the common case costs no set
-        return is_enough and self._flushes.keys() >= set(self.view)
 
     def _adopt(self, view: Iterable[PeerId], now: float) -> None:
         """Take a smaller view, freeze, and tell all members in it."""
@@ -278,7 +287,7 @@ class Run:
         for peer in sorted(left_out):
             self._gone.add(peer)
             self._send(peer, wire.Leave(self.gid, "left out of the view"))
-        if not self._may_go_on():
+        if not self.begin.may_finish(self.view):
             self.give_up("too few are left")
             return
         if not self.views:
@@ -292,12 +301,6 @@ class Run:
         self._broadcast(self._flush)
         if len(self.view) == 1:
             self._agree(now)
-
-    def _may_go_on(self) -> bool:
-        """Whether this view may finish."""
-        is_all = set(self.begin.members) <= set(self.view)
-        is_enough = is_all or not self.begin.needs_all
-        return is_enough and has_majority(self.begin.electorate, self.view)
 
     def _flush_message(self, *, wants_answer: bool = False) -> wire.Flush:
         # What was said when the view was adopted: it binds until all have agreed.
@@ -448,9 +451,7 @@ class Run:
     def _send_prepared(self, peers: Iterable[PeerId]) -> None:
         assert self._plan is not None, "only a plan is prepared"
         plan = self._plan
-        message = wire.Prepared(self.gid, plan.plan, plan.result, plan.witness)
-        for peer in peers:
-            self._send(peer, message)
+        self._tell(peers, wire.Prepared(self.gid, plan.plan, plan.result, plan.witness))
 
     def _is_prepared(self, peer: PeerId) -> bool:
         if self._plan is None:
@@ -466,18 +467,14 @@ class Run:
             return
         if not all(self._is_prepared(peer) for peer in self.view):
             return
-        results = {self._prepared[peer].result for peer in self.view if peer != self.self_id}
-        differ = differing(plan, self.self_id, self._prepared)
-        if results - {plan.result}:
-            self.give_up("the hashes of the mean differ: one of the members is faulty")
-        elif differ:
-            self.give_up("a part of the mean differs from its witness's", differ)
+        why, differ = fault(plan, self.self_id, self.view, self._prepared)
+        if why:
+            self.give_up(why, differ)
         else:
             self._commit(plan)
 
     def _take_finished(self, message: wire.Finished) -> None:
-        plan = self._plan
-        told = (message.plan, message.result)
+        plan, told = self._plan, (message.plan, message.result)
         if plan is not None and plan.is_prepared and (plan.plan, plan.result) == told:
             self._commit(plan)
         else:
@@ -496,5 +493,8 @@ class Run:
             self.effects.append(Send(peer, message))
 
     def _broadcast(self, message: wire.Message) -> None:
-        for peer in self.view:
+        self._tell(self.view, message)
+
+    def _tell(self, peers: Iterable[PeerId], message: wire.Message) -> None:
+        for peer in peers:
             self._send(peer, message)

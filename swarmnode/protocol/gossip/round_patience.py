@@ -15,6 +15,10 @@ is left out stays in the electorate, so no two parts of a swarm have a majority,
 only where the others have one. At most a quarter are left out at a time, those that owe most: on a
 busy machine all are late now and then, and a mean over half of a swarm is half of one.
 
+A member whose worker is slow still says that it is there. One that does not is *silent*, and left
+out before all others until it is heard, or for PARTNER_SLOW_S: a laptop that is closed costs one
+wait, and is back with its first word.
+
 Source: as of ``patience.py``; the second slowest in place of all, as a trimmed mean of one.
 """
 
@@ -125,7 +129,7 @@ class RoundPatience:
 
     def __init__(self) -> None:
         self.conduct = ConductTable(debt_s_max=_DEBT_S_MAX)
-        self._usual = Usual()
+        self._usual, self._answers = Usual(), Usual()
 
     def limit_s(self, transfer_s: float, least_s: float = 0.0) -> float:
         """Return how long a stage may last.
@@ -146,6 +150,26 @@ class RoundPatience:
         """A run waited for this member alone for so long."""
         self.conduct.note_held(peer, held_s, now, is_stall=False)
 
+    def answer_s(self, peer: PeerId) -> float:
+        """Return how long a member may take to say that it is there."""
+        usual_s = self._answers.limit_s(
+            limits.EXCHANGE_ANSWER_S_MIN, limits.EXCHANGE_ANSWER_S_FIRST
+        )
+        return min(usual_s * self.conduct.answer_patience(peer), limits.GROUP_FLUSH_S)
+
+    def note_answer(self, peer: PeerId, waited_s: float) -> None:
+        """It has said so."""
+        self.conduct.note_answer(peer)
+        self._answers.note(waited_s, peer)
+
+    def note_silent(self, peer: PeerId, now: float) -> None:
+        """It has not: rounds begin without it until it is heard, or for PARTNER_SLOW_S."""
+        self.conduct.note_no_answer(peer, now)
+
+    def note_heard(self, peer: PeerId) -> None:
+        """It says something."""
+        self.conduct.note_heard(peer)
+
     def waited_for(
         self, members: tuple[PeerId, ...], self_id: PeerId, now: float
     ) -> tuple[PeerId, ...]:
@@ -153,8 +177,12 @@ class RoundPatience:
         avoided = [
             peer for peer in members if peer != self_id and self.conduct.is_avoided(peer, now)
         ]
-        avoided.sort(key=lambda peer: (self.conduct.budget_s(peer, now), peer))
+        avoided.sort(key=lambda peer: self._turn(peer, now))
         left_out = set(avoided[: max(1, int(_LEFT_OUT_SHARE_MAX * len(members)))])
         good = tuple(peer for peer in members if peer not in left_out)
         is_enough = len(good) > 1 and has_majority(members, good)
         return good if is_enough else members
+
+    def _turn(self, peer: PeerId, now: float) -> tuple[bool, float, PeerId]:
+        """Of members to be left out the silent ones are first, then those that owe most."""
+        return not self.conduct.is_silent(peer, now), self.conduct.budget_s(peer, now), peer

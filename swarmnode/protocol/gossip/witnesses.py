@@ -24,7 +24,7 @@ member draws its own conclusion from what all have said in PREPARED.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from swarmnode.env import Rng
 from swarmnode.ids import PeerId
@@ -70,6 +70,17 @@ def differing(
             if piece is not None and plan.hashes[piece] not in hashes:
                 found.append((plan.contributors[piece], peer))
     return tuple(found)
+
+
+def fault(
+    plan: Plan, self_id: PeerId, view: Iterable[PeerId], told: Mapping[PeerId, Prepared]
+) -> tuple[str, tuple[tuple[PeerId, PeerId], ...]]:
+    """Return why a mean for which all of the view are prepared may not count, and who differ."""
+    results = {told[peer].result for peer in view if peer != self_id}
+    if results - {plan.result}:
+        return "the hashes of the mean differ: one of the members is faulty", ()
+    differ = differing(plan, self_id, told)
+    return "a part of the mean differs from its witness's" if differ else "", differ
 
 
 class Doubts:

@@ -59,6 +59,34 @@ def test_without_patience_and_memory_the_same_stall_is_seen(stall: Stall) -> Non
     assert share_left(stall, 1.0, _Endless) < 0.8
 
 
+class _Unasked(World):
+    """A mutant: that a member is waited for is no reason to ask whether it is there."""
+
+    def _ask_alive(self, member: object, peer: PeerId) -> None:
+        pass
+
+
+def gaps_beside_a_frozen_one(make: type[World], every_s: float = 0.4) -> list[float]:
+    """Return the gaps of the others over the first 20 s, whenever in a round it stops."""
+    gaps_s: list[float] = []
+    for moment in range(3):
+        world = make(every_s=every_s, seed=1 + moment)
+        world.run(WARM_S + moment * every_s / 3)
+        world.freeze(world.honest[-1])
+        began_s = world.now
+        world.run(20.0)
+        gaps_s += world.gaps_s(began_s)
+    return sorted(gaps_s)
+
+
+def test_a_frozen_member_costs_the_others_one_gap_of_two_seconds_at_the_most() -> None:
+    gaps_s = gaps_beside_a_frozen_one(World)
+    assert gaps_s[int(0.95 * len(gaps_s))] <= 1.0
+    assert gaps_s[-1] <= 2.5
+    without_s = gaps_beside_a_frozen_one(_Unasked)
+    assert without_s[int(0.95 * len(without_s))] > 2.0
+
+
 def test_an_honest_member_whose_steps_are_long_stays_in_nearly_every_mean() -> None:
     world = World(every_s=8.0, slow_s=2.0)
     world.run(WARM_S + WATCHED_S)

@@ -67,6 +67,7 @@ class World:
         ids = [PeerId(self.rng.randbytes(32)) for _ in range(N_HONEST + 1)]
         self.attacker, self.honest = ids[0], ids[1:]
         self.stall: Stall | None = None
+        self.frozen: PeerId | None = None  # neither sends nor hears anything
         self.members = {peer: _Member(peer, make_patience()) for peer in ids}
         for peer in self.honest:
             self._at(self.rng.random() * every_s, partial(self._due, self.members[peer]))
@@ -82,6 +83,21 @@ class World:
     def attack(self, stall: Stall) -> None:
         """Let the attacker in."""
         self.stall = stall
+
+    def freeze(self, peer: PeerId) -> None:
+        """Stop a process: what comes is read no more."""
+        self.frozen = peer
+
+    def gaps_s(self, since_s: float) -> list[float]:
+        """Return how long the others were without a mean, sorted; the last gaps are open."""
+        return sorted(
+            later - earlier
+            for peer in self.honest
+            if peer != self.frozen
+            for earlier, later in itertools.pairwise(
+                [since_s, *(s for s in self.members[peer].commits_s if s > since_s), self.now]
+            )
+        )
 
     def commits(self, since_s: float) -> int:
         """Count the means of honest members, each at every member."""
@@ -156,6 +172,8 @@ class World:
     def _carry_out(self, member: _Member, effect: events.Effect) -> None:
         if member.peer == self.attacker and self._is_withheld(effect):
             return
+        if member.peer == self.frozen:
+            return
         match effect:
             case events.Send(peer, message):
                 self._send(member.peer, peer, message, _DELAY_S)
@@ -172,6 +190,8 @@ class World:
                 self._later(member, _WORK_S, events.Reduced(gid, plan, piece))
             case events.Assemble(gid, plan):
                 self._later(member, _WORK_S, events.Assembled(gid, plan, plan))
+            case events.AskAlive(peer):
+                self._ask_alive(member, peer)
             case events.HeldRound(_, peer, held_s):
                 member.patience.note_held(peer, held_s, self.now)
             case events.Commit(usual_s=usual_s):
@@ -199,7 +219,21 @@ class World:
             self._last[link] = arrives
         self._at(arrives, lambda: self._hear(self.members[target], source, message))
 
+    def _ask_alive(self, member: _Member, peer: PeerId) -> None:
+        limit_s = member.patience.answer_s(peer)
+        if peer != self.frozen:
+            member.patience.note_answer(peer, 2 * _DELAY_S)
+        else:
+            self._at(self.now + limit_s, partial(self._silent, member, peer))
+
+    def _silent(self, member: _Member, peer: PeerId) -> None:
+        member.patience.note_silent(peer, self.now)
+        self._feed(member, events.PeerSilent(peer))
+
     def _hear(self, member: _Member, source: PeerId, message: wire.Message) -> None:
+        if self.frozen in (member.peer, source):
+            return
+        member.patience.note_heard(source)
         if isinstance(message, wire.Enlist) and message.gid != member.running:
             self._called(member, source, message)
         self._feed(member, events.Received(source, message))

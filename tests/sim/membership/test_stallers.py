@@ -13,16 +13,19 @@ import trio
 from swarmnode.errors import SwarmNodeError
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
+from swarmnode.strategies.streaming import Streaming
 from swarmnode.testing.fake_worker import FakeWorker
 from swarmnode.testing.swarm import UNIX_START_S, SimSwarm, sim_swarm
 from swarmnode.wire.exchange import gossip as wire
 from swarmnode.wire.packing import decode_record, encode_record
-from tests.sim.checks import check_atomic, everybody_exchanges, pull, until
+from tests.sim.checks import are_one_swarm, check_atomic, everybody_exchanges, pull, until
 from tests.sim.impostor import Impostor, accept_of, say
+from tests.sim.strategy_worker import StrategyWorker
 
 TRAINING = FakeWorker(np.zeros(0), drift=pull, every=24)
 _MESSAGE: Any = wire.Message
 WARM_S, CLEAN_S, WATCHED_S = 5.0, 40.0, 150.0
+NUMEL = 64
 
 
 class Staller:
@@ -97,6 +100,46 @@ async def test_one_staller_of_six_leaves_the_others_their_commits(
         assert commits(swarm, attacked_s) / WATCHED_S >= 0.8 * clean_per_s
         await swarm.leave_all()
         check_atomic(swarm)
+
+
+async def test_a_member_that_sleeps_stalls_no_mean_and_is_back_soon(
+    tmp_path, autojump_clock
+) -> None:
+    worker = StrategyWorker(
+        np.zeros(NUMEL), lambda x: Streaming({"every": 20, "fragments": 1}, x), step_s=0.02
+    )
+    async with sim_swarm(tmp_path, 5, worker=worker, numel=NUMEL) as swarm:
+        await until(lambda: are_one_swarm(swarm.nodes), 30, poll_s=0.5)
+        await trio.sleep(WARM_S)
+        means_s: list[list[float]] = [[trio.current_time()] for _ in swarm.nodes]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(note_means, swarm, means_s)
+            swarm.partition(range(4), range(4, 5))
+            await trio.sleep(12)
+            woke_s = trio.current_time()
+            gaps_s = sorted(
+                later - earlier
+                for times_s in means_s[:4]
+                for earlier, later in itertools.pairwise([*times_s, woke_s])
+            )
+            assert gaps_s[int(0.95 * len(gaps_s))] <= 1.0
+            assert gaps_s[-1] <= 2.0
+            swarm.network.heal()
+            await until(lambda: sum(at > woke_s for at in means_s[4]) >= 3, 10)
+            nursery.cancel_scope.cancel()
+        await swarm.leave_all()
+
+
+async def note_means(swarm: SimSwarm, means_s: list[list[float]]) -> None:
+    """Note when the lineage of each node has grown."""
+    behind = [0.0 for _ in swarm.nodes]
+    while True:
+        for node, times_s in zip(swarm.nodes, means_s, strict=True):
+            lineage = float(node.worker.strategy.lineage[0])
+            if lineage > behind[node.index]:
+                behind[node.index] = lineage
+                times_s.append(trio.current_time())
+        await trio.sleep(0.02)
 
 
 def commits(swarm: SimSwarm, since_s: float) -> int:

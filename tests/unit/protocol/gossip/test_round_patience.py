@@ -103,3 +103,26 @@ def test_a_roll_tells_for_how_long_it_waited_for_none_but_the_missing() -> None:
     assert roll.waited_s(roll.closes_at) == 3.0
     roll.add(LATE, 3.0)
     assert roll.is_complete(PEERS)
+
+
+def test_a_silent_member_is_left_out_before_one_that_owes_and_until_it_is_heard() -> None:
+    patience = RoundPatience()
+    owing = PEERS[2]
+    patience.note_held(owing, limits.EXCHANGE_BUDGET_S, 0.0)
+    assert owing not in patience.waited_for(PEERS, SELF, 1.0)
+    patience.note_silent(LATE, 1.0)
+    assert set(PEERS) - set(patience.waited_for(PEERS, SELF, 1.0)) == {LATE}
+    patience.note_heard(LATE)
+    assert set(PEERS) - set(patience.waited_for(PEERS, SELF, 1.0)) == {owing}
+
+
+def test_the_time_to_say_that_one_is_there_follows_what_is_usual_and_doubles() -> None:
+    patience = RoundPatience()
+    assert patience.answer_s(LATE) == limits.EXCHANGE_ANSWER_S_FIRST
+    for peer in PEERS[1:4]:
+        patience.note_answer(peer, 0.2)
+    assert patience.answer_s(LATE) == limits.EXCHANGE_PATIENCE * 0.2
+    patience.note_silent(LATE, 0.0)
+    assert patience.answer_s(LATE) == 2 * limits.EXCHANGE_PATIENCE * 0.2
+    patience.note_answer(LATE, 0.2)
+    assert patience.answer_s(LATE) == limits.EXCHANGE_PATIENCE * 0.2
