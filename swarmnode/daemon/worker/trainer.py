@@ -316,11 +316,10 @@ class Trainer:
     def _take_ready(self, link: WorkerLink, ready: WorkerReady) -> None:
         self.ready = ready
         self.lessor.worker_ready(link.slot_view, ready.payload_numel)
-        self._set_training(f"on {place_in_words(self.configure, ready)}, {ready.threads} threads")
+        place = place_in_words(self.configure, ready)
+        self._set_training(f"on {place}, {ready.threads} threads")
         _log.info("worker ready", device=ready.device, step=ready.step, numel=ready.numel)
-        self._on_event(
-            f"training on {place_in_words(self.configure, ready)}, from step {ready.step:,} on"
-        )
+        self._on_event(f"training on {place}, from step {ready.step:,} on")
         if said := data_alarm(self.configure, ready):
             own, creator = ready.data_hash[:12], self.configure.data_hash[:12]
             _log.warning("other data than the creator's", own=own, creator=creator, why=said)

@@ -22,7 +22,8 @@ from tests.kits.session_kit import ALICE, BOB, start
 
 CHUNK_BYTES = 523_776  # the payload of a chunk of an exchange in Q8B64
 CHUNKS = 60
-TURNS = 12
+# The fastest of few turns says too much where another process takes caches: more of them, then.
+TURNS_MIN, TURNS_MAX = 6, 100
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 # Measured on two busy cores: 1.60 to 1.71, and 1.92 to 2.15 where each park had a cancel scope of
@@ -84,9 +85,11 @@ async def test_a_chunk_costs_little_more_than_its_encryption_and_its_way() -> No
     async with trio.open_nursery() as nursery:
         nursery.start_soon(start, nursery, far, BOB, Role.SERVER, services)
         session = await start(nursery, near, ALICE, Role.CLIENT)
-        for _ in range(TURNS):
+        for turn in range(TURNS_MAX):
             session_s.append(await cpu_s(lambda: send_chunks(session)))
             by_hand_s.append(await cpu_s(lambda: send_by_hand(*by_hand)))
+            if turn >= TURNS_MIN and min(session_s) < COST_RATIO_MAX * min(by_hand_s):
+                break
         nursery.cancel_scope.cancel()
     # The fastest of each: what another process took of the caches is in all the others.
     assert min(session_s) < COST_RATIO_MAX * min(by_hand_s)
