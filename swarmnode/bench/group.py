@@ -61,7 +61,7 @@ _WARM_UP = 2
 _DEADLINE_S = 300.0
 _AGAIN_S = 0.2  # until all know all
 _DRAWN_ELEMS = 2**20  # then they repeat: drawing fifty million takes longer than averaging them
-Floats = npt.NDArray[np.float32]
+_Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class _Gloo:
         self._torch.distributed.all_reduce(said, op=self._torch.distributed.ReduceOp.MIN)
         return bool(said[0])
 
-    def tensor(self, values: Floats) -> torch.Tensor:
+    def tensor(self, values: _Floats) -> torch.Tensor:
         """Return the same memory."""
         return self._torch.from_numpy(values)
 
@@ -201,7 +201,7 @@ class _BenchWorker:
 
     pid = None
 
-    def __init__(self, values: Floats, merge: str) -> None:
+    def __init__(self, values: _Floats, merge: str) -> None:
         self._values = values
         self._merge = merge
         self._slot = np.zeros((2, values.size), np.float32)
@@ -270,9 +270,9 @@ class _BenchWorker:
         self._slot[:] = self._values
 
     @property
-    def room(self) -> Floats:
+    def room(self) -> _Floats:
         """The second half of the slot, where a mean comes."""
-        room: Floats = self._slot[1]
+        room: _Floats = self._slot[1]
         return room
 
 
@@ -280,7 +280,7 @@ def _identity(number: int) -> Identity:
     return Identity.from_seed(bytes([number + 1]) * 32)
 
 
-def _drawn(number: int, params: int) -> Floats:
+def _drawn(number: int, params: int) -> _Floats:
     rng = np.random.default_rng(number)
     return rng.standard_normal(min(params, _DRAWN_ELEMS), dtype=np.float32)
 
@@ -347,7 +347,7 @@ def _sent_bytes(node: Node) -> int:
     return sent
 
 
-def _rel_error(mean: Floats, plan: Plan) -> float:
+def _rel_error(mean: _Floats, plan: Plan) -> float:
     """‖mean − exact mean‖ / ‖exact mean‖ of the elements that are drawn."""
     drawn = [_drawn(number, plan.params) for number in range(plan.members)]
     exact = np.mean(drawn, axis=0, dtype=np.float64)

@@ -46,6 +46,7 @@ from swarmnode.ipc.control import PostedIntent
 from swarmnode.protocol.gossip import group_events as events
 from swarmnode.protocol.gossip import groups, matching
 from swarmnode.protocol.gossip.witnesses import Doubts
+from swarmnode.protocol.session.buffers import BufferPool
 from swarmnode.protocol.trust import Seen
 from swarmnode.telemetry.logs import get_logger
 from swarmnode.tensor.pieces import Chunk, count_grains, cut_chunks
@@ -61,6 +62,10 @@ _WHOLE = -1  # all fragments
 # Between two calls that the worker is told of: all members repeat theirs twice a second, and a step
 # is rarely shorter.
 _CALL_TOLD_S = 0.1
+# Chunks of a mean: of fifty million elements by four members there are 280. What was used a moment
+# ago is no more than the next mean takes, and fresh memory costs more than averaging in it.
+_BUFFERS_MAX = 320
+_BUFFERS_KEPT_S = 10.0
 
 
 class Groups(Rounds):
@@ -96,11 +101,24 @@ class Groups(Rounds):
         self.on_call: Callable[[int], None] = lambda _lineage: None
         self._call_told_at = -math.inf
         self._doubts = Doubts()
+        self._buffers = BufferPool(_BUFFERS_MAX)
+        self._has_averaged = trio.Event()  # since memory was looked at
         self.payloads_refused_total = 0
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve intents until cancelled."""
-        await self.runs.run(task_status=task_status)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._give_back_memory)
+            await self.runs.run(task_status=task_status)
+
+    async def _give_back_memory(self) -> None:
+        """Keep the buffers of a mean for the next, unless that is long in coming."""
+        while True:
+            await self._has_averaged.wait()
+            while self._has_averaged.is_set():
+                self._has_averaged = trio.Event()
+                await trio.sleep(_BUFFERS_KEPT_S)
+            self._buffers.clear()
 
     # --- as an IntentHandler -----------------------------------------------------------------
 
@@ -172,15 +190,29 @@ class Groups(Rounds):
         self, begin: events.Begin, intent: PostedIntent, made: tuple[Chunk, ...], ended: GroupEnded
     ) -> None:
         me, refused = self._self_id, self._note_refused_payload
-        in_thread = self._env.in_thread
+        in_thread, make_buffer = self._env.in_thread, self._buffers.get
         if intent.merge == "mean":
             plain = GroupPayload(
-                intent, made, self._lessor, me, ended, refused, in_thread=in_thread
+                intent,
+                made,
+                self._lessor,
+                me,
+                ended,
+                refused,
+                in_thread=in_thread,
+                make_buffer=make_buffer,
             )
             self.runs.begin(begin, plain)
             return
         cargo = RobustPayload(
-            intent, made, self._comparing, me, ended, refused, in_thread=in_thread
+            intent,
+            made,
+            self._comparing,
+            me,
+            ended,
+            refused,
+            in_thread=in_thread,
+            make_buffer=make_buffer,
         )
         self.runs.begin(begin, cargo, cargo)
 
@@ -251,6 +283,7 @@ class Groups(Rounds):
         how: events.Commit | events.Abort,
     ) -> None:
         topic = _topic(intent)
+        self._has_averaged.set()
         if isinstance(how, events.Abort):
             self._doubt(how)
         took_s = self._env.monotonic() - self._running[gid][1]

@@ -56,8 +56,8 @@ class _Share(Sequence[Buffer]):
     and whole copies for all members are as much memory as the vector takes.
     """
 
-    def __init__(self, own: Sequence[Buffer], parts: Sequence[Part]) -> None:
-        self._own, self._parts = own, parts
+    def __init__(self, chunks: Sequence[Buffer], parts: Sequence[Part]) -> None:
+        self._chunks, self._parts = chunks, parts  # of each part its chunk, which is not used anew
 
     def __len__(self) -> int:
         """How many parts there are."""
@@ -70,9 +70,9 @@ class _Share(Sequence[Buffer]):
     def __getitem__(self, which: int | slice) -> Buffer | _Share:
         """Return one part as its payload, or some to be taken later."""
         if isinstance(which, slice):
-            return _Share(self._own, self._parts[which])
+            return _Share(self._chunks[which], self._parts[which])
         part = self._parts[which]
-        return part.codec.part(self._own[part.number], part.begin, part.end)
+        return part.codec.part(self._chunks[which], part.begin, part.end)
 
 
 class GroupPayload:
@@ -82,6 +82,7 @@ class GroupPayload:
         ended: told of the lease, or that there was none, once all is over.
         refused: told of each share or sum that must not count.
         in_thread: as that of ``Env``.
+        make_buffer: gives so many writable bytes, fresh or used before.
     """
 
     def __init__(
@@ -94,8 +95,10 @@ class GroupPayload:
         refused: Callable[[], None] = lambda: None,
         *,
         in_thread: Callable[..., Awaitable[Any]],
+        make_buffer: Callable[[int], bytearray] = bytearray,
     ) -> None:
         self._in_thread = in_thread
+        self._make_buffer = make_buffer
         self._intent = intent
         self._chunks = chunks
         self._pieces: tuple[Piece, ...] = ()  # of the plan in use
@@ -116,7 +119,7 @@ class GroupPayload:
         """Borrow the views and encode them; what the others decode takes their place."""
         self._lease = lease = await self._lessor.borrow(self._intent)
         for chunk in self._chunks:
-            payload = bytearray(chunk.codec.payload_bytes(chunk.numel))
+            payload = self._make_buffer(chunk.codec.payload_bytes(chunk.numel))
             values = chunk.of(lease.own)
             chunk.codec.encode(values, payload)
             self._own_sizes.decode(chunk, payload, values)
@@ -127,7 +130,10 @@ class GroupPayload:
 
     def share(self, piece: int) -> Payload:
         """Return the own parts of a piece."""
-        return _Share(self._own, self._pieces[piece])
+        if not self._own:
+            return ()  # the run is over: it is not sent
+        parts = self._pieces[piece]
+        return _Share([self._own[part.number] for part in parts], parts)
 
     async def receive(self, stream: Stream, header: wire.Share | wire.Sum) -> Payload:
         """Read a share or a sum, chunk by chunk.
@@ -140,7 +146,7 @@ class GroupPayload:
         await self._loaded.wait()
         received, sizes = [], Sizes()
         for part in piece:
-            payload = bytearray(part.codec.payload_bytes(part.numel))
+            payload = self._make_buffer(part.codec.payload_bytes(part.numel))
             await stream.receive_into(memoryview(payload))
             sizes.measure(part.chunk, payload, part.numel)
             received.append(payload)
@@ -195,7 +201,10 @@ class GroupPayload:
     ) -> Payload:
         """Return the mean of a piece of a plan; ``own``: which of the shares is this node's."""
         numel = len(shares) * sum(part.numel for part in piece)
-        return await self._call(numel, _encode_means, piece, shares, weights)
+        # Made here, as a pool of buffers is for one thread.
+        made = [self._make_buffer(part.codec.payload_bytes(part.numel)) for part in piece]
+        await self._call(numel, _encode_means, piece, shares, weights, made)
+        return made
 
     async def _call(self, numel: int, function: Callable[..., _T], *arguments: object) -> _T:
         """Call what goes through so many elements, in a thread if that takes long."""
@@ -233,11 +242,19 @@ class GroupPayload:
 
     def committed(self, commit: events.Commit) -> None:
         """Hand the lease on: its room holds the mean."""
+        self._let_go()
         self._ended(self._lease, commit)
 
     def aborted(self, abort: events.Abort) -> None:
         """Hand the lease on: its room holds nothing of use."""
+        self._let_go()
         self._ended(self._lease, abort)
+
+    def _let_go(self) -> None:
+        """Let the next run have the memory, but for what is being sent still."""
+        self._own = []
+        self._shares.clear()
+        self._sums.clear()
 
 
 class RobustPayload(GroupPayload):
@@ -259,8 +276,18 @@ class RobustPayload(GroupPayload):
         refused: Callable[[], None],
         *,
         in_thread: Callable[..., Awaitable[Any]],
+        make_buffer: Callable[[int], bytearray] = bytearray,
     ) -> None:
-        super().__init__(intent, chunks, lessor, self_id, ended, refused, in_thread=in_thread)
+        super().__init__(
+            intent,
+            chunks,
+            lessor,
+            self_id,
+            ended,
+            refused,
+            in_thread=in_thread,
+            make_buffer=make_buffer,
+        )
         self._comparing = lessor
 
     async def _mean_of(
@@ -317,15 +344,11 @@ class RobustPayload(GroupPayload):
 
 
 def _encode_means(
-    piece: Piece, shares: Sequence[Payload], weights: Sequence[float]
-) -> list[bytearray]:
-    made = []
-    for number, part in enumerate(piece):
-        payload = bytearray(part.codec.payload_bytes(part.numel))
+    piece: Piece, shares: Sequence[Payload], weights: Sequence[float], made: Sequence[bytearray]
+) -> None:
+    for number, (part, payload) in enumerate(zip(piece, made, strict=True)):
         of_part = [share[number] for share in shares]
         part.codec.encode_mean(of_part, weights, sum(weights), payload, part.numel)
-        made.append(payload)
-    return made
 
 
 def _hashes(sums: Sequence[Payload]) -> list[bytes]:

@@ -19,25 +19,36 @@ RECYCLED_BUFFER_BYTES_MIN = 16 * limits.KIB  # smaller ones come from the alloca
 
 
 class BufferPool:
-    """Hands out byte arrays of exact sizes; keeps at most RECYCLED_BUFFERS_MAX of them."""
+    """Hands out byte arrays of exact sizes; keeps at most ``buffers_max`` of them.
 
-    __slots__ = ("_buffers",)
+    For one thread: another one could be given the same buffer.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_buffers", "_buffers_max", "_next")
+
+    def __init__(self, buffers_max: int = _RECYCLED_BUFFERS_MAX) -> None:
         self._buffers: list[bytearray] = []
+        self._buffers_max = buffers_max
+        self._next = 0  # where to look first: those before are the likeliest to be in use
 
     def get(self, n_bytes: int) -> bytearray:
         """Return a buffer of ``n_bytes`` with undefined content; drop it when done."""
         if not RECYCLED_BUFFER_BYTES_MIN <= n_bytes <= limits.RECYCLED_BUFFER_BYTES_MAX:
             return bytearray(n_bytes)
         buffers = self._buffers
-        for index in range(len(buffers)):
+        for step in range(len(buffers)):
+            index = (self._next + step) % len(buffers)
             if len(buffers[index]) == n_bytes and _references(buffers, index) == _FREE:
+                self._next = index + 1
                 return buffers[index]
-        if len(buffers) >= _RECYCLED_BUFFERS_MAX:
+        if len(buffers) >= self._buffers_max:
             del buffers[0]
         buffers.append(bytearray(n_bytes))
         return buffers[-1]
+
+    def clear(self) -> None:
+        """Give back what is not in use to the system."""
+        self._buffers.clear()
 
 
 def _references(buffers: list[bytearray], index: int) -> int:

@@ -148,3 +148,18 @@ def test_memory_is_used_again_only_when_no_view_of_it_is_left() -> None:
     del kept
     assert id(pool.get(size)) == address
     assert len(pool.get(1)) == 1
+
+
+def test_a_pool_hands_out_all_that_it_keeps_before_it_makes_new_ones() -> None:
+    size = RECYCLED_BUFFER_BYTES_MIN
+    pool = BufferPool(3)
+    held = [pool.get(size) for _ in range(3)]
+    for buffer in held:
+        buffer[0] = 1
+    del held, buffer
+    again = [pool.get(size) for _ in range(3)]
+    assert [buffer[0] for buffer in again] == [1, 1, 1]
+    assert pool.get(size)[0] == 0, "all are in use"
+    del again
+    pool.clear()
+    assert [pool.get(size)[0] for _ in range(3)] == [0, 0, 0], "given back to the system"
