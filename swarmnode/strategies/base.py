@@ -33,7 +33,7 @@ pacing, snapshots. There are two engines, the worker's loop and the virtual one 
 Rules, which engines and strategies rely on:
 
 - Every call comes between two steps, from one thread. Nothing here needs a lock. A strategy may
-  ask for steps within a view or a merge of its own, see pieces.py.
+  ask for steps within a view or a merge of its own, see merging/pieces.py.
 - **Deltas only.** ``apply`` adds to ``x`` and to the other buffers, it never overwrites ``x`` with
   what came: steps taken while the exchange was under way survive.
 - **What was sent counts as it was sent.** ``exchange.sent`` is the own payload after the codec,
@@ -180,7 +180,7 @@ class Strategy(
     def viewing(self, intent: Intent, name: str, out: torch.Tensor) -> Iterator[int]:
         """Do :meth:`view` in pieces; yield after each how many elements of ``out`` are there.
 
-        Local steps may be taken in between: see :mod:`swarmnode.strategies.pieces`.
+        Local steps may be taken in between: see :mod:`swarmnode.strategies.merging.pieces`.
         """
         self.view(intent, name, out)
         yield from ()

@@ -43,9 +43,9 @@ from swarmnode.strategies.base import (
     Strategy,
 )
 from swarmnode.strategies.lineage import CATCH_UP, InLineage
+from swarmnode.strategies.merging.pieces import copying, pieces
 from swarmnode.strategies.merging.slot import GroupMerge
 from swarmnode.strategies.outer import Momentum, momentum_step
-from swarmnode.strategies.pieces import copying, pieces
 from swarmnode.strategies.rounds import Rounds
 
 _WHOLE = slice(None)

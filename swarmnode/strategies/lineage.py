@@ -48,8 +48,8 @@ from swarmnode.strategies.catch_up import (
 )
 from swarmnode.strategies.context import LossAt
 from swarmnode.strategies.contributions import Contributions
+from swarmnode.strategies.merging.pieces import InPieces, copying, pieces
 from swarmnode.strategies.outer import momentum_step
-from swarmnode.strategies.pieces import InPieces, copying, pieces
 from swarmnode.strategies.rounds import Fragment, InRounds
 
 if TYPE_CHECKING:

@@ -40,6 +40,7 @@ from swarmnode.strategies.base import (
     TaskFacts,
 )
 from swarmnode.strategies.contributions import Contributions
+from swarmnode.strategies.merging.pieces import InPieces, copying, pieces
 from swarmnode.strategies.merging.variance_corrected import PairMerge
 from swarmnode.strategies.outer import (
     PAIR,
@@ -49,7 +50,6 @@ from swarmnode.strategies.outer import (
     pull,
     refuse_unstable,
 )
-from swarmnode.strategies.pieces import InPieces, copying, pieces
 from swarmnode.strategies.rounds import InRounds, Rounds
 from swarmnode.strategies.weighing import WeighsRounds
 

@@ -21,7 +21,7 @@ import torch
 from swarmnode import limits
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.base import Strategy
-from swarmnode.strategies.pieces import pieces
+from swarmnode.strategies.merging.pieces import pieces
 from swarmnode.strategies.ranges import outside
 from swarmnode.tensor.layout import Layout
 

@@ -209,8 +209,10 @@ def _write(file: BinaryIO, copy: HostCopy, about: About, finite: Collection[str]
             digest.update(octets)
             file.write(octets)
         hashes[entry.name] = digest.hexdigest()
-    file.seek(0)
-    file.write(encode_header(copy.entries, msgspec.structs.replace(about, hashes=hashes)))
+    file.flush()
+    known = encode_header(copy.entries, msgspec.structs.replace(about, hashes=hashes))
+    if os.pwrite(file.fileno(), known, 0) != len(known):
+        raise StorageError(f"cannot write the header of a snapshot of step {about.step} whole")
 
 
 def _is_finite(octets: memoryview, dtype: str) -> bool:

@@ -8,8 +8,8 @@ import torch
 from swarmnode.strategies.base import Context, Exchange, Kind, Meta, Received, StepInfo, TaskFacts
 from swarmnode.strategies.contributions import pair_shares
 from swarmnode.strategies.merge import variance_corrected
+from swarmnode.strategies.merging.pieces import PIECE_ELEMS, pieces
 from swarmnode.strategies.pair_average import Movement
-from swarmnode.strategies.pieces import PIECE_ELEMS, pieces
 from swarmnode.strategies.registry import build_strategy
 from swarmnode.strategies.rounds import Flights, Fragment
 from swarmnode.tensor.layout import Layout

@@ -19,7 +19,7 @@ from swarmnode.ipc.control import (
     Weighed,
 )
 from swarmnode.ipc.records import Partner
-from swarmnode.strategies.pieces import PIECE_ELEMS
+from swarmnode.strategies.merging.pieces import PIECE_ELEMS
 from swarmnode.worker.snapshots.snapshot import SnapshotStore
 from tests.kits.worker_kit import PEER, XID, Rig
 
