@@ -304,9 +304,10 @@ class GroupRuns:
                 await self._partners.sessions[peer].request(ALIVE_SERVICE, b"", deadline_s=limit_s)
                 self._patience.note_answer(peer, self._now() - began)
         except DeadlineExceeded:
-            _log.info("a member is silent", peer=peer.short, waited_s=round(limit_s, 2))
-            self._patience.note_silent(peer, self._now())
-            self._driver.feed(events.PeerSilent(peer))
+            waited_s = self._now() - began
+            if self._patience.note_silent(peer, waited_s, self._now()):
+                _log.info("a member is silent", peer=peer.short, waited_s=round(waited_s, 2))
+                self._driver.feed(events.PeerSilent(peer))
         except SwarmNodeError as error:
             _log.debug("not asked", peer=peer.short, why=str(error))
         finally:

@@ -42,6 +42,8 @@ _STAGES = 3
 # counts in pairs, where a node has others meanwhile.
 _DEBT_S_MAX = 1.0
 _LEFT_OUT_SHARE_MAX = 1 / 4
+# A timer that is later than this, in parts of what it was set to, is late for reasons of our own.
+_OWN_PAUSE = 1.25
 
 
 @dataclass
@@ -162,9 +164,17 @@ class RoundPatience:
         self.conduct.note_answer(peer)
         self._answers.note(waited_s, peer)
 
-    def note_silent(self, peer: PeerId, now: float) -> None:
-        """It has not: rounds begin without it until it is heard, or for PARTNER_SLOW_S."""
+    def note_silent(self, peer: PeerId, waited_s: float, now: float) -> bool:
+        """It has not: rounds begin without it until it is heard, or for PARTNER_SLOW_S.
+
+        Returns:
+            False if that says nothing of the peer: this node has been stopped itself, or got no
+            processor, so that an answer may lie here unread.
+        """
+        if waited_s > _OWN_PAUSE * self.answer_s(peer):
+            return False
         self.conduct.note_no_answer(peer, now)
+        return True
 
     def note_heard(self, peer: PeerId) -> None:
         """It says something."""

@@ -224,10 +224,10 @@ class World:
         if peer != self.frozen:
             member.patience.note_answer(peer, 2 * _DELAY_S)
         else:
-            self._at(self.now + limit_s, partial(self._silent, member, peer))
+            self._at(self.now + limit_s, partial(self._silent, member, peer, limit_s))
 
-    def _silent(self, member: _Member, peer: PeerId) -> None:
-        member.patience.note_silent(peer, self.now)
+    def _silent(self, member: _Member, peer: PeerId, waited_s: float) -> None:
+        member.patience.note_silent(peer, waited_s, self.now)
         self._feed(member, events.PeerSilent(peer))
 
     def _hear(self, member: _Member, source: PeerId, message: wire.Message) -> None:

@@ -110,7 +110,7 @@ def test_a_silent_member_is_left_out_before_one_that_owes_and_until_it_is_heard(
     owing = PEERS[2]
     patience.note_held(owing, limits.EXCHANGE_BUDGET_S, 0.0)
     assert owing not in patience.waited_for(PEERS, SELF, 1.0)
-    patience.note_silent(LATE, 1.0)
+    assert patience.note_silent(LATE, patience.answer_s(LATE), 1.0)
     assert set(PEERS) - set(patience.waited_for(PEERS, SELF, 1.0)) == {LATE}
     patience.note_heard(LATE)
     assert set(PEERS) - set(patience.waited_for(PEERS, SELF, 1.0)) == {owing}
@@ -122,7 +122,13 @@ def test_the_time_to_say_that_one_is_there_follows_what_is_usual_and_doubles() -
     for peer in PEERS[1:4]:
         patience.note_answer(peer, 0.2)
     assert patience.answer_s(LATE) == limits.EXCHANGE_PATIENCE * 0.2
-    patience.note_silent(LATE, 0.0)
+    patience.note_silent(LATE, patience.answer_s(LATE), 0.0)
     assert patience.answer_s(LATE) == 2 * limits.EXCHANGE_PATIENCE * 0.2
     patience.note_answer(LATE, 0.2)
     assert patience.answer_s(LATE) == limits.EXCHANGE_PATIENCE * 0.2
+
+
+def test_what_was_not_heard_while_this_node_stood_still_is_no_silence_of_others() -> None:
+    patience = RoundPatience()
+    assert not patience.note_silent(LATE, 2 * patience.answer_s(LATE), 1.0)
+    assert LATE in patience.waited_for(PEERS, SELF, 1.0)
