@@ -244,8 +244,7 @@ class Streaming(WeighsRounds, InLineage, Strategy):
             else:
                 out[at].copy_(phi if self.reference is None else phi - self.reference[part])
             yield at.stop
-        if name == "delta":
-            self.contributions.begin(intent.fragment)
+        self.contributions.begin(intent.fragment)
 
     # --- the outer step ------------------------------------------------------------------
 
@@ -254,13 +253,11 @@ class Streaming(WeighsRounds, InLineage, Strategy):
             yield from self.taking_over(exchange)
             return
         x_sent = self._flights.end(exchange.intent.fragment)
-        if not self._in_groups:
+        if not self._in_groups or self.is_ours(exchange):  # else it is of slow weights that it left
             yield from self._stepping(exchange, x_sent)
+            if self._in_groups:
+                self.extend(exchange)
             self.contributions.merged(exchange.intent.fragment)
-            return
-        if self.is_ours(exchange):  # else it is of slow weights that it left
-            yield from self._stepping(exchange, x_sent)
-            self.extend(exchange)
         self.note_ended(exchange)
 
     def _stepping(self, exchange: Exchange, x_sent: torch.Tensor) -> Iterator[None]:
@@ -269,14 +266,12 @@ class Streaming(WeighsRounds, InLineage, Strategy):
         ``x_sent``: its fast weights as they were when due, of as many elements as were.
         """
         c, fragment = self.config, self.fragments[exchange.intent.fragment]
-        whole = None
-        if c.merge == "variance-corrected":  # by whole tensors, at once
-            whole = pull(exchange, c.beta, c.gamma, layout_of(fragment, self.ctx.layout))
+        layout = layout_of(fragment, self.ctx.layout) if c.merge == "variance-corrected" else None
+        whole = None if layout is None else pull(exchange, c.beta, c.gamma, layout)  # at once
         for at, part in fragment.pieces():
             g = pull(exchange.part(at), c.beta, c.gamma) if whole is None else whole[at]
-            g = g.to(self.x.device)
             x, phi, m = self.x[part], self.phi[part], self.m[part]
-            phi.add_(momentum_step(m, g, c.momentum, nesterov=c.nesterov))
+            phi.add_(momentum_step(m, g.to(x.device), c.momentum, nesterov=c.nesterov))
             x.add_(phi - (x_sent[at] if at.stop <= len(x_sent) else x), alpha=1 - c.local_share)
             yield
 
