@@ -231,12 +231,12 @@ LAYERS = [
 ]
 
 
-def test_gather_add_and_put_are_each_others_reverse():
+def test_gather_and_add_are_each_others_reverse():
     layout = Layout.of([("w", (100, 9), "float32"), ("b", (77,), "float32")])
     flat = torch.randn(layout.numel, generator=torch.Generator().manual_seed(0))
     other = torch.zeros_like(flat)
     for fragment in cut(layout, 3):
-        fragment.put(other, fragment.gather(flat))
+        fragment.add(other, fragment.gather(flat))
     assert torch.equal(other, flat)
     for fragment in cut(layout, 3):
         fragment.add(other, fragment.gather(flat), alpha=-1.0)
@@ -316,7 +316,7 @@ class Freezes(Streaming):
         following = (since * len(self.fragments) // self.config.every + 1) % len(self.fragments)
         for number, fragment in enumerate(self.fragments):
             if number not in {following, *(intent.fragment for intent in due)}:
-                fragment.put(self.x, fragment.gather(self.phi))
+                fragment.add(self.x, fragment.gather(self.phi) - fragment.gather(self.x))
         return due
 
 

@@ -81,8 +81,8 @@ class _Lent:
         return self.meta.steps + self.intent.apply_after_steps
 
 
-Answer = SlotReady | NoView | Weighed | Compared | Applied
-_Job = Generator[None, None, Answer]  # yields wherever a local step may come between
+Told = SlotReady | NoView | Weighed | Compared | Applied
+_Job = Generator[None, None, Told]  # yields wherever a local step may come between
 
 
 def never() -> bool:
@@ -126,9 +126,9 @@ class Handoff:
         """Whether the daemon has a slot, or one has come back that is not merged yet."""
         return bool(self._lent or self._jobs)
 
-    def go_on(self, is_over: Callable[[], bool] = never) -> list[Answer]:
+    def go_on(self, is_over: Callable[[], bool] = never) -> list[Told]:
         """Do what was asked, piece by piece, until the pause ``is_over``; return answers."""
-        answers: list[Answer] = []
+        answers: list[Told] = []
         while self._jobs and not is_over():
             try:
                 next(self._jobs[0])
@@ -352,7 +352,7 @@ class Handoff:
         return self._lent.pop(slot)
 
 
-def _at_once(answer: Callable[[], Answer]) -> _Job:
+def _at_once(answer: Callable[[], Told]) -> _Job:
     """Return a job of one piece."""
     yield from ()
     return answer()
