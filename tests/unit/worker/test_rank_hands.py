@@ -21,7 +21,7 @@ def test_rows_are_shared_out_as_torch_does(length, size):
 
 @pytest.fixture
 def looked_at():
-    """Return the flat vector of a model of six numbers, its room, and how often it was read."""
+    """Return the arena of a model of six numbers, its room, and the times it was pulled."""
     room, asked = torch.zeros(6), []
     model = torch.nn.Linear(3, 2, bias=False)
 
