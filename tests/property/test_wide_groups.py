@@ -38,7 +38,8 @@ def test_canary_without_a_quorum_two_halves_go_on(monkeypatch):
         world = LineageWorld(6, 3)
         if not quorum:
             monkeypatch.setattr(
-                "swarmnode.protocol.gossip.group_events.has_majority", lambda _electorate, _view: True
+                "swarmnode.protocol.gossip.group_events.has_majority",
+                lambda _electorate, _view: True,
             )
         for member in world.members:
             member.train()
