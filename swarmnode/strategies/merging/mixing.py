@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from swarmnode.tensor.reference import add_products
-
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -148,6 +146,8 @@ class Measured:
 
     def add(self, rows: Rows) -> None:
         """Take in some elements of all of them: [n, m]. Cost: n² m / 2 products."""
+        from swarmnode.tensor.reference import add_products  # daemons have payloads, and no rows
+
         add_products(rows, self._gram)
 
     def add_payloads(self, codec: Codec, payloads: Sequence[Buffer], n_elems: int) -> None:
