@@ -111,8 +111,11 @@ class SnapshotStore:
         Raises:
             StorageError: it cannot be copied.
         """
-        live_bytes_min = self._live_bytes_min if in_passing else NEVER_LIVE
-        copy = self._buffer.copy(state.gathered(atoms(state, strategy)), live_bytes_min)
+        own = atoms(state, strategy)
+        whole = state.gathered(own)
+        # What is brought together from other processes is a copy already.
+        is_live = in_passing and whole is own
+        copy = self._buffer.copy(whole, self._live_bytes_min if is_live else NEVER_LIVE)
         trained = frozenset(MODEL + name for name in state.arena.names)
         return Taken(copy, about(state), trained)
 

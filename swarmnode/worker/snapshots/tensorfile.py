@@ -113,7 +113,7 @@ class HostBuffer:
         self._reserve(where[-1].end if where else 0, is_pinned=bool(gpus))
         memory = self._buffer.numpy().data
         for entry in where:
-            tensor = held[entry.name]
+            tensor = tensors[entry.name].detach()  # a look may gather it from other processes
             _view(self._buffer, entry).copy_(tensor, non_blocking=tensor.is_cuda)
         events = tuple(torch.cuda.current_stream(gpu).record_event() for gpu in gpus)
         copied = {entry.name: memory[entry.begin : entry.end] for entry in where}
