@@ -19,6 +19,7 @@ ON_DEMAND = {
         "swarmnode.daemon.discovery.lookup",
         "swarmnode.daemon.membership.admission",
         "swarmnode.daemon.status.netcheck",
+        "swarmnode.daemon.status.owner",
         "swarmnode.daemon.status.readings",
         "swarmnode.daemon.status.scrape",
         "swarmnode.daemon.transport.upgrade",
@@ -34,6 +35,7 @@ ON_DEMAND = {
         "swarmnode.protocol.nat.punch",
         "swarmnode.protocol.nat.survey",
         "swarmnode.telemetry.catalogue",
+        "swarmnode.tensor.reference",
         "swarmnode.wire.connect.punch",
         "swarmnode.wire.exchange.finalize",
         "swarmnode.wire.metrics",
@@ -44,7 +46,7 @@ ON_DEMAND = {
         "swarmnode.strategies.topology",
         "swarmnode.worker.exchange.merges",
     ),
-    "swarmnode.worker.main": ("swarmnode.ipc.handover",),
+    "swarmnode.worker.main": ("swarmnode.ipc.handover", "swarmnode.worker.ranks.team"),
 }
 PATHS = {
     ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path

@@ -30,8 +30,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from swarmnode import limits
-from swarmnode.daemon.status.dashboard import Shown, dashboard_routes
-from swarmnode.daemon.status.owner import link_routes, volunteer_routes
+from swarmnode.daemon.status.dashboard import Shown, dashboard_routes, owner_routes
 from swarmnode.daemon.status.phases import Member
 from swarmnode.daemon.status.view import NodeView
 from swarmnode.daemon.transport.nat import Nat, NoNat
@@ -114,9 +113,8 @@ def control_routes(node: Controlled) -> list[Route]:
         Route("POST", "/finalize", finalize, limits.FINALIZE_DEADLINE_S),
         Route("POST", "/extend", extend),
         Route("POST", "/leave", leave),
-        *link_routes(node),
         *dashboard_routes(node),
-        *volunteer_routes(node),
+        *owner_routes(node),
         *metrics_routes(node),
     ]
 

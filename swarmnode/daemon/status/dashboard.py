@@ -47,8 +47,8 @@ from swarmnode import limits
 from swarmnode.config import HostPort
 from swarmnode.daemon.exchange.history import letters_of
 from swarmnode.daemon.status.overview import Overview, overview_of
-from swarmnode.daemon.status.owner import Owned, link_routes, volunteer_routes
 from swarmnode.daemon.status.phases import Member
+from swarmnode.daemon.status.view import Owned
 from swarmnode.dashboard import PAGE, load_assets
 from swarmnode.env import Env
 from swarmnode.errors import ConfigError, Overloaded, Refused
@@ -56,6 +56,7 @@ from swarmnode.net.web.http import serve_http
 from swarmnode.net.web.routes import (
     Handler,
     HttpError,
+    HttpMethod,
     Request,
     Response,
     Route,
@@ -157,6 +158,16 @@ _HEADERS = (
 )
 
 
+# What a person asks and wants of a node, answered by ``owner.py``.
+_OF_OWNER: tuple[tuple[HttpMethod, str], ...] = (
+    ("POST", "/pause"),
+    ("POST", "/resume"),
+    ("POST", "/finish"),
+    ("GET", "/limits"),
+    ("GET", "/link"),
+)
+
+
 class Whereabouts(msgspec.Struct, frozen=True):
     """Where the page is; only for the owner: ``key`` lets the page pause the node."""
 
@@ -189,6 +200,17 @@ def dashboard_routes(node: Shown) -> list[Route]:
         Route("GET", "/history", history),
         Route("GET", "/dashboard", whereabouts),
     ]
+
+
+def owner_routes(node: Owned) -> list[Route]:
+    """Return what the owner asks and wants of the node."""
+    return [Route(method, path, partial(_answer_owner, node, path)) for method, path in _OF_OWNER]
+
+
+async def _answer_owner(node: Owned, path: str, request: Request) -> Response | StreamingResponse:
+    from swarmnode.daemon.status.owner import answers  # a person rarely asks
+
+    return await answers(node)[path](request)
 
 
 class Dashboard:
@@ -291,7 +313,7 @@ class Dashboard:
             *(route._replace(handler=_own_page_only(route.handler)) for route in read),
             *(
                 route._replace(handler=self._with_key(route.handler))
-                for route in (*volunteer_routes(self._node), *link_routes(self._node))
+                for route in owner_routes(self._node)
                 if route[:2] in _FOR_OWNER
             ),
         ]

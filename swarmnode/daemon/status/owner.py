@@ -2,7 +2,7 @@
 
 What is allowed, what is used of it, and what holds, for ``swarmnode limits``; the routes by which
 a person pauses, resumes and finishes. And the link to our swarm as it is good today: with members
-as hints that are reached now.
+as hints that are reached now. Loaded with the first question: most nodes are never asked.
 """
 
 from __future__ import annotations
@@ -10,33 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from swarmnode.daemon.discovery.rendezvous import can_be_told
-from swarmnode.daemon.status.view import NodeView
+from swarmnode.daemon.status.view import NodeView, Owned
 from swarmnode.daemon.volunteer.rules import Volunteer
 from swarmnode.errors import ConfigError
 from swarmnode.ids import PeerId
 from swarmnode.limits import BOOTSTRAP_HINTS_MAX, LINK_CHARACTERS_MAX
 from swarmnode.net.relays.address import PREFIX
-from swarmnode.net.web.routes import Request, Response, Route, json_response
+from swarmnode.net.web.routes import Handler, Request, Response, json_response
 from swarmnode.protocol.swarm import Hint, SwarmLink
 from swarmnode.quantities import parse_duration_s, show_bytes, show_duration
 
 _T = TypeVar("_T")
 _UNKNOWN = "unknown here"
-
-
-class Owned(Protocol):
-    """A node whose owner may pause it."""
-
-    view: NodeView
-    volunteer: Volunteer
-
-    def finish(self) -> None:
-        """Complete what runs, then stop."""
 
 
 class HoldView(msgspec.Struct, frozen=True):
@@ -153,8 +143,8 @@ class PauseView(msgspec.Struct, frozen=True):
     until_unix_s: float | None
 
 
-def volunteer_routes(node: Owned) -> list[Route]:
-    """Return the routes."""
+def answers(node: Owned) -> dict[str, Handler]:
+    """Return what answers the owner, by path; ``dashboard.py`` has the methods."""
 
     def now() -> Response:
         verdict = node.volunteer.verdict
@@ -182,12 +172,16 @@ def volunteer_routes(node: Owned) -> list[Route]:
     async def limits(request: Request) -> Response:  # noqa: ARG001
         return json_response(limits_view(node.volunteer, node.view))
 
-    return [
-        Route("POST", "/pause", pause),
-        Route("POST", "/resume", resume),
-        Route("POST", "/finish", finish),
-        Route("GET", "/limits", limits),
-    ]
+    async def link(request: Request) -> Response:  # noqa: ARG001
+        return json_response(fresh_link(node.view))
+
+    return {
+        "/pause": pause,
+        "/resume": resume,
+        "/finish": finish,
+        "/limits": limits,
+        "/link": link,
+    }
 
 
 # --- the link ---------------------------------------------------------------------------------
@@ -200,15 +194,6 @@ class FreshLink(msgspec.Struct, frozen=True):
     swarm: str
     closed: bool  # a peer without an invite is not let in
     hints: tuple[str, ...]
-
-
-def link_routes(node: Owned) -> list[Route]:
-    """Return the route to it."""
-
-    async def link(request: Request) -> Response:  # noqa: ARG001
-        return json_response(fresh_link(node.view))
-
-    return [Route("GET", "/link", link)]
 
 
 def fresh_link(view: NodeView) -> FreshLink:

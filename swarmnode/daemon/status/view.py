@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import trio
@@ -31,6 +32,9 @@ from swarmnode.telemetry.metrics import Histogram
 from swarmnode.tensor.codec import active_isa
 from swarmnode.wire.membership import PeerState
 from swarmnode.wire.session import Priority
+
+if TYPE_CHECKING:
+    from swarmnode.daemon.volunteer.rules import Volunteer
 
 PLANES = {Priority.CONTROL: "control", Priority.STATE: "state", Priority.BULK: "tensor"}
 
@@ -298,6 +302,16 @@ class NodeView:
         """Mean probe loss of all members that train: other peers' numbers are their own word."""
         losses = [loss for loss in (own, *self.membership.losses()) if loss is not None]
         return sum(losses) / len(losses) if losses else None
+
+
+class Owned(Protocol):
+    """A node whose owner may pause it."""
+
+    view: NodeView
+    volunteer: Volunteer
+
+    def finish(self) -> None:
+        """Complete what runs, then stop."""
 
 
 def in_one_line(status: NodeStatus) -> str:
