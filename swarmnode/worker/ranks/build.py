@@ -91,7 +91,7 @@ def _build_leader(
         recipe=recipe,
         team=team,
     )
-    state.seen_version = _version(state)
+    state.look_for_news()  # all ranks have what was built
     return state
 
 
@@ -181,8 +181,3 @@ def _check_strategy(configure: Configure) -> None:
             f"strategy {strategy.name}: expected --parallel ddp, as it takes the local steps"
             " itself, by the gradient of the whole model, of which fsdp2 gives each process a part"
         )
-
-
-def _version(state: LeaderState) -> int:
-    flat = state.arena.room if isinstance(state.arena, PartArena) else state.arena.flat
-    return int(flat._version)

@@ -49,6 +49,8 @@ class RankState(TrainState):
                 return self._step(*details)
             case "backward":
                 return self._backward(*details)
+            case "update":
+                self._update(*details)
             case "loss":
                 return self._loss(*details)
             case "evaluate":
@@ -81,14 +83,17 @@ class RankState(TrainState):
             self.task.progressed(*place)
         value = self._backward(pieces)
         if math.isfinite(value):
-            for group, each in zip(self.optimizer.param_groups, lr, strict=True):
-                if isinstance(group["lr"], torch.Tensor):
-                    group["lr"].fill_(each)
-                else:
-                    group["lr"] = each
-            self.optimizer.step()
-            self.optimizer.zero_grad(set_to_none=True)
+            self._update(lr)
         return value
+
+    def _update(self, lr: Sequence[float]) -> None:
+        for group, each in zip(self.optimizer.param_groups, lr, strict=True):
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(each)
+            else:
+                group["lr"] = each
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
 
     def _backward(self, pieces: Sequence[_Piece]) -> float:
         self.optimizer.zero_grad(set_to_none=True)  # a strategy that took them did so on rank 0
@@ -173,17 +178,28 @@ class LeaderState(RankState):
 
     def take_step(self, *batches: Any) -> float:
         """See ``TrainState``."""
-        lr = [float(group["lr"]) for group in self.optimizer.param_groups]
-        value = self._deal("step", batches, lr, self.place)
+        value = self._deal("step", batches, self._lr, self.place)
         if math.isfinite(value):
-            self.count_step(len(batches))
-            self.hands.is_stale = not self.hands.is_whole
+            self._count_update(len(batches))
         if not self.held:
             _log.info(
                 "each rank holds of model and optimizer, where one process would hold 1: %s",
                 " ".join(f"{share:.3f}" for share in self.held_shares()),
             )
         return value
+
+    def update(self, n_batches: int) -> None:
+        """See ``TrainState``."""
+        self._order("update", self._lr)
+        self._count_update(n_batches)
+
+    @property
+    def _lr(self) -> list[float]:
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def _count_update(self, n_batches: int) -> None:
+        self.count_step(n_batches)
+        self.hands.is_stale = not self.hands.is_whole
 
     def held_shares(self) -> Sequence[float]:
         """Return what each rank holds of model and optimizer, as a share of what one would."""
@@ -252,18 +268,18 @@ class LeaderState(RankState):
     def _deal(self, name: str, batches: Sequence[Any], *details: Any) -> float:
         """Give each rank its part of each micro-batch; return what comes of it."""
         dealt = self._cut(batches)
-        is_pushed = self._is_news()
+        is_pushed = self.look_for_news()
         for rank in range(1, self.team.size):
             self.team.tell(rank, name, is_pushed, dealt[rank], *details)
         return self.obey(name, is_pushed, dealt[0], *details)
 
     def _order(self, name: str, *details: Any) -> float:
-        is_pushed = self._is_news()
+        is_pushed = self.look_for_news()
         self.team.tell_all(name, is_pushed, *details)
         return self.obey(name, is_pushed, *details)
 
-    def _is_news(self) -> bool:
-        """Return whether the flat vector has changed since all ranks had it."""
+    def look_for_news(self) -> bool:
+        """Return whether the flat vector has changed since this was asked, or all ranks had it."""
         flat = self.arena.room if isinstance(self.arena, PartArena) else self.arena.flat
         before, self.seen_version = self.seen_version, flat._version
         return before != self.seen_version

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import ExitStack
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import TracebackType
@@ -57,12 +58,11 @@ class Team:
     def __enter__(self) -> Team:
         self.store.parent.mkdir(parents=True, exist_ok=True)
         self.store.unlink(missing_ok=True)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._end)  # whatever the reason: no rank is left behind
             for rank in range(1, self.size):
                 self._ranks.append(_Rank(rank, self))
-        except BaseException:  # whatever the reason: no rank is left behind, and it goes on up
-            self._end()
-            raise
+            undo.pop_all()
         return self
 
     def __exit__(
@@ -80,7 +80,11 @@ class Team:
             raise failed from error
 
     def tell(self, rank: int, *order: Any) -> None:
-        """Give an order. Raises OSError: that rank is gone."""
+        """Give an order. Raises OSError: that rank is gone.
+
+        Pickled, as batches may be anything: both ends are this program, and nothing of it is of the
+        network. By hand, as a ``Connection`` would send tensors as files that the other end opens.
+        """
         self._ranks[rank - 1].orders.send_bytes(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
 
     def tell_all(self, *order: Any) -> None:

@@ -24,6 +24,7 @@ from swarmnode.worker.ranks.build import lead_state
 from swarmnode.worker.ranks.state import LeaderState
 from swarmnode.worker.ranks.team import Team
 from swarmnode.worker.snapshots.snapshot import SnapshotStore
+from swarmnode.worker.training.learn import local_step
 
 MERGES = (10, 30)  # steps before which something else than the optimizer changes the vector
 
@@ -70,7 +71,7 @@ def trained(
             if len(losses) in MERGES:
                 with torch.no_grad():
                     state.arena.flat.mul_(0.9)
-            losses.append(state.take_step(batch))
+            losses.append(local_step(state, strategy, batch))
         store.save(state, strategy)
     x = float(state.arena.flat.norm())
     held = state.held_shares() if isinstance(state, LeaderState) else [1.0]

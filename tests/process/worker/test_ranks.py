@@ -47,7 +47,8 @@ SMALL_LM = {
 ROOT = Path(__file__).parents[3]
 
 
-def test_ranks_learn_what_one_process_does_with_a_part_of_its_memory(tmp_path):
+@pytest.mark.parametrize("strategy", ["streaming", "a2cid2"])  # a2cid2 is told of each step
+def test_ranks_learn_what_one_process_does_with_a_part_of_its_memory(tmp_path, strategy):
     """Batches of which ranks have parts: the loss differs by rounding, whatever they share out.
 
     Half of the steps are taken in one way; a snapshot later they go on in the other one.
@@ -56,7 +57,7 @@ def test_ranks_learn_what_one_process_does_with_a_part_of_its_memory(tmp_path):
         "folder": str(tmp_path),
         "task": "bytes-lm",
         "task_config": SMALL_LM,
-        "strategy": "streaming",
+        "strategy": strategy,
         "strategy_settings": {},
         "swarm_seed": 1,
         "shard_seed": 2,
