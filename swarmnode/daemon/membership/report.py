@@ -17,7 +17,7 @@ members say (``protocol/plausible.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
@@ -257,16 +257,34 @@ class PeerReport:
     target: str = ""  # a signed extension, not verified
 
 
+def state_of(state: StateKeeper, peer: PeerId) -> PeerState | None:
+    """Return in which state a peer says that it is."""
+    return _state_among(state.view.registers_of(peer))
+
+
+def role_of(state: StateKeeper, peer: PeerId, now: float) -> Role | None:
+    """Return which role a peer says that it has."""
+    return _role_among(state.view.elements_of(peer, ROLE, now))
+
+
+def _state_among(registers: Mapping[str, RegisterContent]) -> PeerState | None:
+    said = registers.get("state")
+    return next((each for each in _STATES if each == said), None)
+
+
+def _role_among(said: Sequence[str]) -> Role | None:
+    return next((each for each in _ROLES if each in said), None)
+
+
 def peer_report(state: StateKeeper, peer: PeerId, now: float) -> PeerReport:
     """Read what a peer says; what makes no sense counts as not said."""
     view = state.view
     leased = view.of(peer, now)
     registers = view.registers_of(peer)
-    said = registers.get("state")
     return PeerReport(
         peer=peer,
-        state=next((each for each in _STATES if each == said), None),
-        role=next((each for each in _ROLES if each in leased.get(ROLE, ())), None),
+        state=_state_among(registers),
+        role=_role_among(leased.get(ROLE, ())),
         version=next(iter(leased.get(VERSION, ())), ""),
         addresses=leased.get(ADDRESS, ()),
         counters={

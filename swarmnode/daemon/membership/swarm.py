@@ -32,6 +32,8 @@ from swarmnode.daemon.membership.report import (
     SelfReport,
     TrustKeeper,
     peer_report,
+    role_of,
+    state_of,
 )
 from swarmnode.daemon.membership.shared_state import ADDRESS, StateKeeper
 from swarmnode.env import Env
@@ -197,9 +199,7 @@ class SwarmPart:
     def partners(self) -> tuple[PeerId, ...]:
         """Return the members that train now, ourselves included, in id order."""
         return tuple(
-            peer
-            for peer in self.members.live()
-            if peer == self.self_id or _may_train(self.peer_report(peer))
+            peer for peer in self.members.live() if peer == self.self_id or self._may_train(peer)
         )
 
     def mergers(self) -> tuple[PeerId, ...]:
@@ -207,7 +207,7 @@ class SwarmPart:
         return tuple(
             peer
             for peer in self.members.live()
-            if peer == self.self_id or self.peer_report(peer).state in _WITH_MODEL
+            if peer == self.self_id or state_of(self.state, peer) in _WITH_MODEL
         )
 
     def is_in_good_standing(self, peer: PeerId) -> bool:
@@ -227,6 +227,11 @@ class SwarmPart:
     async def connect(self, peer: PeerId) -> Session:
         """Return a session with a member, dialled if need be. Raises SwarmNodeError."""
         return await self.members.connect(peer)
+
+    def _may_train(self, peer: PeerId) -> bool:
+        now = self._composition.env.monotonic()
+        is_at_work = state_of(self.state, peer) in _AT_WORK
+        return is_at_work and role_of(self.state, peer, now) == "trainer"
 
     def peer_report(self, peer: PeerId) -> PeerReport:
         """Return what a peer says of itself."""
@@ -372,10 +377,6 @@ class SwarmPart:
         await self._rendezvous.publish(addresses, members, self.manifest.created_at)
         draft = wire_dht.PeerRecord(0, 0, limits.DHT_RECORD_TTL_S, addresses)
         await discovery.publish(bytes(self.self_id), draft)
-
-
-def _may_train(report: PeerReport) -> bool:
-    return report.role == "trainer" and report.state in _AT_WORK
 
 
 def _is_out_of_date(

@@ -36,6 +36,15 @@ class View:
                     found.setdefault(name, []).append(element)
         return {name: tuple(sorted(elements)) for name, elements in sorted(found.items())}
 
+    def elements_of(self, peer: PeerId, name: str, now: float) -> tuple[str, ...]:
+        """Return what this peer says of itself in one set, and has not expired."""
+        chain = self.ledger.chains.get(peer)
+        if chain is None:
+            return ()
+        leases = self.ledger.document.leases.of(chain.actor).items()
+        age_s = now - chain.heard_at
+        return tuple(sorted(e for (each, e), ttl_s in leases if each == name and age_s < ttl_s))
+
     def counters(self) -> dict[str, int]:
         """Return the totals over all authors that are held."""
         return self.ledger.document.counters.value()
