@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from swarmnode.strategies.merging.mixing import Rows
 
 _T = TypeVar("_T")
-# So many elements are averaged or hashed in a fifth of a millisecond, with the extension.
+# So many elements are averaged or hashed in a fifth of a millisecond, with the extension; by a rule
+# in one, and the switch to a thread and back costs as much where workers keep all cores busy.
 _INLINE_ELEMS = 2**18
 
 GroupEnded = Callable[[BufferLease | None, events.Commit | events.Abort], None]
@@ -305,14 +306,16 @@ class RobustPayload(GroupPayload):
         for view, parts in by_view(piece).items():
             begin = len(made)  # parts of a view lie one after the other
             of_view = [share[begin : begin + len(parts)] for share in shares]
-            mixes = await self._in_thread(rules.find_mixes, rule, parts, of_view, weights, own)
+            numel = len(shares) * sum(part.numel for part in parts)
+            mixes = await self._call(numel, rules.find_mixes, rule, parts, of_view, weights, own)
             best = len(mixes) - 1
             if best and view == 0:
                 values = [
-                    await self._in_thread(rules.mixed_values, mix, parts, of_view) for mix in mixes
+                    await self._call(numel, rules.mixed_values, mix, parts, of_view)
+                    for mix in mixes
                 ]
                 best = await self._compare(plan, parts, values)
-            made += await self._in_thread(rules.encode_parts, mixes[best], parts, of_view)
+            made += await self._call(numel, rules.encode_parts, mixes[best], parts, of_view)
         return made
 
     async def witness(self, effect: events.Witness) -> tuple[bytes, ...]:
@@ -322,13 +325,14 @@ class RobustPayload(GroupPayload):
         shares = self._shares_of(effect.piece, effect.contributors)
         maker = effect.contributors.index(effect.maker)
         piece, rule = self._pieces[effect.piece], self._intent.merge
-        found = await self._in_thread(rules.hashes_of, rule, piece, shares, effect.weights, maker)
+        numel = len(shares) * sum(part.numel for part in piece)
+        found = await self._call(numel, rules.hashes_of, rule, piece, shares, effect.weights, maker)
         return tuple(found)
 
     async def hashes(self) -> tuple[bytes, ...]:
         """Return the SHA-256 over the payload of each sum, as witnesses make it."""
         sums = [self._sums[number] for number in range(len(self._pieces))]
-        return tuple(await self._in_thread(_hashes, sums))
+        return tuple(await self._call(self._intent.numel, _hashes, sums))
 
     async def _compare(self, plan: bytes, parts: Sequence[Part], found: Sequence[Rows]) -> int:
         """Return which of two candidates the worker prefers; the last where it cannot say.
