@@ -108,7 +108,7 @@ class Pump:
         core = self.core
         if not (self._send_wanted and core.has_outgoing):
             return
-        if self.is_closed or not core.is_light:
+        if self.is_closed or not core.is_small:
             self._send_wanted.unpark()
             return
         channel = self._carrier.channel

@@ -95,20 +95,36 @@ class Stream:
         prefix = _MESSAGE.pack(len(header), len(view)) + header
         await self._send_parts(memoryview(prefix), view)
 
+    def queue_message(self, header: bytes) -> None:
+        """Queue a message without a payload: it goes out together with what is sent next."""
+        self._check_sendable()
+        self._core.queue(self.state, memoryview(_MESSAGE.pack(len(header), 0) + header))
+
+    async def send_last(self, data: Buffer) -> None:
+        """Send ``data`` and the end behind it; see :meth:`send`. Checkpoint: yes.
+
+        What is small goes out as one record, which wakes the peer once.
+        """
+        await self._send_parts(memoryview(data).cast("B"), is_last=True)
+
     async def send_end(self) -> None:
         """Tell the peer that no more comes; it can still send. Checkpoint: yes."""
         self._core.end(self.state)
         self.pump.kick()
         await trio.lowlevel.checkpoint()
 
-    async def _send_parts(self, *parts: memoryview) -> None:
+    async def _send_parts(self, *parts: memoryview, is_last: bool = False) -> None:
         with self._sending:
             await trio.lowlevel.checkpoint_if_cancelled()
             self._check_sendable()
             for part in parts:
                 self._core.queue(self.state, part)
-            self.pump.kick()
+            if is_last:
+                self._core.end(self.state)
+            self.pump.flush()
             try:
+                if not self.state.pending:  # all of it is out already
+                    await trio.lowlevel.cancel_shielded_checkpoint()
                 while self.state.pending and not self.pump.is_closed:
                     await self._written.park()
             finally:
@@ -193,6 +209,18 @@ class Stream:
                     self._refuse(f"more than {max_bytes} bytes")
                 self._consumed(len(piece))
         return bytes(received)
+
+    async def receive_end(self) -> None:
+        """Wait for the end alone: the peer is not given credit for what it has not to send.
+
+        Raises as :meth:`send`, and LimitExceeded if bytes come: the stream is reset.
+        """
+        with self._receiving:
+            await trio.lowlevel.checkpoint()
+            while not self._is_at_end():
+                if self.state.inbox.unread_bytes:
+                    self._refuse("bytes in place of the end")
+                await self._readable.park()
 
     async def _receive_payload(self, n_bytes: int) -> memoryview:
         payload = self.state.inbox.take_whole(n_bytes)

@@ -145,7 +145,9 @@ class Post:
                     self._news = trio.Event()
                     with trio.move_on_after(limits.GROUP_LINGER_S):
                         await self._news.wait()
-            await _end(stream, f"{self._peer.short} to read what it was told", limits.GROUP_FLUSH_S)
+            await stream.send_end()
+            told = f"{self._peer.short} to read what it was told"
+            await _read_to_the_end(stream, told, limits.GROUP_FLUSH_S)
 
     # --- payloads ----------------------------------------------------------------------------
 
@@ -171,19 +173,24 @@ class Post:
             session = self._session()
             name = self._names.payloads
             async with await session.open_stream(name, priority=Priority.BULK) as stream:
-                await stream.send_message(encode_record(parcel.header))
-                for part in parts:
-                    await stream.send(part)
+                stream.queue_message(encode_record(parcel.header))
+                for number in range(len(parts)):
+                    part = parts[number]
+                    is_last = number == len(parts) - 1
+                    await (stream.send_last(part) if is_last else stream.send(part))
                     self.sent_bytes += len(part)
-                await _end(stream, f"{self._peer.short} to take a payload", parcel.limit_s)
+                if not parts:
+                    await stream.send_end()
+                await _read_to_the_end(
+                    stream, f"{self._peer.short} to take a payload", parcel.limit_s
+                )
             return
         raise DeadlineExceeded(f"sending a payload to {self._peer.short}", parcel.limit_s)
 
 
-async def _end(stream: Stream, what: str, limit_s: float) -> None:
-    """End our half, and wait until the peer has read it. Raises SwarmNodeError."""
-    await stream.send_end()
+async def _read_to_the_end(stream: Stream, what: str, limit_s: float) -> None:
+    """Wait until the peer has read our half, which has ended. Raises SwarmNodeError."""
     with trio.move_on_after(limit_s) as scope:
-        await stream.receive()
+        await stream.receive_end()
     if scope.cancelled_caught:
         raise DeadlineExceeded(f"waiting for {what}", limit_s)

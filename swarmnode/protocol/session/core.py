@@ -219,9 +219,9 @@ class SessionCore:
         return self._outgoing.has_due
 
     @property
-    def is_light(self) -> bool:
-        """Whether all that :meth:`take` may give is small: nothing of a bulk stream is due."""
-        return self._outgoing.is_light
+    def is_small(self) -> bool:
+        """Whether all that :meth:`take` may give is small: hardly anything of bulk streams."""
+        return self._outgoing.is_small
 
     def take(self, head: memoryview, now: float) -> tuple[int, memoryview | None]:
         """Write the most urgent frames into ``head``; return (bytes written, body).

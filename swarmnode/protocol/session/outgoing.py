@@ -69,6 +69,14 @@ class Outgoing:
         return self.holds_bulk or not self.has_bulk
 
     @property
+    def is_small(self) -> bool:
+        """Whether one record takes all that is due: nothing of a bulk stream, or little of one."""
+        bulk = self._data_rings[Priority.BULK]
+        return self.is_light or (
+            len(bulk) == 1 and sum(map(len, bulk[0].pending)) <= limits.DATA_INLINE_BYTES_MAX
+        )
+
+    @property
     def has_bulk(self) -> bool:
         """Whether something of a bulk stream waits to be sent, held or not."""
         return bool(self._data_rings[Priority.BULK])

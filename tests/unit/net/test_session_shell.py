@@ -9,6 +9,7 @@ import functools
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -25,6 +26,7 @@ from swarmnode.errors import (
     RemoteProtocolError,
 )
 from swarmnode.ids import PeerId
+from swarmnode.net.channel import Channel
 from swarmnode.net.handshake import Link, establish
 from swarmnode.net.peering import HANDLERS_PER_SESSION_MAX, run_session
 from swarmnode.net.services import Services
@@ -97,6 +99,59 @@ async def test_messages_come_back_whole(size: int) -> None:
             await stream.send_end()
             with pytest.raises(trio.EndOfChannel):
                 await stream.receive_message(1)
+
+
+class Counted:
+    """A channel that counts what is written to it."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel, self.writes = channel, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._channel, name)
+
+    async def send_all(self, data: memoryview) -> None:
+        self.writes += 1
+        await self._channel.send_all(data)
+
+    def send_nowait(self, data: memoryview) -> int:
+        self.writes += 1
+        return self._channel.send_nowait(data)
+
+
+@pytest.mark.parametrize(("size", "writes"), [(10_000, 1), (100_000, 3)])
+async def test_a_small_payload_with_its_header_and_its_end_wakes_the_peer_once(
+    size: int, writes: int
+) -> None:
+    services, received = Services(), []
+
+    async def take(_session: Session, stream: Stream) -> None:
+        header, _ = await stream.receive_message(0)
+        received.append((header, await stream.receive_rest(MIB)))
+
+    services.add_stream("payload", take)
+    ends = MemoryNetwork().link("alice", "bob")
+    counted = Counted(ends[0])
+    async with trio.open_nursery() as nursery:
+        alice, _ = await start_both(nursery, (counted, ends[1]), services)
+        await trio.testing.wait_all_tasks_blocked()
+        before = counted.writes
+        async with await alice.open_stream("payload", priority=Priority.BULK) as stream:
+            stream.queue_message(b"header")
+            await stream.send_last(bytes(size))
+            await stream.receive_end()
+        assert received == [(b"header", bytes(size))]
+        assert counted.writes - before <= writes
+        nursery.cancel_scope.cancel()
+
+
+async def test_bytes_in_place_of_an_end_reset_the_stream() -> None:
+    async with session_pair(echo_services()) as (alice, _):
+        stream = await alice.open_stream("messages")
+        await stream.send_message(b"header")
+        await stream.send_end()
+        with pytest.raises(LimitExceeded, match="in place of the end"):
+            await stream.receive_end()
 
 
 async def test_received_payloads_stay_as_they_are_while_more_comes() -> None:
