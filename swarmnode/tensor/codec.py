@@ -444,7 +444,7 @@ def _native_kernels() -> Mapping[str, VectorKernels]:
     except ImportError as error:
         _logger.warning(
             "the C extension is missing (%s): tensors are encoded in numpy, ten to thirty times "
-            "slower; install a wheel, or a C compiler and reinstall",
+            "slower; install a wheel, or a C compiler, and install swarmnode anew",
             error,
         )
         return {}

@@ -1,4 +1,7 @@
-"""The C extension, one object for each instruction set; the import fails where it is missing."""
+"""The C extension, one object for each instruction set.
+
+The import fails where it is missing, or was built from other sources than these.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,13 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from swarmnode.tensor.formats import Format
+
+# Those that came last. Without this look, what an older extension lacks is noticed when a peer's
+# payload is measured: each one is refused then, and the swarm trains without ever exchanging.
+_NEWEST = ("measure_payload", "mean", "products")
+_lacking = [name for name in _NEWEST if not hasattr(_native, name)]
+if _lacking:
+    raise ImportError(f"it is older than this swarmnode, and lacks {', '.join(_lacking)}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,19 @@ def test_without_the_extension_numpy_works_and_says_so_once() -> None:
     assert result.stderr.count("the C extension is missing") == 1
 
 
+def test_an_extension_of_other_sources_is_not_used() -> None:
+    """One that was built before the last change of the kernels; each payload would be refused."""
+    code = (
+        "from swarmnode.tensor import _native\n"
+        "del _native.measure_payload, _native.products\n"
+        "from swarmnode.tensor.codec import active_isa\n"
+        "assert active_isa() == 'numpy'\n"
+    )
+    result = run_python(code)
+    assert result.returncode == 0, result.stderr
+    assert "older than this swarmnode, and lacks measure_payload, products" in result.stderr
+
+
 def test_the_binding_checks_sizes_itself() -> None:
     """Memory safety must not rest on the Python above it."""
     for call in (
