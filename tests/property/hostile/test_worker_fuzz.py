@@ -52,7 +52,7 @@ def live(name: str, settings: dict[str, Any], life: int, steps: int) -> int:
     try:
         for _ in range(steps):
             bench.step()
-    except BaseException:
+    except BaseException:  # of a test, at a deadline too: this repeats it
         print(f"{name} {settings}: life {life}, step {bench.steps}")
         raise
     finally:
@@ -182,7 +182,7 @@ def restore(name: str, settings: dict[str, Any], folder: Path, count: int) -> No
     for seed in range(count):
         try:
             newcomer.begin(seed)
-        except BaseException:
+        except BaseException:  # of a test, at a deadline too: this repeats it
             print(f"{name} {settings}: snapshot {seed}")
             raise
     assert newcomer.taken > 0
