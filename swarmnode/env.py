@@ -57,7 +57,7 @@ async def _thread_joined(function: Callable[..., Any], *arguments: Any) -> Any:
     def call() -> None:
         try:
             found.append(function(*arguments))
-        except BaseException as error:  # noqa: BLE001 - raised again by the caller, below
+        except BaseException as error:  # noqa: BLE001 -- raised again by the caller, below
             failures.append(error)
 
     thread = Thread(target=call, name="in_thread")

@@ -15,6 +15,12 @@ ROOT = Path(__file__).parents[1]
 HANGS_S = 60.0
 
 
+def open_files() -> int:
+    """Return how many file descriptors this process has, but for those of what is garbage."""
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def pytest_configure() -> None:
     """One thread for each test, and the lowest priority, which workers give themselves.
 

@@ -133,8 +133,7 @@ def _run(arguments: list[str]) -> int:
     """Run a verb; whatever it raises becomes one line and an exit code."""
     try:
         code = _run_verb(arguments)
-    # Broad: what breaks while a verb is ended, such as a node that was killed, is not news.
-    except BaseException:
+    except BaseException:  # what breaks while a verb is ended, like a killed node, is no news
         if not stopping.reason():
             raise
         code = 1

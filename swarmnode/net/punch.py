@@ -174,26 +174,24 @@ class Appointment:
 
         Returns False if it was closed instead.
         """
-        is_taken = self.plan.we_choose or await self._hears(target, sock)
-        if is_taken and self._winner is None:
-            self._winner = sock
-            self._scope.cancel()
-        else:
-            sock.close()
+        with contextlib.ExitStack() as undo:
+            undo.callback(sock.close)
+            is_taken = self.plan.we_choose or await self._hears(target, sock)
+            if is_taken and self._winner is None:
+                self._winner = sock
+                undo.pop_all()
+                self._scope.cancel()
         return is_taken
 
     async def _hears(self, target: Target, sock: socket.socket) -> bool:
         """Wait until the other side has sent something; False if it closed the connection."""
+        self._reasons[target] = "connected, but the other side took no connection"
         try:
             await trio.lowlevel.wait_readable(sock)
             return bool(sock.recv(1, socket.MSG_PEEK))
         except OSError as error:
             self._reasons[target] = _words(error)
             return False
-        except BaseException:  # cancelled too: nothing stays open, and it goes on up
-            self._reasons[target] = "connected, but the other side took no connection"
-            sock.close()
-            raise
 
     def _explain(self) -> str:
         told = "; ".join(
@@ -207,7 +205,8 @@ async def _connect(local_port: int, target: Target) -> socket.socket:
     """Connect from a port that others share. Raises OSError. Cancelling it closes the socket."""
     family = socket.AF_INET6 if ":" in target[0] else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(sock.close)
         sock.setblocking(False)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -223,9 +222,7 @@ async def _connect(local_port: int, target: Target) -> socket.socket:
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, os.strerror(error))
-    except BaseException:  # cancelled too: nothing stays open, and it goes on up
-        sock.close()
-        raise
+        undo.pop_all()
     return sock
 
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +53,10 @@ def start_child(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]
 @contextmanager
 def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """Run a command beside the block; wait for its end, or bring it about if the block fails."""
-    with start_child(command, **options) as process:
-        try:
-            yield process
-        except BaseException:  # whatever it is goes on up; nothing waits for it
-            process.kill()
-            raise
+    with start_child(command, **options) as process, ExitStack() as undo:
+        undo.callback(process.kill)
+        yield process
+        undo.pop_all()
 
 
 def end_children() -> None:

@@ -246,7 +246,7 @@ class Places(Generic[HolderT]):
 
 # --- identities -----------------------------------------------------------------------------------
 
-_WORK_DOMAIN = b"swarmnode/work/1\0"
+_WORK_DOMAIN = b"swarmnode/proof-of-work/1\0"
 WORK_BYTES = 8
 
 

@@ -102,11 +102,10 @@ class Blob:
         self._folder = folder
         self._slot_bytes = _slot_bytes(self.manifest, 0)
         self._proofs_fd = self._fd = -1
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
             self._open()
-        except BaseException:  # whatever the reason, the descriptor is closed; then it goes on up
-            self.close()
-            raise
+            undo.pop_all()
 
     # --- what is there -------------------------------------------------------------------
 

@@ -135,11 +135,10 @@ class HomeLock:
         make_private_dir(path.parent)
         with storage_errors(path, "open"):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
             self._acquire(path)
-        except BaseException:  # whatever the reason, the descriptor is closed; then it goes on up
-            self.close()
-            raise
+            undo.pop_all()
         with storage_errors(path.parent, "clean"):
             _remove_stale_temporaries(path.parent, now_s=os.fstat(self._fd).st_mtime)
 

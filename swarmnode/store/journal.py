@@ -30,6 +30,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,15 +91,14 @@ class Journal:
         self._fd = -1
         make_private_dir(path.parent)
         self._lock = _take_lock(path)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.close)
             data = self._read()
             payloads, end, reason = _parse(data)
             self.recovered = self._cut(data, payloads, end, reason)
             self._open(records=len(payloads))
             self.sync()  # what we found may have been only in the kernel's memory
-        except BaseException:  # whatever the reason, the descriptor is closed; then it goes on up
-            self.close()
-            raise
+            undo.pop_all()
 
     def append(self, payload: bytes) -> int:
         """Write one record; return its sequence. Durable only after :meth:`sync`.

@@ -76,8 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         work(channel, Segment(segment_fd))
     except DaemonGone:
         return 0  # before there was anything to save
-    # The whole process is supervised by the daemon: it is told why, and starts another.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 -- the daemon is told why, and starts another worker
         return _report_failure(channel, error)
     return 0
 

@@ -44,8 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         for line in verb(arguments):
             _print(line)
-    # The whole process is one question: the caller gets one line, whatever went wrong.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 -- of one question: its answer says what went wrong
         kind, message = classify(error)
         _print({"failed": kind, "message": message})
         return EXIT_STATUS[kind]

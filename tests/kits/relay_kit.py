@@ -34,8 +34,8 @@ GENEROUS = Quota(
 class Node:
     """One node: sessions over its transport, relays for others, and reaches others by relays.
 
-    ``dialled`` lists the addresses that were dialled; while ``has_one_way_only`` no second
-    connection to a relay can be had. ``take_relayed`` gets what comes through relays.
+    ``dialled`` lists the addresses that were dialled, ``legs`` the second connections to relays;
+    while ``has_one_way_only`` there can be none. ``take_relayed`` gets what comes through relays.
     """
 
     def __init__(self, transport: Transport, name: str, quota: Quota = GENEROUS) -> None:
@@ -50,6 +50,7 @@ class Node:
         self.sessions: dict[PeerId, Session] = {}
         self.accepted: list[Session] = []
         self.dialled: list[str] = []
+        self.legs: list[Channel] = []
         self.has_one_way_only = False
         self.address = ""
         self.take_relayed: ChannelHandler = self.accept
@@ -118,7 +119,9 @@ class Node:
         if self.has_one_way_only:
             await trio.sleep_forever()
         self.dialled.append(address)
-        return await self.transport.dial(address)
+        leg = await self.transport.dial(address)
+        self.legs.append(leg)
+        return leg
 
     async def _sort(self, channel: Channel) -> None:
         first = bytearray(FIRST_BYTES)

@@ -161,11 +161,10 @@ class NatLab:
 
     def __enter__(self) -> NatLab:
         namespaces.remove_leftovers()
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._remove)
             self._build()
-        except BaseException:
-            self._remove()
-            raise
+            undo.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:

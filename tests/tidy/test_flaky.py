@@ -33,7 +33,9 @@ def test_flaky(number):
     assert seen
 
 def test_sound():
-    assert True
+    marker = pathlib.Path("{name}-sound")
+    assert not marker.exists(), "what has passed is not run again"
+    marker.touch()
 """
 BROKEN = "def test_broken():\n    assert False\n"
 

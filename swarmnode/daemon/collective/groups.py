@@ -93,7 +93,6 @@ class Groups(Rounds):
     ) -> None:
         super().__init__(GROUP_SERVICE, communicator, lessor)
         self._swarm_id = swarm_id
-        self._comparing = lessor
         self._codec_name = codec_name
         self._attempts: dict[Topic, Attempts] = {}  # of means in a lineage
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
@@ -189,32 +188,21 @@ class Groups(Rounds):
     def _begin_run(
         self, begin: events.Begin, intent: PostedIntent, made: tuple[Chunk, ...], ended: GroupEnded
     ) -> None:
-        me, refused = self._self_id, self._note_refused_payload
-        in_thread, make_buffer = self._env.in_thread, self._buffers.get
-        if intent.merge == "mean":
-            plain = GroupPayload(
-                intent,
-                made,
-                self._lessor,
-                me,
-                ended,
-                refused,
-                in_thread=in_thread,
-                make_buffer=make_buffer,
-            )
-            self.runs.begin(begin, plain)
-            return
-        cargo = RobustPayload(
+        kind = GroupPayload if intent.merge == "mean" else RobustPayload
+        cargo = kind(
             intent,
             made,
-            self._comparing,
-            me,
+            self._lessor,
+            self._self_id,
             ended,
-            refused,
-            in_thread=in_thread,
-            make_buffer=make_buffer,
+            self._note_refused_payload,
+            in_thread=self._env.in_thread,
+            make_buffer=self._buffers.get,
         )
-        self.runs.begin(begin, cargo, cargo)
+        if isinstance(cargo, RobustPayload):
+            self.runs.begin(begin, cargo, cargo)
+        else:
+            self.runs.begin(begin, cargo)
 
     def _waiting(self, now: float) -> Sequence[Failing]:
         return [

@@ -15,6 +15,7 @@ import math
 import mmap
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -293,14 +294,14 @@ class MergePart:
         taken = _Taken(message.fid, peer, message.rule, until)
         self._taken = {(message.fid, peer): taken}
         _log.info("merging models", rule=message.rule, asked_by=peer.short)
-        try:
+        with ExitStack() as undo:
+            # Cancelled too: others may ask. What another one has asked since stays as it is.
+            undo.callback(self._taken.clear)
             await self._env.in_thread(partial(self._clear, with_model=peer == self._self_id))
             share = await self._desk.give_share(
                 message.rule, self._folder / "own", limits.FINALIZE_WORKER_S
             )
-        except BaseException:  # cancelled too: nothing was taken on, others may ask
-            self._taken = {}
-            raise
+            undo.pop_all()
         taken.numel = share.numel
         return wire.Prepared(share.numel, share.step, share.tokens)
 

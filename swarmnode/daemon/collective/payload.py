@@ -267,29 +267,7 @@ class RobustPayload(GroupPayload):
     one: their values have nothing to do with each other.
     """
 
-    def __init__(
-        self,
-        intent: PostedIntent,
-        chunks: tuple[Chunk, ...],
-        lessor: ComparingLessor,
-        self_id: PeerId,
-        ended: GroupEnded,
-        refused: Callable[[], None],
-        *,
-        in_thread: Callable[..., Awaitable[Any]],
-        make_buffer: Callable[[int], bytearray] = bytearray,
-    ) -> None:
-        super().__init__(
-            intent,
-            chunks,
-            lessor,
-            self_id,
-            ended,
-            refused,
-            in_thread=in_thread,
-            make_buffer=make_buffer,
-        )
-        self._comparing = lessor
+    _lessor: ComparingLessor
 
     async def _mean_of(
         self,
@@ -343,7 +321,7 @@ class RobustPayload(GroupPayload):
             case BufferLease() as lease if plan == self._plan and not self._is_assembling:
                 values = [each.data.cast("B") for each in found]
                 with trio.move_on_after(limits.EXCHANGE_VIEW_S):  # it answers between two steps
-                    return await self._comparing.compare(lease, parts[0].begin_in_view, values)
+                    return await self._lessor.compare(lease, parts[0].begin_in_view, values)
         return len(found) - 1
 
 

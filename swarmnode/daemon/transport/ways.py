@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -271,14 +271,13 @@ class Punching(Agreement[wire.Message]):
                     await aclose_forcefully(channel)
 
     async def _look(self, relay: str, lookout: _Lookout) -> None:
-        channel = await self._dial(relay)
-        try:
+        async with AsyncExitStack() as undo:
+            channel = await self._dial(relay)
+            undo.push_async_callback(aclose_forcefully, channel)  # cancelled too
             every = dict.fromkeys((await ask_where(channel), channel.local))
             lookout.addresses = tuple(make_address(host, port) for host, port in every)
-        except BaseException:  # cancelled too: nothing stays open, and it goes on up
-            await aclose_forcefully(channel)
-            raise
-        lookout.channels.append(channel)
+            undo.pop_all()
+            lookout.channels.append(channel)
 
     async def _dial(self, relay: str) -> TcpChannel:
         with trio.move_on_after(limits.DIAL_DEADLINE_S):

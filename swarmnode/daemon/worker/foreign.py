@@ -26,7 +26,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 import trio
@@ -198,13 +198,12 @@ async def connect_worker(
         WorkerCrashed: no manager listens there, or what answers is no worker of ours.
     """
     try:
-        with trio.fail_after(limits.WORKER_START_S):
+        with trio.fail_after(limits.WORKER_START_S), ExitStack() as undo:
             sock = await _connect(path)
-            try:
-                return trio.SocketStream(sock), await _meet(sock, path, segment_fd, log_fd)
-            except BaseException:  # whatever the reason: the socket is closed, and it goes on up
-                sock.close()
-                raise
+            undo.callback(sock.close)
+            connected = trio.SocketStream(sock), await _meet(sock, path, segment_fd, log_fd)
+            undo.pop_all()
+            return connected
     except trio.TooSlowError:
         raise WorkerCrashed(
             f"worker_socket: no worker at {path} within {limits.WORKER_START_S:.0f} s: {_HINT}"
@@ -213,18 +212,17 @@ async def connect_worker(
 
 async def _connect(path: Path) -> trio.socket.SocketType:
     sock = trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        # Before the worker can have answered: its credentials go with what it sends.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        await sock.connect(os.fspath(path))
-    except OSError as error:
-        sock.close()
-        raise WorkerCrashed(
-            f"worker_socket: cannot connect to {path} ({error.strerror}): {_HINT}"
-        ) from error
-    except BaseException:  # cancelled: the socket is closed, and it goes on up
-        sock.close()
-        raise
+    with ExitStack() as undo:
+        undo.callback(sock.close)
+        try:
+            # Before the worker can have answered: its credentials go with what it sends.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            await sock.connect(os.fspath(path))
+        except OSError as error:
+            raise WorkerCrashed(
+                f"worker_socket: cannot connect to {path} ({error.strerror}): {_HINT}"
+            ) from error
+        undo.pop_all()
     return sock
 
 

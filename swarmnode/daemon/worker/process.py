@@ -217,12 +217,10 @@ async def run_worker(
 
 def _start_child(segment: Segment, log: WorkerLog) -> tuple[trio.SocketStream, ProcessHold]:
     ours, theirs = socket.socketpair()
-    with theirs:
-        try:
-            hold = ChildProcess(_spawn(theirs, segment, log))
-        except BaseException:  # whatever the reason: our end is closed, and it goes on up
-            ours.close()
-            raise
+    with theirs, ExitStack() as undo:
+        undo.callback(ours.close)
+        hold = ChildProcess(_spawn(theirs, segment, log))
+        undo.pop_all()
     return trio.SocketStream(trio.socket.from_stdlib_socket(ours)), hold
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import trio
@@ -217,14 +218,13 @@ class Relays:
     ) -> RelayedChannel:
         """Return the leg of a circuit when both sides are there. Raises TransportError …"""
         with trio.move_on_after(limits.RELAY_SETUP_S):
-            leg = await self._open_leg(session, address, way)
-            try:
+            async with AsyncExitStack() as undo:
+                leg = await self._open_leg(session, address, way)
+                undo.push_async_callback(aclose_forcefully, leg)  # cancelled too
                 await leg.send_all(memoryview(encode_leg(token)))
                 await _receive_go(leg)
-            except BaseException:  # cancelled too: nothing stays open, and it goes on up
-                await aclose_forcefully(leg)
-                raise
-            return RelayedChannel(leg, way, session.peer)
+                undo.pop_all()
+                return RelayedChannel(leg, way, session.peer)
         raise DeadlineExceeded(f"{way}: waiting for the other side", limits.RELAY_SETUP_S)
 
     async def _open_leg(self, session: Session, address: str, way: str) -> Channel:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from types import TracebackType
@@ -201,11 +201,11 @@ class RtcEngine:
         self._links.add(link)
         negotiation = self._negotiations[link] = _Negotiation()
         self._post(order)
-        try:
-            return link, await negotiation.wait_local()
-        except BaseException:  # cancelled too: nothing stays open, and it goes on up
-            self.drop(link)
-            raise
+        with ExitStack() as undo:
+            undo.callback(self.drop, link)  # cancelled too
+            local = await negotiation.wait_local()
+            undo.pop_all()
+        return link, local
 
     def _check_room(self) -> None:
         if self._stopped_by is not None:

@@ -23,7 +23,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import trio
@@ -127,13 +127,12 @@ def _remove_stale_socket(path: Path) -> None:
 
 def _bind(path: Path) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with ExitStack() as undo:
+        undo.callback(listening.close)
         listening.bind(os.fsencode(path))
         path.chmod(0o600)
         listening.listen(_BACKLOG)
-    except BaseException:  # whatever the reason, the descriptor is closed; then it goes on up
-        listening.close()
-        raise
+        undo.pop_all()
     return listening
 
 

@@ -144,7 +144,7 @@ async def run_stream(response: StreamingResponse, send_chunk: SendChunk) -> bool
         await response.write(send_chunk)
     except InvariantViolation:
         raise
-    except Exception:  # noqa: BLE001 - supervised, as in Router.answer
+    except Exception:  # noqa: BLE001 -- supervised: a handler's bug must not end the node
         _log.exception("stream failed", extra={"fields": {"content_type": response.content_type}})
         return False
     return True
@@ -174,7 +174,7 @@ class Router:
             return error_response(status, str(error), error.exit_code)
         except InvariantViolation:
             raise
-        except Exception:  # noqa: BLE001 -- supervised: a bug in one handler must not take the daemon with it
+        except Exception:  # noqa: BLE001 -- supervised: a handler's bug must not end the node
             _log.exception("handler failed", extra={"fields": {"path": request.path}})
             return error_response(500, f"{request.path}: internal error, see the daemon's log")
 

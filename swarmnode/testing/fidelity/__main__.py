@@ -24,8 +24,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         _run(arguments.names, is_quick=arguments.quick)
-    # The whole process is one question: the caller gets one line, whatever went wrong.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 -- of one question: its answer says what went wrong
         kind, message = classify(error)
         print(json.dumps({"failed": kind, "message": message}))
         return EXIT_STATUS[kind]

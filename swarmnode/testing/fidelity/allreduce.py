@@ -60,8 +60,7 @@ def main() -> int:
             _run_all(job)
         else:
             _run_rank(job, arguments.rank, arguments.meet)
-    # The whole process is one question: the caller gets one line, whatever went wrong.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 -- of one question: its answer says what went wrong
         kind, message = classify(error)
         print(json.dumps({"failed": kind, "message": message}), flush=True)
         return EXIT_STATUS[kind]

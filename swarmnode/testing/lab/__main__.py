@@ -36,8 +36,7 @@ def main() -> int:
             figures = _attack(arguments.run)
         else:
             figures = _execute(arguments.run, arguments.plot)
-    # The whole process is one question: the caller gets one line, whatever went wrong.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 -- of one question: its answer says what went wrong
         kind, message = classify(error)
         print(json.dumps({"failed": kind, "message": message}))
         return EXIT_STATUS[kind]

@@ -17,8 +17,7 @@ def main() -> int:
     end_with_parent()
     try:
         _run(sys.argv[1])
-    # The whole process is one question: the caller gets one line, whatever went wrong.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 -- of one question: its answer says what went wrong
         kind, message = classify(error)
         print(json.dumps({"failed": kind, "message": message}))
         return EXIT_STATUS[kind]

@@ -27,7 +27,8 @@ from swarmnode.worker.snapshots import restore
 # nothing but the seed their loss varies by a hundredth.
 _PROBE_WINDOWS = 1024
 # From the views of a mean to its merge, the mean of four real nodes on two cores: their steps take
-# 30 ms, a mean 60 to 130. It costs five hundredths of the share, so the laboratory has it as well.
+# 30 ms, a mean 60 to 130. Without it the laboratory keeps more of the gain than real nodes do; how
+# much more depends on the text.
 _LATENCY_STEPS = 2.5
 _EMA_SHARE = 0.05  # of the steps of a baseline, that the mean of its weights is over
 

@@ -42,8 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         follow(orders, arguments.memory_fd, arguments.store)
     except (EOFError, ConnectionError):
         return 0  # rank 0 has ended
-    # The whole process is supervised by rank 0, which is told why.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 -- rank 0 supervises this process, and is told why
         return _report_failure(error, arguments.words_fd)
     return 0
 

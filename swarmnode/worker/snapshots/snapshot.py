@@ -218,7 +218,8 @@ def _locked(path: Path, wait_s: float) -> int:
     """Return a descriptor that holds the lock. Raises OSError, StorageError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     until = time.monotonic() + wait_s
-    try:
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, descriptor)
         while not _try_lock(descriptor):
             if time.monotonic() >= until:
                 raise StorageError(
@@ -226,9 +227,7 @@ def _locked(path: Path, wait_s: float) -> int:
                     "end that one first"
                 )
             select.select([], [], [], _LOCK_POLL_S)  # it may be the last one, still saving
-    except BaseException:  # whatever the reason, the descriptor is closed; then it goes on up
-        os.close(descriptor)
-        raise
+        undo.pop_all()
     return descriptor
 
 

@@ -116,8 +116,7 @@ def model_numel(task: Task) -> int | None:
     try:
         with torch.device("meta"), _NoFilling():
             model = task.build_model(0)
-    # Broad: a task may do anything with its tensors, and these have no values. What is really
-    # wrong with it, building the model says.
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 -- a task of any author, whose tensors have no values here
+        # What is really wrong with it, building the model says.
         return None
     return sum(tensor.numel() for tensor in (*model.parameters(), *model.buffers()))

@@ -27,8 +27,7 @@ def main() -> int:
     try:
         for finding in findings():
             print(json.dumps(finding), flush=True)
-    # The whole process is one question: the caller gets one line, whatever went wrong.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:  # noqa: BLE001 -- of one question: its answer says what went wrong
         kind, message = classify(error)
         print(json.dumps({"failed": kind, "message": message}), flush=True)
         return 1

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 import trio
@@ -19,7 +17,7 @@ from swarmnode.net.channel import Channel
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.net.tcp import TcpTransport
-from tests.conftest import HANGS_S
+from tests.conftest import HANGS_S, open_files
 from tests.kits.relay_kit import Node
 
 MIB = limits.MIB
@@ -68,11 +66,6 @@ async def refuse_to_dial(address: str) -> Channel:
     raise DialFailed(f"{address}: one is enough", address=address)
 
 
-def open_files() -> int:
-    """Return how many file descriptors this process has."""
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 async def test_circuits_leave_no_file_and_no_task() -> None:
     async with nodes("a", "b", "r") as (a, b, r):
         await b.keep(r)
@@ -87,7 +80,6 @@ async def test_circuits_leave_no_file_and_no_task() -> None:
                 while r.relay._core._circuits:  # noqa: ASYNC110 -- as the sockets are closed
                     await trio.sleep(0.01)
             await trio.testing.wait_all_tasks_blocked(0.05)
-            gc.collect()
             return open_files(), trio.lowlevel.current_statistics().tasks_living
 
         await once()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from ipaddress import IPv4Address
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -38,7 +36,7 @@ from swarmnode.net.rtc.guards import RTC_GATHER_S
 from swarmnode.protocol.nat.stun import Answer, Endpoint, Question, decode_stun, encode_answer
 from swarmnode.wire.connect.nat import RtcAnswer, RtcCandidate, RtcOffer
 from swarmnode.wire.packing import decode_record, encode_record
-from tests.conftest import HANGS_S, ROOT
+from tests.conftest import HANGS_S, ROOT, open_files
 from tests.process.net.rtc_kit import connect, loopback, rtc_pair
 
 THREAD = "swarmnode-rtc"
@@ -53,11 +51,6 @@ async def until(condition: Callable[[], object], limit_s: float = HANGS_S) -> No
 
 def rtc_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == THREAD]
-
-
-def open_files() -> int:
-    gc.collect()
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 # --- before it is open --------------------------------------------------------------------------
@@ -347,6 +340,17 @@ async def test_cancelled_anywhere_it_leaves_nothing(seed: int) -> None:
             await life(one, other)
     assert rtc_threads() == []
     assert open_files() == before
+
+
+async def test_cancelled_offers_take_no_places() -> None:
+    async with open_rtc(loopback) as one:
+        for _ in range(RTC_PENDING_MAX):
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await one.offer()
+            assert scope.cancelled_caught
+        async with await one.offer():
+            assert one.statistics().failed_total == 0
 
 
 async def test_a_cancelled_connect_does_not_keep_the_channel() -> None:

@@ -52,7 +52,7 @@ def live(name: str, settings: dict[str, Any], life: int, steps: int) -> int:
     try:
         for _ in range(steps):
             bench.step()
-    except BaseException:
+    except BaseException:  # of a test, at a deadline too: this repeats it
         print(f"{name} {settings}: life {life}, step {bench.steps}")
         raise
     finally:
@@ -71,7 +71,7 @@ def train(name: str, settings: dict[str, Any], steps: int) -> int:
 @pytest.mark.parametrize(("name", "settings"), STRATEGIES, ids=IDS)
 def test_no_exchange_kills_a_worker(name: str, settings: dict[str, Any]) -> None:
     applied = train(name, settings, STEPS)
-    assert applied > 10 or name == "one-byte", "it was hardly tried"
+    assert (applied > 10) == ((name, settings) in PAIRED), "it was hardly tried"
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def restore(name: str, settings: dict[str, Any], folder: Path, count: int) -> No
     for seed in range(count):
         try:
             newcomer.begin(seed)
-        except BaseException:
+        except BaseException:  # of a test, at a deadline too: this repeats it
             print(f"{name} {settings}: snapshot {seed}")
             raise
     assert newcomer.taken > 0

@@ -28,7 +28,7 @@ from swarmnode.net.relays.relay import INCOMING_SERVICE, RELAY_SERVICE, RelayHol
 from swarmnode.net.session import Session
 from swarmnode.net.stream import Stream
 from swarmnode.protocol.relay.accounts import RELAY_BURST_S, Quota
-from swarmnode.testing.memory_network import MEMORY_LINK_BUFFER_BYTES
+from swarmnode.testing.memory_network import MEMORY_LINK_BUFFER_BYTES, MemoryChannel
 from swarmnode.wire.connect.relay import Incoming, LegAnswer, Reserve, encode_leg
 from swarmnode.wire.packing import encode_record
 from tests.kits.relay_kit import Node, nodes
@@ -227,6 +227,9 @@ async def test_dials_that_are_cancelled_anywhere_leave_nothing_behind(
         assert r.relay.statistics().circuits_open == 0
         left = [r.relay._legs, r.relay._scopes, r.relay._passed, r.relay._commands]
         assert not any(left), left
+        legs = [leg for leg in (*a.legs, *b.legs) if isinstance(leg, MemoryChannel)]
+        assert legs
+        assert all(leg.is_over for leg in legs)
         assert not r.relay._core._circuits
         assert b.relays._n_incoming == 0
         await check_echo(await a.connect(b.peer, (b.through(r),)))

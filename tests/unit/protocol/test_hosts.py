@@ -208,6 +208,8 @@ def test_who_was_let_in_stays_and_keys_do_not_take_turns() -> None:
 def test_work_is_for_one_key_and_one_swarm() -> None:
     work = find_work(SWARM, peer(1))
     assert is_worked(SWARM, peer(1), work)
+    hashed = hashlib.sha256(b"swarmnode/proof-of-work/1\0" + SWARM + peer(1) + work)
+    assert hashed.digest()[:2] == bytes(2), "what swarm.md says"
     assert not is_worked(SWARM, peer(2), work)
     assert not is_worked(b"t" * 32, peer(1), work)
     assert not is_worked(SWARM, peer(1), b"")

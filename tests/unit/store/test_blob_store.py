@@ -17,6 +17,7 @@ from swarmnode.protocol.blobs.merkle import (
 )
 from swarmnode.store.blobs import Blob, BlobStore
 from swarmnode.wire.blobs import BlobManifest
+from tests.conftest import open_files
 
 CHUNK_BYTES = 100
 SOURCE = random.Random(1).randbytes(5 * CHUNK_BYTES - 30)
@@ -202,6 +203,14 @@ def test_one_process_writes_at_a_time(store: BlobStore, tmp_path: Path) -> None:
         BlobStore(tmp_path / "blobs", bytes_max=1)
     store.close()
     BlobStore(tmp_path / "blobs", bytes_max=1).close()
+
+
+def test_a_blob_that_cannot_be_opened_keeps_no_file_open(store: BlobStore, folder: Path) -> None:
+    (folder / NAME.hex() / "part").mkdir(parents=True)
+    before = open_files()
+    with pytest.raises(StorageError, match="cannot open"):
+        store.begin(MANIFEST)
+    assert open_files() == before
 
 
 def test_a_manifest_is_checked_against_the_name_of_its_blob() -> None:

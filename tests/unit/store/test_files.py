@@ -22,6 +22,7 @@ from swarmnode.store.files import (
     write_atomic,
     write_new,
 )
+from tests.conftest import open_files
 
 
 class Disk:
@@ -159,8 +160,10 @@ def test_private_directory(tmp_path: Path) -> None:
 def test_second_daemon_on_a_home_is_told_which_is_there(tmp_path: Path) -> None:
     path = tmp_path / "home" / "home.lock"
     with HomeLock(path):
+        before = open_files()
         with pytest.raises(Refused, match=rf"another swarmnode \(pid {os.getpid()}\) already runs"):
             HomeLock(path)
+        assert open_files() == before
         assert path.exists()
     HomeLock(path).close()
 

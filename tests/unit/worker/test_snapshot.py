@@ -16,6 +16,7 @@ from swarmnode.tensor.snapshot_format import FETCHED_NAME, About
 from swarmnode.worker.model.state import build_state
 from swarmnode.worker.snapshots import restore, tensorfile
 from swarmnode.worker.snapshots.snapshot import SnapshotStore
+from tests.conftest import open_files
 
 ABOUT = About(task="t", task_version=1, task_config={}, layout_hash="0" * 64, step=1, tokens=2)
 SMALL_LM = {"dim": 16, "layers": 1, "heads": 2, "context": 8, "batch": 2, "probe_windows": 4}
@@ -358,8 +359,10 @@ def test_the_memory_of_a_copy_is_used_again(trained):
 
 def test_two_workers_do_not_write_one_folder(trained):
     store, *_ = trained
+    before = open_files()
     with pytest.raises(StorageError, match="another worker writes snapshots: it has held"):
         SnapshotStore(store._directory, lock_wait_s=0.0)
+    assert open_files() == before
     store.close()
     SnapshotStore(store._directory, lock_wait_s=0.0).close()
 

@@ -300,6 +300,31 @@ async def test_an_asker_that_vanishes_frees_the_others_after_a_while(
         assert (await second.finalizer.finalize("mean")).agreed == 3
 
 
+async def test_a_merge_that_was_given_up_does_not_end_the_next(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    """Its share is still waited for when the share for the next is there."""
+    async with members(3, tmp_path) as (_, (first, second, third)):
+
+        async def ask(member: Member, message: wire.Message) -> None:
+            session = await member.connect(second.node.peer)
+            await session.request(SERVICE, encode_record(message), deadline_s=300.0)
+
+        async def ask_in_vain() -> None:
+            with pytest.raises(SwarmNodeError, match="waiting for the worker to merge models"):
+                await ask(first, wire.Prepare(b"f" * 16, "mean"))
+
+        async with trio.open_nursery() as nursery:
+            second.mute = True
+            nursery.start_soon(ask_in_vain)
+            await trio.sleep(limits.FINALIZE_WORKER_S / 2)
+            await ask(first, wire.Done(b"f" * 16))
+            second.mute = False
+            await ask(third, wire.Prepare(b"t" * 16, "mean"))
+        with pytest.raises(Overloaded, match=f"asked for by {third.node.peer.short}"):
+            await second.finalizer.finalize("mean")
+
+
 async def test_who_was_not_asked_to_prepare_takes_no_part(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:

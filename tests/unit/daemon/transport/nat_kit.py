@@ -13,7 +13,13 @@ import trio
 from swarmnode.daemon.transport.signals import OnSignal, Received, Signals
 from swarmnode.daemon.transport.ways import Punching, RtcOnDemand, RtcWays
 from swarmnode.env import Env
-from swarmnode.errors import DialFailed, MalformedMessage, Refused, SwarmNodeError
+from swarmnode.errors import (
+    DeadlineExceeded,
+    DialFailed,
+    MalformedMessage,
+    Refused,
+    SwarmNodeError,
+)
 from swarmnode.ids import PeerId
 from swarmnode.net.channel import Channel
 from swarmnode.net.punch import Puncher
@@ -250,13 +256,14 @@ class Lookouts:
         dialled: (port, address of the relay).
         open_now: connections that were not closed yet.
         hosts: at which host relays see the port; the first one for those not listed.
+        is_down, is_silent: relays cannot be dialled, or do not say where they see the port.
     """
 
     def __init__(self) -> None:
         self.dialled: list[tuple[int, str]] = []
         self.open_now = 0
         self.hosts = {7337: "11.11.11.100"}
-        self.is_down = False
+        self.is_down = self.is_silent = False
 
     async def dial_from(self, port: int, relay: str) -> LookoutChannel:
         await trio.sleep(0.02)
@@ -268,6 +275,8 @@ class Lookouts:
 
     async def ask_where(self, channel: LookoutChannel) -> tuple[str, int]:
         await trio.sleep(0.02)
+        if self.is_silent:
+            raise DeadlineExceeded("asking where a port is", 0.02)
         port = channel.local[1]
         return self.hosts.get(port, self.hosts[7337]), port
 

@@ -112,6 +112,17 @@ async def test_a_relay_that_cannot_be_dialled_from_the_port_ends_it_and_is_asked
         assert lookouts.open_now == 0
 
 
+async def test_a_relay_that_does_not_say_where_the_port_is_is_left(
+    autojump_clock: MockClock, lookouts: Lookouts, office: PostOffice
+) -> None:
+    alice = node(office, ALICE)
+    lookouts.is_silent = True
+    with pytest.raises(DeadlineExceeded, match="asking where a port is"):
+        await alice.punching.invite(BOB, RELAY)
+    assert len(lookouts.dialled) == 1
+    assert lookouts.open_now == 0
+
+
 async def test_without_a_relay_that_was_dialled_there_is_no_punch(
     autojump_clock: MockClock, lookouts: Lookouts, office: PostOffice
 ) -> None:
