@@ -189,32 +189,22 @@ class Groups(Rounds):
     def _begin_run(
         self, begin: events.Begin, intent: PostedIntent, made: tuple[Chunk, ...], ended: GroupEnded
     ) -> None:
-        me, refused = self._self_id, self._note_refused_payload
-        in_thread, make_buffer = self._env.in_thread, self._buffers.get
-        if intent.merge == "mean":
-            plain = GroupPayload(
-                intent,
-                made,
-                self._lessor,
-                me,
-                ended,
-                refused,
-                in_thread=in_thread,
-                make_buffer=make_buffer,
-            )
-            self.runs.begin(begin, plain)
-            return
-        cargo = RobustPayload(
+        is_plain = intent.merge == "mean"
+        kind: type[GroupPayload[ComparingLessor]] = GroupPayload if is_plain else RobustPayload
+        cargo = kind(
             intent,
             made,
             self._comparing,
-            me,
+            self._self_id,
             ended,
-            refused,
-            in_thread=in_thread,
-            make_buffer=make_buffer,
+            self._note_refused_payload,
+            in_thread=self._env.in_thread,
+            make_buffer=self._buffers.get,
         )
-        self.runs.begin(begin, cargo, cargo)
+        if isinstance(cargo, RobustPayload):
+            self.runs.begin(begin, cargo, maker=cargo)
+        else:
+            self.runs.begin(begin, cargo)
 
     def _waiting(self, now: float) -> Sequence[Failing]:
         return [

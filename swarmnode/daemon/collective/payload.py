@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import trio
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from swarmnode.strategies.merging.mixing import Rows
 
 _T = TypeVar("_T")
+_LessorT = TypeVar("_LessorT", bound=Lessor)
 # So many elements are averaged or hashed in a fifth of a millisecond, with the extension.
 _INLINE_ELEMS = 2**18
 
@@ -75,7 +76,7 @@ class _Share(Sequence[Buffer]):
         return part.codec.part(self._chunks[which], part.begin, part.end)
 
 
-class GroupPayload:
+class GroupPayload(Generic[_LessorT]):
     """The cargo of one run; see ``runs.py``.
 
     Args:
@@ -89,7 +90,7 @@ class GroupPayload:
         self,
         intent: PostedIntent,
         chunks: tuple[Chunk, ...],
-        lessor: Lessor,
+        lessor: _LessorT,
         self_id: PeerId,
         ended: GroupEnded,
         refused: Callable[[], None] = lambda: None,
@@ -257,7 +258,7 @@ class GroupPayload:
         self._sums.clear()
 
 
-class RobustPayload(GroupPayload):
+class RobustPayload(GroupPayload[ComparingLessor]):
     """The cargo of one run whose intent names a rule.
 
     Each piece is made by two members, see ``protocol/gossip/witnesses.py``. Where two candidates
@@ -265,30 +266,6 @@ class RobustPayload(GroupPayload):
     and a worker that does not answer in time leaves it at the last one. Views are looked at one by
     one: their values have nothing to do with each other.
     """
-
-    def __init__(
-        self,
-        intent: PostedIntent,
-        chunks: tuple[Chunk, ...],
-        lessor: ComparingLessor,
-        self_id: PeerId,
-        ended: GroupEnded,
-        refused: Callable[[], None],
-        *,
-        in_thread: Callable[..., Awaitable[Any]],
-        make_buffer: Callable[[int], bytearray] = bytearray,
-    ) -> None:
-        super().__init__(
-            intent,
-            chunks,
-            lessor,
-            self_id,
-            ended,
-            refused,
-            in_thread=in_thread,
-            make_buffer=make_buffer,
-        )
-        self._comparing = lessor
 
     async def _mean_of(
         self,
@@ -339,7 +316,7 @@ class RobustPayload(GroupPayload):
             case BufferLease() as lease if plan == self._plan and not self._is_assembling:
                 values = [each.data.cast("B") for each in found]
                 with trio.move_on_after(limits.EXCHANGE_VIEW_S):  # it answers between two steps
-                    return await self._comparing.compare(lease, parts[0].begin_in_view, values)
+                    return await self._lessor.compare(lease, parts[0].begin_in_view, values)
         return len(found) - 1
 
 
