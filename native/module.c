@@ -120,30 +120,55 @@ static PyObject *py_encode(PyObject *module, PyObject *args)
     return result;
 }
 
-static PyObject *py_validate(PyObject *module, PyObject *args)
+/* Checks a payload that nothing is kept of; measures it where there is a magnitude. Returns a
+ * verdict, or -1 and an exception. */
+static int payload_args(PyObject *args, const char *spec, sn_magnitude *magnitude)
 {
-    (void)module;
     int isa_index;
     int codec;
     int n_kept;
     Py_buffer payload;
     Py_ssize_t n_elems;
-    if (!PyArg_ParseTuple(args, "iiiy*n:validate", &isa_index, &codec, &n_kept, &payload,
-                          &n_elems)) {
-        return NULL;
+    if (!PyArg_ParseTuple(args, spec, &isa_index, &codec, &n_kept, &payload, &n_elems)) {
+        return -1;
     }
-    PyObject *result = NULL;
+    int verdict = -1;
     sn_choice choice;
     if (choice_read(isa_index, codec, n_kept, &choice) && count_check(n_elems) &&
         sizes_check(&choice.format, payload.len, n_elems * (Py_ssize_t)sizeof(float))) {
-        sn_verdict verdict;
         Py_BEGIN_ALLOW_THREADS
-        verdict = sn_validate(choice.isa, &choice.format, payload.buf, (size_t)n_elems);
+        verdict = magnitude == NULL
+                      ? (int)sn_validate(choice.isa, &choice.format, payload.buf, (size_t)n_elems)
+                      : (int)sn_payload_measure(choice.isa, &choice.format, payload.buf,
+                                                (size_t)n_elems, magnitude);
         Py_END_ALLOW_THREADS
-        result = PyLong_FromLong(verdict);
     }
     PyBuffer_Release(&payload);
-    return result;
+    return verdict;
+}
+
+/* What functions that measure return; NULL where there is an exception. */
+static PyObject *measured(int verdict, const sn_magnitude *magnitude)
+{
+    if (verdict < 0) {
+        return NULL;
+    }
+    return Py_BuildValue("idd", verdict, magnitude->largest, magnitude->square_sum);
+}
+
+static PyObject *py_validate(PyObject *module, PyObject *args)
+{
+    (void)module;
+    const int verdict = payload_args(args, "iiiy*n:validate", NULL);
+    return verdict < 0 ? NULL : PyLong_FromLong(verdict);
+}
+
+static PyObject *py_measure_payload(PyObject *module, PyObject *args)
+{
+    (void)module;
+    sn_magnitude magnitude;
+    const int verdict = payload_args(args, "iiiy*n:measure_payload", &magnitude);
+    return measured(verdict, &magnitude);
 }
 
 /* Without a magnitude nothing is measured. Returns a verdict, or -1 and an exception. */
@@ -190,10 +215,7 @@ static PyObject *py_decode_measured(PyObject *module, PyObject *args)
     (void)module;
     sn_magnitude magnitude;
     const int verdict = decode_args(args, "iiiy*w*z*:decode_measured", &magnitude);
-    if (verdict < 0) {
-        return NULL;
-    }
-    return Py_BuildValue("idd", verdict, magnitude.largest, magnitude.square_sum);
+    return measured(verdict, &magnitude);
 }
 
 static PyObject *py_merge(PyObject *module, PyObject *args)
@@ -251,34 +273,6 @@ static PyObject *py_measure(PyObject *module, PyObject *args)
         result = Py_BuildValue("dd", magnitude.largest, magnitude.square_sum);
     }
     PyBuffer_Release(&values);
-    return result;
-}
-
-static PyObject *py_measure_payload(PyObject *module, PyObject *args)
-{
-    (void)module;
-    int isa_index;
-    int codec;
-    int n_kept;
-    Py_buffer payload;
-    Py_ssize_t n_elems;
-    if (!PyArg_ParseTuple(args, "iiiy*n:measure_payload", &isa_index, &codec, &n_kept, &payload,
-                          &n_elems)) {
-        return NULL;
-    }
-    PyObject *result = NULL;
-    sn_choice choice;
-    if (choice_read(isa_index, codec, n_kept, &choice) && count_check(n_elems) &&
-        sizes_check(&choice.format, payload.len, n_elems * (Py_ssize_t)sizeof(float))) {
-        sn_verdict verdict;
-        sn_magnitude magnitude;
-        Py_BEGIN_ALLOW_THREADS
-        verdict = sn_payload_measure(choice.isa, &choice.format, payload.buf, (size_t)n_elems,
-                                     &magnitude);
-        Py_END_ALLOW_THREADS
-        result = Py_BuildValue("idd", (int)verdict, magnitude.largest, magnitude.square_sum);
-    }
-    PyBuffer_Release(&payload);
     return result;
 }
 

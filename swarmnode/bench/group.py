@@ -11,47 +11,30 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import trio
 
-from swarmnode.bench.kit import SWARM, swarm_identity, write_manifest
-from swarmnode.config import NodeConfig
-from swarmnode.daemon.app.node import Node, TrainingChoice
-from swarmnode.env import real_env
-from swarmnode.errors import SwarmNodeError, WorkerError
-from swarmnode.ipc.control import (
-    Applied,
-    Apply,
-    Configure,
-    Drop,
-    FromWorker,
-    PostedIntent,
-    Release,
-    SlotReady,
-    TakeView,
-    ToWorker,
-    WorkerReady,
+from swarmnode.bench.kit import write_manifest
+from swarmnode.bench.member import (
+    BenchWorker,
+    Vector,
+    own_cpu_s,
+    run_member,
+    run_members,
+    running_node,
 )
-from swarmnode.ipc.records import ViewShape
-from swarmnode.ipc.spawn import worker_command
-from swarmnode.net.tcp import TcpTransport
-from swarmnode.processes.children import child
-from swarmnode.protocol.identity import Identity
-from swarmnode.protocol.swarm import Hint, SwarmLink
-from swarmnode.store.files import write_atomic
+from swarmnode.daemon.app.node import Node
+from swarmnode.errors import WorkerError
+from swarmnode.ipc.control import Apply, Drop, Release, ToWorker
 from swarmnode.tensor.codec import get_codec
 
 if TYPE_CHECKING:
@@ -61,7 +44,6 @@ _WARM_UP = 2
 _DEADLINE_S = 300.0
 _AGAIN_S = 0.2  # until all know all
 _DRAWN_ELEMS = 2**20  # then they repeat: drawing fifty million takes longer than averaging them
-_Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -100,17 +82,7 @@ def run_group_bench(
         homes = [Path(folder) / str(number) for number in range(members)]
         write_manifest(homes, numel=params, codec=codec)
         described = json.dumps(asdict(plan))
-        with ExitStack() as stack:
-            processes = [
-                stack.enter_context(
-                    child(
-                        worker_command("swarmnode.bench.group", folder, described, str(number)),
-                        stdout=subprocess.PIPE,
-                    )
-                )
-                for number in range(members)
-            ]
-            results = [_result_of(process) for process in processes]
+        results = run_members("swarmnode.bench.group", members, folder, described)
     return _summary(plan, results)
 
 
@@ -152,14 +124,6 @@ def _summary(plan: Plan, results: Sequence[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _result_of(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    output, _ = process.communicate()
-    if process.returncode:
-        raise WorkerError(f"a member of the benchmark ended with status {process.returncode}")
-    result: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return result
-
-
 # --- one member, in its own process -------------------------------------------------------
 
 
@@ -183,7 +147,7 @@ class _Gloo:
         self._torch.distributed.all_reduce(said, op=self._torch.distributed.ReduceOp.MIN)
         return bool(said[0])
 
-    def tensor(self, values: _Floats) -> torch.Tensor:
+    def tensor(self, values: Vector) -> torch.Tensor:
         """Return the same memory."""
         return self._torch.from_numpy(values)
 
@@ -196,128 +160,60 @@ class _Gloo:
         self._torch.distributed.destroy_process_group()
 
 
-class _BenchWorker:
-    """Lends one vector at once; implements ``WorkerLink``."""
+class _Averager(BenchWorker):
+    """Posts an intent when it is asked to, and waits for what comes of it."""
 
-    pid = None
-
-    def __init__(self, values: _Floats, merge: str) -> None:
-        self._values = values
+    def __init__(self, values: Vector, merge: str) -> None:
+        super().__init__(values)
         self._merge = merge
-        self._slot = np.zeros((2, values.size), np.float32)
-        self._round = 0
-        self._send, self._receive = trio.open_memory_channel[FromWorker](8)
-        self.started = trio.Event()
         self._ended = trio.Event()
         self.ended_s = 0.0
         self.present = 0  # members in the last mean; 0: nothing came of it
 
-    @asynccontextmanager
-    async def start(self, configure: Configure) -> AsyncIterator[_BenchWorker]:
-        """Be ready at once."""
-        self._send.send_nowait(
-            WorkerReady(
-                layout_hash=configure.layout_hash,
-                numel=self._values.size,
-                payload_numel=self._values.size,
-                slots=1,
-                step=0,
-                tokens=0,
-                device="bench",
-                torch_version="",
-                threads=1,
-            )
-        )
-        self.started.set()
-        yield self
-
     async def average(self) -> None:
         """Post the next intent; return when something came of it, or nothing."""
-        self._round += 1
         self._ended = trio.Event()
-        views = (ViewShape("x", "", self._values.size),)
-        number = self._round
-        self._send.send_nowait(
-            PostedIntent(
-                number, "group", "x", 0, number, "all", views, merge=self._merge, step=number
-            )
-        )
+        self.intend("group", self._merge)
         await self._ended.wait()
 
     async def send(self, message: ToWorker) -> None:
-        """Lend the vector, and take what comes."""
-        await trio.lowlevel.checkpoint()
-        if isinstance(message, TakeView):
-            lent = SlotReady(message.ticket, 0, generation=self._round, step=0, tokens=0)
-            self._send.send_nowait(lent)
-        if isinstance(message, Apply):
-            self._send.send_nowait(Applied(xid=message.xid, step=0, staleness_steps=0))
+        """Note what came, and when."""
+        await super().send(message)
         if isinstance(message, Apply | Release | Drop):
             self.ended_s = time.monotonic()
             self.present = len(message.present) if isinstance(message, Apply) else 0
             self._ended.set()
 
-    async def receive(self) -> FromWorker:
-        """Return the next message."""
-        return await self._receive.receive()
-
-    def slot_view(self, slot: int, generation: int) -> memoryview:  # noqa: ARG002
-        """Return the one slot."""
-        return self._slot.data.cast("B")
-
     def refill(self) -> None:
         """Own values in both halves: an exchange changes the first, and gloo works in the other."""
-        self._slot[:] = self._values
+        self.slot[:] = self.values
 
     @property
-    def room(self) -> _Floats:
+    def room(self) -> Vector:
         """The second half of the slot, where a mean comes."""
-        room: _Floats = self._slot[1]
+        room: Vector = self.slot[1]
         return room
 
 
-def _identity(number: int) -> Identity:
-    return Identity.from_seed(bytes([number + 1]) * 32)
-
-
-def _drawn(number: int, params: int) -> _Floats:
+def _drawn(number: int, params: int) -> Vector:
     rng = np.random.default_rng(number)
     return rng.standard_normal(min(params, _DRAWN_ELEMS), dtype=np.float32)
 
 
 async def _run_member(folder: Path, plan: Plan, number: int) -> dict[str, Any]:
-    worker = _BenchWorker(np.resize(_drawn(number, plan.params), plan.params), plan.merge)
-    address_file = folder / "address"
-    first = _identity(0).peer_id
-    hints = () if number == 0 else (Hint(first, await _read_when_there(address_file)),)
-    node = Node(
-        config=NodeConfig(
-            home=folder / str(number), listen="127.0.0.1:0", metrics="off", dashboard="off"
-        ),
-        link=SwarmLink(SWARM, swarm_identity().public_key, hints),
-        identity=_identity(number),
-        boot_epoch=1,
-        transport=TcpTransport(),
-        start_worker=worker.start,
-        env=real_env(trio.current_time, trio.to_thread.run_sync),
-        training=TrainingChoice(),
-    )
-    async with trio.open_nursery() as nursery:
-        address = await nursery.start(node.run)
-        if number == 0:
-            write_atomic(address_file, address.encode())
+    worker = _Averager(np.resize(_drawn(number, plan.params), plan.params), plan.merge)
+    async with running_node(folder, number, worker) as node:
         gloo = await trio.to_thread.run_sync(_Gloo, folder, number, plan.members)
         await worker.started.wait()
         with trio.move_on_after(_DEADLINE_S) as scope:
             result = await _take_rounds(node, worker, gloo, plan)
         if scope.cancelled_caught:
             raise WorkerError("the members did not average often enough")
-        nursery.cancel_scope.cancel()
     gloo.leave()
     return result
 
 
-async def _take_rounds(node: Node, worker: _BenchWorker, gloo: _Gloo, plan: Plan) -> dict[str, Any]:
+async def _take_rounds(node: Node, worker: _Averager, gloo: _Gloo, plan: Plan) -> dict[str, Any]:
     """Average and all-reduce in turns, until enough rounds had all members."""
     rounds: list[Taken] = []
     rel_error = 0.0
@@ -325,9 +221,9 @@ async def _take_rounds(node: Node, worker: _BenchWorker, gloo: _Gloo, plan: Plan
     while len(rounds) < _WARM_UP + plan.repeats:
         worker.refill()
         await in_thread(gloo.all_say, True)
-        began_s, cpu_s, sent_bytes = time.monotonic(), _cpu_s(), _sent_bytes(node)
+        began_s, cpu_s, sent_bytes = time.monotonic(), own_cpu_s(), _sent_bytes(node)
         await worker.average()
-        cpu_s, sent_bytes = _cpu_s() - cpu_s, _sent_bytes(node) - sent_bytes
+        cpu_s, sent_bytes = own_cpu_s() - cpu_s, _sent_bytes(node) - sent_bytes
         if not await in_thread(gloo.all_say, worker.present == plan.members):
             await trio.sleep(_AGAIN_S)
             continue
@@ -335,9 +231,9 @@ async def _take_rounds(node: Node, worker: _BenchWorker, gloo: _Gloo, plan: Plan
         worker.refill()
         room = gloo.tensor(worker.room)
         await in_thread(gloo.all_say, True)
-        gloo_began_s, gloo_cpu_s = time.monotonic(), _cpu_s()
+        gloo_began_s, gloo_cpu_s = time.monotonic(), own_cpu_s()
         await in_thread(gloo.add_up, room)
-        gloo_s, gloo_cpu_s = time.monotonic() - gloo_began_s, _cpu_s() - gloo_cpu_s
+        gloo_s, gloo_cpu_s = time.monotonic() - gloo_began_s, own_cpu_s() - gloo_cpu_s
         rounds.append(Taken(began_s, worker.ended_s, cpu_s, sent_bytes, gloo_s, gloo_cpu_s))
     return {"rounds": [asdict(each) for each in rounds], "rel_error": rel_error}
 
@@ -347,34 +243,17 @@ def _sent_bytes(node: Node) -> int:
     return sent
 
 
-def _rel_error(mean: _Floats, plan: Plan) -> float:
+def _rel_error(mean: Vector, plan: Plan) -> float:
     """‖mean − exact mean‖ / ‖exact mean‖ of the elements that are drawn."""
     drawn = [_drawn(number, plan.params) for number in range(plan.members)]
     exact = np.mean(drawn, axis=0, dtype=np.float64)
     return float(np.linalg.norm(mean[: exact.size] - exact) / np.linalg.norm(exact))
 
 
-async def _read_when_there(path: Path) -> str:
-    file = trio.Path(path)
-    with trio.fail_after(60):
-        while not await file.exists():  # noqa: ASYNC110 -- another process writes it
-            await trio.sleep(0.05)
-    return await file.read_text()
-
-
-def _cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
 def _main(arguments: list[str]) -> None:
     folder, described, number = arguments
     plan = Plan(**json.loads(described))
-    try:
-        result = trio.run(_run_member, Path(folder), plan, int(number))
-    except* SwarmNodeError as errors:
-        sys.exit(f"swarmnode: {errors.exceptions[0]}")
-    print(json.dumps(result))
+    run_member(_run_member, Path(folder), plan, int(number))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
-"""What the benchmarks that run whole nodes have in common: a swarm without a task of its own."""
+"""What benches that run whole nodes have in common: a folder, a swarm without a task of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from swarmnode.config import Paths
+from swarmnode.processes.stopping import run_async
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import sign_manifest
 from swarmnode.store.files import make_private_dir, write_atomic
@@ -13,6 +17,16 @@ from swarmnode.wire.packing import encode_record
 from swarmnode.wire.swarm import Manifest
 
 SWARM = "bench"
+_T = TypeVar("_T")
+
+
+def run_in_folder(main: Callable[..., Awaitable[_T]], *arguments: object) -> _T:
+    """Do what ``run_async`` does, with a new folder as the first argument, and remove that."""
+    folder = Path(tempfile.mkdtemp(prefix="swarmnode-bench-"))
+    try:
+        return run_async(main, folder, *arguments)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def swarm_identity() -> Identity:

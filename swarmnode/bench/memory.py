@@ -7,18 +7,16 @@ that each process has had in memory, slots that both see in both of them.
 
 from __future__ import annotations
 
-import shutil
 import statistics
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from swarmnode.bench.kit import run_in_folder
 from swarmnode.bench.step import task_options
 from swarmnode.errors import DeadlineExceeded
 from swarmnode.processes.node_process import NodeProcess, free_addresses
-from swarmnode.processes.stopping import run_async
 
 _FLOAT32_BYTES = 4
 _MB = 1e6
@@ -35,11 +33,7 @@ def run_memory_bench(params: int, strategy: str) -> dict[str, Any]:
     Raises:
         SwarmNodeError: a node failed, or there was no exchange in time.
     """
-    folder = Path(tempfile.mkdtemp(prefix="swarmnode-bench-"))
-    try:
-        return run_async(_measure, folder, params, strategy)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return run_in_folder(_measure, params, strategy)
 
 
 def format_memory_bench(result: dict[str, Any]) -> str:

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from swarmnode.bench.kit import run_in_folder
 from swarmnode.errors import DeadlineExceeded
 from swarmnode.processes.node_process import NodeProcess, free_addresses
-from swarmnode.processes.stopping import run_async
 
 _START_DEADLINE_S = 120.0
 _SETTLE_S = 3.0
@@ -34,14 +33,9 @@ def run_step_bench(seconds: float, rounds: int, every: int, params: int = 0) -> 
     Raises:
         SwarmNodeError: a node failed.
     """
-    folder = Path(tempfile.mkdtemp(prefix="swarmnode-bench-"))
     options = ["--set", f"strategy.every={every}", *(task_options(params))]
-    try:
-        return {"params": params, "every": every, "rounds": rounds} | run_async(
-            _measure, folder, seconds, rounds, options
-        )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    found = run_in_folder(_measure, seconds, rounds, options)
+    return {"params": params, "every": every, "rounds": rounds} | found
 
 
 def task_options(params: int) -> list[str]:

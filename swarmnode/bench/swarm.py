@@ -19,9 +19,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
-import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -33,7 +31,7 @@ from typing import Any
 import trio
 
 from swarmnode import limits
-from swarmnode.bench.kit import SWARM, swarm_identity, write_manifest
+from swarmnode.bench.kit import SWARM, run_in_folder, swarm_identity, write_manifest
 from swarmnode.config import NodeConfig
 from swarmnode.daemon.app.node import Node, TrainingChoice
 from swarmnode.daemon.discovery.dht import Discovery
@@ -44,7 +42,6 @@ from swarmnode.errors import DeadlineExceeded, SwarmNodeError
 from swarmnode.ids import PeerId
 from swarmnode.net.tcp import TcpTransport
 from swarmnode.processes.node_process import NodeProcess, free_addresses
-from swarmnode.processes.stopping import run_async
 from swarmnode.protocol.dht.keys import blob_key
 from swarmnode.protocol.identity import Identity
 from swarmnode.protocol.swarm import Hint, SwarmLink
@@ -77,11 +74,7 @@ def run_swarm_bench(
     Raises:
         SwarmNodeError: a node failed, or they did not find each other in time.
     """
-    folder = Path(tempfile.mkdtemp(prefix="swarmnode-bench-"))
-    try:
-        return run_async(_measure, folder, _Plan(n_nodes, fresh_nodes, operations, idle_s))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    return run_in_folder(_measure, _Plan(n_nodes, fresh_nodes, operations, idle_s))
 
 
 def format_swarm_bench(result: dict[str, Any]) -> str:

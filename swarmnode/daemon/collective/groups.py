@@ -93,6 +93,7 @@ class Groups(Rounds):
     ) -> None:
         super().__init__(GROUP_SERVICE, communicator, lessor)
         self._swarm_id = swarm_id
+        self._comparing = lessor
         self._codec_name = codec_name
         self._attempts: dict[Topic, Attempts] = {}  # of means in a lineage
         self.on_mean: Callable[[Collection[PeerId]], None] = lambda _contributors: None
@@ -188,11 +189,12 @@ class Groups(Rounds):
     def _begin_run(
         self, begin: events.Begin, intent: PostedIntent, made: tuple[Chunk, ...], ended: GroupEnded
     ) -> None:
-        kind = GroupPayload if intent.merge == "mean" else RobustPayload
+        is_plain = intent.merge == "mean"
+        kind: type[GroupPayload[ComparingLessor]] = GroupPayload if is_plain else RobustPayload
         cargo = kind(
             intent,
             made,
-            self._lessor,
+            self._comparing,
             self._self_id,
             ended,
             self._note_refused_payload,
@@ -200,7 +202,7 @@ class Groups(Rounds):
             make_buffer=self._buffers.get,
         )
         if isinstance(cargo, RobustPayload):
-            self.runs.begin(begin, cargo, cargo)
+            self.runs.begin(begin, cargo, maker=cargo)
         else:
             self.runs.begin(begin, cargo)
 

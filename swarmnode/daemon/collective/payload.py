@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import trio
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from swarmnode.strategies.merging.mixing import Rows
 
 _T = TypeVar("_T")
+_LessorT = TypeVar("_LessorT", bound=Lessor)
 # So many elements are averaged or hashed in a fifth of a millisecond, with the extension; by a rule
 # in one, and the switch to a thread and back costs as much where workers keep all cores busy.
 _INLINE_ELEMS = 2**18
@@ -76,7 +77,7 @@ class _Share(Sequence[Buffer]):
         return part.codec.part(self._chunks[which], part.begin, part.end)
 
 
-class GroupPayload:
+class GroupPayload(Generic[_LessorT]):
     """The cargo of one run; see ``runs.py``.
 
     Args:
@@ -90,7 +91,7 @@ class GroupPayload:
         self,
         intent: PostedIntent,
         chunks: tuple[Chunk, ...],
-        lessor: Lessor,
+        lessor: _LessorT,
         self_id: PeerId,
         ended: GroupEnded,
         refused: Callable[[], None] = lambda: None,
@@ -258,7 +259,7 @@ class GroupPayload:
         self._sums.clear()
 
 
-class RobustPayload(GroupPayload):
+class RobustPayload(GroupPayload[ComparingLessor]):
     """The cargo of one run whose intent names a rule.
 
     Each piece is made by two members, see ``protocol/gossip/witnesses.py``. Where two candidates
@@ -266,8 +267,6 @@ class RobustPayload(GroupPayload):
     and a worker that does not answer in time leaves it at the last one. Views are looked at one by
     one: their values have nothing to do with each other.
     """
-
-    _lessor: ComparingLessor
 
     async def _mean_of(
         self,

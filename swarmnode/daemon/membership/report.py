@@ -70,7 +70,7 @@ class SelfReport:
     counters: dict[str, int]  # exchanges and seconds since the start, the others in all
     numbers: dict[str, float | None]  # None: nothing to say yet
     step: int
-    met: str | None = None  # the partners that it had lately, see ``status/mixing.py``; None: never
+    met: str | None = None  # partners that it had lately, see ``status/overview.py``; None: none
     lineage: str = ""  # of its slow weights, see ``protocol/gossip/lineages.py``; empty: none
     name: str = ""  # what it is called; "": it does not say
     target: str = ""  # the newest extension that it knows, see ``progress.py``; "": none

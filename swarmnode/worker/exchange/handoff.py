@@ -167,7 +167,7 @@ class Handoff:
             self._strategy.on_abort(lent.intent, message.why)
 
     def take(self, message: Apply) -> None:
-        """Keep a committed exchange until :meth:`apply_due`.
+        """Keep a committed exchange until :meth:`merge_due`.
 
         Raises:
             StaleSlot: the slot was not handed back.
