@@ -133,6 +133,7 @@ async def _run_side(folder: Path, n_params: int, exchanges: int, side: int) -> d
         before = totals.phases()
         await _wait_for(finished, exchanges)
         cpu_s, after = own_cpu_s() - before_cpu_s, totals.phases()
+        await _wait_for_both(folder, side)
     measured = exchanges - _WARM_UP
     return {
         "took_s": [one.ended - one.started for one in _committed(finished)][:exchanges],
@@ -153,6 +154,17 @@ async def _wait_for(finished: list[Finished], count: int) -> None:
             await trio.sleep(0.02)
         return
     raise WorkerError(f"only {len(_committed(finished))} of {count} exchanges were committed")
+
+
+async def _wait_for_both(folder: Path, side: int) -> None:
+    """Stay until the other side has its exchanges, too: it may want a last one of this one."""
+    (folder / f"done-{side}").touch()
+    other = trio.Path(folder / f"done-{1 - side}")
+    with trio.move_on_after(_DEADLINE_S):
+        while not await other.exists():  # noqa: ASYNC110 -- another process makes it
+            await trio.sleep(0.02)
+        return
+    raise WorkerError("the other side did not come to the end of its exchanges")
 
 
 def _rel_error(worker: _Exchanger, side: int, n_params: int) -> float:
