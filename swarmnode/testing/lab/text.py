@@ -78,7 +78,9 @@ class TextTask(LabTask):
         return {"loss": self.evaluate(mean), "own_loss": sum(own) / len(own)}
 
     def public_probe(self) -> LossAt | None:
-        return self.evaluate
+        """See LabTask: the few examples that nodes have, not what results are judged by."""
+        examples = self.text.public_probe()
+        return lambda x: self._measured(x, lambda model: self.text.loss(model, examples))
 
     def mislabel(self, nodes: Collection[int]) -> None:
         """Let ``nodes`` learn from texts in which any byte follows any other."""
@@ -92,11 +94,16 @@ class TextTask(LabTask):
 
     def evaluate(self, x: torch.Tensor) -> float:
         """Return the held-out loss of a model [numel]."""
+        return self._measured(x, self.text.evaluate)
+
+    def _measured(
+        self, x: torch.Tensor, loss_of: Callable[[torch.nn.Module], torch.Tensor | float]
+    ) -> float:
         self._arena.flat.copy_(x)
         self._model.eval()
         try:
             with torch.no_grad():
-                return float(self.text.evaluate(self._model))
+                return float(loss_of(self._model))
         finally:
             self._model.train()
 
