@@ -237,6 +237,25 @@ def test_one_slot_of_the_same_tag_and_fragment_at_a_time(noted):
     assert noted.ask(same).why.startswith("no-wish: "), "what was refused is over"
 
 
+def test_where_merges_add_up_another_pair_begins_and_ends_before_one_in_doubt(make_rig):
+    """What they add up to is the same in any order: the sum over all partners is kept."""
+    rig = make_rig()
+    lent = []
+    for _ in range(2):
+        rig.step(2)
+        intent = rig.intent()
+        assert intent.adds_up
+        lent.append(rig.ask(intent))
+    for ready in lent:
+        own, room = rig.halves(ready)
+        own.zero_()
+        room.fill_(ready.step)
+    before = rig.x.clone()
+    for ready in reversed(lent):
+        rig.apply(ready)
+    assert torch.equal(rig.x, before + 4 / 2 + 2 / 2)
+
+
 def test_with_all_slots_away_a_view_is_refused(noted):
     noted.strategy.due = [intent_of(fragment=n) for n in range(limits.SLOTS_PER_WORKER + 1)]
     noted.step()
