@@ -358,6 +358,23 @@ def test_what_comes_is_weighed_between_two_steps_and_the_slot_stays_the_daemons(
     assert rig.strategy.guard.totals.refused == {"distance": 1}
 
 
+def test_models_that_began_apart_are_merged_though_the_first_mean_is_worse(make_rig):
+    """They are far from each other and their mean is no model yet, which a guard takes for harm."""
+    taken = {}
+    for merge in ("variance-corrected", "mean"):
+        settings = {"every": 2, "merge": merge}
+        rig = make_rig(task_type=Probed, has_public_probe=True, settings=settings)
+        rig.step(2)
+        ready = rig.ask(rig.intent())
+        own, room = rig.halves(ready)
+        room.copy_(own - 3.0 * (rig.state.task.optimum() - own))
+        before = rig.x.clone()
+        assert not rig.weigh(ready).refusal
+        rig.apply(ready)
+        taken[merge] = not torch.equal(rig.x, before)
+    assert taken == {"variance-corrected": True, "mean": False}
+
+
 def test_a_slot_that_is_given_back_before_it_is_weighed_is_no_bug(noted):
     ready = lend(noted)
     weigh = Weigh(ready.slot, ready.generation, Partner(peer=PEER, step=0, tokens=0))
