@@ -280,6 +280,7 @@ class PostedIntent(Message, frozen=True, tag="wish"):
     It takes the place of an earlier one of the same kind, tag and fragment that no slot was lent
     for. With ``is_open`` it is an *answer*: no intent, but what this node gives if asked for
     it, at any time; answers follow WorkerReady at once. Records of the log leave as an intent too.
+    ``adds_up``: a slot is lent for it also while one is lent for another of its tag and fragment.
     """
 
     number: Count
@@ -299,6 +300,7 @@ class PostedIntent(Message, frozen=True, tag="wish"):
     step: Count = 0
     tokens: Count = 0
     is_open: bool = False
+    adds_up: bool = False
 
     @property
     def numel(self) -> int:

@@ -82,6 +82,11 @@ class Contributions:
         if fragment in self._viewed:
             self._given[fragment] = self._viewed.pop(fragment)
 
+    def drop(self, n_fragments: int) -> None:
+        """What was learnt is in no model any more."""
+        self._viewed.clear()
+        self._given = dict.fromkeys(range(n_fragments), (self._learnt, self._missed))
+
     def weight(self, fragment: int, n_fragments: int = 1) -> float:
         """Return what a fragment counts that was taken just now."""
         learnt, missed = self._given.get(fragment, (0, 0))

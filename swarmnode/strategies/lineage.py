@@ -14,9 +14,9 @@ straggler has taken an eighth of the steps: none waits for it, and it counts by 
 A node that a mean was made without has other slow weights than the rest. So these have a version, a
 count of means and a hash over the members that took part in them: only equal ones average. A node
 of which nothing came asks a peer, and takes over what is further: φ, the momentum, the lineage, and
-the number of the round. The steps that it took itself are kept. The engine tells a node that most
-are on another lineage (protocol/gossip/lineages.py): then it takes over that one, be it that it has
-fewer means.
+the number of the round. The steps that it took itself are kept, unless they do harm there: see
+:meth:`InLineage._harm`. The engine tells a node that most are on another lineage
+(protocol/gossip/lineages.py): then it takes over that one, be it that it has fewer means.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class InLineage(InRounds, InPieces):
         self.contributions = Contributions()
         self.merge_rule = "mean"  # by which means are made
         self._harm_probe: LossAt | None = None  # by which catch-ups are weighed
+        self._keeps_learnt = True  # of the answer that was weighed last
         self._local_step = 0
         self._trials: Trials | None = None  # until there is something to try
 
@@ -229,12 +230,22 @@ class InLineage(InRounds, InPieces):
         return phi + momentum_step(momentum.clone(), still, c.momentum, nesterov=c.nesterov)
 
     def _harm(self, vectors: Mapping[str, torch.Tensor]) -> str | None:
-        probe = self._harm_probe
+        """Return why a peer's slow weights are refused, and see what is kept beside them.
+
+        Steps that a node took alone and those that all others took meanwhile do not add up: beyond
+        a round or two their sum is worse than either. If the node refused that, it would be
+        out for good, and worse each time. So where its own steps do harm, they are left.
+        """
+        probe, self._keeps_learnt = self._harm_probe, True
         if probe is None:
             return None
         learnt = self.x - self.phi
         phi, momentum = (vectors[name].to(self.x.device) for name in ("phi", self.momentum_buffer))
-        return harm_at(probe, self.x, (phi + learnt, self.coasted(phi, momentum) + learnt))
+        models = phi, self.coasted(phi, momentum)
+        if harm_at(probe, self.x, (model + learnt for model in models)) is None:
+            return None
+        self._keeps_learnt = False
+        return harm_at(probe, self.x, models)
 
     def taking_over(self, exchange: Exchange) -> Generator[None, None, bool]:
         """Put a peer's slow weights under the steps that this node took since its own, in pieces.
@@ -251,10 +262,15 @@ class InLineage(InRounds, InPieces):
             if place.version <= self._version:
                 return False
         self.contributions.note_missed(place.count - int(self.lineage[0]))
+        if not self._keeps_learnt:
+            self.contributions.drop(self.rounds.n_fragments)
         theirs, momentum = exchange.partner.views, self.momentum_buffer
         for at in pieces(self.x.numel()):
             phi = theirs["phi"][at].to(self.x.device)
-            self.x[at].add_(phi - self.phi[at])
+            if self._keeps_learnt:
+                self.x[at].add_(phi - self.phi[at])
+            else:
+                self.x[at].copy_(phi)
             self.phi[at].copy_(phi)
             getattr(self, momentum)[at].copy_(theirs[momentum][at])
             yield

@@ -57,9 +57,12 @@ class StatePart:
         reads_in_passing: whether a snapshot may have parts of ``x`` of neighbouring steps, with
             buffers that change by merges only, or little with a step. Not where nodes have the
             same bits, or where a buffer says something about ``x`` at the same moment.
+        adds_up: whether merges of pairs only add to ``x`` what two views differ by, in any order:
+            a partner that is silent in the end then holds up no other exchange.
     """
 
     reads_in_passing: bool = False
+    adds_up: bool = False
 
     def buffers(self) -> Mapping[str, torch.Tensor]:
         """Return the tensors beside ``x`` that a snapshot must hold, by name."""

@@ -2,7 +2,7 @@
 
 The guard is a pair rule (merging/safe_merge.py). It sees vectors as if they were models: what of a
 payload has an effect, the own side of it, and what the public probe says in between. It is on
-where the engine says so, see ``Context.weighs``.
+where the engine says so, see ``Context.weighs``, but for models that began apart.
 """
 
 from __future__ import annotations
@@ -52,11 +52,21 @@ class WeighsPairs(Strategy):
 
     def start(self, ctx: Context) -> None:
         super().start(ctx)
-        if ctx.weighs and self.guard is None and self.meeting(self.config).kind is Kind.PAIR:
+        is_of_pairs = self.meeting(self.config).kind is Kind.PAIR
+        if ctx.weighs and self.guard is None and is_of_pairs and not self.began_apart:
             # Groups are the default, and their workers do without it.
             from swarmnode.strategies.merging.safe_merge import SafeMerge
 
             self.guard = SafeMerge()
+
+    @property
+    def began_apart(self) -> bool:
+        """Whether the swarm's rule is for models that have nothing in common.
+
+        The mean of two such models is far from both and worse than either, so a guard would take
+        nothing of any: eight real nodes that had exchanged 90 times each were as far apart as ever.
+        """
+        return getattr(self.config, "merge", "mean") == "variance-corrected"
 
     @abstractmethod
     def contact(self, exchange: Exchange) -> Contact:

@@ -116,3 +116,18 @@ def test_what_the_public_probe_speaks_against_is_not_taken_over(phi, b, caplog):
     careless = started()
     careless.apply(answer(careless, [5, 1, 5], phi, b))
     assert careless.phi.eq(torch.tensor(phi)).all(), "without a probe it is taken"
+
+
+def test_steps_that_would_do_harm_beside_those_of_all_others_are_left():
+    """From the same place towards the same optimum, alone and with others: the sum is beyond it."""
+    node = started(probe=lambda x: float((x - 0.5).square().sum()))
+    node.x.fill_(0.05)
+    node.apply(answer(node, [1, 1, 1], phi=0.3))
+    assert node.x.eq(torch.tensor(0.3) + 0.05).all(), "few of them are kept"
+    node.x.fill_(0.7)
+    node.contributions.note_step(4711)
+    node.apply(answer(node, [5, 1, 5], phi=0.5))
+    assert node.metrics()["catch_ups_refused"] == 0
+    assert node.x.eq(0.5).all()
+    assert node.rounds.number == 5, "it is back among the others"
+    assert node.contributions.weight(0) == 1.0, "what it left is in no weight"

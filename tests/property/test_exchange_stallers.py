@@ -81,6 +81,20 @@ def test_a_stall_that_begins_before_anything_was_measured_ends_as_well(phase: Ph
     assert share_left(phase, 1, warm_s=0.0) >= 0.8
 
 
+def test_where_merges_add_up_a_partner_that_is_silent_after_ready_holds_up_nothing() -> None:
+    """All begin with the attacker there, and half a minute is watched: the doubt lasts for most."""
+    kept = {}
+    for adds_up in (True, False):
+        world = World(fragments=1, every_s=EVERY_S, adds_up=adds_up)
+        world.attack("ready")
+        world.run(30.0)
+        kept[adds_up] = world.commits(since_s=0.0)
+    peace = World(fragments=1, every_s=EVERY_S)
+    peace.run(30.0)
+    assert kept[True] >= 0.8 * peace.commits(since_s=0.0)
+    assert kept[False] < 0.5 * peace.commits(since_s=0.0)
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_without_patience_and_memory_the_same_stall_is_seen(phase: Phase) -> None:
     assert share_left(phase, 1, undefended) < 0.8

@@ -37,6 +37,8 @@ class PairIntent:
         number: the shell's, different for each intent.
         round_skew_max: partners further apart than this do not exchange; None: any.
         is_open: it is accepted whatever the round and base version, and is not used up by that.
+        adds_up: what comes of it is added to what is there then: another exchange of the topic may
+            begin and end before it.
     """
 
     number: int
@@ -50,6 +52,7 @@ class PairIntent:
     base_version: bytes = b""
     round_skew_max: int | None = None
     is_open: bool = False
+    adds_up: bool = False
 
     @property
     def topic(self) -> Topic:

@@ -4,6 +4,9 @@ A transfer is *overdue* when our view has been lent for longer than the patience
 Then it gives way: to the offer of another peer, or to an intent of ours, for which it stands in the
 way. While nothing waits for its place it may go on until its limit, so that a slow volunteer in
 good company with other slow ones loses nothing.
+
+A responder that is ready cannot give way. Where merges add up, it *stands aside* when the decision
+is overdue: so a partner that is silent then holds one of the places, and no topic.
 """
 
 from __future__ import annotations
@@ -130,6 +133,15 @@ class Flight:
         """Whether another exchange may have its place."""
         return self.state is State.TRANSFER and now >= self.overdue_at
 
+    def stands_aside(self, now: float) -> bool:
+        """Whether it is in doubt for longer than is usual, and others may begin beside it.
+
+        To give it up would half-apply it if the way to an honest initiator is cut. Its slot is
+        lent until then, and one of the places is taken.
+        """
+        is_late = self.state is State.READY and now >= self.ready_at + self.decide_s
+        return is_late and self.intent.adds_up
+
     def lend(self, patience_s: float, now: float) -> None:
         """From now on it is the partner's time that passes."""
         if self.lent_at is None:
@@ -179,7 +191,10 @@ class Flight:
 
 
 class FlightTable:
-    """The exchanges in flight: each with another peer, and of another tag and fragment."""
+    """The exchanges in flight: each with another peer, and of another tag and fragment.
+
+    Of these there may be another one beside those in doubt, if what comes of them adds up.
+    """
 
     def __init__(self) -> None:
         self._flights: dict[bytes, Flight] = {}
@@ -198,8 +213,10 @@ class FlightTable:
 
     def to_give_way(self, topic: Topic, now: float) -> list[Flight] | None:
         """Return what has to end for one more of this topic; None: there is no place for it."""
-        same = [flight for flight in self if flight.intent.topic == topic]
-        others = [flight for flight in self if flight.intent.topic != topic]
+        same, others = list[Flight](), list[Flight]()
+        for flight in self:
+            is_same = flight.intent.topic == topic and not flight.stands_aside(now)
+            (same if is_same else others).append(flight)
         if not all(flight.gives_way(now) for flight in same):
             return None
         if len(others) < limits.EXCHANGE_FLIGHTS_MAX:

@@ -259,7 +259,8 @@ class Handoff:
         )
 
     def _refusal(self, posted: Posted, order: TakeView) -> str | None:
-        if _topic(posted) in {lent.topic for lent in self._lent.values()}:
+        is_lent = _topic(posted) in {lent.topic for lent in self._lent.values()}
+        if is_lent and not self._strategy.adds_up:
             return "busy: in another exchange of the same"
         if not self._free:
             return "busy: all slots are lent"

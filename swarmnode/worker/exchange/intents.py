@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 import torch
 
 from swarmnode import limits
@@ -101,7 +102,10 @@ class PendingIntents:
         old = self._posted.pop(place, None)  # the new one goes to the end
         self._posted[place] = Posted(self._last_number, intent, is_open)
         wide = self._strategy.x.dtype == torch.float64
-        self._send(_message(self._last_number, intent, state, is_open=is_open, wide=wide))
+        message = _message(self._last_number, intent, state, is_open=is_open, wide=wide)
+        if intent.kind is Kind.PAIR and self._strategy.adds_up:
+            message = msgspec.structs.replace(message, adds_up=True)
+        self._send(message)
         return old
 
     def _forget_oldest(self) -> None:

@@ -46,16 +46,27 @@ class _Node:
 
 
 class World:
-    """See the module. ``fragments``: of each, one exchange at a time, as a worker lends."""
+    """See the module.
+
+    Args:
+        fragments: of each, one exchange at a time, as a worker lends.
+        adds_up: so that of each there may be another beside one in doubt.
+    """
 
     def __init__(
-        self, *, fragments: int, every_s: float, make_core: MakeCore = ExchangeCore, seed: int = 1
+        self,
+        *,
+        fragments: int,
+        every_s: float,
+        make_core: MakeCore = ExchangeCore,
+        seed: int = 1,
+        adds_up: bool = False,
     ) -> None:
         self.rng = random.Random(seed)
         self.now = 0.0
         self.heap: list[tuple[float, int, Callable[[], None]]] = []
         self.order, self.numbers = itertools.count(), itertools.count(1)
-        self.fragments, self.every_s = fragments, every_s
+        self.fragments, self.every_s, self.adds_up = fragments, every_s, adds_up
         ids = [PeerId(self.rng.randbytes(32)) for _ in range(N_HONEST + 1)]
         self.attacker, self.honest = ids[0], ids[1:]
         self.phase: Phase | None = None
@@ -130,7 +141,14 @@ class World:
         node = self.nodes[peer]
         fragment = k % self.fragments
         intent = events.PairIntent(
-            next(self.numbers), "outer", fragment, k // self.fragments, _CHUNKS, k, k
+            next(self.numbers),
+            "outer",
+            fragment,
+            k // self.fragments,
+            _CHUNKS,
+            k,
+            k,
+            adds_up=self.adds_up,
         )
         node.untried = [i for i in node.untried if i.fragment != fragment] + [intent]
         self._feed(peer, events.Available(intent, _LIMIT_S))

@@ -237,6 +237,25 @@ def test_one_slot_of_the_same_tag_and_fragment_at_a_time(noted):
     assert noted.ask(same).why.startswith("no-wish: "), "what was refused is over"
 
 
+def test_where_merges_add_up_another_pair_begins_and_ends_before_one_in_doubt(make_rig):
+    """What they add up to is the same in any order: the sum over all partners is kept."""
+    rig = make_rig()
+    lent = []
+    for _ in range(2):
+        rig.step(2)
+        intent = rig.intent()
+        assert intent.adds_up
+        lent.append(rig.ask(intent))
+    for ready in lent:
+        own, room = rig.halves(ready)
+        own.zero_()
+        room.fill_(ready.step)
+    before = rig.x.clone()
+    for ready in reversed(lent):
+        rig.apply(ready)
+    assert torch.equal(rig.x, before + 4 / 2 + 2 / 2)
+
+
 def test_with_all_slots_away_a_view_is_refused(noted):
     noted.strategy.due = [intent_of(fragment=n) for n in range(limits.SLOTS_PER_WORKER + 1)]
     noted.step()
@@ -337,6 +356,23 @@ def test_what_comes_is_weighed_between_two_steps_and_the_slot_stays_the_daemons(
             assert torch.allclose(rig.x, before + taken)
         rig.step(2)
     assert rig.strategy.guard.totals.refused == {"distance": 1}
+
+
+def test_models_that_began_apart_are_merged_though_the_first_mean_is_worse(make_rig):
+    """They are far from each other and their mean is no model yet, which a guard takes for harm."""
+    taken = {}
+    for merge in ("variance-corrected", "mean"):
+        settings = {"every": 2, "merge": merge}
+        rig = make_rig(task_type=Probed, has_public_probe=True, settings=settings)
+        rig.step(2)
+        ready = rig.ask(rig.intent())
+        own, room = rig.halves(ready)
+        room.copy_(own - 3.0 * (rig.state.task.optimum() - own))
+        before = rig.x.clone()
+        assert not rig.weigh(ready).refusal
+        rig.apply(ready)
+        taken[merge] = not torch.equal(rig.x, before)
+    assert taken == {"variance-corrected": True, "mean": False}
 
 
 def test_a_slot_that_is_given_back_before_it_is_weighed_is_no_bug(noted):

@@ -207,6 +207,7 @@ def for_core(intent: PostedIntent) -> events.PairIntent:
         base_version=intent.base_version,
         round_skew_max=intent.round_skew_max,
         is_open=intent.is_open,
+        adds_up=intent.adds_up,
     )
 
 
