@@ -99,8 +99,9 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "votes": Mutant(f"{_MERGING}.sybil_mean:_alike", lambda c: np.eye(len(c)), _RULES_TESTS),
     "opposed": Mutant(
-        f"{_MERGING}.sybil_mean:_agreement", lambda _, votes: votes * 0 + 1.0, _RULES_TESTS
+        f"{_MERGING}.sybil_mean:_agreement", lambda cosines, _: np.ones(len(cosines)), _RULES_TESTS
     ),
+    "agreed": Mutant(f"{_MERGING}.sybil_mean:_credit", lambda t: np.ones(len(t)), _RULES_TESTS),
     "copies": Mutant(
         f"{_GOSSIP}.gather_set:copies",
         lambda _: frozenset(),

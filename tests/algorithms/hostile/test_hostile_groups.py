@@ -16,6 +16,9 @@ from swarmnode.strategies.merging.slot import GroupMerge, aggregate
 from swarmnode.strategies.sparse import Sparse
 from swarmnode.strategies.streaming import Streaming
 from swarmnode.tensor.layout import Layout
+from swarmnode.testing.lab.arena import Arena
+from swarmnode.testing.lab.attacks.impostors import LyingMembers
+from swarmnode.testing.lab.tasks import Sgd, Walk
 from tests.algorithms.outer_kit import digits
 
 RULES = get_args(GroupMerge)
@@ -75,6 +78,44 @@ def test_a_rule_costs_nothing_among_honest_members(settings):
     with_rule = honest_accuracy(Streaming, settings, 1.0)
     without = honest_accuracy(Streaming, {"merge": "mean"}, 1.0)
     assert with_rule > without - 0.01
+
+
+# --- the same old update, again and again ------------------------------------------------------
+
+
+class Valley(Walk):
+    """Steep in some directions and flat in most, as models are, and the same for all nodes.
+
+    All agree: at first on the steep directions, in which nothing is left to do soon, then on the
+    flat ones. So the first update is at right angles to later ones, and longer.
+    """
+
+    def __init__(self, n: int) -> None:
+        super().__init__(n, numel=8192, seed=1, noise=0.03, dtype=torch.float32)
+        self.x[:] = self.x[0].clone()
+        order = torch.randperm(self.x.shape[1], generator=torch.Generator().manual_seed(1))
+        self._curvatures = torch.logspace(-2, 0, self.x.shape[1])[order]
+
+    def gradients(self, nodes):
+        noise = super().gradients(nodes)[1]
+        return self.losses(nodes), self._curvatures * self.x[list(nodes)] + noise
+
+    def losses(self, nodes):
+        return (self._curvatures * self.x[list(nodes)].square()).sum(1) / 2
+
+
+def loss_in_the_valley(attack):
+    task = Valley(N)
+    settings = {"every": 4, "fragments": 1}
+    arena = Arena(task, lambda x: Streaming(settings, x), optimizer=Sgd(task.x, 0.2), guarded=True)
+    lying = LyingMembers(arena, [attack] * HOSTILE, lambda x: Streaming(settings, x))
+    arena.impostors = lying
+    arena.run(100)
+    return float(task.losses(range(N - HOSTILE)).mean())
+
+
+def test_an_old_update_that_is_sent_again_and_again_does_little():
+    assert loss_in_the_valley("stale") < 1.08 * loss_in_the_valley("none")
 
 
 # --- who decides -------------------------------------------------------------------------------

@@ -211,6 +211,44 @@ def test_members_that_learn_from_like_data_keep_their_votes_and_copies_share_the
     assert counts[6:] == pytest.approx(0.5, abs=0.05)
 
 
+def counts(rows):
+    """Return how much each vector counts by ``sybil-mean``, of the one that counts most: [n]."""
+    wide = rows.astype(np.float64)
+    (mix,) = find_rule("sybil-mean")(Round(wide @ wide.T, (1.0,) * len(rows)))
+    return mix.coefficients[0] / mix.coefficients[0].max()
+
+
+def with_old(n_hostile, n=8):
+    """Return vectors that agree, and one of long ago: it agrees a little, and is sent by some."""
+    rows = drawn(n)
+    old = np.random.default_rng(7).standard_normal(NUMEL) + 0.1 * rows[0]
+    rows[n - n_hostile :] = old
+    return rows
+
+
+@pytest.mark.parametrize("n_hostile", [1, 2])
+def test_where_most_agree_an_old_vector_counts_by_how_much_it_does(n_hostile):
+    found = counts(with_old(n_hostile))
+    assert found[: 8 - n_hostile].min() > 0.95
+    assert sum(found[8 - n_hostile :]) < 0.3
+
+
+def test_copies_do_not_agree_with_each_other():
+    one, two = counts(with_old(1)), counts(with_old(2))
+    assert two[7] == pytest.approx(one[7] / 2, rel=0.1)
+
+
+def test_noise_counts_for_little_where_most_agree():
+    rows = drawn(8)
+    rows[6:] = 1e4 * np.random.default_rng(7).standard_normal((2, NUMEL))
+    assert counts(rows)[6:].max() < 0.1
+
+
+def test_where_honest_vectors_are_at_right_angles_none_is_judged_by_how_little_it_agrees():
+    rows = np.random.default_rng(3).standard_normal((20, 256)).astype(np.float32)
+    assert counts(rows).min() > 0.5
+
+
 @pytest.mark.parametrize(("n", "reach"), [(4, 1.0), (9, 1.5), (16, 2.0), (64, 1.0)])
 def test_a_vector_is_no_longer_than_one_or_two_medians(n, reach):
     rows = np.eye(n, 4096, dtype=np.float32)
