@@ -290,7 +290,7 @@ class Snapshots:
                 )
             )
 
-        await run_concurrently(fetch, partial(self._watch_holders, holders, found))
+        await run_concurrently(fetch, partial(self._watch_holders, entry.root, holders, found))
         (path,) = found
         self._parts.discard(entry.root)
         await self._check(entry.root, path)
@@ -306,19 +306,16 @@ class Snapshots:
         say(f"the model is here ({took_s:.1f} s)")
 
     async def _watch_holders(
-        self, holders: Callable[[], set[PeerId]], found: Collection[Path]
+        self, name: bytes, holders: Callable[[], set[PeerId]], found: Collection[Path]
     ) -> None:
-        """Look, until it is found, that a peer is there from which it could come.
-
-        Raises:
-            Overloaded: there is none any more.
-        """
-        there_at = self._env.monotonic()
+        """Raise Overloaded if no member that has it is there, and those of the DHT send nothing."""
+        there_at, came = self._env.monotonic(), 0
         while not found:
-            named, now = holders(), self._env.monotonic()
-            if named & {*self._part.members.live(), *self._part.sessions}:
-                there_at = now
-            if not named or now - there_at > limits.SNAPSHOT_ABANDONED_S:
+            before, came = came, self._blobs.statistics().bytes_received_total
+            is_there = self._holders(name) & {*self._part.members.live(), *self._part.sessions}
+            now = self._env.monotonic()
+            there_at = now if is_there or came != before else there_at
+            if not holders() or now - there_at > limits.SNAPSHOT_ABANDONED_S:
                 raise Overloaded("all who held it have left, died or cannot be reached")
             await trio.sleep(limits.SNAPSHOT_LOOK_S)
 
