@@ -278,7 +278,7 @@ class PostedIntent(Message, frozen=True, tag="wish"):
     """The strategy wants to exchange: an Intent (``strategies/base.py``) with a number.
 
     It replaces an earlier one of its kind, tag and fragment that no slot was lent for. ``is_open``:
-    an *answer*, which is given whenever asked for; they follow WorkerReady. Records are intents too.
+    an *answer*, given whenever asked for; they follow WorkerReady. Records are intents, too.
     """
 
     number: Count
