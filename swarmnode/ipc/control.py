@@ -277,10 +277,8 @@ class WorkerReady(Message, frozen=True, tag="ready"):
 class PostedIntent(Message, frozen=True, tag="wish"):
     """The strategy wants to exchange: an Intent (``strategies/base.py``) with a number.
 
-    It takes the place of an earlier one of the same kind, tag and fragment that no slot was lent
-    for. With ``is_open`` it is an *answer*: no intent, but what this node gives if asked for
-    it, at any time; answers follow WorkerReady at once. Records of the log leave as an intent too.
-    ``adds_up``: a slot is lent for it also while one is lent for another of its tag and fragment.
+    It replaces an earlier one of its kind, tag and fragment that no slot was lent for. ``is_open``:
+    an *answer*, given whenever asked for; they follow WorkerReady. Records are intents, too.
     """
 
     number: Count
@@ -300,7 +298,7 @@ class PostedIntent(Message, frozen=True, tag="wish"):
     step: Count = 0
     tokens: Count = 0
     is_open: bool = False
-    adds_up: bool = False
+    adds_up: bool = False  # a slot is lent for it beside one of the same tag and fragment
 
     @property
     def numel(self) -> int:

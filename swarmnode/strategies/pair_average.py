@@ -7,10 +7,11 @@ Gradient Descent", ICML 2018 (AD-PSGD)::
     x ← x + m/2                    or the merge rule's mean of the two, minus x̂_own
 
 In IEEE arithmetic (a − b)/2 and (b − a)/2 are exact negatives, so the swarm's sum is kept to the
-rounding of two additions, whatever steps were taken in flight, and other exchanges with them. Deviation from the paper: partners
-exchange atomically, one exchange at a time per node, where the paper lets the passive side
-average with stale parameters. Among strangers each pair is weighed before it counts, and m may be
-clipped on either side (merging/safe_merge.py): then the two additions are not exact negatives.
+rounding of two additions, whatever steps were taken in flight, and other exchanges with them.
+Deviation from the paper: partners exchange atomically, one exchange at a time per node, where the
+paper lets the passive side average with stale parameters. Among strangers each pair is weighed
+before it counts, and m may be clipped on either side (merging/safe_merge.py): then the two
+additions are not exact negatives.
 """
 
 from __future__ import annotations

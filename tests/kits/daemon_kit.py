@@ -251,6 +251,9 @@ class Daemon:
             return {}
         return status
 
+    def get(self, path: str) -> Any:
+        return self._client.get(path)
+
     def ask(self, path: str) -> Any:
         return self._client.post(path)
 

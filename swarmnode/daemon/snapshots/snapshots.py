@@ -9,9 +9,8 @@
 Steps in claims are the swarm's: the furthest that any member says it is. A node's own count
 begins anew when it joins, so that it alone cannot tell which of two snapshots is further. A holder
 may lie: a step above twice the median of what members say counts for nothing, what two
-holders in different networks have comes first, what only peers hold that are trusted less comes
-last, and a newcomer whose probe loss stays far above that of its neighbours begins again with
-another one.
+holders in different networks have comes first, the more of its holders are trusted less the later
+it comes, and a newcomer whose probe loss stays far above that of its neighbours begins again.
 """
 
 from __future__ import annotations
@@ -224,11 +223,12 @@ class Snapshots:
         return self._part.swarm_step() > 0 and len(self._part.members.live()) > 1
 
     def _ranked(self, tried: Collection[bytes] = ()) -> list[SnapshotEntry]:
-        """Return what others hold: of trusted peers in two networks first, last what was tried."""
+        """Return what others hold, by how many of its holders are trusted; last what was tried."""
 
-        def place(entry: SnapshotEntry) -> tuple[bool, ...]:
-            is_trusted = any(map(self._part.is_trusted, entry.holders))
-            return entry.root in tried, not is_trusted, not self._is_confirmed(entry)
+        def place(entry: SnapshotEntry) -> tuple[bool, float, bool]:
+            others = set(entry.holders) - {self._self_id}
+            trusted = sum(map(self._part.is_trusted, others)) / len(others)
+            return entry.root in tried, -trusted, not self._is_confirmed(entry)
 
         return sorted(self._to_copy(), key=place)
 
@@ -256,10 +256,9 @@ class Snapshots:
 
     def _is_gone(self, peer: PeerId) -> bool:
         """Whether a member has left or died: what it holds is of no use until it is back."""
-        liveness = self._part.members.detector.state_of(peer)
         is_back = peer == self._self_id or peer in self._part.sessions
-        has_left = self._part.peer_report(peer).state == "left"
-        return not is_back and (has_left or liveness in (MemberState.DEAD, MemberState.LEFT))
+        gone = self._part.members.detector.state_of(peer) in (MemberState.DEAD, MemberState.LEFT)
+        return not is_back and (gone or self._part.peer_report(peer).state == "left")
 
     async def _fetch(self, entry: SnapshotEntry, *, say: Callable[[str], None]) -> None:
         """Bring a snapshot here, and check it. Raises SwarmNodeError."""
@@ -291,7 +290,7 @@ class Snapshots:
                 )
             )
 
-        await run_concurrently(fetch, partial(self._watch_holders, holders, found))
+        await run_concurrently(fetch, partial(self._watch_holders, entry.root, holders, found))
         (path,) = found
         self._parts.discard(entry.root)
         await self._check(entry.root, path)
@@ -307,19 +306,16 @@ class Snapshots:
         say(f"the model is here ({took_s:.1f} s)")
 
     async def _watch_holders(
-        self, holders: Callable[[], set[PeerId]], found: Collection[Path]
+        self, name: bytes, holders: Callable[[], set[PeerId]], found: Collection[Path]
     ) -> None:
-        """Look, until it is found, that a peer is there from which it could come.
-
-        Raises:
-            Overloaded: there is none any more.
-        """
-        there_at = self._env.monotonic()
+        """Raise Overloaded if no member that has it is there, and those of the DHT send nothing."""
+        there_at, came = self._env.monotonic(), 0
         while not found:
-            named, now = holders(), self._env.monotonic()
-            if named & {*self._part.members.live(), *self._part.sessions}:
-                there_at = now
-            if not named or now - there_at > limits.SNAPSHOT_ABANDONED_S:
+            before, came = came, self._blobs.statistics().bytes_received_total
+            is_there = self._holders(name) & {*self._part.members.live(), *self._part.sessions}
+            now = self._env.monotonic()
+            there_at = now if is_there or came != before else there_at
+            if not holders() or now - there_at > limits.SNAPSHOT_ABANDONED_S:
                 raise Overloaded("all who held it have left, died or cannot be reached")
             await trio.sleep(limits.SNAPSHOT_LOOK_S)
 
@@ -409,8 +405,8 @@ class Snapshots:
         name = await self._blobs.add_file(Path(saved.path))
         self._own.append(name)
         self._parts.discard(name)
-        report = self._part.peer_report(self._self_id)
-        self._claim(name, self._swarm_step, self._blobs.held()[name], report.numbers.get("loss"))
+        loss = self._part.peer_report(self._self_id).numbers.get("loss")
+        self._claim(name, self._swarm_step, self._blobs.held()[name], loss)
         await self._tidy()
 
     def _claim(self, name: bytes, step: int, size_bytes: int, loss: float | None) -> None:
@@ -484,17 +480,18 @@ class Snapshots:
             _log.info("no replica", why=str(error))
 
     def _is_our_turn(self, entry: SnapshotEntry) -> bool:
-        is_keeper = self._part.peer_report(self._self_id).role == "keeper"
-        rate = limits.SNAPSHOT_REPLICATE_BYTES_PER_S * (10 if is_keeper else 1)
+        report = self._part.report()
+        if report.state in ("starting", "syncing"):  # it is yet to see which holders lie
+            return False
+        rate = limits.SNAPSHOT_REPLICATE_BYTES_PER_S * (10 if report.role == "keeper" else 1)
         pause_s = max(limits.SNAPSHOT_REPLICATE_S, entry.size_bytes / rate)
         if self._env.monotonic() - self._replicated_at < pause_s:
             return False
-        missing = limits.SNAPSHOT_REPLICAS - len(entry.holders)
-        return is_keeper or self._self_id in self._next_holders(entry, missing)
+        return report.role == "keeper" or self._self_id in self._next_holders(entry)
 
-    def _next_holders(self, entry: SnapshotEntry, count: int) -> list[PeerId]:
+    def _next_holders(self, entry: SnapshotEntry) -> list[PeerId]:
         """Which live members shall hold it, by a hash that is the same on all of them."""
         live = self._part.members.live()
         free = {p for p in live if self._part.peer_report(p).role in _HOLDERS} - set(entry.holders)
         ranked = sorted(free, key=lambda peer: hashlib.sha256(entry.root + peer).digest())
-        return ranked[: max(0, count)]
+        return ranked[: max(0, limits.SNAPSHOT_REPLICAS - len(entry.holders))]

@@ -19,7 +19,8 @@ then only the shell gets ready what it gives, so what is sent is fresh.
 Invariants, under loss, duplication and reordering of any message:
 a node has at most EXCHANGE_FLIGHTS_MAX exchanges in flight, each with another
 peer and of another topic (but for one that stands aside, see ``flight.py``),
-and an offer for which there is no place is refused at once, so no wait can form a cycle; an intent starts at most one transfer;
+and an offer for which there is no place is refused at once, so no wait can
+form a cycle; an intent starts at most one transfer;
 every StartTransfer ends in exactly one Commit or Abort; whatever a peer sends
 either changes the state as the table below says, or is dropped, or raises
 RemoteProtocolError with nothing changed.

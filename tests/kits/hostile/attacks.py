@@ -8,7 +8,8 @@ pair-STALL        it holds up pairs (``pairs.py``)
 round-STALL       it holds up groups and gatherings (``rounds.py``)
 withheld          it announces messages of a gathering and gives none
 snapshots         each snapshot that it offers is turned around, and a million steps ahead
-moments           ... or has moments of the optimizer that are no numbers
+snapshots-near    ... or half as far again as the swarm is: so much counts
+moments           each has moments of the optimizer that are no numbers, and is as far as that
 boasts            its steps, tokens, loss and pace are beyond what any member can have done
 addresses         it says that it is reached at sixteen addresses of which none is its own
 ================  =============================================================================
@@ -23,17 +24,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from swarmnode.daemon.app import training
+from swarmnode.daemon.app import node, training
 from swarmnode.daemon.collective import gathers, rounds
 from swarmnode.daemon.collective.messages import GatherRounds
 from swarmnode.daemon.collective.runs import GroupRuns
 from swarmnode.daemon.exchange.pair.exchanges import Exchanges
 from swarmnode.daemon.membership.swarm import Communicator
+from swarmnode.daemon.snapshots.snapshots import Snapshots
 from swarmnode.daemon.worker.link import StartWorker
 from swarmnode.ids import PeerId
 from tests.kits.hostile.lies import Forge, LyingLink, Stale, honest, huge, lying, scaled, sign_flip
 from tests.kits.hostile.pairs import PAIR_STALLS, PairStall, StallingExchanges
 from tests.kits.hostile.rounds import ROUND_STALLS, RoundStall, StallingRuns, WithholdingRounds
+from tests.kits.hostile.snapshots import (
+    boasting,
+    far_ahead,
+    half_as_far_again,
+    no_moments,
+    turned,
+)
 
 # Of the documentation's networks (RFC 5737): packets to them go nowhere.
 MADE_UP_ADDRESSES = tuple(f"192.0.2.{n}:7337" for n in range(1, 17))
@@ -45,7 +54,7 @@ class Attack:
 
     Attributes:
         forge: makes what its worker's views become; each node has its own.
-        exchanges, runs, messages: in place of the product's parts.
+        exchanges, runs, messages, snapshots: in place of the product's parts.
         is_boasting, spoil: see :class:`LyingLink`.
         addresses: that it tells others; empty: its own.
     """
@@ -54,6 +63,7 @@ class Attack:
     exchanges: type[Exchanges] = Exchanges
     runs: type[GroupRuns] = GroupRuns
     messages: type[GatherRounds] = GatherRounds
+    snapshots: type[Snapshots] = Snapshots
     is_boasting: bool = False
     spoil: Callable[[Path], None] | None = None
     addresses: tuple[str, ...] = ()
@@ -80,26 +90,6 @@ def _rounds(stall: RoundStall) -> Attack:
     return Attack(runs=type("Stalling", (StallingRuns,), {"stall": stall}))
 
 
-def turned(path: Path) -> None:
-    """Write a snapshot anew with all of its weights turned around."""
-    _respoil(path, "model/", lambda tensor: tensor.neg_())
-
-
-def no_moments(path: Path) -> None:
-    """Write a snapshot anew with moments that are no numbers."""
-    _respoil(path, "optimizer/", lambda tensor: tensor.fill_(float("nan")))
-
-
-def _respoil(path: Path, prefix: str, change: Callable[[Any], Any]) -> None:
-    from swarmnode.worker.snapshots.tensorfile import read_tensors, write_tensors  # imports torch
-
-    tensors, about = read_tensors(path)
-    for name, tensor in tensors.items():
-        if name.startswith(prefix) and tensor.is_floating_point():
-            change(tensor)
-    write_tensors(path, tensors, about)
-
-
 ATTACKS: dict[str, Attack] = {
     "none": Attack(),
     "sign-flip": Attack(forge=lambda: sign_flip),
@@ -109,8 +99,9 @@ ATTACKS: dict[str, Attack] = {
     **{f"pair-{stall}": _pairs(stall) for stall in PAIR_STALLS},
     **{f"round-{stall}": _rounds(stall) for stall in ROUND_STALLS},
     "withheld": Attack(messages=WithholdingRounds),
-    "snapshots": Attack(spoil=turned),
-    "moments": Attack(spoil=no_moments),
+    "snapshots": Attack(spoil=turned, snapshots=boasting(far_ahead)),
+    "snapshots-near": Attack(spoil=turned, snapshots=boasting(half_as_far_again)),
+    "moments": Attack(spoil=no_moments, snapshots=boasting(half_as_far_again)),
     "boasts": Attack(is_boasting=True),
     "addresses": Attack(addresses=MADE_UP_ADDRESSES),
 }
@@ -131,7 +122,12 @@ def replaced_parts(attack: Attack, is_hostile: Callable[[PeerId], bool]) -> Iter
         make = attack.runs if is_hostile(communicator.self_id) else GroupRuns
         return make(name, communicator, *args, **kwargs)
 
+    def chosen_snapshots(*, self_id: PeerId, **kwargs: Any) -> Snapshots:
+        make = attack.snapshots if is_hostile(self_id) else Snapshots
+        return make(self_id=self_id, **kwargs)
+
     replaced: list[tuple[Any, str, Any]] = [
+        (node, "Snapshots", chosen_snapshots),
         (training, "Exchanges", partial(chosen, attack.exchanges, Exchanges)),
         (rounds, "GroupRuns", chosen_runs),
         (gathers, "GatherRounds", partial(chosen, attack.messages, GatherRounds)),

@@ -30,7 +30,6 @@ Values = npt.NDArray[np.floating]
 Forge = Callable[[str, Values], Values]  # name of the view, what an honest member sends
 _HUGE = 1e30
 _STEPS_CLAIMED = 2**62
-_FAR_AHEAD_STEPS = 10**6
 _FLOATS: dict[int, npt.DTypeLike] = {4: np.float32, 8: np.float64}
 
 
@@ -121,9 +120,8 @@ class LyingLink:
                     eval_loss=-1e5,
                     step_time_s=1e-5,
                 )
-            case SnapshotSaved(path=path, step=step) if self._spoil is not None:
+            case SnapshotSaved(path=path) if self._spoil is not None:
                 self._spoil(Path(path))
-                return msgspec.structs.replace(message, step=step + _FAR_AHEAD_STEPS)
         return message
 
     def slot_view(self, slot: int, generation: int) -> memoryview:

@@ -21,6 +21,7 @@ from tests.kits.daemon_kit import Daemon
 from tests.process.life_kit import Party, peer_of
 
 N_HONEST = 5
+HOSTILE = "hostile"  # its home
 TASK = "bytes-lm"
 MODEL = {"dim": 32, "layers": 1, "heads": 2, "context": 32, "batch": 8, "probe_windows": 32}
 DEADLINE_S = 400.0  # twelve processes on a machine with more to do
@@ -29,11 +30,15 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Setting:
-    """How nodes train, by names and values of settings, and for how many steps each."""
+    """How nodes train, by names and values of settings, and for how many steps each.
+
+    ``cpu_percent``: of a core that a worker takes, so that a step has a time of its own.
+    """
 
     strategy: str
     settings: tuple[tuple[str, Any], ...]
     steps: int
+    cpu_percent: int = 30
 
 
 @dataclass(frozen=True)
@@ -81,25 +86,31 @@ class HostileDaemon(Daemon):
 def run(folder: Path, attack: str, setting: Setting) -> Outcome:
     """Train until each honest node has taken its steps beside the others."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _nodes(folder, attack, setting) as nodes:
+    with hostile_swarm(folder, attack, setting) as (_, nodes):
         outcome = _measure(nodes, setting)
     print(f"{setting.strategy} {attack}: {outcome}")
     return outcome
 
 
 @contextmanager
-def _nodes(folder: Path, attack: str, setting: Setting) -> Iterator[list[Daemon]]:
-    """Start all, and give the honest ones once all of them train."""
-    party = Party(folder, **_manifest(setting))
+def hostile_swarm(
+    folder: Path, attack: str, setting: Setting, **changes: Any
+) -> Iterator[tuple[Party, list[Daemon]]]:
+    """Start all, and give the party and the honest ones once all of them train.
+
+    ``changes``: of the manifest.
+    """
+    party = Party(folder, **(_manifest(setting) | changes))
+    party.settings["SWARMNODE_CPU_PERCENT"] = str(setting.cpu_percent)
     try:
         first = party.join("creator")
         honest = [first, *(party.join(f"n{n}", via=first) for n in range(1, N_HONEST))]
         link = party.link(first)
-        party.nodes.append(HostileDaemon(attack, folder / "hostile", link, party.env()))
+        party.nodes.append(HostileDaemon(attack, folder / HOSTILE, link, party.env()))
         for node in party.nodes:
             node.wait(lambda s: s["peers_connected"] >= N_HONEST, "all others", DEADLINE_S)
             node.wait(lambda s: s["state"] == "training", "training", DEADLINE_S)
-        yield honest
+        yield party, honest
     finally:
         party.close()
 

@@ -125,6 +125,25 @@ async def test_what_a_worker_cannot_begin_with_is_followed_by_the_next_and_not_s
         assert bad not in snapshots._blobs.held(), "not even as a replica"
 
 
+async def test_after_one_refusal_what_else_a_liar_has_offered_comes_last(
+    tmp_path, autojump_clock
+) -> None:
+    """Honest members, which cannot see what is wrong with it, hold copies of it by then."""
+    async with sim_swarm(tmp_path, 5, worker=TRAINING) as swarm:
+        await until(lambda: bool(offered(swarm.nodes[0])), 60, poll_s=0.5)
+        liar = swarm.nodes[4]
+        step = max(entry.step for entry in offered(liar))
+        for ahead in range(1, 4):
+            path = write_snapshot(tmp_path / f"unfit{ahead}", np.full(640, np.nan), step=ahead)
+            await offer_file(liar, path, step + 10 * ahead)
+            await trio.sleep(limits.SNAPSHOT_REPLICATE_LOOK_S + 1)
+        lies = [entry for entry in offered(swarm.nodes[0]) if liar.peer in entry.holders]
+        assert sum(len(entry.holders) > 1 for entry in lies) > 1, "others have copied some"
+        newcomer, _ = await join(swarm)
+        assert np.abs(newcomer.worker.x).max() < FAR
+        assert newcomer.view_of(liar).refused == 1
+
+
 async def test_one_liar_does_not_choose_what_newcomers_begin_with(tmp_path, autojump_clock) -> None:
     """Its snapshot passes every check, and says that it is further than all others."""
     async with sim_swarm(tmp_path, 3, worker=TRAINING) as swarm:
