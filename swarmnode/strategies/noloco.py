@@ -41,7 +41,7 @@ from swarmnode.strategies.base import (
 )
 from swarmnode.strategies.contributions import Contributions
 from swarmnode.strategies.merging.pieces import InPieces, copying, pieces
-from swarmnode.strategies.merging.variance_corrected import PairMerge
+from swarmnode.strategies.merging.slot import PairMerge
 from swarmnode.strategies.outer import (
     PAIR,
     Momentum,

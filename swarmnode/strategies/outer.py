@@ -36,7 +36,6 @@ from numpy.typing import NDArray
 from swarmnode.errors import ConfigError
 from swarmnode.strategies.contributions import pair_shares
 from swarmnode.strategies.exchanges import Exchange, Kind
-from swarmnode.strategies.merging.variance_corrected import pair_pull
 from swarmnode.tensor.formats import find_format
 from swarmnode.tensor.layout import Layout
 
@@ -68,6 +67,8 @@ def pull(
             return g
         if layout is None:
             return g.add_(exchange.difference("phi"), alpha=gamma / 2)
+        from swarmnode.strategies.merging.variance_corrected import pair_pull  # of few swarms only
+
         phi, others = exchange.sent["phi"], exchange.partner.views["phi"]
         return g.add_(pair_pull("variance-corrected", phi, others, layout), alpha=gamma)
     g = exchange.mean["delta"] * -beta

@@ -35,7 +35,8 @@ from swarmnode.strategies.base import (
 )
 from swarmnode.strategies.kinds import RandomPairs
 from swarmnode.strategies.merging.pieces import InPieces, copying, pieces
-from swarmnode.strategies.merging.variance_corrected import PairMerge, pair_pull
+from swarmnode.strategies.merging.slot import PairMerge
+from swarmnode.strategies.merging.variance_corrected import pair_pull
 from swarmnode.strategies.weighing import Contact, WeighsPairs
 
 _SAMPLE_ELEMS = 2**16  # of one's own vector, which no peer chooses: a norm within a percent

@@ -60,8 +60,7 @@ from swarmnode.strategies.base import (
     View,
 )
 from swarmnode.strategies.lineage import CATCH_UP, InLineage
-from swarmnode.strategies.merging.slot import GroupMerge
-from swarmnode.strategies.merging.variance_corrected import PairMerge, refuse_relatives
+from swarmnode.strategies.merging.slot import GroupMerge, PairMerge
 from swarmnode.strategies.outer import (
     PAIR,
     Momentum,
@@ -154,7 +153,10 @@ class Streaming(WeighsRounds, InLineage, Strategy):
     def check(cls, config: Any, facts: TaskFacts) -> None:
         del facts
         refuse_rounds(cls.name, config.every, config.fragments, config.overlap)
-        refuse_relatives(config)
+        if config.meet == "pair" or config.merge == "variance-corrected":  # the default is neither
+            from swarmnode.strategies.merging.variance_corrected import refuse_relatives
+
+            refuse_relatives(config)
         refuse_fed_back(cls.name, config.delta_codec, config.weights_codec)
         group_size = PAIR if config.meet == "pair" else 0
         refuse_unstable(

@@ -20,7 +20,6 @@ from swarmnode.env import Env
 from swarmnode.errors import CorruptRecord, MalformedMessage, ProtocolError, Refused, StorageError
 from swarmnode.ipc.control import SwarmProgress
 from swarmnode.ipc.lr_schedule import Horizon, lr_factor
-from swarmnode.protocol.extension import open_extension
 from swarmnode.protocol.swarm_progress import Said, SwarmProgressCore, SwarmState
 from swarmnode.store.files import read_file, write_atomic
 from swarmnode.telemetry.logs import get_logger
@@ -257,6 +256,8 @@ class TargetKeeper:
         """Whether it leads further. Raises AuthenticationFailed, MalformedMessage."""
         if len(text) > limits.EXTENSION_CHARACTERS_MAX:
             raise MalformedMessage(f"expected an extension, got {len(text)} characters")
+        from swarmnode.protocol.extension import open_extension  # few swarms are ever extended
+
         extension = open_extension(text, self._swarm_key)
         if not self._has_recipe or extension.target_tokens <= self._horizon.target_tokens:
             return False

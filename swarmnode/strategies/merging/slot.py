@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 # Rules that serve sparse messages, too, and give all members the same of the same messages.
 GatherMerge = Literal["mean", "clipped-mean", "nnm", "nnm-trimmed", "flag", "best-of", "sybil-mean"]
 GroupMerge = Literal[GatherMerge, "trimmed-mean", "monna", "bristle"]
+PairMerge = Literal["mean", "variance-corrected"]
 _MILD_RATIO, _MILD_SLACK = 1.1, 0.02  # honest peers do this too, near convergence
 
 # Takes a; returns the loss on the public probe of this node's model as it is, plus a times the

@@ -23,14 +23,13 @@ lost, and members of a group share a lineage, so they are relatives.
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 
 from swarmnode.errors import ConfigError
+from swarmnode.strategies.merging.slot import PairMerge
 from swarmnode.tensor.layout import Layout
-
-PairMerge = Literal["mean", "variance-corrected"]
 
 
 def pair_pull(
